@@ -37,7 +37,7 @@ PROGRAMS = {"pipetrain": OURS, "eager": EAGER, "compiled": COMPILED}
 
 
 class MemoryWatch:
-    """The most memory of GPU 0 that was taken in a block of code, in MiB beyond what was taken before; 0 without nvidia-smi."""
+    """Peak memory of GPU 0 during a block of code, in MiB above the level before it; 0 without nvidia-smi."""
 
     def __enter__(self):
         self.peak = 0
@@ -126,16 +126,16 @@ def compare_losses(found):
     moved = max(abs(loss - exact[0]) for loss in exact)
     rounding = max(abs(loss - other) for loss, other in zip(theirs, exact))
     apart = max(abs(loss - other) for loss, other in zip(ours, exact))
-    figure(f"three losses move by {moved:.2e}, are within {apart:.1e} of PyTorch's in float32; PyTorch's own are within {rounding:.1e}")
+    figure(f"three losses change by {moved:.2e} and are within {apart:.1e} of PyTorch's in float32; PyTorch's in this precision are within {rounding:.1e}")
     if not 3 * rounding <= moved:
-        return f"the losses move by {moved:.1e} only, and rounding by {rounding:.1e}: nothing can be told from them"
+        return f"the losses change by {moved:.1e} only, and rounding by {rounding:.1e}: the comparison is inconclusive"
     if not all(map(math.isfinite, ours)) or apart > max(3 * rounding, 0.05 * moved):
         return f"the losses are {ours}, PyTorch's are {exact}"
     return ""
 
 
 def run_programs(bench, name, programs, rounds):
-    """By program, what its runs found; (program, why not) of the one that may fail."""
+    """Results by program, and (program, reason) of those that failed and may."""
     model = GPU_MODELS[name]
     start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", model.steps),
              EAGER: lambda: bench.torch(name, model.steps),
@@ -143,7 +143,7 @@ def run_programs(bench, name, programs, rounds):
     runs, missing = {}, {}
     for round_number in range(rounds):
         for program in programs:
-            # Compiling takes a minute or two; what is compiled takes as long every time.
+            # Compilation takes a minute or two; compiled code has constant run time.
             if program == COMPILED and round_number > 0:
                 continue
             try:
@@ -195,11 +195,11 @@ def beside(bench, name, arguments):
 
 
 def profile(bench, name, arguments):
-    """Seconds of every node, measured one by one, and the shares of operators."""
+    """Seconds of every node, measured one by one, and the share of each operator."""
     model, folder = GPU_MODELS[name], bench.folder / name
     output = arguments.output or folder / "profile.json"
     flags = training_flags(model, folder, 1, 1, bench.bf16, arguments.gpu_ids or None)
-    # Everything of a training that has a part in its graph.
+    # Command line flags that affect the graph.
     wanted = ("--model", "--data", "--normalize", "--device", "--gpu-ids", "--threads", "--batch-size", "--micro-batches", "--loss",
               "--precision")
     kept = [word for flag, value in pairs(flags) if flag in wanted for word in (flag, value)]
@@ -254,7 +254,7 @@ def parse():
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="bf16")
     parser.add_argument("--gpu-ids", default="0")
     parser.add_argument("--torch-device", choices=["cuda", "cpu"], default="cuda")
-    parser.add_argument("--folder", type=Path, help="where the network, its batch and what was found stay; a temporary one if not given")
+    parser.add_argument("--folder", type=Path, help="where the network, its batch and the results are kept; default: a temporary folder")
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("beside", "alone", "profile", "prepare"):
         each = commands.add_parser(command)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Kills training runs with SIGKILL at random moments and takes them up again with --resume=auto, until they are through.
+"""Kills training runs with SIGKILL at random moments and resumes them with --resume=auto, until they finish.
 
-The trained model must have the same SHA-256 as that of a run that nobody killed, and nothing half-written may be left.
+The trained model must have the same SHA-256 as that of an uninterrupted run, and no partial files may remain.
 
   python3 bench/kill_and_resume.py --program build/pipetrain --kills 100
 """
@@ -36,7 +36,7 @@ def start(arguments, schedule, run, environment):
 
 
 def finish(process):
-    """The exit code; anything but an end or a kill is a failure."""
+    """The exit code; anything but success or a kill is a failure."""
     error = process.stderr.read().decode()
     code = process.wait()
     if code not in (0, -signal.SIGKILL):
@@ -53,7 +53,7 @@ def leftovers(run):
 
 
 def test(arguments, schedule, kills, folder, environment):
-    """Returns kills, those that came while a checkpoint was being written, runs, those with the same weights, problems."""
+    """Returns the numbers of kills, of kills during a checkpoint, of runs and of runs with equal weights, and the problems."""
     for attempt in range(2):  # the first one also measures the kernels
         begin = time.monotonic()
         reference = folder / f"{schedule}-whole-{attempt}"
@@ -82,7 +82,7 @@ def test(arguments, schedule, kills, folder, environment):
             seconds *= 0.9  # the machine has become faster since the reference
         same += digest(run) == expected
         if digest(run) != expected:
-            problems.append(f"{run.name}: other weights than the run that was not killed")
+            problems.append(f"{run.name}: weights differ from the run that was not killed")
         if leftovers(run):
             problems.append(f"{run.name}: left behind {leftovers(run)}")
         shutil.rmtree(run)

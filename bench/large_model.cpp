@@ -1,6 +1,6 @@
-// Time and memory of everything that planning does with a model before it looks for cuts:
+// Time and memory of each phase of planning before the search for cuts:
 //   large_model_bench MODEL.onnx [MICRO_BATCH]
-// prints seconds and the largest resident memory so far after each phase.
+// prints seconds and the peak resident memory after each phase.
 #include <fmt/core.h>
 #include <sys/resource.h>
 
@@ -20,7 +20,7 @@
 namespace pipetrain {
 namespace {
 
-// An H100 with 16-bit products, as its data sheet and common experience have it.
+// An H100 with 16-bit matmul: rates from its data sheet, with typical efficiency.
 constexpr double kFlops = 5e14;
 constexpr double kBytes = 3e12;
 

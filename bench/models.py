@@ -1,4 +1,4 @@
-"""The networks that are timed: what `pipetrain new` is asked for, the batch, and how many steps one run takes."""
+"""The benchmark networks: arguments of `pipetrain new`, batch size, and steps per run."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import dataclasses
 class Model:
     title: str
     network: str  # of `pipetrain new` and of zoo_networks.py
-    sizes: dict  # where they are not the network's defaults
+    sizes: dict  # that differ from the network's defaults
     batch: int
     steps: int  # timed ones of a run on one thread: about one to two seconds
     rate: float = 0.01
@@ -28,19 +28,35 @@ MODELS = {
     "lstm": Model("LSTM LM 2×512, T=64", "lstm", {"width": 512, "depth": 2, "vocab": 256, "context": 64}, 32, 4),
 }
 
-# For GPUs: too large for a CPU to be timed on.
+# For GPUs: too large to be timed on a CPU.
 GPU_MODELS = {
     "gpt2": Model("GPT-2 of 12×768, T=1024", "gpt", {"width": 768, "depth": 12, "heads": 12, "vocab": 50257, "context": 1024}, 8, 20,
                   pipelined=True),
     "resnet50": Model("ResNet-50, 224×224", "resnet50", {}, 64, 20, images=True, pipelined=True),
-    # To see that everything runs, on any machine.
+    # Smoke tests for any machine.
     "gpt-tiny": Model("GPT 4×32, T=16", "gpt", {"width": 32, "depth": 4, "heads": 2, "vocab": 64, "context": 16}, 8, 3, pipelined=True),
     "resnet-tiny": Model("ResNet-50 of 8 channels, 128×128", "resnet50", {"image": 128, "width": 8, "classes": 10}, 16, 3, images=True,
                          pipelined=True),
 }
-ALL_MODELS = {**MODELS, **GPU_MODELS}
+# By other people's code (real_networks.py), at the sizes at which they are trained.
+REAL_MODELS = {
+    "resnet50-224": Model("ResNet-50, 224²", "torchvision", {"image": 224}, 16, 4, images=True),
+    "gpt2-124m": Model("GPT-2 124M, 256 tokens", "transformers", {"vocab": 50257, "context": 256}, 4, 3, rate=1e-3),
+    "vit-b16": Model("ViT-B/16, 224²", "transformers", {"image": 224}, 8, 3, rate=1e-3, images=True),
+    "bert-base": Model("BERT-base, 128 tokens", "transformers", {"vocab": 30522, "context": 128, "classes": 2}, 8, 4, rate=1e-3),
+    "llama": Model("Llama shape (768 × 8, 32,000 words), 256 tokens", "transformers", {"vocab": 32000, "context": 256}, 4, 3, rate=1e-3),
+    "efficientnet-b0": Model("EfficientNet-B0, 224²", "torchvision", {"image": 224}, 8, 10, images=True),
+    "mobilenet-v3-l": Model("MobileNetV3-L, 224²", "torchvision", {"image": 224}, 16, 10, images=True),
+    "convnext-t": Model("ConvNeXt-T, 224²", "torchvision", {"image": 224}, 8, 4, rate=1e-3, images=True),
+    "dlrm": Model("DLRM, 8 tables of 200,000 × 64", "own", {"classes": 2}, 512, 10),
+    "fcn-resnet50": Model("FCN-ResNet-50, 224²", "torchvision", {"image": 224, "classes": 21}, 4, 3, images=True),
+    "deeplab-v3": Model("DeepLabV3-MobileNetV3, 224²", "torchvision", {"image": 224, "classes": 21}, 8, 4, images=True),
+    "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
+    "gru-speech": Model("bidirectional GRU 3×512, 200 frames", "own", {"classes": 61}, 16, 5),
+}
+ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS}
 
-# What `pipetrain new` takes where nothing is asked for (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
+# The defaults of `pipetrain new` (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {
     "mlp": {"image": 28, "channels": 1, "classes": 10},
     "lenet": {"image": 28, "channels": 1, "classes": 10},

@@ -1,4 +1,4 @@
-"""Times forward passes of ONNX Runtime on FOLDER/model.onnx and FOLDER/batch.npz: what no training step can be under.
+"""Times forward passes of ONNX Runtime on FOLDER/model.onnx and FOLDER/batch.npz, a lower bound for a training step.
 
     python3 peer_onnxruntime.py FOLDER --threads 1 --runs 5
 """

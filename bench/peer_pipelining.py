@@ -2,7 +2,7 @@
 
     python3 peer_pipelining.py MODEL FOLDER --schedule 1f1b|gpipe --micro-batches 8 --steps 5
 
-FOLDER holds what prepare.py made. The network is cut where its measured pieces balance best. Prints one JSON line.
+FOLDER holds what prepare.py made. The network is cut where its measured segments balance best. Prints one JSON line.
 """
 
 import argparse
@@ -30,44 +30,44 @@ SCHEDULES = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}
 
 
 def grouped(network):
-    """Lists of pieces between which the network may be cut: not before a rectifier, which overwrites what it is given."""
+    """Groups of segments between which the network may be cut: not before a ReLU, which works in place."""
     groups = []
-    for piece in network.pieces():
-        if isinstance(piece, nn.ReLU) and groups:
-            groups[-1].append(piece)
+    for segment in network.segments():
+        if isinstance(segment, nn.ReLU) and groups:
+            groups[-1].append(segment)
         else:
-            groups.append([piece])
+            groups.append([segment])
     return groups
 
 
 class Part(nn.Module):
-    """Some pieces of a network in turn."""
+    """A module of consecutive segments of a network."""
 
     def __init__(self, network, groups):
         super().__init__()
-        self.pieces = [piece for group in groups for piece in group]
-        owned = {id(parameter) for piece in self.pieces for parameter in parameters_of(piece)}
+        self.segments = [segment for group in groups for segment in group]
+        owned = {id(parameter) for segment in self.segments for parameter in parameters_of(segment)}
         for name, parameter in network.named_parameters():
             if id(parameter) in owned:
                 self.register_parameter(name.replace(".", "_"), parameter)
 
     def forward(self, x):
-        for piece in self.pieces:
-            x = piece(x)
+        for segment in self.segments:
+            x = segment(x)
         return x.contiguous()
 
 
-def parameters_of(piece):
-    """Of a module, or of the module whose method a piece is, as far as the method reads them."""
-    if isinstance(piece, nn.Module):
-        return list(piece.parameters())
-    owner = piece.__self__
-    names = piece.__code__.co_names
+def parameters_of(segment):
+    """Parameters of a module, or of a method that is a segment: those of its module that the method reads."""
+    if isinstance(segment, nn.Module):
+        return list(segment.parameters())
+    owner = segment.__self__
+    names = segment.__code__.co_names
     return [parameter for name, parameter in owner.named_parameters() if all(part in names for part in name.split(".")[:1])]
 
 
-def seconds_of_pieces(network, x, y):
-    """Forward and backward of each group of pieces, the last with the loss."""
+def seconds_of_segments(network, x, y):
+    """Seconds of forward and backward of each group of segments, the last with the loss."""
     times = []
     groups = grouped(network)
     for number, group in enumerate(groups):
@@ -78,8 +78,8 @@ def seconds_of_pieces(network, x, y):
                 given.requires_grad_(True)
             start = time.perf_counter()
             out = given
-            for piece in group:
-                out = piece(out)
+            for segment in group:
+                out = segment(out)
             value = loss_of(out, y) if number == len(groups) - 1 else out
             if value.requires_grad:
                 value.backward(torch.ones_like(value))
@@ -106,7 +106,7 @@ def run_rank(rank, arguments, store, results):
     if rank == 0:
         rows = max(1, len(x) // arguments.micro_batches)
         state = {key: value.clone() for key, value in network.state_dict().items()}
-        cut[0] = best_cut(seconds_of_pieces(network, x[:rows], y[:rows]))
+        cut[0] = best_cut(seconds_of_segments(network, x[:rows], y[:rows]))
         network.load_state_dict(state)  # running statistics have moved
     dist.broadcast(cut, 0)
     groups = grouped(network)

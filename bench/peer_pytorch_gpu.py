@@ -1,9 +1,9 @@
-"""Times training steps of PyTorch on a GPU, on a network whose weights and batch lie in a folder (prepare.py).
+"""Times training steps of PyTorch on a GPU, on a network whose weights and batch are in a folder (prepare.py).
 
     python3 peer_pytorch_gpu.py MODEL FOLDER --steps 20 [--compile] [--channels-last] [--bf16 | --exact] [--device cpu]
 
-Prints one JSON line. A step ends when its loss is known to the host, as pipetrain's does. Compiling is in no timed step.
-`peak_mib` is what PyTorch's allocator holds at most (`allocated_mib`: of it, what tensors took).
+Prints one JSON line. A step ends when its loss is on the host, as in pipetrain. Compilation is not timed.
+`peak_mib` is the peak reserved memory of PyTorch's allocator (`allocated_mib`: peak of allocated tensors).
 """
 
 import argparse
@@ -34,12 +34,12 @@ def main():
     if arguments.exact:
         torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     network, x, y = load(arguments.model, arguments.folder)
-    # Where tensors go before an optimizer knows them.
+    # Moves the model before the optimizer is created.
     network = network.to(device)
     if arguments.channels_last:
         network = network.to(memory_format=torch.channels_last)
         x = x.contiguous(memory_format=torch.channels_last)
-    # Batches come from the host in every step, on both sides.
+    # Both sides copy the batch from the host in every step.
     if device == "cuda":
         x, y = x.pin_memory(), y.pin_memory()
     optimizer = optimizer_of(network, ALL_MODELS[arguments.model])

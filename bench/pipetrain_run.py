@@ -1,4 +1,4 @@
-"""One run of a program and what it used: pipetrain's steps, losses, memory and time to the first step."""
+"""Runs a program and measures it: steps, losses, memory and time to the first step of pipetrain."""
 
 import json
 import os
@@ -11,11 +11,11 @@ from models import MOMENTUM
 
 
 class RunFailed(Exception):
-    """A program ended with an error; the text is its command line and the end of its messages."""
+    """A program failed; the text is its command line and the end of its messages."""
 
 
 def busy_seconds():
-    """Processor time that all programs of the machine have used."""
+    """CPU time used by all processes of the machine."""
     with open("/proc/stat") as file:
         ticks = [int(word) for word in file.readline().split()[1:9]]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
@@ -49,25 +49,26 @@ def peer(python, script, *flags):
     return {**answer, "foreign": used["foreign"]}
 
 
-def training_flags(model, folder, threads, micro_batches, bf16, gpu_ids=None):
+def training_flags(model, folder, threads, micro_batches, bf16, gpu_ids=None, optimizer="sgd"):
     place = ["--device", "cpu", "--threads", threads] if gpu_ids is None else ["--device", "cuda", "--gpu-ids", gpu_ids]
     flags = ["--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
              *place, "--batch-size", model.batch, "--micro-batches", micro_batches,
-             "--loss", "cross-entropy", "--optimizer", "sgd", "--lr", model.rate, "--momentum", MOMENTUM,
-             "--lr-schedule", "constant"]
+             "--loss", "cross-entropy", "--optimizer", optimizer, "--lr", model.rate, "--lr-schedule", "constant",
+             *(["--momentum", MOMENTUM] if optimizer == "sgd" else [])]
     return flags + (["--precision", "bf16"] if bf16 else [])
 
 
 def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None, micro_batches=1, bf16=False, cache=None,
-              quiet=True, gpu_ids=None):
+              quiet=True, gpu_ids=None, optimizer="sgd"):
     """Trains for one step and `steps` timed ones; a step lasts from the end of the one before to its own.
 
     `gpu_ids` puts the stages on GPUs, as --gpu-ids does; `stages` is then for nothing.
     `cache` names a folder for measured kernels that several runs share; otherwise each run begins without.
     """
     events = folder / "events.jsonl"
-    # One batch is an epoch, at whose end pipetrain would save a checkpoint; peers save none.
-    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids), "--save-every", "never",
+    # With one batch per epoch pipetrain would save a checkpoint after each; the other programs save
+    # none.
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids, optimizer), "--save-every", "never",
                "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 and gpu_ids is None else []

@@ -1,5 +1,5 @@
-// How long the planner takes, on chains as long as networks have operators: prints a line for each
-// size. Usage: planner_bench [OPERATORS DEVICES [GROUP [SCHEDULE [MICRO_BATCHES]]]]
+// Times the planner on chains of realistic length: prints one line for each size. Usage:
+// planner_bench [OPERATORS DEVICES [GROUP [SCHEDULE [MICRO_BATCHES]]]]
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace {
 using namespace pipetrain;
 
 // Times within a factor of 100 of each other, some operators without parameters, and activations
-// that only fit where some stages recompute.
+// that fit only if some stages recompute.
 ChainCosts synthetic_chain(int count) {
   std::mt19937 random(7);
   const auto uniform = [&] { return static_cast<double>(random()) / 4294967296.0; };
@@ -59,7 +59,8 @@ void measure(int operators, int devices, int group, const char* schedule, int mi
       most = std::max(most, stage.replicas);
     }
     fmt::print(
-        "{} operators, {} devices in groups of {}, {} with {} micro-batches: {:.3f} s; {} stages on "
+        "{} operators, {} devices in groups of {}, {} with {} micro-batches: {:.3f} s; {} stages "
+        "on "
         "{} devices, up to {} replicas, {} recompute; bottleneck {:.6f} ms, gap {:.1f} %\n",
         operators, devices, group, schedule, micro_batches, plan.planning_seconds,
         plan.stages.size(), plan.devices(), most, recomputed, plan.bottleneck_seconds * 1e3,

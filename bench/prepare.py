@@ -1,4 +1,4 @@
-"""Makes what both sides start from: the initial weights of an ONNX file as arrays, and one batch. Needs numpy and onnx.
+"""Prepares the common input of both sides: the initial weights of an ONNX file as arrays, and one batch. Needs numpy and onnx.
 
     python3 prepare.py MODEL FOLDER     reads FOLDER/model.onnx, writes FOLDER/weights.npz and FOLDER/batch.npz
 """

@@ -37,7 +37,7 @@ double gpipe_seconds(const std::vector<double>& forward, const std::vector<doubl
   ScheduleOptions options;
   options.name = "gpipe";
   options.stages = static_cast<int>(forward.size());
-  options.units = micro_batches;
+  options.micro_batches = micro_batches;
   options.recompute.assign(forward.size(), true);
   const Program program = generate(options);
   Costs costs;
@@ -264,7 +264,7 @@ double simulated_seconds(const GraphPlan& planned, const Topology& topology) {
     const StagePlan& before = stages[at(std::min(edge.from_stage, edge.to_stage))];
     const StagePlan& after = stages[at(std::max(edge.from_stage, edge.to_stage))];
     const auto cut = at(after.first);
-    edge.bytes_per_unit = static_cast<std::int64_t>(
+    edge.bytes_per_micro_batch = static_cast<std::int64_t>(
         edge.gradient ? planned.chain.backward_bytes[cut] : planned.chain.forward_bytes[cut]);
     // The slowest link between any of their devices.
     const int level =
@@ -273,7 +273,7 @@ double simulated_seconds(const GraphPlan& planned, const Topology& topology) {
     costs.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
   }
   const auto makespan = [&](int units) {
-    options.units = units;
+    options.micro_batches = units;
     SimulateOptions once;
     once.keep_events = false;
     once.rounds = 1;

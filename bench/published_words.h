@@ -1,4 +1,4 @@
-// The words of docs/published.md. They speak of the numbers that published.cpp prints beside them.
+// The text of docs/published.md. It discusses the numbers that published.cpp prints.
 #pragma once
 
 namespace pipetrain {

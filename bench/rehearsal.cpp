@@ -1,12 +1,12 @@
-// Measured against simulated: every schedule runs on stages that sleep for given, uneven times
-// instead of computing. What is left between the two is what the runtime itself costs.
+// Measured against simulated step times: every schedule runs on stages that sleep for given, uneven
+// times instead of computing. The difference is the overhead of the runtime.
 //
 //   rehearsal_bench MODEL.onnx [DEVICES [MICRO_BATCHES [MILLISECONDS]]]
 //   rehearsal_bench MODEL.onnx warm-up       # 1f1b and 1f1b-auto on five uneven pipelines, without
 //                                            # and with a latency between their stages
 //
-// The model needs 2 * DEVICES nodes; its arithmetic is not run. Where others compute on the same
-// cores, run it in the real-time class (chrt -f 1): else their turns are measured, too.
+// The model needs 2 * DEVICES nodes; it is not computed. On a busy machine use real-time scheduling
+// (chrt -f 1): otherwise waits for the CPU are measured as well.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,8 +27,8 @@
 namespace pipetrain {
 namespace {
 
-/// Units without data.
-class NoData final : public UnitSource {
+/// Micro-batches without data.
+class NoData final : public MicroBatchSource {
  public:
   NoData(int units, std::size_t columns) {
     static float nothing[1] = {};
@@ -77,8 +77,9 @@ struct Rehearsal {
   }
 
   struct Times {
-    double simulated = 0, measured = 0;            // of the round
-    double simulated_unit = 0, measured_unit = 0;  // from unit to unit when the pipeline is full
+    double simulated = 0, measured = 0;  // of the round
+    double simulated_unit = 0,
+           measured_unit = 0;  // from one micro-batch to the next when the pipeline is full
   };
 
   Times run(const ScheduleOptions& schedule, const std::vector<StageSeconds>& stages,
@@ -92,20 +93,20 @@ struct Rehearsal {
     RuntimeOptions options;
     options.backend = Backend::kReference;
     options.pin = false;
-    options.rehearsal = stages;
-    options.rehearsed_latency_seconds = latency;
+    options.emulated_stages = stages;
+    options.emulated_latency_seconds = latency;
     Runtime runtime({{&graph, stage_of}}, {&program}, options);
-    NoData data(program.units, graph.inputs.size() + 1);
+    NoData data(program.micro_batches, graph.inputs.size() + 1);
     std::vector<double> rounds, units;
     for (int round = 0; round < 3; ++round) {
       const RoundResult result = runtime.run(program, data);
       rounds.push_back(result.seconds);
       units.push_back(unit_seconds_of(program, result.events));
     }
-    return {simulation.makespan, median(rounds), simulation.unit_period, median(units)};
+    return {simulation.makespan, median(rounds), simulation.micro_batch_period, median(units)};
   }
 
-  /// Mean distance of the first stage's forwards in the later half of the round.
+  /// Mean interval between the first stage's forwards in the second half of the run.
   static double unit_seconds_of(const Program& program,
                                 const std::vector<std::vector<Event>>& all) {
     std::vector<double> starts;
@@ -143,8 +144,8 @@ void rehearse(const TrainingGraph& graph, const std::string& name, int devices, 
   ScheduleOptions schedule;
   schedule.name = name;
   schedule.stages = devices * per_device;
-  schedule.units = units;
-  schedule.units_per_update = name == "pipedream-2bw" ? units / 2 : 0;
+  schedule.micro_batches = units;
+  schedule.micro_batches_per_update = name == "pipedream-2bw" ? units / 2 : 0;
   if (name == "1f1b-auto") schedule.warm = warm_up_for(stages);
   const Rehearsal::Times times = rehearsal.run(schedule, stages);
   std::printf("| %s | %d | %d | %.2f | %.2f | %+.2f %% |\n", name.c_str(), devices, units,
@@ -153,7 +154,7 @@ void rehearse(const TrainingGraph& graph, const std::string& name, int devices, 
   std::fflush(stdout);
 }
 
-/// The seconds from unit to unit that a warm-up allows, against those of the slowest stage.
+/// The interval between micro-batches that a warm-up allows, relative to the slowest stage.
 void compare_warm_ups(const TrainingGraph& graph, double latency) {
   std::printf("\nlatency of each link: %.0f ms\n\n", latency * 1e3);
   std::printf("| pipeline | slowest stage ms | 1f1b simulated | measured | 1f1b-auto simulated |");
@@ -168,7 +169,7 @@ void compare_warm_ups(const TrainingGraph& graph, double latency) {
       slowest = std::max(slowest, stage.forward + stage.backward);
     ScheduleOptions schedule;
     schedule.stages = devices;
-    schedule.units = 6 * devices;
+    schedule.micro_batches = 6 * devices;
     schedule.name = "1f1b";
     const Rehearsal::Times plain = rehearsal.run(schedule, stages, latency);
     schedule.name = "1f1b-auto";

@@ -52,7 +52,7 @@ class Bench:
         self.bf16 = arguments.precision == "bf16"
 
     def prepare(self, name):
-        """The network's file, its weights as arrays, and one batch."""
+        """Creates the network's file, its weights as arrays, and one batch."""
         folder = self.folder / name
         folder.mkdir()
         model = ALL_MODELS[name]
@@ -64,14 +64,14 @@ class Bench:
         return max(2, round(model.steps * (1.6 if threads > 1 else 1) * self.arguments.length))
 
     def ours(self, name, threads, steps=None, **options):
-        model = MODELS[name]
+        model = ALL_MODELS[name]
         return pipetrain(self.arguments.pipetrain, model, self.folder / name, threads, steps or self.steps(model, threads),
                          bf16=self.bf16, **options)
 
     def pytorch(self, name, threads, *flags, steps=None):
         flags = [*flags, *(["--bf16"] if self.bf16 else [])]
         return peer(self.arguments.torch_python, "peer_pytorch.py", name, self.folder / name, "--threads", threads, "--steps",
-                    steps or self.steps(MODELS[name], threads), *flags)
+                    steps or self.steps(ALL_MODELS[name], threads), *flags)
 
     def pipelining(self, name, schedule):
         return peer(self.arguments.torch_python, "peer_pipelining.py", name, self.folder / name, "--schedule", schedule,
@@ -116,7 +116,7 @@ class Bench:
                                                "one_stage": {"": lambda: self.ours(name, 2)}, "pytorch_whole": whole})}
 
     def turns(self, name):
-        """The pipeline against one stage on a machine whose speed moves."""
+        """The pipeline against one stage, interleaved in turns, on a machine whose clock varies."""
         model, folder = MODELS[name], self.folder / name
         with contextlib.ExitStack() as stack:
             runs = {form: stack.enter_context(turns.StoppableRun(self.arguments.pipetrain, model, folder, form, **options))
@@ -128,7 +128,7 @@ class Bench:
                 "speeds": {form: turns.speeds(found["one stage"], found[form]) for form in TURNED_SCHEDULES}}
 
     def tax(self, name):
-        """Step times by number of micro-batches, one stage and one thread on both sides."""
+        """Step times by number of micro-batches, with one stage and one thread on both sides."""
         steps = max(2, MODELS[name].steps // 2)
         counts = [count for count in TAXED if count <= MODELS[name].batch]
         ours, theirs = {count: [] for count in counts}, {count: [] for count in counts}
@@ -152,7 +152,7 @@ def step_ms(runs):
 
 
 def merged(forms, tried):
-    """The best of a program's forms, its runs as one: medians, the largest memory, and what they agree on."""
+    """The best variant of a program, with its runs merged: medians, peak memory, and common values."""
     form = min(forms, key=lambda form: step_ms(forms[form]))
     runs = forms[form]
     last = runs[-1]
@@ -170,7 +170,7 @@ def merged(forms, tried):
 
 
 def every_row(bench, arguments):
-    """What is to be run: (part, function of no arguments that returns a row)."""
+    """The benchmarks to run: (part, function without arguments that returns a row)."""
     for name in arguments.models:
         for threads in arguments.threads:
             for part in ("single", "forward", "time"):
@@ -191,7 +191,7 @@ def parse():
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")
+    parser.add_argument("--length", type=float, default=1.0, help="factor of the number of steps per run")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=SHORT_PARTS, metavar="PART")
     parser.add_argument("--precision", choices=["fp32", "bf16"], default="fp32")
     parser.add_argument("-o", "--output", type=Path, default=Path("side_by_side"), help="name of the two files, without .md")

@@ -14,7 +14,7 @@ POLL_SECONDS = 0.003
 
 
 class StoppableRun:
-    """A run that trains only between go_on() and its return. A context manager: it ends with its block."""
+    """A run that trains only during go_on(). A context manager: the run ends with its block."""
 
     def __init__(self, binary, model, folder, name, threads, micro_batches=1, stages=1, schedule=None):
         self.events_path = folder / f"{name}.jsonl"
@@ -40,7 +40,7 @@ class StoppableRun:
             self.events.close()
 
     def finished_steps(self):
-        """When the steps ended that were written since the last call."""
+        """End times of the steps logged since the last call."""
         if self.events is None:
             if not self.events_path.exists():
                 return []
@@ -60,7 +60,7 @@ class StoppableRun:
         return ends
 
     def go_on(self, steps):
-        """The ms of so many steps; the one in which the run was stopped does not count."""
+        """The ms of this many steps; the step in which the run was stopped does not count."""
         self.finished_steps()
         self.process.send_signal(signal.SIGCONT)
         ends = self.wait_for(steps + 1)[:steps + 1]
@@ -69,7 +69,7 @@ class StoppableRun:
 
 
 def in_turn(runs, turns, steps):
-    """`runs`: name to StoppableRun. Returns name to the ms of each turn's steps; every other turn goes backwards."""
+    """`runs`: name to StoppableRun. Returns name to step times (ms) of each turn; the order is reversed in every other turn."""
     found = {name: [] for name in runs}
     for turn in range(turns):
         names = list(runs) if turn % 2 == 0 else list(runs)[::-1]
@@ -79,7 +79,7 @@ def in_turn(runs, turns, steps):
 
 
 def speeds(base, other):
-    """How many times as fast as `base` the other run is: by the sums of all steps, and in the median turn."""
+    """Speed-up of the other run over `base`: by the total time of all steps, and in the median turn."""
     totals = [[sum(turn) for turn in turns] for turns in (base, other)]
     return {"sums": sum(totals[0]) / sum(totals[1]), "median_turn": statistics.median(a / b for a, b in zip(*totals))}
 

@@ -6,7 +6,7 @@ import re
 
 from pipetrain_run import pipetrain, run, training_flags
 
-# Operators whose operations are multiplications and additions, by the first words of their names.
+# Operators that consist of multiplications and additions, by prefixes of their names.
 PRODUCTS = ("MatMul", "Conv", "Lstm", "LSTM", "Gru", "GRU", "Rnn", "RNN", "Recurrent", "Attention", "Einsum")
 PARTS = ("forward", "input gradient", "weight gradient")
 # What `train` prints: "shares   matmul/conv 81.0 % · element-wise 9.1 % · …".
@@ -22,7 +22,7 @@ def shares(binary, model, folder, threads, steps, bf16):
     found = pipetrain(binary, model, folder, threads, steps, bf16=bf16, cache="cache", quiet=False)
     line = [line for line in found["log"].splitlines() if "shares " in line][-1]  # earlier runs in the folder have theirs
     flags = training_flags(model, folder, threads, 1, bf16)
-    # `profile` takes the flags of the model, the data and the batch only.
+    # `profile` accepts only the flags of the model, the data and the batch.
     kept = without(flags, {"--optimizer", "--lr", "--momentum", "--lr-schedule"}, {"--no-shuffle"})
     cache = {"PIPETRAIN_CACHE_DIR": str(folder / "cache")}
     nodes = json.loads(run([binary, "profile", *kept, "--json"], cache)[0])["nodes"]
@@ -38,7 +38,7 @@ def shares(binary, model, folder, threads, steps, bf16):
 
 
 def rates_of_products(nodes):
-    """Flops per second of all products of a part together; parts without any are left out."""
+    """FLOP/s of all products of a part together; parts without any are left out."""
     out = {}
     for part in PARTS:
         mine = [node for node in nodes if node["part"] == part and node["op"].startswith(PRODUCTS) and node["flops"] > 0]
@@ -54,7 +54,7 @@ def kernel(node):
 
 
 def without(flags, with_value, alone):
-    """Flags without some of them and their values."""
+    """Flags without the given ones and their values."""
     kept, skip = [], False
     for word in flags:
         if skip:

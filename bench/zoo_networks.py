@@ -1,6 +1,6 @@
 """The networks of `pipetrain new` in PyTorch, with parameters of the same names and shapes.
 
-Each is a sequence of pieces, each of which takes the result of the one before, so that it can be cut anywhere between
+Each is a sequence of segments; a segment takes the result of the previous one, so that the network can be cut anywhere between
 them. Sizes are those of the command line: `build("vgg", width=64, image=32, channels=3, classes=10)`.
 """
 
@@ -10,28 +10,28 @@ from torch import nn
 from torch.nn import functional
 
 
-class Pieces(nn.Module):
-    """A network whose forward pass is `pieces()` in turn."""
+class Segments(nn.Module):
+    """A network whose forward pass runs `segments()` in sequence."""
 
-    def pieces(self):
+    def segments(self):
         """Modules and functions, in order."""
         raise NotImplementedError
 
     def forward(self, x):
-        for piece in self.pieces():
-            x = piece(x)
+        for segment in self.segments():
+            x = segment(x)
         return x
 
     def from_file(self, weights):
-        """Arrays of an ONNX file by the names that they have here."""
+        """Arrays of an ONNX file, renamed to the parameters here."""
         return weights
 
     def to_file(self, state):
-        """Arrays by the names that they have in an ONNX file."""
+        """Parameters, renamed to the arrays of an ONNX file."""
         return state
 
 
-class Mlp(Pieces):
+class Mlp(Segments):
     def __init__(self, image=28, channels=1, classes=10, width=256, depth=2):
         super().__init__()
         sizes = [channels * image * image] + [width] * depth + [classes]
@@ -39,14 +39,14 @@ class Mlp(Pieces):
             setattr(self, f"fc{i + 1}", nn.Linear(sizes[i], sizes[i + 1]))
         self.depth = depth
 
-    def pieces(self):
+    def segments(self):
         out = [nn.Flatten()]
         for i in range(self.depth):
             out += [getattr(self, f"fc{i + 1}"), nn.ReLU()]
         return out + [getattr(self, f"fc{self.depth + 1}")]
 
 
-class Lenet(Pieces):
+class Lenet(Segments):
     def __init__(self, image=28, channels=1, classes=10):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 6, 5, padding=2)
@@ -56,7 +56,7 @@ class Lenet(Pieces):
         self.fc2 = nn.Linear(120, 84)
         self.fc3 = nn.Linear(84, classes)
 
-    def pieces(self):
+    def segments(self):
         return [self.conv1, nn.ReLU(), nn.MaxPool2d(2), self.conv2, nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
                 self.fc1, nn.ReLU(), self.fc2, nn.ReLU(), self.fc3]
 
@@ -79,7 +79,7 @@ class BasicBlock(nn.Module):
         return functional.relu(y, inplace=True)
 
 
-class Resnet18(Pieces):
+class Resnet18(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=64):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 3, padding=1, bias=False)
@@ -92,7 +92,7 @@ class Resnet18(Pieces):
             before = after
         self.fc = nn.Linear(before, classes)
 
-    def pieces(self):
+    def segments(self):
         blocks = [block for level in range(4) for block in getattr(self, f"layer{level + 1}")]
         return [self.conv1, self.bn1, nn.ReLU(True), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), self.fc]
 
@@ -119,7 +119,7 @@ class Bottleneck(nn.Module):
         return functional.relu(y, inplace=True)
 
 
-class Resnet50(Pieces):
+class Resnet50(Segments):
     def __init__(self, image=224, channels=3, classes=1000, width=64):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, width, 7, 2, 3, bias=False)
@@ -133,13 +133,13 @@ class Resnet50(Pieces):
             setattr(self, f"layer{level + 1}", nn.Sequential(*blocks))
         self.fc = nn.Linear(before, classes)
 
-    def pieces(self):
+    def segments(self):
         blocks = [block for level in range(4) for block in getattr(self, f"layer{level + 1}")]
         return [self.conv1, self.bn1, nn.ReLU(True), nn.MaxPool2d(3, 2, 1), *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(),
                 self.fc]
 
 
-class Vgg(Pieces):
+class Vgg(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=64):
         super().__init__()
         layers = []
@@ -153,12 +153,12 @@ class Vgg(Pieces):
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(before * (image // 32) ** 2, classes)
 
-    def pieces(self):
+    def segments(self):
         return [*self.features, nn.Flatten(), self.classifier]
 
 
 def convolution(before, after, kernel=3, stride=1, groups=1):
-    """A convolution with BatchNorm and the rectifier that ends at 6, as MobileNet has them."""
+    """A convolution with BatchNorm and ReLU6, as in MobileNet."""
     conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, groups=groups, bias=False)
     return nn.Sequential(conv, nn.BatchNorm2d(after), nn.ReLU6(True))
 
@@ -177,12 +177,12 @@ class InvertedResidual(nn.Module):
         return x + self.conv(x) if self.skip else self.conv(x)
 
 
-class Mobilenet(Pieces):
+class Mobilenet(Segments):
     def __init__(self, image=32, channels=3, classes=10, width=32):
         super().__init__()
 
         def scaled(count):
-            # torchvision's rule: the nearest multiple of 8, but never a tenth less.
+            # torchvision's rule: the nearest multiple of 8, at least 90 %.
             wanted = count * width / 32
             rounded = max(8, int(wanted + 4) // 8 * 8)
             return rounded + 8 if rounded < 0.9 * wanted else rounded
@@ -199,11 +199,11 @@ class Mobilenet(Pieces):
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Sequential(nn.Identity(), nn.Linear(last, classes))
 
-    def pieces(self):
+    def segments(self):
         return [*self.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), *self.classifier]
 
 
-class Unet(Pieces):
+class Unet(Segments):
     def __init__(self, image=64, channels=3, classes=2, width=32, depth=4):
         super().__init__()
 
@@ -227,7 +227,7 @@ class Unet(Pieces):
             after //= 2
         self.conv = nn.Conv2d(after, classes, 1)
 
-    def pieces(self):
+    def segments(self):
         return [self.all_levels]
 
     def all_levels(self, x):
@@ -243,7 +243,7 @@ class Unet(Pieces):
 
 
 def attend(query, key, value, heads, causal):
-    """Attention of (batch, tokens, width) head by head."""
+    """Multi-head attention over (batch, tokens, width)."""
     batch, tokens, width = query.shape
 
     def split(x):
@@ -287,7 +287,7 @@ class GptBlock(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
-class Gpt(Pieces):
+class Gpt(Segments):
     def __init__(self, width=128, depth=4, heads=4, vocab=256, context=64):
         super().__init__()
         self.token_embedding = nn.Embedding(vocab, width)
@@ -299,7 +299,7 @@ class Gpt(Pieces):
     def embed(self, ids):
         return self.token_embedding(ids) + self.position_embedding.weight
 
-    def pieces(self):
+    def segments(self):
         return [self.embed, *self.blocks, self.norm, self.lm_head]
 
 
@@ -342,7 +342,7 @@ class BertBlock(nn.Module):
         return self.output(x, functional.gelu(self.intermediate.dense(x)))
 
 
-class Bert(Pieces):
+class Bert(Segments):
     def __init__(self, classes=2, width=256, depth=4, heads=4, vocab=30522, context=128):
         super().__init__()
         self.bert = nn.Module()
@@ -365,12 +365,12 @@ class Bert(Pieces):
     def classify(self, x):
         return self.classifier(torch.tanh(self.bert.pooler.dense(x[:, 0])))
 
-    def pieces(self):
+    def segments(self):
         return [self.embed, *self.bert.encoder.layer, self.classify]
 
 
-class Lstm(Pieces):
-    """ONNX keeps a layer's weights in three tensors and its gates in another order: i o f c, not i f c o."""
+class Lstm(Segments):
+    """ONNX stores a layer's weights in three tensors with another gate order: i o f c, not i f c o."""
 
     PYTORCH_GATES = (0, 2, 3, 1)  # where PyTorch's gates stand in ONNX's order
     ONNX_GATES = (0, 3, 1, 2)
@@ -384,11 +384,11 @@ class Lstm(Pieces):
     def recur(self, x):
         return self.lstm(x)[0].transpose(0, 1)
 
-    def pieces(self):
+    def segments(self):
         return [torch.t, self.embedding, self.recur, self.head]
 
     def from_file(self, weights):
-        """The file's arrays by PyTorch's names."""
+        """The file's arrays, renamed to PyTorch's parameters."""
         state = {name: weights[name] for name in ("embedding.weight", "head.weight", "head.bias")}
         for i in range(self.lstm.num_layers):
             state[f"lstm.weight_ih_l{i}"] = in_gate_order(weights[f"lstm.{i}.W"][0], self.PYTORCH_GATES)
@@ -399,7 +399,7 @@ class Lstm(Pieces):
         return state
 
     def to_file(self, state):
-        """The other way round."""
+        """The inverse."""
         weights = {name: state[name] for name in ("embedding.weight", "head.weight", "head.bias")}
         for i in range(self.lstm.num_layers):
             weights[f"lstm.{i}.W"] = in_gate_order(state[f"lstm.weight_ih_l{i}"], self.ONNX_GATES)[None]
@@ -410,7 +410,7 @@ class Lstm(Pieces):
 
 
 def in_gate_order(array, order):
-    """Four gates of rows in another order."""
+    """Rows with the four gates in another order."""
     gates = np.split(np.asarray(array), 4)
     return np.concatenate([gates[gate] for gate in order])
 
@@ -430,7 +430,7 @@ NETWORKS = {
 
 
 def build(name, weights=None, **sizes):
-    """A network, with the weights of a file if there are any: all of them must fit."""
+    """A network, with the weights of a file if given: all of them must match."""
     network = NETWORKS[name](**sizes)
     if weights is not None:
         load(network, weights)
@@ -438,7 +438,7 @@ def build(name, weights=None, **sizes):
 
 
 def load(network, weights):
-    """Copies a file's arrays by name; a parameter or statistic without one is an error."""
+    """Copies a file's arrays by name; a missing parameter or statistic is an error."""
     state = network.from_file(weights)
     with torch.no_grad():
         for name, tensor in network.state_dict().items():

@@ -1,8 +1,8 @@
-# One file to carry: `cmake --build build --target bundle` makes pipetrain-VERSION-linux-x86_64.tar.xz, which runs where nothing is
-# installed, and `--target wheel` the same as a Python wheel. Both hold what `cmake --install` puts where (package.cmake), and Debian's libraries.
-option(PIPETRAIN_GPU_CHECK "The bundle carries the GPU check, too" ON)
+# Self-contained packages: `cmake --build build --target bundle` makes pipetrain-VERSION-linux-x86_64.tar.xz, which needs no installed libraries,
+# and `--target wheel` the same as a Python wheel. Both contain what `cmake --install` installs (package.cmake), and Debian's libraries.
+option(PIPETRAIN_GPU_CHECK "The bundle contains the GPU check" ON)
 
-# Programs look for their libraries there first. DT_RPATH, not DT_RUNPATH: the libraries inherit it, and LD_LIBRARY_PATH does not come before it.
+# Programs find their libraries there first. DT_RPATH, not DT_RUNPATH: the libraries inherit it, and it precedes LD_LIBRARY_PATH.
 function(add_bundle_rpath)
   foreach(TARGET ${ARGN})
     set_target_properties(${TARGET} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/pipetrain" BUILD_WITH_INSTALL_RPATH ON)
@@ -11,7 +11,7 @@ function(add_bundle_rpath)
 endfunction()
 add_bundle_rpath(pipetrain)
 
-# What scripts/gpu-check runs and reads. No other package has it.
+# Programs and files of scripts/gpu-check, in this package only.
 set(COMPONENTS program)
 if(PIPETRAIN_TESTS)
   set(GPU_CHECK_PROGRAMS ops_tests optim_tests nccl_processes)
@@ -27,7 +27,7 @@ if(PIPETRAIN_TESTS)
   endforeach()
 endif()
 
-# Without these two, convolutions go through the host and GPUs exchange by copies: such a plugin is not carried elsewhere.
+# Without these two, convolutions run on the host and GPUs exchange by copies: such a plugin is not packaged.
 if(TARGET pipetrain_cuda AND NOT (CUDNN_FRONTEND_INCLUDE AND PIPETRAIN_NCCL_INCLUDE))
   foreach(NAME bundle wheel)
     add_custom_target(${NAME} COMMAND ${CMAKE_COMMAND} -E echo "${NAME}: the GPU plugin of this build has no cuDNN graphs or no NCCL; \
@@ -50,7 +50,7 @@ if(TARGET pipetrain_mpi)
   list(APPEND COMPONENTS mpi)
 endif()
 
-# Installs components into a folder of its own, stripped, and packs it.
+# Installs components into a separate folder, stripped, and packs it.
 function(add_bundle NAME TREE COMPONENTS)
   set(INSTALL COMMAND ${CMAKE_COMMAND} -E rm -rf ${TREE})
   foreach(COMPONENT ${COMPONENTS})

@@ -22,7 +22,7 @@ import zipfile
 
 OWN = "lib/pipetrain"  # where libraries are, below the tree
 GLIBC = (2, 36)  # the oldest that the wheel's tag promises to run with
-# Of glibc, and what only the machine itself can have.
+# Libraries of glibc and of drivers, which the target machine provides.
 NOT_CARRIED = re.compile(r"(ld-linux-x86-64|libc|libm|libmvec|libdl|libpthread|librt|libresolv|libutil)\.so\.\d+$"
                          r"|lib(cuda|cudart|cublasLt|cudnn|nvrtc|mpi)\.so\.\d+$")
 
@@ -47,12 +47,12 @@ def needed(path):
 
 
 def resolved(path):
-    """Where the loader finds what a file needs, by names."""
+    """Paths of the libraries that a file needs, by name."""
     return dict(re.findall(r"^\s*(\S+) => (/\S+)", output("ldd", str(path)), re.M))
 
 
 def add_libraries(tree):
-    """Copies what is needed, and returns where it was."""
+    """Copies the required libraries, and returns their original paths."""
     sources = {}
     open_files = elves(tree)
     while open_files:
@@ -77,7 +77,7 @@ def package_of(path):
         done = subprocess.run(["dpkg-query", "--search", name], capture_output=True, text=True)
         if done.returncode == 0:
             return done.stdout.split(":")[0]
-    sys.exit(f"bundle: {path} is from no Debian package, so its licence is not known; a bundle is made on Debian 12")
+    sys.exit(f"bundle: {path} does not belong to a Debian package, so its licence is unknown; make bundles on Debian 12")
 
 
 def add_licences(tree, packages, more):
@@ -90,7 +90,7 @@ def add_licences(tree, packages, more):
         for path in sorted(pathlib.Path(source).rglob("*")):
             if path.is_file():
                 shutil.copyfile(path, folder / f"{name}-{path.name}")
-    # Debian's files name the common licences by their place.
+    # Debian's copyright files refer to common licences by path.
     names = set()
     for path in folder.iterdir():
         names |= set(re.findall(rb"/usr/share/common-licenses/([A-Za-z0-9.-]*[A-Za-z0-9])", path.read_bytes()))
@@ -124,7 +124,7 @@ def write_tar(tree, file):
 
 
 def write_wheel(tree, folder, version):
-    """The program as a script, the rest as data: pip puts both below the environment's prefix, so they find each other as in the tree."""
+    """The program is a script, the rest is data: pip installs both below the environment's prefix, so relative paths stay valid."""
     tag = f"py3-none-manylinux_{GLIBC[0]}_{GLIBC[1]}_x86_64"
     info, data = f"pipetrain-{version}.dist-info", f"pipetrain-{version}.data"
     record = []
@@ -153,7 +153,7 @@ def main():
     parser.add_argument("tree", type=pathlib.Path)
     parser.add_argument("--version", required=True)
     parser.add_argument("--package", action="append", default=[], help="a Debian package whose headers were compiled in")
-    parser.add_argument("--licence", action="append", default=[], metavar="NAME=FOLDER", help="texts that go along as NAME-*")
+    parser.add_argument("--licence", action="append", default=[], metavar="NAME=FOLDER", help="licence texts to include as NAME-*")
     parser.add_argument("--tar", type=pathlib.Path)
     parser.add_argument("--wheel", type=pathlib.Path)
     arguments = parser.parse_args()

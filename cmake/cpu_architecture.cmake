@@ -1,7 +1,7 @@
-# Whether the compiler makes code for PIPETRAIN_CPU_ARCH on the processor that is built for: one sentence where it does not.
+# Checks that the compiler supports PIPETRAIN_CPU_ARCH for the target processor, with one sentence if it does not.
 include(CheckCXXCompilerFlag)
 
-set(CHOICES "set -DPIPETRAIN_CPU_ARCH to a -march of this compiler, or to nothing for its default, with slower kernels")
+set(CHOICES "set -DPIPETRAIN_CPU_ARCH to a -march value of this compiler, or leave it empty for the compiler's default, with slower kernels")
 if(PIPETRAIN_CPU_ARCH MATCHES "^x86-64" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64|x64)$")
   message(FATAL_ERROR "pipetrain's CPU kernels are compiled for ${PIPETRAIN_CPU_ARCH}, but this build is for ${CMAKE_SYSTEM_PROCESSOR}: ${CHOICES}.")
 endif()

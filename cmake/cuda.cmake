@@ -1,5 +1,5 @@
-# The plugin for NVIDIA's GPUs: built where a toolkit is found, loaded by the program when a GPU is asked for. Nothing links libcuda,
-# so that everything starts on machines without a driver.
+# The plugin for NVIDIA GPUs: built if a toolkit is found, loaded when a run uses a GPU. Nothing links libcuda, so that the program
+# starts on machines without a driver.
 set(PIPETRAIN_HAS_CUDA OFF)
 if(PIPETRAIN_CUDA STREQUAL "OFF")
   message(STATUS "GPU plugin: left out (PIPETRAIN_CUDA=OFF)")
@@ -56,24 +56,24 @@ string(REGEX MATCH "^[0-9]+" CUDA_MAJOR "${CMAKE_CUDA_COMPILER_VERSION}")
 file(STRINGS ${PIPETRAIN_CUDNN_INCLUDE}/cudnn_version.h CUDNN_MAJOR REGEX "^#define CUDNN_MAJOR ")
 string(REGEX MATCH "[0-9]+" CUDNN_MAJOR "${CUDNN_MAJOR}")
 file(GLOB_RECURSE CUDA_SOURCES CONFIGURE_DEPENDS src/*_cuda.cpp src/*_cuda.cu)
-# Convolutions need the headers of cudnn-frontend, which are a package of their own.
+# Convolutions need the headers of cudnn-frontend, a separate package.
 set(PIPETRAIN_CUDNN_FRONTEND "" CACHE PATH "Folder with cudnn_frontend.h (PyPI: nvidia-cudnn-frontend, in include/)")
 find_path(CUDNN_FRONTEND_INCLUDE cudnn_frontend.h PATHS ${PIPETRAIN_CUDNN_FRONTEND} ${CUDA_ROOT}/include)
 if(CUDNN_FRONTEND_INCLUDE)
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "graphs_absent_cuda|_graph_cuda")
-  # Compiled once, for the plugin and for tests; its headers take longer than all three files.
+  # Compiled once, for the plugin and for tests: its headers are slow to compile.
   add_library(pipetrain_cudnn_graphs OBJECT src/ops/conv/conv_graph_cuda.cpp src/ops/norm/norm_graph_cuda.cpp src/ops/attention/sdpa_graph_cuda.cpp)
   set_target_properties(pipetrain_cudnn_graphs PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD_BATCH_SIZE 0)
   target_include_directories(pipetrain_cudnn_graphs PUBLIC src src/cuda/toolkit)
   target_include_directories(pipetrain_cudnn_graphs SYSTEM PUBLIC ${CUDA_ROOT}/include ${CUDNN_FRONTEND_INCLUDE})
   target_compile_options(pipetrain_cudnn_graphs PRIVATE ${WARNINGS} -O1)
-  # Graphs are not written to files, and the headers for that take longest.
+  # Without serialisation of graphs, whose headers are the slowest to compile.
   target_compile_definitions(pipetrain_cudnn_graphs PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "/(conv|norm|sdpa)_cuda|_graph_cuda")
-  message(STATUS "GPU plugin: no cudnn_frontend.h (PIPETRAIN_CUDNN_FRONTEND): convolutions go through the host")
+  message(STATUS "GPU plugin: no cudnn_frontend.h (PIPETRAIN_CUDNN_FRONTEND): convolutions run on the host")
 endif()
-# NCCL is loaded when a run asks for it; only its header is needed here.
+# NCCL is loaded when a run uses it; only its header is needed here.
 find_path(PIPETRAIN_NCCL_INCLUDE nccl.h PATHS ${CUDA_ROOT}/include)
 if(PIPETRAIN_NCCL_INCLUDE)
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "nccl_absent_cuda")
@@ -81,7 +81,7 @@ else()
   list(FILTER CUDA_SOURCES EXCLUDE REGEX "nccl_cuda")
   message(STATUS "GPU plugin: no nccl.h (PIPETRAIN_NCCL_INCLUDE): GPUs exchange by copies only")
 endif()
-# What is compiled when a program runs (ops/fused/fused_source.h) includes the kernels' own headers: their texts go into the plugin.
+# Kernels compiled at run time (ops/fused/fused_source.h) include the kernel headers: their texts are embedded in the plugin.
 set(KERNEL_HEADERS "")
 function(add_kernel_header FILE)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${FILE})
@@ -99,7 +99,7 @@ foreach(NAME base/random.h device/queue_cuda.h ops/random/dropout_mask_cuda.h op
   add_kernel_header(src/${NAME} ${NAME})
 endforeach()
 file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/kernel_headers/kernel_headers.inc CONTENT "@KERNEL_HEADERS@" @ONLY)
-# A library of its own, so that tests compile with what the plugin compiles with.
+# A separate library, so that tests compile kernels exactly as the plugin does.
 list(FILTER CUDA_SOURCES EXCLUDE REGEX "/nvrtc_cuda.cpp$")
 add_library(pipetrain_nvrtc OBJECT src/cuda/nvrtc_cuda.cpp)
 set_target_properties(pipetrain_nvrtc PROPERTIES POSITION_INDEPENDENT_CODE ON UNITY_BUILD OFF)
@@ -117,16 +117,17 @@ endif()
 if(CUDNN_FRONTEND_INCLUDE)
   target_link_libraries(pipetrain_cuda PRIVATE pipetrain_cudnn_graphs)
 endif()
-# Only here, so that kernels are not compiled again when a shared header changes that they do not include.
+# Set only here, so that a change of an unrelated shared header does not recompile kernels.
 set_source_files_properties(src/cuda/plugin_cuda.cpp PROPERTIES COMPILE_DEFINITIONS "PIPETRAIN_BUILD_ID=\"${PIPETRAIN_BUILD_ID}\"")
-# Which GPUs it refuses.
+# The list of supported GPUs, for the check at start.
 string(REPLACE ";" "," ARCHITECTURES "${PIPETRAIN_CUDA_ARCHITECTURES}")
 set_source_files_properties(src/cuda/device_cuda.cpp PROPERTIES COMPILE_DEFINITIONS "PIPETRAIN_CUDA_ARCHITECTURES=\"${ARCHITECTURES}\"")
 set_target_properties(pipetrain_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
   BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
-# Nothing is contracted in element-wise functions, here and where NVRTC compiles them, so that a fused program has its nodes' bits.
+# No fused multiply-add contraction in element-wise functions, here and with NVRTC, so that a fused program has the bits of its
+# nodes.
 set_source_files_properties(src/ops/elementwise/elementwise_cuda.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")
-# A kernel whose registers spill does not compile.
+# Register spills are compile errors.
 target_compile_options(pipetrain_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${WARNINGS}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -Werror all-warnings -Xptxas=-warn-spills,-Werror>")
 target_link_libraries(pipetrain_cuda PRIVATE ${PIPETRAIN_cudart} ${PIPETRAIN_cublasLt} ${PIPETRAIN_cudnn} ${PIPETRAIN_nvrtc} fmt::fmt ${CMAKE_DL_LIBS})

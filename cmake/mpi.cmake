@@ -1,4 +1,4 @@
-# The plugin for several processes: built where MPI is found, loaded by the program when a launcher (mpirun, srun) has started it.
+# The plugin for several processes: built if MPI is found, loaded when a launcher (mpirun, srun) has started the program.
 set(PIPETRAIN_HAS_MPI OFF)
 if(PIPETRAIN_MPI STREQUAL "OFF")
   message(STATUS "MPI plugin: left out (PIPETRAIN_MPI=OFF)")
@@ -13,10 +13,10 @@ set(MPI_CXX_SKIP_MPICXX TRUE)
 find_package(MPI QUIET COMPONENTS C)
 if(NOT MPI_C_FOUND)
   if(PIPETRAIN_MPI STREQUAL "AUTO")
-    message(STATUS "MPI plugin: left out (no MPI is found; Debian: libopenmpi-dev)")
+    message(STATUS "MPI plugin: left out (MPI not found; Debian: libopenmpi-dev)")
     return()
   endif()
-  message(FATAL_ERROR "PIPETRAIN_MPI=${PIPETRAIN_MPI}: no MPI is found (Debian: libopenmpi-dev)")
+  message(FATAL_ERROR "PIPETRAIN_MPI=${PIPETRAIN_MPI}: MPI not found (Debian: libopenmpi-dev)")
 endif()
 message(STATUS "MPI plugin: with ${MPI_C_LIBRARIES}")
 set(PIPETRAIN_HAS_MPI ON)

@@ -1,5 +1,5 @@
-# What `cmake --install` puts where, and `cpack` in the build folder: pipetrain_*.deb and, where the plugins were built,
-# pipetrain-cuda_*.deb and pipetrain-mpi_*.deb. The program finds its topologies in ../share/pipetrain and its plugin in ../lib/pipetrain.
+# Install rules of `cmake --install`, and the packages of `cpack`: pipetrain_*.deb and, if the plugins were built, pipetrain-cuda_*.deb
+# and pipetrain-mpi_*.deb. The program finds its topologies in ../share/pipetrain and its plugins in ../lib/pipetrain.
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME program)
 install(TARGETS pipetrain)
 install(FILES ${DOCUMENTS}/pipetrain.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
@@ -10,7 +10,7 @@ install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs)
 install(DIRECTORY topologies schedules models DESTINATION ${CMAKE_INSTALL_DATADIR}/pipetrain)
 install(DIRECTORY examples DESTINATION ${CMAKE_INSTALL_DATADIR}/pipetrain USE_SOURCE_PERMISSIONS)
-# What Debian wants to know of each package: whose it is, and what has changed.
+# Debian requires a copyright file and a changelog in each package.
 find_program(GZIP gzip REQUIRED)
 file(MAKE_DIRECTORY ${DOCUMENTS})
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cmake/changelog)
@@ -23,7 +23,7 @@ endfunction()
 install_papers(pipetrain program)
 if(TARGET pipetrain_cuda)
   install_papers(pipetrain-cuda cuda)
-  # The linker finds NVIDIA's libraries where their packages put them.
+  # The dynamic linker finds NVIDIA's libraries in the directories of their packages.
   install(TARGETS pipetrain_cuda LIBRARY DESTINATION lib/pipetrain COMPONENT cuda)
 endif()
 if(TARGET pipetrain_mpi)
@@ -54,7 +54,7 @@ if(TARGET pipetrain_cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_NAME pipetrain-cuda)
   set(CPACK_DEBIAN_CUDA_PACKAGE_SHLIBDEPS OFF)
   set(CPACK_DEBIAN_CUDA_PACKAGE_DEPENDS "pipetrain (= ${PROJECT_VERSION})")
-  # From NVIDIA's repository; a toolkit that was installed in another way will do.
+  # Packages of NVIDIA's repository; a toolkit installed in another way also works.
   set(CPACK_DEBIAN_CUDA_PACKAGE_RECOMMENDS
     "cuda-cudart-${CUDA_RELEASE}, cuda-nvrtc-${CUDA_RELEASE}, libcublas-${CUDA_RELEASE}, libcudnn9-cuda-${CUDA_MAJOR}, libnccl2")
   set(CPACK_DEBIAN_CUDA_DESCRIPTION "The part of pipetrain that trains on NVIDIA GPUs.")

@@ -1,4 +1,4 @@
-# Installs Debian packages that are missing. Sourced by the other scripts.
+# Installs missing Debian packages. Sourced by the other scripts.
 
 say() { printf '\n== %s\n' "$*" >&2; }
 fail() {
@@ -6,18 +6,18 @@ fail() {
   exit 1
 }
 
-# What building pipetrain takes. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.
+# Build dependencies. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev
   libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev liblzma-dev libpng-dev libjpeg62-turbo-dev libssl-dev)
 
 # For training in several processes (mpirun, srun): optional.
 MPI_PACKAGES=(openmpi-bin libopenmpi-dev)
 
-# need_packages NAME…: asks apt-get for those that are not installed; if there are none, it does not touch apt. Where
-# OFFLINE is set it only says what is missing.
+# need_packages NAME…: installs missing packages with apt-get; does not run apt if all are installed. With OFFLINE
+# set it only lists the missing ones.
 need_packages() {
   if ! command -v dpkg-query > /dev/null; then
-    say "this is not a Debian: nothing is installed; what is needed, in Debian's names: $*"
+    say "this is not Debian: nothing was installed; required packages, by their Debian names: $*"
     return
   fi
   local package missing=() as_root=()
@@ -26,20 +26,20 @@ need_packages() {
       missing+=("$package")
   done
   ((${#missing[@]})) || return 0
-  [[ -z "${OFFLINE:-}" ]] || fail "packages are missing, and --offline forbids to fetch them: ${missing[*]}"
+  [[ -z "${OFFLINE:-}" ]] || fail "packages are missing, and --offline forbids downloads: ${missing[*]}"
   say "installing ${missing[*]}"
   if ((EUID != 0)); then
     command -v sudo > /dev/null ||
-      fail "these packages are missing and only root may install them: apt-get install ${missing[*]}"
+      fail "packages are missing; install them as root: apt-get install ${missing[*]}"
     as_root=(sudo)
     [[ -t 0 ]] || as_root=(sudo --non-interactive)
   fi
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get --quiet --yes)
-  # The lists may be fresh enough: they are fetched only when the installation fails without.
+  # The package lists may be recent enough: they are updated only if the installation fails.
   if ! "${apt[@]}" install --no-install-recommends "${missing[@]}" > /dev/null 2>&1; then
     "${apt[@]}" update >&2 ||
-      fail "apt-get update failed (its words stand above): is there a network, and is /etc/apt right?"
+      fail "apt-get update failed (see the output above): is there a network, and is /etc/apt right?"
     "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
-      fail "apt-get could not install ${missing[*]} (its words stand above); pipetrain is built on Debian 12"
+      fail "apt-get could not install ${missing[*]} (see the output above); pipetrain is built on Debian 12"
   fi
 }

@@ -9,12 +9,12 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = ROOT / "build"
 
 
-def fail(words):
-    sys.exit(f"error: {words}")
+def fail(message):
+    sys.exit(f"error: {message}")
 
 
 def programs_of(directory, known):
-    """Test programs that hold the directory's C++ tests: its own and those below it, or that of the nearest directory above."""
+    """Test programs with the directory's C++ tests: its own and those of subdirectories, or that of the nearest parent directory."""
     name = directory.as_posix().replace("/", "_")
     own = [target for target in known if target == f"{name}_tests"
            or target.startswith(f"{name}_") and (ROOT / "tests" / directory / target[len(name) + 1:-len("_tests")]).is_dir()]
@@ -29,7 +29,7 @@ def suites_of(files):
 
 
 def run_program(program, suites):
-    """In as many processes at once as there are cores; returns whether all tests passed."""
+    """Runs one process per core; returns whether all tests passed."""
     command = [str(BUILD / program), "--gtest_brief=1"]
     if suites:
         command.append("--gtest_filter=" + ":".join(form.format(suite) for suite in suites for form in ("{}.*", "*/{}.*", "{}/*", "*/{}/*")))
@@ -61,7 +61,7 @@ def main():
     files = sorted(folder.rglob("*_test.cpp"))
     scripts = sorted(folder.glob("*_test.py"))
     if not files and not scripts:
-        fail(f"src/{directory.as_posix()} has no tests of its own (tests/{directory.as_posix()})")
+        fail(f"src/{directory.as_posix()} has no tests (tests/{directory.as_posix()})")
     start = time.monotonic()
     include = "[1]_include.cmake"  # CTest's, for each test program
     known = sorted(path.name[:-len(include)] for path in (BUILD / "tests").rglob("*_tests*_include.cmake"))
@@ -76,7 +76,7 @@ def main():
         if (folder / "CMakeLists.txt").exists():
             wanted.append(f"tests/{directory.as_posix()}/all")
     if subprocess.run(["cmake", "--build", BUILD, "--target", *wanted], stdout=sys.stderr).returncode:
-        fail("the build failed (the compiler's words stand above)")
+        fail("the build failed (see the compiler's output above)")
     built = time.monotonic()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # several tests share the cores
     passed = all([run_program(program, [] if whole or len(programs) > 1 else suites_of(files)) for program in programs])

@@ -1,4 +1,4 @@
-"""Trainings of the digits: 20 steps in the order of the file, whose losses PyTorch in float64 has recorded (digits.json)."""
+"""Training runs on the digits: 20 steps in file order, compared with losses recorded from PyTorch in float64 (digits.json)."""
 
 import collections
 import dataclasses
@@ -9,8 +9,8 @@ from gpu_check import places
 from gpu_check.steps import Failed
 
 GOLDEN = places.read("digits.json")
-# Of how far rounding moved the recorded losses, at most, in 20 runs each: another GPU's rounding may move them a little further.
-# A gradient that is a tenth too large moves them 20 times as far as this allows in bfloat16, 50 times in float32.
+# Tolerance as a multiple of the largest rounding difference in 20 runs each: other GPUs may differ a little more. A gradient
+# that is 10 % too large differs by 20 times the tolerance in bfloat16, by 50 times in float32.
 SLACK = 3
 
 
@@ -32,7 +32,7 @@ def command(context, *flags):
 
 
 def train(context, *flags, environment=None, warnings=False, micro_batches=True):
-    """Flags that come later win; without `micro_batches` a batch is one unit, as asynchronous schedules want it."""
+    """Later flags win; without `micro_batches` a batch is one micro-batch, as asynchronous schedules need."""
     folder = context.folder()
     fixed = [*(["--micro-batches", GOLDEN["micro_batches"]] if micro_batches else []),
              "--batch-size", GOLDEN["batch"], "--max-steps", len(GOLDEN["losses"]),
@@ -47,12 +47,12 @@ def train(context, *flags, environment=None, warnings=False, micro_batches=True)
 
 
 def reference(context, name, *flags):
-    """A run that others are compared with, made when it is first needed."""
+    """A reference run, made on first use."""
     return context.session.once(name, lambda: train(context, *flags))
 
 
 def expect_golden(context, run, precision):
-    """All 20 losses are those that PyTorch recorded, up to rounding."""
+    """All 20 losses equal those recorded from PyTorch, up to rounding."""
     allowed = SLACK * GOLDEN[precision]
     if len(run.losses) != len(GOLDEN["losses"]):
         raise Failed(f"{len(run.losses)} losses, not {len(GOLDEN['losses'])}", run.output)
@@ -60,8 +60,8 @@ def expect_golden(context, run, precision):
     for step, distance in enumerate(apart):
         if not distance <= allowed:  # NaN is not
             raise Failed(f"the loss of step {step + 1} is {run.losses[step]:.6f}, not {GOLDEN['losses'][step]:.6f} "
-                         f"(apart by {distance:.1e}, {allowed:.1e} is allowed in {precision})", run.output)
-    context.figure(f"{len(apart)} losses within {max(apart):.1e} of PyTorch's in float64 ({allowed:.1e} is allowed in {precision})")
+                         f"(difference {distance:.1e}, allowed {allowed:.1e} in {precision})", run.output)
+    context.figure(f"{len(apart)} losses within {max(apart):.1e} of PyTorch's in float64 (allowed: {allowed:.1e} in {precision})")
 
 
 def expect_same(run, whole):
@@ -70,4 +70,4 @@ def expect_same(run, whole):
         if loss != other:
             raise Failed(f"the loss of step {step + 1} is {loss!r}, not {other!r}: not the same bits", run.output)
     if len(run.losses) != len(whole.losses) or run.trained != whole.trained:
-        raise Failed("the trained weights have not the same bits", run.output)
+        raise Failed("the trained weights differ in their bits", run.output)

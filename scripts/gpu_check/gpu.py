@@ -1,4 +1,4 @@
-"""What the check runs on: what `pipetrain doctor` and nvidia-smi say."""
+"""The GPU under test, from `pipetrain doctor` and nvidia-smi."""
 
 import dataclasses
 import json
@@ -8,14 +8,14 @@ import subprocess
 
 @dataclasses.dataclass
 class Gpu:
-    doctor: dict  # what it says; empty where it failed
+    doctor: dict  # its output; empty if it failed
     absent: str  # why there is no GPU
     is_rehearsal: bool
     text: str
 
     @property
     def word(self):
-        """What a step is called that did what it should: nothing passes that ran on no GPU."""
+        """The verdict of a successful step: "passed" only on a real GPU."""
         return "rehearsed" if self.is_rehearsal else "passed"
 
 
@@ -24,7 +24,7 @@ def find(places, environment):
         done = subprocess.run([places.program("pipetrain"), "doctor", "--json"], env=environment, capture_output=True, text=True, timeout=60)
         doctor = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return Gpu({}, f"pipetrain doctor does not answer: {error}", False, "none")
+        return Gpu({}, f"pipetrain doctor failed: {error}", False, "none")
     names = doctor["gpu_names"]
     if not names:
         return Gpu(doctor, doctor["gpus_absent"], False, "none")
@@ -34,7 +34,7 @@ def find(places, environment):
 
 
 def smi(query):
-    """What nvidia-smi says of the first GPU; empty without it."""
+    """nvidia-smi's description of the first GPU; empty without it."""
     if not shutil.which("nvidia-smi"):
         return ""
     done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader"], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Stage 1: everything is there, and 20 steps of the digits have the losses that PyTorch recorded."""
+"""Stage 1: the installation is complete, and 20 steps on the digits have the losses recorded from PyTorch."""
 
 import re
 
@@ -6,9 +6,10 @@ from gpu_check import digits
 from gpu_check.gpu import smi
 from gpu_check.steps import BLOCKING, Failed, Group, Skipped, Stage, Step
 
-# As the plugin tells them where it is loaded. 9.12 is the first cuDNN for CUDA 13.
+# Versions as the plugin reports them. 9.12 is the first cuDNN for CUDA 13.
 LEAST = {"driver": (13000, "CUDA 13.0"), "CUDA": (13000, "CUDA 13.0"), "cuBLASLt": (130000, "13.0"), "cuDNN": (91200, "9.12")}
-# Products and convolutions are NVIDIA's libraries' or nobody's: the others have own kernels, too.
+# Matmul and convolution have only library kernels; the other operators have hand-written ones as
+# well.
 BY_LIBRARY = ("Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul")
 STAGES = ("--gpu-ids", "0,0,0,0", "--schedule", "1f1b")
 
@@ -16,11 +17,11 @@ STAGES = ("--gpu-ids", "0,0,0,0", "--schedule", "1f1b")
 def files(context):
     missing = context.places.missing()
     if missing:
-        raise Failed("not there: " + ", ".join(missing))
+        raise Failed("missing: " + ", ".join(missing))
 
 
 def doctor(context):
-    """The plugin is loaded with all of its libraries, and there is a GPU."""
+    """The plugin loads with all of its libraries, and there is a GPU."""
     gpu = context.gpu
     if gpu.absent:
         raise Failed(f"no GPU: {gpu.absent}")
@@ -45,7 +46,7 @@ def driver(context):
 
 
 def blocking(context):
-    """Float32, launch by launch: what fails is named, and nothing else follows."""
+    """Float32 with blocking launches: a failing kernel is named."""
     run = digits.train(context, "--gpu-ids", "0", environment={BLOCKING: "1"})
     check_versions(context, run)
     check_kernels(context, run)
@@ -61,17 +62,17 @@ def check_versions(context, run):
     for name, (least, text) in LEAST.items():
         found = re.search(rf"\b{name} (\d+)", line)
         if not found or int(found[1]) < least:
-            raise Failed(f"{name} {found[1] if found else 'is not named'}: the check needs {text} or newer")
+            raise Failed(f"{name} {found[1] if found else 'is not reported'}: the check needs {text} or newer")
 
 
 def check_kernels(context, run):
     ran = {tuple(line.split()[:2]) for line in run.kernels}
     for op in BY_LIBRARY:
         if ("library", op) not in ran:
-            raise Failed(f"{op} was not NVIDIA's library's: a plugin without cuDNN's graphs, or no plan for it", run.output)
+            raise Failed(f"{op} was not computed by NVIDIA's library: the plugin has no cuDNN graphs, or cuDNN has no plan", run.output)
     on_host = sorted(op for by, op in ran if by == "host")
     if on_host:
-        raise Failed("went through the host: " + ", ".join(on_host), run.output)
+        raise Failed("ran on the host: " + ", ".join(on_host), run.output)
     context.figure(f"{len(ran) - 1} operators had kernels")
 
 
@@ -99,7 +100,7 @@ def bfloat16_four_stages(context):
 
 
 def exit_codes(context):
-    """What ends a run, and how; that nothing crashes behind the end."""
+    """Exit codes of runs, and that nothing crashes at exit."""
     folder = context.folder()
     always = ("--max-steps", "3", "--save-every", "never", "--run-dir", folder, "--overwrite", "-q")
     for code, flags in ((0, ()), (2, ("--schedule", "nonsense")), (3, ("--model", folder / "none.onnx")),

@@ -41,10 +41,10 @@ def parse():
     parser.add_argument("-o", "--output", type=Path, default=Path("gpu-check-results"), metavar="FOLDER", help="takes five files as they come")
     parser.add_argument("--only", type=re.compile, metavar="REGEX", help="steps, or families of operators, whose names match")
     parser.add_argument("--build", type=Path, metavar="FOLDER", help="a build folder other than build/")
-    parser.add_argument("--plugin", type=Path, metavar="FOLDER", help="where libpipetrain_cuda.so is, a rehearsal's for example")
-    parser.add_argument("--limit", type=float, default=1, metavar="FACTOR", help="on all limits of time, for slower machines")
-    parser.add_argument("--record", action="store_true", help="stage 2: writes kernels.json in place of comparing with it")
-    parser.add_argument("--list", action="store_true", help="prints the steps and ends")
+    parser.add_argument("--plugin", type=Path, metavar="FOLDER", help="where libpipetrain_cuda.so is, for example of a rehearsal")
+    parser.add_argument("--limit", type=float, default=1, metavar="FACTOR", help="factor of all time limits, for slower machines")
+    parser.add_argument("--record", action="store_true", help="stage 2: writes kernels.json instead of comparing with it")
+    parser.add_argument("--list", action="store_true", help="prints the steps and exits")
     return parser.parse_args()
 
 
@@ -61,7 +61,7 @@ def stages_of(arguments, recorded):
 
 
 def run_stage(session, stage, environment):
-    """All outcomes, in the order of the steps."""
+    """All results, in the order of the steps."""
     deadline = time.monotonic() + stage.limit
     outcomes = {}
 
@@ -102,7 +102,7 @@ def print_verdict(stage, outcomes, word, seconds):
 
 
 def write_status(folder, status):
-    """The measured part, and nothing else."""
+    """Replaces the measured part only."""
     report = (folder / "gpu-check.md").read_text()
     before, _, rest = status.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)

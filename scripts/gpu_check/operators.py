@@ -13,9 +13,9 @@ from gpu_check import places
 from gpu_check.steps import Failed, Group, Skipped, Stage, Step
 
 JOBS = 8
-# Families whose kernels are plans, which take long to make, in so many processes.
+# Families with cuDNN plans, which are slow to build: number of processes.
 SHARDS = {"conv": 6, "norms": 3, "attention": 2, "matmul": 2}
-# Suites and tests of ops_tests by family; `rest` has all others.
+# Test suites and tests of ops_tests by family; `rest` has all others.
 FAMILIES = {
     "conv": "ConvTest.*:Conv.*",
     "matmul": "MatMul*:Gemm*:Einsum*:GpuKernels.BesideProducts",
@@ -35,7 +35,7 @@ NO_SANITIZER = re.compile(r"not supported|unsupported|Failed to initialize|error
 
 
 def families():
-    """(name, program, filter, shard): those that take longest first."""
+    """(name, program, filter, shard): the slowest first."""
     rest = "*-" + ":".join([*FAMILIES.values(), NOT_OF_GPUS])
     out = []
     for name, tests in {**FAMILIES, "rest": rest}.items():
@@ -55,7 +55,7 @@ def counted(log):
 
 
 def expect_kernels(context, listed, ran):
-    """At least as many kernels as are listed; where only a library has any, half; and one by each library."""
+    """Checks the numbers of kernels: at least as many as listed (half for operators with only library kernels), and at least one by each library."""
     if not listed:
         raise Failed("no kernels are listed for this family (kernels.json)")
     for kernel, expected in listed.items():
@@ -67,14 +67,14 @@ def expect_kernels(context, listed, ran):
         if expected.get("library", 0) >= ENOUGH and "library" not in found:
             raise Failed(f"{kernel}: none of {sum(found.values())} kernels was the library's")
     if context.gpu.is_rehearsal and ran != listed:
-        raise Failed("kernels.json is not what ran: gpu-check 2 --record writes it anew")
+        raise Failed("kernels.json does not match the kernels that ran: gpu-check 2 --record rewrites it")
     by_library = sum(found.get("library", 0) for found in ran.values())
     context.figure(f"{sum(sum(found.values()) for found in ran.values())} kernels of {len({kernel.split()[0] for kernel in ran})} operators, "
                    f"{by_library} by NVIDIA's libraries")
 
 
 ENOUGH = 4  # shapes, of which the library has a plan for one at least
-# Where a library has no plan, an own kernel takes over.
+# If a library has no plan, a hand-written kernel is used.
 OWN_TOO = ("Attention", "AttentionGrad", "BatchNorm", "BatchNormGrad", "LayerNorm", "LayerNormInputGrad", "RmsNorm", "RmsNormInputGrad",
            "RecurrentWeightGrad")
 
@@ -103,7 +103,7 @@ def family(name, program, tests, shard, recorded):
 
 
 def told_apart(failed):
-    """Which tests fail, and what the first of them says, in place of the end of the output."""
+    """The failing tests, and the message of the first."""
     names = list(dict.fromkeys(re.findall(r"^\[  FAILED  \] ([\w.]+)", failed.output, re.M)))
     if not names:
         return failed
@@ -131,7 +131,7 @@ def sanitizer(tool):
 
 
 def stage(recorded=None):
-    """`recorded` takes what ran in place of comparing it."""
+    """`recorded` stores the kernels that ran instead of comparing them."""
     steps = [Step(name, 150, family(name, program, tests, shard, recorded)) for name, program, tests, shard in families()]
     sanitizers = [Step(tool, 120, sanitizer(tool), repeat=False) for tool in ("memcheck", "racecheck")]
     return Stage(2, "operators", 240, [Group([*steps, *sanitizers], JOBS)])
@@ -141,6 +141,6 @@ def write_list(recorded):
     path = places.HERE / "kernels.json"
     known = json.loads(path.read_text())
     kept = {name: {**known, **recorded}[name] for name, *_ in families() if name in known or name in recorded}
-    # A family a line.
+    # One line per family.
     path.write_text("{\n" + ",\n".join(f'"{name}": {json.dumps(kernels)}' for name, kernels in sorted(kept.items())) + "\n}\n")
     return path

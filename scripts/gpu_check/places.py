@@ -1,4 +1,4 @@
-"""Where the check finds what it runs: in a repository with its build folder, or in a bundle."""
+"""Paths of programs and files: in a repository with its build folder, or in a bundle."""
 
 import dataclasses
 import json
@@ -37,5 +37,5 @@ def find(build=None):
 
 
 def read(name):
-    """A JSON file that lies beside these scripts."""
+    """A JSON file in the directory of these scripts."""
     return json.loads((HERE / name).read_text())

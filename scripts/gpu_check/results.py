@@ -78,11 +78,11 @@ def line_of(step):
 
 
 def has_failed(steps):
-    """A stage in which nothing ran has failed, too."""
+    """A stage in which nothing ran counts as failed."""
     return any(step.verdict == "failed" for step in steps) or all(step.verdict == "skipped" for step in steps)
 
 
 def verdict_of(steps, word):
-    """`word`: what steps are that did what they should."""
+    """`word`: the verdict of successful steps."""
     counts = {verdict: sum(step.verdict == verdict for step in steps) for verdict in (word, "failed", "skipped")}
     return f"{'FAILED' if has_failed(steps) else word} ({counts[word]} {word}, {counts['failed']} failed, {counts['skipped']} skipped)"

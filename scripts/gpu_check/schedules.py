@@ -1,4 +1,4 @@
-"""Stage 4: one GPU that stands for several: every schedule, CUDA graphs, replicas, two processes, and what virtual stages cost."""
+"""Stage 4: several virtual devices on one GPU: every schedule, CUDA graphs, replicas, two processes, and the overhead of virtual stages."""
 
 import shutil
 
@@ -14,12 +14,12 @@ MOST_OVERHEAD = 0.03
 
 
 def same(*flags, environment=None, warnings=False):
-    """The bits of one stage."""
+    """Compares bits with one stage."""
     return lambda context: digits.expect_same(digits.train(context, *flags, environment=environment, warnings=warnings), one_stage(context))
 
 
 def same_of(name, common, *flags):
-    """The bits of a run with the flags in common alone."""
+    """Compares bits with a run that has only the common flags."""
     def work(context):
         whole = digits.reference(context, name, *common, "--gpu-ids", "0")
         digits.expect_same(digits.train(context, *common, *flags), whole)
@@ -28,12 +28,12 @@ def same_of(name, common, *flags):
 
 
 def twice(*flags, **options):
-    """The same bits again."""
+    """Compares bits with a repeated run."""
     return lambda context: digits.expect_same(digits.train(context, *flags, **options), digits.train(context, *flags, **options))
 
 
 def near(precision, *flags):
-    """The losses that PyTorch recorded."""
+    """Compares losses with those recorded from PyTorch."""
     def work(context):
         digits.expect_golden(context, digits.train(context, *flags), precision)
 
@@ -49,7 +49,7 @@ def schedule_file(name, micro_batches, check):
 
 
 def graphs(context):
-    """Passes as CUDA graphs: the bits of passes that are put in kernel by kernel."""
+    """Passes as CUDA graphs have the bits of passes launched kernel by kernel."""
     run = digits.train(context, "--gpu-ids", "0,0", "--schedule", "1f1b", environment={"PIPETRAIN_CUDA_GRAPHS": "on"})
     launched = run.kernels["graph launched"]
     if not launched:
@@ -59,12 +59,12 @@ def graphs(context):
 
 
 def chains(context):
-    """Element-wise chains as one kernel have the bits of their nodes: without NVRTC they run node by node, and a warning says so."""
+    """Fused element-wise chains have the bits of their nodes: without NVRTC they run node by node, with a warning."""
     if context.gpu.is_rehearsal:
         raise Skipped("NVRTC compiles for GPUs only")
     run = digits.train(context, "--gpu-ids", "0", environment={"PIPETRAIN_NVRTC": "/nothing"}, warnings=True)
     if "NVRTC" not in run.output:
-        raise Failed("a program without NVRTC does not warn", run.output)
+        raise Failed("without NVRTC the program does not warn", run.output)
     digits.expect_same(run, one_stage(context))
 
 
@@ -90,16 +90,16 @@ def two_ranks(context):
 
 
 def two_processes(context):
-    """Two processes of one run are refused one GPU, in a sentence."""
+    """Two processes of one run may not share a GPU: one-sentence error."""
     if context.gpu.is_rehearsal:
-        raise Skipped("a GPU is known by what its driver says")
+        raise Skipped("GPUs are identified by their driver")
     if not shutil.which("mpirun"):
         raise Skipped("mpirun is not on PATH")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     said = context.run(["mpirun", "-np", "2", "--oversubscribe", *digits.command(context, "--gpus", "2", "--max-steps", "2")], code=2,
                        environment=root, warnings=True)
     if "would share GPU" not in said:
-        raise Failed("two processes that share a GPU are not told so", said)
+        raise Failed("two processes that share a GPU get no error", said)
 
 
 def stage():

@@ -7,7 +7,8 @@ import json
 
 from gpu_check.steps import Failed, Group, Skipped, Stage, Step
 
-# What is timed, and what a rehearsal takes in its place; operators that must be NVIDIA's libraries'.
+# Networks to time, their replacements in a rehearsal, and operators that NVIDIA's libraries must
+# compute.
 NETWORKS = {"gpt2": ("gpt-tiny", ("MatMul", "Attention", "AttentionGrad")),
             "resnet50": ("resnet-tiny", ("Conv", "ConvInputGrad", "ConvWeightGrad"))}
 
@@ -17,7 +18,7 @@ def network_of(context, name):
 
 
 def python(context, torch):
-    """The Python that has what bench/gpu.py needs."""
+    """A Python with the modules that bench/gpu.py needs."""
     modules = "numpy, onnx, torch" if torch else "numpy, onnx"
 
     def probe():
@@ -27,14 +28,14 @@ def python(context, torch):
         except Failed as failed:
             if "ModuleNotFoundError" not in failed.output:
                 raise
-            raise Skipped(f"{context.python} has not all of {modules} (GPU_CHECK_PYTHON names another)") from failed
+            raise Skipped(f"{context.python} lacks some of {modules} (set GPU_CHECK_PYTHON to another Python)") from failed
         return context.python
 
     return context.session.once(modules, probe)
 
 
 def bench(context, name, command, *flags, before=(), torch=False, environment=None):
-    """Runs bench/gpu.py on a network that lies in a folder of its own, and returns what it said."""
+    """Runs bench/gpu.py on a network in a separate folder, and returns its output."""
     words = [python(context, torch), context.places.file("bench/gpu.py"), "--pipetrain", context.places.program("pipetrain"),
              "--rounds", "1", "--folder", context.session.work / "networks", *before]
     words += ["--torch-device", "cpu"] if context.gpu.is_rehearsal else []
@@ -61,7 +62,7 @@ def prepare(name):
 
 
 def compile_ahead(name):
-    """Compiles what is timed later, for all networks at once."""
+    """Compiles the PyTorch networks that are timed later, in parallel."""
     def work(context):
         if context.gpu.is_rehearsal:
             raise Skipped("PyTorch compiles for a GPU")
@@ -82,7 +83,7 @@ def profile(name):
         path = context.folder() / "profile.json"
         bench(context, name, "profile", "-o", path)
         document = json.loads(path.read_text())
-        # A node in a line of its own would be half a MiB.
+        # One line per node would be half a MiB.
         nodes = [[node[key] for key in ("op", "name", "part", "seconds", "flops", "output_bytes")] for node in document["nodes"]]
         context.session.results.update("measurements.json", f"profile {name}", {"device": document["device"], "nodes": json.dumps(nodes)})
 
@@ -96,10 +97,10 @@ def alone(name):
         ran = collections.Counter(tuple(line.split()[:2]) for line in log.read_text().splitlines() if not line.startswith("device "))
         on_host = sorted({op for by, op in ran if by == "host"})
         if on_host:
-            raise Failed("went through the host: " + ", ".join(on_host))
+            raise Failed("ran on the host: " + ", ".join(on_host))
         for op in NETWORKS[name][1]:
             if ("library", op) not in ran:
-                raise Failed(f"{op} was not NVIDIA's library's")
+                raise Failed(f"{op} was not computed by NVIDIA's library")
         library = sorted(f"{op} {count}" for (by, op), count in ran.items() if by == "library")
         context.figure("kernels of NVIDIA's libraries: " + ", ".join(library))
 

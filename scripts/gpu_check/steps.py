@@ -1,4 +1,4 @@
-"""A step of the check: a function that runs commands within a limit, and what came of it."""
+"""A step of the check: a function that runs commands within a time limit, and its result."""
 
 import dataclasses
 import os
@@ -10,13 +10,13 @@ import threading
 import time
 from pathlib import Path
 
-# What a program warns of that works without, but is not what the check is to prove.
+# Warnings about fallbacks, which must not happen in the check.
 WARNINGS = re.compile(r"^warning: .*(NVRTC|node by node|cuDNN|cuBLAS|NCCL|CPU).*", re.M)
 BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
 
 class Failed(Exception):
-    """What is wrong, in a sentence; `output` is the end of what a program said."""
+    """The failure in one sentence; `output` is the end of a program's output."""
 
     def __init__(self, reason, output=""):
         super().__init__(reason)
@@ -24,7 +24,7 @@ class Failed(Exception):
 
 
 class Skipped(Exception):
-    """Why a step cannot be done here."""
+    """Why a step is skipped."""
 
 
 @dataclasses.dataclass
@@ -37,7 +37,7 @@ class Step:
 
 @dataclasses.dataclass
 class Group:
-    """Steps that are done at the same time, `jobs` at once."""
+    """Runs steps in parallel, `jobs` at a time."""
 
     steps: list
     jobs: int = 1
@@ -64,7 +64,7 @@ class Outcome:
 
 
 class Session:
-    """What all steps of one call share."""
+    """State shared by all steps of one call."""
 
     def __init__(self, places, results, work, python, gpu):
         self.places, self.results, self.work, self.python, self.gpu = places, results, work, python, gpu
@@ -72,7 +72,7 @@ class Session:
         self.made = {}  # by name: what several steps need
 
     def once(self, name, make):
-        """The result of make(), which the first step that needs it makes. A failure is made again."""
+        """The result of make(), called by the first step that needs it. After a failure it is called again."""
         with self.lock:
             lock = self.made.setdefault(name, [threading.Lock(), None])
         with lock[0]:
@@ -109,11 +109,11 @@ class Context:
         return Path(tempfile.mkdtemp(prefix=f"{self.step.name}-", dir=self.session.work))
 
     def run(self, command, *, code=0, environment=None, warnings=False):
-        """Runs a command, which must end with `code`, and returns what it said. `warnings`: it may warn."""
+        """Runs a command, which must exit with `code`, and returns its output. `warnings`: warnings are allowed."""
         command = [str(word) for word in command]
         left = self.deadline - time.monotonic()
         if left <= 0 or self.session.stopped:
-            raise Failed("no time was left for it")
+            raise Failed("no time left")
         with tempfile.TemporaryFile("w+", errors="replace") as said:
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT, start_new_session=True,
                                        env={**self.environment, **(environment or {})})
@@ -132,7 +132,7 @@ class Context:
             output = said.read()
         program = Path(command[0]).name
         if self.late:
-            raise Failed(f"{program} took more than the {self.step.limit:.0f} s of this step", output)
+            raise Failed(f"{program} exceeded the {self.step.limit:.0f} s of this step", output)
         if process.returncode == 77 and code == 0:
             raise Skipped(next((line for line in output.splitlines() if line.startswith("skipped: ")), "skipped: no reason")[9:])
         if process.returncode != code:
@@ -164,7 +164,7 @@ def do(context):
 def outcome(session, stage, step, deadline, environment):
     start = time.monotonic()
     if session.stopped or start >= deadline:
-        return Outcome(stage.number, step.name, "failed", 0, f"not run: the {stage.limit:.0f} s of the stage were over")
+        return Outcome(stage.number, step.name, "failed", 0, f"not run: the {stage.limit:.0f} s of the stage had passed")
 
     def context(environment):
         return Context(session, step, min(deadline, time.monotonic() + step.limit), environment)
@@ -172,7 +172,7 @@ def outcome(session, stage, step, deadline, environment):
     first = context(environment)
     verdict, reason, output = do(first)
     out = Outcome(stage.number, step.name, verdict, time.monotonic() - start, reason, first.figures, output)
-    # What took too long would take as long again.
+    # After a timeout, a second run would time out as well.
     if verdict == "failed" and step.repeat and not first.late and environment.get(BLOCKING) != "1" and time.monotonic() < deadline:
         verdict, reason, output = do(context({**environment, BLOCKING: "1"}))
         out.again = f"again with {BLOCKING}=1: " + (reason or verdict)

@@ -18,7 +18,7 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// Short enough for any file system, whatever the length of the final name.
+// Short enough for any file system, whatever the length of the target name.
 std::filesystem::path temporary_name(const std::filesystem::path& path) {
   static std::atomic<unsigned> counter{0};
   return directory_of(path) / fmt::format(".{}.{}-{}.tmp", path.filename().string().substr(0, 200),
@@ -42,14 +42,14 @@ AtomicFile::AtomicFile(std::filesystem::path path)
   PT_CHECK(path_.has_filename(), kResource, "cannot write '{}': it names no file",
            printable(path_.string()));
   if (is_special(path_)) {
-    // A pipe or a device is written, not replaced.
+    // Pipes and devices are written in place.
     temporary_.clear();
     descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
     if (descriptor_ < 0) fail("open");
     return;
   }
-  constexpr mode_t kMode = 0666;  // less the umask
-  // A stale file of a dead process with our number must not be in the way.
+  constexpr mode_t kMode = 0666;  // before the umask
+  // Removes the stale file of a dead process with our process id.
   ::unlink(temporary_.c_str());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, kMode);
   if (descriptor_ < 0) fail("create");
@@ -80,7 +80,7 @@ void AtomicFile::reserve(std::uint64_t bytes) {
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) {
-  PT_CHECK(descriptor_ >= 0, kInternal, "{} is written after it was finished", path_.string());
+  PT_CHECK(descriptor_ >= 0, kInternal, "{} was written after finish()", path_.string());
   while (!bytes.empty()) {
     const ssize_t done = ::write(descriptor_, bytes.data(), bytes.size());
     if (done < 0 && errno == EINTR) continue;
@@ -95,7 +95,7 @@ void AtomicFile::write(std::string_view text) {
 }
 
 void AtomicFile::skip(std::uint64_t bytes) {
-  PT_CHECK(descriptor_ >= 0, kInternal, "{} is extended after it was finished", path_.string());
+  PT_CHECK(descriptor_ >= 0, kInternal, "{} was extended after finish()", path_.string());
   const auto end = static_cast<off_t>(written_ + bytes);
   if (::ftruncate(descriptor_, end) != 0 || ::lseek(descriptor_, end, SEEK_SET) < 0) fail("extend");
   written_ += bytes;
@@ -110,7 +110,7 @@ void AtomicFile::finish() {
 }
 
 void AtomicFile::commit() {
-  PT_CHECK(!committed_, kInternal, "{} is committed twice", path_.string());
+  PT_CHECK(!committed_, kInternal, "{} was committed twice", path_.string());
   finish();
   if (temporary_.empty()) {
     committed_ = true;

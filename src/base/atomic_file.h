@@ -1,5 +1,5 @@
-// A file that appears whole or not at all: written under a temporary name in the target's
-// directory, synced, then renamed. Killed at any moment, the old file is still there.
+// A file that is replaced atomically: written under a temporary name in the target's directory,
+// synced, then renamed. If the process is killed at any moment, the old file is intact.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace pipetrain {
 
-/// Whether a path is a device or a pipe, which is written and not replaced.
+/// Whether a path is a device or a pipe, which is written in place.
 bool is_special(const std::filesystem::path& path);
-/// Refuses to read one (kData): it would be waited for, or never end.
+/// Throws an Error (kData) for a pipe or a device: reading it could block, or never end.
 void check_is_file(const std::filesystem::path& path);
 
-/// One file being written. Nothing is at `path` before commit; without it, nothing is left.
-/// Errors are kResource and name the file.
+/// One file being written. Nothing appears at `path` before commit(); without it, the temporary
+/// file is removed. Errors are kResource and name the file.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);
@@ -30,12 +30,12 @@ class AtomicFile {
   void reserve(std::uint64_t bytes);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text);
-  /// Leaves `bytes` zeros out: they take no disk where the file system knows holes.
+  /// Skips `bytes` zero bytes: they take no disk space if the file system supports sparse files.
   void skip(std::uint64_t bytes);
-  /// Length of the file so far, what was skipped included.
+  /// Length of the file so far, including skipped bytes.
   std::uint64_t written() const { return written_; }
-  /// Brings the bytes to the disk and closes the temporary file. Writing several files that belong
-  /// together: finish all, then commit them in the order in which they refer to each other.
+  /// Syncs the bytes to disk and closes the temporary file. To write several files that refer to
+  /// each other, finish all, then commit a file before those that refer to it.
   void finish();
   /// Renames it to `path`, replacing what is there, and syncs the directory. Finishes if needed.
   void commit();

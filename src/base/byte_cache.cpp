@@ -43,9 +43,9 @@ void ByteCache::put(std::string_view key, std::string_view bytes) const {
     write_file(file_of(key), sha256(bytes) + std::string(bytes));
     remove_oldest();
   } catch (const Error& error) {
-    log_debug("base", "nothing is kept in {}: {}", folder_.string(), error.message());
+    log_debug("base", "the cache {} is not used: {}", folder_.string(), error.message());
   } catch (const std::filesystem::filesystem_error& error) {
-    log_debug("base", "nothing is kept in {}: {}", folder_.string(), error.what());
+    log_debug("base", "the cache {} is not used: {}", folder_.string(), error.what());
   }
 }
 
@@ -55,7 +55,7 @@ void ByteCache::remove_oldest() const {
   std::uintmax_t total = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
     if (entry.path().extension() != kEnding) continue;
-    std::error_code gone;  // another process removes, too
+    std::error_code gone;  // another process may have removed it
     const std::uintmax_t size = entry.file_size(gone);
     const auto time = entry.last_write_time(gone);
     if (gone) continue;

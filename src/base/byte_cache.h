@@ -1,5 +1,5 @@
-// A folder of files that can be made again: bytes by key, checked when they are read, the least
-// recently used ones removed when they become too many.
+// An on-disk cache: bytes by key, verified when read; the least recently used entries are removed
+// when it exceeds its size.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace pipetrain {
 
 class ByteCache {
  public:
-  /// An empty folder's name: nothing is kept. Several processes may share the folder.
+  /// An empty folder name disables the cache. Several processes may share the folder.
   ByteCache(std::filesystem::path folder, std::uintmax_t most_bytes)
       : folder_(std::move(folder)), most_bytes_(most_bytes) {}
 
-  /// What was put in last under the key; nothing when it is not there or is damaged.
+  /// The bytes last stored under the key; nothing if missing or damaged.
   std::optional<std::string> find(std::string_view key) const;
-  /// A folder that cannot be written is no error: then nothing is kept.
+  /// A folder that cannot be written is not an error: the entry is dropped.
   void put(std::string_view key, std::string_view bytes) const;
 
  private:

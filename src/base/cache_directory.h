@@ -1,12 +1,13 @@
-// Where files lie that any run may make again: times of kernels, compiled kernels, the user's key.
+// The directory of files that any run can recreate: kernel timings, compiled kernels, the user's
+// key.
 #pragma once
 
 #include <filesystem>
 
 namespace pipetrain {
 
-/// $PIPETRAIN_CACHE_DIR, else $XDG_CACHE_HOME/pipetrain, else ~/.cache/pipetrain; empty when there
-/// is none of these.
+/// $PIPETRAIN_CACHE_DIR, else $XDG_CACHE_HOME/pipetrain, else ~/.cache/pipetrain; empty if none is
+/// set.
 std::filesystem::path default_cache_directory();
 
 }  // namespace pipetrain

@@ -14,8 +14,8 @@ namespace {
 constexpr std::size_t kLanes = 8;
 using CrcTables = std::array<std::array<std::uint32_t, 256>, kLanes>;
 
-/// Table k advances a byte over k further bytes of zeros, so that eight bytes go at once (Kounavis
-/// and Berry 2005).
+/// Table k advances a byte over k further zero bytes, so that eight bytes are processed at once
+/// (Kounavis and Berry 2005).
 constexpr CrcTables make_crc_tables() {
   constexpr std::uint32_t kPolynomial = 0x82F63B78;  // Castagnoli's, bits reversed
   CrcTables tables{};

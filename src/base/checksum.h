@@ -1,5 +1,5 @@
-// Checksums of files: SHA-256 (FIPS 180-4) says whether they are the same, CRC-32C (Castagnoli, as
-// in iSCSI and TensorFlow's checkpoints) which part is not.
+// Checksums of files: SHA-256 (FIPS 180-4) identifies a file, CRC-32C (Castagnoli, as in iSCSI and
+// TensorFlow's checkpoints) locates damage.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace pipetrain {
 
-/// SHA-256 of bytes that come in pieces.
+/// Incremental SHA-256.
 class Sha256 {
  public:
   Sha256();
@@ -21,7 +21,7 @@ class Sha256 {
 
   void add(std::span<const std::byte> bytes);
   void add(std::string_view text);
-  /// 64 hexadecimal digits, lower case; nothing may be added afterwards.
+  /// The digest: 64 lower-case hexadecimal digits. Nothing may be added afterwards.
   std::string digest();
 
  private:
@@ -35,7 +35,7 @@ std::string sha256(std::string_view text);
 /// HMAC-SHA-256 (RFC 2104) of a text under a key: 64 hexadecimal digits, lower case.
 std::string hmac_sha256(std::string_view key, std::string_view text);
 
-/// CRC-32C of bytes that follow those with checksum `before`.
+/// CRC-32C of bytes appended to data with checksum `before`.
 std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before = 0);
 
 }  // namespace pipetrain

@@ -1,15 +1,14 @@
-// The two clocks that measurements use, and sleeping by one of them.
+// The two clocks that measurements use, and a precise sleep.
 #pragma once
 
 namespace pipetrain {
 
-/// CPU time of the calling thread: waiting and other threads do not count.
+/// CPU time of the calling thread, without waiting and other threads.
 double thread_cpu_seconds();
-/// Time that only goes forward, from an arbitrary start.
+/// Monotonic time since an arbitrary start.
 double steady_seconds();
 /// Returns when steady_seconds() reaches `seconds`, within microseconds: sleeps for most of the
-/// time and polls the clock for the last tenth of a millisecond, which is about what it takes to
-/// wake up.
+/// time and polls the clock for the last 0.1 ms, about the wake-up latency.
 void wait_until(double seconds);
 
 }  // namespace pipetrain

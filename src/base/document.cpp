@@ -16,7 +16,7 @@ namespace pipetrain {
 namespace {
 
 constexpr std::uintmax_t kMaximumBytes = std::uintmax_t{256} << 20;
-// The library copies values as deep as they are nested, and seeks each new field among all others.
+// The JSON library copies nested values recursively, and searches all fields for each new one.
 constexpr std::size_t kDeepest = 64;
 constexpr int kMostFields = 50'000;
 
@@ -24,7 +24,7 @@ std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
 }
 
-// Short enough for one sentence, whatever the value.
+// A short description of a value for error messages.
 std::string shown(const Json& value) {
   if (value.is_object()) return fmt::format("an object of {} fields", value.size());
   if (value.is_array()) return fmt::format("a list of {} items", value.size());
@@ -40,7 +40,7 @@ std::string reason(const Json::exception& error) {
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
-// The number behind "pipetrain.plan/"; 0 when there is none.
+// The version after "pipetrain.plan/"; 0 if there is none.
 int version_of(std::string_view schema) {
   int version = 0;
   const std::string_view digits = schema.substr(schema.rfind('/') + 1);
@@ -61,8 +61,8 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
     fail(kind,
          fmt::format("{} is a {} document{}, but this program reads {} only; {}", file,
                      printable(found), later ? " of a later version of pipetrain" : "", schema,
-                     later ? "use that version, or make it again with this one"
-                           : "make it again with this version"));
+                     later ? "use that version, or recreate the file with this one"
+                           : "recreate it with this version"));
   }
   fail(kind,
        fmt::format("{} is a {} document, a {} document is needed", file, printable(found), schema));
@@ -71,7 +71,8 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
 }  // namespace
 
 Json parse_json(std::string_view text) {
-  std::array<int, kDeepest + 1> fields{};  // so far, of the open object of each depth
+  std::array<int, kDeepest + 1>
+      fields{};  // number of fields so far in the open object at each depth
   return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json&) {
     const auto depth = static_cast<std::size_t>(outer);
     const bool object = event == Json::parse_event_t::object_start;
@@ -108,7 +109,7 @@ void DocumentField::allow_only(std::initializer_list<std::string_view> fields) c
   if (!value_->is_object()) fail_type("an object");
   for (const auto& [key, value] : value_->items()) {
     if (std::find(fields.begin(), fields.end(), key) != fields.end()) continue;
-    fail(fmt::format("has a field \"{}\", which nobody reads; its fields are {}", printable(key),
+    fail(fmt::format("has an unknown field \"{}\"; known fields are {}", printable(key),
                      fmt::join(fields, ", ")));
   }
 }

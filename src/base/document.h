@@ -1,6 +1,5 @@
-// Versioned JSON documents: plan.json, profile.json and their like. Each says what it is in its
-// field "schema", for example "pipetrain.plan/1". People edit them, so reading names the field that
-// is wrong.
+// Versioned JSON documents, such as plan.json and profile.json. The field "schema" names the
+// format, for example "pipetrain.plan/1". People edit these files, so errors name the wrong field.
 #pragma once
 
 #include <cstddef>
@@ -19,16 +18,16 @@
 
 namespace pipetrain {
 
-/// Parses what may come from anywhere: an Error (kData) where it is nested more deeply, or an object
-/// has more fields, than those that this program writes; Json::exception where it is no JSON.
+/// Parses untrusted JSON: Error (kData) if it is nested more deeply, or an object has more fields,
+/// than in any document of this program; Json::exception if it is not JSON.
 Json parse_json(std::string_view text);
 
-/// One value inside a document, with the path that leads to it. Valid as long as its Document.
-/// Every error names file and field, as in: plan.json: stages[1].first_index must be an integer,
-/// got "x".
+/// One value inside a document, with its path. Valid as long as its Document. Every error names
+/// file and field, as in: plan.json: stages[1].first_index must be an integer, got "x".
 class DocumentField {
  public:
-  // Limits far beyond what is real: what lies below them can be added up and multiplied.
+  // Limits far beyond realistic values: values within them can be added and multiplied without
+  // overflow.
   static constexpr double kMostSeconds = 1e9;
   static constexpr double kMostPerSecond = 1e24;  // bytes or operations
   static constexpr std::int64_t kMostBytes = std::int64_t{1} << 50;
@@ -37,7 +36,7 @@ class DocumentField {
   DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind);
 
   bool has(std::string_view key) const;
-  /// Refuses an object with a field that is not among these.
+  /// Throws an Error if the object has a field that is not listed.
   void allow_only(std::initializer_list<std::string_view> fields) const;
   /// The fields of an object with their names.
   std::vector<std::pair<std::string, DocumentField>> fields() const;
@@ -55,7 +54,7 @@ class DocumentField {
   std::string text() const;
   bool flag() const;
 
-  /// Throws an Error that begins with file and field.
+  /// Throws an Error that starts with file and field.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:
@@ -74,7 +73,7 @@ class Document {
   /// given kind.
   static Document read(const std::filesystem::path& path, std::string_view schema,
                        ErrorKind kind = ErrorKind::kUsage);
-  /// The same from text; `file` is what errors call it.
+  /// The same from text; `file` is its name in errors.
   static Document parse(std::string_view text, std::string file, std::string_view schema,
                         ErrorKind kind = ErrorKind::kUsage);
   Document(Document&&) noexcept;
@@ -95,10 +94,10 @@ class Document {
 /// The document's text: {"schema": …, fields of `body` …}, indented, with a final newline. Bytes
 /// that are not UTF-8 are replaced.
 std::string document_text(std::string_view schema, const Json& body);
-/// Writes the document so that the file is replaced as a whole or not at all.
+/// Writes the document; the file is replaced atomically.
 void write_document(const std::filesystem::path& path, std::string_view schema, const Json& body);
 
-/// `text` as it is after a round trip through a document: what is not UTF-8 is replaced.
+/// `text` after a round trip through a document: invalid UTF-8 is replaced.
 std::string as_document_string(std::string_view text);
 
 }  // namespace pipetrain

@@ -1,5 +1,5 @@
-// The one exception of the project: a kind (the exit code of the command line), a sentence, and
-// "while …" frames that are added on the way up.
+// The exception type of the project: a kind (the exit code of the command line), a sentence, and
+// "while …" frames that callers add.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,7 +13,7 @@ namespace pipetrain {
 
 /// Says whose fault an error is. The values are the exit codes of the command line.
 enum class ErrorKind {
-  kInternal = 1,   // our own mistake
+  kInternal = 1,   // a bug in pipetrain
   kUsage = 2,      // flags, configuration
   kModel = 3,      // the ONNX file cannot be read or trained
   kData = 4,       // data set missing, unreadable, out of range
@@ -54,8 +54,7 @@ decltype(auto) with_context(Frame&& frame, Body&& body) {
   }
 }
 
-/// Returns `text` with control characters escaped and cut to a sane length: for names that come
-/// from files.
+/// Returns `text` with control characters escaped, truncated: for names from files.
 std::string printable(std::string_view text);
 
 }  // namespace pipetrain

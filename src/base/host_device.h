@@ -1,5 +1,5 @@
-// PT_HOST_DEVICE marks functions that CUDA kernels share with the host: the only place that asks
-// which compiler is at work.
+// PT_HOST_DEVICE marks functions that CUDA kernels share with the host: the only place that tests
+// which compiler is in use.
 #pragma once
 
 #ifdef __CUDACC__

@@ -1,11 +1,11 @@
-// Indices and counts.
+// Conversions of indices and counts.
 #pragma once
 
 #include <cstddef>
 
 namespace pipetrain {
 
-/// A number that is known not to be negative, as containers take it.
+/// A non-negative integer as std::size_t, for containers.
 constexpr std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// ⌈a / b⌉ for a >= 0, b > 0.

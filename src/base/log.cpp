@@ -20,7 +20,7 @@ class Log {
     terminal->set_pattern("%v");
     all_->add_sink(terminal);
     logger_.set_level(spdlog::level::info);
-    // Whatever is said last before a crash must be seen.
+    // Flushed at once, so that the last message before a crash is seen.
     logger_.flush_on(spdlog::level::trace);
   }
 

@@ -1,4 +1,4 @@
-// Messages for people, on stderr. The folder that speaks is the tag; results never go through here.
+// Log messages on stderr. The tag is the source directory; results never go through here.
 #pragma once
 
 #include <fmt/core.h>
@@ -15,10 +15,9 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 /// Shows messages from this level on: kInfo at first, kError with --quiet, kDebug with --verbose.
 void set_log_level(LogLevel level);
 bool is_logged(LogLevel level);
-/// Copies what is shown to a file as well, with the time of each message. An Error (kResource) when
-/// it cannot be opened.
+/// Also writes messages to a file, with time stamps. Error (kResource) when it cannot be opened.
 void copy_log_to(const std::filesystem::path& path);
-/// Ends copying.
+/// Closes the log file.
 void stop_copying_log();
 
 /// Writes one message: "text", "warning: text", "error: text", or "[tag] text" at kDebug. Any

@@ -13,9 +13,9 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{4} << 20;  // that a thread takes at a time
+constexpr std::size_t kChunk = std::size_t{4} << 20;  // bytes that a thread populates at a time
 
-/// Linux 5.14's MADV_POPULATE_WRITE, which older headers do not name.
+/// MADV_POPULATE_WRITE of Linux 5.14, missing in older headers.
 constexpr int kPopulateWrite = 23;
 
 void touch(std::byte* data, std::size_t bytes) {
@@ -43,11 +43,11 @@ void PageBlock::swap(PageBlock& other) noexcept {
 }
 
 void PageBlock::take() const {
-  const auto pieces = static_cast<std::int64_t>((bytes_ + kPiece - 1) / kPiece);
+  const auto chunks = static_cast<std::int64_t>((bytes_ + kChunk - 1) / kChunk);
 #pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < pieces; ++i) {
-    const std::size_t at = static_cast<std::size_t>(i) * kPiece;
-    const std::size_t bytes = std::min(kPiece, bytes_ - at);
+  for (std::int64_t i = 0; i < chunks; ++i) {
+    const std::size_t at = static_cast<std::size_t>(i) * kChunk;
+    const std::size_t bytes = std::min(kChunk, bytes_ - at);
     if (::madvise(data_ + at, bytes, kPopulateWrite) != 0) touch(data_ + at, bytes);
   }
 }

@@ -1,17 +1,17 @@
-// Memory taken straight from the system, page by page. The first touch of a page is slow: the
-// system zeroes it then, and where it is itself a guest its host may have to find the memory first.
-// So all threads of a stage take the pages of its block together, before any kernel runs.
+// Memory mapped directly from the operating system. The first touch of a page is slow: the system
+// zeroes it, and in a virtual machine the host may have to allocate it first. So all threads of a
+// stage populate its block in parallel before any kernel runs.
 #pragma once
 
 #include <cstddef>
 
 namespace pipetrain {
 
-/// A block of zeroed memory that begins at a page. Movable, not copyable.
+/// A page-aligned block of zeroed memory. Movable, not copyable.
 class PageBlock {
  public:
   PageBlock() = default;
-  /// Error (kResource) when the system does not give so much address space.
+  /// Error (kResource) when the mapping fails.
   explicit PageBlock(std::size_t bytes);
   PageBlock(PageBlock&& other) noexcept { swap(other); }
   PageBlock& operator=(PageBlock&& other) noexcept {
@@ -25,7 +25,7 @@ class PageBlock {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  /// Takes all pages with the calling thread's OpenMP team. What the block holds stays.
+  /// Populates all pages with the calling thread's OpenMP team. The content is kept.
   void take() const;
 
  private:

@@ -10,7 +10,7 @@ namespace {
 
 // Eight rounds: four make a pseudorandom permutation of a large domain, small ones need more.
 constexpr std::uint32_t kRounds = 8;
-// Keeps the shuffle's numbers apart from a RandomStream's of the same seed.
+// Separates the shuffle's random numbers from those of a RandomStream with the same seed.
 constexpr std::uint32_t kShuffle = 0x73687566;
 
 struct Feistel {
@@ -19,7 +19,7 @@ struct Feistel {
   int low_bits;
   int high_bits;
 
-  // Each round adds a keyed hash of one half to the other half, so each can be undone.
+  // Each round adds a keyed hash of one half to the other half, so it is invertible.
   std::uint64_t operator()(std::uint64_t value) const {
     const std::uint64_t low_mask = (std::uint64_t{1} << low_bits) - 1;
     const std::uint64_t high_mask = (std::uint64_t{1} << high_bits) - 1;
@@ -48,7 +48,7 @@ std::uint64_t shuffled_index(std::uint64_t seed, std::uint64_t epoch, std::uint6
   if (count < 2) return 0;
   const int bits = std::max(2, static_cast<int>(std::bit_width(count - 1)));
   const Feistel permute{philox_key(seed), epoch, bits / 2, bits - bits / 2};
-  // The walk follows a cycle that begins below count, so it comes back below count.
+  // Cycle walking: the cycle starts below count, so it returns below count.
   std::uint64_t index = permute(position);
   while (index >= count) index = permute(index);
   return index;

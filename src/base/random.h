@@ -1,7 +1,6 @@
-// Counter-based random numbers: every number is a pure function of (seed, counter), so the same
-// bits come out whatever the order, the thread or the device that asks for them.
-// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-// 2011.
+// Counter-based random numbers: every number is a pure function of (seed, counter), so the results
+// do not depend on order, thread or device. Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel
+// random numbers: as easy as 1, 2, 3", SC 2011.
 #pragma once
 
 #include <cmath>
@@ -51,14 +50,15 @@ struct NormalPair {
   float second;
 };
 
-/// Two independent standard normals from two words (Box and Muller 1958); never infinite.
+/// Two independent standard normal values from two random words (Box and Muller 1958); never
+/// infinite.
 inline NormalPair normal_pair(std::uint32_t a, std::uint32_t b) {
   const float radius = std::sqrt(-2.0f * std::log(static_cast<float>((a >> 8) + 1) * 0x1p-24f));
   const float angle = 6.28318530717958648f * uniform_float(b);
   return {radius * std::cos(angle), radius * std::sin(angle)};
 }
 
-/// A sequence of numbers drawn one after the other; `stream` tells the sequences of one seed apart.
+/// A sequence of random numbers; `stream` distinguishes the sequences of one seed.
 class RandomStream {
  public:
   RandomStream(std::uint64_t seed, std::uint64_t stream)
@@ -77,7 +77,7 @@ class RandomStream {
   float uniform() { return uniform_float(next()); }
   /// Uniform in [0, bound).
   std::uint32_t below(std::uint32_t bound) { return uniform_below(next(), bound); }
-  /// Standard normal; takes two words each time.
+  /// Standard normal; uses two random words per call.
   float normal() {
     const std::uint32_t a = next();
     return normal_pair(a, next()).first;
@@ -90,10 +90,10 @@ class RandomStream {
   std::uint64_t drawn_ = 0;
 };
 
-/// Where a seeded shuffle of 0..count-1 puts `position`: for fixed (seed, epoch, count) an exact
-/// permutation, computed without memory and in any order. Needs position < count.
-/// A Feistel network over the next power of two, walked until it lands below `count`
-/// (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002).
+/// The index that a seeded shuffle of 0..count-1 has at `position`: for fixed (seed, epoch, count)
+/// an exact permutation, computed without memory and in any order. Needs position < count. A
+/// Feistel network over the next power of two, with cycle walking (Black and Rogaway, "Ciphers with
+/// arbitrary finite domains", 2002).
 std::uint64_t shuffled_index(std::uint64_t seed, std::uint64_t epoch, std::uint64_t count,
                              std::uint64_t position);
 

@@ -1,11 +1,12 @@
-// What killed processes leave behind.
+// Cleanup of temporary files of killed processes.
 #pragma once
 
 #include <filesystem>
 
 namespace pipetrain {
 
-/// Removes what AtomicFiles of this path have left whose processes, on this machine, are no more.
+/// Removes temporary files of AtomicFiles of this path whose processes no longer run on this
+/// machine.
 void delete_stale_temporaries(const std::filesystem::path& path);
 
 }  // namespace pipetrain

@@ -21,7 +21,7 @@ std::string bytes_text(std::size_t bytes) {
   constexpr std::array<const char*, 6> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes) / 1024;
   std::size_t unit = 0;
-  // 1023.7 would round to "1024", which is the next unit's 1.
+  // 1023.7 would round to "1024", which is 1 of the next unit.
   while (value >= 1023.5 && unit + 1 < kUnits.size()) {
     value /= 1024;
     ++unit;

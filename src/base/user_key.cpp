@@ -26,7 +26,7 @@ fs::path key_path() {
   return folder.empty() ? folder : folder / "user.key";
 }
 
-/// The key; empty where there is none, or one that somebody else may know.
+/// The key; empty if there is none, or others can read it.
 std::string read_key(const fs::path& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (descriptor < 0) return {};
@@ -37,14 +37,14 @@ std::string read_key(const fs::path& path) {
   const ssize_t bytes = ::read(descriptor, key.data(), key.size());
   ::close(descriptor);
   if (!is_private || bytes != static_cast<ssize_t>(kKeyBytes)) {
-    log_debug("base", "{} is not used: it is no key that this user alone can read",
+    log_debug("base", "{} is not used: it is not a key file that only this user can read",
               printable(path.string()));
     return {};
   }
   return {key.data(), kKeyBytes};
 }
 
-/// Makes a key unless another process has been faster: it appears whole or not at all.
+/// Creates the key atomically, unless another process was faster.
 void make_key(const fs::path& path) {
   std::array<unsigned char, kKeyBytes> key{};
   std::error_code error;

@@ -1,6 +1,6 @@
-// A random key that only this user on this machine can read: what is signed with it was written by
-// the user's own runs. It lies in the cache directory; who loses it has to name files again that a
-// checkpoint would have named.
+// A random key that only this user on this machine can read; a signature proves that the user's own
+// run wrote a file. It is stored in the cache directory. Without it, files that a checkpoint names
+// have to be given again on the command line.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace pipetrain {
 
-/// The HMAC-SHA-256 of a text under the user's key, which is made at the first call. Empty where
-/// there is no place for a key.
+/// The HMAC-SHA-256 of a text under the user's key, which is created on first use. Empty if there
+/// is no cache directory.
 std::string sign_as_user(std::string_view text);
 
-/// Whether sign_as_user() has made this signature of the text.
+/// Whether sign_as_user() gives this signature of the text.
 bool is_signed_by_user(std::string_view text, std::string_view signature);
 
 }  // namespace pipetrain

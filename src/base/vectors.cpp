@@ -19,13 +19,13 @@ std::string_view wanted() {
   return text ? text : "";
 }
 
-/// As CPUID tells it: bit `bit` of a word.
+/// A feature bit of CPUID.
 struct KnownInstructions {
   InstructionSet set;
   const char* name;
   std::uint32_t ProcessorWords::*word;
   unsigned bit;
-  std::uint64_t registers;  // that the operating system must save
+  std::uint64_t registers;  // register state that the operating system must save
 };
 constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6;
 constexpr KnownInstructions kKnown[] = {
@@ -80,7 +80,7 @@ Vectors of_processor() {
 Vectors choose() {
   const Vectors vectors = of_processor();
   if (wanted() != "AVX2" || vectors == Vectors::kNone) return vectors;
-  setenv("DNNL_MAX_CPU_ISA", "AVX2", /*overwrite=*/1);  // oneDNN looks when it is first used
+  setenv("DNNL_MAX_CPU_ISA", "AVX2", /*overwrite=*/1);  // read by oneDNN on first use
   return Vectors::kAvx2;
 }
 
@@ -128,11 +128,10 @@ std::string vector_instructions() {
 }
 
 void check_vectors_wanted() {
-  PT_CHECK(
-      wanted().empty() || wanted() == "AVX2" || wanted() == "none", kUsage,
-      "PIPETRAIN_VECTORS is \"{}\"; it may be AVX2, for kernels with vectors of 8 floats where "
-      "the processor has wider ones, none, as if it had none at all, or absent",
-      printable(std::string(wanted())));
+  PT_CHECK(wanted().empty() || wanted() == "AVX2" || wanted() == "none", kUsage,
+           "PIPETRAIN_VECTORS is \"{}\"; it must be AVX2 (use 256-bit vectors even if "
+           "the processor has wider ones), none (as if it had none), or unset",
+           printable(std::string(wanted())));
 }
 
 }  // namespace pipetrain

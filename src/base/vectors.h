@@ -1,6 +1,5 @@
-// Which instructions the processor has, and which vectors the CPU's kernels use: the widest that it
-// has, unless the environment wants narrower ones. Layouts of tensors and the bits of numbers
-// follow them.
+// Instruction sets of the processor, and the vector width of the CPU kernels: the widest available,
+// unless PIPETRAIN_VECTORS limits it. Tensor layouts and the bits of results depend on it.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +7,7 @@
 
 namespace pipetrain {
 
-/// Instructions beyond those that every x86-64 processor has.
+/// Instruction set extensions beyond baseline x86-64.
 using InstructionSets = std::uint32_t;
 enum InstructionSet : InstructionSets {
   kSse42 = 1U << 0U,
@@ -26,30 +25,30 @@ enum InstructionSet : InstructionSets {
   kAvx512vl = 1U << 12U,
 };
 
-/// What the kernels of this build need.
+/// The extensions that the kernels of this build need.
 extern const InstructionSets kInstructionsOfKernels;
 
-/// What a processor says of itself: words of CPUID and of the register XCR0.
+/// Feature words of a processor: CPUID and the register XCR0.
 struct ProcessorWords {
   std::uint32_t leaf1_ecx = 0, leaf7_ebx = 0, extended_ecx = 0;
-  std::uint64_t saved_registers = 0;  // by the operating system
+  std::uint64_t saved_registers = 0;  // XCR0: saved by the operating system
 };
-/// The instructions that such a processor can run.
+/// The extensions of a processor with these feature words.
 InstructionSets instruction_sets(const ProcessorWords& words);
-/// Names of those that are needed and not there: "AVX2, FMA".
+/// Names of the missing extensions: "AVX2, FMA".
 std::string missing_instructions(InstructionSets needed, InstructionSets there);
-/// What this processor lacks of those that the kernels of this build need.
+/// The extensions that the kernels of this build need and this processor lacks.
 std::string missing_instructions();
-/// Error (kResource) where it lacks any: to be called before a kernel is made.
+/// Error (kResource) if any is missing. Call it before making a kernel.
 void check_processor();
 
 /// Vectors of 16 floats.
 bool has_avx512();
-/// And products of bfloat16 numbers.
+/// AVX-512 with bfloat16 dot products.
 bool has_avx512_bfloat16();
 /// "AVX2", "AVX-512", "AVX-512 with bfloat16", or "none" where the processor is too old for them.
 std::string vector_instructions();
-/// Error (kUsage) where PIPETRAIN_VECTORS says what is no choice.
+/// Error (kUsage) if PIPETRAIN_VECTORS has an invalid value.
 void check_vectors_wanted();
 
 }  // namespace pipetrain

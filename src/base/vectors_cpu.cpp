@@ -1,5 +1,5 @@
-// Which instructions the CPU's kernels were compiled for: this file has their flags, and no code,
-// so that any processor can read it.
+// The extensions that the CPU kernels were compiled for: this file has their compiler flags, but
+// only data, so that any processor can load it.
 #include "base/vectors.h"
 
 namespace pipetrain {

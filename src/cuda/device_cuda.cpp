@@ -27,7 +27,8 @@
 namespace pipetrain {
 
 void cuda_check(cudaError_t status, const char* what) {
-  if (status != cudaSuccess) cudaGetLastError();  // the next launch is not told of it again
+  if (status != cudaSuccess)
+    cudaGetLastError();  // clears the error, or the next launch would report it
   PT_CHECK(status == cudaSuccess, kDevice, "the GPU failed {}: {} ({})", what,
            cudaGetErrorString(status), cudaGetErrorName(status));
 }
@@ -36,7 +37,7 @@ namespace {
 
 class CudaPoint final : public TimedPoint {
  public:
-  /// `flags`: of the event; without cudaEventDisableTiming it keeps its time.
+  /// `flags`: of the event; without cudaEventDisableTiming it records its time.
   CudaPoint(const CudaDevice& device, unsigned flags) {
     device.enter();
     cuda_check(cudaEventCreateWithFlags(&event, flags), "making an event");
@@ -48,7 +49,7 @@ class CudaPoint final : public TimedPoint {
   bool reached() override {
     const cudaError_t status = cudaEventQuery(event);
     if (status == cudaErrorNotReady) {
-      cudaGetLastError();  // or the next launch of this thread would be taken for refused
+      cudaGetLastError();  // clears the error, or the next launch of this thread would report it
       return false;
     }
     cuda_check(status, "while it computed");
@@ -65,7 +66,7 @@ class CudaPoint final : public TimedPoint {
   cudaEvent_t event = nullptr;
 };
 
-/// A graph, ready to be launched.
+/// An instantiated CUDA graph.
 class CudaGraph final : public RecordedWork {
  public:
   explicit CudaGraph(cudaGraphExec_t graph) : graph(graph) {}
@@ -75,7 +76,7 @@ class CudaGraph final : public RecordedWork {
   cudaGraphExec_t graph;
 };
 
-/// CUDA graphs are made when PIPETRAIN_CUDA_GRAPHS says so.
+/// CUDA graphs are used if PIPETRAIN_CUDA_GRAPHS is set.
 bool wants_graphs() {
   const char* text = std::getenv("PIPETRAIN_CUDA_GRAPHS");
   return text && std::string_view(text) == "on";
@@ -103,7 +104,7 @@ class CudaStream final : public Stream, public WorkRecorder {
   void end_range() override { nvtxRangePop(); }
   CudaQueue& queue() { return queue_; }
   void copy(void* to, const void* from, std::size_t bytes) override {
-    // Addresses tell where memory lies: in this device, in another, on the host.
+    // The direction follows from the addresses: this device, another device, or the host.
     device_.enter();
     cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "copying");
   }
@@ -121,10 +122,10 @@ class CudaStream final : public Stream, public WorkRecorder {
   bool begin_recording() override {
     if (!records_) return false;
     device_.enter();
-    // What other threads do meanwhile, such as taking memory for their stages, is no matter.
+    // Other threads may make any call meanwhile, such as allocating memory for their stages.
     const bool begun =
         cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) == cudaSuccess;
-    if (!begun) cudaGetLastError();  // the caller does without
+    if (!begun) cudaGetLastError();  // the caller runs without a graph
     return begun;
   }
   std::unique_ptr<RecordedWork> end_recording() override {
@@ -134,7 +135,7 @@ class CudaStream final : public Stream, public WorkRecorder {
     if (status == cudaSuccess) status = cudaGraphInstantiate(&ready, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (status == cudaSuccess) return std::make_unique<CudaGraph>(ready);
-    cudaGetLastError();  // the caller does without
+    cudaGetLastError();  // the caller runs without a graph
     return nullptr;
   }
   void put(RecordedWork& work) override {
@@ -153,7 +154,7 @@ class CudaStream final : public Stream, public WorkRecorder {
 
 CudaQueue& queue_of(Stream& stream) { return static_cast<CudaStream&>(stream).queue(); }
 
-/// A name for a profiler; costs nearly nothing when there is none.
+/// An NVTX range for profilers; almost free without one.
 class ProfiledRange {
  public:
   explicit ProfiledRange(const std::string& name) { nvtxRangePushA(name.c_str()); }
@@ -162,7 +163,7 @@ class ProfiledRange {
   ProfiledRange& operator=(const ProfiledRange&) = delete;
 };
 
-/// Reports launches that were refused, with the node's own words around it.
+/// Reports failed launches with the name of the node.
 class CheckedKernel final : public Kernel {
  public:
   CheckedKernel(CudaDevice& device, std::unique_ptr<Kernel> kernel, std::string name)
@@ -186,7 +187,7 @@ class CheckedKernel final : public Kernel {
 
 namespace {
 
-/// Driver and libraries, and the plugin itself, whose kernels are others in another build.
+/// Versions of driver and libraries, and the size of the plugin, which identifies its kernels.
 std::string versions() {
   int driver = 0, runtime = 0;
   cudaDriverGetVersion(&driver);
@@ -309,7 +310,7 @@ void CudaDevice::update(Stream& stream, std::int64_t step, double gradient_scale
   }
 }
 
-/// Of an optimizer whose rule looks at norms.
+/// For an optimizer whose rule uses norms.
 void CudaDevice::update_on_host(Stream& stream, std::int64_t step, double gradient_scale,
                                 double average_decay, const DeviceUpdate& one) {
   const auto fetch = [&](std::span<const float> from) {
@@ -342,18 +343,19 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
       on_host ? cudaHostAlloc(&data, bytes, cudaHostAllocPortable) : cudaMalloc(&data, bytes);
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
-    PT_CHECK(!on_host, kResource, "no page-locked memory is left: {} are asked for {}",
-             bytes_text(bytes), name_);
+    PT_CHECK(!on_host, kResource, "out of page-locked memory: {} requested {}", bytes_text(bytes),
+             name_);
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    PT_FAIL(kResource, "{} is out of memory: {} are asked for, {} of {} are free", name_,
-            bytes_text(bytes), bytes_text(free), bytes_text(total));
+    PT_FAIL(kResource, "{} is out of memory: {} requested, {} of {} free", name_, bytes_text(bytes),
+            bytes_text(free), bytes_text(total));
   }
   cuda_check(status, "giving memory");
   if (on_host) {
     std::fill_n(static_cast<std::byte*>(data), bytes, std::byte{0});
   } else {
-    // Other streams may have much to do, wait for another rank of NCCL, or be captured.
+    // Does not wait for other streams, which may be busy, wait for another NCCL rank, or be
+    // capturing.
     cuda_check(cudaMemsetAsync(data, 0, bytes, clearing_), "clearing memory");
     cuda_check(cudaStreamSynchronize(clearing_), "clearing memory");
   }
@@ -361,7 +363,7 @@ std::byte* CudaDevice::take(std::size_t bytes, bool on_host) {
 }
 
 void CudaDevice::give_back(std::byte* data, bool on_host) noexcept {
-  cudaSetDevice(index_);  // else a thread that is new to GPUs would start GPU 0
+  cudaSetDevice(index_);  // else a thread without a device would initialise GPU 0
   if (on_host) {
     cudaFreeHost(data);
   } else {

@@ -1,4 +1,4 @@
-// A GPU: memory, streams, points, copies. Kernels come from the tables of ops.
+// A GPU: memory, streams, stream points (events), copies. Kernels come from the tables of ops.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ namespace pipetrain {
 /// Error (kDevice) saying what failed when `status` is an error.
 void cuda_check(cudaError_t status, const char* what);
 
-/// What a stream of a GPU is for NVIDIA's libraries.
+/// A CUDA stream with the library handles that belong to it.
 cudaStream_t stream_of(Stream& stream);
 
 class CudaDevice final : public Device {
@@ -28,14 +28,14 @@ class CudaDevice final : public Device {
 
   int index() const { return index_; }
   int multiprocessors() const { return multiprocessors_; }
-  /// Handles of libraries for a new stream, with the plans of an earlier one where one has left
-  /// them; and back when the stream ends.
+  /// Takes library handles for a new stream, with the cached plans of an earlier stream if there
+  /// are any; gives them back when the stream ends.
   std::unique_ptr<CudaLibraries> take_libraries();
   void leave_libraries(std::unique_ptr<CudaLibraries> libraries) noexcept;
-  /// Makes this the device of the calling thread.
+  /// Makes this the current device of the calling thread.
   void enter() const;
-  /// Lets copies go direct where the machine allows it; else the driver takes them through the
-  /// host. It starts the other device for this process, so only for devices that are used.
+  /// Enables peer access where the machine supports it; otherwise the driver copies through the
+  /// host. It initialises the other device in this process, so call it only for devices in use.
   void use_memory_of(const CudaDevice& other) const;
 
   std::string name() const override { return name_; }
@@ -63,12 +63,12 @@ class CudaDevice final : public Device {
   int index_;
   int multiprocessors_ = 1;
   std::unique_ptr<KernelCompiler> compiler_;
-  cudaStream_t clearing_ = nullptr;  // new memory; lives as long as the device: for ever
+  cudaStream_t clearing_ = nullptr;  // zeroes new memory; never destroyed
   bool tensor_floats_ = false;
   std::string name_, make_;
   std::size_t cache_bytes_ = 0;
   std::vector<bool> reached_;  // by index
-  std::mutex mutex_;           // of what streams have left
+  std::mutex mutex_;           // guards the handles left by streams
   std::vector<std::unique_ptr<CudaLibraries>> left_;
 };
 

@@ -20,7 +20,7 @@ std::filesystem::path kernel_folder() {
   return cache.empty() ? cache : cache / "kernels";
 }
 
-/// The runtime's own functions for code that is loaded: they reach the driver as all of it does.
+/// Loads code through the CUDA runtime's library API.
 class LoadedKernel final : public CompiledKernel {
  public:
   LoadedKernel(const std::string& cubin, const char* name) {
@@ -63,7 +63,7 @@ std::shared_ptr<CompiledKernel> CudaKernelCompiler::compile(const std::string& s
   try {
     found->second = std::make_shared<LoadedKernel>(cubin(source), name);
   } catch (const Error& error) {
-    cudaGetLastError();  // it is told here
+    cudaGetLastError();  // clears the error, which is reported here
     log_warning("cuda", "{} runs as one kernel per operator: {}", printable(node), error.message());
   }
   return found->second;
@@ -75,7 +75,7 @@ bool CudaKernelCompiler::find_compiler() {
     nvrtc_ = std::make_unique<Nvrtc>();
   } catch (const Error& error) {
     absent_ = true;
-    static std::atomic<bool> told = false;  // by whichever GPU came first
+    static std::atomic<bool> told = false;  // once per process
     if (!told.exchange(true))
       log_warning("cuda", "element-wise chains run node by node: {}", error.message());
   }

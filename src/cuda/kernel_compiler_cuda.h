@@ -1,4 +1,4 @@
-// Compiles kernels by NVRTC, keeps them in the cache of the user, and loads them.
+// Compiles kernels with NVRTC, caches them in the user's cache directory, and loads them.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@
 
 namespace pipetrain {
 
-/// The compiler of one GPU. Without NVRTC there are no compiled kernels, which a warning says once;
-/// a kernel that cannot be compiled or loaded is missing alone, and a warning names its node.
+/// The compiler of one GPU. Without NVRTC there are no compiled kernels, and a warning is logged
+/// once; if a single kernel cannot be compiled or loaded, a warning names its node.
 class CudaKernelCompiler final : public KernelCompiler {
  public:
   /// `capability`: "90"
@@ -31,7 +31,7 @@ class CudaKernelCompiler final : public KernelCompiler {
   std::mutex mutex_;
   std::unique_ptr<Nvrtc> nvrtc_;
   bool absent_ = false;                                          // NVRTC cannot be loaded
-  std::map<std::string, std::shared_ptr<CompiledKernel>> made_;  // by source; null: refused
+  std::map<std::string, std::shared_ptr<CompiledKernel>> made_;  // by source; null: failed
 };
 
 }  // namespace pipetrain

@@ -5,10 +5,9 @@
 namespace pipetrain {
 
 Collectives& nccl_collectives() {
-  PT_FAIL(
-      kResource,
-      "this build cannot use NCCL: there was no nccl.h beside the CUDA toolkit when it was made "
-      "(Debian: libnccl-dev, PyPI: nvidia-nccl-cu13)");
+  PT_FAIL(kResource,
+          "this build was compiled without NCCL: nccl.h was not found "
+          "(Debian: libnccl-dev, PyPI: nvidia-nccl-cu13)");
 }
 
 }  // namespace pipetrain

@@ -16,8 +16,8 @@
 namespace pipetrain {
 namespace {
 
-/// The first that launches several communicators' work on a device in the order in which the host
-/// issues it (NCCL_LAUNCH_ORDER_IMPLICIT), without which they wait for each other.
+/// The first version in which several communicators on one device launch in the order in which the
+/// host issues their work (NCCL_LAUNCH_ORDER_IMPLICIT); without it they deadlock.
 constexpr int kOldestVersion = NCCL_VERSION(2, 26, 0);
 
 /// The functions of NCCL that are used.
@@ -74,7 +74,8 @@ Nccl load() {
   find(library, "ncclAllReduce", nccl.all_reduce);
   int version = 0;
   nccl.get_version(&version);
-  // It may be older than the headers: of the settings (ncclConfig_t) it takes those that it knows.
+  // The library may be older than the headers: it reads only those settings (ncclConfig_t) that it
+  // knows.
   PT_CHECK(version >= kOldestVersion, kResource, "{} is NCCL {}, older than the {} that is needed",
            printable(found.path), version_text(version), version_text(kOldestVersion));
   nccl.version = version_text(version);
@@ -95,7 +96,7 @@ class NcclCommunicator final : public Communicator {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     if (use == CommunicatorUse::kEdges) {
-      // A transfer needs few multiprocessors, and kernels run beside it.
+      // A transfer needs few multiprocessors, and leaves the others to kernels.
       config.maxCTAs = 4;
       config.commName = "pipetrain edges";
     } else {
@@ -141,7 +142,7 @@ class NcclCommunicator final : public Communicator {
     check(nccl_.group_end(), "to issue a group");
   }
 
-  bool settled() override {
+  bool is_settled() override {
     device_.enter();
     ncclResult_t state = ncclSuccess;
     check(nccl_.async_error(comm_, &state), "to tell how it is");
@@ -149,7 +150,7 @@ class NcclCommunicator final : public Communicator {
     return state != ncclInProgress;
   }
   void abort() noexcept override {
-    // A group that has failed half-way puts everything off to its end, this too.
+    // A group that has failed defers everything to its end, this call as well.
     if (std::exchange(in_group_, false)) nccl_.group_end();
     if (comm_) nccl_.abort(comm_);
     comm_ = nullptr;
@@ -195,7 +196,7 @@ class NcclCollectives final : public Collectives {
 }  // namespace
 
 Collectives& nccl_collectives() {
-  // Never destroyed, as the plugin.
+  // Never destroyed, like the plugin.
   static auto* const collectives = new NcclCollectives;
   return *collectives;
 }

@@ -1,12 +1,12 @@
-// NCCL, which is loaded when it is asked for: the plugin works without it.
+// NCCL, loaded on first use: the plugin works without it.
 #pragma once
 
 #include "device/communicator.h"
 
 namespace pipetrain {
 
-/// The same at every call. Error (kResource) saying how to get NCCL when it is not there or is
-/// older than this build.
+/// Returns the same instance at every call. Error (kResource) saying how to get NCCL when it is
+/// missing or too old.
 Collectives& nccl_collectives();
 
 }  // namespace pipetrain

@@ -32,13 +32,13 @@ struct Header {
   const char* text;
 };
 
-/// The headers of kernels, put in when the plugin is built (cmake/cuda.cmake).
+/// The headers of kernels, embedded at build time (cmake/cuda.cmake).
 constexpr Header kHeaders[] = {
 #include "kernel_headers.inc"
 };
 
-// An own kernel's bits are those of its source, operation by operation: nothing is contracted, here
-// and where nvcc compiles the element-wise kernels.
+// No fused multiply-add contraction, here and where nvcc compiles the element-wise kernels, so that
+// both give the same bits.
 constexpr const char* kOptions[] = {"-std=c++17", "-default-device", "--fmad=false"};
 
 template <class Function>

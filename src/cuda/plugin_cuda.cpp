@@ -1,4 +1,5 @@
-// The plugin's one symbol. A machine without driver or GPU is told apart from one that fails.
+// The plugin's entry point. Distinguishes a machine without driver or GPU from one on which they
+// fail.
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
@@ -25,7 +26,7 @@ class CudaPlugin final : public DevicePlugin {
              CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     PT_CHECK(status != cudaErrorNoDevice && !(status == cudaSuccess && count == 0), kResource,
              "no NVIDIA GPU was found");
-    PT_CHECK(status == cudaSuccess, kResource, "the NVIDIA driver does not answer: {}",
+    PT_CHECK(status == cudaSuccess, kResource, "the NVIDIA driver does not respond: {}",
              cudaGetErrorString(status));
     std::vector<std::string> names;
     for (int d = 0; d < count; ++d) {
@@ -36,7 +37,7 @@ class CudaPlugin final : public DevicePlugin {
     return names;
   }
 
-  /// The number of a GPU is its place among those that the process sees.
+  /// GPUs are numbered as the process sees them.
   std::string identity(int index) override {
     cudaDeviceProp properties{};
     cuda_check(cudaGetDeviceProperties(&properties, index), "telling what it is");
@@ -70,7 +71,7 @@ class CudaPlugin final : public DevicePlugin {
 };
 
 DevicePlugin* plugin() {
-  // Never destroyed: the driver may be gone before static destructors run.
+  // Never destroyed: the driver may be unloaded before static destructors run.
   static auto* const plugin = new CudaPlugin;
   return plugin;
 }

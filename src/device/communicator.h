@@ -1,9 +1,9 @@
-// Devices that exchange data among themselves, each as one rank of a group: NCCL, behind the
-// plugin. A rank need not know where the others are; an id that all of them were given brings them
-// together, so that they may be threads of a process or processes of several machines.
+// Communication between devices, each one rank of a group: NCCL, behind the plugin. Ranks find each
+// other through a shared id, so they may be threads of one process or processes on several
+// machines.
 //
-//   rank 0:  begin_group  send a to 1  receive b from 1  end_group ─┐ both streams go on when both
-//   rank 1:  begin_group  receive a from 0  send b to 0  end_group ─┘ groups have been reached
+//   rank 0:  begin_group  send a to 1  receive b from 1  end_group ─┐ both streams continue once
+//   rank 1:  begin_group  receive a from 0  send b to 0  end_group ─┘ both have reached their group
 #pragma once
 
 #include <array>
@@ -16,13 +16,13 @@ namespace pipetrain {
 class Device;
 class Stream;
 
-/// What brings the ranks of one communicator together.
+/// The id that the ranks of one communicator share.
 using CommunicatorId = std::array<char, 128>;
 
-/// One rank of a communicator. All calls for one device come from one thread. Nothing waits:
-/// exchanges are work of a stream, and what the host has to do for them is done when settled() says
-/// so. Work between begin_group() and end_group() goes on together; groups of all communicators
-/// must come in one order on all ranks.
+/// One rank of a communicator. All calls for one device come from one thread. No call blocks:
+/// exchanges are enqueued on a stream, and is_settled() says when the host's part is complete.
+/// Calls between begin_group() and end_group() are issued together. All ranks must issue the groups
+/// of all communicators in the same order.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -32,25 +32,25 @@ class Communicator {
   /// Replaces the values of every rank by their sum over all ranks, the same bits everywhere.
   virtual void all_reduce(Stream& stream, float* values, std::size_t count) = 0;
   virtual void end_group() = 0;
-  /// Whether the host's part of the calls so far is over. Error (kDevice) when this rank or
+  /// Whether the host's part of all calls so far is complete. Error (kDevice) when this rank or
   /// another one has failed.
-  virtual bool settled() = 0;
-  /// Gives everything up, so that streams that wait for other ranks go on. Nothing but the
-  /// destructor may be called afterwards.
+  virtual bool is_settled() = 0;
+  /// Aborts, so that streams blocked on other ranks continue. Only the destructor may be called
+  /// afterwards.
   virtual void abort() noexcept = 0;
 };
 
 /// What a communicator is for: values between stages, or sums over the replicas of one.
 enum class CommunicatorUse { kEdges, kSums };
 
-/// What makes communicators of devices.
+/// Creates communicators.
 class Collectives {
  public:
   virtual ~Collectives() = default;
   /// The library and its version.
   virtual std::string name() const = 0;
   virtual CommunicatorId make_id() = 0;
-  /// Joins as one of `ranks`; the communicator may be used when it has settled.
+  /// Joins as one of `ranks`; the communicator may be used when it has is_settled.
   virtual std::unique_ptr<Communicator> connect(Device& device, const CommunicatorId& id, int rank,
                                                 int ranks, CommunicatorUse use) = 0;
 };

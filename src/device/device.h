@@ -1,7 +1,7 @@
-// A device with memory and queues of its own, which a backend behind a plugin offers. The CPU needs
-// none of this: its stages compute in host memory, in the thread that calls.
+// A device with its own memory and streams, provided by a plugin. The CPU needs none of this: its
+// stages compute in host memory, on the calling thread.
 //
-//   thread:  copy, kernel, kernel, record a ─┐ (only puts work into the stream)
+//   thread:  copy, kernel, kernel, record a ─┐ (only enqueues work)
 //   stream:            copy → kernel → kernel → a
 //   another stream:                    wait a ─┴→ copy to its device → …
 #pragma once
@@ -20,43 +20,44 @@ class Kernel;
 struct KernelRequest;
 struct OptimizerSettings;
 
-/// A point in the order of a stream. May be recorded again when nobody waits for the earlier point.
+/// A point in a stream, like a CUDA event. May be recorded again once nothing waits for its earlier
+/// position.
 class StreamPoint {
  public:
   virtual ~StreamPoint() = default;
-  /// Makes the calling thread wait until the work before the recorded point is done.
+  /// Blocks the calling thread until the work before the recorded point is done.
   virtual void synchronize() = 0;
   /// Whether that work is done. Error (kDevice) when some of it failed.
   virtual bool reached() = 0;
 };
 
-/// A point that keeps when the device came by it, by the device's own clock.
+/// A point with a timestamp of the device's clock.
 class TimedPoint : public StreamPoint {
  public:
-  /// Seconds from an earlier point of any stream of the same device to this one; both have been
-  /// reached.
+  /// Seconds from an earlier point of any stream of the same device to this one. Both must have
+  /// been reached.
   virtual double seconds_since(const TimedPoint& earlier) = 0;
 };
 
-/// Work that a device does in order. One thread at a time puts work in; nothing waits but
-/// synchronize(). Memory that is named here must live until the work is done.
+/// A queue of work that a device runs in order. One thread at a time enqueues; only synchronize()
+/// blocks. Memory passed here must stay valid until the work is done.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual Device& device() = 0;
-  /// What the calling thread puts in between the two bears a name in a profiler. Ranges nest.
+  /// Work enqueued between the two calls is shown under this name in a profiler. Ranges nest.
   virtual void begin_range(const char* /*name*/) {}
   virtual void end_range() {}
   /// Copies within a device, between devices, and from and to host memory.
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   virtual void record(StreamPoint& event) = 0;
-  /// Work put in later starts after the point where the event was last recorded.
+  /// Work enqueued later starts after the last recorded position of the point.
   virtual void wait(const StreamPoint& event) = 0;
-  /// Waits until everything is done. Error (kDevice) when some of it failed.
+  /// Blocks until all work is done. Error (kDevice) when some of it failed.
   virtual void synchronize() = 0;
 };
 
-/// Memory of a device, or host memory that it copies to and from without a detour; zeroed.
+/// Device memory, or page-locked host memory; zeroed.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -83,8 +84,8 @@ class DeviceMemory {
   bool on_host_ = false;
 };
 
-/// A parameter of an update, in memory of the device; states that the optimizer does not keep are
-/// empty, as is an average that nobody keeps.
+/// A parameter of an update, in memory of the device; optimizer states and averages that are not
+/// kept are empty.
 struct DeviceUpdate {
   const OptimizerSettings* settings;
   double learning_rate;
@@ -101,27 +102,27 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream() = 0;
   virtual std::unique_ptr<StreamPoint> make_point() = 0;
   virtual std::unique_ptr<TimedPoint> make_timed_point() = 0;
-  /// What decides how long its kernels take: the model of the device, the versions of driver and
-  /// libraries. Not which of several equal ones it is.
+  /// What kernel times depend on: the device model and the versions of driver and libraries. Equal
+  /// for identical devices.
   virtual std::string make() const = 0;
-  /// Of the largest cache before its memory.
+  /// Of the last-level cache.
   virtual std::size_t cache_bytes() const = 0;
-  /// Whether it copies from and to the other one's memory without the host in between.
+  /// Whether it can access the other device's memory directly (peer access).
   virtual bool reaches(const Device& other) const = 0;
   DeviceMemory allocate(std::size_t bytes) { return {*this, bytes, /*on_host=*/false}; }
   DeviceMemory allocate_on_host(std::size_t bytes) { return {*this, bytes, /*on_host=*/true}; }
 
-  /// A kernel that puts its work into the stream and returns; null when this device has none for
+  /// A kernel that enqueues its work on the stream and returns; null when this device has none for
   /// the node.
   virtual std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request) = 0;
 
-  // What stages do beside the nodes of the graph. All of it goes into the stream.
+  // Stage operations that are not graph nodes. All are enqueued on the stream.
 
   virtual void set(Stream& stream, float* to, float value) = 0;
   /// to[i] += from[i]
   virtual void add(Stream& stream, float* to, const float* from, std::size_t count) = 0;
-  /// For each of these: adds up squares in an order that depends on the count only. `sums` and
-  /// kScratch places for each at `scratch` are memory of the device.
+  /// Sum of squares of each span, in an order that depends on its length alone. `sums` and kScratch
+  /// places for each at `scratch` are memory of the device.
   static constexpr std::size_t kScratch = 256;
   virtual void sums_of_squares(Stream& stream, std::span<const std::span<const float>> values,
                                double* sums, double* scratch) = 0;
@@ -129,7 +130,7 @@ class Device {
   /// averages, which the first step copies.
   virtual void update(Stream& stream, std::int64_t step, double gradient_scale,
                       double average_decay, std::span<const DeviceUpdate> parameters) = 0;
-  /// Whether products of float32 made from now on may round their operands to 11 bits (TF32).
+  /// Whether float32 matmul/conv kernels made from now on may use TF32.
   virtual void allow_tensor_floats(bool /*allow*/) {}
 
  private:

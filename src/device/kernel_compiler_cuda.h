@@ -1,4 +1,4 @@
-// Kernels for GPUs whose source is only known when a program runs.
+// GPU kernels that are compiled at run time (NVRTC).
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace pipetrain {
 class CompiledKernel {
  public:
   virtual ~CompiledKernel() = default;
-  /// Puts a launch into the queue. `parameter`: the kernel's only one, copied before this returns.
+  /// Enqueues a launch. `parameter`: the kernel's only one, copied before this returns.
   virtual void launch(unsigned blocks, unsigned threads, const void* parameter,
                       const CudaQueue& queue) = 0;
 };
@@ -21,8 +21,8 @@ class CompiledKernel {
 class KernelCompiler {
  public:
   virtual ~KernelCompiler() = default;
-  /// The kernel of this name in the source, for `node`; null, and said once to the user, where it
-  /// cannot be had. Calls may come from several threads.
+  /// The kernel of this name in the source, for `node`; null where it cannot be compiled, which is
+  /// logged once. Calls may come from several threads.
   virtual std::shared_ptr<CompiledKernel> compile(const std::string& source, const char* name,
                                                   std::string_view node) = 0;
 };

@@ -15,7 +15,7 @@ void cudnn_check(cudnnStatus_t status, const char* what) {
 }
 
 CudaLibraries::~CudaLibraries() {
-  plans_.clear();  // made with the handles
+  plans_.clear();  // they belong to the handles
   if (cublas_) cublasLtDestroy(cublas_);
   if (cudnn_) cudnnDestroy(cudnn_);
 }
@@ -28,7 +28,7 @@ cublasLtHandle_t CudaLibraries::cublas() {
 cudnnHandle_t CudaLibraries::cudnn() {
   if (!cudnn_) {
     cudnn_check(cudnnCreate(&cudnn_), "to start");
-    cudnn_check(cudnnSetStream(cudnn_, stream_), "to take a stream");
+    cudnn_check(cudnnSetStream(cudnn_, stream_), "to set the stream");
   }
   return cudnn_;
 }

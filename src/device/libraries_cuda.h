@@ -1,5 +1,4 @@
-// What a stream needs of NVIDIA's libraries: one handle of each, for the thread that uses the
-// stream, and the plans that were made with it.
+// Handles of cuBLASLt and cuDNN for one stream, and the plans made with them.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,7 +10,7 @@
 
 namespace pipetrain {
 
-/// Error (kDevice) naming the library and what it was asked for when a call fails.
+/// Error (kDevice) naming the library and the operation when a call fails.
 void cublas_check(cublasStatus_t status, const char* what);
 void cudnn_check(cudnnStatus_t status, const char* what);
 
@@ -19,12 +18,12 @@ void cudnn_check(cudnnStatus_t status, const char* what);
 class KeptPlans {
  public:
   virtual ~KeptPlans() = default;
-  /// Forgets those that nobody has asked for since the last call.
+  /// Drops plans that were not used since the last call.
   virtual void forget_unused() = 0;
 };
 
-/// One thread at a time, as the stream. Outlives the stream and may serve another one of the same
-/// device: the plans of a profile are those of the stages after it.
+/// Used by one thread at a time, like the stream. Outlives the stream and can be reused by another
+/// one of the same device, so stages reuse the plans that profiling made.
 class CudaLibraries {
  public:
   CudaLibraries() = default;
@@ -32,7 +31,7 @@ class CudaLibraries {
   CudaLibraries(const CudaLibraries&) = delete;
   CudaLibraries& operator=(const CudaLibraries&) = delete;
 
-  /// Made when first asked for: loading a library's kernels takes time and memory.
+  /// Created on first use: loading a library's kernels takes time and memory.
   cublasLtHandle_t cublas();
   cudnnHandle_t cudnn();
   template <class Plans>
@@ -42,9 +41,9 @@ class CudaLibraries {
     return static_cast<Plans&>(*kept);
   }
 
-  /// From now on handles put their work into this stream.
+  /// Binds the handles to this stream.
   void serve(cudaStream_t stream);
-  /// The stream is about to be destroyed: handles let go of it, and of plans that it has not used.
+  /// Called before the stream is destroyed: unbinds the handles and drops unused plans.
   void leave() noexcept;
 
  private:

@@ -143,7 +143,7 @@ bool open_in(FoundLibrary& library, const std::vector<Place>& places) {
 
 class Libraries {
  public:
-  /// From where it is, whatever the variable says.
+  /// From its folder, ignoring the variable.
   const FoundLibrary& find(NvidiaLibrary which) {
     const auto [place, added] = found_.try_emplace(which);
     if (added) look_for(entry(which), place->second);
@@ -176,7 +176,7 @@ class Libraries {
     const fs::path folder = nvidia_folder();
     const bool found =
         (!folder.empty() && open_in(library, {{folder, "PIPETRAIN_CUDA_LIBRARIES"}})) ||
-        open_library(library, known.file, "the system's loader") ||
+        open_library(library, known.file, "the system loader") ||
         open_in(library, toolkit_places()) || open_in(library, wheels());
     if (found) {
       library.version = known.version(library.handle);
@@ -184,12 +184,12 @@ class Libraries {
     }
     if (library.damaged) return;
     library.problem = fmt::format(
-        "{} was found neither by the system's loader nor in a CUDA toolkit nor in the "
-        "wheels of a Python; pip install {}, or name its folder with PIPETRAIN_CUDA_LIBRARIES",
+        "cannot find {}: not known to the system loader, not in a CUDA toolkit, not among Python "
+        "wheels; pip install {}, or set PIPETRAIN_CUDA_LIBRARIES to its folder",
         known.file, known.package);
   }
 
-  /// Asked for when all else fails, since it starts a Python.
+  /// The last resort, since it starts a Python.
   const std::vector<Place>& wheels() {
     if (!asked_) wheels_ = wheel_places(python_packages());
     asked_ = true;

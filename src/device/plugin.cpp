@@ -42,7 +42,7 @@ std::vector<fs::path> folders() {
   return {folder, folder.parent_path() / "lib" / "pipetrain"};
 }
 
-/// Empty where there is none.
+/// Empty when not found.
 fs::path path_of(const PluginFile& file) {
   for (const fs::path& folder : folders()) {
     std::error_code error;
@@ -68,13 +68,13 @@ void* open_plugin(const fs::path& path, std::string& problem) {
   return library;
 }
 
-/// The same for the plugin for GPUs. Where the loader alone does not find the libraries that it is
-/// linked with, or others are wanted, they are loaded before it.
+/// Opens the GPU plugin. Its libraries are loaded first when the system loader does not find them
+/// or PIPETRAIN_CUDA_LIBRARIES names others.
 void* open_cuda_plugin(const fs::path& path, std::string& problem) {
   if (nvidia_folder().empty()) {
     void* library = open_plugin(path, problem);
     if (library || problem.starts_with(printable(path.string()))) return library;
-    // Without a driver no library helps.
+    // Without a driver the libraries are of no use.
     PT_CHECK(dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != nullptr, kResource,
              "no driver for NVIDIA GPUs was found");
   }
@@ -94,7 +94,7 @@ const Entry& load(const PluginFile& file,
   PT_CHECK(library != nullptr, kResource, "{} cannot be loaded: {}", printable(path.string()),
            problem);
   const auto* entry = static_cast<const Entry*>(dlsym(library, file.symbol));
-  PT_CHECK(entry != nullptr, kResource, "{} is no plugin of pipetrain", printable(path.string()));
+  PT_CHECK(entry != nullptr, kResource, "{} is not a pipetrain plugin", printable(path.string()));
   PT_CHECK(std::string_view(entry->build_id) == kBuildId, kResource,
            "{} belongs to another build of pipetrain ({}, this is {}); build both together",
            printable(path.string()), printable(entry->build_id), kBuildId);

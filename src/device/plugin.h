@@ -1,4 +1,4 @@
-// Devices that a plugin brings: loaded when one is asked for, and never unloaded.
+// Device plugins: loaded on first use, never unloaded.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace pipetrain {
 
-/// What a plugin offers. It is built together with the program and uses its classes.
+/// The interface of a plugin. It is built together with the program and shares its classes.
 class DevicePlugin {
  public:
   virtual ~DevicePlugin() = default;
-  /// Names of the devices that are there. Error (kResource) saying why there is none.
+  /// Names of the available devices. Error (kResource) with the reason when there is none.
   virtual std::vector<std::string> devices() = 0;
-  /// What tells a device from all others of its machine, in whichever process.
+  /// An id that is unique on the machine and the same in every process, such as a UUID.
   virtual std::string identity(int index) { return std::to_string(index); }
-  /// Opens a device, for the rest of the program; asked again, it gives the same one.
+  /// Opens a device until the program ends; the same device each time.
   virtual Device& open(int index) = 0;
   /// Whether one device can copy from another without the host.
   virtual bool reaches(int from, int to) = 0;
-  /// NCCL. Error (kResource) saying how to get it when it is not there.
+  /// NCCL. Error (kResource) with installation advice when it is missing.
   virtual Collectives& collectives() = 0;
 };
 
@@ -36,7 +36,7 @@ struct PluginEntry {
 /// cannot be loaded or belongs to another build.
 DevicePlugin& cuda_plugin();
 
-/// Whether there is such a file at all.
+/// Whether the plugin file exists.
 bool has_cuda_plugin();
 
 }  // namespace pipetrain

@@ -1,4 +1,4 @@
-// Where the Pythons that a user works with keep their packages.
+// The package folders of the user's Python installations.
 #pragma once
 
 #include <filesystem>
@@ -8,13 +8,13 @@ namespace pipetrain {
 
 struct PythonPackages {
   std::filesystem::path program;
-  /// As the Python itself says, in its order.
+  /// As reported by the interpreter, in its order.
   std::vector<std::filesystem::path> folders;
 };
 
-/// Those of the Python in VIRTUAL_ENV and of the first on PATH. Both are started, in isolated mode,
-/// so that nothing of the current folder is run; what is not an absolute path is left out of
-/// VIRTUAL_ENV, PATH and PYTHONPATH. One that does not answer has no folders.
+/// The Python of VIRTUAL_ENV and the first one on PATH. Both are started in isolated mode, so that
+/// no code of the current folder runs. Relative paths in VIRTUAL_ENV, PATH and PYTHONPATH are
+/// ignored. A Python that fails to start has no folders.
 std::vector<PythonPackages> python_packages();
 
 }  // namespace pipetrain

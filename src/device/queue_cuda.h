@@ -1,4 +1,4 @@
-// What kernels on a GPU put their work into: a CUDA stream, and how wide the device is.
+// Where GPU kernels are launched: a CUDA stream and properties of its device.
 #pragma once
 
 #include "gpu/launch.h"

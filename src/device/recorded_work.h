@@ -1,5 +1,4 @@
-// Work that a stream is given once and does again as often as it is asked, with the addresses and
-// numbers that it was given with: a CUDA graph.
+// Recorded work that can be replayed with the same addresses and arguments: a CUDA graph.
 #pragma once
 
 #include <memory>
@@ -11,16 +10,16 @@ class RecordedWork {
   virtual ~RecordedWork() = default;
 };
 
-/// What a Stream may be as well: ask with dynamic_cast.
+/// An optional interface of a Stream: query it with dynamic_cast.
 class WorkRecorder {
  public:
   virtual ~WorkRecorder() = default;
-  /// From now on what the calling thread puts into the stream is recorded, and none of it is done.
-  /// Nothing else may be asked of the stream meanwhile. False: this stream does not record.
+  /// Starts recording: work that the calling thread enqueues is recorded instead of run. Nothing
+  /// else may be called on the stream meanwhile. False: this stream cannot record.
   virtual bool begin_recording() = 0;
-  /// Ends that. Null when something of it could not be recorded.
+  /// Ends the recording. Null when some work cannot be recorded.
   virtual std::unique_ptr<RecordedWork> end_recording() = 0;
-  /// Puts all of it into the stream.
+  /// Enqueues all of it.
   virtual void put(RecordedWork& work) = 0;
 };
 

@@ -36,12 +36,12 @@ ValueId GraphBuilder::scalar(double value, DType dtype) {
 
 namespace {
 
-/// Refuses sizes that no training can mean: files may ask for anything.
+/// Rejects absurd sizes: model files are untrusted.
 void check_size(const TensorType& type) {
   constexpr double kMaximumBytes = 1099511627776.0;  // 1 TiB
   double bytes = static_cast<double>(size_of(type.dtype));
   for (const std::int64_t dim : type.shape) {
-    PT_CHECK(dim >= 0, kModel, "a result of shape {} is impossible", type.shape.text());
+    PT_CHECK(dim >= 0, kModel, "invalid result shape {}", type.shape.text());
     bytes *= static_cast<double>(std::max<std::int64_t>(dim, 1));
   }
   PT_CHECK(bytes <= kMaximumBytes, kModel, "a result of shape {} takes more than 1 TiB",

@@ -13,7 +13,7 @@ namespace pipetrain {
 class GraphBuilder {
  public:
   using FindOp = std::function<const OpDef*(std::string_view)>;
-  /// Evaluates one node whose inputs are all constant; empty result: cannot.
+  /// Evaluates one node with constant inputs; returns an empty list if it cannot.
   using Evaluate = std::function<std::vector<HostTensor>(
       const Node&, std::span<const HostTensor> inputs, std::span<const TensorType> outputs)>;
 
@@ -28,7 +28,7 @@ class GraphBuilder {
   /// (and it is not random). Errors of inference get the frame "while adding OP for NODE".
   std::vector<ValueId> add_all(std::string_view op, std::vector<ValueId> inputs,
                                Attributes attributes = {});
-  /// The same for an operator of which only the first output is of interest.
+  /// The same, returning the first output only.
   ValueId add(std::string_view op, std::vector<ValueId> inputs, Attributes attributes = {});
 
   ValueId add_value(Value value);
@@ -36,14 +36,14 @@ class GraphBuilder {
   /// A scalar constant of the given float type.
   ValueId scalar(double value, DType dtype = DType::kFloat32);
 
-  /// Shorthands used everywhere.
+  /// Shorthands for frequent operators.
   ValueId reshape(ValueId x,
-                  const Shape& shape);  // returns x itself when the shape is already right
+                  const Shape& shape);  // returns x if the shape is already right
   ValueId sum_to(
       ValueId x,
-      const Shape& shape);  // reduces broadcast axes; x itself when the shape is already right
+      const Shape& shape);  // reduces broadcast axes; returns x if the shape is already right
 
-  /// What the nodes added from now on belong to.
+  /// Sets the origin of the nodes added from now on.
   void set_origin(std::string name, Part part, NodeId gradient_of = {});
   void rename(ValueId id, std::string name) { graph_[id].name = std::move(name); }
 

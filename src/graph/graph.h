@@ -29,7 +29,7 @@ struct NodeId {
 
 enum class Role : std::uint8_t {
   kInput,       // a data tensor of the model, one slice per micro-batch
-  kLabel,       // what the loss compares with, one slice per micro-batch
+  kLabel,       // the target of the loss, one slice per micro-batch
   kParameter,   // trainable
   kState,       // running statistics: updated, not trained
   kConstant,    // known before training
@@ -38,7 +38,7 @@ enum class Role : std::uint8_t {
   kGradient,    // computed by the backward pass
   kAccumulator,  // sum of a weight-gradient contribution over the micro-batches of a step, in their
                  // order
-  kGathered,     // what a few micro-batches have computed of one value, one behind the other
+  kBatched,      // one value of several micro-batches, concatenated (batched weight gradients)
 };
 
 /// When a node runs.
@@ -47,7 +47,7 @@ enum class Part : std::uint8_t {
   kForward,         // F: once per micro-batch
   kInputGradient,   // I: an activation gradient depends on it
   kWeightGradient,  // W: only parameter gradients depend on it
-  kBatchGradient,   // W of a few micro-batches at once, from gathered values
+  kBatchGradient,   // W of several micro-batches at once, from their concatenated values
   kFinish,          // once per step, from the accumulators to the parameters' gradients
 };
 
@@ -64,7 +64,7 @@ struct Node {
   Attributes attributes;
   std::vector<ValueId> inputs;  // an absent optional input has index -1
   std::vector<ValueId> outputs;
-  std::string name;  // of the ONNX node that it comes from
+  std::string name;  // of the ONNX node that it was imported from
   Part part = Part::kForward;
   NodeId gradient_of;  // the forward node whose gradient it computes
 };
@@ -78,13 +78,13 @@ struct Graph {
   Node& operator[](NodeId id) { return nodes[static_cast<std::size_t>(id.index)]; }
   const Node& operator[](NodeId id) const { return nodes[static_cast<std::size_t>(id.index)]; }
 
-  /// Types of a node's inputs (absent ones are kUndefined) and outputs.
+  /// Types of a node's inputs (kUndefined if absent) and outputs.
   std::vector<TensorType> input_types(const Node& node) const;
   std::vector<TensorType> output_types(const Node& node) const;
-  /// One line per node, for people and golden tests.
+  /// One line per node, for people and for golden tests.
   std::string to_text() const;
-  /// Checks what must hold after every pass (kInternal): inputs come before use, producers agree,
-  /// types are known.
+  /// Checks the invariants that hold after every pass, Error (kInternal) if one is violated: values
+  /// are defined before use, producers are consistent, types are known.
   void verify() const;
 };
 

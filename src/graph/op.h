@@ -25,8 +25,8 @@ struct Cost {
 
 struct InferContext {
   const Attributes& attributes;
-  std::span<const TensorType> inputs;  // absent ones are kUndefined
-  std::vector<TensorType> outputs;     // to be filled; its size is the number of outputs
+  std::span<const TensorType> inputs;  // kUndefined if absent
+  std::vector<TensorType> outputs;     // to be filled in; its size is the number of outputs
 };
 
 class GradientContext {
@@ -37,14 +37,13 @@ class GradientContext {
   GraphBuilder& builder() { return builder_; }
   const Attributes& attributes() const;
   std::size_t input_count() const;
-  /// Whether anything trainable lies behind this input. Gradients that are not wanted need not be
-  /// built.
+  /// Whether this input depends on a trainable parameter. Otherwise its gradient need not be built.
   bool wants(std::size_t input) const { return wanted_[input]; }
-  ValueId input(std::size_t index) const;  // index -1 inside when absent
+  ValueId input(std::size_t index) const;  // index -1 if absent
   ValueId output(std::size_t index) const;
   const TensorType& input_type(std::size_t index) const;
   const TensorType& output_type(std::size_t index) const;
-  /// The gradient that reaches output `index`; absent (index -1) when nothing depends on it.
+  /// The gradient of output `index`; absent (index -1) when nothing depends on it.
   ValueId output_gradient(std::size_t index = 0) const { return output_gradients_[index]; }
   void set_input_gradient(std::size_t input, ValueId gradient) {
     input_gradients_[input] = gradient;
@@ -70,18 +69,18 @@ enum OpFlags : unsigned {
 struct OpDef {
   std::string_view name;
   unsigned flags = kPlain;
-  /// Each of them is stated by every operator (tests/ops/registry/op_traits_test.cpp).
+  /// Every operator must set each of them (tests/ops/registry/op_traits_test.cpp).
   OpTraits traits = {};
-  /// Sets the output types; refuses wrong attributes or shapes with an Error (kModel).
+  /// Infers the output types; Error (kModel) for invalid attributes or shapes.
   void (*infer)(InferContext&) = nullptr;
   /// Null: the operator has no gradient (integer, boolean or piecewise constant results).
   void (*differentiate)(GradientContext&) = nullptr;
-  /// Null: no arithmetic worth counting.
+  /// Null: negligible arithmetic.
   Cost (*cost)(const Attributes&, std::span<const TensorType> inputs,
                std::span<const TensorType> outputs) = nullptr;
 };
 
-/// How an ONNX file is to be read.
+/// Options of the import of an ONNX file.
 enum class BatchNormMode : std::uint8_t { kTrain, kAsFile, kFrozen };
 struct ImportMode {
   bool training = true;  // false: the evaluation graph (no dropout, running statistics)
@@ -89,7 +88,7 @@ struct ImportMode {
   bool dropout = true;
 };
 
-/// One ONNX node on its way into canonical operators. Inputs are values of the canonical graph.
+/// The import of one ONNX node. Inputs are values of the canonical graph.
 class ImportContext {
  public:
   ImportContext(GraphBuilder& builder, std::string_view op_type, std::int64_t opset,
@@ -107,9 +106,9 @@ class ImportContext {
   /// The input; an Error (kModel) when it is absent.
   ValueId input(std::size_t index) const;
   const TensorType& type(std::size_t index) const;
-  /// The input's content when it is known before training, otherwise an empty tensor.
+  /// The input's content if it is constant, otherwise an empty tensor.
   HostTensor constant_or_empty(std::size_t index) const;
-  /// The input's content; an Error (kModel) naming `what` when it is not known before training.
+  /// The input's content; Error (kModel) naming `what` when it is not constant.
   HostTensor constant(std::size_t index, std::string_view what) const;
   void set_output(std::size_t index, ValueId value);
   std::span<const ValueId> outputs() const { return outputs_; }
@@ -124,8 +123,7 @@ class ImportContext {
   const ImportMode& mode_;
 };
 
-/// The rule for one ONNX operator (domain ""): adds canonical nodes and sets every output that has
-/// a name.
+/// The rule for one ONNX operator (domain ""): adds canonical nodes and sets every named output.
 struct ImportRule {
   std::string_view op_type;
   void (*import)(ImportContext&) = nullptr;

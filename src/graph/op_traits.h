@@ -1,5 +1,5 @@
-// OpTraits, what passes, kernels and reports must know of an operator besides its types: stated
-// once, in its definition.
+// OpTraits: properties of an operator that passes, kernels and reports use, stated once in its
+// definition.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// A set of operands or results, by their places (below 32).
+/// A set of operands or results, by index (below 32).
 class Slots {
  public:
   constexpr Slots() = default;
@@ -24,55 +24,56 @@ class Slots {
   std::uint32_t bits_ = 0;
 };
 
-/// What kind of work an operator is, for telling where the time of a step goes.
+/// The kind of work, for the report of where the time of a step goes.
 enum class KernelKind : std::uint8_t {
-  kProduct,      // matrix products, convolutions, recurrences, attention: bound by arithmetic
+  kProduct,      // matrix products, convolutions, recurrences, attention: compute-bound
   kRows,         // norms, softmax, pooling, sums and gathers of rows
-  kElementwise,  // element by element: bound by memory
-  kReorder,      // copies into another layout or place
+  kElementwise,  // element by element: memory-bound
+  kReorder,      // copies, also into another layout
   kUnstated,     // no operator's
 };
 inline constexpr int kKernelKinds = 4;
 /// "products", "rows", "element-wise", "reorders". Not for kUnstated.
 std::string_view name_of(KernelKind kind);
 
-/// Which tensors choose_precision() may store narrow.
+/// Which tensors choose_precision() may store in a narrow type.
 struct PrecisionRule {
   enum Kind : std::uint8_t {
     kUnstated,  // no operator's
     kFloat,     // all results are float32
-    kProduct,   // `operands` are rounded, and `results` may be stored narrow
-    kFirst,     // result 0 as operand 0: elements are moved, or neighbours chosen or averaged
+    kProduct,   // `operands` are rounded, and `results` may be stored in a narrow type
+    kFirst,     // result 0 has the type of operand 0: elements are moved, selected or averaged
     kAllFirst,  // the same for all results
-    kJoined,    // result 0 as all operands, which it consists of
-    kAsLarge,   // result 0 as all operands that are as large as it; smaller ones are widened
+    kJoined,    // result 0 has the common type of all operands, which it concatenates
+    kAsLarge,  // result 0 has the common type of all operands of its size; smaller ones are widened
   };
   Kind kind = kUnstated;
   Slots operands = {}, results = {};  // kProduct
 
-  /// Whether results consist of elements of operand 0, or of all operands, or are close to them.
+  /// Whether results consist of elements of operand 0 or of all operands, or of values close to
+  /// them.
   constexpr bool moves() const { return kind == kFirst || kind == kAllFirst || kind == kJoined; }
 };
 
-/// What choose_layouts() makes of an operator's feature maps.
+/// How choose_layouts() treats an operator's feature maps.
 enum class LayoutRule : std::uint8_t {
   kUnstated,     // no operator's
   kRowMajor,     // row-major, all of them
-  kConvolution,  // a convolution: blocks of channels, or channels last
-  kPositions,    // a reduction, which reads channels last where it is over height and width
-  kFollows,      // the layout that one of the operands has already
-  kWholeBlocks,  // the same, for what concatenates or slices channels at multiples of a block
+  kConvolution,  // a convolution: channel-blocked or channels last
+  kPositions,    // a reduction, which reads channels last if it is over height and width
+  kFollows,      // the layout of its operands
+  kWholeBlocks,  // the same, if it concatenates or slices channels at multiples of a block
 };
 
-/// How a kernel for float32 runs on tensors that are stored narrow.
-struct PieceRule {
+/// How a float32 kernel runs on tensors that are stored in a narrow type.
+struct ChunkRule {
   enum Kind : std::uint8_t {
     kUnstated,  // no operator's
-    kWhole,     // at once: all operands are widened first
-    kCopies,    // it only copies, so it takes narrow elements as they are
-    kElements,  // in pieces of the elements
-    kChannels,  // in pieces of the channels of (N, C, ...)
-    kSamples,   // in pieces of the first axis
+    kWhole,     // on whole tensors: all operands are widened first
+    kCopies,    // it only copies, so it supports narrow elements directly
+    kElements,  // in chunks of the elements
+    kChannels,  // in chunks of the channels of (N, C, ...)
+    kSamples,   // in chunks of the first axis
   };
   Kind kind = kUnstated;
   // kSamples:
@@ -98,7 +99,7 @@ struct OpTraits {
   KernelKind kind = KernelKind::kUnstated;
   PrecisionRule precision = {};
   LayoutRule layout = LayoutRule::kUnstated;
-  PieceRule pieces = {};
+  ChunkRule chunks = {};
   Fusion fusion = Fusion::kUnstated;
 };
 

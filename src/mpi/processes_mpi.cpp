@@ -1,5 +1,5 @@
-// Processes over MPI: the only file that knows it, compiled into libpipetrain_mpi.so and nowhere
-// else. No call of it waits, since MPI spins where it waits and would take cores from the stages.
+// The MPI transport, the only file that uses MPI; compiled into libpipetrain_mpi.so alone. No call
+// blocks: MPI busy-waits, which would take cores from the stages.
 #include <mpi.h>
 
 #include <mutex>
@@ -22,7 +22,7 @@ void check(int code, const char* what) {
           printable(std::string(text, static_cast<std::size_t>(length))));
 }
 
-/// One thread at a time: few libraries are as fast, or as well tested, with several inside.
+/// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.
 class MpiProcesses final : public Processes {
  public:
   explicit MpiProcesses(int expected) {
@@ -30,16 +30,15 @@ class MpiProcesses final : public Processes {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     PT_CHECK(provided >= MPI_THREAD_SERIALIZED, kResource,
              "this MPI cannot be called from several threads");
-    // A communicator of our own, whose errors come back instead of ending everything.
+    // A separate communicator that returns errors instead of aborting.
     check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     check(MPI_Comm_rank(all_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(all_, &size_), "MPI_Comm_size");
-    PT_CHECK(
-        size_ == expected, kResource,
-        "the launcher has started {} processes, but {} sees {}: it belongs to another MPI than "
-        "the one that libpipetrain_mpi.so was built with",
-        expected, name(), size_);
+    PT_CHECK(size_ == expected, kResource,
+             "the launcher started {} processes, but {} sees {}: the launcher is of another MPI "
+             "than the one that libpipetrain_mpi.so was built with",
+             expected, name(), size_);
     int* most = nullptr;
     int found = 0;
     check(MPI_Comm_get_attr(all_, MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_TAG_UB");
@@ -110,7 +109,7 @@ class MpiProcesses final : public Processes {
     return static_cast<int>(bytes);
   }
   int tag_of(int tag) const {
-    PT_CHECK(tag <= most_tag_, kResource, "this MPI has {} tags, and {} are needed", most_tag_,
+    PT_CHECK(tag <= most_tag_, kResource, "this MPI supports {} tags, but {} are needed", most_tag_,
              tag);
     return tag;
   }

@@ -1,11 +1,11 @@
-// What every optimizer does to one element, written once: the loops of update_cpu.cpp and the
-// kernel of update_cuda.cu call it for each index (C++17: nvcc compiles this file).
+// The element-wise update rule of every optimizer, written once: the loops of update_cpu.cpp and
+// the kernel of update_cuda.cu call it for each index (C++17: nvcc compiles this file).
 //
-// A rule holds the numbers that all elements share, made once a step from a RuleInput. It is called
-// with a parameter, its gradient and a reference for each number that the optimizer remembers, and
-// returns the new parameter. Rules that look at norms of the whole tensor have two more members,
-// which are called before it: measured(), for each element, whose results' norm is taken, and
-// normalise(), with the norms of the parameter and of these.
+// A rule holds the coefficients of one step, computed from a RuleInput. It is called with a
+// parameter, its gradient and a reference to each optimizer state, and returns the new parameter.
+// Rules that use norms of the whole tensor have two more members, which are called first:
+// measured(), for each element, and normalise(), with the norm of the parameter and the norm of the
+// results of measured().
 #pragma once
 
 #include <cmath>
@@ -21,14 +21,15 @@ namespace pipetrain {
 struct RuleInput {
   double learning_rate, gradient_scale;
   std::int64_t step;  // from 1
-  /// Of weight decay one is 0: `decay` enters the gradient, `decoupled_decay` moves the parameter.
+  /// Weight decay; one of the two is 0: `decay` is added to the gradient, `decoupled_decay` shrinks
+  /// the parameter.
   double decay, decoupled_decay;
   double momentum, dampening, beta1, beta2, alpha, epsilon;
   bool nesterov;
 
-  /// What a parameter is multiplied with before its step.
+  /// The factor of decoupled decay, applied to a parameter before its step.
   double shrink() const { return decoupled_decay == 0 ? 1 : 1 - learning_rate * decoupled_decay; }
-  /// What a moving average that began at zero, of decay `beta`, has to be divided by.
+  /// Bias correction: the divisor of a moving average with decay `beta` that started at zero.
   double correction(double beta) const { return 1 - std::pow(beta, static_cast<double>(step)); }
 };
 
@@ -43,8 +44,8 @@ struct SgdRule {
 };
 
 // With u = momentum and k = 1 - dampening: b = u b + k d, then p -= rate (nesterov ? d + u b : b).
-// The first step sets b = d; `keep` is u or 0 and `enter` is k or 1 accordingly. Nesterov's form is
-// that of Sutskever et al. 2013.
+// The first step sets b = d; `keep` is u or 0 and `enter` is k or 1 accordingly. Nesterov momentum
+// as in Sutskever et al. 2013.
 template <class T>
 struct MomentumRule {
   T scale, decay, rate, keep, enter;
@@ -94,71 +95,70 @@ struct AdamRule {
   }
 };
 
+/// What the three rules of RMSProp share.
 template <class T>
-struct RmsPropRule {
+struct RmsPropTerms {
   T scale, decay, rate, keep, enter, epsilon;
 
-  RmsPropRule() = default;
-  explicit RmsPropRule(const RuleInput& in)
+  RmsPropTerms() = default;
+  explicit RmsPropTerms(const RuleInput& in)
       : scale(T(in.gradient_scale)),
         decay(T(in.decay)),
         rate(T(in.learning_rate)),
         keep(T(in.alpha)),
         enter(T(1 - in.alpha)),
         epsilon(T(in.epsilon)) {}
+  PT_HOST_DEVICE T decayed(T p, T g) const { return g * scale + decay * p; }
+  PT_HOST_DEVICE T mean_square(T square, T d) const { return keep * square + enter * (d * d); }
+};
+
+template <class T>
+struct RmsPropRule {
+  RmsPropTerms<T> terms;
+
+  RmsPropRule() = default;
+  explicit RmsPropRule(const RuleInput& in) : terms(in) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
     square = v;
-    return p - rate * d / (std::sqrt(v) + epsilon);
+    return p - terms.rate * d / (std::sqrt(v) + terms.epsilon);
   }
 };
 
 template <class T>
 struct RmsPropMomentumRule {
-  T scale, decay, rate, keep, enter, epsilon, momentum;
+  RmsPropTerms<T> terms;
+  T momentum;
 
   RmsPropMomentumRule() = default;
-  explicit RmsPropMomentumRule(const RuleInput& in)
-      : scale(T(in.gradient_scale)),
-        decay(T(in.decay)),
-        rate(T(in.learning_rate)),
-        keep(T(in.alpha)),
-        enter(T(1 - in.alpha)),
-        epsilon(T(in.epsilon)),
-        momentum(T(in.momentum)) {}
+  explicit RmsPropMomentumRule(const RuleInput& in) : terms(in), momentum(T(in.momentum)) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square, T& buffer) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
     square = v;
-    const T b = momentum * buffer + d / (std::sqrt(v) + epsilon);
+    const T b = momentum * buffer + d / (std::sqrt(v) + terms.epsilon);
     buffer = b;
-    return p - rate * b;
+    return p - terms.rate * b;
   }
 };
 
-// The mean square about the mean, as in PyTorch. Rounding can push that below zero when the
-// gradient hardly changes.
+// The mean square about the mean, as in PyTorch. Rounding can make it negative when the gradient
+// hardly changes.
 template <class T>
 struct CenteredRmsPropRule {
-  T scale, decay, rate, keep, enter, epsilon;
+  RmsPropTerms<T> terms;
 
   CenteredRmsPropRule() = default;
-  explicit CenteredRmsPropRule(const RuleInput& in)
-      : scale(T(in.gradient_scale)),
-        decay(T(in.decay)),
-        rate(T(in.learning_rate)),
-        keep(T(in.alpha)),
-        enter(T(1 - in.alpha)),
-        epsilon(T(in.epsilon)) {}
+  explicit CenteredRmsPropRule(const RuleInput& in) : terms(in) {}
   PT_HOST_DEVICE T operator()(T p, T g, T& square, T& mean) const {
-    const T d = g * scale + decay * p;
-    const T v = keep * square + enter * (d * d);
-    const T m = mean + enter * (d - mean);
+    const T d = terms.decayed(p, g);
+    const T v = terms.mean_square(square, d);
+    const T m = mean + terms.enter * (d - mean);
     square = v;
     mean = m;
     const T variance = v - m * m;
-    return p - rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + epsilon);
+    return p - terms.rate * d / (std::sqrt(variance < T(0) ? T(0) : variance) + terms.epsilon);
   }
 };
 
@@ -199,7 +199,7 @@ struct LionRule {
   PT_HOST_DEVICE T operator()(T p, T g, T& mean) const {
     const T d = g * scale;
     const T c = blend_keep * mean + blend_enter * d;
-    // Zero stays zero, and what is not a number must show in the parameter.
+    // Zero stays zero, and NaN must propagate to the parameter.
     const T sign = c > T(0) ? T(1) : c < T(0) ? T(-1) : c;
     mean = keep * mean + enter * d;
     return shrink * p - rate * sign;
@@ -242,7 +242,7 @@ struct LambRule {
         parameter_norm > 0 && direction_norm > 0 ? parameter_norm / direction_norm : 1;
     rate = T(learning_rate * trust);
   }
-  // The direction is computed again rather than kept, which would need memory of its own.
+  // The direction is recomputed rather than stored, which would need extra memory.
   PT_HOST_DEVICE T operator()(T p, T, T& mean, T& square) const {
     return p - rate * direction(p, mean, square);
   }
@@ -252,7 +252,8 @@ struct LambRule {
 // or rate where a norm is zero: p -= l (g + decay p).
 template <class T>
 struct LarsRule {
-  static constexpr double kTrust = 1e-3;  // eta of the paper; another value is another rate
+  static constexpr double kTrust =
+      1e-3;  // eta of the paper; other values are equivalent to another rate
   T scale, decay;
   T rate = 0;  // by normalise()
   double learning_rate, whole_decay;
@@ -289,7 +290,7 @@ struct LarsMomentumRule : LarsRule<T> {
   }
 };
 
-/// Every rule. Its place in this list is the number by which rows of the table and kernels know it.
+/// All rules. The index in this list is the rule's number in the optimizer table and in kernels.
 using ElementRules =
     RuleList<SgdRule, MomentumRule, AdamRule, RmsPropRule, RmsPropMomentumRule, CenteredRmsPropRule,
              AdagradRule, LionRule, LambRule, LarsRule, LarsMomentumRule>;

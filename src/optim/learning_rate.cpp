@@ -92,8 +92,8 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
     for (const Milestone& milestone : settings.milestones) {
       const double steps = steps_before(milestone, total);
       PT_CHECK(std::isfinite(steps) && steps > before, kUsage,
-               "--lr-milestones must rise and lie above 0, but step {} follows step {}", steps,
-               before);
+               "--lr-milestones must be positive and increasing, but step {} follows step {}",
+               steps, before);
       before = steps;
     }
   }

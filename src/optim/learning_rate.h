@@ -26,7 +26,7 @@ enum class LearningRateKind : std::uint8_t {
   kOneCycle
 };
 
-/// A point of the run: a number of steps, or a share of all of them.
+/// A point of the run: a number of steps, or a fraction of all steps.
 struct Milestone {
   double value = 0;
   bool is_share = false;
@@ -38,14 +38,13 @@ struct LearningRateSettings {
   double minimum = 0;
   std::int64_t warmup_steps = 0;
   double gamma = 0.1;                      // kStep, kMultistep, kExponential: the factor …
-  std::int64_t every_steps = 0;            // kStep, kExponential: … for each so many steps
+  std::int64_t every_steps = 0;            // kStep, kExponential: … every this many steps
   std::vector<Milestone> milestones = {};  // kMultistep: … after each of these
   double power = 1;                        // kPolynomial
-  double decay_fraction = 0.1;             // kWsd: share of the run in which the rate falls
+  double decay_fraction = 0.1;             // kWsd: fraction of the run in which the rate decays
 };
 
-/// Refuses settings without meaning; an Error (kUsage) naming the flag. `total` is as in
-/// learning_rate().
+/// Validates the settings; Error (kUsage) naming the flag. `total` is as in learning_rate().
 void validate(const LearningRateSettings& settings, std::int64_t total);
 
 /// The rate of update `step`, which counts from 1, in a run of `total` updates.
@@ -63,14 +62,14 @@ void validate(const LearningRateSettings& settings, std::int64_t total);
 ///   onecycle      PyTorch's OneCycleLR with cosines: from peak / 25 to the peak at the end of the
 ///                 warm-up (30 % of the run when there is none), then to the minimum (peak / 250000
 ///                 when that is 0). Its warm-up is not the straight line. Smith and Topin 2018
-/// Past `total` those that span the run stay where it ends.
+/// After `total`, schedules that span the run keep their last rate.
 double learning_rate(const LearningRateSettings& settings, std::int64_t step, std::int64_t total);
 
 /// "constant", "cosine", "linear", "step", "multistep", "exponential", "polynomial",
 /// "inverse-sqrt", "wsd", "onecycle".
 std::string_view name_of(LearningRateKind kind);
-/// The kind of that name ("exp", "poly" and "inv-sqrt" also stand for theirs); an Error (kUsage)
-/// listing all of them.
+/// The kind of that name ("exp", "poly" and "inv-sqrt" are aliases); Error (kUsage) listing all of
+/// them.
 LearningRateKind learning_rate_named(std::string_view name);
 
 }  // namespace pipetrain

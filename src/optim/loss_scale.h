@@ -1,38 +1,38 @@
-// Loss scaling: gradients that float16 would round to zero are computed of a loss that is
-// multiplied with a large number, and divided by it again in float before the update.
+// Loss scaling: the loss is multiplied by a large factor, so that float16 does not round small
+// gradients to zero; gradients are divided by it in float before the update.
 #pragma once
 
 #include <cstdint>
 
 namespace pipetrain {
 
-/// How the scale goes on. The rules are PyTorch's torch.amp.GradScaler's (its growth_factor,
-/// backoff_factor and growth_interval), which has no least scale.
+/// How the scale changes, as in PyTorch's torch.amp.GradScaler (growth_factor, backoff_factor and
+/// growth_interval), which has no minimum scale.
 struct LossScaling {
   double initial = 1;
-  /// Steps with gradients that are not finite are left out; else every step is made.
+  /// Skip steps with non-finite gradients; otherwise make every step.
   bool skips = false;
-  /// And they lower the scale; else it stays as it is. Needs `skips`.
+  /// Skipped steps also lower the scale. Needs `skips`.
   bool adapts = false;
   double growth = 2;     // after `interval` steps with finite gradients in a row
-  double backoff = 0.5;  // after a step that was left out
+  double backoff = 0.5;  // after a skipped step
   std::int64_t interval = 2000;
-  double least = 1;  // where gradients are too large, it is not the scale that makes them so
+  double least = 1;  // if gradients overflow at this scale, the scale is not the cause
 };
 
-/// GradScaler's own settings: 65536 at first.
+/// GradScaler's defaults, with an initial scale of 65536.
 LossScaling adapting_loss_scale();
 
-/// Where it stands after some steps.
+/// The state of the scale.
 struct LossScale {
   double value = 1;
   std::int64_t finite_steps = 0;  // in a row, since `value` changed
-  std::int64_t skipped = 0;       // steps that were left out so far
+  std::int64_t skipped = 0;       // skipped steps so far
   friend bool operator==(const LossScale&, const LossScale&) = default;
 };
 
-/// The scale of the next step. `finite`: whether all gradients of this one were; if not, and
-/// such steps are skipped, it must be left out.
+/// The scale of the next step. `finite`: whether all gradients of this step were finite; if not,
+/// and `skips`, the caller must skip the step.
 LossScale after_step(const LossScale& scale, const LossScaling& scaling, bool finite);
 
 }  // namespace pipetrain

@@ -11,7 +11,7 @@
 namespace pipetrain {
 namespace {
 
-/// What a row's rule says of itself, by its type.
+/// Properties of a row's rule, from its type.
 struct RuleFacts {
   int states = -1;
   bool normalised = false;

@@ -1,5 +1,5 @@
-// All that is known of an optimizer, a row each: its name, its defaults, which settings it reads,
-// what it remembers and its rules. Everything else that depends on the optimizer asks these rows.
+// The table of optimizers, one row each: name, defaults, settings, states and rules. All other code
+// that depends on the optimizer reads this table.
 #pragma once
 
 #include <array>
@@ -12,13 +12,13 @@
 
 namespace pipetrain {
 
-/// The settings under which an optimizer has a rule of its own.
+/// The settings that select a different rule.
 enum class RuleApplies : std::uint8_t { kAlways, kWithMomentum, kCentered };
 
-/// One rule of an optimizer, and what a checkpoint calls the numbers that it remembers.
+/// One rule of an optimizer, and the names of its states in a checkpoint.
 struct OptimizerVariant {
   RuleApplies applies = RuleApplies::kAlways;
-  int rule = -1;  // place in ElementRules
+  int rule = -1;  // index in ElementRules
   std::array<const char*, 2> states = {};
 
   constexpr int state_count() const {
@@ -28,16 +28,17 @@ struct OptimizerVariant {
   }
 };
 
-/// Number of a rule in rows and kernels.
+/// The index of a rule in ElementRules.
 template <template <class> class Rule>
 inline constexpr int kRule = place_in<Rule>(ElementRules{});
 
 enum class Origin : std::uint8_t { kPyTorch, kPaper };
-/// Coupled decay is added to the gradient (L2). Decoupled decay moves the parameter, and leaves
-/// norms and biases alone by default.
+/// Coupled decay is added to the gradient (L2). Decoupled decay is applied to the parameter, and
+/// excludes norms and biases by default.
 enum class Decay : std::uint8_t { kCoupled, kDecoupled };
 
-/// Numbers are the command line's defaults; those that the optimizer does not read have none.
+/// Values are the defaults of the command line; settings that the optimizer does not read have
+/// none.
 struct OptimizerRow {
   OptimizerKind kind;
   std::string_view name;
@@ -48,7 +49,7 @@ struct OptimizerRow {
   double weight_decay = 0;
   std::optional<double> momentum = {}, beta1 = {}, beta2 = {}, alpha = {}, epsilon = {};
   bool reads_nesterov = false, reads_dampening = false, reads_centered = false;
-  /// The first that applies is used; the last one always does.
+  /// The first that applies is used; the last one always applies.
   std::array<OptimizerVariant, 3> variants;
 };
 
@@ -144,11 +145,11 @@ inline constexpr std::array kOptimizerRows = {
 
 /// The row of an optimizer.
 const OptimizerRow& row_of(OptimizerKind kind);
-/// The rule that these settings ask for.
+/// The rule for these settings.
 const OptimizerVariant& variant_of(const OptimizerSettings& settings);
-/// Whether the rule looks at norms of the whole tensor.
+/// Whether the rule uses norms of the whole tensor.
 bool looks_at_norms(const OptimizerSettings& settings);
-/// What the rule is made from for one step, which counts from 1.
+/// The input of the rule for one step, which counts from 1.
 RuleInput rule_input(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
                      double gradient_scale);
 

@@ -1,4 +1,4 @@
-// The arithmetic of one optimizer step: passes over a parameter, its gradient and its state.
+// One optimizer step: passes over a parameter, its gradient and its state.
 #pragma once
 
 #include <cstdint>
@@ -9,10 +9,9 @@
 namespace pipetrain {
 
 /// Updates a parameter in place from gradient * gradient_scale. `step` counts the updates of this
-/// parameter from 1. All spans have one length, except that states which state_slots() does not ask
-/// for may be empty; they start at zero. The parameter is a whole tensor: some optimizers look at
-/// its norm. The result does not depend on the number of OpenMP threads. The formulas:
-/// element_rules.h.
+/// parameter from 1. All spans have one length, except that states beyond state_slots() may be
+/// empty; states start at zero. The parameter is a whole tensor: some optimizers use its norm. The
+/// result does not depend on the number of OpenMP threads. The formulas: element_rules.h.
 void update(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
             double gradient_scale, std::span<float> parameter, std::span<const float> gradient,
             std::span<float> state0, std::span<float> state1);
@@ -20,22 +19,22 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
             double gradient_scale, std::span<double> parameter, std::span<const double> gradient,
             std::span<double> state0, std::span<double> state1);
 
-/// One parameter of an update of many: as the arguments of update().
+/// One parameter of a batched update: the arguments of update().
 struct ParameterUpdate {
   const OptimizerSettings* settings;
   double learning_rate;
   std::span<float> parameter;
   std::span<const float> gradient;
   std::span<float> state0, state1;
-  /// Where it is known: rows, of `row_floats` each, outside of which the gradient is zero. SGD
-  /// without momentum and decay then leaves the others alone.
+  /// Optional: the rows, of `row_floats` each, outside of which the gradient is zero. SGD without
+  /// momentum and decay then skips the others.
   bool has_rows = false;
   std::span<const std::int64_t> rows = {};
   std::size_t row_floats = 0;
 };
 
-/// update() of each of them, with the same bits: threads share the elements of a large tensor, and
-/// among themselves all small ones.
+/// Calls update() for each of them, with the same bits: threads split the elements of a large
+/// tensor, and distribute the small ones.
 void update_all(std::int64_t step, double gradient_scale,
                 std::span<const ParameterUpdate> parameters);
 
@@ -46,8 +45,8 @@ void update_average(double decay, std::span<float> average, std::span<const floa
 double sum_of_squares(std::span<const float> values);
 double sum_of_squares(std::span<const double> values);
 
-/// What gradients are multiplied with so that their global norm is at most `limit`; 1 when limit is
-/// 0 (off). PyTorch's clip_grad_norm_: limit / (norm + 1e-6).
+/// The factor that limits the global norm of gradients to `limit`; 1 when limit is 0 (off).
+/// PyTorch's clip_grad_norm_: limit / (norm + 1e-6).
 double clip_factor(double norm, double limit);
 
 }  // namespace pipetrain

@@ -1,4 +1,4 @@
-// One step of an optimizer: the rules of element_rules.h over whole tensors.
+// Optimizer steps on the CPU: the rules of element_rules.h over whole tensors.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -21,7 +21,7 @@ struct ParameterArrays {
   std::size_t count;
 };
 
-/// Gives a rule that looks at norms those of this parameter.
+/// Computes the norms of this parameter for a rule that uses them.
 template <class Rule, class T>
 void take_norms(Rule& rule, const ParameterArrays<T>& arrays) {
   const T* __restrict p = arrays.parameter;
@@ -38,8 +38,8 @@ void take_norms(Rule& rule, const ParameterArrays<T>& arrays) {
 
 template <class Rule, class T>
 void update_elements(const Rule& rule, const ParameterArrays<T>& arrays) {
-  for_pieces(arrays.count, [=](std::size_t first, std::size_t last) {
-    // Locals, so that their numbers stay in registers.
+  for_chunks(arrays.count, [=](std::size_t first, std::size_t last) {
+    // Local copies, so that their members stay in registers.
     const Rule r = rule;
     T* __restrict p = arrays.parameter;
     const T* __restrict g = arrays.gradient;
@@ -60,7 +60,7 @@ void run(const OptimizerSettings& settings, double learning_rate, std::int64_t s
   PT_CHECK(gradient.size() == parameter.size() &&
                (slots < 1 || state0.size() == parameter.size()) &&
                (slots < 2 || state1.size() == parameter.size()),
-           kInternal, "{} of {} elements was given {} gradients and states of {} and {}",
+           kInternal, "{} of {} elements got {} gradients and states of {} and {}",
            name_of(settings.kind), parameter.size(), gradient.size(), state0.size(), state1.size());
   const ParameterArrays<T> arrays{parameter.data(), gradient.data(), state0.data(), state1.data(),
                                   parameter.size()};
@@ -88,7 +88,7 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
 
 namespace {
 
-/// Whether an element whose gradient is zero stays what it is.
+/// Whether an element with zero gradient is unchanged.
 bool keeps_without_gradient(const OptimizerSettings& settings, double gradient_scale) {
   return variant_of(settings).rule == kRule<SgdRule> && settings.weight_decay == 0 &&
          std::isfinite(gradient_scale);
@@ -134,7 +134,7 @@ void update_all(std::int64_t step, double gradient_scale,
 
 void update_average(double decay, std::span<float> average, std::span<const float> parameter) {
   const auto enter = static_cast<float>(1 - decay);
-  for_pieces(average.size(), [=](std::size_t first, std::size_t last) {
+  for_chunks(average.size(), [=](std::size_t first, std::size_t last) {
     float* __restrict to = average.data();
     const float* __restrict from = parameter.data();
 #pragma omp simd

@@ -42,8 +42,8 @@ void update_cuda(std::int64_t step, double gradient_scale, double average_decay,
               one.average.data(),
               count,
               rule_of(one, step, gradient_scale)};
-    const std::int64_t before = list.count == 0 ? 0 : list.pieces_until[list.count - 1];
-    list.pieces_until[list.count++] = before + (count + kUpdatePiece - 1) / kUpdatePiece;
+    const std::int64_t before = list.count == 0 ? 0 : list.chunks_until[list.count - 1];
+    list.chunks_until[list.count++] = before + (count + kUpdateChunk - 1) / kUpdateChunk;
     if (list.count == kMostUpdated) launch();
   }
   launch();

@@ -1,4 +1,4 @@
-// The rules of element_rules.h over the pieces of many tensors.
+// Optimizer steps on GPUs: the rules of element_rules.h over chunks of many tensors.
 //
 // Bytes and operations for the 124 M parameters of GPT-2 (estimates, H200 at 4.3 TB/s): Adam reads
 // parameter, gradient and two states and writes three of them, 28 bytes and 15 operations an
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kUpdateBlock = 256;
 
-/// Element `i` of a tensor after its step, by whichever rule it has.
+/// Updates element `i` of a tensor by its rule.
 struct SteppedElement {
   const UpdatedTensor& tensor;
   std::int64_t i;
@@ -27,23 +27,23 @@ struct SteppedElement {
   }
 };
 
-/// A block takes every gridDim.x-th piece of all tensors together.
+/// Each block takes every gridDim.x-th chunk over all tensors.
 __global__ void update(PT_LARGE(UpdateList) list) {
-  const std::int64_t pieces = list.pieces_until[list.count - 1];
-  for (std::int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+  const std::int64_t chunks = list.chunks_until[list.count - 1];
+  for (std::int64_t chunk = blockIdx.x; chunk < chunks; chunk += gridDim.x) {
     int low = 0, high = list.count - 1;
     while (low < high) {
       const int middle = (low + high) / 2;
-      if (piece < list.pieces_until[middle]) {
+      if (chunk < list.chunks_until[middle]) {
         high = middle;
       } else {
         low = middle + 1;
       }
     }
     const UpdatedTensor& tensor = list.tensors[low];
-    const std::int64_t first = (piece - (low == 0 ? 0 : list.pieces_until[low - 1])) * kUpdatePiece;
+    const std::int64_t first = (chunk - (low == 0 ? 0 : list.chunks_until[low - 1])) * kUpdateChunk;
     const std::int64_t last =
-        first + kUpdatePiece < tensor.count ? first + kUpdatePiece : tensor.count;
+        first + kUpdateChunk < tensor.count ? first + kUpdateChunk : tensor.count;
     for (std::int64_t i = first + threadIdx.x; i < last; i += kUpdateBlock) {
       float now = 0;
       visit_rule<float>(ElementRules{}, tensor.rule.number(), SteppedElement{tensor, i, now});
@@ -59,9 +59,9 @@ __global__ void update(PT_LARGE(UpdateList) list) {
 
 void launch_update(const UpdateList& list, const CudaQueue& queue) {
   if (list.count == 0) return;
-  const std::int64_t pieces = list.pieces_until[list.count - 1];
+  const std::int64_t chunks = list.chunks_until[list.count - 1];
   const std::int64_t most = std::int64_t{8} * queue.multiprocessors;
-  const auto blocks = static_cast<unsigned>(pieces < most ? pieces : most);
+  const auto blocks = static_cast<unsigned>(chunks < most ? chunks : most);
   PT_LAUNCH(update, blocks, kUpdateBlock, queue.stream, list);
 }
 

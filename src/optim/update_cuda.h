@@ -1,4 +1,4 @@
-// The step of an optimizer on a GPU.
+// Optimizer steps on a GPU.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace pipetrain {
 
-/// Whether the GPU has the optimizer's step; those that look at norms are left to the host.
+/// Whether the GPU supports the optimizer; those that use norms run on the host.
 bool is_updated_on_gpu(const OptimizerSettings& settings);
 
-/// Device::update() put into a queue: one kernel for up to kMostUpdated parameters. Does nothing to
-/// parameters that is_updated_on_gpu() is false for.
+/// Enqueues Device::update(): one kernel for up to kMostUpdated parameters. Skips parameters for
+/// which is_updated_on_gpu() is false.
 void update_cuda(std::int64_t step, double gradient_scale, double average_decay,
                  std::span<const DeviceUpdate> parameters, const CudaQueue& queue);
 

@@ -1,5 +1,5 @@
-// One step of an optimizer whose rule looks at no norms, for many tensors in one kernel
-// (C++17: nvcc compiles this file).
+// One step of an optimizer whose rule uses no norms, for many tensors in one kernel (C++17: nvcc
+// compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace pipetrain {
 
-/// A rule of element_rules.h for float, whichever it is.
+/// A rule of element_rules.h for float (tagged union).
 class AnyRule {
  public:
   AnyRule() = default;
-  /// `number` is the rule's place in ElementRules.
+  /// `number` is the rule's index in ElementRules.
   template <class Rule>
   AnyRule(int number, const Rule& rule) : number_(number) {
     static_assert(std::is_trivially_copyable<Rule>::value && sizeof(Rule) <= sizeof bytes_);
@@ -39,22 +39,23 @@ struct UpdatedTensor {
   const float* gradient;
   float* state0;
   float* state1;
-  float* average;  // null: none is kept
+  float* average;  // null: none
   std::int64_t count;
   AnyRule rule;
 };
 
-/// Elements that a block updates before it looks for its next piece.
-constexpr std::int64_t kUpdatePiece = 4096;
-/// As many as fit into the parameters of a kernel (32,764 bytes).
+/// Elements per chunk.
+constexpr std::int64_t kUpdateChunk = 4096;
+/// As many as fit into kernel parameters (32,764 bytes).
 constexpr int kMostUpdated = 250;
 
-/// All that one kernel updates; piece p is of the first tensor t with p < pieces_until[t].
+/// The tensors that one kernel updates; chunk p belongs to the first tensor t with p <
+/// chunks_until[t].
 struct UpdateList {
   int count = 0;
-  bool first_step = false;  // averages begin as copies
+  bool first_step = false;  // averages start as copies
   float average_enter = 0;  // average += average_enter (parameter - average)
-  std::int64_t pieces_until[kMostUpdated];
+  std::int64_t chunks_until[kMostUpdated];
   UpdatedTensor tensors[kMostUpdated];
 };
 static_assert(sizeof(UpdateList) <= 32764);

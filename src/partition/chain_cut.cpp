@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-// What a stage adds to the quantity that is minimised: infinity forbids it. `growing` never falls
+// The contribution of a stage to the objective; infinity forbids the stage. `growing` never falls
 // when the range grows (its compute time, or the memory itself), so that a row of candidates can
 // end early.
 struct StageValue {
@@ -145,9 +145,9 @@ std::optional<std::vector<int>> best_cuts(const StageCostModel& model, int stage
     }
     return out;
   };
-  // Lexicographic order of three criteria needs one pass each: the bottleneck is settled before the
-  // peak memory is looked at, because a prefix may well be slower than the fastest suffix. Stages
-  // that take longer than a guess are not looked at; a plan within the guess proves it right.
+  // Three lexicographic criteria need one pass each: the bottleneck is fixed before the peak memory
+  // is minimized, because a prefix may be slower than the fastest suffix. Stages slower than a
+  // guess are skipped; a plan within the guess confirms it.
   double bottleneck = kNever;
   for (const double factor : {1.02, 1.2, 2.0, kNever}) {
     const double guess = lower_bound > 0 ? lower_bound * factor : kNever;

@@ -1,5 +1,5 @@
-// The exact cut of a chain into so many stages of one device each, by dynamic programming over
-// (stages left, first element).
+// The exact cut of a chain into a given number of stages of one device each, by dynamic programming
+// over (stages left, first element).
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace pipetrain {
 
 /// The first elements of stages 1, 2, …, best_cuts() of exactly `stages` stages (at most
 /// model.count()), stage i on device i; empty when no cut fits into memory. The bottleneck is at
-/// least `lower_bound`, which makes the search short.
+/// least `lower_bound`, which speeds up the search.
 std::optional<std::vector<int>> best_cuts(const StageCostModel& model, int stages,
                                           double lower_bound);
 

@@ -30,7 +30,7 @@ ChainCosts chain_of(const CostGraph& graph, std::span<const int> order) {
     const int node = order[at];
     PT_CHECK(
         node >= 0 && node < static_cast<int>(count) && position[static_cast<std::size_t>(node)] < 0,
-        kUsage, "an order of nodes names {} twice or does not know it", node);
+        kUsage, "the order of nodes has {} twice or not at all", node);
     position[static_cast<std::size_t>(node)] = static_cast<int>(at);
   }
   ChainCosts out;

@@ -1,5 +1,5 @@
-// The costs of a network before it is put in order: what each operator takes, keeps and hands on,
-// and which operators read which.
+// The costs of a network as a graph: times, saved bytes and outputs of each operator, and its
+// inputs.
 #pragma once
 
 #include <cstddef>

@@ -23,8 +23,8 @@ void LabelRules::begin(SecondAim aim) {
   exact_ = true;
 }
 
-// Whether every way to go on from b is also one from a, and no worse. Devices may be left idle:
-// what can be placed where a group has few devices left can be placed where it has more.
+// Whether a dominates b: every continuation of b is also one of a, and no worse. Devices may stay
+// idle, so more devices left in a group are never worse.
 bool LabelRules::dominates(const DeviceLabel& a, const DeviceLabel& b) const {
   if (a.end < b.end || a.used > b.used || a.link != b.link) return false;
   if (stages_ > 0 && a.stages != b.stages) return false;
@@ -51,7 +51,7 @@ bool LabelRules::insert(std::vector<DeviceLabel>& labels, const DeviceLabel& lab
   return true;
 }
 
-// Too many sums of latencies: gives up the label that is missed least, never an extreme one.
+// Too many labels: drops the one whose loss matters least, never an extreme one.
 void LabelRules::thin(std::vector<DeviceLabel>& labels) {
   exact_ = false;
   const auto kind = [](const DeviceLabel& label) { return std::pair(label.stages, label.link); };
@@ -105,8 +105,8 @@ bool LabelRules::leaves_most(const DeviceLabel& label) const {
   return true;
 }
 
-// With a label that leaves the most devices in its group, all others with the same link that
-// consume and use no less are useless.
+// A label that leaves the most devices in its group dominates all others with the same link that
+// consume and use no less.
 void LabelRules::look_at_best(int link) {
   const int gain = aim_ == SecondAim::kNothing ? 1 : 0;
   const int most = pricing_.devices() - least_end_;
@@ -122,7 +122,7 @@ void LabelRules::look_at_best(int link) {
   }
 }
 
-// The first place in front of which a label may end that none beats.
+// The first end at which a label is not dominated.
 int LabelRules::first_end(int link) const {
   const int devices = pricing_.devices();
   const int rounding = at_front_ ? 0 : pricing_.group_size(link - 1) - 1;

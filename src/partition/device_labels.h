@@ -1,5 +1,5 @@
-// What the planner keeps for a position of the chain: the ways to lay the rest of it on the last
-// devices of which none is better in every respect.
+// The planner's labels: the Pareto-optimal placements of the rest of the chain on the last devices,
+// for each position.
 #pragma once
 
 #include <limits>
@@ -10,13 +10,13 @@
 
 namespace pipetrain {
 
-/// What is made small among plans with equally few devices; kLatency: the sum of the stages'
-/// latencies, with any number of devices there are.
+/// The objective among plans with equally few devices; kLatency: the sum of the stages' latencies,
+/// with any number of devices there are.
 enum class SecondAim : unsigned char { kNothing, kPeakMemory, kTraffic, kLatency };
 
-/// One way to lay the elements from a position on. Devices are given out from the last one on.
+/// One placement of the elements from a position on. Devices are assigned from the last one.
 struct DeviceLabel {
-  int end = 0;   // the next stage to the left lies in front of this device
+  int end = 0;   // the previous stage ends before this device
   int used = 0;  // devices with a stage; others stay idle
   int stages = 0;
   int link = 0;       // level of the link over the cut in front
@@ -27,19 +27,19 @@ struct DeviceLabel {
   double latency = 0;
 };
 
-/// The labels of one position after the other, and what a new one must be to be of use.
+/// The labels of all positions, and the conditions under which a new one can be useful.
 class LabelRules {
  public:
   /// `stages`: plans have exactly so many, or any number for 0.
   LabelRules(const StagePricing& pricing, int stages);
 
-  /// Begins a search; labels of earlier ones count no more.
+  /// Begins a search and drops the labels of earlier ones.
   void begin(SecondAim aim);
-  /// Adds a label unless others are as good, and takes out those that it beats. True when it was
+  /// Adds a label unless it is dominated, and removes those that it dominates. True when it was
   /// added.
   bool insert(std::vector<DeviceLabel>& labels, const DeviceLabel& label);
 
-  /// Whether no label was given up since begin(): there are limits for kLatency.
+  /// Whether no label was dropped since begin(): kLatency limits their number.
   bool exact() const { return exact_; }
 
   /// Looks at the labels of another position, or at those that insert() has changed. No label that

@@ -1,4 +1,4 @@
-// The planner in its general form: any number of stages, replicated, on the devices there are.
+// The general planner: any number of stages, replicated, on the available devices.
 #include <algorithm>
 #include <chrono>
 
@@ -23,7 +23,7 @@ std::string names_of(const ChainCosts& chain, const StagePlan& stage) {
   return first + " to " + printable(chain.elements[static_cast<std::size_t>(stage.last - 1)].name);
 }
 
-// Why the slowest stage gains nothing from the devices that are left.
+// Explains why the unused devices do not make the slowest stage faster.
 std::string idle_reason(const StageCostModel& model, const Plan& plan, bool mini_batch) {
   const auto slowest = std::max_element(
       plan.stages.begin(), plan.stages.end(),
@@ -38,15 +38,15 @@ std::string idle_reason(const StageCostModel& model, const Plan& plan, bool mini
   }
   const bool asynchronous = model.pricing().rule().asynchronous();
   if (!asynchronous && slowest->replicas >= count) {
-    return fmt::format("each of the {} micro-batches has a replica of {} to itself already", count,
-                       stage);
+    return fmt::format("{1} already has a replica for each of the {0} micro-batches", count, stage);
   }
   if (mini_batch) {
     return "more stages or replicas would cost more in filling the pipeline, transfers and sums of "
            "gradients than they save";
   }
   if (!asynchronous) {
-    return fmt::format("the {} micro-batches are not shared out better by the devices left", count);
+    return fmt::format("the {} micro-batches cannot be distributed better over the unused devices",
+                       count);
   }
   return "more replicas or stages would cost more in transfers and sums of gradients than they "
          "save";

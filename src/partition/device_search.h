@@ -1,4 +1,4 @@
-// Fewest devices: the recursion at the heart of the planner.
+// The planner's core recursion: the fewest devices for a time limit.
 //
 //   G[n] = 0,  G[a] = min over b > a of  r(a, b, G[b]) + G[b]
 //
@@ -6,9 +6,8 @@
 // fits into memory, given that G[b] devices come after it. More devices behind a stage never make r
 // smaller, so the fewest devices of every suffix give the fewest of the whole: exact.
 //
-// Where G alone does not say all, a position keeps several labels of which none is better in every
-// respect: on devices in groups it also counts how many devices the group has left, and where the
-// sum of latencies is made small, that sum.
+// Where G alone is not enough, a position keeps several Pareto-optimal labels: on devices in groups
+// they include the devices left in the group, and for kLatency the sum of latencies.
 #pragma once
 
 #include <algorithm>
@@ -44,6 +43,8 @@ struct SearchLimits {
   double horizon = 0;
 };
 
+// Most of this file of more than 500 lines: its members all work on the same labels. What does not
+// is in device_labels.h, range_bounds.h and stage_cost.h.
 /// Ranges: ChainRanges or IdealRanges. Positions run from 0 (nothing before) to count().
 template <class Ranges>
 class DeviceSearch {
@@ -53,17 +54,15 @@ class DeviceSearch {
 
   /// Whether there is a plan within the limits.
   bool run(const SearchLimits& limits, SecondAim second);
-  /// Later runs for kNothing with the same memory, but less time (after a run that succeeded) or
-  /// more time (after one that did not), may build on what the last run found: G never falls when
-  /// time gets shorter.
+  /// Later runs for kNothing with the same memory and a shorter limit (after success) or a longer
+  /// one (after failure) can reuse the last run's results: G never falls when the limit shrinks.
   void remember(bool succeeded);
   /// A run for kNothing with any limit from that of the last one up to this, not included, or up to
   /// the horizon, finds the same.
   double next_change() const { return next_change_; }
   /// Whether next_change() says more than that: on equal devices joined alike.
   bool sees_changes() const { return one_label_; }
-  /// Whether the last run's sum of latencies is the least there is; it may not be where a position
-  /// of the chain has too many labels to keep.
+  /// Whether the last run's sum of latencies is optimal. It may not be where labels were dropped.
   bool exact() const { return rules_.exact(); }
   void forget() { floor_ = ceiling_ = {}; }
   /// The plan that run() found, in order, beginning at device 0 where that changes nothing.
@@ -162,7 +161,7 @@ double DeviceSearch<Ranges>::fastest(const RangeCost& range, double latency, int
   return out;
 }
 
-// Time has to be this long for a stage to have one replica less.
+// The time limit from which a stage needs one replica less.
 template <class Ranges>
 void DeviceSearch<Ranges>::note_change(double seconds) {
   next_change_ = std::min(next_change_, std::max(seconds, limits_.seconds));
@@ -181,7 +180,7 @@ void DeviceSearch<Ranges>::remember(bool succeeded) {
   }
 }
 
-// Looks at the ends that earlier runs found best. True when nothing better can come.
+// Tries the best ends of earlier runs. True when they are optimal.
 template <class Ranges>
 bool DeviceSearch<Ranges>::try_known(int first) {
   look_at(first);
@@ -327,7 +326,7 @@ bool DeviceSearch<Ranges>::worth_trying(int first, int last) {
   for (int link = 0; link < links(first); ++link) {
     const int consumed = rules_.most_consumed(link), used = rules_.most_used(link);
     if (least >= consumed && least_used >= used) continue;
-    // To note_change() every stage matters that could have one replica less.
+    // note_change() must see every stage that could have one replica less.
     if (one_label_ && second_ == SecondAim::kNothing) return true;
     const double cut = bounds_.cut_seconds(link, first);
     const double own = (compute(first) + cut) * per_limit_ * (1 - 1e-9) - 1e-6;
@@ -433,7 +432,7 @@ void DeviceSearch<Ranges>::try_stage(const Stage& stage, int link) {
     const int fewer = std::min(allowed_, replicas == 0 ? rest.end : replicas - 1);
     if (one_label_ && fewer >= least) note_change(fastest(stage.range, latency, least, fewer));
     if (replicas == 0) continue;
-    // Running the forward twice is worth it only where it saves devices.
+    // Recompute is used only where it saves devices.
     if (recompute && kept > 0 && replicas >= kept) continue;
     if (!recompute) kept = replicas;
     place(stage, link, latency, recompute, replicas);
@@ -496,7 +495,7 @@ void DeviceSearch<Ranges>::place_on_unequal(const Stage& stage, int link, bool r
     const int most = pricing_.request().replication ? rest.end - first : 1;
     for (int replicas = 1; replicas <= most; ++replicas) {
       if (pricing_.fitting_replicas(replicas, first + replicas) != replicas) continue;
-      // Idle devices in between must not change the link that was reckoned with.
+      // Idle devices in between must not change the assumed link.
       if (stage.last < count_ &&
           pricing_.level_between(first + replicas - 1, rest.devices.first) != rest.link) {
         continue;

@@ -177,14 +177,13 @@ std::vector<std::string> remedies_on_devices(const ChainCosts& chain, const Plan
 }  // namespace
 
 void fail_for_memory(const StageCostModel& model, int stages, int at, const StagePlan& stage) {
-  fail(
-      fmt::format("stage {} of {} needs {}, the limit is {} ({})", at, stages,
-                  bytes_text(stage.memory.total()), bytes_text(model.request().memory_limit_bytes),
-                  breakdown(stage)),
-      remedies(model, stages),
-      fmt::format("neither finer micro-batches nor up to {} stages fit: reduce --batch-size or use "
-                  "devices with more memory",
-                  std::min(4 * stages, model.count())));
+  fail(fmt::format("stage {} of {} needs {}, the limit is {} ({})", at, stages,
+                   bytes_text(stage.memory.total()), bytes_text(model.request().memory_limit_bytes),
+                   breakdown(stage)),
+       remedies(model, stages),
+       fmt::format("neither smaller micro-batches nor up to {} stages fit; reduce --batch-size or "
+                   "use devices with more memory",
+                   std::min(4 * stages, model.count())));
 }
 
 void fail_for_memory(const StageCostModel& model, int stages) {
@@ -198,7 +197,7 @@ void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& requ
   const std::vector<StagePlan> plan =
       smallest_on_devices(chain, request, devices, request.recompute, 1);
   const std::string nothing = fmt::format(
-      "neither finer micro-batches nor up to {} devices fit: reduce --batch-size or use devices "
+      "neither smaller micro-batches nor up to {} devices fit; reduce --batch-size or use devices "
       "with more memory",
       4 * devices);
   const std::string limit = bytes_text(request.memory_limit_bytes);

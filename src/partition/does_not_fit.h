@@ -14,7 +14,7 @@ namespace pipetrain {
 [[noreturn]] void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& request,
                                              int devices);
 
-/// The same when no cut into `stages` fits: speaks of the cut that needs least.
+/// The same when no cut into `stages` fits; describes the cut that needs least memory.
 [[noreturn]] void fail_for_memory(const StageCostModel& model, int stages);
 
 }  // namespace pipetrain

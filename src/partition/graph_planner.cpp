@@ -14,12 +14,12 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kMostIdeals = 20000;
-// An order must be better by this part to be taken.
+// The relative improvement that an order needs to replace the best one.
 constexpr double kGain = 1e-7;
-// How well the best plan of an order is known while orders race.
+// The tolerance while orders are compared.
 constexpr double kCoarse = 1e-3;
 
-// The best order so far; others are raced against it: most lose after one look.
+// The best order so far. Most others are rejected by a single check.
 class OrderRace {
  public:
   OrderRace(const CostGraph& graph, const PlanRequest& request, int devices)
@@ -43,7 +43,7 @@ class OrderRace {
     const std::optional<Optimum> found =
         search.throughput(lower_, std::max(request_.tolerance, kCoarse), upper);
     if (!found) return false;
-    // The one before may be better yet by what is not known of it.
+    // The previous one may still be better within its tolerance.
     if (has_plan() && order != order_ && bound_ < found->seconds) passed_.push_back(order_);
     bound_ = found->bound;
     order_ = order;
@@ -52,9 +52,9 @@ class OrderRace {
     return true;
   }
 
-  // The best plan of the best order as exactly as it is asked for, and whether an order that was
-  // passed by is better than that.
-  void settle() {
+  // Computes the best plan of the best order to the requested tolerance, then checks whether a
+  // skipped order is better.
+  void finish() {
     if (!has_plan()) return;
     refine();
     while (!passed_.empty()) {
@@ -176,9 +176,9 @@ GraphPlan plan_graph(const CostGraph& graph, const PlanRequest& request) {
   const int devices = request.devices > 0                ? request.devices
                       : !request.topology.levels.empty() ? request.topology.devices()
                                                          : std::max(1, request.stages);
-  // A look at an order costs up to the square of its length, and more where links are of several
-  // levels; the orders tried are fewer for long ones, never as the clock says, so that the same
-  // network always gives the same plan.
+  // Checking an order costs up to the square of its length, more with several levels of links.
+  // Fewer orders are tried for long chains; the number never depends on the clock, so that plans
+  // are reproducible.
   const double square = static_cast<double>(graph.nodes.size() * graph.nodes.size());
   const auto levels = std::max<std::size_t>(1, request.topology.levels.size());
   const double share = 2 / static_cast<double>(levels + 1);
@@ -188,12 +188,12 @@ GraphPlan plan_graph(const CostGraph& graph, const PlanRequest& request) {
   GraphPlan out;
   OrderRace race(graph, request, devices);
   for (const std::vector<int>& order : order_portfolio(graph, noisy)) race.enter(order);
-  race.settle();
+  race.finish();
   out.exact = race_ideals(graph, request, devices, race, out.ideals);
   while (!out.exact && race.has_plan() && race.improve(changes)) continue;
-  race.settle();
+  race.finish();
   out.orders = race.tried();
-  // Without any plan the first order tells why.
+  // Without any plan the error is that of the first order.
   out.order = race.has_plan() ? race.order() : smallest_cut_order(graph);
   out.chain = chain_of(graph, out.order);
   out.plan = plan_devices(out.chain, request);

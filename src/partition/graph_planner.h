@@ -1,4 +1,4 @@
-// Planning a network that is not in order yet: the best order and the best plan for it.
+// Plans a network without a fixed order: finds an order and its best plan.
 #pragma once
 
 #include <cstddef>

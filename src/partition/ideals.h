@@ -1,5 +1,5 @@
-// The ideals of a network: every set of operators that can be the first part of a pipeline.
-// Planning over them instead of over the positions of one order is exact for the network itself.
+// The ideals (down-sets) of a network: every set of operators that can be the first part of a
+// pipeline. Planning over ideals instead of the positions of one order is exact for the network.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the planner must know of a schedule: how many micro-batches and weight versions a stage
-// holds. Schedules stand above this folder and hand their rule down as a value.
+// What the planner needs to know about a schedule: how many micro-batches and weight versions a
+// stage holds. Schedules are in a higher layer and pass this rule down as a value.
 #pragma once
 
 #include <optional>
@@ -39,7 +39,8 @@ struct MemoryRule {
   bool operator==(const MemoryRule&) const = default;
 };
 
-/// A schedule for the planner; pipeline/schedule/generate.h fills it in by name. By itself it is 1f1b.
+/// A schedule for the planner; pipeline/schedule/generate.h fills it in by name. By itself it is
+/// 1f1b.
 struct PlannedSchedule {
   std::string name = "1f1b";
   /// Nothing: no closed form is known. What each stage holds must then be given

@@ -64,7 +64,7 @@ class OptimumSearch {
 template <class Ranges>
 std::optional<Optimum> OptimumSearch<Ranges>::throughput(double lower, double tolerance,
                                                          double upper) {
-  // Without next_change() every look costs the same, down to the last digit.
+  // Without next_change() every step of the bisection costs the same.
   constexpr int kShort = 64;
   if (!search_.sees_changes() && ranges_.count() > kShort) tolerance = std::max(tolerance, 1e-6);
   Optimum out;
@@ -93,7 +93,7 @@ std::optional<Optimum> OptimumSearch<Ranges>::throughput(double lower, double to
       if (limit == infinity) return std::nullopt;
     }
   }
-  // Each hit tells the time of a real plan, which may be well below the limit that was tried.
+  // Each success gives the time of an actual plan, which may be well below the limit.
   while (found && out.seconds - lower > tolerance * out.seconds) {
     const double middle = out.seconds > 4 * lower && lower > 0 ? std::sqrt(lower * out.seconds)
                                                                : lower + (out.seconds - lower) / 2;

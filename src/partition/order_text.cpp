@@ -26,8 +26,8 @@ std::vector<int> parse_order(std::string_view text, int count) {
   std::vector<bool> known(at(count), false);
   const auto refuse = [&](std::string_view part) {
     PT_FAIL(kUsage,
-            "\"{}\" is no part of an order of the {} nodes of the model, such as \"0-{}\": each of "
-            "them once",
+            "\"{}\" is not a range of nodes; an order lists each of the model's {} nodes once, "
+            "such as \"0-{}\"",
             printable(part), count, count - 1);
   };
   for (std::size_t begin = 0; begin < text.size();) {

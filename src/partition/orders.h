@@ -1,4 +1,4 @@
-// Orders of a network's operators: which one is cut decides what a cut costs.
+// Topological orders of a network's operators. The order determines the costs of cuts.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // PipeDream's planner: its cost model and its dynamic program as its optimizer
-// (optimizer_graph_hierarchical.py) computes them, so that its published values can be compared
-// with and its users find theirs again. The value is PipeDream's own; of several equally good plans
-// it may be another one, since PipeDream breaks ties by the order of Python sets.
+// (optimizer_graph_hierarchical.py) computes them, to reproduce its published values. The value
+// equals PipeDream's; the plan may differ from it between equally good ones, since PipeDream breaks
+// ties by the order of Python sets.
 #pragma once
 
 #include <optional>
@@ -34,7 +34,7 @@ struct CompatStage {
   double compute_seconds = 0;  // of one mini-batch on one machine
 };
 
-/// How the machines of one group of a level are used.
+/// The plan for the machines of one group of a level.
 struct CompatGroup {
   std::vector<CompatStage> stages;
   int unused = 0;

@@ -1,4 +1,4 @@
-// A plan: where the chain of a model is cut into stages, and what each stage is expected to need.
+// A plan: where the chain of a model is cut into stages, with the predicted costs of each stage.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ struct TransferCost {
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
-/// What plan_devices() makes small.
+/// The objective of plan_devices().
 enum class Objective : unsigned char {
   kAuto,        // as the schedule asks: kThroughput where it never flushes, else kMiniBatch
   kThroughput,  // the slowest stage: what bounds a pipeline that is always full
@@ -58,7 +58,7 @@ struct PlanRequest {
   double tolerance = 1e-9;
 };
 
-/// What one stage keeps in memory, by purpose.
+/// The memory of one stage, by purpose.
 struct MemoryNeed {
   std::size_t weight_bytes = 0;  // all versions
   std::size_t gradient_bytes = 0;
@@ -114,7 +114,7 @@ struct Plan {
 };
 
 /// Cuts the chain into request.stages stages of one device each so that the slowest stage is as
-/// fast as it can be; exact for this chain, the memory limit and the transfer costs included. Among
+/// fast as possible; exact for this chain, the memory limit and the transfer costs included. Among
 /// equally fast plans: the smallest peak memory of a device, then the fewest bytes sent, then the
 /// earliest cuts. A chain shorter than the stages asked for gets one element per stage (and a
 /// note). Error (kResource) when no cut fits into memory: names the stage, its need and settings

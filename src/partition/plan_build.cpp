@@ -201,7 +201,7 @@ LowerBound lower_bound_of_devices(const StageCostModel& model) {
     // Not what it shares with earlier elements, which may be in its stage.
     const std::size_t parameter_bytes =
         model.chain().elements[static_cast<std::size_t>(at)].parameter_bytes;
-    // What its replicas spend on gradient sums and on uneven shares is lost to all others.
+    // Time that its replicas spend on all-reduces and uneven shares is lost to all others.
     double least = std::numeric_limits<double>::infinity();
     const int most = model.request().replication ? devices : 1;
     for (int replicas = 1; replicas <= most && least > out.seconds; ++replicas) {

@@ -1,4 +1,4 @@
-// A plan from chosen stages: its numbers and, in words, why it is good.
+// Builds a plan from chosen stages: its costs and the reasons for its cuts.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// What is decided about a stage; elements and devices in order.
+/// The choices for a stage; elements and devices in order.
 struct StageDecision {
   int first = 0, last = 0;
   DeviceRange devices;

@@ -1,4 +1,4 @@
-// The cut chain as a picture for Graphviz.
+// The cut chain as a Graphviz graph.
 #pragma once
 
 #include <string>

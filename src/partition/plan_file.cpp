@@ -118,8 +118,8 @@ DeviceRange devices_of(const DocumentField& stage, int free) {
   return out;
 }
 
-// What stands in a plan to be read by people: predictions are made anew, but a wrong one shows that
-// the file is not what it seems.
+// The informational fields of a plan: predictions are recomputed, but an invalid one shows that the
+// file is damaged.
 void check_information(const DocumentField& field, std::initializer_list<std::string_view> texts,
                        std::initializer_list<std::string_view> seconds,
                        std::initializer_list<std::string_view> bytes) {
@@ -152,7 +152,7 @@ void check_stage(const DocumentField& stage) {
   check_information(stage.at("memory"), {}, {}, parts);
 }
 
-/// Refuses fields that are not known and values that cannot be meant, wherever they stand.
+/// Refuses unknown fields and invalid values anywhere in the file.
 void check_fields(const DocumentField& root) {
   root.allow_only({"schema", "model", "chain_nodes", "schedule", "micro_batches", "devices",
                    "bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds",
@@ -171,7 +171,7 @@ void check_fields(const DocumentField& root) {
   for (std::size_t i = 0; i < stages.size(); ++i) check_stage(stages.item(i));
 }
 
-/// What a plan says of the run.
+/// What a plan says about the run.
 void take_run(const DocumentField& root, PlanChoice& out) {
   if (root.has("order")) out.order = root.at("order").text();
   if (root.has("schedule")) out.schedule = root.at("schedule").text();

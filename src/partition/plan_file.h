@@ -1,4 +1,4 @@
-// plan.json: a plan that people can read, edit and give back with --plan.
+// plan.json: a plan that can be read, edited and passed with --plan.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,7 @@ namespace pipetrain {
 
 inline constexpr std::string_view kPlanSchema = "pipetrain.plan/1";
 
-/// What a plan file decides. Everything else in it is information: predictions are made anew when
+/// The decisions in a plan file. Everything else is informational; predictions are recomputed when
 /// it is read.
 struct PlanChoice {
   std::vector<int> cuts;             // first elements of stages 1, 2, …

@@ -1,4 +1,4 @@
-// What a stage takes at least, by bounds that are quicker to look up than its price.
+// Lower bounds on the time of a stage that are cheaper than its exact cost.
 #pragma once
 
 #include <algorithm>

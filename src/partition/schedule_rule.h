@@ -1,4 +1,4 @@
-// A schedule as the planner asks it: what it makes a stage hold, how often the weights change.
+// A schedule as the planner sees it: what a stage holds, and how often weights change.
 #pragma once
 
 #include <vector>
@@ -15,9 +15,9 @@ class ScheduleRule {
   /// What each stage of a pipeline without replicas holds, given one by one.
   explicit ScheduleRule(std::vector<ScheduleLoad> loads);
 
-  /// Never waits for all micro-batches: weights change while others are on their way.
+  /// Asynchronous: weights change while micro-batches are in flight.
   bool asynchronous() const { return rule_.copies != WeightCopies::kOne; }
-  /// Every round over the replicas ends with an update, not every mini-batch.
+  /// Updates once per pass over the replicas instead of once per mini-batch.
   bool updates_each_round() const { return rule_.copies == WeightCopies::kPerMicroBatch; }
 
   /// `after`: the devices of all later stages. `whole`: there is no other stage.

@@ -30,11 +30,11 @@ void add_to(RangeCost& sum, const Element& element) {
 /// The difference of two sums.
 RangeCost between(const RangeCost& begin, const RangeCost& end);
 
-/// Prices whatever is asked: knows the request, the devices and their links, but no network.
+/// The cost functions of a request, its devices and links, independent of the network.
 class StagePricing {
  public:
-  /// Keeps a reference. `devices` is how many the stages may lie on. Error (kUsage) when the
-  /// request cannot be planned at all.
+  /// Keeps a reference. `devices` is how many the stages may lie on. Error (kUsage) for an invalid
+  /// request.
   StagePricing(const PlanRequest& request, int devices);
 
   const PlanRequest& request() const { return request_; }
@@ -73,15 +73,15 @@ class StagePricing {
     return (recompute ? 2 : 1) * range.forward_seconds + range.input_gradient_seconds +
            range.weight_gradient_seconds;
   }
-  /// What a stage costs the pipeline per micro-batch, in the long run: `latency` is what one
-  /// replica takes for one micro-batch, transfers included; `step` the optimizer step.
+  /// The steady-state cost of a stage per micro-batch: `latency` is what one replica takes for one
+  /// micro-batch, transfers included; `step` the optimizer step.
   double seconds(double latency, double step, double all_reduce, int replicas) const;
   /// The fewest replicas, `least` at least, with which seconds() - or, for `after_first`, without
   /// the first micro-batch - keeps the limit; they must fit in front of device `end`. 0: none.
   int fewest_replicas(double latency, double step, std::size_t parameter_bytes, int least,
                       double limit, int end, bool after_first) const;
-  /// As seconds(), but without the latency of the first micro-batch of a mini-batch: what remains
-  /// to wait for when that has passed.
+  /// As seconds(), but without the latency of the first micro-batch of a mini-batch: the time after
+  /// that one.
   double seconds_after_first(double latency, double step, double all_reduce, int replicas) const {
     return seconds(latency, step, all_reduce, replicas) - latency / request_.micro_batches;
   }
@@ -133,7 +133,7 @@ class ChainRanges {
   std::size_t input_bytes(int first) const { return chain_.forward_bytes[at(first)]; }
 
  private:
-  // What a stage with a certain first element holds again, since an earlier stage has it too.
+  // What a stage with a certain first element duplicates from earlier stages.
   struct Repeated {
     int element = 0;
     std::size_t parameter_bytes = 0, fixed_bytes = 0, saved_bytes = 0;  // sums up to this element

@@ -1,4 +1,4 @@
-// The machine as the planner sees it: devices in nested groups, each level with its own links.
+// The machine model of the planner: devices in nested groups, with links per level.
 #pragma once
 
 #include <cstddef>

@@ -89,7 +89,7 @@ Topology topology_of(const Document& document) {
   return out;
 }
 
-// Beside the program, beside it as it is installed, and in the sources it was built from.
+// Next to the program, in the install tree, and in the source tree.
 std::vector<std::filesystem::path> shipped_folders() {
   std::vector<std::filesystem::path> out;
   std::error_code code;
@@ -156,7 +156,7 @@ std::filesystem::path find_topology(const std::string& name) {
   std::error_code code;
   if (std::filesystem::is_regular_file(name, code)) return name;
   const std::filesystem::path given(name);
-  // A path is meant as it is; a bare name may be one of ours.
+  // A path is a file; a bare name may be a built-in topology.
   if (!given.has_parent_path()) {
     for (const std::filesystem::path& folder : shipped_folders()) {
       for (const std::string& file : {name, name + ".json"}) {
@@ -166,7 +166,7 @@ std::filesystem::path find_topology(const std::string& name) {
   }
   const std::string known = shipped_names();
   PT_FAIL(
-      kUsage, "no topology \"{}\": it is a file, or one of {}", printable(name),
+      kUsage, "no topology \"{}\": give a file or one of {}", printable(name),
       known.empty() ? "those that come with the program, which are not found beside it" : known);
 }
 

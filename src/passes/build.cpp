@@ -3,11 +3,11 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "passes/batch_weight_gradients.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_elementwise.h"
-#include "passes/fuse_products.h"
-#include "passes/gather_gradients.h"
+#include "passes/fuse_matmul_epilogues.h"
 #include "passes/layout.h"
 #include "passes/pack_weights.h"
 #include "passes/pad_rows.h"
@@ -17,7 +17,7 @@
 namespace pipetrain {
 namespace {
 
-/// Finds for every integer input the rows of the table that it indexes.
+/// Finds the number of embedding rows that each integer input indexes.
 void bound_inputs(TrainingGraph& training) {
   const Graph& graph = training.graph;
   for (GraphInput& input : training.inputs) {
@@ -44,7 +44,7 @@ std::vector<ValueId> results_of(const TrainingGraph& training) {
   return keep;
 }
 
-/// A running statistic whose batch's mean nothing computes any more has nothing to follow.
+/// Removes running statistics whose batch moments are no longer computed.
 void remove_dead_statistics(TrainingGraph& training) {
   std::erase_if(training.statistics, [&](const RunningStatistic& statistic) {
     return !training.graph[statistic.batch_mean].producer;
@@ -56,7 +56,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                              const BuildOptions& options) {
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();
-  bound_inputs(training);         // on the Gathers that the model has
+  bound_inputs(training);         // on the model's own Gather nodes
   fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
   attach_loss(training, options.loss);
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
@@ -68,16 +68,16 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   return training;
 }
 
-/// Takes together what the kernels of a device take as one node. No cut may go through such a node,
-/// so this needs the backward pass.
+/// Fuses what the kernels of a device run as one node. No cut may go through such a node, so this
+/// needs the backward pass.
 void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
   if (fusion == FusionTarget::kCpu) {
     fuse_elementwise(training, FusedTypes::kCpu);
   } else if (fusion == FusionTarget::kGpu) {
     fold_biases(training);  // before fuse_elementwise(), which would take the biases
     fuse_elementwise(training, FusedTypes::kStored);
-    fuse_products(training);  // behind it: activations that no chain has taken
-    pad_logits(training);     // the last one: nothing else may read or make the logits by then
+    fuse_matmul_epilogues(training);  // behind it: activations that no chain has taken
+    pad_logits(training);  // the last one: nothing else may read or make the logits by then
   }
 }
 
@@ -87,7 +87,7 @@ TrainingGraph build_training_graph(const OnnxModel& model,
                                    const std::map<std::string, TensorRule>& rules,
                                    const BuildOptions& options) {
   TrainingGraph training = differentiated(model, rules, options);
-  // From here on the graph becomes what a device's kernels run fastest.
+  // Optimizations for the kernels of a device.
   if (options.feature_map_layout != Layout::kRowMajor)
     fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
   choose_precision(training, options.precision);  // before nodes are fused: they say how each
@@ -96,11 +96,11 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   if (options.with_gradients) {
     fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
     if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs
-    if (options.gathered_micro_batches > 1) {          // the last one: no node may move any more
-      if (options.gathered_like) {
-        gather_gradients_like(*options.gathered_like, training);
+    if (options.batched_micro_batches > 1) {           // the last one: no node may move any more
+      if (options.batched_like) {
+        batch_weight_gradients_like(*options.batched_like, training);
       } else {
-        gather_gradients(training, options.gathered_micro_batches);
+        batch_weight_gradients(training, options.batched_micro_batches);
       }
     }
   }

@@ -16,20 +16,20 @@ struct BuildOptions {
   bool with_gradients = true;  // false: forward and loss only
   /// Of the tensors around convolutions; reference kernels take row-major ones only.
   Layout feature_map_layout = Layout::kRowMajor;
-  /// What products read and make is stored in: kFloat32, or in mixed precision a narrower type.
+  /// The storage type of matmul/conv operands and results: kFloat32, or a narrower type for mixed
+  /// precision.
   DType precision = DType::kFloat32;
-  // What is below needs gradients, and does nothing without: an evaluation is not worth another
-  // cut.
+  // The following options require gradients and have no effect on evaluation graphs.
   FusionTarget fusion = FusionTarget::kNone;
-  /// Whether weights are packed for the inner loops of CPUs, once per version: it pays where a step
-  /// has several micro-batches.
+  /// Whether weights are packed for the inner loops of CPUs, once per version: worthwhile where a
+  /// step has several micro-batches.
   bool pack_weights = false;
-  /// Micro-batches of a step, over which weight gradients of a CPU are gathered where that pays;
-  /// with 1 none are.
-  std::int64_t gathered_micro_batches = 1;
-  /// The same network with larger micro-batches: the same gradients are gathered as there. Null:
-  /// those for which it pays.
-  const TrainingGraph* gathered_like = nullptr;
+  /// Micro-batches of a step. CPU weight gradients are batched over several of them where that is
+  /// faster; with 1 none are.
+  std::int64_t batched_micro_batches = 1;
+  /// The same network with larger micro-batches, of which the choice of batched gradients is
+  /// copied. Null: chosen by shapes.
+  const TrainingGraph* batched_like = nullptr;
 };
 
 /// Runs all passes on `model`, which must have been through untie_copies(); build.cpp has their

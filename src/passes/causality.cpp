@@ -12,8 +12,8 @@
 namespace pipetrain {
 namespace {
 
-// Operations of one forward pass: below the first, trying takes a second or two; above the last,
-// nobody would wait for it.
+// Operations of one forward pass: below the first limit a trial takes a second or two; above the
+// second it takes too long.
 constexpr double kQuicklyTried = 5e10;
 constexpr double kEverTried = 1e13;
 

@@ -9,16 +9,16 @@
 namespace pipetrain {
 namespace {
 
-// A round adds nodes; beyond this nobody wants to wait for the plan.
+// Limits the nodes that unrolling adds.
 constexpr std::size_t kMostNodes = 200'000;
 
 class Expansion {
  public:
-  Expansion(const OnnxNode& node, const std::vector<ValueId>& inputs, GraphBuilder& builder,
+  Expansion(const OnnxNode& node, const std::vector<TensorOrList>& inputs, GraphBuilder& builder,
             const AddSubgraph& add)
       : node_(node), inputs_(inputs), builder_(builder), add_(add) {}
 
-  std::vector<ValueId> branch() {
+  std::vector<TensorOrList> branch() {
     const std::optional<bool> condition = flag(input(0));
     PT_CHECK(condition.has_value(), kModel,
              "which branch of {} runs depends on data; it must be known before training (export "
@@ -28,7 +28,7 @@ class Expansion {
   }
 
   // M, condition, states… -> body(round, condition, states…) -> condition, states…, scans…
-  std::vector<ValueId> loop() {
+  std::vector<TensorOrList> loop() {
     const OnnxSubgraph body = read_subgraph(node_, "body");
     const std::size_t states = inputs_.size() < 2 ? 0 : inputs_.size() - 2;
     PT_CHECK(body.inputs.size() == states + 2 && body.outputs.size() > states, kModel,
@@ -44,26 +44,28 @@ class Expansion {
       rounds = *known;
     }
     ValueId condition = input(1);
-    std::vector<ValueId> carried(inputs_.begin() + 2, inputs_.end());
+    std::vector<TensorOrList> carried(inputs_.begin() + 2, inputs_.end());
     std::vector<std::vector<ValueId>> scans(body.outputs.size() - 1 - states);
     for (std::int64_t round = 0; round < rounds && goes_on(condition); ++round) {
-      std::vector<ValueId> arguments = {builder_.constant(HostTensor::scalar<std::int64_t>(round)),
-                                        builder_.constant(HostTensor::scalar<bool>(true))};
+      std::vector<TensorOrList> arguments = {
+          builder_.constant(HostTensor::scalar<std::int64_t>(round)),
+          builder_.constant(HostTensor::scalar<bool>(true))};
       arguments.insert(arguments.end(), carried.begin(), carried.end());
-      const std::vector<ValueId> results = run(body, arguments);
-      condition = results[0];
+      const std::vector<TensorOrList> results = run(body, arguments);
+      condition = tensor(results[0]);
       std::copy_n(results.begin() + 1, states, carried.begin());
-      for (std::size_t i = 0; i < scans.size(); ++i) scans[i].push_back(results[1 + states + i]);
+      for (std::size_t i = 0; i < scans.size(); ++i)
+        scans[i].push_back(tensor(results[1 + states + i]));
     }
     for (std::size_t i = 0; i < scans.size(); ++i) {
       const bool wanted = node_.has_output(states + i);
-      carried.push_back(wanted ? stacked(std::move(scans[i]), 0) : ValueId{});
+      carried.emplace_back(wanted ? stacked(std::move(scans[i]), 0) : ValueId{});
     }
     return carried;
   }
 
   // states…, sequences… -> body(states…, elements…) -> states…, elements…
-  std::vector<ValueId> scan() {
+  std::vector<TensorOrList> scan() {
     PT_CHECK(node_.opset >= 9, kModel, "{}: Scan is read from opset 9 on", node_.label());
     const OnnxSubgraph body = read_subgraph(node_, "body");
     const auto sequences = static_cast<std::size_t>(node_.int_attribute("num_scan_inputs"));
@@ -73,7 +75,7 @@ class Expansion {
              kModel, "{}: its body does not fit {} inputs of which {} are scanned", node_.label(),
              inputs_.size(), sequences);
     const std::size_t states = inputs_.size() - sequences;
-    for (const ValueId value : inputs_) {
+    for (const TensorOrList& value : inputs_) {
       PT_CHECK(static_cast<bool>(value), kModel, "{}: one of its inputs is missing", node_.label());
     }
     const std::size_t results = body.outputs.size() - states;
@@ -88,47 +90,54 @@ class Expansion {
     const auto directions = list("scan_input_directions", sequences);
     const auto output_axes = list("scan_output_axes", results);
     const auto output_directions = list("scan_output_directions", results);
-    std::vector<ValueId> carried(inputs_.begin(),
-                                 inputs_.begin() + static_cast<std::ptrdiff_t>(states));
+    std::vector<TensorOrList> carried(inputs_.begin(),
+                                      inputs_.begin() + static_cast<std::ptrdiff_t>(states));
     std::vector<std::vector<ValueId>> elements(results);
-    const std::int64_t length = extent(inputs_[states], axes[0]);
+    const std::int64_t length = extent(tensor(inputs_[states]), axes[0]);
     for (std::int64_t step = 0; step < length; ++step) {
-      std::vector<ValueId> arguments = carried;
+      std::vector<TensorOrList> arguments = carried;
       for (std::size_t i = 0; i < sequences; ++i) {
-        const ValueId sequence = inputs_[states + i];
+        const ValueId sequence = tensor(inputs_[states + i]);
         PT_CHECK(extent(sequence, axes[i]) == length, kModel, "{}: its sequences differ in length",
                  node_.label());
-        arguments.push_back(
+        arguments.emplace_back(
             element(sequence, axes[i], directions[i] != 0 ? length - 1 - step : step));
       }
-      const std::vector<ValueId> out = run(body, arguments);
+      const std::vector<TensorOrList> out = run(body, arguments);
       std::copy_n(out.begin(), states, carried.begin());
-      for (std::size_t i = 0; i < results; ++i) elements[i].push_back(out[states + i]);
+      for (std::size_t i = 0; i < results; ++i) elements[i].push_back(tensor(out[states + i]));
     }
     for (std::size_t i = 0; i < results; ++i) {
       if (output_directions[i] != 0) std::reverse(elements[i].begin(), elements[i].end());
       const bool wanted = node_.has_output(states + i);
-      carried.push_back(wanted ? stacked(std::move(elements[i]), output_axes[i]) : ValueId{});
+      carried.emplace_back(wanted ? stacked(std::move(elements[i]), output_axes[i]) : ValueId{});
     }
     return carried;
   }
 
  private:
   ValueId input(std::size_t index) const {
-    return index < inputs_.size() ? inputs_[index] : ValueId{};
+    return index < inputs_.size() && inputs_[index] ? tensor(inputs_[index]) : ValueId{};
   }
 
-  std::vector<ValueId> run(const OnnxSubgraph& body, const std::vector<ValueId>& arguments) {
+  ValueId tensor(const TensorOrList& value) const {
+    PT_CHECK(!value.list, kModel, "{}: a sequence or optional stands where a tensor must be",
+             node_.label());
+    return value.tensor;
+  }
+
+  std::vector<TensorOrList> run(const OnnxSubgraph& body,
+                                const std::vector<TensorOrList>& arguments) {
     PT_CHECK(builder_.graph().nodes.size() < kMostNodes, kModel,
              "unrolling {} gives more than {} nodes; use an operator such as LSTM, or a shorter "
              "sequence",
              node_.label(), kMostNodes);
-    for (const ValueId argument : arguments) {
+    for (const TensorOrList& argument : arguments) {
       PT_CHECK(static_cast<bool>(argument), kModel, "{}: one of its inputs is missing",
                node_.label());
     }
-    std::vector<ValueId> results = add_(body, arguments);
-    for (const ValueId result : results) {
+    std::vector<TensorOrList> results = add_(body, arguments);
+    for (const TensorOrList& result : results) {
       PT_CHECK(static_cast<bool>(result), kModel, "{}: a result of its sub-graph has no name",
                node_.label());
     }
@@ -156,7 +165,7 @@ class Expansion {
     PT_CHECK(
         known.has_value(), kModel,
         "when {} ends depends on data; it must be known before training, to unroll it (give it "
-        "a fixed number of rounds)",
+        "a fixed trip count)",
         node_.label());
     return *known;
   }
@@ -173,7 +182,7 @@ class Expansion {
     return shape[resolved(axis, shape.rank())];
   }
 
-  /// The part of `value` at `index` of an axis, without the axis.
+  /// The slice of `value` at `index` of an axis, without the axis.
   ValueId element(ValueId value, std::int64_t axis, std::int64_t index) {
     const Shape shape = builder_.shape(value);
     const std::size_t at = resolved(axis, shape.rank());
@@ -201,15 +210,16 @@ class Expansion {
   }
 
   const OnnxNode& node_;
-  const std::vector<ValueId>& inputs_;
+  const std::vector<TensorOrList>& inputs_;
   GraphBuilder& builder_;
   const AddSubgraph& add_;
 };
 
 }  // namespace
 
-std::vector<ValueId> expand_control_flow(const OnnxNode& node, const std::vector<ValueId>& inputs,
-                                         GraphBuilder& builder, const AddSubgraph& add) {
+std::vector<TensorOrList> expand_control_flow(const OnnxNode& node,
+                                              const std::vector<TensorOrList>& inputs,
+                                              GraphBuilder& builder, const AddSubgraph& add) {
   Expansion expansion(node, inputs, builder, add);
   if (node.op_type == "If") return expansion.branch();
   return node.op_type == "Loop" ? expansion.loop() : expansion.scan();

@@ -11,7 +11,7 @@
 namespace pipetrain {
 namespace {
 
-/// The gradient that one use (input `slot` of node `node`) of a value sends back.
+/// The gradient contribution of one use (input `slot` of node `node`) of a value.
 struct Contribution {
   int node;
   std::size_t slot;
@@ -88,8 +88,8 @@ class Differentiation {
             missing.size() == 1 ? " has" : "s have", list);
   }
 
-  /// The sum of what all uses of a value send back, in the order of the uses; absent when nothing
-  /// does.
+  /// The sum of the gradient contributions of all uses of a value, in the order of the uses; absent
+  /// when there is none.
   ValueId total(ValueId value) {
     const auto found = contributions_.find(value);
     if (found == contributions_.end()) return {};
@@ -143,7 +143,7 @@ class Differentiation {
     }
   }
 
-  /// Puts an accumulator over the micro-batches between the W nodes and what is done once a step.
+  /// Adds an accumulator over the micro-batches between the W nodes and the finish nodes.
   void accumulate() {
     std::vector<std::pair<Contribution*, ValueId>> uses;
     for (auto& [value, contributions] : contributions_) {

@@ -1,4 +1,4 @@
-// Adds the backward pass to the graph as nodes of its own.
+// Adds the nodes of the backward pass to the graph.
 #pragma once
 
 #include "passes/training_graph.h"

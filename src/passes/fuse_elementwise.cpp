@@ -121,7 +121,7 @@ class PartFuser {
     return inputs;
   }
 
-  /// Whether nothing runs between the moved nodes and their new place but other members.
+  /// Whether only members run between the moved nodes and their new place.
   bool has_no_gap(int first, const Members& merged, int last) const {
     for (int n = first + 1; n < last; ++n) {
       if (!contains(merged, n) && !(node(n).op->flags & kView)) return false;
@@ -129,7 +129,7 @@ class PartFuser {
     return true;
   }
 
-  /// Whether the results that go are as large as the inputs that live longer.
+  /// Whether the removed results are at least as large as the inputs that live longer.
   bool saves_memory(const Members& moved, const Members& merged, int last) const {
     std::size_t longer = 0, gone = 0;
     for (const int n : moved) {
@@ -207,7 +207,7 @@ class PartFuser {
 }  // namespace
 
 int fuse_elementwise(TrainingGraph& training, FusedTypes types) {
-  // The forward pass first: what belongs to one of its nodes may be one node in the backward pass.
+  // The forward pass first, since gradients of one fused forward node may be fused too.
   int groups = 0;
   for (const Part part : {Part::kForward, Part::kInputGradient, Part::kWeightGradient})
     groups += PartFuser(training, part, types).run();

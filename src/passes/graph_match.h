@@ -1,4 +1,4 @@
-// Questions that pattern matching asks of a forward graph.
+// Queries for pattern matching on a forward graph.
 #pragma once
 
 #include <cmath>

@@ -72,7 +72,7 @@ class LayoutPass {
     return wanted;
   }
 
-  /// Each feature map of a convolution by itself: the first one of a network has 3 channels.
+  /// Decided for each tensor of a convolution: the first input of a network has 3 channels.
   void choose_convolution(const Node& node, std::vector<Layout>& wanted) {
     const std::string_view op = node.op->name;
     const bool weight_gradient = op == "ConvWeightGrad";
@@ -89,21 +89,21 @@ class LayoutPass {
     }
   }
 
-  /// All tensors of a convolution: cuDNN takes no mixture. The first one of a network has few
-  /// channels, which cuDNN fills up.
+  /// All tensors of a convolution together, as cuDNN requires. The first input of a network has few
+  /// channels, which cuDNN pads.
   void choose_channels_last(const Node& node, std::vector<Layout>& wanted) {
     const bool weight_gradient = node.op->name == "ConvWeightGrad";
     const Shape weight = graph_[weight_gradient ? node.outputs[0] : node.inputs[1]].type.shape;
     if (weight.rank() != 4 || weight[0] % block_ != 0) return;
     if (!weight_gradient && fixed_.contains(node.outputs[0])) return;
     wanted[0] = blocked_;
-    // With one channel, or one tap, a weight lies alike in both layouts.
+    // With one channel or a 1x1 kernel both layouts of a weight are the same.
     const bool lies_both_ways = weight[1] == 1 || weight.count(2, 4) == 1;
     if (weight_gradient || !lies_both_ways) wanted[1] = blocked_;
     if (!weight_gradient) graph_[node.outputs[0]].type.layout = blocked_;
   }
 
-  /// A reduction over height and width of what lies channels last.
+  /// A reduction over height and width of a channels-last tensor.
   bool reduces_positions(const Node& node) const {
     if (node.op->traits.layout != LayoutRule::kPositions) return false;
     if (!is_blocked(node.inputs[0])) return false;
@@ -124,7 +124,7 @@ class LayoutPass {
     return graph_[id].type.shape == graph_[node.outputs[0]].type.shape;
   }
 
-  /// Whether a node that can work on blocked tensors shall: when one of its inputs is one already.
+  /// A node that supports blocked tensors uses them if one of its inputs is blocked.
   bool follows(const Node& node) const {
     if (node.op->traits.layout != LayoutRule::kFollows && !takes_whole_blocks(node)) return false;
     bool any = false;
@@ -147,7 +147,7 @@ class LayoutPass {
   }
 
   /// `id` in the layout that `reader` needs: itself or its reordered copy. A forward copy serves
-  /// all readers behind it, one made in the backward only readers of the same forward node.
+  /// all later readers, a backward copy only readers of the same forward node.
   ValueId in_layout(ValueId id, Layout layout, const Node& reader) {
     if (graph_[id].type.layout == layout) return id;
     if (last_ && is_weight(id)) {
@@ -204,7 +204,7 @@ class LayoutPass {
   Layout blocked_;
   bool last_;
   std::int64_t block_;       // channels come in multiples of it
-  std::set<ValueId> fixed_;  // read from outside, who expects them row-major
+  std::set<ValueId> fixed_;  // read from outside, where row-major is expected
   std::vector<int> new_index_;
   std::map<std::tuple<ValueId, Layout, Part, NodeId>, ValueId> copies_;
 };

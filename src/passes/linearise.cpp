@@ -21,8 +21,8 @@ std::vector<NodeId> graph_order(const Graph& graph) {
   return order;
 }
 
-/// Takes, of the nodes that can come next, the one that leaves fewest bytes alive: what has been
-/// made and somebody still reads, gradients included. Of equal ones the first in the graph.
+/// Greedy: of the ready nodes picks the one that leaves the fewest live bytes, gradients included.
+/// Ties: the first in the graph.
 class SmallestLiveCut {
  public:
   explicit SmallestLiveCut(const Graph& graph)
@@ -132,8 +132,8 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
     for (const ValueId id : node.outputs) first[at(id.index)] = last[at(id.index)] = here;
     for (const ValueId id : node.inputs) read(id, here);
   }
-  for (const Gathering& gathering : training.gatherings)
-    read(gathering.value, position[at(gathering.consumer.index)]);
+  for (const BatchedValue& batched : training.batched_values)
+    read(batched.value, position[at(batched.consumer.index)]);
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
     if (first[v] < 0) continue;
     auto& bytes =
@@ -145,7 +145,7 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   return chain;
 }
 
-/// Pairs of forward nodes of which the second reads what the first makes, in its forward or in its
+/// Pairs of forward nodes where the second reads a result of the first, in its forward or its
 /// gradients.
 std::vector<std::pair<int, int>> dependencies(const TrainingGraph& training) {
   const Graph& graph = training.graph;
@@ -163,12 +163,12 @@ std::vector<std::pair<int, int>> dependencies(const TrainingGraph& training) {
     const int reader = forward ? static_cast<int>(n) : node.gradient_of.index;
     for (const ValueId id : node.inputs) add(id, reader);
   }
-  for (const Gathering& gathering : training.gatherings)
-    add(gathering.value, gathering.consumer.index);
+  for (const BatchedValue& batched : training.batched_values)
+    add(batched.value, batched.consumer.index);
   return out;
 }
 
-/// Bytes over all cuts: what an order is judged by before anything is known of times.
+/// Total bytes over all cuts, the criterion for orders without a profile.
 std::size_t all_cut_bytes(const Chain& chain) {
   return std::accumulate(chain.forward_bytes.begin(), chain.forward_bytes.end(), std::size_t{0}) +
          std::accumulate(chain.backward_bytes.begin(), chain.backward_bytes.end(), std::size_t{0});
@@ -239,7 +239,7 @@ std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& cha
 
 namespace {
 
-/// Of the ONNX nodes that a node stands for: a fused one has several.
+/// The ONNX nodes behind a node; a fused one has several.
 std::vector<std::string> names_of(const Node& node) {
   std::string members = node.attributes.text("members", node.name);
   std::vector<std::string> names;
@@ -265,8 +265,7 @@ std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>&
   for (std::size_t n = 0; n < to.graph.nodes.size(); ++n) {
     const Node& node = to.graph.nodes[n];
     if (node.part != Part::kForward) continue;
-    // Where it cannot run earlier: a node that only this variant has comes directly after its
-    // inputs.
+    // A node that only this variant has is placed directly after its inputs.
     out[n] = 0;
     for (const ValueId id : node.inputs) {
       const NodeId producer = id ? to.graph[id].producer : NodeId{};

@@ -10,15 +10,15 @@ namespace pipetrain {
 
 /// Orders the forward nodes and counts the bytes that would cross each cut (each value once per cut
 /// that it spans). The order is the graph's or, where fewer bytes cross its cuts, that of the
-/// smallest live cut; it depends on the graph alone. A plan with another order says so.
+/// smallest live cut; it depends on the graph alone. A plan records any other order.
 Chain linearise(const TrainingGraph& training);
 
-/// The chain in an order of one's own: order[i] says which of the forward nodes, as the graph
-/// counts them, stands at place i. Error (kUsage) unless it has each of them once and inputs first.
+/// The chain in a given order: order[i] is the index of the forward node at place i. Error (kUsage)
+/// unless it has each of them once and inputs first.
 Chain chain_in_order(const TrainingGraph& training, std::span<const int> order);
 /// That order of a chain.
 std::vector<int> order_of(const TrainingGraph& training, const Chain& chain);
-/// What each element of a chain needs of the others: the places of those whose outputs its forward
+/// The dependencies of each chain element: the places of the elements whose outputs its forward
 /// node or its gradients read, ascending.
 std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Chain& chain);
 
@@ -27,8 +27,8 @@ std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Cha
 std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain,
                                  const std::vector<int>& starts);
 
-/// Carries the stages of one graph over to another variant of the same model (another micro-batch
-/// size, evaluation): nodes go with their ONNX node.
+/// Maps the stages of one graph to another variant of the same model (another micro-batch size,
+/// evaluation), by ONNX node.
 std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages,
                               const TrainingGraph& to);
 

@@ -89,10 +89,19 @@ const GraphInput* token_input(const TrainingGraph& training, const Shape& output
   return nullptr;
 }
 
-/// The loss of labels of as many numbers as the output has, of which there is no class.
+/// The first input that looks up a table: the one whose next tokens labels are made of.
+const GraphInput* first_lookup(const TrainingGraph& training) {
+  const auto looks_up = [](const GraphInput& input) { return input.upper_bound > 0; };
+  const auto found = std::find_if(training.inputs.begin(), training.inputs.end(), looks_up);
+  return found == training.inputs.end() ? nullptr : &*found;
+}
+
+/// The loss of labels with as many values as the output has, which are no class indices.
 std::optional<LossKind> elementwise_kind(const Shape& output, const LossOptions& options) {
   const std::int64_t elements = output.count() / std::max<std::int64_t>(1, output[0]);
-  if (options.labels == LabelHint::kUnknown || options.label_elements != elements) return {};
+  if (options.labels == LabelHint::kUnknown || options.labels == LabelHint::kGenerated ||
+      options.label_elements != elements)
+    return {};
   if (options.labels == LabelHint::kBinary) return LossKind::kBinaryCrossEntropy;
   if (output.rank() > 2) return {};
   return LossKind::kSquaredError;
@@ -115,8 +124,18 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
     return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
   if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
   if (const GraphInput* tokens = token_input(training, shape)) {
+    const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
+    const GraphInput* const first = first_lookup(training);
+    if (tokens != first) {  // a decoder behind an encoder
+      PT_CHECK(
+          has_labels, kUsage,
+          "output \"{}\" predicts a token at every position of \"{}\", but \"{}\" comes before "
+          "it, so the labels cannot be its next tokens; give labels of shape (N, T)",
+          printable(name), printable(tokens->name), printable(first->name));
+      return LossKind::kCrossEntropy;
+    }
     if (is_causal(training, output, *tokens)) return LossKind::kCausalLm;
-    PT_CHECK(labels == LabelHint::kInteger, kUsage,
+    PT_CHECK(has_labels, kUsage,
              "output \"{}\" predicts a token at every position, but later tokens reach earlier "
              "ones, so the next token "
              "would leak; say what to train with --loss (cross-entropy with labels of shape (N, "
@@ -143,9 +162,9 @@ class LossBuilder {
     Loss& loss = training_.loss;
     loss.output = training_.output_names[index];
     const bool computed = options_.loss == "auto" && is_loss(training_, index);
-    loss.kind = computed                ? LossKind::kOutput
+    loss.kind = computed                  ? LossKind::kOutput
                 : options_.loss == "auto" ? infer_kind(training_, output_, options_)
-                                        : loss_named(options_.loss);
+                                          : loss_named(options_.loss);
     loss.ignore_index = options_.ignore_index;
     builder_.set_origin("loss", Part::kForward);
     Value scale;
@@ -184,7 +203,7 @@ class LossBuilder {
     if (!ends_in(training_, output_, op)) return;
     output_ = producer_of(training_, output_)->inputs[0];
     training_.notes.push_back(
-        fmt::format("the {} at the end is left to the loss (and stays in the file)", op));
+        fmt::format("final {} fused into the loss (and kept in the file)", op));
   }
 
   void add_label(DType dtype, Shape shape) {

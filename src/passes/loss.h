@@ -9,8 +9,8 @@
 namespace pipetrain {
 
 /// What is known about the labels before the loss is chosen.
-/// kBinary: only 0 and 1, and not one 1 in each row.
-enum class LabelHint : std::uint8_t { kUnknown, kBinary, kInteger, kFloat };
+/// kBinary: only 0 and 1, and not one 1 in each row. kGenerated: made to fit the loss.
+enum class LabelHint : std::uint8_t { kUnknown, kBinary, kInteger, kFloat, kGenerated };
 
 struct LossOptions {
   std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output
@@ -24,8 +24,8 @@ struct LossOptions {
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
 /// labels), strips an activated head (Softmax, LogSoftmax, Sigmoid) in favour of the fused loss,
-/// and adds label, loss and loss scale. Error (kUsage) says which flag decides where the rules
-/// cannot.
+/// and adds label, loss and loss scale. Error (kUsage) names the option to use where the rules are
+/// ambiguous.
 void attach_loss(TrainingGraph& training, const LossOptions& options);
 
 }  // namespace pipetrain

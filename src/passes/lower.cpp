@@ -237,7 +237,7 @@ class Lowering {
     }
   }
 
-  // A trained tensor without values can be planned with; anything else might be folded.
+  // A trained tensor without values is enough for planning; others may be folded.
   void add_unwritten(const OnnxInitializer& initializer) {
     const TensorRule* rule = rule_of(initializer.name);
     PT_CHECK(rule && rule->use == TensorUse::kTrained, kModel,
@@ -257,13 +257,10 @@ class Lowering {
                      return;
                    }
                    if (takes_lists(node)) return add_sequence(node);
+                   if (has_subgraphs(node)) return add_control_flow(node);
                    std::vector<ValueId> inputs;
                    for (const std::string& name : node.inputs) inputs.push_back(value_of(name));
                    builder_.set_origin(unique_name(node), Part::kForward);
-                   if (has_subgraphs(node)) {
-                     add_control_flow(node, inputs);
-                     return;
-                   }
                    const Attributes attributes = attributes_of(node);
                    ImportContext context(builder_, node.op_type, node.opset, attributes,
                                          std::move(inputs), node.outputs.size(), options_.mode);
@@ -308,42 +305,65 @@ class Lowering {
       set_value(node.outputs[i], outputs[i]);
   }
 
-  void add_control_flow(const OnnxNode& node, const std::vector<ValueId>& inputs) {
-    const auto add = [&](const OnnxSubgraph& graph, const std::vector<ValueId>& arguments) {
+  TensorOrList tensor_or_list(const std::string& name) const {
+    const auto list = lists_.find(name);
+    if (list != lists_.end()) return list->second;
+    return value_of(name);
+  }
+
+  /// Gives a name what it stands for within this graph.
+  void stand_for(const std::string& name, const TensorOrList& value) {
+    lists_.erase(name);
+    if (value.list) {
+      lists_[name] = *value.list;
+    } else {
+      values_[name] = value.tensor;
+    }
+  }
+
+  void add_control_flow(const OnnxNode& node) {
+    std::vector<TensorOrList> inputs;
+    for (const std::string& name : node.inputs) inputs.push_back(tensor_or_list(name));
+    builder_.set_origin(unique_name(node), Part::kForward);
+    const auto add = [&](const OnnxSubgraph& graph, const std::vector<TensorOrList>& arguments) {
       return add_subgraph(graph, arguments);
     };
-    const std::vector<ValueId> outputs = expand_control_flow(node, inputs, builder_, add);
+    const std::vector<TensorOrList> outputs = expand_control_flow(node, inputs, builder_, add);
     for (std::size_t i = 0; i < node.outputs.size() && i < outputs.size(); ++i) {
-      set_value(node.outputs[i], outputs[i]);
+      if (outputs[i].list) {
+        lists_[node.outputs[i]] = *outputs[i].list;
+      } else {
+        set_value(node.outputs[i], outputs[i].tensor);
+      }
     }
   }
 
   /// Adds the nodes of a sub-graph. Its names end with it.
-  std::vector<ValueId> add_subgraph(const OnnxSubgraph& graph,
-                                    const std::vector<ValueId>& arguments) {
+  std::vector<TensorOrList> add_subgraph(const OnnxSubgraph& graph,
+                                         const std::vector<TensorOrList>& arguments) {
     const std::map<std::string, ValueId> outside = values_;
     const ValueLists lists_outside = lists_;
     for (std::size_t i = 0; i < graph.inputs.size() && i < arguments.size(); ++i) {
-      values_[graph.inputs[i]] = arguments[i];
+      stand_for(graph.inputs[i], arguments[i]);
     }
     for (const OnnxInitializer& initializer : graph.initializers) add_initializer(initializer);
     for (const OnnxNode& node : graph.nodes) {
       if (!node.outputs.empty()) add_node(node);
     }
-    std::vector<ValueId> outputs;
-    for (const std::string& name : graph.outputs) outputs.push_back(value_of(name));
+    std::vector<TensorOrList> outputs;
+    for (const std::string& name : graph.outputs) outputs.push_back(tensor_or_list(name));
     values_ = outside;
     lists_ = lists_outside;
     return outputs;
   }
 
-  /// The node's name; its first output's where it has none or shares it: the stages of a plan go by
-  /// this name.
+  /// The node's name, or that of its first output where it has none or it is not unique. Plans
+  /// refer to stages by this name.
   std::string unique_name(const OnnxNode& node) {
     if (!node.name.empty() && names_.insert(node.name).second) return node.name;
     const std::string& first = node.outputs.at(0);
     if (names_.insert(first).second) return first;
-    return fmt::format("{}#{}", first, ++repeated_);  // a round of a loop
+    return fmt::format("{}#{}", first, ++repeated_);  // an iteration of a loop
   }
 
   void collect_statistics() {
@@ -352,7 +372,7 @@ class Lowering {
       RunningStatistic statistic;
       statistic.state_mean = {static_cast<int>(node.attributes.integer("running_mean"))};
       statistic.state_variance = {static_cast<int>(node.attributes.integer("running_variance"))};
-      // Of a norm without running statistics, exporters write the batch's own into these places.
+      // For norms without running statistics, exporters write the batch statistics here.
       const auto& values = result_.graph;
       if (values[statistic.state_mean].role != Role::kState ||
           values[statistic.state_variance].role != Role::kState)

@@ -44,7 +44,7 @@ class WeightPacking {
     graph_.nodes.push_back(std::move(node));
   }
 
-  /// Also which rounded copies of weights are read by others than packed products, which are packed
+  /// Also finds rounded copies of weights with other readers than packed matmuls, which are packed
   /// from the weights themselves.
   void find_wanted() {
     is_read_.assign(graph_.values.size(), false);
@@ -93,7 +93,7 @@ class WeightPacking {
     const ValueId weight = node.inputs[1];
     if (node.op->name == "MatMul") {
       const bool trans_b = node.attributes.flag("trans_b");
-      // A copy that the other direction made before serves this one, too, where that is as fast.
+      // The packed copy of the other direction is reused where that is as fast.
       const bool transposed = !packed_.contains({weight, trans_b}) &&
                               packed_.contains({weight, !trans_b}) &&
                               takes_packed_transpose(request_of(node));
@@ -112,7 +112,7 @@ class WeightPacking {
     node.attributes.set("weight_shape", graph_[weight].type.shape.dims());
   }
 
-  /// The copy of a weight for one of two directions, made where it is first read.
+  /// The packed copy of a weight for one direction, created at its first reader.
   ValueId packed(ValueId weight, std::string_view op, const char* attribute, bool direction,
                  std::string_view suffix) {
     const auto [found, added] = packed_.try_emplace({weight, direction});

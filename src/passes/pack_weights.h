@@ -1,5 +1,5 @@
-// Weights that are the same in every micro-batch of a step are packed for the inner loops of
-// products and convolutions once per weight version.
+// Packs weights for the inner loops of matmul/conv once per weight version instead of once per
+// micro-batch.
 #pragma once
 
 #include "passes/training_graph.h"
@@ -10,10 +10,9 @@ namespace pipetrain {
 /// depends on parameters alone and packing_pays(), and Conv and ConvInputGrad by ConvPacked and
 /// ConvInputGradPacked with PackConvolution(w) where convolution_packing_pays(). The packed copies
 /// are Part::kPrepare: as much memory again as the weight, once for each direction, or for both
-/// where takes_packed_transpose(). A weight that
-/// products read in bfloat16 is rounded as it is packed, and a rounded copy that nobody else reads
-/// goes. Depends on shapes only, and on whether the processor multiplies bfloat16 numbers. Returns
-/// how many copies there are.
+/// where takes_packed_transpose(). A weight read in bfloat16 is rounded while packing, and an
+/// otherwise unused rounded copy is removed. Depends on shapes only, and on whether the processor
+/// multiplies bfloat16 numbers. Returns how many copies there are.
 int pack_weights(TrainingGraph& training);
 
 }  // namespace pipetrain

@@ -1,4 +1,4 @@
-// For GPUs: rows that begin at multiples of 16 bytes, which products read and write faster.
+// For GPUs: pads rows to multiples of 16 bytes, for faster matmuls.
 #pragma once
 
 #include "passes/training_graph.h"
@@ -6,8 +6,8 @@
 namespace pipetrain {
 
 /// The logits of a softmax cross-entropy and their gradient have padded rows (Layout::kPaddedRows)
-/// where the classes are no multiple of kRowMultiple, and nothing but the loss and products reads
-/// or makes them; no number changes. Behind all other passes. Returns of how many losses.
+/// where the number of classes is no multiple of kRowMultiple and only the loss and matmuls use
+/// them. No value changes. Runs after all other passes. Returns the number of losses.
 ///
 ///   logits (8192, 50257)  rows 50264 elements apart   =  MatMul(h, wᵀ)
 ///   dlogits               the same                    →  MatMul(dlogits, w), MatMul(dlogitsᵀ, h)

@@ -94,6 +94,9 @@ FoldedSources folded_sources(const std::string& list) {
     const bool recurrent =
         std::any_of(kRecurrent.begin(), kRecurrent.end(),
                     [&](std::string_view head) { return last.starts_with(head); });
+    sources.is_normalized = sources.is_normalized ||
+                            name.find("vector_norm") != std::string::npos ||
+                            name.find("weight_norm") != std::string::npos;
     if (name.ends_with("weight") || name.ends_with("bias") || recurrent) {
       sources.parameters.push_back(name);
     } else if (!has_buffer_name(name, {})) {

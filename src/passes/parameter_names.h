@@ -1,5 +1,5 @@
-// What the name and the values of a tensor tell about it: whether it is a parameter, or a constant
-// that stands where parameters do. Exporters have habits, not rules; these are their habits.
+// Heuristics that tell parameters from constants by the name and values of a tensor, based on the
+// habits of exporters.
 #pragma once
 
 #include <string>
@@ -23,19 +23,20 @@ bool has_buffer_name(const std::string& name, const Shape& shape);
 /// "layers.0.g".
 bool belongs_to_module(const std::string& name);
 
-/// What an exporter computed a tensor from, as its list "['g.weight', 'val_1']" says.
+/// The sources of a tensor that an exporter folded, from its list "['g.weight', 'val_1']".
 struct FoldedSources {
   std::vector<std::string> parameters;  // named like one, or a module's and not like a buffer
   bool unknown = false;  // some other name is neither a buffer's nor that of an operator's result
+  bool is_normalized = false;  // a norm of weights went in
 };
 FoldedSources folded_sources(const std::string& list);
 
 /// Whether all elements are equal, as those of fresh biases and gains are. False without a value.
 bool is_uniform(const HostTensor& value);
 
-/// Whether the elements are not what training or random numbers leave: sorted, or, apart from
-/// zeros, of few magnitudes. Masks, windows, filters and tables of cosines are so. False for
-/// uniform tensors, and without a value.
+/// Whether the elements look like neither trained nor random: sorted, or, apart from zeros, of few
+/// magnitudes. True for masks, windows, filters and tables of cosines. False for uniform tensors,
+/// and without a value.
 bool has_pattern(const HostTensor& value);
 
 }  // namespace pipetrain

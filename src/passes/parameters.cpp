@@ -42,8 +42,8 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   return false;
 }
 
-/// Operators through which a weight reaches its slot: a Gather by constant indices picks rows of a
-/// table.
+/// Operators through which a weight may reach its slot; a Gather with constant indices selects rows
+/// of an embedding.
 bool passes_weight(const OnnxNode& node, std::size_t slot) {
   if (is_one_of(node.op_type, {"Concat", "Add"})) return true;
   return slot == 0 &&
@@ -121,6 +121,9 @@ class Classifier {
     if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
       if (kind->second.find("PARAMETER") != std::string::npos)
         return {TensorUse::kTrained, "PyTorch parameter"};
+      if (kind->second.find("CONSTANT_TENSOR") != std::string::npos && !is_vector(shape) &&
+          !is_uniform(value) && !has_pattern(value) && reached_slot(name))
+        return classify_kernel(name, shape);
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
     if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
@@ -165,7 +168,7 @@ class Classifier {
     return {TensorUse::kFrozen, "not in a weight position"};
   }
 
-  /// Whether weight decay is meant for a tensor: not for vectors, biases and what norms hold.
+  /// Whether weight decay applies to a tensor: not to vectors, biases and norm parameters.
   bool decays(const std::string& name, const Shape& shape) const {
     if (shape.rank() <= 1 || name.ends_with("bias")) return false;
     if (const OnnxNode* node = reached_slot(name)) {
@@ -184,7 +187,7 @@ class Classifier {
 
  private:
   static constexpr int kMaximumDepth = 32;
-  static constexpr std::int64_t kFew = 8;  // elements that are not worth a word
+  static constexpr std::int64_t kFew = 8;  // tensors up to this size are not reported
 
   /// At most one dimension is larger than 1.
   static bool is_vector(const Shape& shape) {
@@ -195,6 +198,15 @@ class Classifier {
     TensorRule rule{TensorUse::kFrozen, "taken for a constant, " + place};
     rule.doubtful = shape.count() > kFew;
     return rule;
+  }
+
+  /// A constant in the place of a weight: what weight normalization has made of a convolution's
+  /// parameters, or, in other layers, anything.
+  TensorRule classify_kernel(const std::string& name, const Shape& shape) const {
+    const OnnxNode* const layer = reached_slot(name);
+    if (is_one_of(layer->op_type, {"Conv", "ConvTranspose"}))
+      return {TensorUse::kTrained, "constant weight of " + printable(layer->op_type)};
+    return taken_for_constant("weight of " + printable(layer->op_type), shape);
   }
 
   /// A tensor that the exporter computed from others, of which only names are left.
@@ -208,6 +220,8 @@ class Classifier {
     const OnnxNode* const layer = reached_slot(name, kAnyOperator);
     const bool neutral = is_vector(shape) && is_neutral(value);
     if (!layer || neutral) return {TensorUse::kFrozen, "folded from constants"};
+    if (sources.is_normalized && !is_vector(shape) && !has_pattern(value) && reached_slot(name))
+      return classify_kernel(name, shape);
     // Parameters of the outermost module have names without a dot.
     if (sources.unknown && shape.rank() >= 2 && !is_uniform(value) && !has_pattern(value))
       return {TensorUse::kTrained, "folded weight of " + printable(layer->op_type)};
@@ -239,8 +253,8 @@ class Classifier {
     return found == uses_.end() ? none : found->second;
   }
 
-  /// Whether running statistics are all that the tensor serves as. An exporter may have merged one
-  /// with a bias.
+  /// Whether the tensor is used as running statistics only. An exporter may have merged one with a
+  /// bias.
   bool is_running_statistic(const std::string& name) const {
     const std::vector<Use>& uses = uses_of(name);
     return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
@@ -256,7 +270,7 @@ class Classifier {
     return false;
   }
 
-  /// What a tensor may go through on its way to a weight's slot, as long as no data come in.
+  /// Operators between a tensor and a weight's slot, as long as no data are involved.
   enum Way : std::uint8_t { kMovement, kAnyOperator };
 
   static bool passes(const OnnxNode& node, std::size_t slot, Way way) {
@@ -304,6 +318,12 @@ class Classifier {
   std::map<std::string, std::vector<Use>> uses_;
   bool has_torch_metadata_ = false;
 };
+
+/// (C), a group norm's (C, 1, 1) or a token's (1, 1, C).
+bool is_row(const Shape& shape) {
+  return shape.rank() == 1 ||
+         std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) == 1;
+}
 
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
   return std::any_of(globs.begin(), globs.end(),
@@ -414,7 +434,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
     copies.push_back({copy.name, original, node, slot});
     rules[copy.name] = {use,
                         use == TensorUse::kTrained
-                            ? "copy of " + printable(original) + ", trained apart"
+                            ? "copy of " + printable(original) + ", trained separately"
                             : "running statistic, merged with " + printable(original),
                         rules[original].decays};
     model.initializers.push_back(std::move(copy));
@@ -447,7 +467,7 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
       const std::string name = node.inputs[slot];
       const auto original = originals.find(name);
       if (original == originals.end() || use_of(name) == TensorUse::kFrozen ||
-          original->second.shape.rank() != 1 || !original->second.value || !node.function.empty() ||
+          !is_row(original->second.shape) || !original->second.value || !node.function.empty() ||
           !is_uniform(original->second.value)) {
         continue;
       }

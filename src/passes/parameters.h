@@ -1,6 +1,6 @@
-// Which tensors of a file are trained, and which sharing of tensors is meant. ONNX says neither:
-// exporters store constants, tables and weights alike, and merge tensors that happen to hold equal
-// values.
+// Decides which tensors of a file are trained, and which shared tensors are really tied. ONNX
+// records neither: exporters store constants and weights alike, and merge tensors that happen to
+// have equal values.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ struct ParameterOptions {
   bool untie = true;                    // give tensors that an exporter merged copies of their own
 };
 
-/// A tensor that an exporter merged with others and that is trained apart.
+/// A tensor that an exporter merged with others, trained as a separate copy.
 struct UntiedCopy {
   std::string name;      // of the copy, as reported
   std::string original;  // initializer that holds the initial value

@@ -1,6 +1,6 @@
-// Chains of primitive operators in which older opsets write what is one operator today. Each
-// function rewrites a forward graph and returns how many it found; nodes that nothing reads any
-// more stay until remove_dead_nodes().
+// Fuses chains of primitive operators, as older opsets write them, into one operator. Each function
+// rewrites a forward graph and returns the number of matches; dead nodes remain until
+// remove_dead_nodes().
 #pragma once
 
 #include "graph/graph.h"
@@ -18,7 +18,7 @@ int fuse_rotary(Graph& graph);
 /// transposes that split and merge the heads.
 int fuse_attention(Graph& graph);
 
-/// All of them, in the order in which one helps the next.
+/// All of them, in an order in which each enables the next.
 void fuse_patterns(Graph& graph);
 
 }  // namespace pipetrain

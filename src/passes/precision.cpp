@@ -44,7 +44,7 @@ class PrecisionPass {
     }
   }
 
-  /// Values that are read by more than nodes stay float.
+  /// Values that are also read outside the graph stay float.
   void fix_what_others_read() {
     fixed_.assign(graph_.values.size(), false);
     const auto fix = [&](ValueId id) {
@@ -75,7 +75,7 @@ class PrecisionPass {
            in_pass(graph_[value.producer]);
   }
 
-  /// Finds the values of which every reader is a product, or moves them to products.
+  /// Finds the values that only matmul/conv read, also through data movement.
   void find_demand() {
     std::vector<bool> otherwise(graph_.values.size(), false), wanted(graph_.values.size(), false);
     demanded_.assign(graph_.values.size(), false);
@@ -125,7 +125,7 @@ class PrecisionPass {
     bool any = false;
     for (const ValueId id : node.inputs) {
       if (!id || !is_float(graph_[id].type.dtype)) continue;
-      // Numbers per channel and the like are widened on the way.
+      // Per-channel parameters are widened by the kernel.
       if (rule_of(node).kind == Rule::kAsLarge && graph_[id].type.count() != count) continue;
       if (!is_narrow(id)) return false;
       any = true;
@@ -173,8 +173,8 @@ class PrecisionPass {
            (value.producer && graph_[value.producer].part == Part::kPrepare);
   }
 
-  /// `id` as a product reads it: itself or its narrow copy. A forward copy serves all readers
-  /// behind it, one made in the backward only readers of the same forward node.
+  /// `id` as matmul/conv reads it: itself or its narrow copy. A forward copy serves all later
+  /// readers, a backward copy only readers of the same forward node.
   ValueId cast(ValueId id, const Node& reader) {
     if (graph_[id].type.dtype != DType::kFloat32) return id;
     const Part part = is_weight(id) ? Part::kPrepare : reader.part;

@@ -1,5 +1,4 @@
-// Replaces nodes of a forward graph by others, in their places, so that the order stays
-// topological.
+// Replaces nodes of a forward graph in place, so that the order stays topological.
 #pragma once
 
 #include <map>
@@ -28,7 +27,7 @@ class Rewriter {
   ValueId transposed_input(ValueId x, const Ints& perm) const;
   bool replaced(std::size_t index) const { return replacements_.contains(index); }
 
-  /// Puts the replacements in; indices of nodes are new afterwards.
+  /// Applies the replacements; node indices change.
   void apply();
 
  private:

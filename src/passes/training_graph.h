@@ -1,5 +1,5 @@
-// What the passes produce: one graph that holds forward, loss and backward, and the lists that say
-// what its values mean.
+// The result of the passes: one graph with forward, loss and backward, and the meaning of its
+// values.
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ struct Loss {
   std::string task;           // "classifier (cross-entropy, 10 classes)": printed
   ValueId label;              // absent for kOutput
   ValueId loss_sum;           // scalar, of one micro-batch
-  ValueId correct;            // scalar count of right predictions; absent where that has no meaning
+  ValueId correct;            // scalar count of correct predictions; absent where it has no meaning
   ValueId loss_scale;         // scalar input
   std::int64_t classes = -1;  // -1: regression
   std::int64_t ignore_index = -100;      // labels that do not count
@@ -58,12 +58,12 @@ struct Accumulation {
   NodeId consumer;  // the forward node that uses the weight: contributions are added on its stage
 };
 
-/// A value of which a few micro-batches, one behind the other along axis 0, are kept, so that a
-/// weight gradient is computed over them at once.
-struct Gathering {
+/// A value that is kept for several micro-batches, concatenated along axis 0, for a batched weight
+/// gradient.
+struct BatchedValue {
   ValueId value;
-  ValueId gathered;  // kGathered: axis 0 has room for TrainingGraph::gathered_micro_batches
-  NodeId consumer;   // the forward node on whose stage it is gathered
+  ValueId batched;  // kBatched: axis 0 has room for TrainingGraph::batched_micro_batches
+  NodeId consumer;  // the forward node that determines its stage
 };
 
 /// Running statistics of one BatchNorm node: merged once per mini-batch from the micro-batches'
@@ -84,8 +84,8 @@ struct TrainingGraph {
   Loss loss;
   std::vector<Parameter> parameters;        // trainable, in the file's order
   std::vector<Accumulation> accumulations;  // in use order
-  std::vector<Gathering> gatherings;
-  std::int64_t gathered_micro_batches = 0;  // at once; a step may end with fewer
+  std::vector<BatchedValue> batched_values;
+  std::int64_t batched_micro_batches = 0;  // per batch; a step may end with fewer
   std::vector<RunningStatistic> statistics;
   std::vector<std::string> notes;  // what a user should know about how the file was read
 };

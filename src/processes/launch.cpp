@@ -1,4 +1,4 @@
-// What launchers tell the processes that they start.
+// The environment that launchers set for their processes.
 #include <cstdlib>
 #include <string>
 
@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-/// A number of the environment; -1: there is none.
+/// A number from the environment; -1 if it is not set.
 int number_of(const char* variable) {
   const char* text = std::getenv(variable);
   if (!text || !*text) return -1;
@@ -35,8 +35,8 @@ Launch launch_of_environment() {
   const int task = number_of("SLURM_PROCID");
   if (tasks > 1 && task >= 0) {
     PT_FAIL(kUsage,
-            "srun has started {} processes that do not know of each other; give it --mpi=pmix, or "
-            "use mpirun",
+            "srun started {} processes that are not connected to each other; use srun --mpi=pmix, "
+            "or mpirun",
             tasks);
   }
   return {};

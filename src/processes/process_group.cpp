@@ -83,9 +83,9 @@ void ProcessGroup::check_failure() const {
 
 void ProcessGroup::interrupt() { interrupted_ = true; }
 
-/// Waits for a letter's requests. Where that ends early, what they use stays.
+/// Waits for the requests of a message. If that is interrupted, their memory is kept alive.
 void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
-  // A reply takes microseconds on one machine; who waits longer gives its core away.
+  // A reply on one machine takes microseconds; after that, yield the core.
   auto pause = std::chrono::microseconds(5);
   waits_ = true;
   try {
@@ -209,7 +209,7 @@ void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress)
   if (waits_for.empty() && waits_) waits_for = "it waits for the other processes";
   waits_for.copy(notice.text, sizeof notice.text - 1);
   for (int peer = 0; peer < size_; ++peer) {
-    // Who does not listen is not told more than once.
+    // A process that does not receive is sent one heartbeat at most.
     const bool told = std::any_of(outgoing_.begin(), outgoing_.end(),
                                   [&](const Outgoing& out) { return out.peer == peer; });
     if (peer != rank_ && !told) tell(peer, notice);
@@ -230,7 +230,7 @@ std::string ProcessGroup::describe_silence(double seconds) const {
     if (rank == rank_) continue;
     const double silent = now - peers_[at(rank)]->heard;
     if (silent > seconds)
-      return fmt::format("{} has not been heard of for {:.0f} s", name_of(rank), silent);
+      return fmt::format("{} has been silent for {:.0f} s", name_of(rank), silent);
   }
   return {};
 }

@@ -1,8 +1,7 @@
-// What processes that train together tell each other beside the data of the stages: that they are
-// there, that one has failed, and small things that all must know.
+// Control messages between the processes of a run: heartbeats, failures, and small collectives.
 //
-// Collectives are messages to process 0 and back, so that any transport will do. Whoever waits here
-// also listens, and stops waiting when another process has failed.
+// Collectives go through process 0, so any point-to-point transport will do. A process that waits
+// here also receives failure reports and stops waiting when another process has failed.
 #pragma once
 
 #include <atomic>
@@ -34,28 +33,27 @@ class ProcessGroup {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// Whether this process speaks for all: terminal, files, decisions.
+  /// Whether this is process 0, which prints, writes files and decides.
   bool leads() const { return rank_ == 0; }
   Processes& processes() { return processes_; }
   /// "process 1 on node7", as far as that is known.
   std::string name_of(int rank) const;
 
-  // All processes call these in the same order; of a process, one thread at a time. Error when
-  // another process fails meanwhile (its error), or interrupt() was called.
+  // All processes call these in the same order, one thread of each at a time. Error when another
+  // process fails (its error) or interrupt() was called.
 
-  /// What every process has given, at process 0; elsewhere nothing.
+  /// Gathers the bytes of all processes at process 0; empty elsewhere.
   std::vector<std::string> gather(std::string_view mine);
   std::vector<std::string> all_gather(std::string_view mine);
-  /// Process 0's bytes for all.
+  /// Broadcasts the bytes of process 0.
   std::string broadcast(std::string_view mine);
 
-  // Of one process to another, in order; the other one must receive it.
+  // Point to point, in order; every send needs a receive.
 
   void send(std::string bytes, int peer);
   std::string receive(int peer);
 
-  /// Ends what a thread of this process waits for here, and everything else: a group that was
-  /// interrupted does nothing any more.
+  /// Wakes a thread of this process that waits here. An interrupted group can no longer be used.
   void interrupt();
 
   struct Failure {
@@ -63,31 +61,28 @@ class ProcessGroup {
     ErrorKind kind = ErrorKind::kInternal;
     std::string text;  // with its frames
   };
-  /// Takes in what others have said; never waits.
+  /// Receives pending reports of other processes; never blocks.
   void listen();
-  /// The first failure that another process has told of.
+  /// The first failure reported by another process.
   std::optional<Failure> failure() const;
-  /// Throws it as an Error that says where it was.
+  /// Throws that failure as an Error that names the process.
   void check_failure() const;
-  /// Tells all others that this process has failed; once.
+  /// Reports the failure of this process to all others, once.
   void say_failed(const Error& error);
-  /// Waits until process 0 (there: all others) has said that it failed too. False: it has not come
-  /// in so many seconds.
+  /// Waits until process 0 (on process 0: all others) has reported a failure too. False on timeout.
   bool wait_for_failures(double seconds);
 
-  /// Tells all others that this process is there, and whom it waits for: nothing when somebody
-  /// computes (or a thread waits here, which is added). `progress`: a number that changes when
-  /// something has been done.
+  /// Sends a heartbeat with what this process waits for: empty while a device computes. `progress`
+  /// changes whenever work has been done.
   void say_alive(std::string_view waits_for, std::uint64_t progress);
-  /// From now on others say that they are there: whoever waits here for one that has not for so
-  /// many seconds ends with an Error (kDevice). 0: no longer. Again, when this process itself stood
-  /// still.
+  /// Starts the heartbeat timeout: waiting for a process that has been silent for this many seconds
+  /// is an Error (kDevice). 0: off. Call it again after this process itself was stopped.
   void expect_signs_of_life(double seconds);
-  /// When everybody waits, and nobody has got on for so long, who waits for whom; or who has not
-  /// been heard of for so long. Empty: all is well.
+  /// A description of a hang: who waits for whom when all processes have waited for this long, or
+  /// which process has been silent for this long. Empty: no hang.
   std::string describe_hang(double seconds) const;
 
-  /// The clean end: all processes call it.
+  /// Regular shutdown: all processes call it.
   void leave();
 
  private:
@@ -103,8 +98,8 @@ class ProcessGroup {
     std::string host;
     std::string waits_for;
     std::uint64_t progress = 0;
-    double heard = 0;   // when it last said something
-    double got_on = 0;  // when it last said that something had been done or was being computed
+    double heard = 0;   // time of its last message
+    double got_on = 0;  // time of its last progress
     bool failed = false;
   };
   struct Outgoing {
@@ -116,7 +111,7 @@ class ProcessGroup {
   void take_in(int rank);
   std::string describe_silence(double seconds) const;
   void listen_locked();
-  /// A message, and how much of it there is.
+  /// A message and how much of it has been read.
   struct Letter {
     std::uint64_t count = 0;
     std::string bytes;
@@ -134,12 +129,12 @@ class ProcessGroup {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this process
   std::list<Outgoing> outgoing_;
-  std::vector<std::unique_ptr<Letter>> abandoned_;  // what the transport may still use
+  std::vector<std::unique_ptr<Letter>> abandoned_;  // still used by the transport
   std::optional<Failure> failure_;
   bool said_failed_ = false, left_ = false;
 };
 
-/// Bytes of plain values one after another, and back: how processes hand structures over.
+/// Serializes plain values to bytes, and back.
 class ByteWriter {
  public:
   template <class T>

@@ -1,4 +1,4 @@
-// What a planner must know of the chain of forward nodes: plain numbers, no graph and no device.
+// The costs of the chain of forward nodes for the planner, independent of graph and device.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// An element needs something that an earlier element needs too (a tied weight, an activation that
-/// two gradients read). It costs memory again only where a cut lies between the two.
+/// An element shares memory with an earlier element (a tied weight, an activation that two
+/// gradients read). It is counted again only if a cut separates the two.
 struct Reuse {
   int previous = 0;  // the last element before this one that needs it
   std::size_t parameter_bytes = 0;

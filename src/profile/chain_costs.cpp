@@ -1,4 +1,4 @@
-// From nodes to chain elements: who pays for what.
+// Attributes the costs of nodes to chain elements.
 #include <algorithm>
 #include <set>
 
@@ -8,7 +8,7 @@
 #include "ops/conv/conv.h"
 #include "ops/gather/gather.h"
 #include "ops/matmul/matmul.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 #include "profile/profile.h"
 
 namespace pipetrain {
@@ -28,7 +28,7 @@ class Attribution {
 
   ChainCosts run() {
     add_times();
-    add_gathered();
+    add_batched();
     add_preparation();
     add_parameters();
     add_finish();
@@ -38,7 +38,7 @@ class Attribution {
   }
 
  private:
-  // A gradient node stands where its forward node stands; preparation and finish stand nowhere.
+  // A gradient node has the position of its forward node; prepare and finish nodes have none.
   void place(const Chain& chain) {
     position_.assign(graph_.nodes.size(), -1);
     for (std::size_t i = 0; i < chain.order.size(); ++i) {
@@ -87,11 +87,11 @@ class Attribution {
         }
       }
     }
-    for (const Gathering& gathering : training_.gatherings) {
-      const int here = position_[at(gathering.consumer.index)];
+    for (const BatchedValue& batched : training_.batched_values) {
+      const int here = position_[at(batched.consumer.index)];
       if (here < 0) continue;
-      readers_[at(gathering.value.index)].insert(here);
-      gradient_readers_[at(root(gathering.value).index)].insert(here);
+      readers_[at(batched.value.index)].insert(here);
+      gradient_readers_[at(root(batched.value).index)].insert(here);
     }
   }
 
@@ -128,15 +128,15 @@ class Attribution {
     }
   }
 
-  // What is gathered is copied for every micro-batch.
-  void add_gathered() {
-    for (const Gathering& gathering : training_.gatherings) {
-      const int here = position_[at(gathering.consumer.index)];
+  // Batched values are copied for every micro-batch.
+  void add_batched() {
+    for (const BatchedValue& batched : training_.batched_values) {
+      const int here = position_[at(batched.consumer.index)];
       if (here < 0) continue;
       ChainCost& element = out_.elements[at(here)];
       element.weight_gradient_seconds += profile_.accumulate_seconds_per_byte *
-                                         static_cast<double>(graph_[gathering.value].type.bytes());
-      element.fixed_bytes += graph_[gathering.gathered].type.bytes();
+                                         static_cast<double>(graph_[batched.value].type.bytes());
+      element.fixed_bytes += graph_[batched.batched].type.bytes();
     }
   }
 
@@ -205,7 +205,7 @@ class Attribution {
     }
   }
 
-  // What is done once a step is done where the parameter is first needed.
+  // Work per step is attributed to the first element that needs the parameter.
   void add_finish() {
     std::vector<int> owner(graph_.values.size(), -1);
     for (const Parameter& parameter : training_.parameters) {

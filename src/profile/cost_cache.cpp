@@ -71,7 +71,7 @@ void CostCache::save() {
     const auto found = environments.find(environment_);
     if (found != environments.end() && found->is_object()) entries = *found;
     for (const auto& [key, cost] : added_) entries[key] = {cost.seconds, cost.workspace_bytes};
-    // The environment used last stands last; the oldest go.
+    // The most recently used environment is last; the oldest are dropped.
     environments.erase(environment_);
     while (environments.size() >= kMaximumEnvironments) environments.erase(environments.begin());
     environments[environment_] = std::move(entries);

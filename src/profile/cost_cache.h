@@ -1,4 +1,4 @@
-// Measurements kept between runs, so that planning the same model again costs nothing.
+// A cache of measurements between runs, so that planning the same model again is fast.
 #pragma once
 
 #include <cstddef>

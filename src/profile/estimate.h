@@ -1,4 +1,4 @@
-// Seconds of every node from a device's data sheet: for planning on devices that are not at hand.
+// Estimates kernel times from a device's data sheet, to plan for devices that are not available.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace pipetrain {
 
-/// What one device reaches, in its own memory.
+/// The rates of one device.
 struct DeviceSpeed {
   std::string name;              // "H100": printed
   double flops_per_second = 0;   // of a well-shaped matrix product

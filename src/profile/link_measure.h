@@ -1,5 +1,5 @@
-// What stages share when they are threads of one machine, measured: memory, hand-overs between two
-// threads, sums over all of them, and how fast each multiplies matrices while the others do.
+// Measures communication between threads of one machine: memory bandwidth, latency and bandwidth
+// between two threads, all-reduce, and the matmul rate under full load.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// How one thread hands memory to another, in order of units 0, 1, …; the receiver is done with a
-/// unit when it receives the next one.
+/// A link between two threads: messages are sent in order 0, 1, …; the receiver releases a message
+/// when it receives the next one.
 struct ThreadLink {
   std::function<void(int unit, const std::byte* memory)> send;
   std::function<const std::byte*(int unit)> receive;
@@ -17,15 +17,15 @@ struct ThreadLink {
 /// Makes a fresh link.
 using MakeThreadLink = std::function<ThreadLink()>;
 
-/// Bytes per second that each of `threads` threads copies at the same time, from memory to memory,
-/// in blocks that no cache holds. (A byte copied is read once and written once.)
+/// Bytes per second that each of `threads` threads copies concurrently, in blocks larger than the
+/// caches. (A byte copied is read once and written once.)
 double measure_memory_copy(int threads);
 
 /// Floating-point operations per second of each of `threads` threads, in single-precision products
 /// of square matrices that fit into a cache.
 double measure_matrix_product(int threads);
 
-/// The same of so many threads together, measured once: kept where profiles are, with `cache`.
+/// The total of this many threads, cached with the profiles if `cache` is set.
 double matrix_product_rate(int threads, bool cache);
 
 /// Seconds from a send until the other thread, which sleeps, has received: half the median round
@@ -33,7 +33,7 @@ double matrix_product_rate(int threads, bool cache);
 double measure_hand_over(const MakeThreadLink& make);
 
 /// Bytes per second at which a thread copies what another one has just written and handed over, in
-/// blocks of this size. Small ones come out of the other one's cache.
+/// blocks of this size. Small blocks come from the other core's cache.
 double measure_copy_between_threads(const MakeThreadLink& make,
                                     std::size_t block_bytes = std::size_t{8} << 20);
 

@@ -55,7 +55,7 @@ class Updating final : public Work {
   }
 
  private:
-  static constexpr double kLearningRate = 1e-6;  // numbers stay ordinary
+  static constexpr double kLearningRate = 1e-6;  // keeps values in a normal range
   OptimizerSettings settings_;
   std::int64_t step_ = 0;
   std::vector<float> parameter_ = std::vector<float>(kCount, 0.5F);
@@ -63,8 +63,8 @@ class Updating final : public Work {
   std::vector<float> state0_, state1_;
 };
 
-// What a stage walks through between two uses of the same memory, in coarse steps, so that models
-// of similar size share their measurements: 1, 4, 16 or 64 MiB.
+// The working set between two uses of the same memory, rounded to 1, 4, 16 or 64 MiB so that models
+// of similar size share measurements.
 std::size_t walked_bytes(const TrainingGraph& training, int stages) {
   std::size_t sum = 0;
   for (const Value& value : training.graph.values) sum += value.type.bytes();

@@ -1,4 +1,4 @@
-// Measures the kernels of a training graph at their shapes, where they stand in the step.
+// Measures the kernels of a training graph at their shapes, in the order of a step.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,8 @@ struct ProfileOptions {
   std::filesystem::path cache_directory;  // empty: base/cache_directory.h
   OptimizerSettings optimizer;            // whose updates are measured
   bool tensor_floats = false;             // measure_device.h: whether products may round to TF32
-  bool brief = false;  // where nothing is decided by it: a long step is estimated, not cached
+  bool brief =
+      false;  // for plans that do not depend on it: a long step is estimated and not cached
 };
 
 /// Measures every node on devices with `threads` threads each, in walks through the whole step

@@ -1,5 +1,4 @@
-// Measures the kernels of a training graph on a device with memory and queues of its own, by the
-// device's clock.
+// Measures the kernels of a training graph on a GPU, by the device's clock.
 //
 //   stream:  run run │ point  run(a) run(b) run(c) run(a) …  point │ point  run(b) …
 //            warm-up │        operands rotate, beyond the cache    │ the median of these counts
@@ -14,14 +13,14 @@
 namespace pipetrain {
 
 /// Measures every kind of node alone: the median of rounds of runs one behind the other, on random
-/// operands that do not come out of the device's cache. What a kernel does when it is first used,
-/// such as compiling itself, is not in it; the gap between two launches is. Measurements are kept
-/// under what the device is and the versions of its libraries (Device::make()); if one is missing,
-/// all are taken again. `threads`, `busy_threads` and `brief` mean nothing here.
+/// operands that do not come out of the device's cache. One-time costs such as compilation are
+/// excluded; launch gaps are included. Measurements are kept under what the device is and the
+/// versions of its libraries (Device::make()); if one is missing, all are taken again. `threads`,
+/// `busy_threads` and `brief` mean nothing here.
 Profile measure_device_profile(const TrainingGraph& training, Device& device,
                                const ProfileOptions& options = {});
 
-/// The same, if all of it has been measured before.
+/// The cached profile, if everything has been measured before.
 std::optional<Profile> known_device_profile(const TrainingGraph& training, Device& device,
                                             const ProfileOptions& options = {});
 

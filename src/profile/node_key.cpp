@@ -36,7 +36,7 @@ std::vector<bool> values_read(const TrainingGraph& training) {
   mark(training.loss.correct);
   for (const Parameter& parameter : training.parameters) mark(parameter.gradient);
   for (const Accumulation& accumulation : training.accumulations) mark(accumulation.contribution);
-  for (const Gathering& gathering : training.gatherings) mark(gathering.value);
+  for (const BatchedValue& batched : training.batched_values) mark(batched.value);
   for (const RunningStatistic& statistic : training.statistics) {
     mark(statistic.batch_mean);
     mark(statistic.batch_variance);

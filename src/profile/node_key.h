@@ -1,4 +1,4 @@
-// When two nodes run the same kernel.
+// Keys that are equal for nodes that run the same kernel.
 #pragma once
 
 #include <string>

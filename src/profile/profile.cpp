@@ -5,7 +5,7 @@
 #include "base/atomic_file.h"
 #include "base/document.h"
 #include "graph/op.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 #include "profile/estimate.h"
 
 namespace pipetrain {

@@ -24,15 +24,15 @@ struct Profile {
   double update_seconds_per_byte = 0;
   std::string device;        // "AMD EPYC 7763"
   std::string backend;       // "cpu", "reference"
-  bool is_estimate = false;  // not measured at all: nothing was to be decided by it
+  bool is_estimate = false;  // estimated, not measured
   int threads = 1;           // of each stage
   int busy_threads = 1;      // stages that worked at the same time while it was taken
   int distinct_nodes = 0;    // nodes that differ in more than their name
   int cached_nodes = 0;      // of those, not measured now
   double spent_seconds = 0;
 
-  /// Seconds of one micro-batch on one device: F + I + W, with its share of what is computed over
-  /// all of them.
+  /// Seconds of one micro-batch on one device: F + I + W, including its share of work over several
+  /// micro-batches.
   double total_seconds(const TrainingGraph& training) const;
 };
 
@@ -47,9 +47,8 @@ Profile read_profile(const std::filesystem::path& path, const TrainingGraph& tra
 Profile parse_profile(std::string_view text, const std::string& file,
                       const TrainingGraph& training);
 
-/// What the planner needs. A gradient node counts for its forward node; a parameter, a saved
-/// activation and their like for the first element that needs them, with a Reuse at each further
-/// one.
+/// What the planner needs. Gradient nodes count for their forward node; parameters and saved
+/// activations for the first element that needs them, with a Reuse at each later one.
 ChainCosts chain_costs(const TrainingGraph& training, const Chain& chain, const Profile& profile);
 
 /// "forward", "input gradient", "weight gradient", "batch gradient", "prepare", "finish".

@@ -1,5 +1,4 @@
-// What kernels are fed with while they are measured: random, but in the range that its meaning
-// demands.
+// Inputs for measuring kernels: random values in valid ranges.
 #pragma once
 
 #include <vector>

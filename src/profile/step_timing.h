@@ -1,4 +1,4 @@
-// Times the kernels of a training step while as many stages work as will work in training.
+// Times the kernels of a training step under the load of training, with all stages active.
 #pragma once
 
 #include <vector>
@@ -21,12 +21,12 @@ struct StepTiming {
   bool one_walk = false;                     // the first one, cold
 };
 
-/// All copies walk through the graph in rounds that they begin together. A round counts as its
-/// slowest copy found it, since a pipeline goes at the pace of its slowest device; of the rounds
-/// the median counts. So whatever slows a core down for a while hits all nodes alike, and what one
-/// node takes against another does not depend on when it was measured. `group` gives each node a
-/// number from 0 on; nodes of one group get their mean; -1: a view. With one thread seconds are CPU
-/// time, otherwise wall time. The first error of any copy is thrown again.
+/// All copies walk through the graph in synchronized rounds. A round counts as measured by its
+/// slowest copy, since a pipeline runs at the pace of its slowest device; the result is the median
+/// of the rounds. Temporary slowdowns of a core then affect all nodes alike, and relative times do
+/// not depend on when a node was measured. `group` gives each node a number from 0 on; nodes of one
+/// group get their mean; -1: a view. With one thread seconds are CPU time, otherwise wall time. The
+/// first error of any copy is thrown again.
 StepTiming time_step(const TrainingGraph& training, Backend backend, const SampleData& data,
                      const std::vector<bool>& is_read, const std::vector<int>& group,
                      const StepTimingOptions& options);

@@ -12,8 +12,8 @@
 namespace pipetrain {
 
 /// The nodes of a graph in their order, with kernels of their own and memory that is reused as in a
-/// stage's arena. So each kernel finds what training would find: what the node before has made in
-/// the nearest cache, weights and saved activations as far away as they are since their last use.
+/// stage's arena. So caches are in the state of training: the previous node's result is hot,
+/// weights and saved activations are as cold as in a step.
 class StepWalk {
  public:
   /// Contents come from `data`, which is read only from here on: several walks may share it.

@@ -1,4 +1,4 @@
-// Times a piece of work on as many threads as stages will have, at once.
+// Times a function on several threads at once.
 #pragma once
 
 #include <functional>
@@ -6,11 +6,11 @@
 
 namespace pipetrain {
 
-/// Something to be run again and again.
+/// A function to be timed repeatedly.
 class Work {
  public:
   virtual ~Work() = default;
-  /// Brings memory into the state in which training would find it; not timed.
+  /// Restores the cache state of training; not timed.
   virtual void prepare() = 0;
   virtual void run() = 0;
 };

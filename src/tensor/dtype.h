@@ -28,7 +28,7 @@ enum class DType : std::int32_t {
 std::size_t size_of(DType dtype);
 /// "float32", "int64", …; "type 21" for what is not in the list.
 std::string_view name_of(DType dtype);
-/// True for the types in the list above.
+/// Whether the type is in the list above.
 bool is_known(DType dtype);
 bool is_float(DType dtype);
 

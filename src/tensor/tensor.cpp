@@ -48,8 +48,8 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   void* data = nullptr;
   PT_CHECK(posix_memalign(&data, alignment, rounded ? rounded : kLine) == 0, kResource,
            "cannot allocate {} bytes of memory", bytes);
-  // Products read operands down columns, where small pages cost up to a fifth of their time. Where
-  // the system has no huge pages nothing happens.
+  // Requests huge pages: matrix products read operands along columns, where small pages cost up to
+  // a fifth of the time. No effect if the system has none.
   if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   std::memset(data, 0, rounded);
   data_.reset(static_cast<std::byte*>(data));
@@ -119,7 +119,7 @@ std::vector<T> convert(const HostTensor& tensor) {
       break;
     }
     case DType::kUndefined:
-      PT_FAIL(kInternal, "tensor without a type");
+      PT_FAIL(kInternal, "tensor has no type");
   }
   return out;
 }

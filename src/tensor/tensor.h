@@ -40,18 +40,18 @@ class Shape {
   std::vector<std::int64_t> dims_;
 };
 
-/// How the elements of a value lie in memory. Shapes are always logical (N, C, H, W).
+/// The memory layout of a value. Shapes are always logical (N, C, H, W).
 enum class Layout : std::uint8_t {
   kRowMajor,
   kBlocked8,      // oneDNN's nChw8c; only where C is a multiple of 8
   kBlocked16,     // oneDNN's nChw16c; only where C is a multiple of 16
-  kChannelsLast,  // (N, H, W, C): one block of all channels
-  kPaddedRows,    // row-major, rows (the last axis) filled up to multiples of kRowMultiple elements
+  kChannelsLast,  // stored as (N, H, W, C): one block of all channels
+  kPaddedRows,  // row-major, with rows (the last axis) padded to multiples of kRowMultiple elements
 };
-/// Of 2 bytes or more: as many as a GPU's load or store of 16 bytes takes.
+/// Fills a 16-byte GPU load or store with elements of 2 bytes or more.
 constexpr std::int64_t kRowMultiple = 8;
 
-/// What is known of a value before any memory exists.
+/// Element type, shape and layout of a value.
 struct TensorType {
   DType dtype = DType::kUndefined;
   Shape shape;
@@ -64,14 +64,14 @@ struct TensorType {
         padded ? shape.count(0, shape.rank() - 1) * row_stride() : count();
     return static_cast<std::size_t>(elements) * size_of(dtype);
   }
-  /// Elements from the beginning of a row (the last axis) to that of the next.
+  /// Distance between rows (the last axis), in elements.
   std::int64_t row_stride() const;
   /// "float32 (64, 10)"
   std::string text() const;
   friend bool operator==(const TensorType&, const TensorType&) = default;
 };
 
-/// A typed view of memory that somebody else owns. An empty Tensor (no data) means "absent".
+/// A typed, non-owning view of memory. An empty Tensor (no data) means "absent".
 struct Tensor {
   TensorType type;
   void* data = nullptr;
@@ -105,7 +105,7 @@ class Buffer {
   std::size_t bytes_ = 0;
 };
 
-/// A tensor with memory of its own, shared by its copies: constants, initial weights, samples.
+/// A tensor that owns its memory, shared by its copies: constants, initial weights, samples.
 class HostTensor {
  public:
   HostTensor() = default;
@@ -126,7 +126,7 @@ class HostTensor {
   std::span<T> span() const {
     return view().span<T>();
   }
-  /// The same memory under another shape of as many elements.
+  /// The same memory with another shape of the same size.
   HostTensor reshaped(Shape shape) const;
   /// Elements as double, whatever the type (float16 and bfloat16 too).
   std::vector<double> to_doubles() const;
@@ -145,7 +145,7 @@ HostTensor HostTensor::of(Shape shape, std::span<const T> values) {
   return out;
 }
 
-/// The shape that numpy's broadcasting gives, or an Error (kModel) naming both.
+/// The shape after numpy broadcasting; Error (kModel) naming both shapes.
 Shape broadcast(const Shape& a, const Shape& b);
 
 /// IEEE half precision and bfloat16, round to nearest even.

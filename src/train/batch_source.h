@@ -26,7 +26,7 @@ void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
                     std::vector<MicroBatch>& units);
 
 /// The micro-batches of one mini-batch, for a synchronous or evaluation round.
-class BatchUnits final : public UnitSource {
+class BatchUnits final : public MicroBatchSource {
  public:
   /// `batch` stays valid during the round.
   BatchUnits(const PipelineRun& run, bool evaluation);
@@ -54,7 +54,7 @@ class BatchUnits final : public UnitSource {
 
 /// Mini-batches of a round without a drain, cut into micro-batches: read when a stage asks for the
 /// first of them, kept until every stage is done with the last.
-class StreamUnits final : public UnitSource {
+class StreamUnits final : public MicroBatchSource {
  public:
   struct Done {
     std::uint64_t step;
@@ -63,7 +63,7 @@ class StreamUnits final : public UnitSource {
     double correct;
     std::int64_t counted;
   };
-  /// See UnitSource::updated().
+  /// See MicroBatchSource::updated().
   using Updated = std::function<void(int stage, int replica, int unit, int version)>;
   /// `micro_batches`: units of each mini-batch but the last, which may have fewer. `in_flight`: how
   /// many mini-batches may be between their first and last use. `done`: mini-batches of the round

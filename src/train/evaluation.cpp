@@ -54,7 +54,8 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   std::int64_t counted = 0;
   for (std::int64_t first = 0; first < total;) {
     const Program& program = run.evaluation_program(total - first);
-    const std::int64_t samples = std::min(total - first, program.units * network.micro_batch());
+    const std::int64_t samples =
+        std::min(total - first, program.micro_batches * network.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
     columns.clear();

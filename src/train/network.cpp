@@ -215,6 +215,8 @@ void Network::open_data_and_graph(const Network* same_data) {
     if (loss_.labels == LabelHint::kUnknown) look_at_labels(*raw, model_.model, config_.data.bind, loss_);
     for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
+  } else if (loss_.labels == LabelHint::kUnknown) {
+    loss_.labels = LabelHint::kGenerated;
   }
   choose_micro_batch();
   graph_ = build_at_size(model_, build_options(micro_batch_, mode_ == RunMode::kEvaluate));
@@ -285,8 +287,8 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
     options.pack_weights = micro_batches_ > 1;
-    options.gathered_micro_batches = asynchronous() ? 1 : micro_batches_;
-    options.gathered_like = graph_.get();
+    options.batched_micro_batches = asynchronous() ? 1 : micro_batches_;
+    options.batched_like = graph_.get();
   }
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
   return options;

@@ -165,14 +165,14 @@ int PipelineRun::batches_in_flight() const {
 
 const Program& PipelineRun::program(int units) const {
   for (const auto& program : programs_) {
-    if (program->units == units) return *program;
+    if (program->micro_batches == units) return *program;
   }
   PT_FAIL(kInternal, "no program for {} micro-batches", units);
 }
 
 const Program& PipelineRun::evaluation_program(std::int64_t remaining) const {
   for (const auto& program : evaluation_programs_) {
-    if ((remaining + network_.micro_batch() - 1) / network_.micro_batch() >= program->units)
+    if ((remaining + network_.micro_batch() - 1) / network_.micro_batch() >= program->micro_batches)
       return *program;
   }
   PT_FAIL(kInternal, "no program evaluates {} samples", remaining);

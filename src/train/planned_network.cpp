@@ -68,9 +68,9 @@ bool PlannedNetwork::shares_cores() const {
 }
 
 double PlannedNetwork::predicted_step_seconds() const {
-  const double simulated = asynchronous()
-                               ? prediction().unit_period * static_cast<double>(micro_batches())
-                               : prediction().makespan;
+  const double simulated =
+      asynchronous() ? prediction().micro_batch_period * static_cast<double>(micro_batches())
+                     : prediction().makespan;
   if (!shares_cores()) return simulated;
   double work = 0;
   for (const StagePlan& stage : plan().stages) {

@@ -9,7 +9,7 @@
 #include "partition/order_text.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -125,7 +125,8 @@ void ProfiledNetwork::take_order(std::vector<int> order) {
 }
 
 bool ProfiledNetwork::take_times(const KernelTimes& times, double update_seconds) {
-  if (times.units == 0 || times.seconds.size() != profile_.node_seconds.size()) return false;
+  if (times.micro_batches == 0 || times.seconds.size() != profile_.node_seconds.size())
+    return false;
   std::size_t bytes = 0;
   for (const Parameter& parameter : graph().parameters) {
     if (parameter.gradient) bytes += graph().graph[parameter.value].type.bytes();
@@ -133,7 +134,7 @@ bool ProfiledNetwork::take_times(const KernelTimes& times, double update_seconds
   for (std::size_t n = 0; n < times.seconds.size(); ++n) {
     const double runs = runs_per_micro_batch(graph(), graph().graph.nodes[n]);
     profile_.node_seconds[n] =
-        times.seconds[n] / (runs > 0 ? runs * static_cast<double>(times.units) : 1);
+        times.seconds[n] / (runs > 0 ? runs * static_cast<double>(times.micro_batches) : 1);
   }
   // Adding to the accumulators is in the kernels' seconds.
   profile_.accumulate_seconds_per_byte = 0;

@@ -78,11 +78,11 @@ std::vector<ScheduleLoad> RunSchedule::loads(int micro_batches) const {
     ScheduleOptions options;
     options.name = config_.schedule;
     options.stages = stages();
-    options.units = mini_batches * micro_batches;
+    options.micro_batches = mini_batches * micro_batches;
     options.replicas = config_.replicas;
     options.chunks = config_.chunks;
     options.memory_units = config_.memory_units;
-    options.units_per_update = rule_ == UpdateRule::kDoubleBuffer ? micro_batches : 0;
+    options.micro_batches_per_update = rule_ == UpdateRule::kDoubleBuffer ? micro_batches : 0;
     program = generate(options);
   }
   std::vector<ScheduleLoad> loads;
@@ -113,7 +113,7 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
       double hop = costs.link.latency_seconds;
       for (const Edge& edge : edges_) {
         if (edge.from_stage == static_cast<int>(s) && edge.to_stage == static_cast<int>(s) + 1)
-          hop += static_cast<double>(edge.bytes_per_unit) / costs.link.bytes_per_second;
+          hop += static_cast<double>(edge.bytes_per_micro_batch) / costs.link.bytes_per_second;
       }
       warm.hop_seconds.push_back(hop);
     }
@@ -126,11 +126,11 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
 Program ProgramMaker::training(int units) const {
   if (schedule_.from_file_) {
     PT_CHECK(
-        units == schedule_.from_file_->units, kUsage,
+        units == schedule_.from_file_->micro_batches, kUsage,
         "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
         "the last batch is short, --drop-last",
-        printable(schedule_.config_.schedule), schedule_.from_file_->units, units,
-        schedule_.from_file_->units);
+        printable(schedule_.config_.schedule), schedule_.from_file_->micro_batches, units,
+        schedule_.from_file_->micro_batches);
     Program program = *schedule_.from_file_;
     set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);
@@ -141,13 +141,14 @@ Program ProgramMaker::training(int units) const {
   ScheduleOptions options;
   options.name = schedule_.config_.schedule;
   options.stages = static_cast<int>(recompute_.size());
-  options.units = units;
+  options.micro_batches = units;
   options.recompute = recompute_;
   options.replicas = replicas_;
   options.warm = warm_;
   options.chunks = schedule_.config_.chunks;
   options.memory_units = schedule_.config_.memory_units;
-  options.units_per_update = schedule_.rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
+  options.micro_batches_per_update =
+      schedule_.rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
   options.gradient_sync = gradient_sync_;
   Program program = lower(generate(options), edges_);
   check(program);

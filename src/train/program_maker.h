@@ -24,7 +24,7 @@ class RunSchedule {
   /// Devices of the schedule: those of its file, or as many as requested.
   int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
   /// Micro-batches that the schedule is written for; 0: any number.
-  int fixed_units() const { return from_file_ ? from_file_->units : 0; }
+  int fixed_units() const { return from_file_ ? from_file_->micro_batches : 0; }
   /// Whether the warm-up depends on the times of stages and links.
   bool balances_warm_up() const;
   /// What each stage holds in a round of that many micro-batches, for the planner.

@@ -34,7 +34,7 @@ class RoundSaves {
                                 const std::vector<StageContent>&)>
                  save);
 
-  /// See UnitSource::updated().
+  /// See MicroBatchSource::updated().
   void updated(int stage, int replica, int unit, int version);
 
   /// After a stop: puts the weights as of the last save where a drained runtime has them.

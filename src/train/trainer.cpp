@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/statistics.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
@@ -372,7 +372,7 @@ class Training {
   std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
     const std::int64_t count = network_.round_batches(first);
     const int micro_batches = static_cast<int>(network_.micro_batches());
-    const int done_before = cut ? cut->units_done / micro_batches : 0;
+    const int done_before = cut ? cut->micro_batches_done / micro_batches : 0;
     ask_for_peak();
     double last = steady_seconds();
     const auto on_done = [&](const StreamUnits::Done& done) {

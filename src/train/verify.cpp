@@ -15,7 +15,7 @@ namespace pipetrain {
 namespace {
 
 /// Mini-batches read in advance, so that both sides see the same.
-class FixedUnits final : public UnitSource {
+class FixedUnits final : public MicroBatchSource {
  public:
   FixedUnits(const PipelineRun& run, std::int64_t batches) {
     const PlannedNetwork& network = run.network();
@@ -98,7 +98,7 @@ Verification verify(PipelineRun& run) {
     result.reference = "one device without a pipeline";
     ScheduleOptions options;
     options.name = "gpipe";
-    options.units = units.count();
+    options.micro_batches = units.count();
     options.gradient_sync = program.gradient_sync;
     reference = lower(generate(options), {});
     stages = 1;

@@ -9,10 +9,10 @@
 namespace pipetrain {
 
 struct AttentionSpec {
-  std::int64_t context = 0;  // tokens of a sample: T
+  std::int64_t context = 0;  // tokens per sample: T
   std::int64_t heads = 0;
   std::int64_t head_width = 0;  // D
-  /// Name of a constant (T, T) that is added to the scores; empty: every token sees all.
+  /// Name of a constant (T, T) that is added to the scores; empty: no mask.
   std::string mask;
 };
 

@@ -1,5 +1,5 @@
-// An encoder as BERT, at one context length and with one segment, and a classifier on its first
-// token. The tokens of all samples are rows of one matrix, so that every linear layer is one Gemm.
+// A BERT encoder with a fixed context length and one segment, and a classifier on its first token.
+// The tokens of all samples are rows of one matrix, so that every linear layer is one Gemm.
 //
 //   ids (batch, T) -> embeddings (batch, T, C) -> norm -> rows (batch * T, C) -> blocks
 //   block: x = norm(x + dense(attention(x)));  x = norm(x + dense(gelu(dense(x))))

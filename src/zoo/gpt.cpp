@@ -1,4 +1,4 @@
-// A decoder like GPT-2 and GPT-3, at one context length. Between the attentions the tokens of all
+// A decoder like GPT-2 and GPT-3 with a fixed context length. Outside attention the tokens of all
 // samples are rows of one matrix, so that every linear layer is one Gemm with PyTorch's (out, in)
 // weight.
 //
@@ -14,12 +14,12 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kLongestContext = 4096;  // the mask has its square
+constexpr std::int64_t kLongestContext = 4096;  // the mask is quadratic in it
 constexpr double kDeviation = 0.02;             // of GPT-2's initial weights
-// Finite, so that no tool meets an infinity; far below any score all the same.
+// Finite, because some tools do not handle infinity; far below any score.
 constexpr float kMasked = -1e9F;
 
-/// 0 where a token (row) may look, kMasked at the tokens after it.
+/// The causal mask: 0 up to the token of the row, kMasked after it.
 HostTensor causal_mask(std::int64_t tokens) {
   HostTensor mask(TensorType{DType::kFloat32, {tokens, tokens}});
   for (std::int64_t row = 0; row < tokens; ++row) {
@@ -104,7 +104,7 @@ class Decoder {
   const ZooOptions& options_;
   Layers layers_;
   std::int64_t width_;
-  // Each block adds two results to the sum; smaller weights keep its variance (Radford et al.
+  // Each block adds two results to the residual; smaller weights keep its variance (Radford et al.
   // 2019).
   double residual_deviation_;
   std::string rows_shape_;

@@ -11,9 +11,9 @@
 namespace pipetrain {
 namespace {
 
-// Far beyond any network, and far below what 64 bits can count.
+// Far beyond any real network, and far below the range of 64 bits.
 constexpr double kLargestNetwork = 1e14;
-// Keeps the weights' streams apart from those that training draws from the same seed: "zoo".
+// Separates the random streams of weights from those of training with the same seed: "zoo".
 constexpr std::uint64_t kStreams = std::uint64_t{0x7a6f6f} << 32;
 
 std::vector<OnnxDim> with_batch(const std::vector<std::int64_t>& dims) {
@@ -67,7 +67,7 @@ std::string Layers::parameter(const std::string& name, Shape shape, InitialValue
   double count = 1;
   for (const std::int64_t dim : shape) count *= static_cast<double>(dim);
   PT_CHECK(static_cast<double>(trained_numbers_) + count <= kLargestNetwork, kUsage,
-           "the network would have more than {:.0f} million million numbers; choose smaller sizes",
+           "the network would have more than {:.0f} trillion parameters; choose smaller sizes",
            kLargestNetwork / 1e12);
   trained_numbers_ += shape.count();
   const RandomStream random(seed_, kStreams + drawn_parameters_++);
@@ -94,7 +94,7 @@ std::string Layers::node(std::string_view op, const std::string& name,
 
 std::string Layers::conv(const std::string& name, const std::string& x, const ConvSpec& spec) {
   const std::int64_t area = spec.kernel * spec.kernel;
-  const std::int64_t from = spec.from / spec.groups;  // that one output channel looks at
+  const std::int64_t from = spec.from / spec.groups;  // input channels per output channel
   const auto by_fan_in = InitialValues::uniform(1 / std::sqrt(static_cast<double>(from * area)));
   const auto by_fan_out =
       InitialValues::normal(std::sqrt(2.0 / static_cast<double>(spec.to * area)));
@@ -115,7 +115,7 @@ std::string Layers::conv(const std::string& name, const std::string& x, const Co
 
 std::string Layers::double_size(const std::string& name, const std::string& x, std::int64_t from,
                                 std::int64_t to) {
-  // PyTorch takes the second axis for the inputs here too, though it holds the outputs.
+  // PyTorch computes fan-in from the second axis here too, although it is the output axis.
   const auto initial = InitialValues::uniform(1 / std::sqrt(static_cast<double>(to * 4)));
   std::vector<std::string> inputs = {x, parameter(name + ".weight", {from, to, 2, 2}, initial),
                                      parameter(name + ".bias", {to}, initial)};

@@ -1,5 +1,4 @@
-// (convolution -> rectifier -> pooling) twice, then three linear layers. 28x28: 28 -> 14 -> 10
-// -> 5.
+// (convolution -> ReLU -> pooling) twice, then three linear layers. 28x28: 28 -> 14 -> 10 -> 5.
 #include "base/error.h"
 #include "zoo/layers.h"
 

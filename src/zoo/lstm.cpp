@@ -1,5 +1,5 @@
 // A language model of LSTM layers. Weights have ONNX's shapes and gate order (i o f c), so that
-// nothing is reordered in a step; they begin as PyTorch's do.
+// nothing is reordered in a step; they are initialised as in PyTorch.
 //
 //   ids (batch, T) -> (T, batch) -> embedding (T, batch, C) -> LSTM layers -> (batch, T, C) -> head
 #include <cmath>

@@ -1,4 +1,4 @@
-// x -> (linear -> rectifier) for each hidden layer -> linear
+// x -> (linear -> ReLU) for each hidden layer -> linear
 #include "base/error.h"
 #include "zoo/layers.h"
 

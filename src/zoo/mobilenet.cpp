@@ -1,6 +1,6 @@
-// Inverted residuals: 1x1 to more channels, 3x3 on each channel alone, 1x1 to few channels without
-// a rectifier, beside a skip where the shape stays. Parameters have torchvision's names and begin
-// as torchvision's do; its dropout before the last layer is left out.
+// Inverted residuals: 1x1 expansion, 3x3 depthwise, 1x1 projection without ReLU, with a skip
+// connection where the shape is unchanged. Parameters are named and initialised as in torchvision;
+// its dropout before the last layer is left out.
 #include <algorithm>
 #include <array>
 
@@ -10,11 +10,11 @@
 namespace pipetrain {
 namespace {
 
-/// `repeats` blocks, of which the first has the stride.
+/// `repeats` blocks; the first has the stride.
 struct Level {
   std::int64_t expansion, channels, repeats, stride;
 };
-// Table 2 of the paper, but for 32x32: the first convolution and the second level keep the size.
+// Table 2 of the paper, adapted to 32x32: the first convolution and the second stage have stride 1.
 constexpr std::array<Level, 7> kLevels = {{{1, 16, 1, 1},
                                            {6, 24, 2, 1},
                                            {6, 32, 3, 2},
@@ -25,7 +25,7 @@ constexpr std::array<Level, 7> kLevels = {{{1, 16, 1, 1},
 constexpr std::int64_t kFirstChannels = 32;
 constexpr std::int64_t kLastChannels = 1280;
 
-/// Channels at a width of the first convolution: the nearest multiple of 8, but never a tenth less.
+/// Channels scaled by the width of the first convolution: the nearest multiple of 8, at least 90 %.
 std::int64_t scaled(std::int64_t channels, std::int64_t width) {
   const std::int64_t numerator = channels * width;
   const std::int64_t rounded =
@@ -82,7 +82,7 @@ class MobileNet {
     return layers_.node("Add", name + ".add", {x, y});
   }
 
-  /// With BatchNormalization and the rectifier.
+  /// With BatchNormalization and ReLU6.
   std::string convolution(const std::string& name, int part, const std::string& x,
                           const ConvSpec& spec) {
     const std::string own = fmt::format("{}.{}", name, part);
@@ -95,7 +95,7 @@ class MobileNet {
     return layers_.batch_norm(norm, layers_.conv(conv, x, spec), spec.to);
   }
 
-  /// The rectifier that ends at 6.
+  /// ReLU6.
   std::string clip(const std::string& name, const std::string& x) {
     if (!has_limits_) {
       layers_.constant("zero", HostTensor::scalar<float>(0));

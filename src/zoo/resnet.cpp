@@ -6,7 +6,7 @@
 namespace pipetrain {
 namespace {
 
-/// Two 3x3 convolutions beside a skip, which is a 1x1 convolution where the shape changes.
+/// Two 3x3 convolutions with a skip connection, which is a 1x1 convolution where the shape changes.
 std::string basic_block(Layers& layers, const std::string& name, const std::string& x,
                         std::int64_t from, std::int64_t to, std::int64_t stride) {
   std::string y =
@@ -23,8 +23,8 @@ std::string basic_block(Layers& layers, const std::string& name, const std::stri
   return layers.relu(name + ".relu2", layers.node("Add", name + ".add", {y, skip}));
 }
 
-/// A 1x1 convolution to `to` channels, a 3x3 one, which makes the image smaller, and a 1x1 one to
-/// four times as many, beside a skip.
+/// A bottleneck: 1x1 convolution to `to` channels, 3x3 with the stride, 1x1 to four times as many,
+/// with a skip connection.
 std::string bottleneck(Layers& layers, const std::string& name, const std::string& x,
                        std::int64_t from, std::int64_t to, std::int64_t stride) {
   std::string y = layers.conv(name + ".conv1", x, {.from = from, .to = to, .kernel = 1});

@@ -1,5 +1,5 @@
-// Levels of two convolutions on the way down, each half the size and twice the channels of the one
-// before, and the same on the way up, where each level also sees what its counterpart made:
+// An encoder of levels of two convolutions, each with half the size and twice the channels of the
+// previous one, and a decoder of the same levels with skip connections from the encoder:
 //
 //   encoder1 ----------------- concat -> decoder1 -> conv (classes of each pixel)
 //      | pool                    | upconv1
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::int64_t kMostLevels = 8;
 
-/// Two 3x3 convolutions, each with BatchNormalization and a rectifier. `place`: "enc1".
+/// Two 3x3 convolutions, each with BatchNormalization and ReLU. `place`: "enc1".
 std::string two_convolutions(Layers& layers, const std::string& group, const std::string& place,
                              std::string x, std::int64_t from, std::int64_t to) {
   for (int i = 1; i <= 2; ++i) {

@@ -1,5 +1,5 @@
-// Eight 3x3 convolutions with rectifiers in five levels, each ending in a pooling that halves the
-// image, then one linear layer. Parameters have torchvision's names and begin as torchvision's do.
+// Eight 3x3 convolutions with ReLU in five stages, each ending in a max pooling that halves the
+// image, then one linear layer. Parameters are named and initialised as in torchvision.
 #include <array>
 
 #include "base/error.h"
@@ -17,7 +17,7 @@ ZooModel build_vgg(const ZooOptions& options) {
   std::string x =
       layers.input("x", DType::kFloat32, {options.channels, options.image, options.image});
   std::int64_t from = options.channels;
-  int number = 0;  // in torchvision's list, where rectifiers and poolings count too
+  int number = 0;  // index in torchvision's Sequential, which includes ReLU and pooling
   for (const std::int64_t level : kLevels) {
     const std::string name = fmt::format("features.{}", number++);
     if (level == 0) {

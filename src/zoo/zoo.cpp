@@ -13,7 +13,7 @@ constexpr std::string_view kText = "--data FILE.txt --format text";
 
 constexpr std::array<ZooNetwork, 11> kNetworks = {{
     {"mlp",
-     "hidden layers with rectifiers, for small images",
+     "hidden layers with ReLU, for small images",
      kArrays,
      {.image = 28, .channels = 1, .classes = 10, .width = 256, .depth = 2},
      build_mlp},
@@ -23,7 +23,7 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
      {.image = 28, .channels = 1, .classes = 10},
      build_lenet},
     {"resnet18",
-     "ResNet-18 for images of 32x32: convolutions, BatchNorm, skips",
+     "ResNet-18 for images of 32x32: convolutions, BatchNorm, skip connections",
      kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_resnet18},
@@ -33,22 +33,22 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
      {.image = 224, .channels = 3, .classes = 1000, .width = 64},
      build_resnet50},
     {"vgg",
-     "VGG-11 for images of 32x32: convolutions and poolings in a row",
+     "VGG-11 for images of 32x32: a sequence of convolutions and poolings",
      kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_vgg},
     {"mobilenet",
-     "MobileNetV2 for images of 32x32: convolutions of single channels, many thin layers",
+     "MobileNetV2 for images of 32x32: depthwise convolutions, many thin layers",
      kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 32},
      build_mobilenet},
     {"unet",
-     "U-Net: the class of every pixel, with skips from each size on the way down",
+     "U-Net: segmentation, with skip connections from encoder to decoder",
      kArrays,
      {.image = 64, .channels = 3, .classes = 2, .width = 32, .depth = 4},
      build_unet},
     {"bert",
-     "an encoder that classifies a text of tokens, BERT-mini by default",
+     "an encoder that classifies text, BERT-mini by default",
      kArrays,
      {.classes = 2, .width = 256, .depth = 4, .heads = 4, .vocab = 30522, .context = 128},
      build_bert},
@@ -58,7 +58,7 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
      {.width = 128, .depth = 4, .heads = 4, .vocab = 256, .context = 64},
      build_gpt_nano},
     {"gpt",
-     "a decoder of any size, GPT-2's by default: to plan large ones, no weights are needed",
+     "a decoder of any size, GPT-2's by default; for planning, no weights are needed",
      kText,
      {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
      build_gpt},
@@ -69,7 +69,7 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
      build_lstm},
 }};
 
-// Beyond any network that there is; products of three of them fit 64 bits.
+// Beyond any existing network; products of three of them fit 64 bits.
 constexpr std::int64_t kLargestSize = 65536;
 
 struct Size {
@@ -110,7 +110,7 @@ ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request)
   for (const Size& size : kSizes) {
     const std::int64_t wanted = request.*size.field;
     if (wanted == 0) continue;
-    PT_CHECK(network.defaults.*size.field > 0, kUsage, "{} means nothing for {}, which has: {}",
+    PT_CHECK(network.defaults.*size.field > 0, kUsage, "{} does not apply to {}, which has: {}",
              size.flag, network.name, flags_of(network));
     PT_CHECK(wanted > 0 && wanted <= kLargestSize, kUsage, "{} must be from 1 to {}, not {}",
              size.flag, kLargestSize, wanted);

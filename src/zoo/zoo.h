@@ -1,6 +1,5 @@
-// Untrained networks, written by the program itself: small ones for people who have no ONNX file
-// yet, large ones, without weights, to plan with. Each is one pure function from its options to a
-// model.
+// Untrained networks for `pipetrain new`: small ones for users without an ONNX file, large ones,
+// without weights, for planning. Each is a pure function from its options to a model.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +11,8 @@
 
 namespace pipetrain {
 
-/// What can be chosen about a network. In a request 0 means "the network's default"; in a network's
-/// defaults 0 means that the network has no such size.
+/// The options of a network. In a request 0 means "the network's default"; in a network's defaults
+/// 0 means that the network does not have this option.
 struct ZooOptions {
   std::int64_t image = 0;     // height and width of the images
   std::int64_t channels = 0;  // of the images
@@ -21,7 +20,7 @@ struct ZooOptions {
   std::int64_t width = 0;     // of the layers
   std::int64_t depth = 0;     // hidden layers or blocks
   std::int64_t heads = 0;     // of each attention; divides the width
-  std::int64_t vocab = 0;     // different tokens
+  std::int64_t vocab = 0;     // vocabulary size
   std::int64_t context = 0;   // tokens of one sample
   std::uint64_t seed = 1;     // of the initial weights
 };
@@ -35,7 +34,7 @@ struct ZooModel {
 struct ZooNetwork {
   std::string_view name;
   std::string_view summary;
-  std::string_view data;  // flags that train it on data of the user's own
+  std::string_view data;  // example flags that train it on the user's data
   ZooOptions defaults;
   ZooModel (*build)(const ZooOptions&);
 };
@@ -45,28 +44,28 @@ std::span<const ZooNetwork> zoo_networks();
 const ZooNetwork* find_zoo_network(std::string_view name);
 /// Builds the network with its defaults where `request` has 0; a width without heads keeps the
 /// width of the heads. Equal requests give equal bytes. Weights are drawn when the model is
-/// written. Error (kUsage) names the flag that the network has not, or whose value it cannot take.
+/// written. Error (kUsage) names the flag that the network does not have, or whose value is out of
+/// range.
 ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request);
 
 // The networks, from complete options. Parameters are named and shaped as in PyTorch, so that a
 // trained file's tensors fit a state_dict.
 
-/// x (batch, channels, image, image) -> `depth` hidden layers of `width` with rectifiers ->
-/// classes.
+/// x (batch, channels, image, image) -> `depth` hidden layers of `width` with ReLU -> classes.
 ZooModel build_mlp(const ZooOptions& options);
-/// LeNet-5 (LeCun et al. 1998) with rectifiers and maximum pooling; image at least 12.
+/// LeNet-5 (LeCun et al. 1998) with ReLU and max pooling; image at least 12.
 ZooModel build_lenet(const ZooOptions& options);
-/// ResNet-18 (He et al. 2016) in its form for small images: a 3x3 first convolution and no first
-/// pooling. BatchNormalization stands in inference form.
+/// ResNet-18 (He et al. 2016) for small images: a 3x3 first convolution and no first pooling.
+/// BatchNormalization is in inference mode.
 ZooModel build_resnet18(const ZooOptions& options);
 /// ResNet-50 (He et al. 2016) for photographs, with the stride of a block at its 3x3 convolution,
-/// as torchvision has it; image at least 32.
+/// as in torchvision; image at least 32.
 ZooModel build_resnet50(const ZooOptions& options);
-/// VGG-11 (Simonyan & Zisserman 2015) in its form for small images: one linear layer after the
-/// convolutions; image at least 32, width of the first of its levels.
+/// VGG-11 (Simonyan & Zisserman 2015) for small images: one linear layer after the convolutions;
+/// image at least 32; `width` is that of the first stage.
 ZooModel build_vgg(const ZooOptions& options);
-/// MobileNetV2 (Sandler et al. 2018) in its form for small images: the first
-/// two halvings are left out; width of the first convolution, all others in proportion.
+/// MobileNetV2 (Sandler et al. 2018) for small images: the first two strides are 1; `width` is that
+/// of the first convolution, all others scale with it.
 ZooModel build_mobilenet(const ZooOptions& options);
 /// U-Net (Ronneberger et al. 2015) with BatchNormalization and padding: x (batch, channels, image,
 /// image) -> logits (batch, classes, image, image). The image is a multiple of 2^depth.
@@ -74,10 +73,10 @@ ZooModel build_unet(const ZooOptions& options);
 /// BERT (Devlin et al. 2019), post-norm blocks and learned positions, one segment, no padding.
 /// ids (batch, context) -> logits (batch, classes).
 ZooModel build_bert(const ZooOptions& options);
-/// A decoder as GPT-2 and GPT-3: pre-norm blocks, learned positions, an output layer of its own
-/// (not tied to the token embedding). ids (batch, context) -> logits (batch, context, vocab).
+/// A decoder like GPT-2 and GPT-3: pre-norm blocks, learned positions, an output layer that is not
+/// tied to the token embedding. ids (batch, context) -> logits (batch, context, vocab).
 ZooModel build_gpt(const ZooOptions& options);
-/// The same by the name that its file has had from the beginning.
+/// The same with the default name of its file.
 ZooModel build_gpt_nano(const ZooOptions& options);
 /// `depth` LSTM layers between an embedding and a linear head, all of `width`. ids (batch, context)
 /// -> logits (batch, context, vocab).

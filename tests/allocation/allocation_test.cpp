@@ -66,7 +66,7 @@ TEST(Runtime, StagesAllocateNothingInSteadyState) {
     ScheduleOptions options;
     options.name = schedule;
     options.stages = 2;
-    options.units = 3;
+    options.micro_batches = 3;
     const Program program = lower(generate(options), edges);
     check(program);
     RuntimeOptions runtime_options;

@@ -129,7 +129,7 @@ TEST(AtomicFileTest, KilledWhileWritingTheOldFileIsWhole) {
     ASSERT_EQ(now.size(), old.size());
     ASSERT_TRUE(std::ranges::all_of(now, [&](char c) { return c == now[0]; }));
   }
-  // What they left goes; what a process that lives writes, and other files, stay.
+  // Files of dead processes are removed; those of live processes, and other files, stay.
   const std::string lives = ".out.bin." + std::to_string(::getpid()) + "-1.tmp";
   for (const std::string& name : {lives, std::string(".other.999999999-1.tmp")})
     put_file(directory / name, "half");

@@ -42,7 +42,7 @@ TEST(ByteCache, GivesWhatWasPutInUnlessItIsDamaged) {
 TEST(ByteCache, RemovesWhatWasNotUsedForLongest) {
   const TemporaryDirectory folder;
   const std::string bytes(100, 'x');
-  const ByteCache cache(folder.path(), 600);  // an entry takes 164
+  const ByteCache cache(folder.path(), 600);  // an entry takes 164 bytes
   put_file(folder / "somebody's", bytes);
   const auto age = [&](std::string_view key, int minutes) {
     for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {

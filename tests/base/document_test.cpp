@@ -96,7 +96,7 @@ TEST(Document, SurvivesHostileText) {
 TEST(Document, RefusesWhatIsNestedTooDeeplyOrHasTooManyFields) {
   const auto message = [](const std::string& x) {
     return message_of([&] {
-      // The library copies x when it makes room for what follows.
+      // The JSON library copies x when it grows the container.
       Document::parse(R"({"schema": "pipetrain.test/1", "x": )" + x + R"(, "y": 1, "z": 2})",
                       "t.json", kSchema);
     });
@@ -126,7 +126,7 @@ TEST(Document, RefusesFieldsThatNobodyReads) {
   EXPECT_EQ(message_of([&] {
               document.root().at("a").allow_only({"b", "d"});
             }),
-            "t.json: a has a field \"c\\x0a\", which nobody reads; its fields are b, d");
+            "t.json: a has an unknown field \"c\\x0a\"; known fields are b, d");
   EXPECT_EQ(message_of([&] { document.root().at("a").at("b").allow_only({"b"}); }),
             "t.json: a.b must be an object, got 1");
 }
@@ -138,10 +138,10 @@ TEST(Document, SaysThatAVersionIsLater) {
   EXPECT_EQ(
       read(R"({"schema": "pipetrain.test/3"})"),
       "t.json is a pipetrain.test/3 document of a later version of pipetrain, but this "
-      "program reads pipetrain.test/2 only; use that version, or make it again with this one");
+      "program reads pipetrain.test/2 only; use that version, or recreate the file with this one");
   EXPECT_EQ(read(R"({"schema": "pipetrain.test/1"})"),
             "t.json is a pipetrain.test/1 document, but this program reads pipetrain.test/2 only; "
-            "make it again with this version");
+            "recreate it with this version");
 }
 
 }  // namespace

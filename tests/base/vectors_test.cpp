@@ -10,7 +10,7 @@ namespace {
 constexpr InstructionSets kLevel3 =
     kSse42 | kPopcnt | kMovbe | kAvx | kF16c | kFma | kAvx2 | kBmi | kBmi2 | kLzcnt;
 
-// Words as Intel's manual has them: what CPUID says on processors of these generations.
+// CPUID words of these processor generations, from Intel's manual.
 constexpr ProcessorWords kNehalem = {0x0098e3bd, 0, 0x00000001, 0};
 constexpr ProcessorWords kIvyBridge = {0x7fbae3ff, 0x00000281, 0x00000001, 0x7};
 constexpr ProcessorWords kHaswell = {0x7ffafbff, 0x000027ab, 0x00000021, 0x7};

@@ -157,7 +157,7 @@ class Processes(Case):
                 pass
         self.assertEqual(process.returncode, 7, err.decode())
         self.assertIn("process 1 on ", err.decode())
-        self.assertIn("has not been heard of", err.decode())
+        self.assertIn("has been silent", err.decode())
 
     def test_a_signal_saves_and_stops(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "never", "--run-dir", "run")
@@ -208,7 +208,7 @@ class Processes(Case):
         code, _, err = self.run_in(2, *gpus, "--gpu-ids", "1,1", environment=environment)
         self.assertEqual(code, EXIT["usage"], err)
         self.assertRegex(err, "processes 0 and 1 would share GPU 1 of [^ ]+, which NCCL does not allow; give each process its own GPU, or "
-                              "start one process: --gpu-ids 1,1 makes")
+                              "start one process with --gpu-ids 1,1 to use one GPU for several devices")
         self.assertEqual(err.count("would share"), 1, err)
 
     def test_without_the_plugin_it_is_said(self):

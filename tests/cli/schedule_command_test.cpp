@@ -168,7 +168,8 @@ TEST(ScheduleCommand, RefusesWithASentence) {
   put_file(file,
            "pipetrain-schedule 1\nname bad\nrule sync\nstages 1\nunits 2\nplacement 0\n"
            "transfers no\ndevice 0: 0F0 0B0 0F1 0U\n");
-  EXPECT_NE(refusal_of(options_for({"check", file})).find("unit 1 on stage 0"), std::string::npos)
+  EXPECT_NE(refusal_of(options_for({"check", file})).find("micro-batch 1 on stage 0"),
+            std::string::npos)
       << refusal_of(options_for({"check", file}));
 }
 
@@ -176,7 +177,7 @@ TEST(TraceCommand, ComparesOneFileOrTwo) {
   const TemporaryDirectory directory;
   ScheduleOptions schedule;
   schedule.stages = 3;
-  schedule.units = 6;
+  schedule.micro_batches = 6;
   const Program program = lower(generate(schedule), chain_edges(3, 1));
   Costs costs = uniform_costs(program, {1e-3, 2e-3, 1e-3, 1e-3, 1e-3, 1e-4});
   const Events predicted = time_round(program, costs);

@@ -35,7 +35,7 @@ class Layers(unittest.TestCase):
 
     def test_an_upward_include_fails(self):
         self.refused("device/device.h", "ops/kernel/kernel.h", "device/ may not include ops/")
-        self.refused("ops/kernel/kernel.h", "cuda/device_cuda.h", "ops/ may not include cuda/")
+        self.refused("ops/kernel/kernel.h", "cuda/device_cuda.h", "ops/kernel/ may not include cuda/")
 
     def test_an_upward_include_between_subdirectories_fails(self):
         self.refused("pipeline/program/check.h", "pipeline/simulate/simulate.h", "pipeline/program/ may not include pipeline/simulate/")

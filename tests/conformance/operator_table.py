@@ -29,6 +29,26 @@ test `conformance/node` fails when it is out of date.
 |---|---|---|---|---:|---:|---|
 """
 
+NETWORKS_HEAD = """
+## Networks of other people's code
+
+`bench/coverage.py` trains every one of an alphabetical list of networks of torchvision, transformers, timm and diffusers
+([benchmarks](benchmarks.md#coverage) has the counts). Besides the operators below, pipetrain refuses, each time in one
+sentence that names the node:
+
+| what | why | what to do |
+|---|---|---|
+| If, Loop, Scan and sequences whose condition, count or place depends on data | they become the nodes that they run before training begins | export with fixed sizes, or write the choice with Where |
+| results whose shape depends on data, such as NonZero of activations (boxes that are kept, experts that are chosen) | memory is planned before the first step | `--output-node` before it, or a mask instead |
+| strings, complex numbers, sparse tensors; float8, int4 and other types of inference | no kernel, and nothing to train | |
+| a sequence or optional as the result of the model | losses are of tensors | export the tensors |
+| random numbers that the file fixes by a seed | no other generator repeats them | |
+
+PyTorch's exporter folds arithmetic on parameters into constants unless it is told `optimize=False`: weight standardization, rows
+of position tables, tokens repeated for each sample of a fixed batch. The folded tensors are trained, but they are other
+parameters than PyTorch's, so the losses drift apart from the second step on. `optimize=False` and a free number of samples keep them.
+"""
+
 MISSING_HEAD = """
 ## Not imported
 
@@ -136,7 +156,7 @@ def table_text(version, operators, cases, models, results):
     for result in results:
         if result[0] == "SKIP" and kind_of(result[3]) == "operator":
             missing.update(name for name in result[3].partition(": ")[2].split(", ") if " " not in name)
-    text += MISSING_HEAD
+    text += NETWORKS_HEAD + MISSING_HEAD
     text += "| operator | cases | why |\n|---|---:|---|\n"
     text += "".join(f"| {name} | {count} | {why_missing(name)} |\n"
                     for name, count in sorted(missing.items(), key=lambda x: (-x[1], x[0])))

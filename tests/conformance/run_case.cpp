@@ -89,10 +89,9 @@ std::vector<HostTensor> read_tensors(const fs::path& folder, const std::string& 
   }
 }
 
-/// The tensors of a SequenceProto.
-std::vector<HostTensor> read_sequence(const fs::path& path) {
-  constexpr std::uint32_t kTensors = 3;
-  const std::string bytes = bytes_of(path);
+/// The tensors of a SequenceProto, or of an OptionalProto that holds one.
+std::vector<HostTensor> read_sequence(const std::string& bytes, const fs::path& path) {
+  constexpr std::uint32_t kTensors = 3, kSequence = 5;
   const auto all = std::as_bytes(std::span(bytes));
   std::vector<HostTensor> out;
   onnx_wire::Reader reader(all, {0, bytes.size()});
@@ -100,6 +99,8 @@ std::vector<HostTensor> read_sequence(const fs::path& path) {
     const onnx_wire::Field field = reader.next();
     if (field.number == kTensors)
       out.push_back(read_tensor(std::string(onnx_wire::text(all, field.content)), path));
+    if (field.number == kSequence)
+      return read_sequence(std::string(onnx_wire::text(all, field.content)), path);
   }
   return out;
 }
@@ -143,7 +144,7 @@ std::vector<HostTensor> read_expected(OnnxModel& model, const fs::path& folder) 
       model.nodes.push_back(std::move(node));
       out.push_back(std::move(expected));
     };
-    const std::vector<HostTensor> elements = read_sequence(path);
+    const std::vector<HostTensor> elements = read_sequence(bytes_of(path), path);
     add(node_of("SequenceLength", {output.name}, output.name + ".length", model.opset),
         HostTensor::scalar(static_cast<std::int64_t>(elements.size())));
     for (std::size_t k = 0; k < elements.size(); ++k) {

@@ -1,5 +1,5 @@
-// A plugin of this build with one device, which fails when it is opened: in a way that devices do,
-// or as a mistake in the program would (MISTAKE is set).
+// A plugin of this build with one device that fails when opened: with a device error, or with an
+// internal error (if MISTAKE is set).
 #include <cstdlib>
 #include <stdexcept>
 

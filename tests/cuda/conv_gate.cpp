@@ -1,5 +1,5 @@
-// Whether cuDNN offers a plan for the convolutions that the backend builds, on a GPU that need not
-// be here: conv_gate DEVICE.json. Also compares cuDNN's output shapes with our own.
+// Checks that cuDNN offers a plan for the backend's convolutions on a described GPU, which need not
+// be present: conv_gate DEVICE.json. Also compares cuDNN's output shapes with pipetrain's.
 #include <cudnn.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ struct Case {
   bool bias;
 };
 
-/// With y as the operator's own inference has it.
+/// With the shape of y from the operator's inference.
 ConvShapes shapes_of(const Case& c) {
   pipetrain::Ints pads = c.pad_begin;
   pads.insert(pads.end(), c.pad_end.begin(), c.pad_end.end());
@@ -54,7 +54,7 @@ const Case kCases[] = {
     {"one channel", {16, 1, 8, 8}, {8, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1}, {1, 1}, true},
     {"odd sizes", {3, 5, 17, 13}, {7, 5, 3, 2}, {1, 0}, {1, 0}, {2, 1}, {1, 1}, true},
     {"one axis", {4, 16, 100}, {32, 16, 5}, {2}, {2}, {1}, {1}, true},
-    {"many pictures", {256, 64, 112, 112}, {64, 64, 7, 7}, {3, 3}, {3, 3}, {1, 1}, {1, 1}, false},
+    {"many images", {256, 64, 112, 112}, {64, 64, 7, 7}, {3, 3}, {3, 3}, {1, 1}, {1, 1}, false},
     {"three axes",
      {2, 16, 8, 16, 16},
      {32, 16, 3, 3, 3},
@@ -88,7 +88,7 @@ std::vector<Variant> variants() {
   return out;
 }
 
-/// What a plan must not do whose graph has these numbers.
+/// Numerical notes that a plan for these types must not have.
 std::set<int> forbidden(ConvPrecision numbers) {
   std::set<int> out = {CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC,
                        CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION};
@@ -101,7 +101,7 @@ std::set<int> forbidden(ConvPrecision numbers) {
   return out;
 }
 
-/// What is wrong with the plans that were kept; empty when nothing is.
+/// What is wrong with the plans that were kept; empty if nothing is.
 std::string wrong(const pipetrain::PlanCount& plans, ConvPrecision numbers) {
   for (const int note : forbidden(numbers)) {
     if (plans.notes.contains(note)) return "a plan has numerical note " + std::to_string(note);
@@ -111,8 +111,8 @@ std::string wrong(const pipetrain::PlanCount& plans, ConvPrecision numbers) {
   return {};
 }
 
-/// cuDNN's own output shapes, from descriptors, over random windows (even padding only: its
-/// descriptors know no other). Returns how many differ.
+/// Compares output shapes from cuDNN's descriptors over random windows (symmetric padding only: the
+/// descriptors support no other). Returns how many differ.
 int compare_shapes(int count) {
   std::uint64_t random = 1;
   const auto below = [&](std::int64_t bound) {

@@ -1,6 +1,6 @@
-// The plugin's devices and its NCCL, driven through a schedule's exchanges on GPUs that are not
-// there (fake_gpus.cpp): every byte arrives, sums are sums, and a failure of NCCL ends the round of
-// all, with its words, and leaves nothing behind that the next round could trip over.
+// The plugin's devices and NCCL, driven through a schedule's exchanges on fake GPUs
+// (fake_gpus.cpp): every byte arrives, sums are correct, and an NCCL failure ends the run on all
+// devices with its message, without affecting the next run.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -24,10 +24,10 @@ namespace pipetrain {
 namespace {
 
 float payload(const Transfer& moved) {
-  return static_cast<float>(1000 * moved.edge + moved.unit + 1);
+  return static_cast<float>(1000 * moved.edge + moved.micro_batch + 1);
 }
 
-/// A rank for each device, in the order in which they come.
+/// One rank per device, in order of arrival.
 std::vector<int> ranks_of(const std::vector<Device*>& devices) {
   std::vector<Device*> known;
   std::vector<int> ranks;
@@ -39,7 +39,7 @@ std::vector<int> ranks_of(const std::vector<Device*>& devices) {
   return ranks;
 }
 
-/// Runs a program's exchanges: what is sent is a number of its own, what is added up is 1, 2, ….
+/// Runs a program's exchanges: each message has a distinct value; summands are 1, 2, ….
 class Run {
  public:
   Run(const Program& program, std::vector<Device*> devices, Collectives& collectives)
@@ -53,7 +53,7 @@ class Run {
 
   void round() {
     error_ = nullptr;
-    wrong_ = 0;  // a round that failed may have counted what did not arrive
+    wrong_ = 0;  // a failed run may have counted missing messages
     exchange_.start_round(program_, /*keep=*/true);
     std::vector<std::thread> threads;
     for (int d = 0; d < program_.devices; ++d) threads.emplace_back([this, d] { work(d); });
@@ -80,7 +80,7 @@ class Run {
       for (std::size_t i = 0; i < list.size(); ++i) {
         const int operation = exchange_.operation_at(device, static_cast<int>(i));
         if (operation < 0) {
-          // Somebody needs all that has been received.
+          // Waits for all received data.
           for (const int one : received) stream->wait(*exchange_.wait(one, device));
           received.clear();
           continue;
@@ -101,7 +101,7 @@ class Run {
       }
       for (const int one : received) exchange_.wait(one, device);
     } catch (const ChannelAborted&) {
-      // The error is the round's.
+      // The error ends the run.
     }
     exchange_.finish(device);
     if (error_) return;
@@ -135,7 +135,7 @@ void run_all() {
   ScheduleOptions options;
   options.name = "1f1b";
   options.stages = 2;
-  options.units = 8;
+  options.micro_batches = 8;
   const Program chain = lower(generate(options), chain_edges(2, 8));
   options.stages = 1;
   options.replicas = {2};
@@ -152,10 +152,10 @@ void run_all() {
   summing.round();
   summing.round();
 
-  // The fakes' own switches; without them nothing here could go wrong.
+  // Switches of the fakes, to inject failures.
   const auto fail = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_failure"));
   const auto aborts = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "fake_aborts"));
-  check(fail && aborts, "the fakes are not there");
+  check(fail && aborts, "the fakes are not loaded");
   check(aborts() == 0, "a communicator was aborted");
   Run run(chain, {&a, &b}, collectives);
   run.round();
@@ -169,10 +169,10 @@ void run_all() {
   fail(0);
   run.round();
 
-  // A group that fails before its end is ended, or the abort would wait for that.
+  // A group that fails is ended first; otherwise the abort would wait for it.
   const auto refuse =
       reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
-  check(refuse != nullptr, "the fakes are not there");
+  check(refuse != nullptr, "the fakes are not loaded");
   refuse("exchange");
   const std::string refused = failure_of(run);
   check(refused.find("NCCL failed to ") != std::string::npos, refused);
@@ -187,7 +187,7 @@ void run_all() {
 int main(int count, char** arguments) {
   try {
     if (count > 1 && std::string(arguments[1]) == "absent") {
-      // What there is to say when NCCL is not there, or too old.
+      // The errors when NCCL is missing or too old.
       try {
         std::printf("%s\n", pipetrain::cuda_plugin().collectives().name().c_str());
       } catch (const pipetrain::Error& error) {

@@ -1,5 +1,5 @@
-// A cuBLASLt that is not there, before the real one: it has kernels for all epilogues, or for those
-// that a test names, and notes what is asked of it.
+// A fake cuBLASLt, preloaded before the real one: it has kernels for all epilogues, or for those
+// that a test selects, and records the calls.
 #include <cublasLt.h>
 
 #include <cstring>
@@ -26,7 +26,7 @@ std::mutex mutex;
 
 extern "C" {
 
-/// From now on there are kernels for this epilogue, too; for none at all if it is -1.
+/// From now on there are kernels for this epilogue as well; for none at all if it is -1.
 void fake_cublaslt_has(int epilogue) {
   if (epilogue < 0) epilogues.clear();
   if (epilogue >= 0) epilogues.insert(epilogue);

@@ -1,5 +1,5 @@
-// A cuDNN that is not there, before the real one: takes any graph, offers one plan for it or none,
-// and notes what is asked of it. Descriptors know their type, and those that others name.
+// A fake cuDNN, preloaded before the real one: accepts any graph, offers one plan for it or none,
+// and records the calls. Descriptors store their type and the descriptors that they refer to.
 #include <cudnn.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ bool offers = true;
 std::int64_t workspace = 0;  // of every plan
 std::set<void*> read;        // data that plans were run on
 
-/// Also to the end of the file that FAKE_CUDNN_EVENTS names.
+/// Also appended to the file that FAKE_CUDNN_EVENTS names.
 void note(const std::string& event) {
   events += event + "\n";
   if (const char* file = std::getenv("FAKE_CUDNN_EVENTS"))
@@ -42,7 +42,7 @@ void note(const std::string& event) {
 
 extern "C" {
 
-/// What has happened since the last call: plans made and run, and what a library need not bear.
+/// Events since the last call: plans made and run, and incorrect use of the library.
 const char* fake_cudnn_events() {
   static std::string told;
   const std::lock_guard lock(mutex);

@@ -1,7 +1,7 @@
-// Two GPUs and NCCL that are not there: stands before libcudart, and is the libnccl.so.2 that the
-// plugin is told of. Memory is the host's, copies are done at once; what NCCL exchanges is done by
-// nobody before both ends have come, so that events behind it are reached late, as on GPUs. Ranks
-// of several processes meet in the folder that FAKE_NCCL_FOLDER names.
+// Two fake GPUs and a fake NCCL: preloaded before libcudart, and used as libnccl.so.2. Memory is
+// host memory, copies are immediate; an NCCL exchange completes when both ends have arrived, so
+// that later events are reached late, as on GPUs. Ranks of several processes meet in the folder
+// that FAKE_NCCL_FOLDER names.
 #include <cuda_runtime_api.h>
 #include <nccl.h>
 
@@ -30,14 +30,14 @@ struct Operation {
   std::size_t bytes;
   int peer;  // -1: a sum
   bool done = false;
-  int number = -1;  // of those from this rank to the peer, or from it; in a folder
+  int number = -1;  // sequence number of the operation with this peer, for the folder
 };
 
 using Group = std::vector<std::shared_ptr<Operation>>;
 
 }  // namespace
 
-/// Work that a stream was given while it was captured.
+/// Work enqueued in a stream during capture.
 struct CUgraph_st {
   std::vector<std::function<void()>> work;
 };
@@ -53,14 +53,14 @@ struct CUstream_st {
 struct CUevent_st {
   std::vector<std::shared_ptr<Group>> groups;
   unsigned flags = 0;
-  float at = -1;  // milliseconds: how many launches and records there were before
+  float at = -1;  // in ms, advanced by launches and records
 };
 struct ncclComm {
   std::string id;
   int rank, ranks;
   std::vector<std::shared_ptr<Operation>> issued;
   bool aborted = false;
-  std::map<std::pair<bool, int>, int> numbers;  // of operations by whether they send, and peer
+  std::map<std::pair<bool, int>, int> numbers;  // operations so far, by direction and peer
 };
 
 namespace {
@@ -73,9 +73,9 @@ thread_local cudaStream_t group_stream = nullptr;
 thread_local bool in_group = false;
 int ids = 0, aborts = 0;
 float now = 0;             // milliseconds
-std::string launches;      // since they were asked for
-std::mutex telling;        // several threads do
-std::string failing_call;  // of those that make graphs or load kernels
+std::string launches;      // since the last query
+std::mutex telling;        // guards messages of several threads
+std::string failing_call;  // the call to fail: one that makes graphs or loads kernels
 
 void tell(const std::string& what) {
   const std::lock_guard lock(telling);
@@ -87,7 +87,7 @@ bool fails_at(const char* call) {
   return failing_call == call;
 }
 
-/// Does work, or puts it into the graph of a stream that is captured.
+/// Does work, or adds it to the graph of a capturing stream.
 void give(cudaStream_t stream, std::function<void()> work) {
   if (stream && stream->captured) {
     stream->captured->work.push_back(std::move(work));
@@ -99,7 +99,7 @@ void give(cudaStream_t stream, std::function<void()> work) {
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = -1;  // none was set
 
-/// As the runtime does, which keeps what it has returned for the thread.
+/// Like the runtime, which remembers the last error of a thread.
 cudaError_t failed(cudaError_t status) { return last_error = status; }
 
 /// Whether a call is one that FAKE_GPU_FAILS names ("record:60": that one, and all behind it).
@@ -112,7 +112,7 @@ bool is_to_fail(const char* call) {
          ++calls >= std::atoi(wanted.c_str() + colon + 1);
 }
 
-/// What a captured stream cannot do.
+/// Fails calls that are not allowed during capture.
 cudaError_t refuse(cudaStream_t stream) {
   stream->invalidated = true;
   return failed(cudaErrorStreamCaptureUnsupported);
@@ -130,7 +130,7 @@ bool over(const std::vector<std::shared_ptr<Group>>& groups) {
   return true;
 }
 
-/// The first operation of a rank that is not done and answers one of a peer.
+/// The first pending operation of a rank that matches one of a peer.
 Operation* first(ncclComm* communicator, bool sends, int peer) {
   for (const auto& operation : communicator->issued) {
     if (!operation->done && operation->peer == peer && (peer < 0 || operation->sends == sends))
@@ -141,7 +141,7 @@ Operation* first(ncclComm* communicator, bool sends, int peer) {
 
 const char* const folder = std::getenv("FAKE_NCCL_FOLDER");
 
-/// What a rank has left in the folder, for all others where `to` is -1.
+/// The file of a rank's message, for all others if `to` is -1.
 std::string file_of(const ncclComm& communicator, int from, int to, int number) {
   return std::string(folder) + "/" + std::to_string(communicator.id[0]) + "." +
          std::to_string(from) + "." + std::to_string(to) + "." + std::to_string(number);
@@ -156,7 +156,7 @@ bool take_file(const std::string& file, void* data, std::size_t bytes) {
   return in && in.read(static_cast<char*>(data), static_cast<std::streamsize>(bytes));
 }
 
-/// The same where the other ends are in other processes; a send is done when it has been left.
+/// The same with peers in other processes; a send is done when its file is written.
 void progress_in_folder(ncclComm& communicator) {
   for (const auto& operation : communicator.issued) {
     if (operation->done) continue;
@@ -184,7 +184,7 @@ void progress_in_folder(ncclComm& communicator) {
   }
 }
 
-/// Does what has both ends.
+/// Completes operations whose both ends have arrived.
 void progress() {
   if (folder) {
     for (auto& [id, ranks] : communicators) {
@@ -312,13 +312,13 @@ cudaError_t cudaFreeHost(void* data) {
   return cudaSuccess;
 }
 cudaError_t cudaFree(void* data) {
-  // The runtime would take GPU 0 for this thread, whose GPU may be another.
+  // The runtime would use GPU 0 for this thread, which may not be its GPU.
   if (current_device < 0) tell("memory is given back on no GPU\n");
   std::free(data);
   return cudaSuccess;
 }
 cudaError_t cudaMemset(void* data, int value, std::size_t bytes) {
-  tell("the default stream\n");  // which waits for others, and they for it
+  tell("the default stream\n");  // which synchronizes with other streams
   std::memset(data, value, bytes);
   return cudaSuccess;
 }
@@ -327,14 +327,14 @@ cudaError_t cudaMemsetAsync(void* data, int value, std::size_t bytes, cudaStream
   give(stream, [=] { std::memset(data, value, bytes); });
   return cudaSuccess;
 }
-// Kernels: of the plugin, and such that are loaded.
+// Kernels of the plugin, and loaded ones.
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void*) {
   *kernel = nullptr;
   return cudaSuccess;
 }
 cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, std::size_t, cudaStream_t stream) {
   now += 5;
-  give(stream, [] { tell("own kernel\n"); });
+  give(stream, [] { tell("hand-written kernel\n"); });
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
@@ -484,7 +484,7 @@ static ncclResult_t leave(ncclComm_t communicator) {
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 ncclResult_t ncclCommDestroy(ncclComm_t communicator) { return leave(communicator); }
 ncclResult_t ncclCommAbort(ncclComm_t communicator) {
-  if (in_group) return ncclInProgress;  // put off to the end of the group
+  if (in_group) return ncclInProgress;  // deferred to the end of the group
   {
     const std::lock_guard lock(mutex);
     for (const auto& operation : communicator->issued) operation->done = true;
@@ -500,7 +500,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
     const int other = 1 - communicator->rank;
     all = std::ifstream(file_of(*communicator, other, other, 0)).good();
   }
-  // Those that have left were there once.
+  // Ranks that have left count as having joined.
   const bool busy = !all && communicator->issued.empty();
   *state = fails && communicator->rank == 1 ? ncclRemoteError : busy ? ncclInProgress : ncclSuccess;
   return ncclSuccess;

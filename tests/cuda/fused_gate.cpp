@@ -1,5 +1,5 @@
-// NVRTC compiles the kernels of all fused programs that the networks at hand have, for each GPU
-// that the plugin is built for: without a warning, and without a register that spills.
+// NVRTC compiles the kernels of all fused programs of the test networks, for each GPU that the
+// plugin is built for, without warnings and register spills.
 //   fused_gate CAPABILITY...
 #include <cstdio>
 #include <stdexcept>
@@ -12,7 +12,7 @@
 namespace pipetrain {
 namespace {
 
-/// All kernels in one source, under numbers: reading the headers takes longest.
+/// All kernels in one source, numbered: parsing the headers is the slowest part.
 std::string all_in_one(const std::map<std::string, test::FusedChain>& chains) {
   std::string out;
   int number = 0;
@@ -56,7 +56,7 @@ int main(int count, char** arguments) {
     const Nvrtc nvrtc;
     for (int i = 1; i < count; ++i) {
       check(nvrtc, source, arguments[i], static_cast<int>(chains.size()));
-      // A kernel that keeps too much must be found.
+      // A kernel with register spills must be detected.
       bool refused = false;
       try {
         check(nvrtc,
@@ -77,7 +77,7 @@ int main(int count, char** arguments) {
       why = error.message();
     }
     if (why.find("identifier \"nothing\" is undefined") == std::string::npos)
-      throw std::runtime_error("words of the compiler: " + why);
+      throw std::runtime_error("compiler messages: " + why);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

@@ -1,4 +1,4 @@
-// What a gate counts: it ends with the first check that fails.
+// Counts the checks of a gate, which exits at the first failure.
 #pragma once
 
 #include <stdexcept>

@@ -51,7 +51,7 @@ class GpuCheck(unittest.TestCase):
         return said
 
     def fake_build(self, **scripts):
-        """A build folder whose programs are shell scripts; pipetrain's doctor tells of a GPU."""
+        """A build folder whose programs are shell scripts; pipetrain doctor reports a GPU."""
         folder = self.work / "build"
         folder.mkdir()
         (folder / "doctor.json").write_text(json.dumps(FAKE_DOCTOR))
@@ -74,10 +74,10 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("in float32", said)
 
     def test_convolutions_without_graphs_are_found(self):
-        self.finds("no-graphs", (1, "--only", "digits-blocking"), "Conv was not NVIDIA's library's")
+        self.finds("no-graphs", (1, "--only", "digits-blocking"), "Conv was not computed by NVIDIA's library")
 
     def test_a_norm_without_a_plan_is_found(self):
-        self.finds("missing-plan", (1, "--only", "digits-blocking"), r"pipetrain warns: .*\(BatchNorm\) runs with our own kernel, since cuDNN")
+        self.finds("missing-plan", (1, "--only", "digits-blocking"), r"pipetrain warns: .*\(BatchNorm\) runs with a hand-written kernel, since cuDNN")
 
     def test_an_old_library_is_found(self):
         self.finds("old-cudnn", (1, "--only", "digits-blocking"), r"cuDNN 8907: the check needs 9\.12")
@@ -128,7 +128,7 @@ class GpuCheck(unittest.TestCase):
     def test_limits_hold(self):
         folder = self.fake_build(optim_tests="echo begun; sleep 600")
         start = time.monotonic()
-        said = self.finds("", (2, "--only", "optimizers"), r"optim_tests took more than the 2 s", limit=0.01, folder=folder)
+        said = self.finds("", (2, "--only", "optimizers"), r"optim_tests exceeded the 2 s", limit=0.01, folder=folder)
         self.assertLess(time.monotonic() - start, 60)
         self.assertIn("    begun", said)
 
@@ -199,10 +199,10 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(wrong([10.002, 9.003, 8.198]), "")
         self.assertIn("the losses are", wrong([10.0, 9.3, 8.7]))  # gradients that are too small
         self.assertIn("the losses are", wrong([10.0, float("nan"), 8.2]))
-        self.assertIn("nothing can be told", wrong([10.0, 9.0, 8.2], theirs=[11.0, 9.0, 8.2]))
+        self.assertIn("the comparison is inconclusive", wrong([10.0, 9.0, 8.2], theirs=[11.0, 9.0, 8.2]))
 
     def test_kernels_of_every_operator_are_listed(self):
-        """By some family, as docs/gpu-operators.md lists operators, which its own test keeps true."""
+        """Kernels recorded for any family; compared with docs/gpu-operators.md, which another test verifies."""
         text = (sources / "docs" / "gpu-operators.md").read_text()
         operators = {match[1] for match in re.finditer(r"^\| (\w+) \| (?!computed)", text, re.M)}
         listed = {kernel.split()[0] for family in places.read("kernels.json").values() for kernel in family}

@@ -1,5 +1,5 @@
-// What the plugin asks of a GPU that is not there (fake_gpus.cpp): how it comes to a kernel for a
-// fused program, by NVRTC, from the cache, or without; and how a stage's work becomes CUDA graphs.
+// The plugin on fake GPUs (fake_gpus.cpp): how it gets the kernel of a fused program, from NVRTC,
+// from the cache, or without NVRTC; and how a stage's work is captured in CUDA graphs.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -24,10 +24,10 @@
 namespace pipetrain {
 namespace {
 
-/// Makes and runs a kernel of two steps; what the GPU was asked to start.
+/// Makes and runs a kernel of two steps; returns the launches on the GPU.
 std::string started(Device& device, const char* second_step = "Tanh") {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
-  check(told != nullptr, "the fakes are not there");
+  check(told != nullptr, "the fakes are not loaded");
   told();
   FusedProgram program;
   program.steps = {{"Add", {0, 1}, {}}, {second_step, {2}, {}}};
@@ -52,7 +52,7 @@ std::string started(Device& device, const char* second_step = "Tanh") {
   return told();
 }
 
-/// The clock of the fakes: a millisecond for a point, five for a kernel.
+/// The clock of the fakes: 1 ms per event, 5 ms per kernel.
 void check_times(Device& device) {
   const auto stream = device.make_stream();
   const auto before = device.make_timed_point(), after = device.make_timed_point();
@@ -69,7 +69,7 @@ void check_times(Device& device) {
     const double seconds = after->seconds_since(*before);
     check(close(seconds, 1e-3 + 5e-3 * kernels), std::to_string(seconds) + " seconds");
   }
-  // Points that only order work keep no time, which costs less.
+  // Points that only order work record no time, which is cheaper.
   const auto plain = device.make_point();
   stream->record(*plain);
   try {
@@ -86,12 +86,12 @@ void check_times(Device& device) {
 
 void set_fake(const char* name, int on) {
   const auto fake = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, name));
-  check(fake != nullptr, "the fakes are not there");
+  check(fake != nullptr, "the fakes are not loaded");
   fake(on);
 }
 
-/// The runtime keeps the last error of a thread: what is none, or has been told, is not the next
-/// launch's.
+/// The runtime remembers the last error of a thread: one that is harmless or already reported must
+/// not fail the next launch.
 void check_last_errors(Device& device) {
   const auto stream = device.make_stream();
   const auto point = device.make_point(), other = device.make_point();
@@ -111,7 +111,7 @@ void check_last_errors(Device& device) {
   }
 }
 
-/// A thread that has not used the GPU gives back its memory, without making another GPU its own.
+/// A thread that has not used the GPU frees its memory, without initialising another GPU.
 void check_giving_back(Device& device) {
   DeviceMemory memory = device.allocate(8);
   std::thread([&] { memory = DeviceMemory(); }).join();
@@ -120,11 +120,11 @@ void check_giving_back(Device& device) {
   check(words.find("on no GPU") == std::string::npos, words);
 }
 
-/// Memory comes zeroed, and nothing that other streams do is waited for: they may have much to do,
-/// wait for another rank of NCCL, or be captured.
+/// Memory is zeroed without waiting for other streams, which may be busy, wait for another NCCL
+/// rank, or be capturing.
 void check_memory(Device& device) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
-  check(told != nullptr, "the fakes are not there");
+  check(told != nullptr, "the fakes are not loaded");
   told();
   const DeviceMemory memory = device.allocate(1000);
   const std::string words = told();
@@ -151,7 +151,7 @@ void run_all(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(kernels)) cubin = entry.path();
   const std::string kept = get_file(cubin);
   check(kept.size() > 1000 && kept.substr(64, 4) == "\177ELF", "the cache has no machine code");
-  // Another GPU of the kind needs no compiler, unless what is kept is damaged.
+  // Another GPU of the same model uses the cache, unless the cached code is damaged.
   const auto made = std::filesystem::last_write_time(cubin);
   std::ofstream(cubin, std::ios::app) << "damaged";
   check(started(plugin.open(1)) == one, "a kernel beside a damaged one");
@@ -159,11 +159,11 @@ void run_all(const std::filesystem::path& folder) {
         "the damaged kernel was not replaced");
   check(get_file(log).empty(), get_file(log));
 
-  // A kernel that cannot be loaded is missing alone.
+  // A kernel that cannot be loaded does not affect others.
   const auto fail =
       reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
-  check(fail != nullptr, "the fakes are not there");
-  const std::string steps = "own kernel\nown kernel\n";
+  check(fail != nullptr, "the fakes are not loaded");
+  const std::string steps = "hand-written kernel\nhand-written kernel\n";
   fail("load");
   check(started(plugin.open(0), "Sigmoid") == steps, "a kernel that cannot be loaded");
   fail("");
@@ -177,11 +177,11 @@ void run_all(const std::filesystem::path& folder) {
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
-/// What there is without NVRTC, and what is said.
+/// The fallback and the warning without NVRTC.
 void run_without(const std::filesystem::path& folder) {
   DevicePlugin& plugin = cuda_plugin();
   copy_log_to(folder / "log");
-  const std::string two = "own kernel\nown kernel\n";
+  const std::string two = "hand-written kernel\nhand-written kernel\n";
   const std::string first = started(plugin.open(0));
   check(first == two, "node by node: " + first);
   check(started(plugin.open(0)) == two && started(plugin.open(1)) == two, "node by node");
@@ -192,13 +192,13 @@ void run_without(const std::filesystem::path& folder) {
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
-/// A product with a bias and a Relu, whose kernels cuBLASLt (fake_cublaslt.cpp) may have or not.
+/// A product with a bias and a Relu, with and without kernels of cuBLASLt (fake_cublaslt.cpp).
 void run_products(const std::filesystem::path& folder) {
   copy_log_to(folder / "log");
   const auto products =
       reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cublaslt_events"));
   const auto kernels = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
-  check(products && kernels, "the fakes are not there");
+  check(products && kernels, "the fakes are not loaded");
   Device& device = cuda_plugin().open(0);
   const auto stream = device.make_stream();
   Node node;
@@ -224,9 +224,9 @@ void run_products(const std::filesystem::path& folder) {
   };
   set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS:
   set_fake("fake_cublaslt_has", 1);
-  expect("epilogue 1\n", "own kernel\nown kernel\n");
+  expect("epilogue 1\n", "hand-written kernel\nhand-written kernel\n");
   set_fake("fake_cublaslt_has", 4);
-  expect("epilogue 4\n", "own kernel\n");
+  expect("epilogue 4\n", "hand-written kernel\n");
   set_fake("fake_cublaslt_has", 6);
   expect("epilogue 6\n", "");
   check(get_file(folder / "log").empty(), get_file(folder / "log"));
@@ -238,7 +238,7 @@ void run_products(const std::filesystem::path& folder) {
         words);
 }
 
-/// GPUs that are opened reach each other's memory; none is started that nobody opens.
+/// Opened GPUs get peer access; GPUs that are not opened are not initialised.
 void run_peers() {
   set_fake("fake_peers", 1);
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
@@ -253,22 +253,22 @@ void run_peers() {
   check(first.reaches(second) && second.reaches(first), "GPUs do not reach each other");
 }
 
-/// What a stage's recordings make a GPU do, and where one of its calls fails.
+/// The GPU calls of a stage's recordings, and failures of each call.
 void run_graphs() {
   Device& device = cuda_plugin().open(0);
   const auto fail =
       reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
-  check(fail && told, "the fakes are not there");
+  check(fail && told, "the fakes are not loaded");
   const auto expect = [&](const std::string& wanted, const std::string& where) {
     const std::string words = told();
     check(words == wanted, where + ": " + words);
   };
   const DeviceMemory memory = device.allocate(8);
   auto* data = reinterpret_cast<float*>(memory.data());
-  const std::string one_by_one = "own kernel\n",
-                    recorded = "begin\nend\ninstantiate\ngraph\nown kernel\n",
-                    graph = "graph\nown kernel\n";
+  const std::string one_by_one = "hand-written kernel\n",
+                    recorded = "begin\nend\ninstantiate\ngraph\nhand-written kernel\n",
+                    graph = "graph\nhand-written kernel\n";
   float from = 0;
   bool waits = false;
   for (const std::string failing : {"", "begin", "end", "instantiate", "work"}) {
@@ -315,7 +315,7 @@ void run_graphs() {
     expect(one_by_one, "after " + failing);
   }
   fail("");
-  // Unless it is asked for there is none.
+  // There is none by default.
   unsetenv("PIPETRAIN_CUDA_GRAPHS");
   const auto stream = device.make_stream();
   told();

@@ -1,7 +1,7 @@
-// How the plugin comes to plans of cuDNN, on GPUs and a cuDNN that are not there (fake_gpus.cpp,
-// fake_cudnn.cpp): equal nodes share a plan, a later stream has those of an earlier one, and what
-// the library has no plan for runs on the CPU or with an own kernel, which is said once; attention
-// in parts keeps its workspace small.
+// How the plugin uses cuDNN plans, on fake GPUs and a fake cuDNN (fake_gpus.cpp, fake_cudnn.cpp):
+// equal nodes share a plan, a later stream reuses those of an earlier one, and nodes without a plan
+// run on the CPU or with a hand-written kernel, with one warning; attention is split to keep its
+// workspace small.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@
 namespace pipetrain {
 namespace {
 
-/// A 3x3 convolution of so many channels.
+/// A 3x3 convolution with this number of channels.
 struct Convolution {
   explicit Convolution(std::int64_t channels, const char* name = "conv") {
     node.op = find_op("Conv");
@@ -53,8 +53,8 @@ void run(Kernel& kernel, Device& device, const Convolution& convolution) {
   kernel.run(in, out, context);
 }
 
-/// Makes the kernels of two equal nodes and runs one, of a node as a graph has it, in which every
-/// result has a type but not every one is read.
+/// Makes the kernels of two equal nodes and runs one. As in a graph, every result has a type, but
+/// not every result is read.
 void run_node(Device& device, const char* op, const Attributes& attributes,
               const std::vector<TensorType>& inputs, const std::vector<TensorType>& outputs,
               const std::vector<bool>& read) {
@@ -82,7 +82,7 @@ void run_node(Device& device, const char* op, const Attributes& attributes,
   kernel->run(in, out, context);
 }
 
-/// What nobody reads is no reason against a plan, and no tensor that a plan lacks.
+/// Unused results do not prevent a plan, and need no tensor.
 void run_unread(const char* (*told)(), const char* (*launches)()) {
   Device& device = cuda_plugin().open(0);
   const auto expect = [&](const std::string& wanted, const std::string& where) {
@@ -103,30 +103,32 @@ void run_unread(const char* (*told)(), const char* (*launches)()) {
            {false, false, true, false});
   expect("run\n", "the gradient of attention whose queries are not trained");
 
-  const TensorType picture{DType::kFloat32, Shape{2, 8, 4, 4}}, channel{DType::kFloat32, Shape{8}};
+  const TensorType feature_map{DType::kFloat32, Shape{2, 8, 4, 4}},
+      channel{DType::kFloat32, Shape{8}};
   for (const bool dx : {true, false}) {
     launches();
     run_node(device, "BatchNormGrad", {{"epsilon", 1e-5}},
-             {picture, picture, channel, channel, channel}, {picture, channel, channel},
+             {feature_map, feature_map, channel, channel, channel}, {feature_map, channel, channel},
              {dx, true, true});
     const std::string words = launches();
     expect(dx ? "plan\nrun\n" : "", "the gradient of a batch norm");
-    check(words == "own kernel\n", words);  // before the library's, or in its place
+    check(words == "hand-written kernel\n",
+          words);  // before the library's kernel, or instead of it
   }
 }
 
-/// The gradient of attention in parts that need less memory: three samples, two heads of keys.
+/// The gradient of attention, split to need less memory: three samples, two key heads.
 void run_attention(Device& device) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
   const auto needs =
       reinterpret_cast<void (*)(std::int64_t)>(dlsym(RTLD_DEFAULT, "fake_cudnn_workspace"));
   const auto given = reinterpret_cast<int (*)(void*)>(dlsym(RTLD_DEFAULT, "fake_cudnn_was_given"));
-  check(told && needs && given, "the fakes are not there");
+  check(told && needs && given, "the fakes are not loaded");
   Node node;
   node.op = find_op("AttentionGrad");
   node.name = "attention";
   for (const std::int64_t gigabytes : {0, 1}) {
-    const std::int64_t steps = 64 << gigabytes;  // no plan from before
+    const std::int64_t steps = 64 << gigabytes;  // no cached plan
     const TensorType q{DType::kBFloat16, Shape{3, 4, steps, 64}},
         k{DType::kBFloat16, Shape{3, 2, steps, 64}}, lse{DType::kFloat32, Shape{3, 4, steps}}, none;
     const KernelRequest request{node, {q, q, k, k, none, none, q, lse}, {q, k, k}};
@@ -168,13 +170,13 @@ void run_attention(Device& device) {
   needs(0);
 }
 
-/// Norms and attention run with own kernels then, and say so once for each shape.
+/// Norms and attention then run with hand-written kernels, with one warning per shape.
 void run_without_plans(const char* (*told)(), const char* (*launches)(),
                        const std::filesystem::path& log) {
   Device& device = cuda_plugin().open(0);
   const TensorType x{DType::kBFloat16, Shape{2, 4, 32, 64}}, lse{DType::kFloat32, Shape{2, 4, 32}},
       rows{DType::kBFloat16, Shape{24, 40}}, row{DType::kFloat32, Shape{24, 1}},
-      width{DType::kFloat32, Shape{40}}, picture{DType::kFloat32, Shape{2, 12, 4, 4}},
+      width{DType::kFloat32, Shape{40}}, feature_map{DType::kFloat32, Shape{2, 12, 4, 4}},
       channel{DType::kFloat32, Shape{12}}, none;
   const Attributes attention{{"scale", 0.125}}, norm{{"epsilon", 1e-5}};
   const std::size_t before = get_file(log).size();
@@ -183,16 +185,17 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
   run_node(device, "AttentionGrad", attention, {x, x, x, x, none, none, x, lse}, {x, x, x},
            {true, true, true});
   run_node(device, "LayerNorm", norm, {rows, width, width}, {rows, row, row}, {true, true, true});
-  run_node(device, "BatchNorm", norm, {picture, channel, channel}, {picture, channel, channel},
-           {true, true, true});
-  run_node(device, "BatchNormGrad", norm, {picture, picture, channel, channel, channel},
-           {picture, channel, channel}, {true, true, true});
+  run_node(device, "BatchNorm", norm, {feature_map, channel, channel},
+           {feature_map, channel, channel}, {true, true, true});
+  run_node(device, "BatchNormGrad", norm, {feature_map, feature_map, channel, channel, channel},
+           {feature_map, channel, channel}, {true, true, true});
   check(std::string(told()).empty(), "a plan was made or run");
-  check(std::string(launches()).find("own kernel\n") == 0, "no own kernel ran");
+  check(std::string(launches()).find("hand-written kernel\n") == 0, "no hand-written kernel ran");
   const std::string words = get_file(log).substr(before);
   for (const char* op : {"Attention", "AttentionGrad", "LayerNorm", "BatchNorm", "BatchNormGrad"}) {
-    const std::string said = std::string("warning: ") + op + " (" + op +
-                             ") runs with our own kernel, since cuDNN has no plan for it: No ";
+    const std::string said =
+        std::string("warning: ") + op + " (" + op +
+        ") runs with a hand-written kernel, since cuDNN has no plan for it: No ";
     check(words.find(said) != std::string::npos, said + "is not in " + words);
   }
   check(std::count(words.begin(), words.end(), '\n') == 5, words);
@@ -201,7 +204,7 @@ void run_without_plans(const char* (*told)(), const char* (*launches)(),
 void run_all(const std::filesystem::path& folder) {
   const auto told = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_cudnn_events"));
   const auto offers = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "fake_cudnn_offers"));
-  check(told && offers, "the fakes are not there");
+  check(told && offers, "the fakes are not loaded");
   const auto expect = [&](const std::string& wanted, const std::string& where) {
     const std::string words = told();
     check(words == wanted, where + ": " + words);
@@ -222,7 +225,7 @@ void run_all(const std::filesystem::path& folder) {
     run(*other, device, sixteen);
     expect("run\nrun\nrun\n", "three runs");
   }
-  // Streams that are there at once have handles of their own, and so plans.
+  // Streams that exist at the same time have separate handles and plans.
   {
     const auto one = device.make_stream(), two = device.make_stream();
     const auto known = device.make_kernel(*one, eight.request());
@@ -233,7 +236,7 @@ void run_all(const std::filesystem::path& folder) {
     run(*fresh, device, eight);
     expect("run\nrun\n", "a run of each stream");
   }
-  // The last streams had no sixteen channels.
+  // The last streams had no plan for sixteen channels.
   {
     const auto one = device.make_stream(), two = device.make_stream();
     const auto first = device.make_kernel(*one, sixteen.request()),
@@ -242,7 +245,7 @@ void run_all(const std::filesystem::path& folder) {
   }
   run_attention(device);
   const auto launches = reinterpret_cast<const char* (*)()>(dlsym(RTLD_DEFAULT, "fake_launches"));
-  check(launches != nullptr, "the fakes are not there");
+  check(launches != nullptr, "the fakes are not loaded");
   run_unread(told, launches);
   check(get_file(folder / "log").empty(), get_file(folder / "log"));
 

@@ -1,5 +1,5 @@
-// What cuBLASLt is told about products and what belongs to them, read back from its descriptors,
-// which need no GPU. Whether it has kernels for them only a GPU says.
+// The cuBLASLt descriptors of products and their epilogues, read back without a GPU. Whether
+// cuBLASLt has kernels for them can only be tested on a GPU.
 #include <cstdio>
 #include <exception>
 #include <vector>
@@ -19,8 +19,8 @@ struct Case {
   std::vector<TensorType> inputs;
   std::size_t results;
   DType result;
-  cublasLtEpilogue_t whole, product;  // with what belongs to it, and without
-  std::int64_t auxiliary;             // leading dimension of what is written beside the product
+  cublasLtEpilogue_t whole, product;  // with and without the epilogue
+  std::int64_t auxiliary;             // leading dimension of the auxiliary result
 };
 
 Attributes with(const char* function, const char* approximate) {
@@ -78,7 +78,7 @@ void look_at(const Case& c) {
             what + ": another type of the bias");
   }
   check(epilogue.by_library == (c.whole != c.product), what + ": asked for what it has not");
-  // Columns first: what is written is (n, m).
+  // Column-major: the result is (n, m).
   check(
       size(descriptors.y(), CUBLASLT_MATRIX_LAYOUT_ROWS) == static_cast<std::uint64_t>(plan.n) &&
           size(descriptors.y(), CUBLASLT_MATRIX_LAYOUT_COLS) == static_cast<std::uint64_t>(plan.m),
@@ -86,13 +86,13 @@ void look_at(const Case& c) {
   const bool turned =
       attribute<cublasOperation_t>(descriptors, CUBLASLT_MATMUL_DESC_TRANSB) == CUBLAS_OP_T;
   check(turned == plan.trans_a, what + ": another order of the second operand");
-  // Sums are over the rows of an operand: what the library calls their number is the number of
-  // rows of the result for its first operand (our second), of columns for its second.
+  // Sums are over the rows of an operand: their number is the number of rows of the result for the
+  // library's first operand (our second), of columns for its second.
   if (epilogue.kind == ProductEpilogue::Kind::kSums)
     check(epilogue.sums.kept == (epilogue.summed == 1 ? plan.n : plan.m), what + ": other sums");
 }
 
-/// What lies from one row of an operand or a result to the next, when rows are padded.
+/// Row strides of operands and results with padded rows.
 void look_at_padded_rows() {
   const TensorType hidden{kBrain, {64, 768}}, table{kBrain, {50257, 768}},
       logits{kBrain, {64, 50257}, Layout::kPaddedRows};
@@ -171,7 +171,7 @@ int look_at_all() {
        CUBLASLT_EPILOGUE_GELU_BIAS,
        CUBLASLT_EPILOGUE_BIAS,
        0},
-      // What it has not: rows that begin anywhere, erf, several products.
+      // Unsupported: unaligned rows, erf, several products.
       {"MatMulActivation",
        with("Gelu", "tanh"),
        {x, uneven},

@@ -1,9 +1,9 @@
 // NCCL between two processes that share one GPU, through the plugin's communicators: sends and
 // receives in one group, sums, and the death of the other process. NCCL refuses two ranks on one
-// GPU unless they seem to be on different machines, so each process has a host id of its own and
-// they talk over the loopback (NVIDIA supports this for nothing but trials).
+// GPU unless they seem to be on different machines, so each process has its own host id and they
+// communicate over loopback (which NVIDIA supports for tests only).
 //
-//   first process:  id ─ file ─┐   exchange, add up, exit without a word
+//   first process:  id ─ file ─┐   exchange, add up, exit silently
 //   second process:            └─  exchange, add up, send … abort
 //
 // nccl_processes: exit 0, 1 on a failure, 77 where there is no GPU or no NCCL, with a sentence.
@@ -34,7 +34,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSkipped = 77;
 constexpr std::chrono::seconds kLimit{60};
 
-/// Waits until something is so; what else happens is an error.
+/// Waits for a condition; anything else is an error.
 template <class Condition>
 void wait_until(const char* what, const Condition& condition) {
   const auto limit = Clock::now() + kLimit;
@@ -85,18 +85,18 @@ class Rank {
     }
   }
 
-  /// The other process is gone: its part never comes, and giving up ends the wait.
+  /// The other process is gone: its message never arrives, and aborting ends the wait.
   void outlive() {
     group_->begin_group();
     group_->receive(*stream_, received(), kBytes, 1 - rank_);
     group_->end_group();
     stream_->record(*reached_);
-    // NCCL may notice by itself, and says so; or not, and we give up after a while.
+    // NCCL may detect and report it; otherwise the wait is aborted after a while.
     const auto limit = Clock::now() + std::chrono::seconds(2);
     std::string noticed = "nothing";
     try {
       while (Clock::now() < limit) {
-        group_->settled();
+        group_->is_settled();
         check(!reached_->reached(), "something was received from nobody");
         std::this_thread::sleep_for(std::chrono::milliseconds(10));
       }
@@ -133,13 +133,13 @@ class Rank {
     check(true, what);
   }
   void settle(const char* what) {
-    wait_until(what, [&] { return group_->settled(); });
+    wait_until(what, [&] { return group_->is_settled(); });
   }
   void finish(const char* what) {
     settle(what);
     stream_->record(*reached_);
     wait_until(what, [&] {
-      group_->settled();
+      group_->is_settled();
       return reached_->reached();
     });
   }
@@ -159,7 +159,7 @@ int run_rank(int rank, const fs::path& folder) {
     if (rank == 0) {
       std::printf("rank 0: %d checks\n", checks);
       std::fflush(stdout);
-      std::raise(SIGKILL);  // as a process that is lost
+      std::raise(SIGKILL);  // like a lost process
     }
     here.outlive();
     std::printf("rank 1: %d checks\n", checks);
@@ -184,7 +184,7 @@ pid_t start(const char* program, int rank, const fs::path& folder) {
   std::_Exit(127);
 }
 
-/// How a process ended, or that it had to be ended.
+/// How a process ended, or that it timed out.
 std::string ending_of(pid_t process) {
   const auto limit = Clock::now() + 2 * kLimit;
   int status = 0;
@@ -201,7 +201,7 @@ std::string ending_of(pid_t process) {
 }
 
 int run_both(const char* program) {
-  // What is missing is said here, before anything is started; this process opens no GPU.
+  // Reports missing requirements before anything is started; this process opens no GPU.
   try {
     cuda_plugin().devices();
     std::printf("two processes on one GPU, %s\n", cuda_plugin().collectives().name().c_str());

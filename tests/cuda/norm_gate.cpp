@@ -1,5 +1,5 @@
-// Whether cuDNN offers a plan for the normalizations that the backend builds, on a GPU that need
-// not be here: norm_gate DEVICE.json. Also compares the sizes of results with our own.
+// Checks that cuDNN offers a plan for the backend's normalizations on a described GPU, which need
+// not be present: norm_gate DEVICE.json. Also compares result sizes with pipetrain's.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
@@ -46,7 +46,7 @@ const Case kCases[] = {
     {"odd width", kRootMeanSquare, {3, 7, 77}, false},
 };
 
-/// As the operators have them.
+/// From the operators' inference.
 NormShapes shapes_of(const Case& c, bool gradient, NormShapes::Precision numbers) {
   NormShapes shapes{c.kind, gradient, 0, 0, 1, gradient ? 0 : 1e-5F, false, false, numbers};
   if (c.kind == kBatch) {
@@ -78,7 +78,7 @@ int main(int count, char** arguments) {
     const bool channels_last = variant >= 3;
     int accepted = 0, offered = 0, kept = 0, fewest = 1 << 30;
     for (const Case& c : kCases) {
-      // In float32 layer norms are left to the own kernels.
+      // In float32, layer norms use hand-written kernels.
       if ((type == 0 || channels_last) && c.kind != kBatch) continue;
       if (channels_last && c.x.rank() != 4) continue;
       for (const bool gradient : {false, true}) {

@@ -46,14 +46,14 @@ with tempfile.TemporaryDirectory() as name:
     refused("libpipetrain_cuda.so cannot be loaded: ", folder)
     refused("belongs to another build of pipetrain (0.0.0-older", other_build)
 
-    # A device that fails during the run, and what only a mistake in the program can bring about.
+    # A device failure during the run, and an internal error.
     run_on_it = ["train", "--model", model, "--device", "cuda", "--max-steps", "1", "--run-dir", str(folder / "broken"), "--overwrite"]
     failed = run(run_on_it, PIPETRAIN_BACKEND_PATH=broken_device)
     check(failed.returncode == 7 and "error: the device does not answer" in failed.stderr, "a device that fails: 7", failed)
     failed = run(run_on_it, PIPETRAIN_BACKEND_PATH=broken_device, MISTAKE="1")
     check(failed.returncode == 1 and "please report it" in failed.stderr, "a mistake in the program: 1", failed)
 
-    # What does not need a GPU loads nothing of CUDA.
+    # Commands that need no GPU load no CUDA library.
     train = ["train", "--model", model, "--device", "cpu", "--max-steps", "1", "--batch-size", "8", "--run-dir", str(folder / "run")]
     for arguments in (["--help"], ["plan", "--model", model, "--gpus", "2"], train):
         result = run(arguments, LD_DEBUG="libs")

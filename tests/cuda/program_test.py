@@ -22,7 +22,7 @@ def check(right, words, result=None):
 
 
 def run(folder, *arguments, code=0, **environment):
-    """What the program says; `cudnn`: what it did with plans."""
+    """The program's output; `cudnn`: its use of plans."""
     names = [fakes / f"libfake_{name}.so" for name in ("gpus", "cudnn", "cublaslt")]
     events = folder / "events"
     events.write_text("")
@@ -65,13 +65,13 @@ with tempfile.TemporaryDirectory() as name:
     for edge in ("copy", "nccl"):
         train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 2, "--replicas", 2, "--edge", edge)
     run(folder, "profile", "resnet18.onnx", "--device", "cuda", "--precision", "bf16", "-b", 4)
-    # A call that fails, and all that it makes fail, ends the run of one stage and of several with a sentence.
+    # A failing call ends the run of one stage and of several with one sentence.
     for call, code in (("malloc:2", 5), ("host:2", 5), ("copy:30", 7), ("synchronize:20", 7), ("record:5", 7), ("record:40", 7),
                        ("synchronize point:1", 7), ("wait:5", 7)):
         for stages in (("--gpus", 1), ("--gpus", 3, "--gpu-ids", "0,0,1")):
             result = train(folder, "gpt-nano", *stages, code=code, FAKE_GPU_FAILS=call)
             check(result.stderr.count("error: ") == 1, call, result)
-    # A GPU that the plugin has no kernels for, older than all that any build is for.
+    # A GPU that the plugin has no kernels for, older than any that a build supports.
     result = train(folder, "gpt-nano", code=5, FAKE_CAPABILITY="70")
     check("fake A) has compute capability 7.0; this build of pipetrain has kernels for " in result.stderr, "an old GPU", result)
-print(f"the program on libraries that are not there: {checks} checks")
+print(f"the program on fake libraries: {checks} checks")

@@ -1,5 +1,5 @@
 // A plugin whose four devices are recorded (support/recorded_devices.h): with it the whole program
-// runs with --device cuda on a machine without a GPU. It says at the end what it has found.
+// runs with --device cuda on a machine without a GPU. It reports its findings at exit.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ class Recorded final : public pipetrain::DevicePlugin {
   bool reaches(int, int) override { return true; }
   pipetrain::Collectives& collectives() override { return machine_.collectives(); }
 
-  /// What has gone wrong, in words.
+  /// Error messages.
   std::string problems() const {
     std::string text;
     for (const std::string& problem : machine_.problems()) text += problem + "\n";

@@ -41,19 +41,19 @@ def train_and_tell(folder, *flags, steps=3, **environment):
 
 
 def profile_and_plan(work):
-    """Measured by the devices' clocks, remembered, and what the plan is made from."""
+    """Kernel times are measured by the devices' clocks, cached, and used by the plan."""
     flags = ["--model", model, "--data", data, "--batch-size", 64, "--gpu-ids", "0,1,2"]
     cache = {"PIPETRAIN_CACHE_DIR": str(work / "cache")}
     result = run([program, "profile", *flags, "-o", work / "profile.json"], **cache)
     check("recorded 0" in result.stdout and "weight grad" in result.stdout, "the table of a profile", result)
-    # The recorded devices move a byte a nanosecond, and pooling and the like do nothing else.
+    # The recorded devices move one byte per ns; pooling and similar operators are bound by that.
     check("roofline: 1 GB/s" in result.stdout, "the rates of the device", result)
     shares = re.findall(r"^\S+ +(?:MaxPool|BatchNorm|LayerNorm)\w* +\d+ .* (\d+) %$", result.stdout, re.MULTILINE)
     check(len(shares) > 0 and all(20 <= int(share) <= 101 for share in shares), f"shares of the roofline: {shares}", result)
     profile = json.loads((work / "profile.json").read_text())
     check(profile["backend"] == "device" and profile["device"] == "recorded 0", "whose profile it is")
     timed = [node for node in profile["nodes"] if node["seconds"] > 0]
-    # A microsecond and a nanosecond a byte: outputs alone give a least, and nothing takes as long as compiling does.
+    # 1 us and 1 ns per byte: the outputs give a lower bound; the upper bound excludes compilation.
     check(len(timed) > 20 and all(1e-6 + 0.9e-9 * node["output_bytes"] <= node["seconds"] or node["op"] in HOST for node in timed),
           "seconds of nodes")
     kept = json.loads((work / "cache" / "kernel-times.json").read_text())["environments"]

@@ -1,11 +1,11 @@
-// A plugin to rehearse scripts/gpu-check with on a machine without a GPU: one recorded device
-// (support/recorded_devices.h) with the GPU's own kernels under the emulator, where operands are
-// small enough for it, and the CPU's in the place of NVIDIA's libraries.
-// PIPETRAIN_REHEARSED_FAULT plants one fault, for tests of the check:
-//   wrong-gradient   the weight gradients of convolutions are a tenth too large
+// A plugin to rehearse scripts/gpu-check on a machine without a GPU: one recorded device
+// (support/recorded_devices.h) with the hand-written GPU kernels under the emulator if operands are
+// small enough, and CPU kernels in place of NVIDIA's libraries. PIPETRAIN_REHEARSED_FAULT injects
+// one fault, for tests of the check:
+//   wrong-gradient   the weight gradients of convolutions are 10 % too large
 //   no-graphs        convolutions have no kernel, as in a plugin without cuDNN's graphs
 //   missing-kernel   LayerNorm has none
-//   missing-plan     batch norms run with our own kernel, since cuDNN has no plan for them
+//   missing-plan     batch norms run with a hand-written kernel, since cuDNN has no plan
 //   old-cudnn        says that it found cuDNN 8.9
 //   missing-nccl     says that there is no NCCL
 //   missing-nvrtc    warns that there is no NVRTC
@@ -35,7 +35,7 @@ namespace {
 using namespace pipetrain;
 
 constexpr int kFoundProblems = 99;
-/// Elements of operands up to which the emulator is quick enough.
+/// Operand size up to which the emulator is fast enough.
 constexpr std::int64_t kMostEmulated = 4096;
 
 bool has_fault(std::string_view name) {
@@ -48,7 +48,7 @@ bool is_one_of(std::string_view op, const std::array<std::string_view, N>& ops) 
   return std::find(ops.begin(), ops.end(), op) != ops.end();
 }
 
-/// Whether all of these tensors from `first` on that are there are float32.
+/// Whether all present tensors from `first` on are float32.
 bool are_float(const std::vector<TensorType>& types, std::size_t first) {
   for (std::size_t i = first; i < types.size(); ++i) {
     if (types[i].dtype != DType::kFloat32 && types[i].dtype != DType::kUndefined) return false;
@@ -56,8 +56,8 @@ bool are_float(const std::vector<TensorType>& types, std::size_t first) {
   return true;
 }
 
-/// Whether NVIDIA's libraries are asked for a node: products and convolutions always, norms and
-/// attention for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
+/// Whether a node uses NVIDIA's libraries: products and convolutions always, norms and attention
+/// for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
 bool is_of_library(const KernelRequest& request) {
   constexpr std::array<std::string_view, 6> always = {
       "Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "MatMulActivation", "MatMulSums"};
@@ -96,7 +96,8 @@ std::unique_ptr<Kernel> make_rehearsed_kernel(const KernelRequest& request) {
     return nullptr;
   const bool lacks_plan = has_fault("missing-plan") && op == "BatchNorm";
   if (lacks_plan)
-    log_warning("gpu", "{} ({}) runs with our own kernel, since cuDNN has no plan for it: none",
+    log_warning("gpu",
+                "{} ({}) runs with a hand-written kernel, since cuDNN has no plan for it: none",
                 printable(request.node.name), op);
   if (is_of_library(request) && !lacks_plan) {
     // The CPU's kernel has float32 for weight gradients, as training has.

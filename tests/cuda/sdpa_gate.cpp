@@ -1,5 +1,5 @@
-// Whether cuDNN offers fused attention for the graphs that the backend builds, on a GPU that need
-// not be here: sdpa_gate DEVICE.json.
+// Checks that cuDNN offers fused attention for the backend's graphs on a described GPU, which need
+// not be present: sdpa_gate DEVICE.json.
 #include <algorithm>
 #include <cstdio>
 #include <fstream>

@@ -1,4 +1,5 @@
-// Of the program that runs the GPU's kernels under AddressSanitizer: the sanitizer is there.
+// For the program that runs GPU kernels under AddressSanitizer: checks that the sanitizer is
+// active.
 #include <gtest/gtest.h>
 
 #include "support/emulated_kernels.h"

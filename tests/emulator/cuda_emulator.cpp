@@ -17,13 +17,14 @@ enum class State { kReady, kBarrier, kWarp, kDone };
 
 constexpr std::size_t kStackBytes = 64 << 10;
 
-/// Where a fiber or the scheduler goes on: the compiler's own jumps, which no sanitizer takes for
-/// the end of a stack. Nothing else that a fiber keeps in registers is alive across one.
+/// The resume points of a fiber or the scheduler, by the compiler's setjmp builtins, which
+/// sanitizers do not mistake for the end of a stack. No other registers of a fiber are live across
+/// a jump.
 using JumpPlace = void* [5];
 [[gnu::noinline, gnu::noipa, noreturn]] void jump_to(void** place) { __builtin_longjmp(place, 1); }
 
-/// Lives through all blocks; only its first turn needs a context of its own, later ones are jumps,
-/// which cost no system call.
+/// A fiber is reused for all blocks; only its first switch needs a context, later ones are jumps
+/// without a system call.
 struct Fiber {
   ucontext_t context;
   JumpPlace jump;
@@ -48,7 +49,7 @@ const std::function<void()>* body_of_kernel = nullptr;
   if (__builtin_setjmp(current->jump) == 0) jump_to(scheduler);
 }
 
-/// Gives a fiber its turn.
+/// Switches to a fiber.
 [[gnu::noinline, gnu::noipa]] void resume(Fiber& fiber) {
   current = &fiber;
   if (__builtin_setjmp(scheduler) != 0) return;
@@ -57,7 +58,7 @@ const std::function<void()>* body_of_kernel = nullptr;
   setcontext(&fiber.context);
 }
 
-/// Fibers that are in the middle of a kernel cannot be used again.
+/// Fibers in the middle of a kernel cannot be reused.
 [[noreturn]] void fail(const std::string& what) {
   fibers.clear();
   throw std::runtime_error(what);
@@ -70,7 +71,7 @@ void enter() {
   }
 }
 
-/// Lets warps go on whose threads have all met. Says whether there was one.
+/// Resumes warps whose threads have all arrived. Returns whether there was one.
 bool release_warps() {
   bool released = false;
   for (std::size_t first = 0; first < block_threads; first += 32) {

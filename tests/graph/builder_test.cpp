@@ -67,7 +67,7 @@ TEST(Attributes, TypedAccess) {
   EXPECT_THROW(attributes.integer("missing"), Error);
   EXPECT_THROW(attributes.ints("axis"), Error);
   EXPECT_EQ(attributes.to_text(), "{axis: 1, pads: [1, 2], mode: \"edge\"}");
-  attributes.set("axis", 0.5);  // what is set last counts, whatever its type
+  attributes.set("axis", 0.5);  // the last value wins, whatever its type
   EXPECT_EQ(attributes.to_text(), "{axis: 0.5, pads: [1, 2], mode: \"edge\"}");
 }
 

@@ -1,6 +1,5 @@
-// Every row of the optimizers' table, on the CPU and under the emulator or on a GPU: one step by
-// each of its rules against the formula as PyTorch or the paper writes it, which stands here once
-// more.
+// Every row of the optimizer table, on the CPU and under the emulator or on a GPU: one step of each
+// of its rules against the formula of PyTorch or the paper, which is repeated here.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,12 +22,12 @@ namespace {
 
 constexpr double kRounding = 0x1p-24;  // of float
 
-/// A number in double, and how far the same computation in float may end from it.
+/// A value in double, and the error bound of the same computation in float.
 struct Bounded {
   double value = 0, error = 0;
 
   Bounded() = default;
-  /// What is rounded to float before it is used.
+  /// A value that is rounded to float before use.
   Bounded(double rounded) : value(rounded), error(kRounding * std::abs(rounded)) {}  // NOLINT
   Bounded(double result, double inherited)
       : value(result), error(inherited + kRounding * std::abs(result) + 0x1p-149) {}
@@ -95,7 +94,7 @@ void sgd(const Step& step, Tensor& t) {
   }
 }
 
-/// Adam's means, corrected, as a direction.
+/// Adam's direction from the bias-corrected means.
 Bounded adam_direction(const Step& step, Bounded d, Bounded& m, Bounded& v) {
   const OptimizerSettings& s = step.settings;
   m = m * s.beta1 + d * (1 - s.beta1);
@@ -184,7 +183,7 @@ const std::map<std::string_view, std::function<void(const Step&, Tensor&)>> kFor
     {"adagrad", adagrad}, {"lamb", lamb}, {"lars", lars}, {"lion", lion},
 };
 
-/// A row's settings in every combination that it reads and takes.
+/// All valid combinations of the settings that a row reads.
 std::vector<OptimizerSettings> settings_of_row(const OptimizerRow& row) {
   std::vector<OptimizerSettings> out;
   const auto choices = [](bool reads) { return reads ? std::vector{0, 1} : std::vector{0}; };
@@ -220,11 +219,11 @@ std::string text_of(const OptimizerSettings& s) {
   return out + (s.weight_decay != 0 ? " decay" : "");
 }
 
-constexpr std::size_t kCount = 1037;  // no multiple of a vector
+constexpr std::size_t kCount = 1037;  // not a multiple of the vector length
 constexpr double kRate = 0.02, kScale = 0.37;
 constexpr int kSteps = 4;
 
-/// A tensor under training. Every step is compared by itself, from the numbers that it begins with.
+/// A tensor in training. Every step is compared separately, from its initial values.
 template <class T>
 struct Arrays {
   std::vector<T> p, g, state0, state1;
@@ -252,7 +251,7 @@ struct Arrays {
   }
 
   void expect_near(const Tensor& expected) const {
-    // Two orders of the same operations differ by no more than twice what either errs.
+    // Two orders of the same operations differ by at most twice the error of one.
     const double share = 4 * (sizeof(T) == 4 ? 1 : 0x1p-29);
     const auto compare = [&](const std::vector<T>& values, const Numbers& wanted,
                              const char* what) {
@@ -310,7 +309,7 @@ TEST(EveryOptimizer, HasACompleteRow) {
     }
     rules.merge(reached);
   }
-  // No rule is nobody's.
+  // Every rule belongs to an optimizer.
   int count = 0;
   for (bool there = true; there; count += there ? 1 : 0) {
     there = false;

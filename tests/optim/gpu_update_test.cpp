@@ -38,8 +38,8 @@ TEST(GpuUpdate, IsTheCpusUpToRounding) {
   all.back().centered = true;
   all.push_back(default_settings(OptimizerKind::kSgd));
   all.back().dampening = 0.3;
-  // Tensors of all of these at once: more than one kernel takes, of one element, of one piece and
-  // more, with and without a moving average.
+  // Many tensors at once: more than fit one kernel, of one element, of one chunk and more, with and
+  // without a moving average.
   struct Tensor {
     const OptimizerSettings* settings;
     std::vector<float> here, there, gradient, state[2], other[2], average, other_average;
@@ -96,7 +96,7 @@ TEST(GpuUpdate, NormsAreTheCpus) {
   }
 }
 
-// How it is found out whether all gradients are finite: by norms that are.
+// Gradients are finite if and only if their norms are.
 TEST(GpuUpdate, NormsAreFiniteExactlyIfAllNumbersAre) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   constexpr float kLargest = std::numeric_limits<float>::max();
@@ -119,7 +119,7 @@ TEST(GpuUpdate, NormsAreFiniteExactlyIfAllNumbersAre) {
     EXPECT_EQ(std::isfinite(sums[k]), finite[k]) << k << " of " << spans[k].size();
 }
 
-// A power of two in the gradients is taken out again without a trace.
+// Scaling gradients by a power of two is exact.
 TEST(GpuUpdate, TakesALossScaleBack) {
   const OptimizerSettings settings = default_settings(OptimizerKind::kAdamW);
   constexpr std::size_t kCount = 5000;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kPi = 3.14159265358979323846;
 
-/// Compares the rates of steps 1, 2, … (make_goldens.py gives those that are PyTorch's).
+/// Compares the rates of steps 1, 2, … (those of PyTorch are from make_goldens.py).
 void expect_rates(const LearningRateSettings& settings, std::int64_t total,
                   const std::vector<double>& expected) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -68,7 +68,7 @@ TEST(LearningRate, MultistepIsPyTorchs) {
                                 .gamma = 0.5,
                                 .milestones = {{2}, {3}, {6}}};
   expect_rates(settings, 8, golden);
-  // The same milestones as shares of the run.
+  // The same milestones as fractions of the run.
   settings.milestones = {{0.25, true}, {3.0 / 8, true}, {6}};
   expect_rates(settings, 8, golden);
   settings.minimum = 0.03;
@@ -107,7 +107,7 @@ TEST(LearningRate, OneCycleIsPyTorchs) {
                 0.013398206031717645, 8e-07, 8e-07});
   settings.minimum = 0.01;
   EXPECT_DOUBLE_EQ(learning_rate(settings, 10, 10), 0.01);
-  // Runs too short to rise.
+  // Runs too short for a warm-up.
   for (int total = 1; total <= 4; ++total) {
     for (int step = 1; step <= total + 1; ++step) {
       const double rate = learning_rate({.kind = LearningRateKind::kOneCycle}, step, total);
@@ -135,7 +135,7 @@ TEST(LearningRate, WsdFallsAtTheEnd) {
   expect_rates(settings, 10, {0.4, 0.8, 0.8, 0.8, 0.8, 0.8, 0.8, 0.7, 0.6, 0.5, 0.4, 0.4});
   settings.decay_fraction = 0;
   expect_rates(settings, 3, {0.4, 0.8, 0.8});
-  // All of the run: linear.
+  // Decay over the whole run: linear.
   settings.decay_fraction = 1;
   settings.warmup_steps = 0;
   for (int step = 1; step <= 8; ++step) {
@@ -164,7 +164,7 @@ TEST(LearningRate, WarmupRisesInEqualStepsToThePeak) {
       EXPECT_NEAR(learning_rate(settings, step, 20), 0.1 * step, 1e-15) << name_of(kind);
     }
   }
-  // After the warm-up the cosine spans what is left.
+  // After the warm-up the cosine spans the remaining steps.
   const LearningRateSettings cosine{.peak = 0.6, .warmup_steps = 5};
   EXPECT_NEAR(learning_rate(cosine, 11, 20), 0.3 * (1 + std::cos(kPi * 5 / 15)), 1e-15);
 }

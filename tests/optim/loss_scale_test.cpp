@@ -24,7 +24,7 @@ Scales scales_after(const LossScaling& scaling, std::string_view steps) {
   return out;
 }
 
-// The numbers are torch.amp.GradScaler's: tests/optim/make_goldens.py.
+// Expected values are from torch.amp.GradScaler: tests/optim/make_goldens.py.
 TEST(LossScaling, IsPyTorchs) {
   LossScaling scaling = adapting_loss_scale();
   EXPECT_EQ(scaling.interval, 2000);
@@ -44,7 +44,7 @@ TEST(LossScaling, IsPyTorchs) {
   EXPECT_EQ(scales_after(scaling, "1101011").values,
             (std::vector<double>{1000, 1500, 375, 375, 93.75, 93.75, 140.625}));
 
-  // It stays a float.
+  // The scale does not overflow float.
   scaling = adapting_loss_scale();
   scaling.initial = 0x1p126;
   scaling.interval = 1;

@@ -1,5 +1,5 @@
-// Updates against numbers that PyTorch 2.15, or numpy after the papers, gives in double
-// (make_goldens.py), and against the formulas written out.
+// Updates against values from PyTorch 2.15, or numpy following the papers, in double
+// (make_goldens.py), and against explicit formulas.
 #include "optim/update.h"
 
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST(Update, ScalesTheGradientBeforeAnythingElse) {
   }
 }
 
-// A bias starts at zero, where a trust ratio would hold it for ever.
+// A bias starts at zero, where a trust ratio would keep it forever.
 TEST(Update, LetsZerosGo) {
   const std::vector<GoldenCase> cases = {
       {"lamb",
@@ -170,8 +170,8 @@ TEST(Update, LetsZerosGo) {
   }
 }
 
-// A gradient of zeros leaves the parameter but for what decay and momentum do, and divides nothing
-// by zero.
+// With a zero gradient only decay and momentum change the parameter, and nothing is divided by
+// zero.
 TEST(Update, TakesGradientsOfZero) {
   for (const GoldenCase& test : golden_cases()) {
     OptimizerSettings settings = test.settings;
@@ -197,7 +197,7 @@ TEST(Update, ShowsGradientsThatAreNotNumbers) {
   }
 }
 
-// The mean square about the mean of a constant gradient rounds to either side of zero.
+// The centered mean square of a constant gradient rounds to either side of zero.
 TEST(Update, CenteredRmsPropSurvivesAConstantGradient) {
   const OptimizerSettings settings{
       .kind = OptimizerKind::kRmsProp, .centered = true, .alpha = 0.5, .epsilon = 1};
@@ -210,7 +210,7 @@ TEST(Update, CenteredRmsPropSurvivesAConstantGradient) {
   for (const float p : parameter) EXPECT_TRUE(std::isfinite(p));
 }
 
-// The norms of a tensor that is summed in several parts, some of them by several threads.
+// The norms of tensors that are summed in several parts, some by several threads.
 TEST(Update, TrustRatiosAreOfTheWholeTensor) {
   constexpr std::size_t kCount = (1 << 18) + 777;
   std::mt19937 random(11);
@@ -243,8 +243,8 @@ TEST(Update, TrustRatiosAreOfTheWholeTensor) {
   }
 }
 
-// One AdamW step written out for every element of a vector whose length is no multiple of any
-// vector unit.
+// One AdamW step, by formula, for every element of an array whose length is not a multiple of any
+// vector length.
 TEST(Update, TreatsEveryElementAlike) {
   constexpr std::size_t kCount = 1037;
   const OptimizerSettings settings{.kind = OptimizerKind::kAdamW, .weight_decay = 0.01};
@@ -396,7 +396,7 @@ TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
   }
 }
 
-// Where few rows have a gradient: the bits of a whole update, whatever the rows' length.
+// If few rows have a gradient, the update has the bits of a whole update, for any row length.
 TEST(Update, OfRowsIsTheWholeOne) {
   constexpr std::size_t kRows = 40;
   const std::vector<std::int64_t> rows = {7, 0, 39, 12};

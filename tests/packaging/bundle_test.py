@@ -207,7 +207,7 @@ class InRoot(unittest.TestCase):
         self.place(LIBRARIES["libnccl"], "/lib/libcuda.so.1")
         done = in_root(*train, **variables)
         self.assertEqual(done.returncode, 5, done.stderr)
-        self.assertIn(f"libpipetrain_cuda.so cannot be loaded: {library.name} was found neither by the system's loader", done.stderr)
+        self.assertIn(f"libpipetrain_cuda.so cannot be loaded: cannot find {library.name}: not known to the system loader", done.stderr)
         self.place_wheels("/site")
         self.place_python("/python/bin", "/site")
         done = in_root(*train, **variables)
@@ -220,7 +220,7 @@ class InRoot(unittest.TestCase):
         for place, origin, variables in [
                 ("/usr/local/cuda/lib64", "the CUDA toolkit in /usr/local/cuda", {}),
                 ("/cuda/lib", "the CUDA toolkit in /cuda", {"CUDA_HOME": "/cuda"}),
-                ("/loader", "the system's loader", {"LD_LIBRARY_PATH": "/loader"}),
+                ("/loader", "the system loader", {"LD_LIBRARY_PATH": "/loader"}),
                 ("/mine", "PIPETRAIN_CUDA_LIBRARIES", {"PIPETRAIN_CUDA_LIBRARIES": "/mine", "LD_LIBRARY_PATH": "/loader"})]:
             self.place(LIBRARIES["libcudnn"], f"{place}/{name}")
             found = self.libraries(VIRTUAL_ENV="/python", **variables)

@@ -1,5 +1,5 @@
-// The general planner against an enumeration of everything: all cuts, all places on the devices,
-// both ways to keep activations, each priced by a plainly written model of its own.
+// The general planner against brute force over all cuts, placements and recompute choices, priced
+// by a simple independent cost model.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -489,7 +489,8 @@ TEST(DevicePlanner, SaysWhyDevicesStayIdle) {
   const Plan plan = plan_devices(equal_blocks(1, 0), request);
   EXPECT_EQ(plan.devices(), 2);
   ASSERT_EQ(plan.notes.size(), 1u);
-  EXPECT_NE(plan.notes[0].find("2 of 8 devices are used: each of the 2 micro-batches"),
+  EXPECT_NE(plan.notes[0].find("2 of 8 devices are used: stage 0 (block0) already has a replica "
+                               "for each of the 2 micro-batches"),
             std::string::npos)
       << plan.notes[0];
   request.replication = false;

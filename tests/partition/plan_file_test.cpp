@@ -143,7 +143,7 @@ TEST(PlanFile, NamesTheFieldThatIsWrong) {
       {R"("stages": [])", "plan.json: stages lists no stage"},
       {R"("stages": 3)", "plan.json: stages must be a list, got 3"},
       {R"("notes": [])", "plan.json lacks the field \"stages\""},
-      {R"("stage": [])", "plan.json has a field \"stage\", which nobody reads"},
+      {R"("stage": [])", "plan.json has an unknown field \"stage\""},
       {R"("gap": "none", "stages": [{"first_index": 0}])", "plan.json: gap must be a number"},
       {R"("stages": [{"first_index": 0, "seconds": -1}])", "stages[0].seconds must be a number"},
       {R"("stages": [{"first_index": 0, "memory": {"weights": 1e308}}])",

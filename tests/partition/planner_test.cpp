@@ -1,4 +1,4 @@
-// The planner against an enumeration of all cuts with its own, plainly written cost model.
+// The planner against brute force over all cuts, with a simple independent cost model.
 #include <gtest/gtest.h>
 
 #include <algorithm>

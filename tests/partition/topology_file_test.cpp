@@ -81,7 +81,7 @@ TEST(TopologyFile, AnErrorNamesTheField) {
   };
   expect("\"count\": 3", "\"count\": 0", "levels[0].count must be an integer between 1");
   expect("\"count\": 3, ", "", "levels[0] lacks the field \"count\"");
-  expect("\"count\": 3", "\"cuont\": 3", "levels[0] has a field \"cuont\"");
+  expect("\"count\": 3", "\"cuont\": 3", "levels[0] has an unknown field \"cuont\"");
   expect("\"gigabytes_per_second\": 450", "\"gigabytes_per_second\": 0", "levels[0] needs");
   expect("\"gigabytes_per_second\": 450", "\"gigabytes_per_second\": \"fast\"",
          "levels[0].gigabytes_per_second must be");

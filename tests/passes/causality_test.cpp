@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "support/temporary_directory.h"
@@ -53,7 +54,31 @@ TEST(Causality, IsSeenByTrialAndInTheMasks) {
 TEST(Causality, ALeakIsSeenByTrial) {
   EXPECT_EQ(inferred_loss(leaking(with_weights(), 3, kTokens - 1), LabelHint::kInteger),
             LossKind::kCrossEntropy);
+  // Labels that are made up are whatever fits.
+  EXPECT_EQ(inferred_loss(leaking(with_weights(), 3, kTokens - 1), LabelHint::kGenerated),
+            LossKind::kCrossEntropy);
   EXPECT_THROW(inferred_loss(leaking(with_weights(), 3, kTokens - 1), LabelHint::kUnknown), Error);
+}
+
+// The next tokens are those of a network's first tokens; a decoder's come second and need labels.
+TEST(Causality, ADecoderBehindAnEncoderIsTrainedOnLabels) {
+  OnnxBuilder builder("test");
+  builder.input("source", DType::kInt64, {{"batch", -1}, {"", 4}});
+  builder.input("target", DType::kInt64, {{"batch", -1}, {"", 3}});
+  builder.output("logits", DType::kFloat32, {});
+  std::vector<float> table(6 * 6);
+  for (std::size_t i = 0; i < table.size(); ++i) table[i] = 0.1F * static_cast<float>(i * 7 % 11);
+  builder.initializer("embedding.weight", HostTensor::of<float>({6, 6}, table));
+  builder.node("Gather", {"embedding.weight", "source"}, {"seen"});
+  builder.node("ReduceMean", {"seen"}, {"mean"},
+               {OnnxAttribute::of_ints("axes", {1}), OnnxAttribute::of_int("keepdims", 1)});
+  builder.node("Gather", {"embedding.weight", "target"}, {"asked"});
+  builder.node("Add", {"asked", "mean"}, {"logits"});
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  for (const LabelHint labels : {LabelHint::kInteger, LabelHint::kGenerated})
+    EXPECT_EQ(inferred_loss(model, labels), LossKind::kCrossEntropy);
+  EXPECT_THROW(inferred_loss(model, LabelHint::kUnknown), Error);
 }
 
 TEST(Causality, ALeakThatCannotBeTriedIsAskedAbout) {

@@ -172,6 +172,34 @@ TEST(Sequences, AreWhatIsKnownOfThem) {
   EXPECT_EQ(run(other, test::floats({1, 4}, {1, 2, 3, 4})), (std::vector<double>{3, 4}));
 }
 
+// As PyTorch's exporter writes EmbeddingBag.
+TEST(Sequences, AreCarriedByLoopsAndChosenByBranches) {
+  const OnnxAttribute along_columns = OnnxAttribute::of_int("axis", 1);
+  const ModelParts grown =
+      body({node_part("SequenceInsert", {"s", "row"}, {"longer"})}, {}, {"longer"});
+  const ModelParts same = body({node_part("Identity", {"s"}, {"as_it_is"})}, {}, {"as_it_is"});
+  const ModelParts round =
+      body({node_part("Cast", {"i"}, {"number"}, {OnnxAttribute::of_int("to", 1)}),
+            node_part("Add", {"x", "number"}, {"row"}),
+            node_part("If", {"go"}, {"next"}) + graph_attribute("then_branch", grown) +
+                graph_attribute("else_branch", same),
+            node_part("Identity", {"go"}, {"still"})},
+           {"i", "go", "s"}, {"still", "next"});
+  const auto loop = [&](const ModelParts& inner) {
+    return node_part("Loop", {"two", "", "nothing"}, {"rows"}) + graph_attribute("body", inner);
+  };
+  const std::string empty = node_part("SequenceEmpty", {}, {"nothing"});
+  const TrainingGraph training = lowered(sequence_model(
+      {empty, loop(round), node_part("ConcatFromSequence", {"rows"}, {"y"}, {along_columns})}));
+  EXPECT_EQ(run(training, test::floats({1, 4}, {1, 2, 3, 4})),
+            (std::vector<double>{1, 2, 3, 4, 2, 3, 4, 5}));
+  const ModelParts wrong =
+      body({node_part("Identity", {"s"}, {"still"})}, {"i", "go", "s"}, {"still", "still"});
+  const OnnxModel refused = sequence_model(
+      {empty, loop(wrong), node_part("ConcatFromSequence", {"rows"}, {"y"}, {along_columns})});
+  test::expect_error(ErrorKind::kModel, "where a tensor must be", [&] { lowered(refused); });
+}
+
 TEST(Sequences, WhatIsNotKnownIsRefused) {
   const auto refused = [](std::vector<std::string> nodes, std::string_view text) {
     const OnnxModel model = sequence_model(std::move(nodes));

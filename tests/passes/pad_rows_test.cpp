@@ -8,7 +8,7 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/execute.h"
-#include "passes/fuse_products.h"
+#include "passes/fuse_matmul_epilogues.h"
 #include "support/blocked.h"
 #include "support/op_check.h"
 
@@ -49,7 +49,7 @@ TrainingGraph built(const Network& network) {
   TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
   if (network.folded) {
     fold_biases(training);
-    fuse_products(training);
+    fuse_matmul_epilogues(training);
   }
   return training;
 }

@@ -240,6 +240,42 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
   EXPECT_FALSE(rules.at("ones").doubtful);
 }
 
+// A kernel computed by weight normalization of which no parameter's name is left.
+TEST(Parameters, ConstantKernelsOfConvolutionsAreTrained) {
+  OnnxBuilder builder = image_builder();
+  const std::map<std::string, std::string> kinds = {{"conv.weight", "PARAMETER"},
+                                                    {"pos_conv", "CONSTANT_TENSOR"},
+                                                    {"blur", "BUFFER"},
+                                                    {"box", "CONSTANT_TENSOR"},
+                                                    {"table", "CONSTANT_TENSOR"}};
+  HostTensor box = scattered({4, 1, 3, 3});  // of two magnitudes
+  for (float& v : box.span<float>()) v = v < 0 ? 0.0625F : 0.125F;
+  std::string last = "x";
+  for (const char* name : {"conv.weight", "pos_conv", "mul", "blur", "box"}) {
+    builder.initializer(name, name == std::string("box") ? box : scattered({4, 1, 3, 3}));
+    builder.node("Conv", {last, name}, {std::string("c_") + name},
+                 {OnnxAttribute::of_int("group", 4)});
+    last = std::string("c_") + name;
+  }
+  builder.initializer("table", scattered({5, 5}));
+  builder.node("MatMul", {last, "table"}, {"y"});
+  OnnxModel model = parsed(builder);
+  for (OnnxInitializer& tensor : model.initializers) {
+    if (const auto kind = kinds.find(tensor.name); kind != kinds.end())
+      tensor.metadata["pkg.torch.export.graph_signature.InputSpec.kind"] = kind->second;
+    if (tensor.name == "mul")
+      tensor.metadata["pkg.onnxscript.optimizer.folded_from"] =
+          "['div_1', 'linalg_vector_norm_1', 'val_3']";
+  }
+  const auto rules = classify_tensors(model, {});
+  for (const char* name : {"conv.weight", "pos_conv", "mul"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
+  for (const char* name : {"blur", "box", "table"})
+    EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
+  EXPECT_FALSE(rules.at("blur").doubtful);
+  EXPECT_TRUE(rules.at("table").doubtful);
+}
+
 TEST(Parameters, BuffersOfModulesAndConstantNormsStayFrozen) {
   OnnxBuilder builder = image_builder();
   builder.initializer("norm.mean", scattered({1, 4, 1, 1}));
@@ -345,6 +381,28 @@ TEST(Parameters, MergedBiasesComeApartMatricesStayTied) {
   EXPECT_EQ(copies[0].original, "b");
   EXPECT_EQ(copies[0].node, 1U);
   EXPECT_EQ(model.nodes[1].inputs, (std::vector<std::string>{"h", "w", "b@second.2"}));
+}
+
+// Exporters fold the gains of group norms to (C, 1, 1) and merge those of the same size.
+TEST(Parameters, MergedGainsOfGroupNormsComeApart) {
+  OnnxBuilder builder = image_builder();
+  for (const char* name : {"ones", "zeros"})
+    builder.initializer(name, filled({4}, name[0] == 'o' ? 1.0F : 0.0F));
+  builder.initializer("val_28", filled({4, 1, 1}, 1));
+  builder.node("InstanceNormalization", {"x", "ones", "zeros"}, {"first"});
+  builder.node("Mul", {"first", "val_28"}, {"scaled"}, {}, "scale");
+  builder.node("InstanceNormalization", {"scaled", "ones", "zeros"}, {"second"});
+  builder.node("Mul", {"second", "val_28"}, {"y"}, {}, "scale_again");
+  OnnxModel model = parsed(builder);
+  for (OnnxInitializer& tensor : model.initializers) {
+    if (tensor.name == "val_28")
+      tensor.metadata["pkg.onnxscript.optimizer.folded_from"] = "['norm.weight', 'val_27']";
+  }
+  auto rules = classify_tensors(model, {});
+  EXPECT_EQ(use_of(rules, "val_28"), TensorUse::kTrained);
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].name, "val_28@scale_again.1");
 }
 
 TEST(Parameters, FlagsDecideAndTyposAreRefused) {

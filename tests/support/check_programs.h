@@ -29,7 +29,7 @@ inline int broken_rule(const Program& program) {
 }
 
 /// Two stages of two replicas that stand in opposite directions (Li and Hoefler, Chimera, 2021):
-/// unit 0 goes from device 0 to 1, unit 1 from 1 to 0.
+/// micro-batch 0 goes from device 0 to 1, micro-batch 1 from 1 to 0.
 inline Program two_directions() {
   Program program = program_of_words({"F0.0 F1.1 B1.1 B0.0", "F0.1 F1.0 B1.0 B0.1"}, 2, 2, {0, 1});
   program.placement = {{0, 1}, {1, 0}};

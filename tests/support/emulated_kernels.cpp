@@ -222,7 +222,7 @@ void set_emulated_order(int order) { emulator::set_order(static_cast<emulator::O
 
 std::vector<std::string_view> emulated_operators() {
   std::vector<std::string_view> out;
-  for (const auto& [op, make] : own_cuda_kernels()) out.push_back(op);
+  for (const auto& [op, make] : handwritten_cuda_kernels()) out.push_back(op);
   return out;
 }
 

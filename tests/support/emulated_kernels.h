@@ -1,4 +1,4 @@
-// The GPU's own kernels, run by an emulator on the host (tests/emulator).
+// Hand-written GPU kernels, run by an emulator on the host (tests/emulator).
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@
 
 namespace pipetrain::test {
 
-/// The kernel a GPU would get; null when there is no own one for the node. Running it throws
-/// std::runtime_error when threads of a block wait at different places.
+/// The kernel a GPU would get; null when there is no hand-written one for the node. Running it
+/// throws std::runtime_error when threads of a block wait at different places.
 std::unique_ptr<Kernel> make_emulated_kernel(const KernelRequest& request);
 /// How many orders of threads are to be tried: 3, or 1 where a sanitizer looks at every access.
 int emulated_orders();
 /// In which order threads run between barriers: 0, 1, 2. A right kernel gives the same bits in all.
 void set_emulated_order(int order);
-/// Operators that GPUs have own kernels for, sorted.
+/// Operators with hand-written GPU kernels, sorted.
 std::vector<std::string_view> emulated_operators();
 
 /// Device::update() and Device::sums_of_squares() as GPUs have them, under the emulator.
@@ -51,9 +51,9 @@ struct AroundBatchNorm {
 };
 std::array<std::vector<float>, 3> emulated_around_batch_norm(const AroundBatchNorm& given);
 
-/// A product with what belongs to it (ops/matmul/matmul_epilogue.h) as a GPU computes it whose
-/// library has no kernel for both: the product alone, here by the reference kernel, and own kernels
-/// behind it. `own_bias`: the library's product has not even the bias.
+/// A matmul with an epilogue (ops/matmul/matmul_epilogue.h) on a GPU whose library does not support
+/// it: the matmul alone, here by the reference kernel, then hand-written kernels. `own_bias`: the
+/// library does not even support the bias.
 std::unique_ptr<Kernel> make_product_in_parts(const KernelRequest& request, bool own_bias);
 /// Whether the library is asked for both first.
 bool library_is_asked(const KernelRequest& request);

@@ -16,11 +16,11 @@
 
 namespace pipetrain {
 
-inline ScheduleOptions options_for(const std::string& name, int stages, int units) {
+inline ScheduleOptions options_for(const std::string& name, int stages, int micro_batches) {
   ScheduleOptions options;
   options.name = name;
   options.stages = stages;
-  options.units = units;
+  options.micro_batches = micro_batches;
   return options;
 }
 
@@ -64,7 +64,7 @@ inline std::vector<Edge> random_edges(int stages, std::mt19937& random) {
   return edges;
 }
 
-/// Most stages and units of a device that hold activations at once, in list order.
+/// Most stages and micro-batches of a device that hold activations at once, in list order.
 inline int device_peak(const Program& program, std::size_t device) {
   int live = 0;
   int peak = 0;
@@ -84,14 +84,14 @@ inline std::vector<int> random_warm_up(int stages, std::mt19937& random) {
 }
 
 /// A synchronous compute-only program from words such as `F0 I0 W0` or, with stages, `F0.2`
-/// (stage.unit).
-inline Program program_of_words(const std::vector<std::string>& lists, int stages, int units,
-                                const std::vector<int>& device_of_stage) {
+/// (stage.micro-batch).
+inline Program program_of_words(const std::vector<std::string>& lists, int stages,
+                                int micro_batches, const std::vector<int>& device_of_stage) {
   Program program;
   program.schedule = "by hand";
   program.rule = UpdateRule::kSync;
   program.stages = stages;
-  program.units = units;
+  program.micro_batches = micro_batches;
   program.devices = static_cast<int>(lists.size());
   for (const int device : device_of_stage) program.placement.push_back({device});
   program.recompute.assign(static_cast<std::size_t>(stages), false);
@@ -107,8 +107,9 @@ inline Program program_of_words(const std::vector<std::string>& lists, int stage
                                         : Kind::kBackwardWeight;
       const std::size_t dot = word.find('.');
       const int stage = dot == std::string::npos ? static_cast<int>(d) : std::stoi(word.substr(1));
-      const int unit = std::stoi(dot == std::string::npos ? word.substr(1) : word.substr(dot + 1));
-      list.push_back({kind, stage, unit});
+      const int micro_batch =
+          std::stoi(dot == std::string::npos ? word.substr(1) : word.substr(dot + 1));
+      list.push_back({kind, stage, micro_batch});
     }
   }
   for (int s = 0; s < stages; ++s) {
@@ -119,7 +120,7 @@ inline Program program_of_words(const std::vector<std::string>& lists, int stage
   return program;
 }
 
-/// Zero-bubble H1 for 3 stages and 4 units: the backward in two parts.
+/// Zero-bubble H1 for 3 stages and 4 micro-batches: the backward in two parts.
 inline Program zero_bubble_h1() {
   return program_of_words(
       {"F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3", "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3",
@@ -127,10 +128,10 @@ inline Program zero_bubble_h1() {
       3, 4, {0, 1, 2});
 }
 
-/// Interleaved 1F1B (Narayanan et al., 2021): `chunks` stages per device, units a multiple of
-/// devices.
-inline Program interleaved(int devices, int units, int chunks) {
-  const int total = units * chunks;
+/// Interleaved 1F1B (Narayanan et al., 2021): `chunks` stages per device, micro-batches a multiple
+/// of devices.
+inline Program interleaved(int devices, int micro_batches, int chunks) {
+  const int total = micro_batches * chunks;
   std::vector<std::string> lists;
   const auto word = [&](char letter, int device, int k) {
     const int group = k / (devices * chunks);
@@ -149,7 +150,7 @@ inline Program interleaved(int devices, int units, int chunks) {
     for (int k = total - warm; k < total; ++k) list += word('B', r, k);
     lists.push_back(list);
   }
-  return program_of_words(lists, devices * chunks, units, placement);
+  return program_of_words(lists, devices * chunks, micro_batches, placement);
 }
 
 }  // namespace pipetrain

@@ -165,7 +165,7 @@ FusedChain stored_in_mixed_types(const RandomProgram& from, std::uint64_t seed) 
   return out;
 }
 
-/// Pictures whose channels lie last, with a number for each channel and one for each position.
+/// Channels-last feature maps, with a value per channel and one per position.
 FusedChain chain_with_channels_last(std::int64_t channels) {
   FusedChain out;
   out.node.op = find_op("Fused");

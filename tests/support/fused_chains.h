@@ -23,7 +23,7 @@ struct RandomProgram {
 RandomProgram random_program(std::uint64_t seed, const Shape& shape);
 
 /// Of each of five shapes as many random programs, over float32 and over tensors and steps that are
-/// stored in types of their own; and some over pictures with channels last.
+/// stored in different types; and some over feature maps with channels last.
 std::vector<FusedChain> random_chains(int programs);
 /// The fused nodes of a graph.
 std::vector<FusedChain> fused_chains(const Graph& graph);

@@ -12,28 +12,28 @@
 namespace pipetrain {
 
 /// What both have: a synchronous round without lists.
-inline Program empty_round(const std::string& name, int devices, int stages, int units) {
+inline Program empty_round(const std::string& name, int devices, int stages, int micro_batches) {
   Program program;
   program.schedule = name;
   program.rule = UpdateRule::kSync;
   program.stages = stages;
   program.devices = devices;
-  program.units = units;
+  program.micro_batches = micro_batches;
   program.recompute.assign(static_cast<std::size_t>(stages), false);
   program.edges = chain_edges(stages);
   program.device.resize(static_cast<std::size_t>(devices));
   return program;
 }
 
-/// Chimera (Li and Hoefler, 2021): half of the units run down the devices, half up, so that every
-/// stage is on two mirrored devices. `units` a multiple of `devices`, which is even.
-inline Program chimera(int devices, int units) {
-  Program program = empty_round("chimera", devices, devices, units);
-  program.route.resize(static_cast<std::size_t>(units));
+/// Chimera (Li and Hoefler, 2021): half of the micro-batches run down the devices, half up, so that
+/// every stage is on two mirrored devices. `micro_batches` a multiple of `devices`, which is even.
+inline Program chimera(int devices, int micro_batches) {
+  Program program = empty_round("chimera", devices, devices, micro_batches);
+  program.route.resize(static_cast<std::size_t>(micro_batches));
   std::vector<std::map<int, Instruction>> slots(static_cast<std::size_t>(devices));
   for (int s = 0; s < devices; ++s) program.placement.push_back({s, devices - 1 - s});
   const int half = devices / 2;
-  for (int k = 0; k < units; ++k) {
+  for (int k = 0; k < micro_batches; ++k) {
     const int group = k / devices;
     const int up = k % devices / half;
     const int first = group * 2 * devices + 2 * (k % half);
@@ -51,7 +51,7 @@ inline Program chimera(int devices, int units) {
   return program;
 }
 
-/// One device of DualPipeV: every instruction takes the next unit of its kind and chunk.
+/// One device of DualPipeV: every instruction takes the next micro-batch of its kind and chunk.
 class DualPipeVDevice {
  public:
   DualPipeVDevice(int device, int devices) : stage_{device, 2 * devices - 1 - device} {}
@@ -64,9 +64,9 @@ class DualPipeVDevice {
   }
   void forward(int chunk) { add(Kind::kForward, chunk, forwards_[chunk]++); }
   void backward(int chunk, bool split = false) {
-    const int unit = backwards_[chunk]++;
-    add(split ? Kind::kBackwardInput : Kind::kBackward, chunk, unit);
-    if (split) owed_.push_back({Kind::kBackwardWeight, stage_[chunk], unit});
+    const int micro_batch = backwards_[chunk]++;
+    add(split ? Kind::kBackwardInput : Kind::kBackward, chunk, micro_batch);
+    if (split) owed_.push_back({Kind::kBackwardWeight, stage_[chunk], micro_batch});
   }
   /// The weight gradient that waits longest, if any does.
   void weight() {
@@ -77,7 +77,9 @@ class DualPipeVDevice {
   const std::set<int>& pairs() const { return pairs_; }
 
  private:
-  void add(Kind kind, int chunk, int unit) { list_.push_back({kind, stage_[chunk], unit}); }
+  void add(Kind kind, int chunk, int micro_batch) {
+    list_.push_back({kind, stage_[chunk], micro_batch});
+  }
 
   int stage_[2];
   int forwards_[2] = {0, 0};
@@ -92,12 +94,12 @@ struct DualPipeV {
   std::vector<std::set<int>> pairs;  // [devices], where the forward of a pair stands
 };
 
-/// DualPipeV (DeepSeek, 2025), 2p stages down p devices and back up, `units` at least 2p. Where it
-/// overlaps a forward with a backward the two follow each other here, in its order.
-inline DualPipeV dual_pipe_v(int devices, int units) {
+/// DualPipeV (DeepSeek, 2025), 2p stages down p devices and back up, `micro_batches` at least 2p.
+/// Where it overlaps a forward with a backward the two follow each other here, in its order.
+inline DualPipeV dual_pipe_v(int devices, int micro_batches) {
   const int p = devices;
   DualPipeV result;
-  Program& program = result.program = empty_round("dualpipev", p, 2 * p, units);
+  Program& program = result.program = empty_round("dualpipev", p, 2 * p, micro_batches);
   for (int s = 0; s < 2 * p; ++s) program.placement.push_back({s < p ? s : 2 * p - 1 - s});
   for (int r = 0; r < p; ++r) {
     DualPipeVDevice device(r, p);
@@ -111,7 +113,7 @@ inline DualPipeV dual_pipe_v(int devices, int units) {
       device.weight();
       device.forward(1);
     }
-    for (int n = 0; n < units - 2 * p + r + 1; ++n) {
+    for (int n = 0; n < micro_batches - 2 * p + r + 1; ++n) {
       if (r == p - 1 && n == 0) {
         device.forward(0);
         device.backward(1);

@@ -415,7 +415,7 @@ void check_narrow(const Make& make, const Node& node, const std::vector<HostTens
     check_stored_narrow(make, node, inputs, outputs, narrow, tolerance, context, slots);
 }
 
-/// The GPU's kernel of a node over pictures (N, C, H, W), if it takes them channels last.
+/// The GPU kernel of a node over feature maps (N, C, H, W), if it supports channels last.
 template <class Make>
 void check_channels_last(const Make& make, const Node& node, const std::vector<HostTensor>& inputs,
                          const std::vector<HostTensor>& reference, double tolerance,
@@ -473,9 +473,9 @@ bool is_in_shard() {
   return cases++ % count == index - 1;
 }
 
-/// The operator's own kernel for GPUs, if it has one, under the emulator: threads in any order give
-/// the same bits, and those are the reference's up to rounding. With PIPETRAIN_TEST_DEVICE=cuda the
-/// kernel that a real GPU has, run three times.
+/// The operator's hand-written GPU kernel, if it has one, under the emulator: threads in any order
+/// give the same bits, which are those of the reference up to rounding. With
+/// PIPETRAIN_TEST_DEVICE=cuda the kernel that a real GPU has, run three times.
 void check_emulated(std::string_view op, const Attributes& attributes,
                     const std::vector<HostTensor>& inputs, const Expected& expected,
                     double tolerance, const RunContext& context) {

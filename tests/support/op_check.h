@@ -106,9 +106,9 @@ void check_gradients(std::string_view op, const Attributes& attributes,
 /// How far an element y of a float32 result may be from the float64 reference: factor * (|y| + s),
 /// where s is how far y moves, in proportion, when every input moves by a random small part of
 /// itself. A kernel that rounds its inputs and its result, and whose steps amount to no more, stays
-/// within a few units of rounding of that, so that the smallest elements are checked as closely as
-/// the largest. `kWhole` takes the root mean square of the whole result for s, for an operator
-/// whose method mixes elements of different sizes; its case says why.
+/// within a few units of rounding of that, so that the smallest elements are checked as
+/// closely as the largest. `kWhole` takes the root mean square of the whole result for s, for an
+/// operator whose method mixes elements of different sizes; its case says why.
 struct Tolerance {
   enum class Scale { kElement, kWhole };
   double factor;

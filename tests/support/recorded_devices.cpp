@@ -955,7 +955,7 @@ class RecordedCommunicator final : public Communicator {
     if (loss != losses_.end() && std::exchange(loss->second, false)) return;
     stream_->put(group);
   }
-  bool settled() override {
+  bool is_settled() override {
     streams_.called(&device_);
     return streams_.all_joined(*meeting_);
   }

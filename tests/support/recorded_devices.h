@@ -1,10 +1,8 @@
-// Devices that are not there: streams that do their work late and in an order that only events
-// decide, on memory that only the device itself may touch. Everything that was put into them is
-// checked: who reads what another writes without an event between them, whose memory a kernel is
-// given, what is freed while work may still use it, what outlives its stream, and what can never go
-// on. Each stream has a clock of its own, by which work takes a microsecond, and a nanosecond for
-// each byte of its operands that is not in the device's cache; the first run of a kernel takes
-// long.
+// Simulated GPUs: streams run their work late, in any order that events allow, on memory that only
+// the device may access. All work is checked: data races between streams, foreign memory passed to
+// kernels, memory freed while in use, objects that outlive their stream, and deadlocks. Each stream
+// has a clock: work takes a microsecond, plus a nanosecond per byte of operands that is not in the
+// device's cache; the first run of a kernel takes long.
 #pragma once
 
 #include <cstddef>
@@ -46,7 +44,7 @@ class RecordedMachine {
   /// one thread makes all calls of a device, and that everything could go on if a device did its
   /// groups one by one in the order in which they were issued, whatever the streams.
   Collectives& collectives();
-  /// The next group that a device issues is lost: who exchanges with it waits for ever.
+  /// Drops the next group that a device issues, so that its peers hang.
   void lose_group(int device);
   /// Streams made from now on record work (device/recorded_work.h); every `failing`-th recording of
   /// a stream fails, none if it is 0. Said before: they do not.
@@ -54,13 +52,13 @@ class RecordedMachine {
   /// Kernels made from now on come from `make`; where it gives none, devices have none. Said
   /// before: they are the CPU's.
   void use_kernels(MakeKernelOfRequest make);
-  /// From now on no device copies from or to the memory of another one.
+  /// Disables peer access between devices.
   void part_devices();
   /// Says that the host writes memory which devices copy from: nothing may still want it.
   void host_writes(const void* data, std::size_t bytes);
   /// Recordings that were put in.
   std::uint64_t replayed() const;
-  /// What has gone wrong, one sentence each; empty when nothing has.
+  /// The errors found, one sentence each.
   std::vector<std::string> problems() const;
   /// How much work has been done and how many pairs of accesses of different streams were compared.
   std::uint64_t operations() const;

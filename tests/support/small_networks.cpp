@@ -193,35 +193,35 @@ FixedData::FixedData(std::int64_t samples, std::uint64_t seed) {
 
 MicroBatch FixedData::make(std::int64_t first, std::int64_t offset, int variant,
                            std::int64_t counted, std::int64_t step) const {
-  MicroBatch unit;
-  unit.variant = variant;
-  unit.step = static_cast<std::uint64_t>(step);
-  unit.first_sample = offset;
-  unit.loss_scale = 1.0 / static_cast<double>(counted);
-  unit.columns = {reinterpret_cast<const std::byte*>(x_.data() + (first + offset) * kImage),
-                  reinterpret_cast<const std::byte*>(y_.data() + first + offset)};
-  return unit;
+  MicroBatch micro_batch;
+  micro_batch.variant = variant;
+  micro_batch.step = static_cast<std::uint64_t>(step);
+  micro_batch.first_sample = offset;
+  micro_batch.loss_scale = 1.0 / static_cast<double>(counted);
+  micro_batch.columns = {reinterpret_cast<const std::byte*>(x_.data() + (first + offset) * kImage),
+                         reinterpret_cast<const std::byte*>(y_.data() + first + offset)};
+  return micro_batch;
 }
 
 void FixedData::set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch,
                                std::int64_t step, const std::vector<std::int64_t>& variant_sizes) {
-  units_.clear();
+  micro_batches_.clear();
   stream_ = false;
   first_step_ = step;
   for (std::int64_t offset = 0; offset < samples; offset += micro_batch) {
     const std::int64_t size = std::min(micro_batch, samples - offset);
     int variant = 0;
     while (variant_sizes[static_cast<std::size_t>(variant)] != size) ++variant;
-    units_.push_back(make(first, offset, variant, samples, step));
+    micro_batches_.push_back(make(first, offset, variant, samples, step));
   }
 }
 
-void FixedData::set_stream(int units, std::int64_t batch, std::int64_t first_step) {
-  units_.clear();
+void FixedData::set_stream(int micro_batches, std::int64_t batch, std::int64_t first_step) {
+  micro_batches_.clear();
   stream_ = true;
   first_step_ = first_step;
-  for (int k = 0; k < units; ++k)
-    units_.push_back(make((first_step + k) * batch, 0, 0, batch, first_step + k));
+  for (int k = 0; k < micro_batches; ++k)
+    micro_batches_.push_back(make((first_step + k) * batch, 0, 0, batch, first_step + k));
 }
 
 }  // namespace pipetrain::test

@@ -35,23 +35,25 @@ std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64
 std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
                                               DType precision);
 
-/// Random samples for difficult_network(), cut into units of at most `micro_batch`; mini-batches of
-/// `batch`.
-class FixedData final : public UnitSource {
+/// Random samples for difficult_network(), cut into micro-batches of at most `micro_batch`;
+/// mini-batches of `batch`.
+class FixedData final : public MicroBatchSource {
  public:
   FixedData(std::int64_t samples, std::uint64_t seed);
-  /// Prepares a round: units of one mini-batch starting at sample `first`. variant_of[k] is the
-  /// variant of k samples.
+  /// Prepares a round: micro-batches of one mini-batch starting at sample `first`. variant_of[k] is
+  /// the variant of k samples.
   void set_mini_batch(std::int64_t first, std::int64_t samples, std::int64_t micro_batch,
                       std::int64_t step, const std::vector<std::int64_t>& variant_sizes);
-  /// Prepares a round of `units` mini-batches of `batch` samples, one unit each.
-  void set_stream(int units, std::int64_t batch, std::int64_t first_step);
+  /// Prepares a round of `micro_batches` mini-batches of `batch` samples, one micro-batch each.
+  void set_stream(int micro_batches, std::int64_t batch, std::int64_t first_step);
 
-  MicroBatch& acquire(int unit) override { return units_[static_cast<std::size_t>(unit)]; }
+  MicroBatch& acquire(int micro_batch) override {
+    return micro_batches_[static_cast<std::size_t>(micro_batch)];
+  }
   void release(int) override {}
   double learning_rate(int) const override { return 0.05; }
   std::int64_t updates_before() const override { return first_step_; }
-  const std::vector<MicroBatch>& units() const { return units_; }
+  const std::vector<MicroBatch>& micro_batches() const { return micro_batches_; }
 
  private:
   MicroBatch make(std::int64_t first, std::int64_t offset, int variant, std::int64_t counted,
@@ -59,7 +61,7 @@ class FixedData final : public UnitSource {
 
   std::vector<float> x_;
   std::vector<std::int64_t> y_;
-  std::vector<MicroBatch> units_;
+  std::vector<MicroBatch> micro_batches_;
   std::int64_t first_step_ = 0;
   bool stream_ = false;
 };

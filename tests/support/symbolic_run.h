@@ -1,6 +1,6 @@
-// What a schedule computes, without numbers: every value is a hash of what it was made from. A
-// program is run lane by lane in random order with real slots, buffers and weight copies, and
-// compared with a plain serial loop that knows no schedule.
+// Symbolic execution of a schedule: every value is a hash of its inputs. A program is run lane by
+// lane in random order with real slots, buffers and weight copies, and compared with a plain serial
+// loop that knows no schedule.
 #pragma once
 
 #include <algorithm>
@@ -35,12 +35,13 @@ struct Result {
 };
 
 inline Hash initial_weight(int stage) { return mix(101, static_cast<Hash>(stage)); }
-inline Hash forward_value(int stage, int unit, Hash inputs, Hash weight) {
-  return mix(mix(mix(11, static_cast<Hash>(stage)), static_cast<Hash>(unit)), mix(inputs, weight));
+inline Hash forward_value(int stage, int micro_batch, Hash inputs, Hash weight) {
+  return mix(mix(mix(11, static_cast<Hash>(stage)), static_cast<Hash>(micro_batch)),
+             mix(inputs, weight));
 }
-inline Hash backward_value(int stage, int unit, Hash activation, Hash inputs, Hash gradients,
+inline Hash backward_value(int stage, int micro_batch, Hash activation, Hash inputs, Hash gradients,
                            Hash weight) {
-  return mix(mix(mix(13, static_cast<Hash>(stage)), static_cast<Hash>(unit)),
+  return mix(mix(mix(13, static_cast<Hash>(stage)), static_cast<Hash>(micro_batch)),
              mix(mix(activation, inputs), mix(gradients, weight)));
 }
 
@@ -51,10 +52,11 @@ inline Hash reduced(const std::vector<Hash>& sums) {
   return total;
 }
 
-/// The version that a unit reads on a stage. `warm` (kStash, kVertical): how many units of its
-/// replica a stage's forward lags behind.
-inline int version_of(const Program& shape, const std::vector<int>& warm, int stage, int unit) {
-  const int group = unit / shape.group_size(stage);
+/// The version that a micro-batch reads on a stage. `warm` (kStash, kVertical): how many
+/// micro-batches of its replica a stage's forward lags behind.
+inline int version_of(const Program& shape, const std::vector<int>& warm, int stage,
+                      int micro_batch) {
+  const int group = micro_batch / shape.group_size(stage);
   switch (shape.rule) {
     case UpdateRule::kStash:
       return std::max(0, group - warm.at(static_cast<std::size_t>(stage)));
@@ -78,7 +80,7 @@ inline Result serial_round(const Program& shape, const std::vector<int>& warm) {
     sums[s].assign(shape.placement[s].size(), 0);
     statistics[s] = sums[s];
   }
-  for (int k = 0; k < shape.units; ++k) {
+  for (int k = 0; k < shape.micro_batches; ++k) {
     std::vector<Hash> values(n), gradients(n), inputs(n, 0), outer(n, 0), weight(n);
     for (std::size_t s = 0; s < n; ++s) {
       const int stage = static_cast<int>(s);
@@ -103,7 +105,8 @@ inline Result serial_round(const Program& shape, const std::vector<int>& warm) {
       gradients[s] = backward_value(stage, k, values[s], inputs[s], outer[s], weight[s]);
       Hash& sum = sums[s][static_cast<std::size_t>(shape.replica_of(stage, k))];
       sum = mix(sum, gradients[s]);
-      const bool ends_group = (k + 1) % shape.group_size(stage) == 0 || k + 1 == shape.units;
+      const bool ends_group =
+          (k + 1) % shape.group_size(stage) == 0 || k + 1 == shape.micro_batches;
       if (shape.rule == UpdateRule::kSync || !ends_group) continue;
       history[s].push_back(mix(history[s].back(), reduced(sums[s])));
       sums[s].assign(sums[s].size(), 0);
@@ -125,12 +128,13 @@ inline Result serial_round(const Program& shape, const std::vector<int>& warm) {
 }
 
 /// The same for a chain of stages without replicas.
-inline Result serial_round(UpdateRule rule, int stages, int units, const std::vector<Edge>& edges,
-                           bool gradient_sync, const std::vector<int>& warm) {
+inline Result serial_round(UpdateRule rule, int stages, int micro_batches,
+                           const std::vector<Edge>& edges, bool gradient_sync,
+                           const std::vector<int>& warm) {
   Program shape;
   shape.rule = rule;
   shape.stages = stages;
-  shape.units = units;
+  shape.micro_batches = micro_batches;
   shape.gradient_sync = gradient_sync;
   shape.placement = chain_placement(stages);
   shape.edges = edges;
@@ -237,12 +241,13 @@ class Run {
 
   bool is_done(std::size_t device, std::size_t index) const { return done_[device][index]; }
 
-  /// Indices on this device of the receives that feed (stage, unit).
-  std::vector<std::size_t> receives(std::size_t device, int stage, int unit, bool gradient) const {
+  /// Indices on this device of the receives that feed (stage, micro-batch).
+  std::vector<std::size_t> receives(std::size_t device, int stage, int micro_batch,
+                                    bool gradient) const {
     std::vector<std::size_t> found;
     for (std::size_t i = 0; i < program_.device[device].size(); ++i) {
       const Instruction& r = program_.device[device][i];
-      if (r.kind == Kind::kReceive && r.stage == stage && r.unit == unit &&
+      if (r.kind == Kind::kReceive && r.stage == stage && r.micro_batch == micro_batch &&
           transfer(r).gradient == gradient) {
         found.push_back(i);
       }
@@ -270,14 +275,14 @@ class Run {
       return there == replicas(instruction.stage);
     }
     if (instruction.kind == Kind::kSend) {
-      return outputs_.count({instruction.stage, instruction.unit, transfer(instruction).gradient}) >
-             0;
+      return outputs_.count(
+                 {instruction.stage, instruction.micro_batch, transfer(instruction).gradient}) > 0;
     }
     if (instruction.kind == Kind::kReceive) return can_receive(lane, instruction);
     if (instruction.kind == Kind::kForward || needs_gradient(instruction.kind)) {
       const bool gradient = instruction.kind != Kind::kForward;
       for (const std::size_t i :
-           receives(lane.device, instruction.stage, instruction.unit, gradient)) {
+           receives(lane.device, instruction.stage, instruction.micro_batch, gradient)) {
         if (!is_done(lane.device, i)) return false;
       }
     }
@@ -289,17 +294,19 @@ class Run {
   }
 
   // As the functions of Program, but for programs in which anything may be wrong.
-  int replica_of(int stage, int unit) const {
+  int replica_of(int stage, int micro_batch) const {
     const std::size_t count = replicas(stage);
-    if (count == 0 || unit < 0) throw std::runtime_error("a unit that is not there");
-    const int number =
-        program_.route.empty() ? unit : program_.route.at(static_cast<std::size_t>(unit));
+    if (count == 0 || micro_batch < 0)
+      throw std::runtime_error("a micro-batch that does not exist");
+    const int number = program_.route.empty()
+                           ? micro_batch
+                           : program_.route.at(static_cast<std::size_t>(micro_batch));
     if (number < 0) throw std::runtime_error("a replica that is not there");
     return number % static_cast<int>(count);
   }
-  int device_of(int stage, int unit) const {
+  int device_of(int stage, int micro_batch) const {
     return program_.placement.at(static_cast<std::size_t>(stage))
-        .at(static_cast<std::size_t>(replica_of(stage, unit)));
+        .at(static_cast<std::size_t>(replica_of(stage, micro_batch)));
   }
   int replica_on(int stage, std::size_t device) const {
     const auto& devices = program_.placement.at(static_cast<std::size_t>(stage));
@@ -318,11 +325,11 @@ class Run {
   bool meets(const Lane& lane, const Instruction& reduce) const {
     if (!lane.compute || lane.done()) return false;
     const Instruction& head = lane.head(program_);
-    return head.kind == Kind::kReduce && head.stage == reduce.stage && head.unit == reduce.unit &&
-           replica_on(reduce.stage, lane.device) >= 0;
+    return head.kind == Kind::kReduce && head.stage == reduce.stage &&
+           head.micro_batch == reduce.micro_batch && replica_on(reduce.stage, lane.device) >= 0;
   }
 
-  /// There is data, and whoever holds the buffer by the list is through with it.
+  /// The data is there, and the previous user of the buffer is done.
   bool can_receive(const Lane& lane, const Instruction& instruction) const {
     const Transfer& t = transfer(instruction);
     const auto channel = channels_.find({t.from_device, t.to_device, t.gradient});
@@ -336,7 +343,7 @@ class Run {
       }
       for (std::size_t j = 0; j < lane.index(); ++j) {
         const bool reads = is_compute(list[j].kind) && list[j].stage == before.stage &&
-                           list[j].unit == before.unit;
+                           list[j].micro_batch == before.micro_batch;
         if (reads && !is_done(lane.device, j)) return false;
       }
     }
@@ -351,19 +358,20 @@ class Run {
       if (edge.to_stage != instruction.stage || edge.gradient != gradient) continue;
       Hash value = 0;
       bool found = false;
-      for (const std::size_t i : receives(device, instruction.stage, instruction.unit, gradient)) {
+      for (const std::size_t i :
+           receives(device, instruction.stage, instruction.micro_batch, gradient)) {
         const Instruction& r = program_.device[device][i];
         if (transfer(r).edge != static_cast<int>(e)) continue;
         value = buffer(e, instruction, r.slot);
         found = true;
       }
       if (!found) {
-        // Handed over inside the device, or missing.
-        if (device_of(edge.from_stage, instruction.unit) !=
-            device_of(edge.to_stage, instruction.unit)) {
+        // Passed within the device, or missing.
+        if (device_of(edge.from_stage, instruction.micro_batch) !=
+            device_of(edge.to_stage, instruction.micro_batch)) {
           throw std::runtime_error("an input that is never received");
         }
-        value = outputs_.at({edge.from_stage, instruction.unit, gradient});
+        value = outputs_.at({edge.from_stage, instruction.micro_batch, gradient});
       }
       folded = mix(folded, value);
     }
@@ -371,7 +379,7 @@ class Run {
   }
 
   Hash& buffer(std::size_t edge, const Instruction& instruction, int slot) {
-    const int replica = replica_of(instruction.stage, instruction.unit);
+    const int replica = replica_of(instruction.stage, instruction.micro_batch);
     return buffers_.at(edge)
         .at(static_cast<std::size_t>(replica))
         .at(static_cast<std::size_t>(slot));
@@ -380,13 +388,13 @@ class Run {
   void execute(const Lane& lane, const Instruction& instruction) {
     const std::size_t s = row(instruction.stage, lane.device);
     if (instruction.kind != Kind::kUpdate &&
-        device_of(instruction.stage, instruction.unit) != static_cast<int>(lane.device)) {
-      throw std::runtime_error("a unit that is not for this device");
+        device_of(instruction.stage, instruction.micro_batch) != static_cast<int>(lane.device)) {
+      throw std::runtime_error("a micro-batch of another device");
     }
     if (instruction.kind == Kind::kSend) {
       const Transfer& t = transfer(instruction);
       channels_[{t.from_device, t.to_device, t.gradient}].push(
-          outputs_.at({instruction.stage, instruction.unit, t.gradient}));
+          outputs_.at({instruction.stage, instruction.micro_batch, t.gradient}));
       return;
     }
     if (instruction.kind == Kind::kReceive) {
@@ -401,10 +409,10 @@ class Run {
         copies_.at(s).at(static_cast<std::size_t>(instruction.version) % copies_[s].size());
     Hash& slot = slots_.at(s).at(static_cast<std::size_t>(instruction.slot));
     const Hash inputs = read_inputs(lane.device, instruction, false);
-    const Hash value = forward_value(instruction.stage, instruction.unit, inputs, weight);
+    const Hash value = forward_value(instruction.stage, instruction.micro_batch, inputs, weight);
     if (instruction.kind == Kind::kForward) {
       slot = value;
-      outputs_[{instruction.stage, instruction.unit, false}] = value;
+      outputs_[{instruction.stage, instruction.micro_batch, false}] = value;
       result_.statistics[s] = mix(result_.statistics[s], value);
       return;
     }
@@ -412,10 +420,10 @@ class Run {
       slot = value;
       return;
     }
-    const Hash gradient = backward_value(instruction.stage, instruction.unit, slot, inputs,
+    const Hash gradient = backward_value(instruction.stage, instruction.micro_batch, slot, inputs,
                                          read_inputs(lane.device, instruction, true), weight);
     if (needs_gradient(instruction.kind)) {
-      outputs_[{instruction.stage, instruction.unit, true}] = gradient;
+      outputs_[{instruction.stage, instruction.micro_batch, true}] = gradient;
     }
     if (adds_gradient(instruction.kind)) sums_[s] = mix(sums_[s], gradient);
   }
@@ -467,7 +475,7 @@ class Run {
   std::vector<std::vector<std::vector<Hash>>> buffers_;  // [edges][receiving replicas]
   std::vector<Hash> sums_;                               // [rows]
   std::vector<int> latest_;                              // [rows]
-  std::map<std::vector<int>, Hash> outputs_;             // stage, unit, gradient
+  std::map<std::vector<int>, Hash> outputs_;             // stage, micro-batch, gradient
   std::map<std::vector<int>, std::queue<Hash>> channels_;
   Hash norm_ = 0;
   Result result_;

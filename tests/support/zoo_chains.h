@@ -9,7 +9,7 @@
 #include "ops/fused/fused_source.h"
 #include "passes/build.h"
 #include "passes/fuse_elementwise.h"
-#include "passes/fuse_products.h"
+#include "passes/fuse_matmul_epilogues.h"
 #include "passes/parameters.h"
 #include "support/fused_chains.h"
 #include "support/small_networks.h"

@@ -1,5 +1,4 @@
-// What GPUs run of these networks: as one kernel the bits of the nodes alone, and little on the
-// host.
+// Fused chains of these networks on GPUs: same bits as the separate nodes, and little on the host.
 #include <gtest/gtest.h>
 
 #include <set>
@@ -25,7 +24,7 @@ TEST(FusedChains, OfAllNetworksGiveTheBitsOfTheirNodes) {
   EXPECT_EQ(check_fused_chains(chains), static_cast<int>(chains.size()));
 }
 
-// In mixed precision pictures lie channels last from the first convolution to the last pooling.
+// In mixed precision feature maps are channels last from the first convolution to the last pooling.
 TEST(GpuGraphs, RunThereAltogether) {
   const std::set<std::string_view> libraries = {"Conv",   "ConvInputGrad",    "ConvWeightGrad",
                                                 "MatMul", "MatMulActivation", "MatMulSums"};

@@ -1,4 +1,4 @@
-// The decoder at any size: its parameters are counted by hand, and the largest is never held in
+// The decoder at any size: its parameters are counted by formula, and the largest is never held in
 // memory.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -32,8 +32,7 @@ std::int64_t numbers(std::int64_t layers, std::int64_t c, std::int64_t vocab,
   return vocab * c + context * c + layers * (12 * c * c + 13 * c) + 2 * c + c * vocab;
 }
 
-/// A line of /proc/self/status, such as VmHWM, the most memory that the process has held since it
-/// was last forgotten.
+/// A line of /proc/self/status, such as VmHWM, the peak memory of the process since the last reset.
 std::int64_t kibibytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -44,7 +43,7 @@ std::int64_t kibibytes(const std::string& name) {
   return 0;
 }
 
-/// Forgets what the process has held at most: from now on it counts anew.
+/// Resets the peak memory of the process.
 void forget_peak_memory() {
   std::ofstream reset("/proc/self/clear_refs");
   reset << 5 << std::flush;
@@ -98,7 +97,7 @@ TEST(Gpt, RefusesHeadsThatDoNotDivideTheWidth) {
 TEST(Gpt, TheLargestIsPlannedWithoutItsWeights) {
   const TemporaryDirectory directory;
   ASSERT_NO_FATAL_FAILURE(forget_peak_memory());
-  const std::int64_t before = kibibytes("VmRSS");  // tests that ran before in this process
+  const std::int64_t before = kibibytes("VmRSS");  // memory of earlier tests in this process
   const ZooModel zoo =
       build("gpt", {.width = 12288, .depth = 96, .heads = 96, .vocab = 50257, .context = 256});
   const std::int64_t count = numbers(96, 12288, 50257, 256);

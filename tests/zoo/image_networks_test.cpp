@@ -1,5 +1,5 @@
-// The networks for images and BERT: as many parameters as the networks of torchvision, PyTorch Hub
-// and transformers have, initial weights of their deviations, and sizes that they refuse.
+// The image networks and BERT: parameter counts as in torchvision, PyTorch Hub and transformers,
+// standard deviations of initial weights, and rejected sizes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -33,7 +33,7 @@ TEST(ImageNetworks, HaveTheParametersOfTheirModels) {
   // mateuszbuda/brain-segmentation-pytorch: 7,763,041 with one output, 33 more with two.
   EXPECT_EQ(image_network("unet").trained_numbers, 7'763'041 + 33);
   // transformers.BertForSequenceClassification at the sizes of bert-mini: 11,170,560 without the
-  // classifier (2 x 256 + 2), with 512 positions of 256 numbers.
+  // classifier (2 x 256 + 2), with 512 positions of 256 elements.
   EXPECT_EQ(image_network("bert").trained_numbers, 11'170'560 - 384 * 256 + 514);
 }
 
@@ -66,7 +66,7 @@ TEST(ImageNetworks, BeginWithTheDeviationsOfTheirModels) {
       squares += value * value;
     }
     const auto count = static_cast<double>(values.size());
-    // Five standard errors; of a normal distribution, which has the larger ones.
+    // Five standard errors of a normal distribution, which are the larger ones.
     EXPECT_NEAR(std::sqrt(squares / count) / one.deviation, 1, 5 / std::sqrt(2 * count))
         << one.tensor;
     EXPECT_NEAR(sum / count / one.deviation, 0, 5 / std::sqrt(count)) << one.tensor;

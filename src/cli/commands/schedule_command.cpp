@@ -124,7 +124,7 @@ Program program_of_name(const ScheduleCommandOptions& given) {
   options.name = given.arguments[1];
   options.chunks = given.chunks;
   options.memory_units = given.memory_units;
-  options.units = given.micro_batches;
+  options.micro_batches = given.micro_batches;
   PT_CHECK(given.stages >= 1, kUsage, "--stages must be at least 1, not {}", given.stages);
   const std::vector<std::string> replicas = words_of(given.replicas);
   for (const std::string& word : replicas) {
@@ -198,13 +198,14 @@ std::string summary_text(const Shown& shown) {
     return shown.unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
   };
   const bool drains = !is_asynchronous(program.rule);
-  std::string text = fmt::format(
-      "{} · {} stage{} on {} device{} · {} micro-batch{}\n", printable(program.schedule),
-      program.stages, program.stages == 1 ? "" : "s", program.devices,
-      program.devices == 1 ? "" : "s", program.units, program.units == 1 ? "" : "es");
+  std::string text =
+      fmt::format("{} · {} stage{} on {} device{} · {} micro-batch{}\n",
+                  printable(program.schedule), program.stages, program.stages == 1 ? "" : "s",
+                  program.devices, program.devices == 1 ? "" : "s", program.micro_batches,
+                  program.micro_batches == 1 ? "" : "es");
   text += fmt::format("makespan {} · period {}{} · bubble {:.1f} %{}\n",
                       time(shown.simulation.makespan),
-                      time(drains ? shown.simulation.period : shown.simulation.unit_period),
+                      time(drains ? shown.simulation.period : shown.simulation.micro_batch_period),
                       drains ? "" : " per micro-batch", 100 * shown.simulation.bubble,
                       shown.theory ? fmt::format(" (theory: {:.1f} %)", 100 * *shown.theory) : "");
   text += fmt::format("in flight {} · weight copies {} · staleness {}\n",
@@ -220,10 +221,10 @@ Json summary_json(const Shown& shown) {
                {"rule", to_text(program.rule)},
                {"stages", program.stages},
                {"devices", program.devices},
-               {"micro_batches", program.units},
+               {"micro_batches", program.micro_batches},
                {"makespan", simulation.makespan},
                {"period", simulation.period},
-               {"micro_batch_period", simulation.unit_period},
+               {"micro_batch_period", simulation.micro_batch_period},
                {"bubble", simulation.bubble},
                {"busy", simulation.busy},
                {"idle", simulation.idle},
@@ -260,9 +261,10 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
     times.unitless = false;
   }
   const Simulation simulation = simulate(program, costs);
-  const Shown shown{program, simulation,
-                    theoretical_bubble(program, mean_unit_seconds(program, simulation.events)),
-                    staleness(program), times.unitless};
+  const Shown shown{
+      program, simulation,
+      theoretical_bubble(program, mean_micro_batch_seconds(program, simulation.events)),
+      staleness(program), times.unitless};
   if (!options.svg.empty()) {
     Gantt gantt;
     gantt.panels.push_back({"", &program, &simulation.events});

@@ -39,7 +39,7 @@ StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& pat
   TraceLabels labels;
   labels.title = std::filesystem::path(network.config().model.path).filename().string();
   for (const StagePlan& stage : network.plan().stages)
-    labels.bytes_per_unit.push_back(static_cast<std::int64_t>(stage.saved_bytes));
+    labels.bytes_per_micro_batch.push_back(static_cast<std::int64_t>(stage.saved_bytes));
   writer_ = std::make_unique<TraceWriter>(path, labels);
 }
 
@@ -49,7 +49,7 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
       differences_.size() < kMostExplained) {
     differences_.push_back(explain(program, network_.prediction().events, result.events));
     differences_.back().measured_bubble -=
-        result.worked_in_waits / (static_cast<double>(result.events.size()) * result.seconds);
+        result.stolen_seconds / (static_cast<double>(result.events.size()) * result.seconds);
   }
   // An asynchronous round has many steps and is recorded as a whole.
   const bool wanted =

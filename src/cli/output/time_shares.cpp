@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 
 namespace pipetrain {
 
@@ -15,7 +15,7 @@ namespace {
 KernelTimes profiled_times(const PlannedNetwork& network, int units) {
   const TrainingGraph& training = network.graph();
   KernelTimes out;
-  out.units = units;
+  out.micro_batches = units;
   out.seconds = network.profile().node_seconds;
   for (std::size_t n = 0; n < out.seconds.size(); ++n)
     out.seconds[n] *= runs_per_micro_batch(training, training.graph.nodes[n]) * units;
@@ -29,7 +29,7 @@ void TimeAccount::round(PipelineRun& run, const Program& program, const RoundRes
   std::vector<KernelTimes> times = run.runtime().take_kernel_times();
   if (!network.config().pipeline.gpu_ids.empty()) {
     if (network.profile().is_estimate || network.profile().backend == "estimate") return;
-    times = {profiled_times(network, program.units)};
+    times = {profiled_times(network, program.micro_batches)};
   }
   Sums& sums = rounds_++ == 0 ? first_ : later_;
   double update = 0;

@@ -1,5 +1,5 @@
-// What kernels use of the standard library, where there is none: NVRTC is given this file under the
-// names of its headers, several times. The functions are those that nvcc takes for the same names.
+// The part of the standard library that kernels use, for NVRTC, which has none: this file is passed
+// to NVRTC under the names of the standard headers. Functions map to those that nvcc uses.
 #ifndef PIPETRAIN_NVRTC_STANDARD
 #define PIPETRAIN_NVRTC_STANDARD
 

@@ -49,8 +49,8 @@ Geometry geometry_of(const Attributes& attributes, const TensorType& q, const Te
   PT_CHECK(of_q.batch == of_k.batch && of_k.batch == of_v.batch && of_k.heads == of_v.heads &&
                of_k.steps == of_v.steps && of_q.width == of_k.width && of_k.heads > 0 &&
                of_q.heads % of_k.heads == 0,
-           kModel, "query {}, key {} and value {} of Attention do not go together", q.shape.text(),
-           k.shape.text(), v.shape.text());
+           kModel, "Attention query {}, key {} and value {} have incompatible shapes",
+           q.shape.text(), k.shape.text(), v.shape.text());
   Geometry out;
   out.batch = of_q.batch;
   out.heads = of_q.heads;
@@ -73,7 +73,7 @@ Geometry geometry_of(const Attributes& attributes, const TensorType& q, const Te
   out.left = attributes.integer("left", -1);
   out.right = attributes.integer("right", -1);
   if (mask.dtype == DType::kUndefined) return out;
-  // Mixed precision leaves a mask as it is.
+  // Mixed precision does not convert a mask.
   const bool is_narrow = q.dtype == DType::kBFloat16 || q.dtype == DType::kFloat16;
   const bool is_wider = is_narrow && mask.dtype == DType::kFloat32;
   PT_CHECK(mask.dtype == DType::kBool || mask.dtype == q.dtype || is_wider, kModel,
@@ -166,7 +166,7 @@ void differentiate_attention(GradientContext& context) {
   }
 }
 
-/// Keys that a query sees on average; a causal one of T sees half.
+/// Average number of keys that a query attends to; half of T with a causal mask.
 double seen_keys(const Geometry& g) {
   const auto keys = static_cast<double>(g.keys);
   return g.causal && g.offset == 0 && g.queries == g.keys ? (keys + 1) / 2 : keys;
@@ -190,12 +190,12 @@ Cost gradient_cost(const Attributes& attributes, std::span<const TensorType> inp
 constexpr OpTraits kAttentionTraits = {KernelKind::kProduct,
                                        {PrecisionRule::kProduct, {0, 1, 2}, {0}},
                                        LayoutRule::kRowMajor,
-                                       {PieceRule::kSamples, {}, 3},
+                                       {ChunkRule::kSamples, {}, 3},
                                        Fusion::kNever};
 constexpr OpTraits kAttentionGradTraits = {KernelKind::kProduct,
                                            {PrecisionRule::kProduct, {0, 1, 2, 3, 6}, {0, 1, 2}},
                                            LayoutRule::kRowMajor,
-                                           {PieceRule::kSamples, {}, 4},
+                                           {ChunkRule::kSamples, {}, 4},
                                            Fusion::kNever};
 
 constexpr OpDef kAttentionOps[] = {

@@ -2,15 +2,15 @@
 //
 //   Attention(q, k, v[, mask, lengths]) -> y, lse
 //     q, y: (B, H, T, D)    k: (B, G, S, D)    v: (B, G, S, E)    y: (B, H, T, E)
-//     each may also stand in rows, (B, T, H D), as the linear layers leave it; y stands as q does,
+//     each may also be (B, T, H D), as linear layers produce it; y has the layout of q,
 //     unless {y_rows} says otherwise
 //     G key heads serve H / G query heads each
-//     mask: broadcast to (B, H, T, S); numbers are added to the scores, false hides a key
-//     lengths: (B) int64, keys of a sample that count     lse: (B, H, T), ln Σ e^score
+//     mask: broadcast to (B, H, T, S); floats are added to the scores, false masks a key
+//     lengths: (B) int64, valid keys of each sample     lse: (B, H, T), ln Σ e^score
 //   AttentionGrad(dy, q, k, v, mask, lengths, y, lse) -> dq, dk, dv, dmask (B, H, T, S)
 //
-//   score = softcap tanh(scale q k' / softcap) + mask; a query that sees no key gives 0
-//   {causal: 1}: query i sees keys up to i + offset; {left, right}: only that many to each side
+//   score = softcap tanh(scale q k' / softcap) + mask; a query without visible keys gives 0
+//   {causal: 1}: query i attends to keys up to i + offset; {left, right}: window size on each side
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,8 @@
 
 namespace pipetrain::attention {
 
-/// Where a tensor's vector of one head at one position begins: batch * b + head * h + step * t.
+/// Strides of a tensor: the vector of one head at one position is at batch * b + head * h + step *
+/// t.
 struct Strides {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -48,13 +49,14 @@ struct Geometry {
   bool causal = false;
   bool offset_from_lengths = false;
   std::int64_t offset = 0;
-  std::int64_t left = -1;   // keys to the left that are seen; -1: all
+  std::int64_t left = -1;   // visible keys to the left; -1: all
   std::int64_t right = -1;  // to the right
 
   struct Range {
     std::int64_t begin, end;
   };
-  /// The keys that query i of sample b may see, the mask aside. `lengths` may be null.
+  /// The keys that are visible to query i of sample b, before the mask is applied. `lengths` may be
+  /// null.
   Range visible(std::int64_t b, std::int64_t i, const std::int64_t* lengths) const {
     const std::int64_t valid = lengths ? std::clamp<std::int64_t>(lengths[b], 0, keys) : keys;
     const std::int64_t position = i + (lengths && offset_from_lengths ? valid - queries : offset);
@@ -67,13 +69,13 @@ struct Geometry {
   }
 };
 
-/// Whether y stands in rows.
+/// Whether y is (B, T, H D).
 bool in_rows(const Attributes& attributes, const TensorType& q);
 
-/// Error (kModel) when shapes do not go together. `mask` may be kUndefined.
+/// Error (kModel) when the shapes are incompatible. `mask` may be kUndefined.
 Geometry geometry_of(const Attributes& attributes, const TensorType& q, const TensorType& k,
                      const TensorType& v, const TensorType& mask);
-/// Of a node; `first` is the index of q among its inputs.
+/// The geometry of a node; `first` is the index of q among its inputs.
 Geometry geometry_of(const KernelRequest& request, std::size_t first);
 
 std::span<const ImportRule> imports();

@@ -1,7 +1,7 @@
 // Float Attention. A thread takes one key head of one sample: keys and values are packed once, then
-// blocks of queries go through scores, softmax and sum while they are in the cache; nothing of size
-// T × T exists, keys that no query of a block sees are left out, and the backward pass computes the
-// shares again. What is summed in which order depends on shapes alone.
+// scores, softmax and weighted sum are computed for one block of queries at a time while it is in
+// the cache. No T × T matrix is stored, keys that are masked for a whole block are skipped, and the
+// backward pass recomputes the attention weights. The order of every sum depends on shapes only.
 #include <omp.h>
 
 #include <algorithm>
@@ -22,13 +22,13 @@ using Tensors = std::span<const Tensor>;
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kMostRows = 48;  // queries of a block
 constexpr std::int64_t kFewestRows = 12;
-constexpr std::int64_t kBlockFloats = 1 << 16;  // scores of a block: half of a second cache
+constexpr std::int64_t kBlockFloats = 1 << 16;  // scores of a block: half of an L2 cache
 constexpr std::int64_t kLaneFloats = 1 << 21;   // of all threads together
 constexpr std::int64_t kParallelFlops = 1 << 18;
 
 std::int64_t padded(std::int64_t count) { return packed::panels(count) * kColumns; }
 
-/// Sizes that follow from the geometry alone.
+/// Block and buffer sizes; they depend on the geometry only.
 struct Plan {
   explicit Plan(const Geometry& geometry)
       : g(geometry),
@@ -37,7 +37,7 @@ struct Plan {
                         kMostRows)),
         group(g.heads / g.key_heads) {}
 
-  /// Threads that have memory: no more than there are heads.
+  /// Threads with a workspace: at most one per head.
   std::int64_t lanes(std::int64_t lane_floats) const {
     const std::int64_t affordable = std::max<std::int64_t>(4, kLaneFloats / (lane_floats + 1));
     return std::max<std::int64_t>(1, std::min(affordable, g.batch * g.key_heads));
@@ -52,7 +52,8 @@ struct Plan {
   std::int64_t group;       // query heads of a key head
 };
 
-/// Calls work(lane's memory, sample, key head) for every key head, shared out over the threads.
+/// Calls work(thread's workspace, sample, key head) for every key head; heads are distributed over
+/// the threads.
 template <class Work>
 void for_each_key_head(const Plan& plan, std::int64_t lane_floats, float* memory, Work work) {
   const std::int64_t count = plan.g.batch * plan.g.key_heads;
@@ -67,10 +68,10 @@ void for_each_key_head(const Plan& plan, std::int64_t lane_floats, float* memory
   }
 }
 
-/// Pieces of a thread's memory.
-class Pieces {
+/// Hands out slices of a thread's workspace.
+class WorkspaceSlices {
  public:
-  explicit Pieces(float* memory) : next_(memory) {}
+  explicit WorkspaceSlices(float* memory) : next_(memory) {}
   float* take(std::int64_t count) {
     float* out = next_;
     next_ += padded(count);
@@ -81,7 +82,7 @@ class Pieces {
   float* next_;
 };
 
-/// A block of queries and the panels of keys that any of them sees.
+/// A block of queries and the panels of keys that are visible to any of them.
 struct Block {
   std::int64_t b, h;
   std::int64_t first, rows;              // queries
@@ -136,7 +137,8 @@ void multiply_columns(const Plan& plan, const Block& block, const float* vectors
   }
 }
 
-/// out (rows × width, one vector a `stride`) = scores times packed rows, each row times its factor.
+/// out (rows × width, vectors `stride` apart) = scores times packed rows, each row scaled by its
+/// factor.
 void multiply_rows(const Plan& plan, const Block& block, const float* scores, const float* rows,
                    std::int64_t width, const float* factors, float* tile, float* out,
                    std::int64_t stride) {
@@ -170,8 +172,8 @@ void add_transposed(const Plan& plan, const Block& block, const float* scores, c
   }
 }
 
-/// The scores of query `row` of a block from its products: scaled, capped, masked, -inf where a key
-/// is hidden. Returns the largest. `ratios`, if wanted, gets score / softcap before the mask.
+/// The scores of query `row` of a block from the matrix product: scaled, capped, masked; -inf for
+/// masked keys. Returns the maximum. `ratios`, if wanted, gets score / softcap before the mask.
 float finish_scores(const Plan& plan, const Block& block, std::int64_t row, const Tensor& mask,
                     float* __restrict scores, float* __restrict ratios) {
   const Geometry& g = plan.g;
@@ -259,12 +261,12 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
   float* lse = data_or_null<float>(out, 1);
   for_each_key_head(
       plan, forward_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
-        Pieces pieces(lane);
-        float* columns = pieces.take(padded(g.keys) * g.width);
-        float* values = pieces.take(g.keys * padded(g.value_width));
-        float* scores = pieces.take(plan.rows * plan.row_stride);
-        float* tile = pieces.take(plan.rows * kColumns);
-        float* factors = pieces.take(plan.rows);
+        WorkspaceSlices slices(lane);
+        float* columns = slices.take(padded(g.keys) * g.width);
+        float* values = slices.take(g.keys * padded(g.value_width));
+        float* scores = slices.take(plan.rows * plan.row_stride);
+        float* tile = slices.take(plan.rows * kColumns);
+        float* factors = slices.take(plan.rows);
         pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
         pack_rows(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, values);
         for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
@@ -300,8 +302,8 @@ std::int64_t gradient_floats(const Plan& plan) {
          plan.rows * (padded(g.width) + padded(g.value_width) + kColumns) + 9 * kColumns;
 }
 
-/// shares and dshares of one row become what the products need: shares stay, dshares become the
-/// gradient of the scaled scores.
+/// Turns the gradients of one row's attention weights (dshares) into gradients of the scaled
+/// scores, in place.
 void score_gradient_row(std::int64_t count, float delta, float scale,
                         const float* __restrict shares, const float* __restrict ratios,
                         float* __restrict dscores, float* __restrict dmask,
@@ -345,18 +347,18 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
   const auto scale = static_cast<float>(g.scale);
   for_each_key_head(
       plan, gradient_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
-        Pieces pieces(lane);
-        float* key_columns = pieces.take(padded(g.keys) * g.width);
-        float* key_rows = pieces.take(g.keys * padded(g.width));
-        float* value_columns = pieces.take(padded(g.keys) * g.value_width);
-        float* key_sums = pieces.take(g.keys * padded(g.width));
-        float* value_sums = pieces.take(g.keys * padded(g.value_width));
-        float* shares = pieces.take(plan.rows * plan.row_stride);
-        float* dscores = pieces.take(plan.rows * plan.row_stride);
-        float* ratios = pieces.take(plan.rows * plan.row_stride);
-        float* query_panels = pieces.take(plan.rows * padded(g.width));
-        float* dy_panels = pieces.take(plan.rows * padded(g.value_width));
-        float* tile = pieces.take(plan.rows * kColumns);
+        WorkspaceSlices slices(lane);
+        float* key_columns = slices.take(padded(g.keys) * g.width);
+        float* key_rows = slices.take(g.keys * padded(g.width));
+        float* value_columns = slices.take(padded(g.keys) * g.value_width);
+        float* key_sums = slices.take(g.keys * padded(g.width));
+        float* value_sums = slices.take(g.keys * padded(g.value_width));
+        float* shares = slices.take(plan.rows * plan.row_stride);
+        float* dscores = slices.take(plan.rows * plan.row_stride);
+        float* ratios = slices.take(plan.rows * plan.row_stride);
+        float* query_panels = slices.take(plan.rows * padded(g.width));
+        float* dy_panels = slices.take(plan.rows * padded(g.value_width));
+        float* tile = slices.take(plan.rows * kColumns);
         if (g.softcap <= 0) ratios = nullptr;
         pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_columns);
         pack_rows(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_rows);

@@ -39,7 +39,7 @@ Heads heads_of(const Geometry& g) {
           g.right};
 }
 
-/// The mask and the lengths of a node, from the index of the mask on.
+/// The mask and lengths inputs of a node; `index` is that of the mask.
 Masks masks_of(Tensors in, std::size_t mask) {
   Masks out;
   if (mask < in.size() && in[mask]) {

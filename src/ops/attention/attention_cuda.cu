@@ -1,5 +1,5 @@
-// A block for each query (forward, dq) or each key (dk, dv); its threads take keys (queries), then
-// numbers of a vector, so that every sum has one order.
+// A block for each query (forward, dq) or each key (dk, dv); its threads are distributed over keys
+// (queries), then over the elements of a vector, so that the order of every sum is fixed.
 #include <cmath>
 #include <limits>
 
@@ -23,7 +23,8 @@ struct Range {
   std::int64_t begin, end;
 };
 
-/// The keys that query i of sample b may see, the mask aside (attention::Geometry::visible).
+/// The keys that are visible to query i of sample b, before the mask is applied
+/// (attention::Geometry::visible).
 __device__ Range visible(const Heads& g, const Masks& masks, std::int64_t b, std::int64_t i) {
   std::int64_t valid = g.keys;
   if (masks.lengths) {
@@ -40,7 +41,7 @@ __device__ Range visible(const Heads& g, const Masks& masks, std::int64_t b, std
   return out;
 }
 
-/// The score of a visible key, -inf where the mask hides it; `capped` is it before the mask.
+/// The score of a visible key, -inf where it is masked; `capped` is the score before the mask.
 __device__ float score_of(const Heads& g, const Masks& masks, ConstFloatView q, ConstFloatView k,
                           std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j,
                           float* capped) {
@@ -77,7 +78,8 @@ __global__ void forward(Heads g, Masks masks, ConstFloatView q, ConstFloatView k
     const float keep = nothing ? 1.0f : std::exp(highest - top);
     highest = top;
     shares[threadIdx.x] = share;
-    total = total * keep + over_block<kThreads>(share, SumOf());  // its barriers show all shares
+    total = total * keep +
+            over_block<kThreads>(share, SumOf());  // its barriers make all shares visible
     const std::int64_t count = range.end - first < kThreads ? range.end - first : kThreads;
     for (int part = 0; part < kWidest / kThreads; ++part) {
       const std::int64_t e = part * kThreads + threadIdx.x;
@@ -97,8 +99,8 @@ __global__ void forward(Heads g, Masks masks, ConstFloatView q, ConstFloatView k
   }
 }
 
-/// The gradient of the product of query and key; the share of the key in the query's result, and
-/// the gradient of what the mask adds.
+/// The gradient of the dot product of query and key, the attention weight of the key, and the
+/// gradient of the mask.
 __device__ float score_gradient(const Heads& g, const Masks& masks, ConstFloatView query,
                                 ConstFloatView key, ConstFloatView value, ConstFloatView dy,
                                 float delta, float lse, std::int64_t b, std::int64_t h,
@@ -160,7 +162,7 @@ __global__ void query_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFlo
   }
 }
 
-/// Key j of key head kv adds up over the queries of all heads that it serves.
+/// Key j of key head kv sums over the queries of all heads that share it.
 __global__ void key_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFloatView q,
                              ConstFloatView k, ConstFloatView v, ConstFloatView y,
                              ConstFloatView lse, FloatView dk, FloatView dv) {
@@ -237,7 +239,7 @@ void launch_attention_gradient(const Heads& g, const Masks& masks, const ConstFl
 namespace rotary {
 namespace {
 
-/// A thread turns a pair, or copies a number that is not turned.
+/// A thread rotates a pair, or copies an element that is not rotated.
 __global__ void turn(Turns g, ConstFloatView x, ConstFloatView cosine, ConstFloatView sine,
                      FloatView y) {
   const std::int64_t places = g.width - g.pairs;

@@ -1,5 +1,5 @@
-// The import of Attention: past keys and values are put before the new ones, and the optional
-// output of the scores is built from operators of its own.
+// The import of Attention: past keys and values are concatenated in front of the new ones, and the
+// optional score output is built from separate operators.
 #include <cmath>
 
 #include "base/error.h"
@@ -43,7 +43,7 @@ class Import {
     if (context_.output_count() > 2) context_.set_output(2, to_heads(v, key_heads_));
     const ValueId mask = context_.has_input(3) ? context_.input(3) : ValueId{};
     const ValueId all_keys = k;
-    if (mask) {  // a shorter mask hides the keys beyond it
+    if (mask) {  // keys beyond a shorter mask are masked
       const Shape shape = builder_.shape(mask);
       const std::int64_t shown = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
       const auto shorten = [&](ValueId x) {
@@ -92,7 +92,7 @@ class Import {
     return builder_.add("Transpose", {split}, {{"perm", Ints{0, 2, 1, 3}}});
   }
 
-  /// qk_matmul_output (B, H, T, S): 0 products, 1 capped, 2 with the mask, 3 shares.
+  /// qk_matmul_output (B, H, T, S): 0 raw scores, 1 capped, 2 masked, 3 after softmax.
   ValueId scores(ValueId k, ValueId mask, std::int64_t offset) {
     const std::int64_t mode = attributes_.integer("qk_matmul_output_mode", 0);
     const ValueId q = to_heads(context_.input(0), heads_);
@@ -100,7 +100,7 @@ class Import {
     k = to_heads(k, key_heads_);
     const Shape of_k = builder_.shape(k);
     const DType dtype = builder_.type(q).dtype;
-    // Query heads that share a key head stand beside each other.
+    // Query heads that share a key head are adjacent.
     const ValueId grouped =
         builder_.reshape(q, {of_q[0], key_heads_, heads_ / key_heads_ * of_q[2], of_q[3]});
     ValueId s = builder_.add("MatMul", {grouped, k},
@@ -118,16 +118,36 @@ class Import {
     } else if (mask) {
       s = builder_.add("Add", {s, mask});
     }
-    if (attributes_.flag("is_causal")) {
+    Geometry range;  // keys that a query sees by its place alone
+    range.keys = of_k[2];
+    range.offset = offset;
+    range.causal = attributes_.flag("is_causal");
+    range.left = attributes_.integer("left_window_size", -1);
+    range.right = attributes_.integer("right_window_size", -1);
+    if (range.causal || range.left >= 0 || range.right >= 0) {
       HostTensor seen(TensorType{DType::kBool, {of_q[2], of_k[2]}});
       for (std::int64_t i = 0; i < of_q[2]; ++i) {
+        const Geometry::Range visible = range.visible(0, i, nullptr);
         for (std::int64_t j = 0; j < of_k[2]; ++j) {
-          seen.view().as<bool>()[i * of_k[2] + j] = j <= i + offset;
+          seen.view().as<bool>()[i * of_k[2] + j] = j >= visible.begin && j < visible.end;
         }
       }
       s = builder_.add("Where", {builder_.constant(std::move(seen)), s, hidden});
     }
-    return mode == 3 ? builder_.add("Softmax", {s}, {{"axis", std::int64_t{-1}}}) : s;
+    return mode == 3 ? shares(s) : s;
+  }
+
+  /// Zero, and not NaN, where a query sees no key.
+  ValueId shares(ValueId s) {
+    const DType dtype = builder_.type(s).dtype;
+    const ValueId hidden = builder_.scalar(-std::numeric_limits<double>::infinity(), dtype);
+    const ValueId largest =
+        builder_.add("ReduceMax", {s}, {{"axes", Ints{3}}, {"keepdims", std::int64_t{1}}});
+    const ValueId sees = builder_.add("Greater", {largest, hidden});
+    const ValueId zero = builder_.scalar(0, dtype);
+    const ValueId softmax = builder_.add("Softmax", {builder_.add("Where", {sees, s, zero})},
+                                         {{"axis", std::int64_t{-1}}});
+    return builder_.add("Where", {sees, softmax, zero});
   }
 
   ImportContext& context_;

@@ -1,5 +1,5 @@
-// Attention with float arithmetic and rotary embeddings (C++17: nvcc compiles this file). Slow next
-// to a fused kernel on tensor cores; it keeps nothing of size queries × keys either.
+// Attention with float arithmetic and rotary embeddings (C++17: nvcc compiles this file). Much
+// slower than a fused kernel on tensor cores, but it stores no queries × keys matrix either.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Walk {
   std::int64_t batch, head, step;
 };
 
-/// attention::Geometry as kernels take it.
+/// attention::Geometry as a kernel argument.
 struct Heads {
   std::int64_t batch, heads, key_heads, queries, keys, width, value_width;
   Walk q, k, v, y;
@@ -23,14 +23,14 @@ struct Heads {
   std::int64_t offset, left, right;
 };
 
-/// What else a score depends on; all may be null.
+/// Optional inputs of a score; all may be null.
 struct Masks {
   ConstFloatView added;
   const std::uint8_t* shown = nullptr;
   const std::int64_t* lengths = nullptr;
 };
 
-/// Whether the kernels take vectors of these widths.
+/// Whether the kernels support vectors of these widths.
 bool fits(const Heads& heads);
 /// y and lse may be null.
 void launch_attention(const Heads& heads, const Masks& masks, const ConstFloatView& q,

@@ -1,4 +1,4 @@
-// Plain loops for Attention and its gradient, one query after the other.
+// Plain loops for Attention and its gradient, one query at a time.
 #include <cmath>
 #include <limits>
 
@@ -18,8 +18,8 @@ double dot(const T* a, const T* b, std::int64_t count) {
   return sum;
 }
 
-/// The scores of one query before the softmax, -inf where a key is hidden. `capped`, if wanted,
-/// gets the scores before the mask.
+/// The scores of one query before the softmax, -inf for masked keys. `capped`, if wanted, gets the
+/// scores before the mask.
 template <class T>
 class Scores {
  public:

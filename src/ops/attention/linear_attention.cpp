@@ -1,4 +1,4 @@
-// Imports of the recurrences of opset 27 that are made of other operators: LinearAttention,
+// Imports of the recurrent operators of opset 27 that are composed of others: LinearAttention,
 // unrolled over its tokens, and CausalConvWithState.
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::int64_t kMostTokens = 4096;  // each adds up to eight nodes
 
-/// The state of every key head, (B, G, K, V), goes from token to token.
+/// The state of every key head, (B, G, K, V), is carried from token to token.
 class LinearAttention {
  public:
   explicit LinearAttention(ImportContext& context)
@@ -27,7 +27,7 @@ class LinearAttention {
                  heads % key_heads_ == 0 && q[2] % heads == 0 && k[2] % key_heads_ == 0 &&
                  v[2] % key_heads_ == 0 && q[2] / heads == k[2] / key_heads_ && q[1] == k[1] &&
                  k[1] == v[1],
-             kModel, "query {}, key {} and value {} of LinearAttention do not go together",
+             kModel, "LinearAttention query {}, key {} and value {} have incompatible shapes",
              q.text(), k.text(), v.text());
     samples_ = q[0], tokens_ = q[1], group_ = heads / key_heads_;
     key_width_ = q[2] / heads, value_width_ = v[2] / key_heads_;

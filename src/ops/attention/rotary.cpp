@@ -48,9 +48,10 @@ void infer_rotary(InferContext& context) {
 }
 
 void differentiate_rotary(GradientContext& context) {
-  PT_CHECK(!context.wants(1) && !context.wants(2), kModel,
-           "training the angles of RotaryEmbedding is not supported; keep its tables frozen: "
-           "--freeze NAME");
+  PT_CHECK(
+      !context.wants(1) && !context.wants(2), kModel,
+      "training the cosine and sine tables of RotaryEmbedding is not supported; freeze them with "
+      "--freeze NAME");
   Attributes attributes = context.attributes();
   attributes.set("inverse", std::int64_t{!attributes.flag("inverse")});
   context.set_input_gradient(
@@ -62,7 +63,7 @@ void differentiate_rotary(GradientContext& context) {
 constexpr OpTraits kRotaryTraits = {KernelKind::kElementwise,
                                     {PrecisionRule::kFirst},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 
 constexpr OpDef kRotaryOps[] = {

@@ -1,10 +1,10 @@
-// Rotary position embedding (Su et al. 2021): pairs of numbers of every vector are turned by an
+// Rotary position embedding (Su et al. 2021): pairs of elements of every vector are rotated by an
 // angle that depends on the position.
 //
 //   Rotary{heads, interleaved, inverse}(x, cosine, sine) -> y
 //     x, y: (B, H, T, D), or (B, T, H D) with `heads`     cosine, sine: (B or 1, T, R / 2)
-//     The first R numbers of a vector are turned: pairs (i, i + R / 2), or (2 i, 2 i + 1) when
-//     interleaved; the others stay. inverse: by the opposite angle, which is the gradient.
+//     The first R elements of a vector are rotated: pairs (i, i + R / 2), or (2 i, 2 i + 1) when
+//     interleaved; the others are copied. inverse: by the opposite angle, which is the gradient.
 #pragma once
 
 #include <span>
@@ -23,10 +23,10 @@ struct Geometry {
   bool inverse = false;
 };
 
-/// Error (kModel) when the shapes do not go together.
+/// Error (kModel) when the shapes are incompatible.
 Geometry geometry_of(const Attributes& attributes, const Shape& x, const Shape& cosine);
 
-/// Turns the vector at x into y. The loop that both kinds of kernels share.
+/// Rotates the vector at x into y. Shared by the reference and CPU kernels.
 template <class T>
 void turn(const Geometry& g, const T* __restrict x, const T* __restrict cosine,
           const T* __restrict sine, T* __restrict y) {

@@ -1,4 +1,4 @@
-// Float Rotary, positions shared out over the threads.
+// Float Rotary; threads split the positions.
 #include "ops/attention/rotary.h"
 #include "ops/kernel/element_types.h"
 

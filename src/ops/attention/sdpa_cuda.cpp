@@ -1,5 +1,5 @@
-// Attention by cuDNN's fused kernels, where operands are narrow and the mask is one that these
-// know.
+// Attention by cuDNN's fused kernels, for bfloat16 and float16 operands and the masks that cuDNN
+// supports.
 #include <algorithm>
 #include <optional>
 
@@ -13,8 +13,8 @@
 namespace pipetrain {
 namespace {
 
-/// What the deterministic gradient may need beside its operands: its workspace grows with samples,
-/// heads and the square of the length.
+/// Workspace limit of the deterministic gradient, whose workspace grows with samples, heads and the
+/// square of the length.
 constexpr std::size_t kMostWorkspace = std::size_t{512} << 20;
 constexpr std::int64_t kNarrowBytes = 2;
 
@@ -22,7 +22,8 @@ std::byte* moved(void* data, std::int64_t bytes) {
   return data ? static_cast<std::byte*>(data) + bytes : nullptr;
 }
 
-/// Some samples, or some heads of a sample, after the other: they share a workspace.
+/// The batch is processed in groups of samples, or of heads of one sample, one after another; the
+/// groups share a workspace.
 class SdpaKernel final : public Kernel {
  public:
   /// `graph` is of the shapes `part`; `unread_bytes`: of the largest result that nobody may read.
@@ -38,7 +39,7 @@ class SdpaKernel final : public Kernel {
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     const auto from = [&](std::size_t i) { return data_or_null<void>(in, i); };
-    // The graph writes all results, in an evaluation the sums for a gradient, too.
+    // The graph writes all results, also log-sum-exp during evaluation.
     const auto to = [&](std::size_t i) -> void* {
       void* const data = data_or_null<void>(out, i);
       return data ? data : context.workspace;
@@ -55,7 +56,7 @@ class SdpaKernel final : public Kernel {
   std::size_t workspace_bytes() const override { return unread_bytes_ + graph_->workspace_bytes(); }
 
  private:
-  /// The tensors from a sample and a head of the keys on.
+  /// The tensors, offset to a sample and key head.
   SdpaTensors part_of(const SdpaTensors& t, std::int64_t sample, std::int64_t key_head) const {
     const std::int64_t head = key_head * (whole_.heads / whole_.key_heads);
     const auto skipped = [&](const SdpaShapes::Steps& steps, std::int64_t heads) {
@@ -76,8 +77,8 @@ class SdpaKernel final : public Kernel {
   cudnnHandle_t handle_;
 };
 
-/// Of samples, or of the heads of one, so few that they need about 1 / `times` as much. False when
-/// there is but one head.
+/// Splits into groups that need about 1 / `times` of the workspace: by samples, or by the heads of
+/// one. False when there is only one head.
 bool take_fewer(SdpaShapes* part, std::size_t times) {
   const auto fewer = [&](std::int64_t count) {
     std::int64_t out = std::max<std::int64_t>(1, count / static_cast<std::int64_t>(times));
@@ -102,7 +103,7 @@ struct SdpaKey {
   auto operator<=>(const SdpaKey&) const = default;
 };
 
-/// What the fused kernels take of a node; `first` is the index of q among its inputs.
+/// The shapes for the fused kernels; `first` is the index of q among its inputs.
 std::optional<SdpaShapes> shapes_of(const KernelRequest& request, std::size_t first) {
   const attention::Geometry g = attention::geometry_of(request, first);
   const auto absent = [&](std::size_t i) {
@@ -138,7 +139,7 @@ std::optional<SdpaShapes> shapes_of(const KernelRequest& request, std::size_t fi
                     request.inputs[first].dtype == DType::kFloat16};
 }
 
-/// Whether all of these tensors are there and have the type.
+/// Whether all of these tensors are present and have the type.
 bool all_are(DType dtype, const std::vector<TensorType>& types,
              std::initializer_list<std::size_t> indices) {
   return std::all_of(indices.begin(), indices.end(),
@@ -155,7 +156,7 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   const bool keeps_lse =
       !gradient && request.outputs.size() > 1 && request.outputs[1].dtype != DType::kUndefined;
   if (gradient) {
-    // Of a mask's gradient, the fourth result, nobody reads anything: there is no mask (shapes_of).
+    // The fourth result, the gradient of the mask, is never read: there is no mask (shapes_of).
     if (!all_are(narrow, request.inputs, {0, 1, 2, 3, 6}) ||
         !all_are(narrow, request.outputs, {0, 1, 2}) ||
         !all_are(DType::kFloat32, request.inputs, {7}))
@@ -179,9 +180,9 @@ std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQ
   while (found.graph && found.graph->workspace_bytes() > kMostWorkspace &&
          take_fewer(&part, found.graph->workspace_bytes() / kMostWorkspace + 1))
     found = plans.find({part, gradient, keeps_lse}, build);
-  // Where the library has none for this GPU there is always the own kernel.
+  // If the library has no plan for this GPU, the hand-written kernel is used.
   if (!found.graph) {
-    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
   std::size_t unread_bytes = keeps_lse ? request.outputs[1].bytes() : 0;

@@ -1,4 +1,5 @@
-// Attention over bfloat16 or float16, or its gradient, as a graph that cuDNN has fused kernels for.
+// Attention over bfloat16 or float16, or its gradient, as a cuDNN graph for which fused kernels
+// exist.
 #pragma once
 
 #include <compare>
@@ -13,7 +14,7 @@ namespace pipetrain {
 
 /// q, y: (batch, heads, queries, width)   k, v: (batch, key_heads, keys, width)
 struct SdpaShapes {
-  /// Elements between neighbours along an axis; numbers of a vector lie side by side.
+  /// Strides in elements; the elements of a vector are contiguous.
   struct Steps {
     std::int64_t batch, head, step;
     auto operator<=>(const Steps&) const = default;
@@ -23,15 +24,15 @@ struct SdpaShapes {
   float scale;
   enum class Mask : std::uint8_t {
     kNone,
-    kCausal,      // query i sees keys up to i
-    kCausalLast,  // the last query sees all keys
+    kCausal,      // query i attends to keys up to i
+    kCausalLast,  // the last query attends to all keys
   } mask;
   bool half;  // float16, else bfloat16
 
   auto operator<=>(const SdpaShapes&) const = default;
 };
 
-/// Memory of the tensors; float32 are `lse` (batch, heads, queries) and nothing else.
+/// Addresses of the tensors; only `lse` (batch, heads, queries) is float32.
 struct SdpaTensors {
   void *q, *k, *v, *y, *lse;
   void *dy, *dq, *dk, *dv;  // of the gradient; null in the forward pass
@@ -39,11 +40,11 @@ struct SdpaTensors {
 
 class SdpaGraph {
  public:
-  /// `keeps_lse`: the forward pass writes it.
+  /// `keeps_lse`: the forward pass writes lse.
   SdpaGraph(const SdpaShapes& shapes, bool gradient, bool keeps_lse);
   ~SdpaGraph();
 
-  /// As LibraryGraph has them.
+  /// See LibraryGraph.
   PlanCount plans_for(const std::string& properties, std::string* reason);
   bool build(cudnnHandle_t handle, std::string* reason);
   std::size_t workspace_bytes() const;

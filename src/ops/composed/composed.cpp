@@ -1,5 +1,5 @@
-// The family of operators that have no kernel of their own: their gradients, types and costs are
-// those of the operators they consist of.
+// The family of operators without kernels: they are composed of other operators, from which
+// gradients, types and costs follow.
 #include "ops/composed/composed.h"
 
 #include "ops/registry/all_ops.h"

@@ -1,4 +1,4 @@
-// The files that make up the family of operators that are compositions of others.
+// Operators that are composed of others, by file.
 #pragma once
 
 #include <span>
@@ -17,7 +17,8 @@ std::span<const ImportRule> spectrum_imports();
 
 /// |x|^p, element by element.
 ValueId absolute_power(GraphBuilder& builder, ValueId x, double p);
-/// s^(1/p) for s >= 0. Where s is 0 the gradient, which does not exist, is 0 instead of infinite.
+/// s^(1/p) for s >= 0. The gradient is undefined at s = 0; it is set to 0 there instead of
+/// infinity.
 ValueId root(GraphBuilder& builder, ValueId s, double p);
 
 }  // namespace pipetrain::composed

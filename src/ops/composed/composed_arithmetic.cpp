@@ -118,7 +118,7 @@ ValueId ramp(GraphBuilder& builder, std::int64_t length, std::size_t rank, std::
 }
 
 // 1 at the first maximum along an axis, 0 elsewhere. Before opset 13 all axes from `axis` on are
-// one.
+// flattened into one.
 void import_hardmax(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
@@ -141,7 +141,8 @@ void import_hardmax(ImportContext& context) {
   context.set_output(0, builder.reshape(ones, shape));
 }
 
-// values[1] at the index along a new axis, values[0] elsewhere; an index out of range hits nothing.
+// values[1] at the index along a new axis, values[0] elsewhere; an index out of range gives off
+// values only.
 void import_one_hot(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const std::int64_t depth = context.constant(1, "depth").to_int64s().at(0);

@@ -20,7 +20,7 @@ ValueId index_constant(GraphBuilder& builder, const std::vector<std::int64_t>& v
       HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(values.size())}, values));
 }
 
-// Cuts from the middle, or pads with zeros on both sides; what is odd goes to the end.
+// Center-crops, or pads with zeros on both sides; an odd element goes to the end.
 void import_center_crop_pad(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
@@ -55,8 +55,8 @@ void import_center_crop_pad(ImportContext& context) {
   context.set_output(0, x);
 }
 
-// Adds the columns of windows where they came from: a transposed convolution of each channel with
-// filters that are 1 at one tap.
+// Adds the columns of windows back to their positions: a transposed convolution of each channel
+// with filters that are 1 at one tap.
 void import_col2im(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape x = context.type(0).shape;
@@ -99,7 +99,7 @@ void import_col2im(ImportContext& context) {
                       {"output_shape", output}}));
 }
 
-// Keeps what a constant condition names.
+// Keeps the elements that a constant condition selects.
 void import_compress(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
@@ -157,7 +157,8 @@ void import_reverse_sequence(ImportContext& context) {
   context.set_output(0, builder.reshape(moved, shape));
 }
 
-// Writes each element where MaxPool found it; indices count through the whole unpadded result.
+// Writes each element to the position where MaxPool found it; indices are offsets into the whole
+// unpadded result.
 void import_max_unpool(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape x = context.type(0).shape;

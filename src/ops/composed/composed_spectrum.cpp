@@ -1,4 +1,4 @@
-// Fourier transforms as products with a constant matrix, so that they have gradients.
+// Fourier transforms as matrix products with a constant, so that they have gradients.
 #include <cmath>
 #include <numeric>
 
@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kLongest = 4096;
 
-/// What the transform of one axis maps: `taken` numbers of `parts` (1 real, 2 complex) to `given`
-/// numbers of `result_parts`.
+/// Sizes of the transform of one axis: `taken` values of `parts` (1 real, 2 complex) to `given`
+/// values of `result_parts`.
 struct Transform {
   std::int64_t length = 0;
   std::int64_t taken = 0, parts = 2;
@@ -19,8 +19,8 @@ struct Transform {
   bool inverse = false;
 };
 
-/// The matrix (taken · parts, given · result_parts). A one-sided inverse counts each frequency that
-/// has a mirror twice.
+/// The matrix (taken · parts, given · result_parts). A one-sided inverse counts each frequency with
+/// a mirrored counterpart twice.
 HostTensor fourier_matrix(const Transform& t) {
   HostTensor out(TensorType{DType::kFloat32, Shape{t.taken * t.parts, t.given * t.result_parts}});
   float* to = out.view().as<float>();

@@ -273,28 +273,28 @@ void import_conv_transpose(ImportContext& context) {
 constexpr OpTraits kConvTraits = {KernelKind::kProduct,
                                   {PrecisionRule::kProduct, {0, 1}, {0}},
                                   LayoutRule::kConvolution,
-                                  {PieceRule::kSamples, {1, 2}},
+                                  {ChunkRule::kSamples, {1, 2}},
                                   Fusion::kNever};
 constexpr OpTraits kConvInputGradTraits = {KernelKind::kProduct,
                                            {PrecisionRule::kProduct, {0, 1}, {0}},
                                            LayoutRule::kConvolution,
-                                           {PieceRule::kSamples, {1}},
+                                           {ChunkRule::kSamples, {1}},
                                            Fusion::kNever};
 constexpr OpTraits kConvWeightGradTraits = {KernelKind::kProduct,
                                             {PrecisionRule::kProduct, {0, 1}},
                                             LayoutRule::kConvolution,
-                                            {.kind = PieceRule::kSamples, .summed = true},
+                                            {.kind = ChunkRule::kSamples, .summed = true},
                                             Fusion::kNever};
 /// With weights that pack_weights() has packed, when precision and layouts are chosen.
 constexpr OpTraits kPackedConvTraits = {KernelKind::kProduct,
                                         {PrecisionRule::kFloat},
                                         LayoutRule::kRowMajor,
-                                        {PieceRule::kWhole},
+                                        {ChunkRule::kWhole},
                                         Fusion::kNever};
 constexpr OpTraits kPackConvolutionTraits = {KernelKind::kReorder,
                                              {PrecisionRule::kFloat},
                                              LayoutRule::kRowMajor,
-                                             {PieceRule::kWhole},
+                                             {ChunkRule::kWhole},
                                              Fusion::kNever};
 
 constexpr OpDef kConvOps[] = {

@@ -1,58 +1,34 @@
-// Convolutions on the CPU with oneDNN. Each is asked which memory formats it runs fastest in;
-// tensors that come in another format are reordered on the way in and out. The algorithm is direct
-// (or a GEMM, where oneDNN has no direct code), or between channel-blocked tensors Winograd by a
-// fixed rule of the shape: never the outcome of a race, since it decides the bits. Winograd's is
-// ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only, half as fast, and with input gradients
-// that are wrong where the paddings of an axis differ. Feature maps smaller than the window become
-// products of whole channels (small_feature_map_cpu.h); both read weights that were packed before,
-// too. A few channels of grey images have kernels of their own (few_channels_cpu.h).
+// Convolutions on the CPU with oneDNN (onednn_convolution_cpu.h). Each is asked which memory
+// formats it runs fastest in; tensors that come in another format are reordered on the way in and
+// out. The algorithm is direct (or a GEMM, where oneDNN has no direct code), or between
+// channel-blocked tensors Winograd by a fixed rule of the shape: never the outcome of a race, since
+// it decides the bits. Winograd's is ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only,
+// half as fast, and with input gradients that are wrong where the paddings of an axis differ.
+// Instructions for products of bfloat16 numbers are faster still, so it is direct there. Feature
+// maps smaller than the window become products of whole channels (small_feature_map_cpu.h); both
+// read weights that were packed before, too. A few channels of grey images have kernels of their
+// own (few_channels_cpu.h).
 #include <omp.h>
 
 #include <optional>
+#include <type_traits>
 
 #include "base/error.h"
 #include "ops/conv/conv.h"
+#include "ops/conv/depthwise_kernels_cpu.h"
 #include "ops/conv/few_channels_cpu.h"
+#include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
+#include "ops/conv/pointwise_cpu.h"
 #include "ops/conv/small_feature_map_cpu.h"
 #include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
-#include "ops/kernel/onednn_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/matmul/gemm_cpu.h"
 
 namespace pipetrain {
 namespace {
-
-using dnnl::algorithm;
-using dnnl::prop_kind;
-
-/// oneDNN wants four dimensions at least: a sequence is a feature map of
-/// height 1.
-Shape at_least_4d(const Shape& shape) {
-  if (shape.rank() != 3) return shape;
-  return {shape[0], shape[1], 1, shape[2]};
-}
-
-TensorType as_4d(const TensorType& type) {
-  return {type.dtype, at_least_4d(type.shape), type.layout};
-}
-
-/// A convolution in oneDNN's terms: descriptors with the format left open, and what the node's own
-/// memory looks like.
-struct Problem {
-  dnnl::memory::desc x, w, b, y;  // format any; b is empty without bias
-  dnnl::memory::desc own_x, own_w, own_b, own_y;
-  dnnl::memory::dims strides, dilations, pad_begin, pad_end;
-};
-
-Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
-  const Shape flat = at_least_4d(w);
-  if (geometry.group == 1) return flat;
-  std::vector<std::int64_t> dims{geometry.group, geometry.outputs};
-  dims.insert(dims.end(), flat.begin() + 1, flat.end());
-  return Shape(std::move(dims));
-}
 
 /// Winograd pays for 3x3 windows of stride 1 with whole vectors of channels on both sides.
 bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
@@ -66,36 +42,9 @@ bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
          (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
 }
 
-Problem make_problem(const KernelRequest& request, const TensorType& x, const TensorType& w,
-                     const TensorType& y, bool bias) {
-  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
-  Problem out;
-  const Shape weight = grouped_weight(geometry, w.shape);
-  out.x = onednn_any(at_least_4d(x.shape));
-  out.w = onednn_any(weight);
-  out.y = onednn_any(at_least_4d(y.shape));
-  out.own_x = onednn_desc(as_4d(x));
-  out.own_w = onednn_row_major(weight);
-  out.own_y = onednn_desc(as_4d(y));
-  if (bias) out.b = out.own_b = onednn_row_major(Shape{w.shape[0]});
-  if (geometry.window.size() == 1) {
-    out.strides = {1};
-    out.dilations = out.pad_begin = out.pad_end = {0};
-  }
-  for (const WindowAxis& axis : geometry.window) {
-    out.strides.push_back(axis.stride);
-    out.dilations.push_back(axis.dilation - 1);
-    out.pad_begin.push_back(axis.pad_begin);
-    out.pad_end.push_back(axis.pad_end);
-  }
-  return out;
-}
-
-dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p) {
-  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y,
-           p.strides, p.dilations, p.pad_begin, p.pad_end},
-          onednn_user_scratchpad(),
-          onednn_engine()};
+bool has_bias(const KernelRequest& request) {
+  return request.node.op->name == "Conv" && request.inputs.size() > 2 &&
+         request.inputs[2].dtype != DType::kUndefined;
 }
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
@@ -109,6 +58,13 @@ bool is_bfloat16(const KernelRequest& request) {
          request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result;
 }
 
+/// Whether oneDNN makes products with instructions for bfloat16 numbers, twice as many in the time
+/// as of floats: Winograd does not pay then.
+bool multiplies_bfloat16(const KernelRequest& request) {
+  return is_bfloat16(request) && has_avx512_bfloat16() &&
+         request.node.attributes.text("algorithm", "auto") != "winograd";
+}
+
 /// Channels of a block where both tensors lie in blocks of as many, otherwise 0.
 std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
   if (x.layout != y.layout) return 0;
@@ -119,7 +75,7 @@ std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
 std::optional<WinogradShape> own_winograd(const KernelRequest& request, const TensorType& x,
                                           const TensorType& w, const TensorType& y) {
   const std::int64_t lanes = lanes_of(x, y);
-  if (lanes == 0) return {};
+  if (lanes == 0 || multiplies_bfloat16(request)) return {};
   const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
   if (!use_winograd(request.node.attributes, geometry)) return {};
   const WindowAxis& rows = geometry.window[0];
@@ -141,7 +97,8 @@ std::optional<SmallFeatureMap> own_small_feature_map(const KernelRequest& reques
                                : op == "ConvInputGrad" || op == "ConvInputGradPacked"
                                    ? ConvolutionPass::kInputGradient
                                    : ConvolutionPass::kForward;
-  return small_feature_map(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass);
+  return small_feature_map(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass,
+                           multiplies_bfloat16(request));
 }
 
 /// The same for row-major feature maps of a few channels.
@@ -149,6 +106,49 @@ std::optional<FewChannels> own_few_channels(const KernelRequest& request, const 
                                             const TensorType& w, const TensorType& y) {
   if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
   return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
+/// The same for windows of one position between row-major feature maps.
+std::optional<Pointwise> own_pointwise(const KernelRequest& request, const TensorType& x,
+                                       const TensorType& w, const TensorType& y) {
+  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
+  const bool narrow = request.inputs[0].dtype == DType::kBFloat16;
+  if (narrow && (has_bias(request) || !has_gemm_bfloat16())) return {};
+  return pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
+/// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
+template <class Element>
+using Factor = std::conditional_t<std::is_same_v<Element, float>, float, std::uint16_t>;
+
+template <class Element>
+std::unique_ptr<Kernel> pointwise_kernel(const Pointwise& shape, bool input_gradient) {
+  using Number = Factor<Element>;
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        const auto *from = in[0].as<Number>(), *w = in[1].as<Number>();
+        auto* to = out[0].as<Number>();
+        if (input_gradient)
+          return pointwise_input_gradient(shape, from, w, to, context.workspace, threads);
+        pointwise_forward(shape, from, w, data_or_null<float>(in, 2), to, context.workspace,
+                          threads);
+      },
+      pointwise_workspace_bytes<Number>(shape, input_gradient, threads));
+}
+
+template <class Element>
+std::unique_ptr<Kernel> pointwise_gradient_kernel(const Pointwise& shape) {
+  using Number = Factor<Element>;
+  const int threads = omp_get_max_threads();
+  return make_adding_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
+          bool add) {
+        pointwise_weight_gradient(shape, in[0].as<Number>(), in[1].as<Number>(), add,
+                                  out[0].as<float>(), data_or_null<float>(out, 1),
+                                  context.workspace, threads);
+      },
+      pointwise_weight_gradient_workspace_bytes<Number>(shape, threads));
 }
 
 template <class Element>
@@ -187,11 +187,18 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_depthwise(request, x, w, y))
+    return make_depthwise_forward<Element>(*shape);
+  if (const auto shape = own_pointwise(request, x, w, y))
+    return pointwise_kernel<Element>(*shape, /*input_gradient=*/false);
   return nullptr;
 }
 
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
-  if (is_bfloat16(request)) return make_blocked_forward<BFloat16>(request);
+  if (is_bfloat16(request)) {
+    auto kernel = make_blocked_forward<BFloat16>(request);
+    return kernel ? std::move(kernel) : make_onednn_forward(request);
+  }
   if (!is_float32(request)) return nullptr;
   if (auto kernel = make_blocked_forward<float>(request)) return kernel;
   if (const auto shape =
@@ -206,27 +213,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
         },
         few_channels_workspace_bytes(*shape, threads));
   }
-  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
-    const bool bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
-    const Problem p =
-        make_problem(request, request.inputs[0], request.inputs[1], request.outputs[0], bias);
-    const auto desc = forward_desc(p);
-    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
-    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
-    const bool direct_output = p.own_y == desc.dst_desc();
-    const auto y =
-        direct_output ? sequence.output(0, p.own_y) : sequence.temporary(desc.dst_desc());
-    const dnnl::convolution_forward primitive(desc);
-    if (bias) {
-      const auto b = sequence.convert(sequence.input(2, p.own_b), desc.bias_desc());
-      sequence.add(
-          primitive, desc,
-          {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_BIAS, b}, {DNNL_ARG_DST, y}});
-    } else {
-      sequence.add(primitive, desc, {{DNNL_ARG_SRC, x}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DST, y}});
-    }
-    if (!direct_output) sequence.reorder(y, sequence.output(0, p.own_y));
-  });
+  return make_onednn_forward(request);
 }
 
 template <class Element>
@@ -262,30 +249,21 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_depthwise(request, dx, w, dy))
+    return make_depthwise_input_gradient<Element>(*shape);
+  if (const auto shape = own_pointwise(request, dx, w, dy))
+    return pointwise_kernel<Element>(*shape, /*input_gradient=*/true);
   return nullptr;
 }
 
 std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
-  if (is_bfloat16(request)) return make_blocked_input_gradient<BFloat16>(request);
+  if (is_bfloat16(request)) {
+    auto kernel = make_blocked_input_gradient<BFloat16>(request);
+    return kernel ? std::move(kernel) : make_onednn_input_gradient(request);
+  }
   if (!is_float32(request)) return nullptr;
   if (auto kernel = make_blocked_input_gradient<float>(request)) return kernel;
-  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
-    const Problem p =
-        make_problem(request, request.outputs[0], request.inputs[1], request.inputs[0],
-                     /*bias=*/false);
-    const dnnl::convolution_backward_data::primitive_desc desc(
-        {algorithm::convolution_direct, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin,
-         p.pad_end},
-        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
-    const auto dy = sequence.convert(sequence.input(0, p.own_y), desc.diff_dst_desc());
-    const auto w = sequence.convert(sequence.input(1, p.own_w), desc.weights_desc());
-    const bool direct_output = p.own_x == desc.diff_src_desc();
-    const auto dx =
-        direct_output ? sequence.output(0, p.own_x) : sequence.temporary(desc.diff_src_desc());
-    sequence.add(dnnl::convolution_backward_data(desc), desc,
-                 {{DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_WEIGHTS, w}, {DNNL_ARG_DIFF_SRC, dx}});
-    if (!direct_output) sequence.reorder(dx, sequence.output(0, p.own_x));
-  });
+  return make_onednn_input_gradient(request);
 }
 
 template <class Element>
@@ -302,6 +280,10 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
         },
         winograd_weight_gradient_workspace_bytes(*shape, threads));
   }
+  if (const auto shape = own_depthwise(request, x, dw, dy))
+    return make_depthwise_weight_gradient<Element>(*shape);
+  if (const auto shape = own_pointwise(request, x, dw, dy))
+    return pointwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);
   if (!shape) return nullptr;
   const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
@@ -357,54 +339,29 @@ class AddedWeightGradient final : public AddingKernel {
   std::size_t bytes_ = 0;
 };
 
-std::unique_ptr<Kernel> make_plain_weight_gradient(const KernelRequest& request) {
-  if (const auto shape =
-          own_few_channels(request, request.inputs[0], request.outputs[0], request.inputs[1])) {
-    const int threads = omp_get_max_threads();
-    return make_kernel(
-        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                  const RunContext& context) {
-          few_channels_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
-                                       out[0].as<float>(), data_or_null<float>(out, 1),
-                                       context.workspace, threads);
-        },
-        few_channels_workspace_bytes(*shape, threads));
-  }
-  return make_sequence_kernel([&](PrimitiveSequence& sequence) {
-    const bool bias = request.outputs.size() > 1;
-    const Problem p =
-        make_problem(request, request.inputs[0], request.outputs[0], request.inputs[1], bias);
-    const dnnl::convolution_backward_weights::primitive_desc desc(
-        {algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin,
-         p.pad_end},
-        onednn_user_scratchpad(), onednn_engine(), forward_desc(p));
-    const auto x = sequence.convert(sequence.input(0, p.own_x), desc.src_desc());
-    const auto dy = sequence.convert(sequence.input(1, p.own_y), desc.diff_dst_desc());
-    const bool direct_output = p.own_w == desc.diff_weights_desc();
-    const auto dw =
-        direct_output ? sequence.output(0, p.own_w) : sequence.temporary(desc.diff_weights_desc());
-    const dnnl::convolution_backward_weights primitive(desc);
-    if (bias) {
-      const auto db = sequence.output(1, p.own_b);
-      sequence.add(primitive, desc,
-                   {{DNNL_ARG_SRC, x},
-                    {DNNL_ARG_DIFF_DST, dy},
-                    {DNNL_ARG_DIFF_WEIGHTS, dw},
-                    {DNNL_ARG_DIFF_BIAS, db}});
-    } else {
-      sequence.add(primitive, desc,
-                   {{DNNL_ARG_SRC, x}, {DNNL_ARG_DIFF_DST, dy}, {DNNL_ARG_DIFF_WEIGHTS, dw}});
-    }
-    if (!direct_output) sequence.reorder(dw, sequence.output(0, p.own_w));
-  });
+std::unique_ptr<Kernel> few_channels_gradient_kernel(const FewChannels& shape) {
+  const int threads = omp_get_max_threads();
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        few_channels_weight_gradient(shape, in[0].as<float>(), in[1].as<float>(),
+                                     out[0].as<float>(), data_or_null<float>(out, 1),
+                                     context.workspace, threads);
+      },
+      few_channels_workspace_bytes(shape, threads));
 }
 
 std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
-  if (is_bfloat16(request)) return make_blocked_weight_gradient<BFloat16>(request);
-  if (!is_float32(request)) return nullptr;
-  if (auto kernel = make_blocked_weight_gradient<float>(request)) return kernel;
-  return std::make_unique<AddedWeightGradient>(make_plain_weight_gradient(request),
-                                               request.outputs);
+  if (!is_float32(request) && !is_bfloat16(request)) return nullptr;
+  auto own = is_float32(request) ? make_blocked_weight_gradient<float>(request)
+                                 : make_blocked_weight_gradient<BFloat16>(request);
+  if (own) return own;
+  if (const auto shape =
+          own_few_channels(request, request.inputs[0], request.outputs[0], request.inputs[1]);
+      shape && is_float32(request)) {
+    return std::make_unique<AddedWeightGradient>(few_channels_gradient_kernel(*shape),
+                                                 request.outputs);
+  }
+  return make_onednn_weight_gradient(request);
 }
 
 // --- packed weights ---
@@ -480,14 +437,22 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
                         : op == "ConvInputGrad" ? request.inputs[0]
                                                 : request.inputs[1];
   if (own_winograd(request, x, w, y)) return true;
+  if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
+  if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
-  return shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape));
+  if (shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape))) return true;
+  return onednn_has_vector_code(request);
 }
 
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
-  return own_winograd(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy);
+  if (own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
+      own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) {
+    return true;
+  }
+  if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;
+  return onednn_weight_gradient_adds(request);
 }
 
 Layout convolution_layout() { return has_avx512() ? Layout::kBlocked16 : Layout::kBlocked8; }

@@ -172,16 +172,15 @@ Operands operands_of(const SmallFeatureMap& shape, bool input_gradient,
 }
 
 /// The most positions of a feature map under windows that move by several, next to oneDNN's
-/// kernels: weight gradients are faster up to 16x16, input gradients up to 8x8, forwards not at
-/// all.
-std::int64_t most_strided_positions(ConvolutionPass pass) {
+/// kernels: gradients are faster for small ones, forwards not at all.
+std::int64_t most_strided_positions(ConvolutionPass pass, bool multiplies_bfloat16) {
   switch (pass) {
     case ConvolutionPass::kForward:
       return 0;
     case ConvolutionPass::kInputGradient:
-      return 64;
+      return multiplies_bfloat16 ? 0 : 64;
     case ConvolutionPass::kWeightGradient:
-      return 256;
+      return has_avx512() ? 16 : 64;
   }
   return 0;
 }
@@ -189,7 +188,7 @@ std::int64_t most_strided_positions(ConvolutionPass pass) {
 }  // namespace
 
 std::optional<SmallFeatureMap> small_feature_map(const ConvGeometry& geometry, std::int64_t lanes,
-                                                 ConvolutionPass pass) {
+                                                 ConvolutionPass pass, bool multiplies_bfloat16) {
   if (geometry.group != 1 || geometry.window.size() != 2 || geometry.inputs % lanes != 0 ||
       geometry.outputs % lanes != 0) {
     return {};
@@ -208,7 +207,7 @@ std::optional<SmallFeatureMap> small_feature_map(const ConvGeometry& geometry, s
                       {}};
   const bool strided = rows.stride > 1 && columns.stride > 1 && out.taps > 1;
   if (2 * out.in_positions > out.taps &&
-      (!strided || out.in_positions > most_strided_positions(pass)))
+      (!strided || out.in_positions > most_strided_positions(pass, multiplies_bfloat16)))
     return {};
   out.tap.assign(static_cast<std::size_t>(out.out_positions * out.in_positions), -1);
   const auto input_of = [](const WindowAxis& axis, std::int64_t output, std::int64_t tap) {

@@ -41,9 +41,10 @@ enum class ConvolutionPass : std::uint8_t { kForward, kInputGradient, kWeightGra
 
 /// The convolution in this form, where that pays for the pass: no groups, channels in whole blocks
 /// of `lanes`; fewer positions than half the window has taps, or a few more under windows that
-/// move by several, whose gradients are slow otherwise.
+/// move by several, whose gradients are slow otherwise. `multiplies_bfloat16`: what it is compared
+/// with has instructions for products of bfloat16 numbers.
 std::optional<SmallFeatureMap> small_feature_map(const ConvGeometry& geometry, std::int64_t lanes,
-                                                 ConvolutionPass pass);
+                                                 ConvolutionPass pass, bool multiplies_bfloat16);
 /// Whether there are enough samples that packing the weights for them alone pays.
 bool small_feature_map_packs(const SmallFeatureMap& shape);
 

@@ -1,4 +1,4 @@
-// Neighbouring elements of a row that a thread takes together, for .cu files.
+// Adjacent elements of a row that a thread loads together, for .cu files.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 
 namespace pipetrain {
 
-/// kWidth floats: one, or kWide that are moved at once, from and to multiples of kWide.
+/// kWidth floats: one, or kWide that are loaded and stored at once at offsets that are multiples of
+/// kWide.
 template <int kWidth>
 struct Columns {
   static_assert(kWidth == 1 || kWidth == kWide);

@@ -1,4 +1,4 @@
-// Elements by their size alone, for .cu files.
+// Dispatch on the element size, for .cu files.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Built in place of conv_cuda.cpp, norm_cuda.cpp and sdpa_cuda.cpp where the headers of
-// cudnn-frontend were not found: convolutions go through the host, attention and norms are the own
-// kernels'.
+// cudnn-frontend were not found: convolutions run on the host, attention and norms use the
+// hand-written kernels.
 #include "ops/cuda/library_kernels_cuda.h"
 
 namespace pipetrain {

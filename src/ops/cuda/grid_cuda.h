@@ -1,4 +1,5 @@
-// Where the threads of own kernels stand, and sums over a block (C++17: nvcc compiles this file).
+// Thread indices of hand-written kernels, and block-wide reductions (C++17: nvcc compiles this
+// file).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 namespace pipetrain {
 
-/// First element of a thread, and the step to its next.
+/// First element of a thread, and the stride to its next (grid-stride loop).
 __device__ __forceinline__ std::int64_t first_of_thread() {
   return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 }
@@ -36,7 +37,7 @@ struct MinOf {
   }
 };
 
-/// The value of the thread whose lane differs in the bits of `mask`.
+/// The value of the thread whose lane differs in the bits of `mask` (shuffle xor).
 template <class T>
 __device__ __forceinline__ T from_lane(T value, int mask) {
   if constexpr (sizeof(T) == 8) {
@@ -50,15 +51,15 @@ __device__ __forceinline__ T from_lane(T value, int mask) {
   }
 }
 
-/// Combines the values of all threads of a block of kThreads, in an order of its own; every thread
-/// gets the result. All threads must come here.
+/// Combines the values of all threads of a block of kThreads, in a fixed order; every thread gets
+/// the result. All threads must call it.
 template <int kThreads, class T, class F>
 __device__ T over_block(T value, F combine) {
   static_assert(kThreads % 32 == 0 && kThreads <= 1024);
   __shared__ T parts[kThreads / 32];
   for (int distance = 16; distance > 0; distance /= 2)
     value = combine(value, from_lane(value, distance));
-  __syncthreads();  // who is behind may still read the parts of the last call
+  __syncthreads();  // slower threads may still read the parts of the last call
   if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
   __syncthreads();
   value = parts[0];

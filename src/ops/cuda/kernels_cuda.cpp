@@ -4,7 +4,7 @@
 
 namespace pipetrain {
 
-const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels() {
+const std::map<std::string_view, MakeCudaKernel>& handwritten_cuda_kernels() {
   static const auto table = [] {
     std::map<std::string_view, MakeCudaKernel> out;
     for (const auto family :
@@ -21,8 +21,8 @@ const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels() {
 }
 
 std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, const CudaQueue& queue) {
-  const auto found = own_cuda_kernels().find(request.node.op->name);
-  return found == own_cuda_kernels().end() ? nullptr : found->second(request, queue);
+  const auto found = handwritten_cuda_kernels().find(request.node.op->name);
+  return found == handwritten_cuda_kernels().end() ? nullptr : found->second(request, queue);
 }
 
 }  // namespace pipetrain

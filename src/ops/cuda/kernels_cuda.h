@@ -1,4 +1,4 @@
-// The kernels of GPUs that are written here.
+// The hand-written GPU kernels, beside those of NVIDIA's libraries.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@
 
 namespace pipetrain {
 
-/// Makes a kernel that puts its work into the queue; null when there is none for the types.
+/// Makes a kernel that enqueues its work; null when there is none for the types.
 using MakeCudaKernel = std::unique_ptr<Kernel> (*)(const KernelRequest& request,
                                                    const CudaQueue& queue);
 struct CudaKernelEntry {
@@ -35,12 +35,12 @@ std::span<const CudaKernelEntry> reduce_cuda_kernels();
 std::span<const CudaKernelEntry> reorder_cuda_kernels();
 std::span<const CudaKernelEntry> softmax_cuda_kernels();
 
-/// Own kernels by operator.
-const std::map<std::string_view, MakeCudaKernel>& own_cuda_kernels();
-/// An own kernel; null when there is none.
+/// Hand-written kernels by operator.
+const std::map<std::string_view, MakeCudaKernel>& handwritten_cuda_kernels();
+/// A hand-written kernel; null when there is none.
 std::unique_ptr<Kernel> make_cuda_kernel(const KernelRequest& request, const CudaQueue& queue);
 
-/// Device::sums_of_squares() put into a queue.
+/// Enqueues Device::sums_of_squares().
 void sums_of_squares_cuda(std::span<const std::span<const float>> values, double* sums,
                           double* scratch, const CudaQueue& queue);
 

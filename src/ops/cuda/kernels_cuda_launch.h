@@ -1,4 +1,4 @@
-// What stages do on GPUs beside the nodes (C++17: nvcc compiles this file).
+// GPU work of a stage outside the graph's nodes (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct SquareList {
   std::int64_t counts[kMostSquared];
 };
 /// Adds up the squares of each tensor in an order that depends on its count only. `scratch`:
-/// kSquareParts places for each.
+/// kSquareParts values for each.
 void launch_sums_of_squares(const SquareList& list, double* sums, double* scratch,
                             const CudaQueue& queue);
 

@@ -1,5 +1,5 @@
-// A graph of cuDNN's with the plan that was chosen for it. Seen by the *_graph_cuda.cpp alone: the
-// headers of cudnn-frontend take long to compile.
+// A cuDNN graph with the plan that was chosen for it. Include it from *_graph_cuda.cpp files only:
+// the headers of cudnn-frontend are slow to compile.
 #pragma once
 
 #include <cudnn_frontend.h>
@@ -23,13 +23,14 @@ using GraphTensor = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 class LibraryGraph : public fe::graph::Graph {
  public:
-  /// What plans must not do, beside giving other bits every time and summing in less than float32.
+  /// Numerical notes that exclude a plan, in addition to non-determinism and sums in less than
+  /// float32.
   std::vector<fe::NumericalNote_t> forbidden;
-  /// Plans that need more workspace are left out.
+  /// Plans that need more workspace are excluded.
   std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();
 
-  /// Asks for plans for a GPU that need not be here, described in JSON. Zeros and the reason when
-  /// none is left.
+  /// Queries plans for a GPU described in JSON, which need not be present. Zeros and the reason
+  /// when no plan remains.
   PlanCount plans_for(const std::string& properties, std::string* reason) {
     auto device = std::make_shared<fe::DeviceProperties>();
     fe::error_t status = device->deserialize({properties.begin(), properties.end()});
@@ -44,7 +45,7 @@ class LibraryGraph : public fe::graph::Graph {
     return {};
   }
 
-  /// Takes the first plan that can be built. False and the reason when there is none.
+  /// Builds the first plan that works. False and the reason when there is none.
   bool build_for(cudnnHandle_t handle, std::string* reason) {
     fe::error_t status = validate();
     if (status.is_good()) status = build_operation_graph(handle);
@@ -57,7 +58,8 @@ class LibraryGraph : public fe::graph::Graph {
   std::size_t needed_workspace() const {
     std::int64_t bytes = 0;
     fe::error_t status = get_workspace_size(bytes);
-    PT_CHECK(status.is_good(), kDevice, "cuDNN tells no workspace: {}", status.get_message());
+    PT_CHECK(status.is_good(), kDevice, "cuDNN did not report a workspace size: {}",
+             status.get_message());
     return static_cast<std::size_t>(bytes);
   }
 
@@ -82,12 +84,12 @@ class LibraryGraph : public fe::graph::Graph {
   PlanCount count() {
     PlanCount out;
     out.offered = static_cast<int>(get_execution_plan_count());
-    // Asking after a plan strikes it out if it needs too much.
+    // Querying a plan excludes it if it needs too much workspace.
     for (int i = 0; i < out.offered; ++i) {
       const fe::error_t status = plans.check_support_at_index(i);
       if (status.is_bad()) continue;
     }
-    for (auto& config : plans.get_barred_engine_configs()) {  // those that are left
+    for (auto& config : plans.get_barred_engine_configs()) {  // those that remain
       ++out.kept;
       std::int64_t bytes = 0;
       if (fe::detail::get_workspace_size(config, bytes).is_good())
@@ -97,7 +99,7 @@ class LibraryGraph : public fe::graph::Graph {
     return out;
   }
 
-  /// As the library itself has them.
+  /// As cuDNN describes them.
   static std::set<int> notes_of(cudnnBackendDescriptor_t config) {
     fe::ManagedOpaqueDescriptor engine =
         fe::make_shared_backend_pointer(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
@@ -110,7 +112,7 @@ class LibraryGraph : public fe::graph::Graph {
       status =
           cudnnBackendGetAttribute(raw, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE, CUDNN_TYPE_NUMERICAL_NOTE,
                                    notes.size(), &found, notes.data());
-    PT_CHECK(status == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN does not describe its engines: {}",
+    PT_CHECK(status == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN did not describe its engines: {}",
              cudnnGetErrorString(status));
     return {notes.begin(), notes.begin() + found};
   }

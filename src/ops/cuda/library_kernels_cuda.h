@@ -1,5 +1,4 @@
-// The kernels of GPUs that NVIDIA's libraries bring: matrix products, convolutions,
-// attention, norms.
+// GPU kernels of NVIDIA's libraries (cuBLASLt, cuDNN): matmul, convolution, attention, norms.
 #pragma once
 
 #include <memory>
@@ -20,13 +19,13 @@ std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
 /// Attention over narrow types.
 std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
-/// Norms by the statistics of what they normalize, but weight gradients of layer norms.
+/// Batch, layer and RMS norms, but not the weight gradients of layer norms.
 std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
 
-/// What a node does without a plan that has a kernel of our own.
-inline constexpr std::string_view kByOwnKernel = "runs with our own kernel";
-/// Warns that cuDNN has no plan for a node, for the first line of `reason`. `instead`: what the
-/// node does without one, such as "runs on the CPU".
+/// The fallback of a node that has a hand-written kernel.
+inline constexpr std::string_view kByHandWrittenKernel = "runs with a hand-written kernel";
+/// Warns that cuDNN has no plan for a node; the first line of `reason` says why. `instead`: the
+/// fallback, such as "runs on the CPU".
 void warn_of_missing_plan(const KernelRequest& request, std::string_view instead,
                           std::string_view reason);
 

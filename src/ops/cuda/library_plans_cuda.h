@@ -1,5 +1,5 @@
-// Plans of a library that the kernels of one stream share. Choosing and compiling one takes longer
-// than a step, and networks repeat shapes.
+// A cache of a library's plans, shared by the kernels of one stream. Choosing and compiling a plan
+// takes longer than a step, and networks repeat shapes.
 #pragma once
 
 #include <map>
@@ -11,12 +11,12 @@
 
 namespace pipetrain {
 
-/// Graphs with their plans, by everything that they depend on beside the device.
+/// Graphs with their plans, keyed by everything they depend on except the device.
 template <class Graph, class Shapes>
 class LibraryPlans final : public KeptPlans {
  public:
   struct Found {
-    std::shared_ptr<const Graph> graph;  // null: the library has no plan, for this reason
+    std::shared_ptr<const Graph> graph;  // null: no plan, and why
     std::string reason;
     bool is_new;  // built by this call
   };

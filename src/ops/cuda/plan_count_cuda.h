@@ -1,4 +1,4 @@
-// How many plans cuDNN has for a graph, and what they may do.
+// How many plans cuDNN has for a graph, and their properties.
 #pragma once
 
 #include <cstdint>
@@ -6,12 +6,12 @@
 
 namespace pipetrain {
 
-/// Offered, and of those kept: with the numbers that were asked for, the same bits every time, and
-/// no more memory than allowed.
+/// Plans that cuDNN offers, and those kept: with the requested types, deterministic, and within the
+/// workspace limit.
 struct PlanCount {
   int offered = 0, kept = 0;
   std::set<int> notes = {};          // cudnnBackendNumericalNote_t of those kept
-  std::int64_t workspace_bytes = 0;  // the most that one of those kept needs
+  std::int64_t workspace_bytes = 0;  // the maximum over those kept
 };
 
 }  // namespace pipetrain

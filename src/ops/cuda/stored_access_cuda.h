@@ -1,4 +1,4 @@
-// How kernels read and write what is stored in one of several types; for .cu files.
+// Loads and stores of floats that are stored in one of several types; for .cu files.
 #pragma once
 
 #include <cstring>
@@ -42,7 +42,7 @@ struct WideFloats {
   float values[kWide];
 };
 
-/// Elements kWide * group …; the data begin at a multiple of 16 bytes.
+/// Elements kWide * group …; the data are aligned to 16 bytes.
 __device__ __forceinline__ WideFloats load_wide(const ConstFloatView& from, std::int64_t group) {
   struct alignas(16) Floats {
     float values[4];

@@ -1,5 +1,5 @@
-// Floats as kernels are given them: stored in one of three types, float in all arithmetic. Which
-// type is known at run time and equal for all threads, so one kernel serves every mix of operands
+// Float operands of kernels: stored in one of three types, computed in float. The type is a
+// run-time value that is the same for all threads, so one kernel serves every mix of operands
 // (C++17: nvcc compiles this file).
 #pragma once
 
@@ -12,7 +12,7 @@ namespace pipetrain {
 
 enum class Stored : std::uint8_t { kFloat, kBFloat16, kFloat16 };
 
-/// Elements that are read. Null where a tensor is absent.
+/// A read-only view of elements. Null for an absent tensor.
 struct ConstFloatView {
   const void* data = nullptr;
   Stored stored = Stored::kFloat;
@@ -21,13 +21,13 @@ struct ConstFloatView {
   ConstFloatView(const void* data, Stored stored) : data(data), stored(stored) {}
   ConstFloatView(const float* data) : data(data) {}
 
-  // Of stored_access_cuda.h, for kernels alone.
+  // Defined in stored_access_cuda.h, for kernels only.
   __device__ float operator[](std::int64_t index) const;
   __device__ ConstFloatView operator+(std::int64_t elements) const;
   __host__ __device__ explicit operator bool() const { return data != nullptr; }
 };
 
-/// Elements that are written; what is stored is rounded to nearest, ties to even.
+/// A writable view of elements; stores round to nearest, ties to even.
 struct FloatView {
   void* data = nullptr;
   Stored stored = Stored::kFloat;
@@ -47,9 +47,9 @@ struct FloatView {
   __host__ __device__ explicit operator bool() const { return data != nullptr; }
 };
 
-/// Elements that a thread moves with one or two instructions of 16 bytes.
+/// Elements that a thread loads or stores with one or two 16-byte instructions.
 constexpr int kWide = 8;
-/// Whether groups of kWide elements can be moved at once.
+/// Whether groups of kWide elements can be loaded and stored at once.
 inline bool moves_wide(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }

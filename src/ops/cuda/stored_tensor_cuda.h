@@ -1,4 +1,4 @@
-// From tensors to what kernels are given: for the files that turn nodes into launches.
+// Converts tensors to kernel arguments: for the files that turn nodes into launches.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace pipetrain {
 
-/// Whether kernels know the type as ConstFloatView.
+/// Whether ConstFloatView supports the type.
 inline bool is_stored_float(DType dtype) {
   return dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16;
 }
@@ -29,8 +29,8 @@ inline FloatView places_at(std::span<const Tensor> tensors, std::size_t index) {
   return {tensors[index].data, stored_as(tensors[index].type.dtype)};
 }
 
-/// Whether own kernels take the node: floats are of a type that kernels know (not float64), and
-/// everything lies row-major but, where `feature_maps` says so, tensors of four dimensions.
+/// Whether hand-written kernels support the node: floats have a supported type (not float64), and
+/// everything is row-major except, with `feature_maps`, tensors of four dimensions.
 inline bool takes_types(const KernelRequest& request, Layout feature_maps = Layout::kRowMajor) {
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {
@@ -42,14 +42,14 @@ inline bool takes_types(const KernelRequest& request, Layout feature_maps = Layo
   return true;
 }
 
-/// The layout of a node's feature maps, which its first result or else its first operand tells.
+/// The layout of a node's feature maps: that of its first result, or else of its first operand.
 inline Layout feature_map_layout(const KernelRequest& request) {
   const bool last = request.inputs[0].layout == Layout::kChannelsLast ||
                     request.outputs[0].layout == Layout::kChannelsLast;
   return last ? Layout::kChannelsLast : Layout::kRowMajor;
 }
 
-/// Whether operands as large as the first result lie as it does, and all others row-major.
+/// Whether operands of the first result's size have its layout, and all others are row-major.
 inline bool lies_alike(const KernelRequest& request) {
   const TensorType& result = request.outputs[0];
   if (result.layout != Layout::kRowMajor && result.layout != Layout::kChannelsLast) return false;

@@ -1,5 +1,5 @@
-// Cast between all element types, by way of the widest type of the source's kind (int64, uint64 or
-// double), which loses nothing: one loop reads each type, three write it.
+// Cast between all element types through the widest type of the source's kind (int64, uint64 or
+// double), which is lossless: one loop reads each type, three write it.
 #include <algorithm>
 
 #include "ops/elementwise/elementwise.h"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::int64_t kBlock = 512;
 
-/// How a type lies in memory, and how one of its elements is read and written as a number.
+/// How a type is stored, and how one of its elements is loaded and stored.
 template <class T>
 struct Plain {
   using Stored = T;
@@ -75,7 +75,7 @@ void narrow(const void* in, void* out, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) y[i] = To::store(x[i]);
 }
 
-/// 'd', 'i' or 'u': the type in which `From` is passed on.
+/// 'd', 'i' or 'u': the intermediate type for `From`.
 template <class From>
 constexpr char kind() {
   if constexpr (std::is_same_v<typename From::Wide, double>) return 'd';

@@ -1,5 +1,5 @@
 // Element-wise operators: unary functions, arithmetic and comparisons with numpy's broadcasting,
-// selection, type conversion, and the gradients that deserve a kernel of their own.
+// selection, type conversion, and the gradients that have their own operators.
 #include "ops/elementwise/elementwise.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ void infer_float_unary(InferContext& context) {
 
 void infer_number_unary(InferContext& context) {
   expect_inputs(context, 1);
-  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected numbers, got {}",
+  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected a numeric type, got {}",
            context.inputs[0].text());
   context.outputs = {context.inputs[0]};
 }
@@ -81,7 +81,7 @@ void infer_arithmetic(InferContext& context) {
   PT_CHECK(context.inputs[0].dtype == context.inputs[1].dtype, kModel,
            "expected equal element types, got {} and {}", context.inputs[0].text(),
            context.inputs[1].text());
-  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected numbers, got {}",
+  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected a numeric type, got {}",
            context.inputs[0].text());
   context.outputs = {broadcast_type(context.inputs, context.inputs[0].dtype)};
 }
@@ -281,7 +281,7 @@ void div_gradient(GradientContext& context) {
   const ValueId sum = builder.sum_to(product, context.input_type(1).shape);
   context.set_input_gradient(1, builder.add("Neg", {sum}));
 }
-// y = a - b q with the whole number q = (a - y) / b: da = dy, db = -dy q
+// y = a - b q with the integer q = (a - y) / b: da = dy, db = -dy q
 void mod_gradient(GradientContext& context) {
   GraphBuilder& builder = context.builder();
   const ValueId dy = context.output_gradient();
@@ -312,7 +312,7 @@ void pow_gradient(GradientContext& context) {
     set_broadcast_gradient(context, 1, builder.add("Mul", {dy, product}));
   }
 }
-/// Max and Min: the gradient goes to the chosen operand, half to each where they are equal.
+/// Max and Min: the gradient goes to the selected operand, half to each when they are equal.
 void choice_gradient(GradientContext& context, std::string_view strict, std::string_view loose) {
   GraphBuilder& builder = context.builder();
   const ValueId dy = context.output_gradient();
@@ -354,11 +354,11 @@ constexpr OpTraits element_traits(Fusion fusion) {
   return {KernelKind::kElementwise,
           {PrecisionRule::kAsLarge},
           LayoutRule::kFollows,
-          {PieceRule::kElements},
+          {ChunkRule::kElements},
           fusion};
 }
 
-/// What the words of elementwise_list.h stand for, besides functions above.
+/// Definitions of the keywords of elementwise_list.h, besides the functions above.
 namespace words {
 
 constexpr auto floats = infer_float_unary;
@@ -369,7 +369,8 @@ constexpr OpTraits wide(Fusion fusion) {
   traits.precision = {PrecisionRule::kFloat};
   return traits;
 }
-// What a gradient operator costs whose function costs `cost`: the output spares the function.
+// Cost of a gradient operator whose function costs `cost`: with the output at hand, the function is
+// not evaluated again.
 using CostOf = decltype(&cheap);
 constexpr CostOf from_output(CostOf) { return cheap; }
 constexpr CostOf from_input(CostOf cost) { return cost; }

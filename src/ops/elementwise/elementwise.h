@@ -1,4 +1,4 @@
-// The files that make up the element-wise family.
+// The element-wise family, by file.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@ std::span<const ImportRule> imports();
 std::span<const KernelEntry> reference_kernels();
 std::span<const KernelEntry> cpu_kernels();
 
-/// Makers of kernels that the tables above name; null where there is none for the types.
+/// Factories of the kernels in the tables above; null where there is none for the types.
 std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request);
 std::unique_ptr<Kernel> make_reference_where(const KernelRequest& request);
 std::unique_ptr<Kernel> make_reference_cast(const KernelRequest& request);

@@ -14,8 +14,8 @@ namespace {
 using Made = std::unique_ptr<Kernel>;
 using Bool = std::uint8_t;
 
-/// A broadcast plan cut into tiles of rows and columns; the dimensions above are walked with a
-/// cursor.
+/// A broadcast plan split into tiles of rows and columns; a cursor steps through the outer
+/// dimensions.
 class Tiles {
  public:
   explicit Tiles(BroadcastPlan plan) : plan_(std::move(plan)) {
@@ -79,7 +79,7 @@ std::int64_t at(std::int64_t i, std::int64_t stride) {
   return i * stride;
 }
 
-/// Rows of two operands and of the result; what lies between two rows is counted in elements.
+/// Rows of two operands and of the result; strides are in elements.
 struct Rows {
   const void* a;
   const void* b;
@@ -106,8 +106,8 @@ void row_loop(const ErasedFunction& function, const Rows& at) {
 /// The loops of one function over rows.
 struct RowLoops {
   RowLoop both = nullptr;
-  RowLoop left = nullptr;   // the right operand is one number in each row
-  RowLoop right = nullptr;  // the left operand is one number in each row
+  RowLoop left = nullptr;   // the right operand is constant in each row
+  RowLoop right = nullptr;  // the left operand is constant in each row
   ErasedFunction function;
 
   template <class In, class Out, class F>
@@ -115,14 +115,14 @@ struct RowLoops {
     return {row_loop<1, 1, In, Out, F>, row_loop<1, 0, In, Out, F>, row_loop<0, 1, In, Out, F>,
             ErasedFunction(f)};
   }
-  /// Functions that are slow anyway, where a single number is spread over a block first.
+  /// Expensive functions, for which a constant operand is first copied to every element of a block.
   template <class In, class Out, class F>
   static RowLoops only_both(F f) {
     return {row_loop<1, 1, In, Out, F>, nullptr, nullptr, ErasedFunction(f)};
   }
 };
 
-/// Copies `count` elements of 1, 4 or 8 bytes that lie `stride` elements apart.
+/// Copies `count` elements of 1, 4 or 8 bytes that are `stride` elements apart.
 void collect(const std::byte* from, std::int64_t stride, std::int64_t size, std::byte* to,
              std::int64_t count) {
   const auto copy = [&]<class T>(T) {
@@ -186,7 +186,8 @@ class BroadcastKernel final : public Kernel {
   RowLoop direct_ = nullptr;
 };
 
-/// Arithmetic and comparisons of float32, logic of bool, and what indices need of int64.
+/// Arithmetic and comparisons of float32, logic of bool, and the int64 operations that index
+/// computations need.
 RowLoops find_loops(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
   const DType in = request.inputs[0].dtype;
@@ -240,7 +241,7 @@ Made where_kernel(Tiles tiles) {
             const float* __restrict z = b + from[2] + r * tiles.row_stride(2);
             float* __restrict w = y + to + r * y_row;
             for (std::int64_t i = 0; i < columns; ++i) {
-              // Both are loaded first, so that the choice is a blend and not a branch.
+              // Both are loaded first, so that the compiler emits a blend and not a branch.
               const float yes = x[at<kA>(i, a_column)];
               const float no = z[at<kB>(i, b_column)];
               w[i] = c[at<kC>(i, c_column)] ? yes : no;

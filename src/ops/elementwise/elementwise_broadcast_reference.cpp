@@ -1,5 +1,6 @@
 // Operators of two broadcast operands, and Where, for every element type: blocks of the operands
-// are gathered side by side by their size alone, and one loop per function and type runs over them.
+// are copied to contiguous buffers (by element size), and one loop per function and type runs over
+// them.
 #include <type_traits>
 
 #include "base/error.h"
@@ -81,11 +82,8 @@ std::unique_ptr<Kernel> make_reference_broadcast(const KernelRequest& request) {
     visit_number(in, [&]<class T>(T zero) {
       visit_arithmetic<T>(op, request.node.attributes, [&](auto f) { set(zero, zero, f); });
     });
-    // Bits have no sign, but a shift to the right fills with zeros only where there is none.
-    if (!is_float(in)) {
-      visit_size(
-          in, [&]<class T>(T zero) { visit_bitwise<T>(op, [&](auto f) { set(zero, zero, f); }); });
-    }
+    visit_integer(
+        in, [&]<class T>(T zero) { visit_bitwise<T>(op, [&](auto f) { set(zero, zero, f); }); });
   }
   return broadcast_kernel(request, loop, function);
 }

@@ -1,6 +1,6 @@
-// Element-wise operators over float32: flat where the operands lie alike, and with rows of stride 0
-// or 1 where one is broadcast. Threads share the work only where a tensor exceeds the caches of a
-// core. Here: the table of all of them, the pieces they run in, and Sum.
+// Element-wise operators over float32: flat loops where the operands have one layout, and rows of
+// stride 0 or 1 where one is broadcast. Several threads are used only for tensors that exceed the
+// caches of a core. Here: the kernel table, the split into chunks, and Sum.
 #include <omp.h>
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace {
 
 using Made = std::unique_ptr<Kernel>;
 
-/// Calls body(first, count) for consecutive pieces of [0, count).
+/// Calls body(first, count) for consecutive chunks of [0, count).
 template <class Body>
-void for_pieces(std::int64_t count, Body body) {
-  const std::int64_t pieces = (count + kTileElements - 1) / kTileElements;
+void for_chunks(std::int64_t count, Body body) {
+  const std::int64_t chunks = (count + kTileElements - 1) / kTileElements;
 #pragma omp parallel for schedule(static) if (count > kParallelElements)
-  for (std::int64_t piece = 0; piece < pieces; ++piece) {
-    const std::int64_t first = piece * kTileElements;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::int64_t first = chunk * kTileElements;
     body(first, std::min(kTileElements, count - first));
   }
 }
@@ -32,11 +32,11 @@ Made make_sum(const KernelRequest& request) {
   return make_kernel(
       [](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
         float* y = out[0].as<float>();
-        for_pieces(out[0].count(), [=](std::int64_t start, std::int64_t length) {
-          // Pieces that stay in the first cache while the operands are added one after another.
-          constexpr std::int64_t kPiece = 2048;
-          for (std::int64_t first = start; first < start + length; first += kPiece) {
-            const std::int64_t count = std::min(kPiece, start + length - first);
+        for_chunks(out[0].count(), [=](std::int64_t start, std::int64_t length) {
+          // Chunks that stay in the L1 cache while the operands are added one after another.
+          constexpr std::int64_t kChunk = 2048;
+          for (std::int64_t first = start; first < start + length; first += kChunk) {
+            const std::int64_t count = std::min(kChunk, start + length - first);
             float* __restrict to = y + first;
             const float* __restrict a = in[0].as<float>() + first;
             if (in.size() == 1) std::copy_n(a, count, to);
@@ -78,16 +78,16 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-void run_pieces(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,
+void run_chunks(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,
                 std::int64_t count) {
-  for_pieces(count, [&](std::int64_t first, std::int64_t length) {
+  for_chunks(count, [&](std::int64_t first, std::int64_t length) {
     loop(function, x.at(first), const_cast<void*>(y.at(first)), length);
   });
 }
 
-void run_pieces(BinaryLoop loop, const ErasedFunction& function, Elements a, Elements b, Elements y,
+void run_chunks(BinaryLoop loop, const ErasedFunction& function, Elements a, Elements b, Elements y,
                 std::int64_t count) {
-  for_pieces(count, [&](std::int64_t first, std::int64_t length) {
+  for_chunks(count, [&](std::int64_t first, std::int64_t length) {
     loop(function, a.at(first), b.at(first), const_cast<void*>(y.at(first)), length);
   });
 }

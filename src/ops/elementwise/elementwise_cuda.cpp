@@ -1,4 +1,4 @@
-// Element-wise operators on GPUs: which function of the lists a node is.
+// Element-wise operators on GPUs: maps nodes to the functions of the lists.
 #include "graph/op.h"
 #include "ops/cuda/kernels_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
@@ -49,7 +49,7 @@ Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
   });
 }
 
-/// The plan as kernels take it; none when it has too many dimensions.
+/// The plan as a kernel argument; none when it has too many dimensions.
 bool strided(const KernelRequest& request, Strided& out) {
   const BroadcastPlan plan = plan_broadcast(request.outputs[0], request.inputs);
   if (plan.dims.size() > kMostDimensions) return false;
@@ -143,7 +143,7 @@ Made make_not(const KernelRequest&, const CudaQueue& queue) {
   return converting(Convert::kNot, queue);
 }
 
-/// At once: the output may lie where one of the summands lies.
+/// In one kernel: the output may share memory with one of the inputs.
 Made make_sum(const KernelRequest& request, const CudaQueue& queue) {
   if (!all_float(request) || request.inputs.size() > kMostSummands) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {

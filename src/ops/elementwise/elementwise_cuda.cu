@@ -1,5 +1,4 @@
-// Element-wise kernels: a thread walks over elements, or groups of eight of them, that lie a grid
-// apart.
+// Element-wise kernels: a grid-stride loop over elements, or over groups of eight.
 //
 // Bytes for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s): what a kernel reads and
 // writes, 12.6 MB or 3 us for each tensor (8192, 768) of bfloat16, 50 MB or 12 us for each of the
@@ -44,7 +43,7 @@ __global__ void map_two_wide(F f, ConstFloatView a, ConstFloatView b, FloatView 
   }
 }
 
-/// Whether `count` elements are groups that can be moved at once.
+/// Whether `count` elements form groups that can be loaded and stored at once.
 bool is_wide(std::int64_t count, const ConstFloatView& a, const ConstFloatView& b,
              const FloatView& y) {
   return count % kWide == 0 && moves_wide(a.data) && moves_wide(b.data) && moves_wide(y.data);
@@ -82,7 +81,7 @@ __global__ void add_up(Summands summands, FloatView y, std::int64_t count) {
   }
 }
 
-/// Where operand `operand` of element i lies.
+/// Offset of operand `operand` for element i.
 template <int kOperands>
 __device__ __forceinline__ void locate(const Strided& plan, std::int64_t i,
                                        std::int64_t (&at)[kOperands]) {

@@ -15,7 +15,7 @@
 
 namespace pipetrain::elementwise {
 
-/// The attributes of an operator as the rows of elementwise_list.h ask for them.
+/// Parameters of an operator from its attributes, as the rows of elementwise_list.h request them.
 template <class T>
 struct Parameters {
   const Attributes& attributes;
@@ -23,7 +23,7 @@ struct Parameters {
   T real(std::string_view name, double fallback) const {
     return static_cast<T>(attributes.real(name, fallback));
   }
-  /// A limit that is absent is the type's own.
+  /// A missing limit defaults to that of the type.
   T lower(std::string_view name) const {
     using Limits = std::numeric_limits<T>;
     if (attributes.has(name)) return static_cast<T>(attributes.real(name));
@@ -47,7 +47,7 @@ struct LibraryFunction {
   T operator()(T x) const { return function(x); }
 };
 
-/// The word `types` of a row.
+/// The `types` column of a row.
 enum class OperandTypes { floats, numbers };
 template <class T>
 constexpr bool takes(OperandTypes types) {
@@ -133,7 +133,7 @@ bool visit_logic(std::string_view op, Visit visit) {
   return false;
 }
 
-/// Operators on the bits of unsigned integers.
+/// Operators on the bits of integers.
 template <class T, class Visit>
 bool visit_bitwise(std::string_view op, Visit visit) {
 #define PT_VISIT(Function) \

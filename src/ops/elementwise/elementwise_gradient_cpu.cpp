@@ -36,7 +36,7 @@ std::unique_ptr<Kernel> make_cpu_gradient(const KernelRequest& request) {
   if (loop == nullptr) return nullptr;
   return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
                          const RunContext&) {
-    run_pieces(loop, function, {in[0].data, 4}, {in[1].data, 4}, {out[0].data, 4}, out[0].count());
+    run_chunks(loop, function, {in[0].data, 4}, {in[1].data, 4}, {out[0].data, 4}, out[0].count());
   });
 }
 

@@ -1,4 +1,4 @@
-// ONNX's element-wise operators in terms of ours. Many of the rarer ones are compositions.
+// Imports ONNX's element-wise operators as canonical ones. Many of the rarer ones are compositions.
 #include <array>
 #include <limits>
 
@@ -133,8 +133,7 @@ void import_clip(ImportContext& context) {
   context.set_output(0, x);
 }
 
-// The exponent may have another type than the base. One that is a single known number is an
-// attribute.
+// The exponent may have another type than the base. A constant scalar becomes an attribute.
 void import_pow(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const TensorType base = context.type(0);
@@ -189,8 +188,8 @@ void import_mean(ImportContext& context) {
   context.set_output(0, context.builder().add("Div", {sum, count}));
 }
 
-/// The probability that x, the comparison of a uniform number with a constant, is true; absent when
-/// x is something else. Stochastic depth is exported like that.
+/// The probability that x, the comparison of a uniform random number with a constant, is true;
+/// absent when x is something else. Stochastic depth is exported like that.
 ValueId probability_of(GraphBuilder& builder, ValueId x) {
   const Graph& graph = builder.graph();
   const auto made_by = [&](ValueId id, std::string_view op) -> const Node* {
@@ -209,8 +208,8 @@ ValueId probability_of(GraphBuilder& builder, ValueId x) {
   return builder.add("Expand", {p}, {{"shape", shape.dims()}});
 }
 
-// All floating-point values of the graph are float32, whatever the file has. Where nothing is
-// dropped, a random choice counts with its probability.
+// All floating-point values of the graph are float32, whatever the file has. In evaluation a random
+// choice is replaced by its probability.
 void cast_to(ImportContext& context, DType to) {
   if (is_float(to)) to = DType::kFloat32;
   const bool drops = context.mode().training && context.mode().dropout;
@@ -253,7 +252,7 @@ void import_shrink(ImportContext& context) {
   context.set_output(0, builder.add("Where", {below, builder.add("Add", {x, bias}), rest}));
 }
 
-// All bits turned: x xor -1.
+// All bits flipped: x xor -1.
 void import_bitwise_not(ImportContext& context) {
   const ValueId ones = context.builder().add(
       "Cast", {context.builder().constant(HostTensor::scalar<std::int64_t>(-1))},
@@ -269,7 +268,8 @@ void import_bit_shift(ImportContext& context) {
                                               {context.input(0), context.input(1)}));
 }
 
-// Only constants have a form of their own in the file; the graph has float32 for all of them.
+// Only constants keep a floating-point type of their own in the file; the graph uses float32 for
+// all of them.
 void import_bit_cast(ImportContext& context) {
   const std::int64_t to = context.attributes().integer("to");
   const auto dtype = static_cast<DType>(to);

@@ -1,15 +1,15 @@
-// The element-wise operators, a row each: definitions, the tables of their kernels for every
+// The element-wise operators, one row each: definitions, the tables of their kernels for every
 // backend, and the choice of a function object come from here (C++17: nvcc compiles this file).
 //
-// The first word of a row names the operator and its function object in elementwise_math.h. A new
-// operator is a formula there, a row here and its import rule. The other words:
+// The first column names the operator and its function object in elementwise_math.h. A new operator
+// is a formula there, a row here and an import rule. The other columns:
 //
 //   parameters  of the function object, by the attributes `p` (elementwise_functors.h)
-//   types       floats; numbers: integers, too
+//   types       floats; numbers: integers as well
 //   gradient    from_input, from_output: the operator OPGrad, a function object of the gradient and
 //               the input or output, with the parameters of OP; else a rule of elementwise.cpp
-//   cost        cheap: one operation an element; costly: ten
-//   stored      narrow: as the operands are; wide: it would lose too much in few bits
+//   cost        cheap: one operation per element; costly: ten
+//   stored      narrow: in the operands' type; wide: float32, because it needs the precision
 //   fusion      of graph/op_traits.h; functions of one operand are kFloats
 #pragma once
 
@@ -34,8 +34,8 @@
   X(Sqrt,        (),                                  floats,  from_output, cheap,  wide)   \
   X(Tanh,        (),                                  floats,  from_output, costly, narrow)
 
-// X(function, operator, condition): what an operator of the list above, and its gradient, is
-// computed by where its attributes fulfil the condition.
+// X(function, operator, condition): the function that computes an operator of the list above, and
+// its gradient, when its attributes fulfil the condition.
 #define PT_UNARY_VARIANTS(X) \
   X(GeluTanh, Gelu,      p.text("approximate", "none") == "tanh") \
   X(Square,   PowScalar, p.real("exponent", 1) == T(2))           \
@@ -52,8 +52,8 @@
   X(Round, floats,  zero_gradient, cheap,  narrow) \
   X(Sign,  numbers, zero_gradient, cheap,  narrow)
 
-// X(operator, function, gradient): floats by the C library, where inlining gains nothing. On hosts
-// only, and no step of a fused chain.
+// X(operator, function, gradient): floats by the C library, where inlining gains nothing. Host
+// only, and never part of a fused chain.
 #define PT_UNARY_OF_LIBRARY(X) \
   X(Acos,  std::acos,  acos_gradient)  \
   X(Acosh, std::acosh, acosh_gradient) \
@@ -67,7 +67,7 @@
   X(Sinh,  std::sinh,  sinh_gradient)  \
   X(Tan,   std::tan,   tan_gradient)
 
-// X(operator, parameters, gradient, cost, stored, fusion): two numbers of one type to that type.
+// X(operator, parameters, gradient, cost, stored, fusion): two operands of one type to that type.
 #define PT_ARITHMETIC(X) \
   X(Add, (),               add_gradient, cheap,  narrow, kFloats) \
   X(Div, (),               div_gradient, cheap,  narrow, kFloats) \
@@ -78,7 +78,8 @@
   X(Pow, (),               pow_gradient, costly, wide,   kNever)  \
   X(Sub, (),               sub_gradient, cheap,  narrow, kFloats)
 
-// X(operator): two of one type to a bool, bools to a bool, and unsigned integers by their bits.
+// X(operator): comparisons (one type to bool), logic (bools to bool), and bitwise operators of
+// integers.
 #define PT_COMPARISONS(X) X(Equal) X(Greater) X(GreaterOrEqual) X(Less) X(LessOrEqual)
 #define PT_LOGIC(X) X(And) X(Or) X(Xor)
 #define PT_BITWISE(X) X(BitwiseAnd) X(BitwiseOr) X(BitwiseXor) X(ShiftLeft) X(ShiftRight)

@@ -1,5 +1,5 @@
-// The element-wise functions that kernels are made of, as lists: a function object travels from the
-// host to nvcc's side as its place in the list and its parameters (C++17: nvcc compiles this file).
+// The element-wise functions of GPU kernels, as lists: a function object is passed from host code
+// to nvcc's code as its index in the list and its parameters (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace pipetrain::elementwise {
 template <class... F>
 struct Functions {};
 
-/// A list whose rows begin with a comma each.
+/// A list in which every row begins with a comma.
 template <class None, class... F>
 using Listed = Functions<F...>;
 
@@ -35,13 +35,13 @@ using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
 #undef PT_BINARY
 #undef PT_COMPARISON
 
-/// A function object, wherever it was made.
+/// A function object in a form that both compilers understand.
 struct Coded {
-  int place = -1;  // in its list; -1: in none
+  int place = -1;  // index in its list; -1: in none
   float parameters[2] = {};
 };
 
-/// Empty function objects carry nothing.
+/// Empty function objects have no parameters.
 template <class F>
 constexpr std::size_t kParameterBytes = std::is_empty_v<F> ? 0 : sizeof(F);
 
@@ -69,7 +69,7 @@ void visit_coded(const Coded& coded, Functions<List...>, const Visit& visit) {
   ((coded.place == place++ ? (visit(decode<List>(coded)), true) : false) || ...);
 }
 
-/// How operands lie over the output: as BroadcastPlan, with room for what is left after merging.
+/// Broadcast strides of the operands: a BroadcastPlan of fixed capacity.
 constexpr int kMostDimensions = 6;
 struct Strided {
   int dimensions = 0;

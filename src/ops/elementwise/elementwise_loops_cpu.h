@@ -1,5 +1,5 @@
-// What the float loops of the element-wise operators share: vectorisable functions, and pieces of a
-// tensor that threads share where it exceeds the caches of a core.
+// What the float loops of the element-wise operators share: vectorisable functions, and the split
+// of large tensors into chunks for several threads.
 #pragma once
 
 #include <string_view>
@@ -13,7 +13,7 @@ namespace pipetrain::elementwise {
 constexpr std::int64_t kParallelElements = 65536;
 constexpr std::int64_t kTileElements = 32768;
 
-/// A tensor as its bytes and the size of an element.
+/// An untyped tensor: its bytes and element size.
 struct Elements {
   const void* data;
   std::int64_t size;
@@ -33,10 +33,10 @@ UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes, DTy
 BinaryLoop find_gradient_loop(std::string_view op, const Attributes& attributes,
                               ErasedFunction& function);
 
-/// Runs the loop on consecutive pieces of [0, count).
-void run_pieces(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,
+/// Runs the loop on consecutive chunks of [0, count).
+void run_chunks(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,
                 std::int64_t count);
-void run_pieces(BinaryLoop loop, const ErasedFunction& function, Elements a, Elements b, Elements y,
+void run_chunks(BinaryLoop loop, const ErasedFunction& function, Elements a, Elements b, Elements y,
                 std::int64_t count);
 
 namespace {

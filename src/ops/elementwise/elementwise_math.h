@@ -1,11 +1,12 @@
 // The formulas of the element-wise operators and their gradients, written once as function objects
 // for the reference, the CPU and CUDA (C++17: nvcc compiles this file).
 //
-// T is the element type; Math offers exp, log, tanh, erf, … of T. The C library's
-// are in StandardMath; the CPU kernels bring functions that vectorise.
+// T is the element type; Math offers exp, log, tanh, erf, … of T. StandardMath has those of the C
+// library; the CPU kernels provide vectorisable ones.
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -319,7 +320,7 @@ template <class T>
 struct Mul {
   PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a * b); }
 };
-/// Integers: towards zero; division by zero gives 0, because a kernel must not trap.
+/// Integers: rounds towards zero; division by zero gives 0, because a kernel must not trap.
 template <class T>
 struct Div {
   PT_HOST_DEVICE T operator()(T a, T b) const {
@@ -381,7 +382,12 @@ struct Xor {
   }
 };
 
-// Bits of unsigned integers. A shift by the width or more leaves nothing.
+// Bits of integers. A shift by the width or more, or by a negative number, gives 0, or -1 for a
+// negative number shifted to the right.
+template <class T>
+PT_HOST_DEVICE bool shifts_within(T by) {
+  return static_cast<std::uint64_t>(by) < 8 * sizeof(T);
+}
 template <class T>
 struct BitwiseAnd {
   PT_HOST_DEVICE T operator()(T a, T b) const { return static_cast<T>(a & b); }
@@ -397,13 +403,14 @@ struct BitwiseXor {
 template <class T>
 struct ShiftLeft {
   PT_HOST_DEVICE T operator()(T a, T b) const {
-    return b < 8 * sizeof(T) ? static_cast<T>(a << b) : T(0);
+    return shifts_within(b) ? static_cast<T>(a << b) : T(0);
   }
 };
 template <class T>
 struct ShiftRight {
   PT_HOST_DEVICE T operator()(T a, T b) const {
-    return b < 8 * sizeof(T) ? static_cast<T>(a >> b) : T(0);
+    constexpr int kSign = 8 * sizeof(T) - 1;
+    return shifts_within(b) ? static_cast<T>(a >> b) : static_cast<T>((a >> kSign) >> 1);
   }
 };
 

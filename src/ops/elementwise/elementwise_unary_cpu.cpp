@@ -33,7 +33,7 @@ struct Same {
   }
 };
 
-/// The conversions that training graphs have: masks and indices to numbers and back.
+/// The conversions that occur in training graphs: masks and indices to floats and back.
 UnaryLoop cast_loop(DType from, DType to) {
   using enum DType;
   if (from == kBool && to == kFloat32) return unary_loop<std::uint8_t, float, IsNotZero>;
@@ -78,7 +78,7 @@ std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request) {
   const auto out_size = static_cast<std::int64_t>(size_of(request.outputs[0].dtype));
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        run_pieces(loop, function, {in[0].data, in_size}, {out[0].data, out_size}, out[0].count());
+        run_chunks(loop, function, {in[0].data, in_size}, {out[0].data, out_size}, out[0].count());
       });
 }
 

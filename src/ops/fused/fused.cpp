@@ -20,8 +20,8 @@ bool is_step(const OpDef* op) {
 
 bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
 
-/// Whether a step takes operands of these types and makes this one: what the CPU has loops for.
-/// Loops work on floats, whichever type they are stored in.
+/// Whether the CPU has a loop for a step with these operand types and this result type. Loops work
+/// on floats, whichever type they are stored in.
 bool has_cpu_loop(const OpDef& op, std::vector<DType> in, DType out) {
   using enum DType;
   if (op.traits.fusion == Fusion::kConversion && in[0] == out) return false;
@@ -68,7 +68,7 @@ bool parse(std::string_view text, T& value) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// A whole number, a number with a point or exponent, or a word.
+/// An integer, a float, or a string.
 Attributes::Value value_of(std::string_view text) {
   std::int64_t whole = 0;
   if (parse(text, whole)) return whole;
@@ -91,13 +91,13 @@ struct ValueText {
   std::string operator()(std::int64_t value) const { return fmt::format("{}", value); }
   std::string operator()(double value) const {
     const std::string text = fmt::format("{:.17g}", value);
-    // Unless it reads as one already: inf and nan have an n.
+    // Unless it already reads as a float: inf and nan contain an n.
     return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
   }
   std::string operator()(const std::string& value) const { return value; }
   template <class T>
   std::string operator()(const T&) const {
-    PT_FAIL(kInternal, "a fused step has an attribute that is no number and no word");
+    PT_FAIL(kInternal, "an attribute of a fused step is neither a number nor a string");
   }
 };
 
@@ -139,7 +139,7 @@ Cost fused_cost(const Attributes& attributes, std::span<const TensorType> inputs
 constexpr OpTraits kFusedTraits = {KernelKind::kElementwise,
                                    {PrecisionRule::kAsLarge},
                                    LayoutRule::kFollows,
-                                   {PieceRule::kElements},
+                                   {ChunkRule::kElements},
                                    Fusion::kNever};
 
 constexpr OpDef kFusedOps[] = {
@@ -164,7 +164,7 @@ DType FusedProgram::stored(int step, std::span<const TensorType> inputs) const {
   if (own != DType::kUndefined) return own;
   for (const TensorType& type : inputs) {
     PT_CHECK(type.dtype == inputs[0].dtype, kModel,
-             "a fused step over {} and {} does not say what it is stored in", inputs[0].text(),
+             "a fused step over {} and {} does not state its result type", inputs[0].text(),
              type.text());
   }
   return inputs[0].dtype;
@@ -199,8 +199,8 @@ FusedProgram fused_program(const Attributes& attributes, int input_count) {
         step.operands.push_back(operand);
       }
     }
-    PT_CHECK(is_step(find_op(step.op)) && !step.operands.empty(), kModel, "no fused step: \"{}\"",
-             printable(std::string(line)));
+    PT_CHECK(is_step(find_op(step.op)) && !step.operands.empty(), kModel,
+             "\"{}\" is not a fused step", printable(std::string(line)));
     program.steps.push_back(std::move(step));
   }
   for (const std::int64_t step : attributes.ints("results")) {
@@ -226,7 +226,7 @@ bool is_fusible(const Graph& graph, const Node& node, FusedTypes types) {
     operands.push_back(graph[id].type.dtype);
   }
   if (types == FusedTypes::kCpu && !has_cpu_loop(*node.op, operands, out.dtype)) return false;
-  // The elements that are drawn for are numbered row by row.
+  // Random numbers are indexed by row-major element.
   if ((node.op->flags & kRandom) && out.layout != Layout::kRowMajor) return false;
   for (const auto& [name, value] : node.attributes.items()) {
     if (std::holds_alternative<Ints>(value) || std::holds_alternative<Reals>(value) ||

@@ -1,4 +1,4 @@
-// All that the source of a generated kernel includes (ops/fused/fused_source.h).
+// The one header that the source of a generated kernel includes (ops/fused/fused_source.h).
 #pragma once
 
 #include <cstring>
@@ -10,12 +10,12 @@
 
 namespace pipetrain {
 
-/// What is read again of a value that was stored.
+/// The value after rounding to its stored type.
 __device__ __forceinline__ float restored(float value, Stored stored) {
   return widened(narrowed(value, stored), stored);
 }
 
-/// ConstFloatView that no literal can be written for.
+/// Floats that cannot be written as a literal.
 __device__ __forceinline__ float number(std::uint32_t bits) {
   float value;
   std::memcpy(&value, &bits, sizeof value);

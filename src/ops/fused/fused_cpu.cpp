@@ -1,7 +1,7 @@
 // Fused programs over float32, bool and int64, and over bfloat16 and float16, whose blocks are
-// floats that are rounded where a step is stored: all steps on one block of elements after the
-// other, so that what lies between them stays in the first cache. Each step is the loop that its
-// operator has alone, so that fusing changes no bit.
+// floats that are rounded where a step is stored: all steps run on one block of elements before the
+// next block, so that intermediate results stay in the L1 cache. Each step runs the loop of its
+// operator, so that fusing changes no bit.
 #include <omp.h>
 
 #include <algorithm>
@@ -24,7 +24,7 @@ using elementwise::find_unary_loop;
 
 constexpr std::int64_t kBlock = 1024;  // a multiple of kDropoutGroup
 constexpr std::int64_t kBlockBytes = kBlock * 8;
-// Blocks that a program holds at a time; more operands than this have no places that die.
+// Blocks that a program holds at a time.
 constexpr int kMostBlocks = 24;
 constexpr std::size_t kMostResults = 4;
 
@@ -78,7 +78,7 @@ void choose(const Bool* __restrict condition, const void* yes, const void* no, v
   const T* __restrict b = static_cast<const T*>(no);
   T* __restrict y = static_cast<T*>(out);
   for (std::int64_t i = 0; i < count; ++i) {
-    // Both are loaded first, so that the choice is a blend and not a branch.
+    // Both are loaded first, so that the compiler emits a blend and not a branch.
     const T here = a[i], there = b[i];
     y[i] = condition[i] ? here : there;
   }
@@ -106,16 +106,16 @@ struct Step {
   Choice choice = nullptr;
   ErasedFunction function;
   std::int64_t size = 4;    // bytes of an element of its result, as it is stored
-  NarrowConversion narrow;  // its result goes to a block, and from there to the output
+  NarrowConversion narrow;  // its result is written to a block, then converted to the output
   bool is_dropout = false;
   DropoutParameters dropout;
   PhiloxKey key;              // of this run
   std::vector<int> operands;  // inputs, then steps
-  int result = -1;            // the output that it is, or
-  int block = -1;             // the block that it goes to
+  int result = -1;            // index of the output, or
+  int block = -1;             // index of the block
 };
 
-/// How an input becomes a block of the result's elements.
+/// How a block of an input is loaded, broadcast to the result's elements.
 struct Operand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
   std::int64_t size = 4;  // bytes of an element
@@ -124,7 +124,7 @@ struct Operand {
   BroadcastPlan plan;  // kRepeated
 };
 
-/// Blocks for what dies before the program ends: free ones are taken first.
+/// Blocks for values that are not outputs; freed blocks are reused first.
 class BlockPool {
  public:
   int take() {
@@ -171,7 +171,7 @@ class FusedKernel final : public Kernel {
     blocks_ = pool.count();
   }
 
-  /// False when a step has no loop here, or the blocks do not fit.
+  /// False when a step has no CPU loop, or there are too few blocks.
   bool is_complete() const {
     return blocks_ <= kMostBlocks && results_ <= kMostResults &&
            std::all_of(steps_.begin(), steps_.end(), [](const Step& step) {
@@ -186,7 +186,7 @@ class FusedKernel final : public Kernel {
     for (Step& step : steps_) {
       if (step.is_dropout) step.key = dropout_key(context, step.dropout.node_key);
     }
-    // An output may lie where an input lay that nobody needs any more.
+    // An output may reuse the memory of an input that is no longer needed.
     bool in_place = false;
     for (const Tensor& y : out) {
       for (const Tensor& x : in) in_place = in_place || (x.data == y.data && y.data);
@@ -212,7 +212,7 @@ class FusedKernel final : public Kernel {
   }
 
  private:
-  /// All of a block is the one element of an input.
+  /// Fills a block with the single element of an input.
   static void fill_block(const Operand& operand, const Tensor& x, std::byte* block) {
     if (operand.narrow) {
       float number = 0;
@@ -229,7 +229,7 @@ class FusedKernel final : public Kernel {
            step.operands.size() > 2;
   }
 
-  /// `types`: what inputs and steps so far are computed in, as `out` is.
+  /// `types`: computation types of the inputs and of the steps so far; `out`: that of the result.
   static Step step_of(const FusedStep& from, const std::vector<DType>& types, DType out) {
     const DType in = types[static_cast<std::size_t>(from.operands.back())];
     Step step;
@@ -255,8 +255,8 @@ class FusedKernel final : public Kernel {
     return step;
   }
 
-  /// Results go to their tensors, all else (and floats that are narrow as results) to blocks that
-  /// are free again behind the last reader.
+  /// Outputs are written to their tensors; all other results (and outputs in narrow types) to
+  /// blocks, which are freed after their last use.
   void place_steps(const FusedProgram& program, BlockPool& pool) {
     const auto inputs = operands_.size();
     std::vector<std::size_t> last(steps_.size(), 0);
@@ -279,7 +279,7 @@ class FusedKernel final : public Kernel {
   void run_block(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
                  std::int64_t first, std::int64_t count, std::byte (*memory)[kBlockBytes],
                  std::byte (*results)[kBlockBytes], bool in_place, const void** values) const {
-    alignas(64) std::uint16_t stored[kBlock];  // of what is narrow, on its way
+    alignas(64) std::uint16_t stored[kBlock];  // staging for narrow results
     for (std::size_t i = 0; i < operands_.size(); ++i) {
       const Operand& operand = operands_[i];
       if (operand.kind == Operand::Kind::kScalar) continue;
@@ -351,7 +351,7 @@ class FusedKernel final : public Kernel {
     }
   }
 
-  /// The operand's elements under the result's elements [first, first + count).
+  /// The operand's elements for the result's elements [first, first + count).
   template <class T>
   static void expand(const BroadcastPlan& plan, const T* from, std::int64_t first,
                      std::int64_t count, T* to) {

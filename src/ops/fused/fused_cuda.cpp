@@ -1,5 +1,5 @@
-// Fused programs on GPUs: one kernel that is compiled when it is made, or else the kernels of the
-// steps one after the other, which give the same bits.
+// Fused programs on GPUs: one kernel, generated and compiled at run time, or else the kernels of
+// the steps one by one, with the same bits.
 #include <algorithm>
 
 #include "device/kernel_compiler_cuda.h"
@@ -17,9 +17,9 @@
 namespace pipetrain {
 namespace {
 
-static_assert(kMostFusedOperands <= kMostFusedInputs);  // what a program may have fits in
+static_assert(kMostFusedOperands <= kMostFusedInputs);  // every program fits
 
-/// Whether an output lies where an input lies that dies here.
+/// Whether an output shares memory with an input.
 bool is_in_place(std::span<const Tensor> in, std::span<const Tensor> out) {
   return std::any_of(out.begin(), out.end(), [&](const Tensor& y) {
     return y.data &&
@@ -27,8 +27,8 @@ bool is_in_place(std::span<const Tensor> in, std::span<const Tensor> out) {
   });
 }
 
-/// Every thread reads all of an element, or of eight, before it writes there: outputs may lie over
-/// inputs that are stored alike.
+/// Every thread reads all operands of an element, or of eight, before it writes them: outputs may
+/// alias inputs of the same type.
 class CompiledProgram final : public Kernel {
  public:
   CompiledProgram(const FusedProgram& program, const FusedSource& source, std::int64_t count,
@@ -57,8 +57,8 @@ class CompiledProgram final : public Kernel {
     }
     operands.count = count_;
     operands.groups = wide ? count_ / kWide : 0;
-    const std::int64_t pieces = operands.groups > 0 ? operands.groups : count_;
-    kernel_->launch(blocks_for(pieces, queue_), kBlock, &operands, queue_);
+    const std::int64_t chunks = operands.groups > 0 ? operands.groups : count_;
+    kernel_->launch(blocks_for(chunks, queue_), kBlock, &operands, queue_);
   }
 
  private:
@@ -130,7 +130,7 @@ class ProgramInSteps final : public Kernel {
     return (static_cast<std::size_t>(steps_[0].count()) * sizeof(float) + 63) / 64 * 64;
   }
 
-  /// Steps that are read no more give their places to later ones; results stay.
+  /// The memory of steps that are no longer read is reused by later ones; results are kept.
   void place_steps() {
     std::vector<std::size_t> last(steps_.size());
     for (std::size_t k = 0; k < steps_.size(); ++k) {

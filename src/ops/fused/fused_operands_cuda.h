@@ -1,4 +1,4 @@
-// What a kernel that was generated for a fused program is given (C++17: NVRTC compiles this file).
+// Arguments of a kernel generated for a fused program (C++17: NVRTC compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct FusedOperands {
   void* out[kMostFusedResults];  // null where nobody reads it
   DropoutMask masks[kMostFusedDropouts];
   std::int64_t count;   // elements of a result
-  std::int64_t groups;  // the first of them as groups of kWide; 0 where addresses forbid it
+  std::int64_t groups;  // of kWide elements; 0 if addresses are not aligned
 };
 
 }  // namespace pipetrain

@@ -1,4 +1,4 @@
-// Fused programs by the plain loops of their steps: every step is a tensor of its own.
+// Fused programs by the plain loops of their steps: every step writes a separate tensor.
 #include <algorithm>
 
 #include "graph/op.h"

@@ -23,7 +23,7 @@ constexpr std::int64_t kWide = 8;  // of ops/cuda/stored_access_cuda.h
 constexpr std::size_t kMostWideTensors = 10;
 constexpr std::size_t kMostResults = 4, kMostDropouts = 4;  // of ops/fused/fused_operands_cuda.h
 
-/// A type as it is written in namespace pipetrain::elementwise.
+/// The name of a type within namespace pipetrain::elementwise.
 template <class F>
 std::string type_text() {
   std::string_view text = __PRETTY_FUNCTION__;
@@ -51,7 +51,7 @@ std::string object_text(const F& function) {
   return type_text<F>() + "{" + parameters + "}";
 }
 
-/// Empty when there is none of as many operands.
+/// Empty when there is none with this number of operands.
 std::string function_of(const FusedStep& step) {
   std::string out;
   const auto take = [&](const auto& function) {
@@ -80,12 +80,12 @@ std::string_view stored_text(DType dtype) {
   }
 }
 
-/// How an input lies under the elements of a result.
+/// How an input is broadcast to the elements of a result.
 struct SourceOperand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
-  std::string at;      // the expression of its element's place, in terms of i
-  bool wide = true;    // eight neighbours of the result's read eight neighbours, or one element
-  bool along = false;  // … eight neighbours
+  std::string at;      // the index expression of its element, in terms of i
+  bool wide = true;    // eight adjacent results read eight adjacent elements, or one
+  bool along = false;  // … eight adjacent elements
 };
 
 SourceOperand operand_of(const TensorType& type, const TensorType& result) {

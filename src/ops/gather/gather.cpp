@@ -91,15 +91,16 @@ void infer_scatter_nd(InferContext& context) {
   context.outputs = {context.inputs[0]};
 }
 
-// none: overwritten data get no gradient; of updates with one target each gets the target's, as in
-// PyTorch. add: both get all of it.
+// none: overwritten data get no gradient; of several updates to one element each gets that
+// element's gradient, as in PyTorch. add: both get the whole gradient.
 void differentiate_scatter(GradientContext& context, std::string_view scatter,
                            std::string_view gather) {
   GraphBuilder& builder = context.builder();
   const ValueId dy = context.output_gradient();
   const std::string reduction = context.attributes().text("reduction", "none");
   PT_CHECK(reduction == "none" || reduction == "add", kModel,
-           "{} with reduction \"{}\" has no gradient here (none and add have)", scatter, reduction);
+           "{} with reduction \"{}\" has no gradient (only none and add have one)", scatter,
+           reduction);
   if (context.wants(0)) {
     ValueId dx = dy;
     if (reduction == "none") {
@@ -136,18 +137,18 @@ void differentiate_elements(GradientContext& context) {
 constexpr OpTraits kGatherTraits = {KernelKind::kRows,
                                     {PrecisionRule::kFirst},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kCopies},
+                                    {ChunkRule::kCopies},
                                     Fusion::kNever};
 constexpr OpTraits kGatherElementsTraits = {KernelKind::kRows,
                                             {PrecisionRule::kFirst},
                                             LayoutRule::kRowMajor,
-                                            {PieceRule::kWhole},
+                                            {ChunkRule::kWhole},
                                             Fusion::kNever};
-/// What adds or puts elements at indices.
+/// Reference: scatter elements and gather gradients.
 constexpr OpTraits kScatterTraits = {KernelKind::kRows,
                                      {PrecisionRule::kFloat},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kNever};
 
 constexpr OpDef kGatherOps[] = {

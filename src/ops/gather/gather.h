@@ -1,10 +1,10 @@
-// Reading and adding at indices: what the definitions and the kernels share.
+// Gather and scatter: shared by the definitions and the kernels.
 //
 //   Gather{axis}(data, indices) -> data[…, indices, …]       GatherGrad{axis, shape}(dy, indices)
 //   GatherND{batch_dims}(data, indices) -> slices at index tuples
 //   GatherElements{axis}(data, indices) -> one element of the line along the axis for each index
 //   ScatterElements{axis, reduction}, ScatterND{reduction}(data, indices, updates) -> data with the
-//   updates at the places that GatherElements, GatherND would read; reduction none (the last one
+//   updates at the elements that GatherElements, GatherND would read; reduction none (the last one
 //   stays), add, mul, max, min
 // Indices are int32 or int64; negative ones count from the end. The gradients add in index order.
 #pragma once
@@ -20,25 +20,25 @@ namespace pipetrain {
 /// Gather and GatherND copy slices: result slice (o, i) is data slice (o, row), where index tuple i
 /// names the row.
 struct SliceGather {
-  std::int64_t outer = 1;             // repetitions in which data and result advance alike
-  std::int64_t count = 1;             // index tuples of one repetition
+  std::int64_t outer = 1;             // batch repetitions
+  std::int64_t count = 1;             // index tuples per repetition
   bool shared = false;                // all repetitions read the same tuples
-  std::vector<std::int64_t> extents;  // of the indexed axes, one for each number of a tuple
+  std::vector<std::int64_t> extents;  // of the indexed axes, one for each index of a tuple
   std::int64_t slice = 1;             // elements copied for one tuple
   Shape result;
 
-  /// Slices of the data that one repetition chooses from.
+  /// Slices of the data per repetition.
   std::int64_t rows() const;
   std::int64_t tuples() const { return shared ? count : outer * count; }
 };
 
-/// `op` is Gather or GatherND; Error (kModel) when attribute and shapes do not go together.
+/// `op` is Gather or GatherND; Error (kModel) when attribute and shapes are incompatible.
 SliceGather slice_gather(std::string_view op, const Attributes& attributes, const Shape& data,
                          const Shape& indices);
 /// The row that each tuple names; Error (kData) naming the first index that is out of range.
 void resolve_rows(const SliceGather& gather, const Tensor& indices, std::int64_t* rows);
 
-/// GatherElements and ScatterElements: where each index points to in the data, in elements.
+/// GatherElements and ScatterElements: the offset in the data that each index selects, in elements.
 struct ElementGather {
   std::int64_t axis = 0;
   Shape data;

@@ -1,6 +1,6 @@
-// Gathers of whole slices, shared out to the threads. The gradient splits the columns, not the
-// indices, so that every sum is added in index order whatever the number of threads; of a table
-// that several micro-batches look up it writes only the rows that they use.
+// Gathers of whole slices, split over the threads. The gradient splits columns, not indices, so
+// that every sum is added in index order for any number of threads; for an embedding that is
+// accumulated over micro-batches it writes only the rows in use.
 #include <omp.h>
 
 #include <algorithm>
@@ -50,7 +50,7 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
       index_bytes(gather));
 }
 
-/// A gradient's slice and the row of the result that it is added to.
+/// A slice of the gradient and the result row that it is added to.
 struct RowOfSlice {
   std::int64_t row, slice;
   bool operator<(const RowOfSlice& other) const {
@@ -58,13 +58,13 @@ struct RowOfSlice {
   }
 };
 
-/// A gradient stored in float, or narrow: then what widens it.
+/// A gradient stored in float, or in a narrow type with its conversion.
 struct Slices {
   const void* data;
   std::int64_t slice;  // elements
   void (*widen)(const std::uint16_t*, float*, std::int64_t);
 
-  /// Elements [begin, begin + count) of a slice; `room` is for as many.
+  /// Elements [begin, begin + count) of a slice; `room` is a buffer of `count` floats.
   const float* at(std::int64_t index, std::int64_t begin, std::int64_t count, float* room) const {
     const std::int64_t place = index * slice + begin;
     if (!widen) return static_cast<const float*>(data) + place;
@@ -73,7 +73,7 @@ struct Slices {
   }
 };
 
-/// Adds the slices of one row, in their order, and the sum to the row.
+/// Adds up the slices of one row in order, then adds the sum to the row.
 void add_slices(const RowOfSlice* from, const RowOfSlice* end, const Slices& dy,
                 float* __restrict row, std::int64_t first, std::int64_t last) {
   constexpr std::int64_t kColumns = 256;
@@ -191,7 +191,7 @@ std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
 
-// In one thread: sums are added in the order of the indices.
+// Single-threaded: sums are added in the order of the indices.
 std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
   if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
   return make_kernel(
@@ -207,20 +207,20 @@ std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
 
-/// Writes or adds `count` numbers.
+/// Writes or adds `count` floats.
 void place(bool add, const float* __restrict from, float* __restrict to, std::int64_t count) {
   if (!add) return static_cast<void>(std::copy_n(from, count, to));
   for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-/// "none" or "add"; the rarer reductions run with the reference kernel.
+/// "none" or "add"; the other reductions run with the reference kernel.
 bool places(const KernelRequest& request) {
   const std::string reduction = request.node.attributes.text("reduction", "none");
   return is_row_major(request) && request.inputs[0].dtype == DType::kFloat32 &&
          (reduction == "none" || reduction == "add");
 }
 
-// Both scatters run in one thread: of several updates with one target the last one stays.
+// Both scatters are single-threaded: the last of several updates to one element wins.
 std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
   if (!places(request)) return nullptr;
   const bool add = request.node.attributes.text("reduction", "none") == "add";

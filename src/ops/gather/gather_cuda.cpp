@@ -14,7 +14,7 @@ using Tensors = std::span<const Tensor>;
 using movement::Elements;
 using movement::elements_of;
 
-/// Gather as (outer, extent, slice) at one list of indices.
+/// Gather as (outer, extent, slice) with one list of indices.
 GatherShape gather_shape(const KernelRequest& request, const Shape& data) {
   const SliceGather gather =
       slice_gather("Gather", request.node.attributes, data, request.inputs[1].shape);

@@ -1,8 +1,8 @@
-// The gradient of Gather: indices are sorted once per call, with their positions as the second key,
-// and the rows of dy at one index are then added in the order of their positions.
+// The gradient of Gather: indices are sorted once per call, with their positions as the secondary
+// key; then the rows of dy with one index are added in the order of their positions.
 //
-// The order of every sum depends on the indices alone: pieces of kRun sorted positions are summed
-// one row after the other, and the pieces of an index that has more are added in their order.
+// The order of every sum depends on the indices alone: chunks of kRun sorted positions are summed
+// row by row, and the partial sums of an index that spans chunks are added in order.
 //
 // Bytes and operations for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s; dx is
 // (50257, 768) float32, dy (8192, 768) bfloat16):
@@ -22,18 +22,18 @@ using Key = std::uint64_t;  // row << bits | position: no two are equal
 
 constexpr int kTile = 1024;        // keys that a block sorts in shared memory
 constexpr std::int64_t kWays = 8;  // sorted runs that one pass merges
-constexpr std::int64_t kRun = 32;  // sorted positions that a thread adds up
-constexpr int kAhead = 4;          // rows that a thread reads before it adds them
+constexpr std::int64_t kRun = 32;  // sorted positions per chunk
+constexpr int kPrefetch = 4;       // rows that a thread loads before it adds them
 constexpr int kColumnThreads = 128;
 
-/// Bits that hold the numbers 0 to count - 1.
+/// Bits needed for the integers 0 to count - 1.
 int bits_for(std::int64_t count) {
   int bits = 0;
   while (bits < 63 && (std::int64_t{1} << bits) < count) ++bits;
   return bits;
 }
 
-std::int64_t pieces_of(const GatherShape& shape) { return (shape.count + kRun - 1) / kRun; }
+std::int64_t chunks_of(const GatherShape& shape) { return (shape.count + kRun - 1) / kRun; }
 
 /// Sorts tiles of `tile` keys, a power of two, by a bitonic network: tile / 2 comparisons in each
 /// of log2(tile) (log2(tile) + 1) / 2 steps.
@@ -64,7 +64,7 @@ __global__ void sort_tiles(GatherShape shape, const void* indices, int bits, int
     keys[first + i] = sorted[i];
 }
 
-/// How many of `count` sorted keys are smaller.
+/// How many of `count` sorted keys are smaller than `key`.
 __device__ __forceinline__ std::int64_t smaller(const Key* sorted, std::int64_t count, Key key) {
   std::int64_t low = 0, high = count;
   while (low < high) {
@@ -78,8 +78,8 @@ __device__ __forceinline__ std::int64_t smaller(const Key* sorted, std::int64_t 
   return low;
 }
 
-/// Merges each kWays sorted runs of `run` keys: a key finds its place by a binary search in each
-/// of the other runs.
+/// Merges each kWays sorted runs of `run` keys: the position of a key is found by a binary search
+/// in each of the other runs.
 __global__ void merge_runs(const Key* from, Key* to, std::int64_t count, std::int64_t run) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     const Key key = from[i];
@@ -94,7 +94,7 @@ __global__ void merge_runs(const Key* from, Key* to, std::int64_t count, std::in
   }
 }
 
-/// What lies at sorted positions.
+/// Access to the sorted keys.
 struct Sorted {
   GatherShape shape;
   const Key* keys;
@@ -110,13 +110,13 @@ struct Sorted {
   __device__ std::int64_t width() const { return shape.outer * shape.slice; }
 };
 
-/// Adds up the rows of a piece of sorted positions; a thread has kWidth columns. Whole sums go to
-/// dx, those of an index that begins before its piece to `first`, of one that ends behind it to
-/// `last`: both (pieces, outer * slice).
+/// Adds up the rows of a chunk of sorted positions; a thread has kWidth columns. Complete sums go
+/// to dx. The partial sum of an index that continues from the previous chunk goes to `first`, that
+/// of one that continues in the next chunk to `last`: both (chunks, outer * slice).
 template <int kWidth>
-__global__ void sum_pieces(Sorted s, ConstFloatView dy, FloatView first, FloatView last,
+__global__ void sum_chunks(Sorted s, ConstFloatView dy, FloatView first, FloatView last,
                            FloatView dx) {
-  const std::int64_t piece = blockIdx.x, begin = piece * kRun;
+  const std::int64_t chunk = blockIdx.x, begin = chunk * kRun;
   const std::int64_t end = begin + kRun < s.shape.count ? begin + kRun : s.shape.count;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * kColumnThreads * kWidth;
   for (std::int64_t at =
@@ -125,22 +125,22 @@ __global__ void sum_pieces(Sorted s, ConstFloatView dy, FloatView first, FloatVi
     const std::int64_t outer = at / s.shape.slice, column = at - outer * s.shape.slice;
     bool began_before = s.continues(begin);
     Columns<kWidth> sum = Columns<kWidth>::of(0);
-    for (std::int64_t i = begin; i < end; i += kAhead) {
-      Columns<kWidth> next[kAhead];
-      for (int j = 0; j < kAhead; ++j) {
+    for (std::int64_t i = begin; i < end; i += kPrefetch) {
+      Columns<kWidth> next[kPrefetch];
+      for (int j = 0; j < kPrefetch; ++j) {
         if (i + j < end)
           next[j].load(dy, (outer * s.shape.count + s.position(i + j)) * s.shape.slice + column);
       }
-      for (int j = 0; j < kAhead; ++j) {
+      for (int j = 0; j < kPrefetch; ++j) {
         const std::int64_t behind = i + j + 1;
         if (behind > end) break;
         sum.combine(SumOf(), next[j]);
         const bool goes_on = behind < s.shape.count && s.continues(behind);
         if (goes_on && behind < end) continue;
         if (began_before) {
-          sum.store(first, piece * s.width() + at);
+          sum.store(first, chunk * s.width() + at);
         } else if (goes_on) {
-          sum.store(last, piece * s.width() + at);
+          sum.store(last, chunk * s.width() + at);
         } else {
           sum.store(dx, (outer * s.shape.extent + s.row(behind - 1)) * s.shape.slice + column);
         }
@@ -151,20 +151,21 @@ __global__ void sum_pieces(Sorted s, ConstFloatView dy, FloatView first, FloatVi
   }
 }
 
-/// Adds up the pieces of the index that begins in a piece and ends behind it, if there is one.
+/// Adds up the partial sums of the index that begins in this chunk and continues in the next, if
+/// there is one.
 template <int kWidth>
-__global__ void join_pieces(Sorted s, ConstFloatView first, ConstFloatView last, FloatView dx) {
-  const std::int64_t piece = blockIdx.x, begin = piece * kRun, end = begin + kRun;
+__global__ void join_chunks(Sorted s, ConstFloatView first, ConstFloatView last, FloatView dx) {
+  const std::int64_t chunk = blockIdx.x, begin = chunk * kRun, end = begin + kRun;
   if (end >= s.shape.count || !s.continues(end)) return;
   const std::int64_t row = s.row(end);
-  if (begin > 0 && s.row(begin - 1) == row) return;  // it began before
+  if (begin > 0 && s.row(begin - 1) == row) return;  // it began in an earlier chunk
   const std::int64_t step = static_cast<std::int64_t>(gridDim.y) * kColumnThreads * kWidth;
   for (std::int64_t at =
            (static_cast<std::int64_t>(blockIdx.y) * kColumnThreads + threadIdx.x) * kWidth;
        at < s.width(); at += step) {
     Columns<kWidth> sum, next;
-    sum.load(last, piece * s.width() + at);
-    for (std::int64_t other = piece + 1; other * kRun < s.shape.count && s.row(other * kRun) == row;
+    sum.load(last, chunk * s.width() + at);
+    for (std::int64_t other = chunk + 1; other * kRun < s.shape.count && s.row(other * kRun) == row;
          ++other) {
       next.load(first, other * s.width() + at);
       sum.combine(SumOf(), next);
@@ -180,12 +181,12 @@ void launch_sums(const Sorted& sorted, const ConstFloatView& dy, float* first, f
   constexpr std::int64_t kMostBlocks = 65535;
   const std::int64_t threads = sorted.shape.outer * sorted.shape.slice / kWidth;
   const std::int64_t blocks = (threads + kColumnThreads - 1) / kColumnThreads;
-  const dim3 grid(static_cast<unsigned>(pieces_of(sorted.shape)),
+  const dim3 grid(static_cast<unsigned>(chunks_of(sorted.shape)),
                   static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks));
-  PT_LAUNCH(sum_pieces<kWidth>, grid, kColumnThreads, queue.stream, sorted, dy, FloatView(first),
+  PT_LAUNCH(sum_chunks<kWidth>, grid, kColumnThreads, queue.stream, sorted, dy, FloatView(first),
             FloatView(last), dx);
   if (grid.x > 1)
-    PT_LAUNCH(join_pieces<kWidth>, grid, kColumnThreads, queue.stream, sorted,
+    PT_LAUNCH(join_chunks<kWidth>, grid, kColumnThreads, queue.stream, sorted,
               ConstFloatView(first), ConstFloatView(last), dx);
 }
 
@@ -195,9 +196,9 @@ bool sorts_indices(const GatherShape& shape) {
   return bits_for(shape.extent) + bits_for(shape.count) < 64;
 }
 
-// Sums of pieces, which begin at multiples of 16 bytes, then one or two lists of keys.
+// Layout of the workspace: partial sums, aligned to 16 bytes, then one or two lists of keys.
 std::int64_t gather_gradient_workspace(const GatherShape& shape) {
-  const std::int64_t sums = pieces_of(shape) * shape.outer * shape.slice;
+  const std::int64_t sums = chunks_of(shape) * shape.outer * shape.slice;
   const std::int64_t lists = shape.count > kTile ? 2 : 1;
   return 8 * sums + lists * shape.count * static_cast<std::int64_t>(sizeof(Key));
 }
@@ -214,7 +215,7 @@ void launch_gather_gradient(const GatherShape& shape, const ConstFloatView& dy, 
   if (shape.count * halves == 0) return;
   const int bits = bits_for(shape.count);
   const int tile = shape.count < kTile ? 1 << bits : kTile;
-  const std::int64_t sums = pieces_of(shape) * shape.outer * shape.slice;
+  const std::int64_t sums = chunks_of(shape) * shape.outer * shape.slice;
   auto* first = static_cast<float*>(workspace);
   auto* keys = reinterpret_cast<Key*>(first + 2 * sums);
   Key* other = keys + shape.count;

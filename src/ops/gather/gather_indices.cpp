@@ -1,4 +1,5 @@
-// Geometry of gathers, and indices as offsets: negative ones counted from the end, all checked.
+// Geometry of gathers, and conversion of indices to offsets: negative ones count from the end, all
+// are checked.
 #include "base/error.h"
 #include "ops/gather/gather.h"
 
@@ -113,7 +114,7 @@ void resolve_elements(const ElementGather& gather, const Tensor& indices, std::i
   const auto axis = static_cast<std::size_t>(gather.axis);
   const std::int64_t count = gather.indices.count();
   std::int64_t at[kMostAxes] = {};
-  std::int64_t line = 0;  // where the line of the position begins
+  std::int64_t line = 0;  // offset of the line of the position
   for (std::int64_t position = 0; position < count; ++position) {
     const std::int64_t index =
         checked_index(index_at(indices, position), gather.data[axis], position);

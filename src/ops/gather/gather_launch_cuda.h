@@ -1,4 +1,4 @@
-// Reading and adding at indices (C++17: nvcc compiles this file).
+// Launches of gather kernels (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>
@@ -13,17 +13,17 @@ struct GatherShape {
   std::int64_t outer, extent, slice, count;
   bool wide;  // indices are int64, else int32
 };
-/// What is out of range is taken from the nearest end.
+/// Indices out of range are clamped.
 void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,
                    int size, const CudaQueue& queue);
 void launch_gather(const GatherShape& shape, const ConstFloatView& data, const void* indices,
                    const FloatView& y, const CudaQueue& queue);
-/// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: the same
-/// index adds in the order of the indices. `workspace`: gather_gradient_workspace() bytes.
+/// Adds dy (outer, count, slice) into dx (outer, extent, slice), which is overwritten: rows with
+/// the same index are added in order. `workspace`: gather_gradient_workspace() bytes.
 void launch_gather_gradient(const GatherShape& shape, const ConstFloatView& dy, const void* indices,
                             const FloatView& dx, void* workspace, const CudaQueue& queue);
 std::int64_t gather_gradient_workspace(const GatherShape& shape);
-/// Whether an index and its position fit into one key.
+/// Whether an index and its position fit into one sort key.
 bool sorts_indices(const GatherShape& shape);
 
 }  // namespace pipetrain::gather

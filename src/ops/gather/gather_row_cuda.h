@@ -7,7 +7,7 @@
 
 namespace pipetrain::gather {
 
-/// Negative indices count from the end; what is out of range is taken from the nearest end.
+/// Negative indices count from the end; indices out of range are clamped.
 __device__ __forceinline__ std::int64_t row_at(const GatherShape& shape, const void* indices,
                                                std::int64_t i) {
   std::int64_t index = shape.wide ? static_cast<const std::int64_t*>(indices)[i]

@@ -1,5 +1,5 @@
-// A kernel that can add to what its output holds, so that a gradient summed over micro-batches
-// needs no pass of its own through memory.
+// A kernel that can accumulate into its output, so that a gradient summed over micro-batches needs
+// no separate pass through memory.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@ namespace pipetrain {
 
 class AddingKernel : public Kernel {
  public:
-  /// Adds to the outputs what run() would write there: the bits of run() and an addition behind it.
+  /// Adds to the outputs what run() would write there, with the bits of run() followed by an
+  /// addition.
   virtual void run_adding(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                           const RunContext& context) = 0;
 };
 
-/// Which rows of a sum may hold anything but zeros.
+/// Which rows of a sum may be non-zero.
 class TouchedRows {
  public:
   explicit TouchedRows(std::int64_t rows) : is_touched_(static_cast<std::size_t>(rows), false) {
     list_.reserve(is_touched_.size());
   }
   std::int64_t rows() const { return static_cast<std::int64_t>(is_touched_.size()); }
-  /// What has been written since clear() is not known.
+  /// Any row may have been written since clear().
   bool all() const { return all_; }
   void set_all() { all_ = true; }
-  /// Those added since clear(), in that order.
+  /// The rows added since clear(), in order.
   const std::vector<std::int64_t>& list() const { return list_; }
   void add(std::int64_t row) {
     if (is_touched_[static_cast<std::size_t>(row)]) return;
@@ -45,14 +46,14 @@ class TouchedRows {
   std::vector<std::int64_t> list_;
 };
 
-/// An AddingKernel whose result is zero in most rows: the gradient of a table that is looked up.
+/// An AddingKernel whose result is zero in most rows: the gradient of an embedding.
 class RowAddingKernel : public AddingKernel {
  public:
   /// Rows of the result.
   virtual std::int64_t rows() const = 0;
-  /// From now on the sum is written by kernels that share `rows` alone (which outlives them), or
-  /// set_all() is called. They write the rows that they need to, and zeros where run() finds what
-  /// is left of an earlier sum.
+  /// From now on only kernels that share `rows` (which outlives them) write the sum, or set_all()
+  /// is called. They write only the rows that change; run() clears rows that are left from an
+  /// earlier sum.
   virtual void share(TouchedRows& rows) = 0;
 };
 

@@ -53,7 +53,7 @@ BroadcastPlan plan_broadcast(const TensorType& output, std::span<const TensorTyp
   for (const TensorType& operand : operands) {
     const bool whole = operand.shape == output.shape;
     PT_CHECK(operand.layout == (whole ? output.layout : Layout::kRowMajor), kInternal,
-             "an operand {} in another layout than the output {}", operand.text(), output.text());
+             "operand {} has another layout than the output {}", operand.text(), output.text());
     if (whole) {
       plan.strides.push_back(Shape(plan.dims).strides());
       continue;

@@ -1,4 +1,4 @@
-// How the operands of a broadcasting operator lie over the elements of its output: the fewest
+// How the operands of a broadcasting operator map to the elements of its output: the fewest
 // dimensions that describe all of them, with a stride per operand.
 //
 //   out (8, 12, 64), a (8, 12, 64), b (64)  →  dims [96, 64], strides a [64, 1], b [0, 1]
@@ -25,8 +25,7 @@ struct BroadcastPlan {
 /// it is row-major.
 BroadcastPlan plan_broadcast(const TensorType& output, std::span<const TensorType> operands);
 
-/// Merges neighbouring dimensions that every operand runs through without a gap, and drops those of
-/// size 1.
+/// Merges adjacent dimensions that are contiguous in every operand, and drops those of size 1.
 void merge_dimensions(BroadcastPlan& plan);
 
 /// Steps through the dims of a plan in row-major order, keeping one offset per operand.

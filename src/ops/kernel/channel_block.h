@@ -1,4 +1,4 @@
-// How many channels of a feature map lie next to each other in memory.
+// How many channels of a feature map are adjacent in memory.
 #pragma once
 
 #include <cstdint>
@@ -7,8 +7,7 @@
 
 namespace pipetrain {
 
-/// 1, 8, 16 or all of them. A feature map (N, C, H, W) lies in memory as
-/// (N, C / block, H, W, block).
+/// 1, 8, 16 or all of them. A feature map (N, C, H, W) is stored as (N, C / block, H, W, block).
 std::int64_t channel_block(const TensorType& type);
 
 }  // namespace pipetrain

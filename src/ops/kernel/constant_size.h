@@ -1,4 +1,4 @@
-// What an importer may make a constant of.
+// Size limits of constants made on import.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,12 @@
 
 namespace pipetrain {
 
-/// Error (kModel) for a constant that no memory could hold, or of no possible shape.
+/// Error (kModel) for a constant that is too large, or has an invalid shape.
 inline void expect_reasonable(const TensorType& type) {
   constexpr double kMostElements = 1e9;
   double count = 1;
   for (const std::int64_t dim : type.shape) {
-    PT_CHECK(dim >= 0, kModel, "a dimension is negative in {}", type.shape.text());
+    PT_CHECK(dim >= 0, kModel, "negative dimension in {}", type.shape.text());
     count *= static_cast<double>(dim);
   }
   PT_CHECK(count <= kMostElements, kModel, "{} is too large for a constant", type.text());

@@ -1,4 +1,4 @@
-// Kernels over elements that know their function as a loop behind a pointer: only that loop is
+// Element-wise kernels that call their function through a pointer to a loop: only the loop is
 // compiled for every function and type, the kernel around it once.
 //
 // The loops themselves stay in unnamed namespaces of the files that use them: the reference's and
@@ -31,9 +31,9 @@ class ErasedFunction {
   alignas(8) std::byte bytes_[16] = {};
 };
 
-/// y[i] = f(x[i]) for `count` elements that lie one after the other.
+/// y[i] = f(x[i]) for `count` contiguous elements.
 using UnaryLoop = void (*)(const ErasedFunction&, const void* x, void* y, std::int64_t count);
-/// y[i] = f(a[i], b[i]); a loop may also read one of the operands at its first element only.
+/// y[i] = f(a[i], b[i]); a loop may also read only the first element of one operand.
 using BinaryLoop = void (*)(const ErasedFunction&, const void* a, const void* b, void* y,
                             std::int64_t count);
 

@@ -1,4 +1,4 @@
-// Choosing the instance of a kernel template by the element type of a request.
+// Selects the instance of a kernel template by the element type of a request.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ std::unique_ptr<Kernel> for_element_type(DType dtype, Make make) {
   return kernel;
 }
 
-/// Whether every input and output lies row-major.
+/// Whether every input and output is row-major.
 inline bool is_row_major(const KernelRequest& request) {
   const auto plain = [](const TensorType& type) { return type.layout == Layout::kRowMajor; };
   return std::all_of(request.inputs.begin(), request.inputs.end(), plain) &&

@@ -1,5 +1,5 @@
-// A Kernel is one node at fixed shapes on one device. All choosing and allocating happens when it
-// is made; run() allocates nothing.
+// A Kernel is one node at fixed shapes on one device. All choices and allocations are made on
+// construction; run() allocates nothing.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace pipetrain {
 
-/// What a run knows beyond its tensors.
+/// Arguments of a run besides its tensors.
 struct RunContext {
   std::byte* workspace =
       nullptr;  // at least workspace_bytes() of the kernel, 64-byte aligned, content undefined
@@ -27,9 +27,9 @@ struct RunContext {
 class Kernel {
  public:
   virtual ~Kernel() = default;
-  /// Computes every output from the inputs. Absent optional inputs are empty tensors; so are
-  /// outputs that nobody reads (a kernel must accept that for every output but the first wanted
-  /// one). Outputs are overwritten.
+  /// Computes every output from the inputs. Absent optional inputs are empty tensors; so are unused
+  /// outputs (a kernel must accept that for every output but the first one in use). Outputs are
+  /// overwritten.
   virtual void run(std::span<const Tensor> inputs, std::span<const Tensor> outputs,
                    const RunContext& context) = 0;
   virtual std::size_t workspace_bytes() const { return 0; }
@@ -37,7 +37,7 @@ class Kernel {
 
 struct KernelRequest {
   const Node& node;
-  std::vector<TensorType> inputs;  // absent ones are kUndefined
+  std::vector<TensorType> inputs;  // kUndefined if absent
   std::vector<TensorType> outputs;
 };
 

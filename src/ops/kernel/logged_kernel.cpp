@@ -38,7 +38,7 @@ class LoggedKernel final : public Kernel {
 
 void log_kernel(std::string_view line) {
   if (!log_file()) return;
-  // One write, so that lines of several threads and processes do not mix.
+  // A single write, so that lines of several threads and processes do not mix.
   std::ofstream(log_file(), std::ios::app) << fmt::format("{}\n", line);
 }
 

@@ -1,5 +1,5 @@
-// Which kernels ran on devices, for scripts/gpu-check: a line each in the file that
-// PIPETRAIN_KERNEL_LOG names. Nothing is written, and nothing costs, without it.
+// A log of the kernels that ran on devices, for scripts/gpu-check: one line each in the file that
+// PIPETRAIN_KERNEL_LOG names. Without it nothing is logged, at no cost.
 #pragma once
 
 #include <memory>
@@ -9,11 +9,11 @@
 
 namespace pipetrain {
 
-/// Adds a line: "BY OPERATOR TYPE", "graph launched", or "device" and what it is.
+/// Adds a line: "BY OPERATOR TYPE", "graph launched", or "device" and its description.
 void log_kernel(std::string_view line);
 
-/// The same kernel, which adds "BY OPERATOR TYPE" when it has run for the first time: by whom the
-/// operator is computed ("own", "library", "host") and the type of its first operand.
+/// Wraps a kernel so that its first run logs "BY OPERATOR TYPE": BY is "own" (hand-written),
+/// "library" or "host", TYPE that of the first operand.
 std::unique_ptr<Kernel> logged(std::unique_ptr<Kernel> kernel, const KernelRequest& request,
                                std::string_view by);
 

@@ -1,6 +1,5 @@
 // Between the two narrow types (bfloat16, the upper half of a float, and float16) and float, eight
-// numbers at a time. Rounding is to nearest, ties to even; a NaN stays one, and what is too large
-// becomes infinite.
+// elements at a time. Rounding is to nearest, ties to even; NaN stays NaN, overflow gives infinity.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ void round_to_bfloat16(const float* from, std::uint16_t* to, std::int64_t count)
 void widen_float16(const std::uint16_t* from, float* to, std::int64_t count);
 void round_to_float16(const float* from, std::uint16_t* to, std::int64_t count);
 
-/// Both ways for one of these types.
+/// Both conversions of one of these types.
 struct NarrowConversion {
   void (*widen)(const std::uint16_t*, float*, std::int64_t) = nullptr;
   void (*round)(const float*, std::uint16_t*, std::int64_t) = nullptr;

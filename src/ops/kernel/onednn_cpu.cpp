@@ -142,7 +142,7 @@ void PrimitiveSequence::run(std::span<const Tensor> inputs, std::span<const Tens
     if (slot.source == Source::kOutput && slot.index < outputs.size() && outputs[slot.index]) {
       data = outputs[slot.index].data;
     }
-    if (data == slot.bound) continue;  // setting a handle may write the padding of a blocked format
+    if (data == slot.bound) continue;  // setting a handle may write the padding of a blocked layout
     slot.memory.set_data_handle(data, stream_);
     slot.bound = data;
   }

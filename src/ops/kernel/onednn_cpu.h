@@ -26,7 +26,7 @@ dnnl::memory::desc onednn_desc(const TensorType& type);
 dnnl::memory::desc onednn_row_major(const Shape& shape, DType dtype = DType::kFloat32);
 /// A shape whose memory format the primitive chooses.
 dnnl::memory::desc onednn_any(const Shape& shape, DType dtype = DType::kFloat32);
-/// Attributes under which a primitive takes its scratchpad from us instead of allocating it.
+/// Attributes with a user-provided scratchpad, so that a primitive does not allocate one.
 dnnl::primitive_attr onednn_user_scratchpad();
 
 /// Primitives that run one after the other on a kernel's inputs, outputs and workspace:
@@ -41,14 +41,14 @@ dnnl::primitive_attr onednn_user_scratchpad();
 /// Everything is built here; run() only sets pointers.
 class PrimitiveSequence {
  public:
-  /// A piece of memory that primitives read or write.
+  /// Memory that primitives read or write.
   using Slot = int;
   using Arguments = std::initializer_list<std::pair<int, Slot>>;
 
   PrimitiveSequence();
 
   Slot input(std::size_t index, const dnnl::memory::desc& desc);
-  /// An absent output gets workspace instead, so that primitives that always write it can run.
+  /// An absent output is replaced by workspace, so that primitives that always write it can run.
   Slot output(std::size_t index, const dnnl::memory::desc& desc);
   Slot temporary(const dnnl::memory::desc& desc);
   const dnnl::memory::desc& desc(Slot slot) const {

@@ -45,8 +45,7 @@ bool visit_number(DType dtype, Visit visit) {
   return visit_float(dtype, visit) || visit_integer(dtype, visit);
 }
 
-/// By the size of an element alone, for operators that only move data: std::uint8_t …
-/// std::uint64_t.
+/// Dispatch on the element size only, for operators that move data: std::uint8_t … std::uint64_t.
 template <class Visit>
 bool visit_size(DType dtype, Visit visit) {
   switch (size_of(dtype)) {

@@ -19,7 +19,7 @@ inline Vector8 fill8(float value) {
 using Vector16 = float __attribute__((vector_size(64), aligned(4), may_alias));
 
 /// Before a function with vectors of 16 floats, to be called only where has_avx512(), and before
-/// one that multiplies bfloat16 numbers, only where has_avx512_bfloat16().
+/// one that multiplies bfloat16, only where has_avx512_bfloat16().
 #ifdef __x86_64__
 #define PIPETRAIN_AVX512 [[gnu::target("avx512f")]]
 #define PIPETRAIN_BFLOAT16 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
@@ -38,7 +38,7 @@ using Vector16 = float __attribute__((vector_size(64), aligned(4), may_alias));
                   value, value, value, value, value, value, value, value};
 }
 
-/// What is stored of a float: its upper half, rounded to nearest, ties to even.
+/// Rounds a float to bfloat16 (its upper half), to nearest, ties to even.
 enum class BFloat16 : std::uint16_t {};
 
 inline float to_float(float value) { return value; }
@@ -82,7 +82,8 @@ inline void store8(BFloat16* to, Vector8 value) {
   }
 }
 
-/// Terms [0, depth) of 8 vectors that begin `stride` apart, as (depth, 8) with rows `row` apart.
+/// Transposes elements [0, depth) of 8 vectors, `stride` apart, to (depth, 8) with rows `row`
+/// apart.
 template <class Element>
 void transpose_eight(const Element* from, std::int64_t stride, std::int64_t depth, float* to,
                      std::int64_t row) {

@@ -1,9 +1,8 @@
 // exp, log, tanh, erf and their relatives in float without branches, so that a loop over them
 // becomes vector code.
 //
-// Each is within 2-3 units in the last place of the exact value; infinities, NaN and subnormal
-// results are those of the C library. Include it from *_cpu.cpp files only: those are compiled for
-// a vector unit.
+// Each is within 2-3 ulp of the exact value; infinities, NaN and subnormal results are those of the
+// C library. Include it from *_cpu.cpp files only: those are compiled for a vector unit.
 #pragma once
 
 #include <bit>
@@ -90,17 +89,17 @@ namespace pipetrain::vector_math {
   float y = (p * f) * square + e * 1.42860677e-6f;
   y = y - 0.5f * square;
   y = (y + f) + e * 0.693145752f;
-  // x + x keeps +inf and NaN; 0 and negative numbers have results of their own.
+  // x + x keeps +inf and NaN; 0 and negative values are special cases.
   constexpr float kInfinity = __builtin_inff();
   y = x < kInfinity ? y : x + x;
   y = x > 0.0f ? y : (x < 0.0f ? __builtin_nanf("") : (x == 0.0f ? -kInfinity : y));
   return y;
 }
 
-/// ln(1 + x) for x > -1, exact to a few units where x is small.
+/// ln(1 + x) for x > -1, accurate to a few ulp for small x.
 [[gnu::always_inline]] inline float log1p(float x) {
   const float w = 1.0f + x;
-  const float lost = x - (w - 1.0f);  // what rounding 1 + x lost
+  const float lost = x - (w - 1.0f);  // rounding error of 1 + x
   const float y = log(w) + lost / w;
   return w < __builtin_inff() ? y : w;
 }

@@ -1,5 +1,4 @@
-// Sliding windows over the spatial axes of (N, C, spatial…): what convolution and pooling have in
-// common.
+// Sliding windows over the spatial axes of (N, C, spatial…): shared by convolution and pooling.
 #pragma once
 
 #include <array>
@@ -22,7 +21,7 @@ struct WindowAxis {
   std::int64_t pad_end = 0;
   std::int64_t output = 1;
 
-  /// Extent of one window, gaps included.
+  /// Extent of one window, including the gaps of dilation.
   std::int64_t extent() const { return (kernel - 1) * dilation + 1; }
   /// Input position of the first tap of a window; negative inside the padding.
   std::int64_t start(std::int64_t window) const { return window * stride - pad_begin; }
@@ -43,7 +42,7 @@ Window make_window(const Attributes& attributes, const Shape& input, const Shape
 Shape spatial_of(const Shape& shape);
 /// (first, second, the window's outputs…)
 Shape window_outputs(std::int64_t first, std::int64_t second, const Window& window);
-/// The same window with exactly three axes, the added ones in front with one position each.
+/// The same window extended to three axes; the added leading axes have one position each.
 std::array<WindowAxis, 3> three_axes(const Window& window);
 
 /// The ONNX attributes strides, dilations, pads and auto_pad of an imported node as the canonical

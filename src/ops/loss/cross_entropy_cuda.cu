@@ -1,5 +1,5 @@
-// Softmax cross-entropy: a block takes a row, or a warp where rows are short. Sums go over threads
-// in a fixed order.
+// Softmax cross-entropy: one block per row, or one warp for short rows. Sums over threads have a
+// fixed order.
 //
 // Bytes and operations for GPT-2 124M with 8 x 1024 tokens and 50257 classes (estimates, H200 at
 // 4.3 TB/s, bfloat16 logits and gradient of 823 MB each):
@@ -15,14 +15,14 @@
 namespace pipetrain::loss {
 namespace {
 
-constexpr std::int64_t kShortRow = 512;  // classes of which a warp is enough
+constexpr std::int64_t kShortRow = 512;  // rows up to this length take a warp
 
 __device__ __forceinline__ float infinity() { return std::numeric_limits<float>::infinity(); }
 
-/// e^x by the power of two that GPUs have an instruction for.
+/// e^x through the GPU's instruction for 2^x.
 __device__ __forceinline__ float exponential(float x) { return std::exp2(x * 1.44269504f); }
 
-/// A value and where it stands; the first of equal ones is the best.
+/// A value and its index; of equal values the first wins.
 struct Best {
   float value;
   int place;
@@ -46,7 +46,7 @@ __device__ T over_row(T value, F combine) {
   }
 }
 
-/// Where a row lies: its first logit is element `skew` behind a multiple of kWide elements.
+/// Alignment of a row: its first logit is `skew` elements after a multiple of kWide elements.
 struct RowPlace {
   std::int64_t origin;
   int skew, classes;
@@ -57,8 +57,8 @@ struct RowPlace {
         classes(static_cast<int>(s.classes)) {}
 };
 
-/// Goes over a row's elements, counted from its origin, with kThreads threads: wide(i) for kWide of
-/// them from i, a multiple of kWide, single(i) for one.
+/// Visits a row's elements, indexed from its aligned origin, with kThreads threads: wide(i) for
+/// kWide elements from i, a multiple of kWide, single(i) for one.
 template <int kThreads, class Wide, class Single>
 __device__ __forceinline__ void for_each_in_row(const RowPlace& row, bool moves_wide, Wide wide,
                                                 Single single) {
@@ -72,8 +72,8 @@ __device__ __forceinline__ void for_each_in_row(const RowPlace& row, bool moves_
     single(i < before ? begin + i : high + i - before);
 }
 
-/// What has been seen of a row: its greatest logit, the sum of e^(logit - greatest), and the sum of
-/// logits. Each logit is read once: the sum is scaled when a greater one comes.
+/// Online softmax over the logits read so far: the maximum, the sum of e^(logit - maximum), and the
+/// sum of logits. Each logit is read once; the sum is rescaled when the maximum grows.
 struct Seen {
   Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
   float sum = 0, total = 0;
@@ -82,7 +82,7 @@ struct Seen {
     if (sum != 0) sum *= exponential(best.value - value);
     best = {value, place};
   }
-  /// The power of e by which the sum is smaller; of minus infinities alone it is 0.
+  /// The factor by which the sum is rescaled; 0 if all logits were minus infinity.
   __device__ float base() const { return best.value == -infinity() ? 0.0f : best.value; }
   __device__ void add(float value, int place) {
     if (value > best.value) raise(value, place);
@@ -132,7 +132,7 @@ __global__ void cross_entropy(Entropy s, bool moves_wide, ConstFloatView x,
     const bool known = label >= 0 && label < s.classes;
     float target = known ? (1 - s.smoothing) * logits[place.skew + label]
                          : std::numeric_limits<float>::quiet_NaN();
-    // Logits of other classes may be minus infinity.
+    // Logits of other classes may be minus infinity (masked).
     if (s.smoothing > 0) target += s.smoothing * (total / static_cast<float>(s.classes));
     losses[row] = counts ? log_sum - target : 0;
     hits[row] = counts && best.place == label ? 1 : 0;

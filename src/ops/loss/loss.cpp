@@ -30,7 +30,7 @@ void check_labels(const CrossEntropy& loss, const std::int64_t* labels) {
   for (std::int64_t row = 0; row < loss.rows; ++row) {
     const std::int64_t label = labels[row];
     PT_CHECK((label >= 0 && label < loss.classes) || label == loss.ignore_index, kData,
-             "label {} at position {} of the micro-batch is not a class: the model has classes 0 "
+             "label {} at position {} of the micro-batch is out of range: the model has classes 0 "
              "to {} (ignored label: {})",
              label, row, loss.classes - 1, loss.ignore_index);
   }
@@ -121,7 +121,7 @@ void differentiate_binary_cross_entropy(GradientContext& context) {
   context.set_input_gradient(0, pointwise_gradient(context, "BinaryCrossEntropyGrad"));
 }
 
-// Both distances depend on x - target only, so the target's gradient is the negative of x's.
+// Both losses depend on x - target only, so the target's gradient is the negative of x's.
 void differentiate_distance(GradientContext& context, std::string_view op) {
   const ValueId dx = pointwise_gradient(context, op);
   if (context.wants(0)) context.set_input_gradient(0, dx);
@@ -145,17 +145,17 @@ Cost pointwise_cost(const Attributes&, std::span<const TensorType> inputs,
 constexpr OpTraits kDistanceTraits = {KernelKind::kElementwise,
                                       {PrecisionRule::kFloat},
                                       LayoutRule::kRowMajor,
-                                      {PieceRule::kWhole},
+                                      {ChunkRule::kWhole},
                                       Fusion::kNever};
 constexpr OpTraits kCrossEntropyTraits = {KernelKind::kRows,
                                           {PrecisionRule::kFloat},
                                           LayoutRule::kRowMajor,
-                                          {PieceRule::kWhole},
+                                          {ChunkRule::kWhole},
                                           Fusion::kNever};
 constexpr OpTraits kCrossEntropyGradTraits = {KernelKind::kRows,
                                               {PrecisionRule::kFloat},
                                               LayoutRule::kRowMajor,
-                                              {PieceRule::kSamples},
+                                              {ChunkRule::kSamples},
                                               Fusion::kNever};
 
 constexpr OpDef kLossOps[] = {

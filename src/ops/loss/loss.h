@@ -1,4 +1,4 @@
-// Losses: what their definitions and kernels share. A loss is a sum over the micro-batch; the
+// Losses: shared by their definitions and kernels. A loss is a sum over the micro-batch; the
 // runtime divides by the samples or tokens of the whole mini-batch through `gy`.
 //
 //   SoftmaxCrossEntropy{ignore_index, label_smoothing, class_weights}(logits (R, C), labels (R))
@@ -22,7 +22,7 @@ struct CrossEntropy {
   std::int64_t classes = 0;
   std::int64_t ignore_index = -100;
   std::vector<float> weights;  // of the classes; empty: all 1
-  double smoothing = 0;        // share of the target that is spread evenly over all classes
+  double smoothing = 0;        // fraction of the target distributed evenly over all classes
 };
 
 CrossEntropy cross_entropy_of(const Attributes& attributes, const Shape& logits);

@@ -1,4 +1,4 @@
-// Float losses as vector loops. Partial sums go to the workspace and are added in double in one
+// Float losses as vector loops. Partial sums are stored in the workspace and added in double in a
 // fixed order, so that the result does not depend on the number of threads.
 #include <algorithm>
 #include <limits>
@@ -25,7 +25,7 @@ struct RowLoss {
   bool correct;
 };
 
-/// What the weights of classes make of one row.
+/// The effect of class weights on one row.
 struct WeightedRow {
   float of_label;   // weight of the label
   float mean;       // of the weights
@@ -75,7 +75,7 @@ class CrossEntropyCpu final : public Kernel {
  public:
   explicit CrossEntropyCpu(CrossEntropy loss) : loss_(loss) {}
 
-  // The loss of each row, then whether it was right (0 or 1).
+  // The loss of each row, then whether the prediction is correct (0 or 1).
   std::size_t workspace_bytes() const override {
     return 2 * sizeof(float) * static_cast<std::size_t>(loss_.rows);
   }
@@ -98,7 +98,7 @@ class CrossEntropyCpu final : public Kernel {
         const WeightedRow weighted = weighted_row(loss_, logits, label);
         const auto smoothing = static_cast<float>(loss_.smoothing);
         losses[row] = (1 - smoothing) * weighted.of_label * (result.log_sum - logits[label]);
-        // Logits of other classes may be minus infinity.
+        // Logits of other classes may be minus infinity (masked).
         if (smoothing > 0)
           losses[row] += smoothing * (weighted.mean * result.log_sum - weighted.mean_of_x);
       }
@@ -193,7 +193,7 @@ class PointwiseLossCpu final : public Kernel {
   explicit PointwiseLossCpu(std::int64_t count)
       : count_(count), blocks_((count + kBlock - 1) / kBlock) {}
 
-  // Loss and number of right predictions of each block.
+  // Loss and number of correct predictions of each block.
   std::size_t workspace_bytes() const override {
     return 2 * sizeof(float) * static_cast<std::size_t>(blocks_);
   }

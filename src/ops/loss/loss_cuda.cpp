@@ -20,8 +20,8 @@ Entropy entropy_of(const KernelRequest& request) {
           static_cast<float>(loss.smoothing)};
 }
 
-/// Weights of classes are the CPU's alone, as are rows that 32 bits do not count. Logits and their
-/// gradient may have padded rows, both or none.
+/// Class weights, and more rows than fit 32 bits, run on the CPU. Logits and their gradient both
+/// have padded rows, or neither.
 bool takes_entropy(KernelRequest request) {
   TensorType& x = request.inputs[0];
   TensorType& y = request.outputs[0];

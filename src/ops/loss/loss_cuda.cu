@@ -1,4 +1,4 @@
-// Losses of equal shapes; sums go over threads in a fixed order.
+// Losses of equal shapes; sums over threads have a fixed order.
 #include <cmath>
 
 #include "ops/cuda/grid_cuda.h"

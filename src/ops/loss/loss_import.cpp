@@ -1,4 +1,4 @@
-// ONNX's own loss nodes, for files whose output is the loss. The common forms become the fused
+// ONNX's own loss nodes, for files whose output is the loss. Common forms become the fused
 // SoftmaxCrossEntropy; class weights and unreduced losses are composed of simple operators.
 #include <limits>
 #include <optional>
@@ -93,7 +93,7 @@ class LossImport {
     return builder_.add("Not", {builder_.add("Equal", {labels_, ignored})});
   }
 
-  /// 1 where a label counts and 0 where it is ignored; absent when all count.
+  /// 1 for labels that count and 0 for ignored ones; absent when all count.
   ValueId is_counted() { return ignore_index_ ? cast(not_ignored(), dtype()) : ValueId{}; }
 
   ValueId total(ValueId x) {

@@ -13,8 +13,8 @@ struct Entropy {
   std::int64_t rows, classes, stride, ignored;
   float smoothing;
 };
-/// A label that is no class makes the loss NaN. `workspace`: 2 * rows floats. `correct` and
-/// `log_sums` may be null.
+/// A label out of range makes the loss NaN. `workspace`: 2 * rows floats. `correct` and `log_sums`
+/// may be null.
 void launch_cross_entropy(const Entropy& shape, const ConstFloatView& x, const std::int64_t* labels,
                           const FloatView& loss, const FloatView& correct,
                           const FloatView& log_sums, float* workspace, const CudaQueue& queue);
@@ -28,7 +28,8 @@ void launch_two_sums(const ConstFloatView& a, const ConstFloatView& b, std::int6
                      const FloatView& sum_a, const FloatView& sum_b, const CudaQueue& queue);
 
 enum class Pointwise { kBinaryCrossEntropy, kSquared, kAbsolute };
-/// Sums of losses and right answers (may be null). `workspace`: 2 * kPointwiseParts floats.
+/// Sums of losses and of correct predictions (may be null). `workspace`: 2 * kPointwiseParts
+/// floats.
 constexpr int kPointwiseParts = 256;
 void launch_pointwise_loss(Pointwise kind, const ConstFloatView& x, const ConstFloatView& target,
                            std::int64_t count, const FloatView& loss, const FloatView& correct,

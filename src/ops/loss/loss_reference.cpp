@@ -40,7 +40,7 @@ void cross_entropy(const CrossEntropy& loss, Tensors in, Tensors out) {
     if (log_sums) log_sums[row] = static_cast<T>(log_sum);
     if (labels[row] == loss.ignore_index) continue;
     loss_sum += (1 - loss.smoothing) * weight(labels[row]) * (log_sum - x[labels[row]]);
-    // Logits of other classes may be minus infinity.
+    // Logits of other classes may be minus infinity (masked).
     if (loss.smoothing > 0) loss_sum += loss.smoothing * (mean_weight * log_sum - mean);
     correct += best - x == labels[row] ? 1 : 0;
   }

@@ -1,5 +1,5 @@
-// A few rows of channels in blocks of 8 times a panel of 16 columns, as the products of
-// convolutions over channel-blocked tensors are made of. Include it from *_cpu.cpp files only.
+// Micro-kernels of channel-blocked convolutions: a few rows of channels in blocks of 8, times a
+// panel of 16 columns. Include it from *_cpu.cpp files only.
 #pragma once
 
 #include <array>
@@ -15,21 +15,21 @@ namespace pipetrain::blocked {
 constexpr std::int64_t kLanes = 8;
 constexpr std::int64_t kPanel = 16;  // columns of one inner loop: two vectors of eight, or one
 
-/// A tensor (sample, channel, position) in blocks of 8 or of 16 channels; 16 are two blocks of ours
-/// side by side.
+/// A tensor (sample, channel, position) in blocks of 8 or 16 channels; a block of 16 is treated as
+/// two adjacent blocks of 8.
 struct ChannelBlocks {
   std::int64_t channels, positions, lanes;
 
-  /// Where 8 channels of a sample begin; their positions are `lanes` apart.
+  /// Address of 8 channels of a sample; positions are `lanes` apart.
   std::int64_t at(std::int64_t sample, std::int64_t block) const {
     const std::int64_t channel = block * kLanes;
     return (sample * channels + channel / lanes * lanes) * positions + channel % lanes;
   }
 };
 
-/// Adds to rows [0, kRows) of m, or with `first` sets them. Channel block b of v's row r is at
-/// v + b * v_block + r * 8, a channel's 16 columns of u are `u_step` floats apart, and the two
-/// blocks of m's row r are at m + r * 8 and m_block behind it.
+/// Adds to rows [0, kRows) of m, or with `first` overwrites them. Channel block b of v's row r is
+/// at v + b * v_block + r * 8; the 16 columns of u of consecutive channels are `u_step` floats
+/// apart; the two blocks of m's row r are at m + r * 8 and m + m_block + r * 8.
 template <int kRows>
 inline void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t u_step,
                           std::int64_t blocks, bool first, float* m, std::int64_t m_block) {
@@ -121,22 +121,22 @@ inline void multiply(std::int64_t rows, const float* v, std::int64_t v_block, co
   }
 }
 
-/// Fetches numbers that are about to be read or written. Nothing happens where there is no memory.
+/// Prefetches memory that is about to be read or written. Invalid addresses are harmless.
 template <class Element>
 void prefetch(const Element* from, std::int64_t count) {
   constexpr std::int64_t kLine = 64 / sizeof(Element);
   for (std::int64_t i = 0; i < count; i += kLine) __builtin_prefetch(from + i);
 }
 
-/// Where one pair of operands of the products below begins.
+/// Addresses of one pair of operands of the products below.
 struct OperandPair {
   std::int64_t v, z;
 };
 
 /// The products for weight gradients, which sum over rows: kCount channels of v from `channel`
-/// times the 16 columns of z, summed over all pairs of operands. A channel block of v is v_block
-/// behind the one before it, the second half of z's columns z_block behind the first. Sets the
-/// channels' rows of m, which are m_row apart, or without `first` adds to them.
+/// times the 16 columns of z, summed over all pairs of operands. Channel blocks of v are v_block
+/// apart, the two halves of z's columns z_block. Overwrites the channels' rows of m, which are
+/// m_row apart, or without `first` adds to them.
 template <int kCount>
 inline void multiply_transposed_rows(const float* v, std::int64_t v_block, std::int64_t channel,
                                      const float* z, std::int64_t z_block, std::int64_t rows,
@@ -186,7 +186,7 @@ PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(const float* v, std::
     for (int c = 0; c < kCount; ++c) sums[c] = load16(m + c * m_row);
   }
   for (const OperandPair& pair : pairs) {
-    // Blocks are whole: all channels are in one or two of them.
+    // Channel counts are multiples of the block size.
     const float* low = v + pair.v + channel / kLanes * v_block;
     const float* high = low + v_block;
     const float* columns = z + pair.z;
@@ -202,10 +202,10 @@ PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(const float* v, std::
   for (int c = 0; c < kCount; ++c) store16(m + c * m_row, sums[c]);
 }
 
-/// Channels of one call of the products below, unless fewer are left.
+/// Channels per call of the products below, unless fewer are left.
 inline std::int64_t channels_together() { return has_avx512() ? 2 * kLanes : 6; }
 
-/// The same for the next channels of `count` that are left: blocks are whole.
+/// The same for the next channels, of `count` that are left, a multiple of 8.
 inline void multiply_transposed(std::int64_t count, const float* v, std::int64_t v_block,
                                 std::int64_t channel, const float* z, std::int64_t z_block,
                                 std::int64_t rows, std::span<const OperandPair> pairs, bool first,

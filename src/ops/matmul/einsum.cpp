@@ -1,5 +1,5 @@
 // Einsum: operands are folded from the left, two at a time. For each pair the labels fall into four
-// groups, which makes the pair one batched matrix product:
+// groups, so that the pair is one batched matrix product:
 //
 //   batch (in both, needed later)   left (only a)   right (only b)   summed (in both, not needed)
 //   a → (batch…, left, summed)      b → (batch…, summed, right)      y: (batch…, left, right)
@@ -63,11 +63,11 @@ class Einsum {
     std::string terms = text.substr(0, arrow);
     for (std::size_t i = 0; i < context_.input_count(); ++i) {
       const std::size_t comma = std::min(terms.find(','), terms.size());
-      if (i > 0 && terms.empty()) refuse("it names fewer operands than the node has");
+      if (i > 0 && terms.empty()) refuse("the equation has fewer operands than the node");
       operands_.push_back(operand(terms.substr(0, comma), context_.input(i)));
       terms.erase(0, comma + 1);
     }
-    if (!terms.empty()) refuse("it names more operands than the node has");
+    if (!terms.empty()) refuse("the equation has more operands than the node");
     if (arrow == std::string::npos) {
       output_ = implicit_output();
       return;
@@ -90,7 +90,7 @@ class Einsum {
     return term.substr(0, dots) + std::string(axes) + term.substr(dots + 3);
   }
 
-  /// Two axes with one label become one: the rows of their plane that lie on its diagonal.
+  /// Two axes with one label become one: the diagonal of their plane.
   void take_diagonals(ValueId& value, Labels& labels) {
     for (std::size_t first = 0; first < labels.size(); ++first) {
       std::size_t second;
@@ -205,7 +205,7 @@ class Einsum {
     const Operand b = summed_to(right, left.labels + needed);
     const auto in_b = [&](char label) { return contains(b.labels, label); };
     const auto in_a = [&](char label) { return contains(a.labels, label); };
-    // Where one of the two has extent 1 the label is a broadcast, which only a batch axis can be.
+    // A label of extent 1 in one operand is broadcast, which only a batch axis can be.
     const auto differs = [&](char label) { return extent_of(a, label) != extent_of(b, label); };
     const Labels shared = only(a.labels, in_b);
     const Labels batch = only(shared, [&](char l) { return contains(needed, l) || differs(l); });

@@ -15,24 +15,24 @@ namespace {
 
 using namespace gemm_panels;
 
-constexpr std::int64_t kColumnBlock = 1024;       // columns of b packed together, at most
-constexpr std::int64_t kBlockCells = 256 * 1024;  // cells of b packed together, at most
-// Up to so many cells a panel of a stays in the first cache while all columns pass: then c is
-// written in the order of its rows, which is what takes the time.
-constexpr std::int64_t kFewCells = 64;
+constexpr std::int64_t kColumnBlock = 1024;  // BLIS's NC at most: columns of a packed block of b
+constexpr std::int64_t kPackedBElements = 256 * 1024;  // KC x NC: packed elements of a block of b
+// Up to this depth a panel of a stays in the L1 cache for all columns of b; c is then written row
+// by row, which dominates the time of such products.
+constexpr std::int64_t kShortDepth = 64;
 
-/// Rows of a packed together: they stay in the L2.
+/// BLIS's MC: rows of a packed block of a, which stays in the L2 cache.
 std::int64_t row_block() { return has_avx512() ? 144 : 72; }
 
-/// Terms of a sum per pass, in multiples of a panel's columns: `most`, unless `only` are all of
-/// them, since c is then written once.
+/// BLIS's KC: elements of k per pass, in multiples of kColumns. At most `most`; or all of k in a
+/// single pass if k <= `only`, so that c is written once.
 struct Pass {
   std::int64_t most, only;
 };
 template <class Source>
 Pass pass_of();
-/// A panel of b stays in the L1, or with AVX-512, which takes panels in twos, comes from the L2 in
-/// time.
+/// A KC x 16 panel of b stays in the L1 cache; with AVX-512, whose tiles use two panels, it is
+/// prefetched from the L2.
 template <>
 Pass pass_of<Floats>() {
   return has_avx512() ? Pass{384, 512} : Pass{192, 256};
@@ -46,27 +46,27 @@ std::int64_t round_up(std::int64_t value, std::int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-/// Equal pieces of at most `most`, multiples of `unit` but for the last: a short rest would be all
-/// overhead.
+/// Splits `count` into equal chunks of at most `most`, multiples of `unit` except the last, so that
+/// no short remainder is left, which would be mostly overhead.
 std::int64_t balanced(std::int64_t count, std::int64_t most, std::int64_t unit) {
-  const std::int64_t pieces = std::max<std::int64_t>(1, (count + most - 1) / most);
-  return std::max(unit, round_up((count + pieces - 1) / pieces, unit));
+  const std::int64_t chunks = std::max<std::int64_t>(1, (count + most - 1) / most);
+  return std::max(unit, round_up((count + chunks - 1) / chunks, unit));
 }
 
 template <class Source>
-std::int64_t depth_of(std::int64_t k) {
+std::int64_t k_block_of(std::int64_t k) {
   const Pass pass = pass_of<Source>();
   return balanced(k, k <= pass.only ? pass.only : pass.most, kColumns);
 }
 
-/// What one thread computes: a rectangle of c. Nobody waits for anybody, at the price of packing an
-/// operand once per thread that shares it.
+/// The rectangle of c that one thread computes. Threads need no synchronisation; in return an
+/// operand is packed once per thread that uses it.
 struct Part {
   std::int64_t top, bottom, left, right;
 };
 
-/// How threads share c out: by rows and by columns, so that the largest part is the least work,
-/// packing included (about as much as eight multiplications an element).
+/// The partition of c over threads, by rows and columns: minimises the work of the largest part,
+/// with packing counted as eight multiplications per element.
 struct Grid {
   std::int64_t rows, columns;  // of parts
   std::int64_t height, width;  // of a part
@@ -93,30 +93,30 @@ Part part_of(const GemmShape& shape, const Grid& grid, int thread) {
           std::min(shape.n, column * grid.width), std::min(shape.n, (column + 1) * grid.width)};
 }
 
-/// The pieces that a thread packs at a time.
+/// Block sizes MC (rows), NC (columns) and KC (k_block) of a thread.
 struct Blocks {
-  std::int64_t rows, columns, terms;
-  std::int64_t cells;  // of so many terms
-  std::int64_t a_cells() const { return cells * rows + kSlack; }
-  std::int64_t b_cells() const { return cells * columns; }
+  std::int64_t rows, columns, k_block;
+  std::int64_t depth;  // the k-block in packed elements
+  std::int64_t a_elements() const { return depth * rows + kSlack; }
+  std::int64_t b_elements() const { return depth * columns; }
 };
 template <class Source>
 Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
-  const std::int64_t terms = depth_of<Source>(shape.k), cells = cells_of<Source>(terms);
-  const std::int64_t columns =
-      std::clamp(kBlockCells / cells / (2 * kColumns) * (2 * kColumns), 8 * kColumns, kColumnBlock);
+  const std::int64_t k_block = k_block_of<Source>(shape.k), depth = packed_depth<Source>(k_block);
+  const std::int64_t columns = std::clamp(
+      kPackedBElements / depth / (2 * kColumns) * (2 * kColumns), 8 * kColumns, kColumnBlock);
   return {balanced(std::min(shape.m, grid.height), row_block(), kRows),
-          balanced(std::min(shape.n, grid.width), columns, kColumns), terms, cells};
+          balanced(std::min(shape.n, grid.width), columns, kColumns), k_block, depth};
 }
 
-/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, called into the cache a
-/// few lines at a time, so that packing them next does not wait for memory.
+/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, prefetched a few cache
+/// lines at a time, so that packing them next does not wait for memory.
 template <class Element>
-class Ahead {
+class Prefetcher {
  public:
-  Ahead() = default;
-  Ahead(const MatrixOf<Element>& matrix, std::int64_t top, std::int64_t rows, std::int64_t left,
-        std::int64_t columns, std::int64_t portions)
+  Prefetcher() = default;
+  Prefetcher(const MatrixOf<Element>& matrix, std::int64_t top, std::int64_t rows,
+             std::int64_t left, std::int64_t columns, std::int64_t portions)
       : line_(matrix.data + top * matrix.row_stride + left * matrix.column_stride) {
     const bool row_major = matrix.column_stride == 1;
     stride_ = row_major ? matrix.row_stride : matrix.column_stride;
@@ -146,17 +146,17 @@ std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
   return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
 }
 
-/// One block of c.
+/// One block of c, with packed panels of its operands; `depth` is the k-block in packed elements.
 template <class Out>
 struct Block {
-  std::int64_t rows, columns, depth;  // in cells
-  const float* a;                     // packed
+  std::int64_t rows, columns, depth;
+  const float* a;  // packed
   const float* b;
   const float* bias;
   bool add;
   Out* c;
   std::int64_t row;  // elements from one row of c to the next
-  bool streams;      // b comes from memory, not from a cache
+  bool streams;      // b is read from memory, not from a cache
 };
 
 template <class Source, class Out>
@@ -174,9 +174,9 @@ void multiply_tile(const Block<Out>& block, const RowPanels& panels, std::int64_
       return multiply_edge(height, width, depth, a, b, shift, block.add, to, block.row);
     if (!block.streams)
       return multiply<false>(height, depth, a, b, nullptr, shift, block.add, to, block.row);
-    // The panel after the next, a quarter in each of the first four tiles.
+    // Prefetches the panel after the next, a quarter in each of the first four tiles.
     const float* next =
-        panel < kTermsAhead ? b + (2 * depth + panel * (depth / kTermsAhead)) * kColumns : b;
+        panel < kPrefetchSteps ? b + (2 * depth + panel * (depth / kPrefetchSteps)) * kColumns : b;
     multiply<true>(height, depth, a, b, next, shift, block.add, to, block.row);
   } else {
     multiply_pairs_edge(height, width, depth, a, b, shift, block.add, to, block.row);
@@ -193,8 +193,8 @@ void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::i
     const std::int64_t top = panels.height(panel), bottom = two ? panels.height(panel + 1) : 0;
     const WideTile<Out> tile =
         whole > 1 ? tile_of<Source, Out, 2>(top, bottom) : tile_of<Source, Out, 1>(top, bottom);
-    // The panels behind these, one for each of the first two tiles. Behind the last there may be
-    // none: then nothing comes.
+    // Prefetches the next two panels, one in each of the first two tiles. Addresses beyond the last
+    // panel are harmless.
     const float* b = block.b + j * block.depth;
     const float* next = panel < 4 ? b + (2 + panel / 2) * kColumns * block.depth : b;
     tile(block.depth, block.a + panel * kRows * block.depth, b, next,
@@ -207,16 +207,17 @@ void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::i
   if (two) multiply_tile<Source>(block, panels, panel + 1, edge);
 }
 
-/// Whether tiles are those of AVX-512, which call the next panels of b themselves.
+/// Whether tiles are those of AVX-512, which prefetch the next panels of b themselves.
 template <class Source>
 bool is_wide() {
   return !std::is_same_v<Source, Floats> || has_avx512();
 }
 
-/// A panel of b serves all rows while it is in the first cache, or a short panel of a all columns.
+/// BLIS's macro-kernel. Loops over the rows for each panel of b, which is in the L1 cache; for a
+/// short depth over the columns for each panel of a.
 template <class Source, class Out>
-void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& next_a,
-                    Ahead<typename Source::Element>& next_b) {
+void multiply_block(const Block<Out>& block, Prefetcher<typename Source::Element>& next_a,
+                    Prefetcher<typename Source::Element>& next_b) {
   const RowPanels panels(block.rows);
   const bool wide = is_wide<Source>();
   const std::int64_t together = wide ? 2 : 1;  // panels of either operand
@@ -227,7 +228,7 @@ void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& ne
     }
     (wide ? multiply_wide_tile<Source, Out> : multiply_tile<Source, Out>)(block, panels, panel, j);
   };
-  if (block.depth <= kFewCells) {
+  if (block.depth <= kShortDepth) {
     for (std::int64_t panel = 0; panel < panels.count(); panel += together) {
       for (std::int64_t j = 0; j < block.columns; j += together * kColumns) tile(panel, j);
     }
@@ -238,7 +239,7 @@ void multiply_block(const Block<Out>& block, Ahead<typename Source::Element>& ne
   }
 }
 
-/// What b is read from: where it lies, or packed as a whole.
+/// The right operand: a strided view, or packed in advance.
 template <class Element>
 struct RightOperand {
   MatrixOf<Element> view;
@@ -247,11 +248,11 @@ struct RightOperand {
 
 template <class Source, Write kWrite>
 void pack_block(const MatrixOf<typename Source::Element>& b, std::int64_t left,
-                std::int64_t columns, std::int64_t begin, std::int64_t terms, float* to) {
+                std::int64_t columns, std::int64_t begin, std::int64_t k_block, float* to) {
   constexpr std::int64_t kWidth = kColumnPanels * kColumns;
   for (std::int64_t j = 0; j < columns; j += kWidth) {
-    pack_columns<Source, kWrite>(b, left + j, std::min(kWidth, columns - j), begin, terms,
-                                 to + j * cells_of<Source>(terms));
+    pack_columns<Source, kWrite>(b, left + j, std::min(kWidth, columns - j), begin, k_block,
+                                 to + j * packed_depth<Source>(k_block));
   }
 }
 
@@ -269,30 +270,32 @@ struct Product {
 template <class Source, class Out>
 void multiply_part(const Product<typename Source::Element, Out>& product, const Part& part,
                    const Blocks& blocks, float* packed_a, float* packed_b) {
-  using Lines = Ahead<typename Source::Element>;
+  using Lines = Prefetcher<typename Source::Element>;
   const auto& [shape, a, b, bias, add, c] = product;
   const std::int64_t height = part.bottom - part.top;
   for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {
     const std::int64_t columns = std::min(blocks.columns, part.right - left);
-    for (std::int64_t begin = 0; begin < shape.k; begin += blocks.terms) {
-      const std::int64_t terms = std::min(blocks.terms, shape.k - begin);
-      const std::int64_t depth = cells_of<Source>(terms);
-      const std::int64_t end = begin + terms, after = std::min(blocks.terms, shape.k - end);
+    for (std::int64_t begin = 0; begin < shape.k; begin += blocks.k_block) {
+      const std::int64_t k_block = std::min(blocks.k_block, shape.k - begin);
+      const std::int64_t depth = packed_depth<Source>(k_block);
+      const std::int64_t end = begin + k_block, after = std::min(blocks.k_block, shape.k - end);
       const float* panels = packed_b;
       Lines next_b;
       if (b.packed) {
-        panels = b.packed + begin / Source::kTerms * round_up(shape.n, kColumns) + left * depth;
+        panels =
+            b.packed + begin / Source::kPerElement * round_up(shape.n, kColumns) + left * depth;
       } else {
-        pack_block<Source, Write::kCached>(b.view, left, columns, begin, terms, packed_b);
+        pack_block<Source, Write::kCached>(b.view, left, columns, begin, k_block, packed_b);
         if (after > 0) next_b = Lines(b.view, end, after, left, columns, tiles_of(height, columns));
       }
       for (std::int64_t top = part.top; top < part.bottom; top += blocks.rows) {
         const std::int64_t rows = std::min(blocks.rows, part.bottom - top);
-        pack_rows<Source>(a, top, rows, shape.m - top, begin, terms, packed_a);
+        pack_rows<Source>(a, top, rows, shape.m - top, begin, k_block, packed_a);
         const std::int64_t tiles = tiles_of(rows, columns);
         Lines next_a;
         if (const std::int64_t below = top + rows; below < part.bottom) {
-          next_a = Lines(a, below, std::min(blocks.rows, part.bottom - below), begin, terms, tiles);
+          next_a =
+              Lines(a, below, std::min(blocks.rows, part.bottom - below), begin, k_block, tiles);
         } else if (after > 0) {
           next_a = Lines(a, part.top, std::min(blocks.rows, height), end, after, tiles);
         }
@@ -310,27 +313,28 @@ void multiply_parts(const Product<typename Source::Element, Out>& product, std::
                     int threads) {
   const Grid grid = grid_of(product.shape, threads);
   const Blocks blocks = blocks_of<Source>(product.shape, grid);
-  const std::int64_t b_cells = product.b.packed ? 0 : blocks.b_cells();
+  const std::int64_t b_elements = product.b.packed ? 0 : blocks.b_elements();
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) {
-    float* packed_b = reinterpret_cast<float*>(workspace) + thread * (blocks.a_cells() + b_cells);
-    multiply_part<Source>(product, part_of(product.shape, grid, thread), blocks, packed_b + b_cells,
-                          packed_b);
+    float* packed_b =
+        reinterpret_cast<float*>(workspace) + thread * (blocks.a_elements() + b_elements);
+    multiply_part<Source>(product, part_of(product.shape, grid, thread), blocks,
+                          packed_b + b_elements, packed_b);
   }
 }
 
 template <class Source>
 std::size_t workspace_bytes(const GemmShape& shape, bool packed, int threads) {
   const Blocks blocks = blocks_of<Source>(shape, grid_of(shape, threads));
-  const std::int64_t cells = blocks.a_cells() + (packed ? 0 : blocks.b_cells());
-  return static_cast<std::size_t>(threads * cells) * sizeof(float);
+  const std::int64_t floats = blocks.a_elements() + (packed ? 0 : blocks.b_elements());
+  return static_cast<std::size_t>(threads * floats) * sizeof(float);
 }
 
-/// As Source has the elements of b, for products of operands as Target has them.
+/// Packs b, given as Source, in the k-blocks of products over Target.
 template <class Source, class Target>
 void pack_matrix(std::int64_t n, std::int64_t k, const MatrixOf<typename Source::Element>& b,
                  float* packed, int threads) {
-  const std::int64_t depth = depth_of<Target>(k);
+  const std::int64_t depth = k_block_of<Target>(k);
   const std::int64_t width = round_up((n + threads - 1) / threads, kColumns);
   const auto pack = can_stream(packed) ? pack_block<Source, Write::kStreamed>
                                        : pack_block<Source, Write::kCached>;
@@ -338,36 +342,36 @@ void pack_matrix(std::int64_t n, std::int64_t k, const MatrixOf<typename Source:
   for (int thread = 0; thread < threads; ++thread) {
     const std::int64_t left = std::min(n, thread * width), right = std::min(n, left + width);
     for (std::int64_t begin = 0; begin < k; begin += depth) {
-      const std::int64_t terms = std::min(depth, k - begin);
-      pack(
-          b, left, right - left, begin, terms,
-          packed + begin / Source::kTerms * round_up(n, kColumns) + left * cells_of<Source>(terms));
+      const std::int64_t k_block = std::min(depth, k - begin);
+      pack(b, left, right - left, begin, k_block,
+           packed + begin / Source::kPerElement * round_up(n, kColumns) +
+               left * packed_depth<Source>(k_block));
     }
     end_stream();
   }
 }
 
-/// What gemm_packed_transposed() needs: c^T in blocks (columns, 16 rows), and for each thread a
-/// pass over a.
+/// Sizes of gemm_packed_transposed(): its workspace holds c^T in blocks (columns, 16 rows) and, for
+/// each thread, one k-block of a.
 struct Transposed {
   explicit Transposed(const GemmShape& shape)
       : rows(round_up(shape.m, kColumns)),
-        pass(depth_of<Floats>(shape.k)),
+        pass(k_block_of<Floats>(shape.k)),
         sums(rows * shape.n),
         a(rows * round_up(std::min(pass, shape.k), kColumns)) {}
-  std::int64_t rows, pass;  // terms of a pass: whole panels of b^T
-  std::int64_t sums, a;     // numbers
+  std::int64_t rows, pass;  // k-block: whole panels of b^T
+  std::int64_t sums, a;     // floats of workspace
 };
 
 /// Columns [left, right) of c.
 void multiply_transposed(const GemmShape& shape, const float* a, const float* packed, float* c,
                          const Transposed& sizes, float* sums, float* packed_a, std::int64_t left,
                          std::int64_t right) {
-  const std::int64_t height = depth_of<Floats>(shape.n);  // lines of b^T in a panel
+  const std::int64_t height = k_block_of<Floats>(shape.n);  // lines of b^T in a panel
   for (std::int64_t begin = 0; begin < shape.k; begin += sizes.pass) {
-    const std::int64_t terms = std::min(sizes.pass, shape.k - begin);
-    const std::int64_t panels = round_up(terms, kColumns) / kColumns;
-    pack_across(a + begin, shape.k, shape.m, terms, packed_a);
+    const std::int64_t k_block = std::min(sizes.pass, shape.k - begin);
+    const std::int64_t panels = round_up(k_block, kColumns) / kColumns;
+    pack_across(a + begin, shape.k, shape.m, k_block, packed_a);
     for (std::int64_t top = left / height * height; top < right; top += height) {
       const std::int64_t lines = std::min(height, shape.n - top);
       const std::int64_t first = std::max(left, top);
@@ -389,7 +393,7 @@ void multiply_transposed(const GemmShape& shape, const float* a, const float* pa
   }
 }
 
-/// Whether the sums of a product lie in the workspace before they are rounded.
+/// Whether the sums of a product are stored in the workspace before they are rounded.
 template <class Out>
 bool rounds_behind(const GemmShape& shape) {
   return !std::is_same_v<Out, float> && !gemm_bfloat16_adds(shape);
@@ -427,7 +431,7 @@ void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, cons
   multiply_parts<Floats, float>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_adds(const GemmShape& shape) { return depth_of<Floats>(shape.k) >= shape.k; }
+bool gemm_adds(const GemmShape& shape) { return k_block_of<Floats>(shape.k) >= shape.k; }
 
 void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
                  std::byte* workspace, int threads) {
@@ -453,7 +457,7 @@ void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packe
 }
 
 bool gemm_takes_transposed(const GemmShape& shape) {
-  constexpr std::int64_t kMostRows = 64;  // a pass over them stays in the L2
+  constexpr std::int64_t kMostRows = 64;  // their k-block stays in the L2
   return !is_wide<Floats>() && shape.m <= kMostRows &&
          8 * (round_up(shape.m, kColumns) - shape.m) <= shape.m;
 }
@@ -493,7 +497,7 @@ void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat
   multiply_bfloat16<Out>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_bfloat16_adds(const GemmShape& shape) { return depth_of<Pairs>(shape.k) >= shape.k; }
+bool gemm_bfloat16_adds(const GemmShape& shape) { return k_block_of<Pairs>(shape.k) >= shape.k; }
 
 void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
                           float* c, std::byte* workspace, int threads) {
@@ -518,8 +522,8 @@ template <class Out>
 void gemm_bfloat16_packed(const GemmShape& shape, const BFloat16Matrix& a,
                           const std::uint16_t* packed, const float* bias, Out* c,
                           std::byte* workspace, int threads) {
-  const auto* cells = reinterpret_cast<const float*>(packed);
-  multiply_bfloat16<Out>({shape, a, {{}, cells}, bias, /*add=*/false, c}, workspace, threads);
+  const auto* elements = reinterpret_cast<const float*>(packed);
+  multiply_bfloat16<Out>({shape, a, {{}, elements}, bias, /*add=*/false, c}, workspace, threads);
 }
 
 template std::size_t gemm_bfloat16_workspace_bytes<float>(const GemmShape&, bool, int);

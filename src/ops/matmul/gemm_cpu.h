@@ -1,7 +1,7 @@
 // Float matrix product c = a b (+ bias) in the blocked form of Goto and van de Geijn (2008) and
-// BLIS: operands are packed into panels that the inner loop reads in order, so neither transposes
-// nor row lengths that collide in the caches (powers of two) cost anything. oneDNN's sgemm falls to
-// a third of its rate on such operands.
+// BLIS: operands are packed into panels that the micro-kernel reads in order, so transposes and row
+// lengths that cause cache conflicts (powers of two) cost nothing. oneDNN's sgemm drops to a third
+// of its rate on such operands.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace pipetrain {
 
-/// Element (i, j) of the matrix lies at data[i * row_stride + j * column_stride]; one of the
-/// strides is 1.
+/// Element (i, j) of the matrix is data[i * row_stride + j * column_stride]; one of the strides is
+/// 1.
 template <class Element>
 struct MatrixOf {
   const Element* data;
@@ -19,7 +19,7 @@ struct MatrixOf {
 using MatrixView = MatrixOf<float>;
 
 struct GemmShape {
-  std::int64_t m, n, k;  // c is (m, n), the sums run over k
+  std::int64_t m, n, k;  // a is (m, k), b (k, n), c (m, n)
 };
 
 std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads);
@@ -28,41 +28,40 @@ std::size_t gemm_workspace_bytes(const GemmShape& shape, int threads);
 void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, const float* bias,
           float* c, std::byte* workspace, int threads);
 
-/// Whether gemm_adding() gives the bits of gemm() and an addition behind it: where the sums over k
-/// are made in one pass.
+/// Whether gemm_adding() gives the bits of gemm() followed by an addition: if k fits one k-block.
 bool gemm_adds(const GemmShape& shape);
 
-/// Adds the product to c, with the workspace and the freedom of threads of gemm().
+/// Adds the product to c. Workspace and threads as for gemm().
 void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
                  std::byte* workspace, int threads);
 
-/// b (k, n) in the form that the inner loop reads, for many products with few rows: packing it anew
-/// takes as long as 60 rows do.
+/// Packs b (k, n) in advance for many products with few rows: packing takes as long as multiplying
+/// 60 rows.
 std::int64_t gemm_packed_floats(std::int64_t n, std::int64_t k);
 void gemm_pack(std::int64_t n, std::int64_t k, const MatrixView& b, float* packed, int threads);
 
-/// gemm() with a packed b: the same bits.
+/// gemm() with a packed b; same bits.
 std::size_t gemm_packed_workspace_bytes(const GemmShape& shape, int threads);
 void gemm_packed(const GemmShape& shape, const MatrixView& a, const float* packed,
                  const float* bias, float* c, std::byte* workspace, int threads);
 
-/// One packed matrix for both directions: whether gemm_packed_transposed() is as fast as
-/// gemm_packed(). It is for few rows that fill vectors, with AVX2.
+/// Whether gemm_packed_transposed() is as fast as gemm_packed(), so that one packed matrix serves
+/// both directions: with AVX2, for few rows that fill vectors.
 bool gemm_takes_transposed(const GemmShape& shape);
 
-/// gemm() where the transpose of b is packed, gemm_pack(k, n, …): the same bits. a is row-major.
+/// gemm() with the packed transpose of b, gemm_pack(k, n, …); same bits. a is row-major.
 std::size_t gemm_transposed_workspace_bytes(const GemmShape& shape, int threads);
 void gemm_packed_transposed(const GemmShape& shape, const MatrixView& a, const float* packed,
                             float* c, std::byte* workspace, int threads);
 
-// --- products of bfloat16 numbers, with instructions of AVX-512 for them ---
+// --- products of bfloat16 matrices, with the instructions of AVX512_BF16 ---
 //
-// Sums are float; what is written (Out) is float, or std::uint16_t: a bfloat16 number, rounded
-// once. As above, no bit depends on the number of threads, nor on whether b is packed.
+// Sums are float; the result (Out) is float, or bfloat16 as std::uint16_t, rounded once. As above,
+// no bit depends on the number of threads, nor on whether b is packed.
 
 using BFloat16Matrix = MatrixOf<std::uint16_t>;
 
-/// Whether this machine has what the functions below need.
+/// Whether this processor has the instructions that the functions below need.
 bool has_gemm_bfloat16();
 
 template <class Out>
@@ -77,7 +76,7 @@ bool gemm_bfloat16_adds(const GemmShape& shape);
 void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
                           float* c, std::byte* workspace, int threads);
 
-/// b may be given in float, and is then rounded on the way.
+/// A float b is rounded to bfloat16 while it is packed.
 std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k);
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
                         std::uint16_t* packed, int threads);

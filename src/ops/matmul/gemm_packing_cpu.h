@@ -1,6 +1,6 @@
-// How ops/matmul/gemm_cpu.h packs its operands: in cells of 32 bits, each a float, or two bfloat16
-// numbers that are neighbouring terms of a sum, of which the instruction for them takes both at
-// once. Where terms lie in order both are moved alike. Include it from *_cpu.cpp files only.
+// How ops/matmul/gemm_cpu.h packs its operands: in packed elements of 32 bits, each a float, or a
+// pair of bfloat16 values that are adjacent along k, as the dot-product instruction takes them. If
+// k is contiguous, both are copied in the same way. Include it from *_cpu.cpp files only.
 #pragma once
 
 #ifdef __AVX__
@@ -21,14 +21,15 @@ using Vector = Vector8;
 using Bits8 = std::uint32_t __attribute__((vector_size(32)));
 
 constexpr std::int64_t kLanes = 8;
-constexpr std::int64_t kRows = 6;      // of c in the inner loop: 12 vectors of sums in registers
-constexpr std::int64_t kColumns = 16;  // and columns
-// Panels packed side by side, so that whole cache lines are read at a time.
+constexpr std::int64_t kRows =
+    6;  // of c in the micro-kernel (BLIS's MR): 12 vectors of sums in registers
+constexpr std::int64_t kColumns = 16;  // and columns (NR)
+// Panels packed together, so that whole cache lines are read at a time.
 constexpr std::int64_t kRowPanels = 8, kColumnPanels = 16;
-constexpr std::int64_t kSlack = 16;  // cells that packing a may write behind its panels
+constexpr std::int64_t kSlack = 16;  // packed elements that packing a may write beyond its panels
 
-/// Rows of a in panels of six or one less where they do not divide: two rows alone would take as
-/// long as four.
+/// Splits the rows of a into panels of at most six, as equal as possible: a panel of two rows would
+/// take as long as one of four.
 class RowPanels {
  public:
   explicit RowPanels(std::int64_t rows)
@@ -48,43 +49,44 @@ inline void store6(float* to, Vector value) {
   *reinterpret_cast<Two*>(to + 4) = __builtin_shufflevector(value, value, 4, 5);
 }
 
-/// Cells are floats.
+/// Packed elements are floats.
 struct Floats {
   using Element = float;
-  static constexpr std::int64_t kTerms = 1;  // of a cell
-  static constexpr std::int64_t kReach = 6;  // elements that six_across() reads
+  static constexpr std::int64_t kPerElement = 1;  // elements of k in a packed element
+  static constexpr std::int64_t kReach = 6;       // elements that six_across() reads
 
-  /// Terms `stride` apart, of which `left` are left.
-  static float cell(const float* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+  /// One packed element from k-elements `stride` apart, of which `left` remain.
+  static float packed_element(const float* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
     return *from;
   }
-  /// Cells whose terms lie one after the other.
+  /// Eight packed elements from elements that are contiguous along k.
   static Vector eight(const float* from) { return load8(from); }
-  /// Neighbouring cells, whose terms lie in this line and the next.
+  /// Adjacent packed elements from this line (one k) and, for pairs, the next.
   static Vector eight_across(const float* line, std::int64_t /*stride*/) { return load8(line); }
   static void six_across(const float* line, std::int64_t /*stride*/, float* to) {
     std::memcpy(to, line, kRows * sizeof(float));
   }
 };
 
-/// The same of bfloat16 numbers, each widened on the way.
+/// The same from bfloat16, widened to float.
 struct WidenedFloats {
   using Element = BFloat16;
-  static constexpr std::int64_t kTerms = 1;
+  static constexpr std::int64_t kPerElement = 1;
 
-  static float cell(const BFloat16* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+  static float packed_element(const BFloat16* from, std::int64_t /*stride*/,
+                              std::int64_t /*left*/) {
     return to_float(*from);
   }
   static Vector eight(const BFloat16* from) { return load8(from); }
 };
 
-/// Cells are pairs of bfloat16 numbers, the earlier one in the lower half.
+/// Packed elements are pairs of bfloat16, the one with the smaller k in the lower half.
 struct Pairs {
   using Element = std::uint16_t;
-  static constexpr std::int64_t kTerms = 2;
+  static constexpr std::int64_t kPerElement = 2;
   static constexpr std::int64_t kReach = 8;
 
-  static float cell(const std::uint16_t* from, std::int64_t stride, std::int64_t left) {
+  static float packed_element(const std::uint16_t* from, std::int64_t stride, std::int64_t left) {
     return pair_of(from[0], left > 1 ? from[stride] : 0U);
   }
   static Vector eight(const std::uint16_t* from) {
@@ -94,8 +96,8 @@ struct Pairs {
     return std::bit_cast<Vector>(widened(line) | widened(line + stride) << 16);
   }
   static void six_across(const std::uint16_t* line, std::int64_t stride, float* to) {
-    const Vector cells = eight_across(line, stride);
-    store6(to, cells);
+    const Vector packed = eight_across(line, stride);
+    store6(to, packed);
   }
 
  private:
@@ -109,13 +111,13 @@ struct Pairs {
   }
 };
 
-/// The same of floats, each rounded to nearest on the way, ties to even.
+/// The same from floats, rounded to nearest, ties to even.
 struct RoundedPairs {
   using Element = float;
-  static constexpr std::int64_t kTerms = 2;
+  static constexpr std::int64_t kPerElement = 2;
   static constexpr std::int64_t kReach = 8;
 
-  static float cell(const float* from, std::int64_t stride, std::int64_t left) {
+  static float packed_element(const float* from, std::int64_t stride, std::int64_t left) {
     const Vector both = {from[0], left > 1 ? from[stride] : 0.0F};
     const Bits8 bits = rounded(both);
     return std::bit_cast<float>(bits[0] >> 16 | bits[1]);
@@ -131,7 +133,7 @@ struct RoundedPairs {
   }
 
  private:
-  /// In the upper halves; as round_to_bfloat16() does it.
+  /// Rounds as round_to_bfloat16() does; results are in the upper halves.
   static Bits8 rounded(const Vector& value) {
     const auto bits = std::bit_cast<Bits8>(value);
     const Bits8 sum = bits + 0x7fffU + (bits >> 16 & 1U);
@@ -140,65 +142,67 @@ struct RoundedPairs {
   }
 };
 
-/// Cells of so many terms.
+/// Depth of a k-block in packed elements.
 template <class Source>
-constexpr std::int64_t cells_of(std::int64_t terms) {
-  return (terms + Source::kTerms - 1) / Source::kTerms;
+constexpr std::int64_t packed_depth(std::int64_t k_block) {
+  return (k_block + Source::kPerElement - 1) / Source::kPerElement;
 }
 
-/// Cells of 6 rows, which lie `stride` apart with their terms in order, as (cells, 6); may write
-/// two cells more.
+/// Packs 6 rows, `stride` apart and contiguous along k, as (depth, 6); may write two packed
+/// elements more.
 template <class Source>
-void transpose_six(const typename Source::Element* from, std::int64_t stride, std::int64_t terms,
+void transpose_six(const typename Source::Element* from, std::int64_t stride, std::int64_t k_block,
                    float* to) {
-  constexpr std::int64_t kTerms = Source::kTerms;
+  constexpr std::int64_t kPerElement = Source::kPerElement;
   std::int64_t k = 0;
-  for (; k + kLanes * kTerms <= terms; k += kLanes * kTerms) {
+  for (; k + kLanes * kPerElement <= k_block; k += kLanes * kPerElement) {
     Vector rows[8] = {};
     for (int r = 0; r < kRows; ++r) rows[r] = Source::eight(from + r * stride + k);
     transpose(rows);
-    for (int i = 0; i < kLanes; ++i) store8(to + (k / kTerms + i) * kRows, rows[i]);
+    for (int i = 0; i < kLanes; ++i) store8(to + (k / kPerElement + i) * kRows, rows[i]);
   }
-  for (; k < terms; k += kTerms) {
+  for (; k < k_block; k += kPerElement) {
     for (int r = 0; r < kRows; ++r)
-      to[k / kTerms * kRows + r] = Source::cell(from + r * stride + k, 1, terms - k);
+      to[k / kPerElement * kRows + r] =
+          Source::packed_element(from + r * stride + k, 1, k_block - k);
   }
 }
 
-/// Rows [first, first + rows) and terms [begin, begin + terms) of a as panels (cells, 6), where
-/// `behind` rows of the matrix begin at the first. What stands behind the rows of a panel of fewer
-/// is not read.
+/// Packs rows [first, first + rows) and k in [begin, begin + k_block) of a as panels (depth, 6).
+/// The matrix has `behind` rows from `first` on. The unused rows of a shorter panel are never read
+/// by the micro-kernel.
 template <class Source>
 void pack_rows(const MatrixOf<typename Source::Element>& a, std::int64_t first, std::int64_t rows,
-               std::int64_t behind, std::int64_t begin, std::int64_t terms, float* to) {
-  constexpr std::int64_t kTerms = Source::kTerms;
-  const std::int64_t depth = cells_of<Source>(terms);
+               std::int64_t behind, std::int64_t begin, std::int64_t k_block, float* to) {
+  constexpr std::int64_t kPerElement = Source::kPerElement;
+  const std::int64_t depth = packed_depth<Source>(k_block);
   const auto* from = a.data + first * a.row_stride + begin * a.column_stride;
   const RowPanels panels(rows);
   const bool across = a.row_stride == 1;
-  // More rows may be read than a panel has.
+  // May read more rows than the panel has.
   const std::int64_t reach = across ? Source::kReach : kRows;
   std::int64_t whole = panels.count();
   while (whole > 0 && panels.first(whole - 1) + reach > behind) --whole;
   if (across) {
-    const std::int64_t full = terms / kTerms;
+    const std::int64_t full = k_block / kPerElement;
     for (std::int64_t group = 0; group < whole; group += kRowPanels) {
       const std::int64_t end = std::min(whole, group + kRowPanels);
       for (std::int64_t k = 0; k < full; ++k) {
         for (std::int64_t panel = group; panel < end; ++panel) {
-          Source::six_across(from + k * kTerms * a.column_stride + panels.first(panel),
+          Source::six_across(from + k * kPerElement * a.column_stride + panels.first(panel),
                              a.column_stride, to + (panel * depth + k) * kRows);
         }
       }
       for (std::int64_t panel = group; panel < end && full < depth; ++panel) {
-        const auto* line = from + full * kTerms * a.column_stride + panels.first(panel);
+        const auto* line = from + full * kPerElement * a.column_stride + panels.first(panel);
         for (std::int64_t r = 0; r < kRows; ++r)
-          to[(panel * depth + full) * kRows + r] = Source::cell(line + r, a.column_stride, 1);
+          to[(panel * depth + full) * kRows + r] =
+              Source::packed_element(line + r, a.column_stride, 1);
       }
     }
   } else {
     for (std::int64_t panel = 0; panel < whole; ++panel) {
-      transpose_six<Source>(from + panels.first(panel) * a.row_stride, a.row_stride, terms,
+      transpose_six<Source>(from + panels.first(panel) * a.row_stride, a.row_stride, k_block,
                             to + panel * depth * kRows);
     }
   }
@@ -206,18 +210,18 @@ void pack_rows(const MatrixOf<typename Source::Element>& a, std::int64_t first, 
     const auto* line = from + panels.first(panel) * a.row_stride;
     float* part = to + panel * depth * kRows;
     const std::int64_t height = panels.height(panel);
-    for (std::int64_t k = 0; k < terms; k += kTerms, part += kRows) {
+    for (std::int64_t k = 0; k < k_block; k += kPerElement, part += kRows) {
       for (std::int64_t r = 0; r < kRows; ++r) {
-        part[r] = r < height ? Source::cell(line + r * a.row_stride + k * a.column_stride,
-                                            a.column_stride, terms - k)
+        part[r] = r < height ? Source::packed_element(line + r * a.row_stride + k * a.column_stride,
+                                                      a.column_stride, k_block - k)
                              : 0.0F;
       }
     }
   }
 }
 
-/// Where packed columns go: a workspace that is read next, or memory that is read much later, past
-/// the caches (whose lines need not be read before they are written then).
+/// How packed columns are written: cached, to a workspace that is read next, or with non-temporal
+/// stores, to memory that is read much later.
 enum class Write { kCached, kStreamed };
 
 template <Write kWrite>
@@ -233,8 +237,7 @@ template <Write kWrite>
   store8(to + kLanes, high);
 }
 
-/// Streamed writes need addresses that are multiples of a vector, and a fence before other threads
-/// read.
+/// Non-temporal stores need vector-aligned addresses, and a fence before other threads read.
 inline bool can_stream(const float* to) { return reinterpret_cast<std::uintptr_t>(to) % 32 == 0; }
 inline void end_stream() {
 #ifdef __AVX__
@@ -242,68 +245,71 @@ inline void end_stream() {
 #endif
 }
 
-/// One panel of 16 columns, whose terms lie in order.
+/// Packs one panel of 16 columns that are contiguous along k.
 template <class Source, Write kWrite>
 void transpose_sixteen(const typename Source::Element* lines, std::int64_t stride,
-                       std::int64_t terms, float* to) {
-  constexpr std::int64_t kTerms = Source::kTerms;
-  constexpr std::int64_t kAhead = 32;  // the hardware does not follow so many lines
+                       std::int64_t k_block, float* to) {
+  constexpr std::int64_t kPerElement = Source::kPerElement;
+  constexpr std::int64_t kPrefetchElements = 32;  // too many streams for the hardware prefetcher
   std::int64_t k = 0;
-  for (; k + kLanes * kTerms <= terms; k += kLanes * kTerms) {
+  for (; k + kLanes * kPerElement <= k_block; k += kLanes * kPerElement) {
     Vector low[8], high[8];
-    for (int j = 0; j < kColumns; ++j) __builtin_prefetch(lines + j * stride + k + kAhead * kTerms);
+    for (int j = 0; j < kColumns; ++j)
+      __builtin_prefetch(lines + j * stride + k + kPrefetchElements * kPerElement);
     for (int j = 0; j < 8; ++j) low[j] = Source::eight(lines + j * stride + k);
     transpose(low);
     for (int j = 0; j < 8; ++j) high[j] = Source::eight(lines + (8 + j) * stride + k);
     transpose(high);
-    for (int i = 0; i < 8; ++i) put<kWrite>(to + (k / kTerms + i) * kColumns, low[i], high[i]);
+    for (int i = 0; i < 8; ++i) put<kWrite>(to + (k / kPerElement + i) * kColumns, low[i], high[i]);
   }
-  for (; k < terms; k += kTerms) {
+  for (; k < k_block; k += kPerElement) {
     for (std::int64_t j = 0; j < kColumns; ++j)
-      to[k / kTerms * kColumns + j] = Source::cell(lines + j * stride + k, 1, terms - k);
+      to[k / kPerElement * kColumns + j] =
+          Source::packed_element(lines + j * stride + k, 1, k_block - k);
   }
 }
 
-/// Columns [first, first + columns), at most kColumnPanels panels of them, and terms [begin, begin
-/// + terms) of b as panels (cells, 16).
+/// Packs columns [first, first + columns), at most kColumnPanels panels, and k in [begin, begin +
+/// k_block) of b as panels (depth, 16).
 template <class Source, Write kWrite>
 void pack_columns(const MatrixOf<typename Source::Element>& b, std::int64_t first,
-                  std::int64_t columns, std::int64_t begin, std::int64_t terms, float* to) {
-  constexpr std::int64_t kTerms = Source::kTerms;
-  const std::int64_t depth = cells_of<Source>(terms);
+                  std::int64_t columns, std::int64_t begin, std::int64_t k_block, float* to) {
+  constexpr std::int64_t kPerElement = Source::kPerElement;
+  const std::int64_t depth = packed_depth<Source>(k_block);
   const auto* from = b.data + begin * b.row_stride + first * b.column_stride;
   const std::int64_t whole = columns / kColumns;
   if (b.column_stride == 1) {
-    constexpr std::int64_t kRowsAhead = 12;  // the hardware does not look beyond the end of a row
-    const std::int64_t full = terms / kTerms;
+    constexpr std::int64_t kPrefetchRows = 12;  // the hardware prefetcher stops at the end of a row
+    const std::int64_t full = k_block / kPerElement;
     for (std::int64_t k = 0; k < full; ++k) {
       for (std::int64_t panel = 0; panel < whole; ++panel) {
-        const auto* line = from + k * kTerms * b.row_stride + panel * kColumns;
-        for (std::int64_t term = 0; term < kTerms; ++term)
-          __builtin_prefetch(line + (kRowsAhead + term) * b.row_stride);
+        const auto* line = from + k * kPerElement * b.row_stride + panel * kColumns;
+        for (std::int64_t i = 0; i < kPerElement; ++i)
+          __builtin_prefetch(line + (kPrefetchRows + i) * b.row_stride);
         put<kWrite>(to + (panel * depth + k) * kColumns, Source::eight_across(line, b.row_stride),
                     Source::eight_across(line + kLanes, b.row_stride));
       }
     }
     for (std::int64_t panel = 0; panel < whole && full < depth; ++panel) {
-      const auto* line = from + full * kTerms * b.row_stride + panel * kColumns;
+      const auto* line = from + full * kPerElement * b.row_stride + panel * kColumns;
       for (std::int64_t j = 0; j < kColumns; ++j)
-        to[(panel * depth + full) * kColumns + j] = Source::cell(line + j, b.row_stride, 1);
+        to[(panel * depth + full) * kColumns + j] =
+            Source::packed_element(line + j, b.row_stride, 1);
     }
   } else {
     for (std::int64_t panel = 0; panel < whole; ++panel) {
       transpose_sixteen<Source, kWrite>(from + panel * kColumns * b.column_stride, b.column_stride,
-                                        terms, to + panel * depth * kColumns);
+                                        k_block, to + panel * depth * kColumns);
     }
   }
   const std::int64_t rest = columns - whole * kColumns;
   if (rest == 0) return;
   from += whole * kColumns * b.column_stride;
   to += whole * depth * kColumns;
-  for (std::int64_t k = 0; k < terms; k += kTerms, to += kColumns) {
+  for (std::int64_t k = 0; k < k_block; k += kPerElement, to += kColumns) {
     for (std::int64_t j = 0; j < kColumns; ++j) {
-      to[j] = j < rest ? Source::cell(from + k * b.row_stride + j * b.column_stride, b.row_stride,
-                                      terms - k)
+      to[j] = j < rest ? Source::packed_element(from + k * b.row_stride + j * b.column_stride,
+                                                b.row_stride, k_block - k)
                        : 0.0F;
     }
   }

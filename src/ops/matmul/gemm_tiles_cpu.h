@@ -1,4 +1,4 @@
-// The inner loops of ops/matmul/gemm_cpu.h: up to 12 rows and 32 columns of c from packed panels
+// The micro-kernels of ops/matmul/gemm_cpu.h: up to 12 rows and 32 columns of c from packed panels
 // (ops/matmul/gemm_packing_cpu.h). Include it from gemm_cpu.cpp only.
 #pragma once
 
@@ -15,8 +15,8 @@
 namespace pipetrain::gemm_panels {
 
 template <int kCount>
-[[gnu::always_inline]] inline void add_term(const float* a, const float* b, Vector (&low)[kCount],
-                                            Vector (&high)[kCount]) {
+[[gnu::always_inline]] inline void rank1_update(const float* a, const float* b,
+                                                Vector (&low)[kCount], Vector (&high)[kCount]) {
   const Vector b_low = load8(b), b_high = load8(b + kLanes);
 #pragma GCC unroll 6
   for (int r = 0; r < kCount; ++r) {
@@ -26,12 +26,12 @@ template <int kCount>
   }
 }
 
-// A tile calls in a line for so many of its terms; so many tiles call in a whole panel.
-constexpr std::int64_t kTermsAhead = 4;
+// A tile prefetches one cache line per this many k-steps; this many tiles prefetch a whole panel.
+constexpr std::int64_t kPrefetchSteps = 4;
 
-/// c[0..kCount)[0..16) = (or +=) a b over `depth` terms; a packed (depth, 6), b packed (depth, 16).
-/// With kAhead lines from `next` on, a quarter of a panel, come to the second cache meanwhile.
-template <int kCount, bool kAhead>
+/// c[0..kCount)[0..16) = (or +=) a b; a packed (depth, 6), b packed (depth, 16). With kPrefetch a
+/// quarter of a panel from `next` on is prefetched to the L2 cache.
+template <int kCount, bool kPrefetch>
 void multiply(std::int64_t depth, const float* a, const float* b,
               [[maybe_unused]] const float* next, const float* bias, bool add, float* c,
               std::int64_t row) {
@@ -40,16 +40,17 @@ void multiply(std::int64_t depth, const float* a, const float* b,
     __builtin_prefetch(c + r * row, 1);
     __builtin_prefetch(c + r * row + kColumns - 1, 1);
   }
-  if constexpr (kAhead) {
+  if constexpr (kPrefetch) {
     for (std::int64_t i = 0; i < depth; next += kColumns) {
       __builtin_prefetch(next, 0, 2);
-      const std::int64_t end = std::min(depth, i + kTermsAhead);
+      const std::int64_t end = std::min(depth, i + kPrefetchSteps);
 #pragma GCC unroll 4
-      for (; i < end; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
+      for (; i < end; ++i, a += kRows, b += kColumns) rank1_update(a, b, low, high);
     }
   } else {
 #pragma GCC unroll 4
-    for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns) add_term(a, b, low, high);
+    for (std::int64_t i = 0; i < depth; ++i, a += kRows, b += kColumns)
+      rank1_update(a, b, low, high);
   }
   if (bias) {
     const Vector bias_low = load8(bias), bias_high = load8(bias + kLanes);
@@ -73,28 +74,28 @@ void multiply(std::int64_t depth, const float* a, const float* b,
   }
 }
 
-template <bool kAhead>
+template <bool kPrefetch>
 void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* b,
               const float* next, const float* bias, bool add, float* c, std::int64_t row) {
   switch (rows) {
     case 1:
-      return multiply<1, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<1, kPrefetch>(depth, a, b, next, bias, add, c, row);
     case 2:
-      return multiply<2, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<2, kPrefetch>(depth, a, b, next, bias, add, c, row);
     case 3:
-      return multiply<3, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<3, kPrefetch>(depth, a, b, next, bias, add, c, row);
     case 4:
-      return multiply<4, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<4, kPrefetch>(depth, a, b, next, bias, add, c, row);
     case 5:
-      return multiply<5, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<5, kPrefetch>(depth, a, b, next, bias, add, c, row);
     default:
-      return multiply<kRows, kAhead>(depth, a, b, next, bias, add, c, row);
+      return multiply<kRows, kPrefetch>(depth, a, b, next, bias, add, c, row);
   }
 }
 
 /// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and
-/// the rows of both panels hide the latency. The second panel of b is depth * 16 behind the first.
-/// `next`: a panel that is read soon, which comes to the second cache meanwhile.
+/// the rows of both panels hide the latency. The second panel of b is at b + depth * 16. `next`: a
+/// panel that is read soon, prefetched to the L2 cache.
 template <int kTop, int kBottom, int kPanels>
 PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const float* b,
                                     const float* next, const float* bias, bool add, float* c,
@@ -137,7 +138,7 @@ template <class Out>
 using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, const float* next,
                           const float* bias, bool add, Out* c, std::int64_t row);
 
-/// Heights of neighbouring panels differ by one at most, the higher one first.
+/// Heights of adjacent panels differ by at most one, the taller one first.
 template <int kPanels>
 WideTile<float> wide_tile(std::int64_t top, std::int64_t bottom) {
   static constexpr WideTile<float> kAlone[] = {
@@ -158,7 +159,7 @@ WideTile<float> wide_tile(std::int64_t top, std::int64_t bottom) {
                       reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sum)));
 }
 
-/// multiply_wide() for cells of two bfloat16 numbers. Only floats are added to.
+/// multiply_wide() for packed pairs of bfloat16. Only a float c can be accumulated into.
 template <int kTop, int kBottom, int kPanels, class Out>
 PIPETRAIN_BFLOAT16 void multiply_pairs(std::int64_t depth, const float* a, const float* b,
                                        const float* next, const float* bias, bool add, Out* c,
@@ -262,7 +263,7 @@ void multiply_pairs_edge(std::int64_t rows, std::int64_t columns, std::int64_t d
   }
 }
 
-/// The tile of so many panels of columns.
+/// The tile function for this number of column panels.
 template <class Source, class Out, int kPanels>
 WideTile<Out> tile_of(std::int64_t top, std::int64_t bottom) {
   if constexpr (std::is_same_v<Source, Floats>) {

@@ -1,6 +1,6 @@
 // The inner loops of gemm_packed_transposed() (ops/matmul/gemm_cpu.h): c^T = b^T a^T, where panels
-// of b^T are the left operand. What a panel holds side by side are terms of the sums then, so a
-// tile reads whole cache lines of it in order. Include it from gemm_cpu.cpp only.
+// of b^T are the left operand. A panel is then contiguous along k, so a tile reads whole cache
+// lines of it in order. Include it from gemm_cpu.cpp only.
 #pragma once
 
 #include <algorithm>
@@ -10,22 +10,22 @@
 
 namespace pipetrain::gemm_panels {
 
-/// Rows of a, which begin `stride` apart, as blocks (terms, 16 rows) with zeros for rows and for
-/// terms that are missing in sixteen.
-inline void pack_across(const float* a, std::int64_t stride, std::int64_t rows, std::int64_t terms,
-                        float* to) {
-  const std::int64_t depth = (terms + kColumns - 1) / kColumns * kColumns;
+/// Packs rows of a, `stride` apart, as blocks (depth, 16 rows). Rows and depth are zero-padded to
+/// multiples of 16.
+inline void pack_across(const float* a, std::int64_t stride, std::int64_t rows,
+                        std::int64_t k_block, float* to) {
+  const std::int64_t depth = (k_block + kColumns - 1) / kColumns * kColumns;
   for (std::int64_t first = 0; first < rows; first += kColumns, to += depth * kColumns) {
     const float* from = a + first * stride;
     const std::int64_t count = std::min(kColumns, rows - first);
     if (count < kColumns) std::fill_n(to, depth * kColumns, 0.0F);
     std::int64_t row = 0;
     for (; row + kLanes <= count; row += kLanes)
-      transpose_eight(from + row * stride, stride, terms, to + row, kColumns);
+      transpose_eight(from + row * stride, stride, k_block, to + row, kColumns);
     for (; row < count; ++row) {
-      for (std::int64_t k = 0; k < terms; ++k) to[k * kColumns + row] = from[row * stride + k];
+      for (std::int64_t k = 0; k < k_block; ++k) to[k * kColumns + row] = from[row * stride + k];
     }
-    std::fill_n(to + terms * kColumns, (depth - terms) * kColumns, 0.0F);
+    std::fill_n(to + k_block * kColumns, (depth - k_block) * kColumns, 0.0F);
   }
 }
 
@@ -36,15 +36,15 @@ void multiply_across(std::int64_t panels, const float* b, std::int64_t distance,
                      bool add, float* sums) {
   Vector low[kCount] = {}, high[kCount] = {};
   for (std::int64_t p = 0; p < panels; ++p, b += distance) {
-    // The lines behind these are those of the next tile.
+    // Prefetches the lines of the next tile.
 #pragma GCC unroll 6
     for (int r = 0; r < kCount; ++r) __builtin_prefetch(b + (kRows + r) * kColumns);
 #pragma GCC unroll 8
-    for (int term = 0; term < kColumns; ++term, a += kColumns) {
+    for (int step = 0; step < kColumns; ++step, a += kColumns) {
       const Vector a_low = load8(a), a_high = load8(a + kLanes);
 #pragma GCC unroll 6
       for (int r = 0; r < kCount; ++r) {
-        const Vector factor = fill8(b[r * kColumns + term]);
+        const Vector factor = fill8(b[r * kColumns + step]);
         low[r] += factor * a_low;
         high[r] += factor * a_high;
       }
@@ -76,7 +76,7 @@ inline void multiply_across(std::int64_t count, std::int64_t panels, const float
   }
 }
 
-/// Sums (columns, 16 rows) of up to 16 rows of c, which begin `stride` apart.
+/// Writes sums (columns, 16 rows) to up to 16 rows of c, `stride` apart.
 inline void store_across(const float* sums, std::int64_t columns, std::int64_t rows, float* c,
                          std::int64_t stride) {
   std::int64_t column = 0;

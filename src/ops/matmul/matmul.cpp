@@ -35,7 +35,7 @@ std::vector<std::int64_t> matrix_offsets(const Shape& operand, const Shape& batc
   return offsets;
 }
 
-/// Whether all products read one b and the rows of a follow each other.
+/// Whether all products read one b and the rows of a are contiguous.
 bool is_one_product(const MatMulPlan& plan) {
   if (plan.trans_a) return false;
   for (std::int64_t i = 0; i < plan.products(); ++i) {
@@ -63,9 +63,9 @@ MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, con
   out.n = out.trans_b ? b_rows : b_columns;
   const std::int64_t b_k = out.trans_b ? b_columns : b_rows;
   PT_CHECK(out.k == b_k, kModel,
-           "MatMul operands {}{} and {}{} do not match: the inner extents are {} and {}", a.text(),
-           out.trans_a ? " (transposed)" : "", b.text(), out.trans_b ? " (transposed)" : "", out.k,
-           b_k);
+           "MatMul operands {}{} and {}{} do not match: the inner dimensions are {} and {}",
+           a.text(), out.trans_a ? " (transposed)" : "", b.text(),
+           out.trans_b ? " (transposed)" : "", out.k, b_k);
   const Shape batch = broadcast(batch_of(a), batch_of(b));
   std::vector<std::int64_t> output = batch.dims();
   output.push_back(out.m);
@@ -145,7 +145,7 @@ void differentiate_matmul(GradientContext& context) {
     context.set_input_gradient(0, builder.sum_to(da, a_shape));
   }
   if (context.wants(1)) {
-    // With one b for all rows its gradient is one product that sums over the batch as well.
+    // If all rows share one b, its gradient is one product that also sums over the batch.
     const bool one_b = b_shape.rank() == 2 && !trans_a && a_shape.rank() > 2;
     const ValueId x = one_b ? as_rows(builder, a) : a;
     const ValueId d = one_b ? as_rows(builder, dy) : dy;
@@ -172,7 +172,7 @@ void infer_pack(InferContext& context) {
   const auto to = static_cast<DType>(
       context.attributes.integer("to", static_cast<std::int64_t>(DType::kFloat32)));
   PT_CHECK(b.shape.rank() == 2 && is_packed(to) && (b.dtype == DType::kFloat32 || b.dtype == to),
-           kModel, "PackMatrix makes no {} of {}", name_of(to), b.text());
+           kModel, "PackMatrix cannot make {} of {}", name_of(to), b.text());
   const bool trans_b = context.attributes.flag("trans_b");
   context.outputs = {
       {to, Shape{packed_matrix_elements(to, b.shape[trans_b ? 0 : 1], b.shape[trans_b ? 1 : 0])}}};
@@ -203,7 +203,7 @@ Cost packed_cost(const Attributes& attributes, std::span<const TensorType> input
 
 // --- import ---
 
-/// One operand on its way into MatMul: a Transpose of its last two axes becomes a flag.
+/// An operand of MatMul: a Transpose of its last two axes becomes a flag.
 struct Factor {
   ValueId value;
   bool transposed = false;
@@ -228,7 +228,8 @@ void import_matmul(ImportContext& context) {
   const Shape b_shape = context.type(1).shape;
   PT_CHECK(a_shape.rank() >= 1 && b_shape.rank() >= 1, kModel,
            "MatMul operands must not be scalars, got {} and {}", a_shape.text(), b_shape.text());
-  // A vector becomes a row on the left and a column on the right; the added axis goes again.
+  // A vector becomes a row on the left and a column on the right; the added axis is removed
+  // afterwards.
   Factor a{context.input(0)};
   Factor b{context.input(1)};
   if (a_shape.rank() == 1) {
@@ -286,17 +287,17 @@ void import_gemm(ImportContext& context) {
 constexpr OpTraits kMatMulTraits = {KernelKind::kProduct,
                                     {PrecisionRule::kProduct, {0, 1}, {0}},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 constexpr OpTraits kMatMulPackedTraits = {KernelKind::kProduct,
                                           {PrecisionRule::kFloat},
                                           LayoutRule::kRowMajor,
-                                          {PieceRule::kWhole},
+                                          {ChunkRule::kWhole},
                                           Fusion::kNever};
 constexpr OpTraits kPackMatrixTraits = {KernelKind::kReorder,
                                         {PrecisionRule::kFloat},
                                         LayoutRule::kRowMajor,
-                                        {PieceRule::kWhole},
+                                        {ChunkRule::kWhole},
                                         Fusion::kNever};
 
 constexpr OpDef kMatmulOps[] = {

@@ -6,8 +6,8 @@
 //
 // A b that is the same in many products with few rows is packed once (CPU only):
 //
-//   PackMatrix{trans_b, to}(b) -> p: (K, N), or (N, K) with trans_b, as the kernel's inner loop
-//   reads it; a float b is rounded on the way where `to` is bfloat16
+//   PackMatrix{trans_b, to}(b) -> p: (K, N), or (N, K) with trans_b, as the micro-kernel
+//   reads it; a float b is rounded to bfloat16 if `to` says so
 //   MatMulPacked{n, transposed}(a, p[, bias]) -> y: the bits of MatMul(a, b[, bias]); transposed: p
 //   is the packed transpose of b, and there is no bias
 #pragma once
@@ -29,35 +29,35 @@ struct MatMulGeometry {
   Shape output;
 };
 
-/// Error (kModel) when the shapes do not go together.
+/// Error (kModel) when the shapes are incompatible.
 MatMulGeometry matmul_geometry(const Attributes& attributes, const Shape& a, const Shape& b);
 
-/// The products that make up a MatMul: one for each offset, written one after the other.
+/// The products of a (batched) MatMul: one for each offset, results contiguous.
 struct MatMulPlan {
   bool trans_a = false;
   bool trans_b = false;
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
-  /// Where the matrices of each product begin, in elements.
+  /// Offsets of the matrices of each product, in elements.
   std::vector<std::int64_t> a_offsets;
   std::vector<std::int64_t> b_offsets;
 
   std::int64_t products() const { return static_cast<std::int64_t>(a_offsets.size()); }
 };
 
-/// No products when the result is empty. A batch with one b whose rows of a follow each other is
-/// one product with batch × M rows.
+/// No products when the result is empty. A batch with a shared b and contiguous rows of a is one
+/// product with batch × M rows.
 MatMulPlan matmul_plan(const KernelRequest& request);
 
-/// Whether GPUs multiply the padded rows (Layout::kPaddedRows) of these operands or make such a
-/// result: one product, and nothing beside it but sums.
+/// Whether GPUs support padded rows (Layout::kPaddedRows) in these operands or the result: for a
+/// single product without an epilogue other than sums.
 bool takes_padded_rows(const KernelRequest& request);
 
-/// Elements of a packed b for products of floats or of bfloat16 numbers.
+/// Elements of a packed b for float or bfloat16 products.
 std::int64_t packed_matrix_elements(DType operands, std::int64_t n, std::int64_t k);
 
-/// Whether MatMulPacked is as exact as and faster than this MatMul where b serves several products.
+/// Whether MatMulPacked has the bits of this MatMul and is faster if b is used in several products.
 bool packing_pays(const KernelRequest& request);
 
 /// Whether this MatMul, for which packing_pays(), is as fast with the packed transpose of its b.
@@ -66,8 +66,8 @@ bool takes_packed_transpose(const KernelRequest& request);
 /// Whether the CPU's kernel for a MatMul is an AddingKernel.
 bool matmul_adds(const KernelRequest& request);
 
-/// Whether the CPU multiplies the bfloat16 operands of this MatMul, MatMulPacked or PackMatrix as
-/// they are. Otherwise its kernels see them as floats (ops/registry/narrow_kernel.h).
+/// Whether the CPU multiplies the bfloat16 operands of this MatMul, MatMulPacked or PackMatrix
+/// directly. Otherwise they are converted to float (ops/registry/narrow_kernel.h).
 bool multiplies_bfloat16(const KernelRequest& request);
 
 std::span<const KernelEntry> matmul_reference_kernels();

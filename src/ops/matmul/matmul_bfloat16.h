@@ -12,7 +12,7 @@ std::unique_ptr<Kernel> make_bfloat16_matmul(const KernelRequest& request);
 std::unique_ptr<Kernel> make_bfloat16_packed(const KernelRequest& request);
 std::unique_ptr<Kernel> make_bfloat16_pack(const KernelRequest& request);
 
-/// Whether that MatMul, which makes floats without a bias, is an AddingKernel.
+/// Whether that MatMul is an AddingKernel: with a float result and without a bias.
 bool bfloat16_matmul_adds(const KernelRequest& request);
 
 }  // namespace pipetrain

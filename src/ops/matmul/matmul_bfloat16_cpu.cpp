@@ -10,7 +10,7 @@
 namespace pipetrain {
 namespace {
 
-using Number = std::uint16_t;  // the bits of a bfloat16 number
+using Bfloat16 = std::uint16_t;  // the bits of a bfloat16
 
 bool is_bfloat16(const TensorType& type) { return type.dtype == DType::kBFloat16; }
 
@@ -21,9 +21,9 @@ struct Operands {
 };
 
 Operands operands_of(const MatMulPlan& plan, std::span<const Tensor> in) {
-  return {{in[0].as<Number>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
+  return {{in[0].as<Bfloat16>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
            plan.trans_a ? plan.m : 1},
-          {in[1].as<Number>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
+          {in[1].as<Bfloat16>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
            plan.trans_b ? plan.k : 1}};
 }
 
@@ -59,7 +59,7 @@ std::unique_ptr<Kernel> make_packed(const GemmShape& shape) {
   const int threads = omp_get_max_threads();
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
-        gemm_bfloat16_packed(shape, {in[0].as<Number>(), shape.k, 1}, in[1].as<Number>(),
+        gemm_bfloat16_packed(shape, {in[0].as<Bfloat16>(), shape.k, 1}, in[1].as<Bfloat16>(),
                              data_or_null<float>(in, 2), out[0].as<Out>(), context.workspace,
                              threads);
       },
@@ -72,7 +72,7 @@ std::unique_ptr<Kernel> make_pack(std::int64_t n, std::int64_t k, bool trans_b) 
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
         const MatrixOf<Element> b{in[0].as<Element>(), trans_b ? 1 : n, trans_b ? k : 1};
-        gemm_bfloat16_pack(n, k, b, out[0].as<Number>(), threads);
+        gemm_bfloat16_pack(n, k, b, out[0].as<Bfloat16>(), threads);
       });
 }
 
@@ -98,7 +98,7 @@ bool bfloat16_matmul_adds(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make_bfloat16_matmul(const KernelRequest& request) {
   const MatMulPlan plan = matmul_plan(request);
-  if (is_bfloat16(request.outputs[0])) return make_matmul<Number>(plan);
+  if (is_bfloat16(request.outputs[0])) return make_matmul<Bfloat16>(plan);
   return matmul_adds(request) ? make_adding_matmul(plan) : make_matmul<float>(plan);
 }
 
@@ -106,14 +106,14 @@ std::unique_ptr<Kernel> make_bfloat16_packed(const KernelRequest& request) {
   const Shape& a = request.inputs[0].shape;
   const std::size_t last = a.rank() - 1;
   const GemmShape shape{a.count(0, last), request.node.attributes.integer("n"), a[last]};
-  return is_bfloat16(request.outputs[0]) ? make_packed<Number>(shape) : make_packed<float>(shape);
+  return is_bfloat16(request.outputs[0]) ? make_packed<Bfloat16>(shape) : make_packed<float>(shape);
 }
 
 std::unique_ptr<Kernel> make_bfloat16_pack(const KernelRequest& request) {
   const Shape& b = request.inputs[0].shape;
   const bool trans_b = request.node.attributes.flag("trans_b");
   const std::int64_t n = b[trans_b ? 0 : 1], k = b[trans_b ? 1 : 0];
-  return is_bfloat16(request.inputs[0]) ? make_pack<Number>(n, k, trans_b)
+  return is_bfloat16(request.inputs[0]) ? make_pack<Bfloat16>(n, k, trans_b)
                                         : make_pack<float>(n, k, trans_b);
 }
 

@@ -1,7 +1,7 @@
-// Float matrix products: large ones, and those whose rows collide in the caches, through our own
-// (gemm_cpu.h), all others through oneDNN's sgemm, which against its matmul primitive is as fast
-// for plain, transposed and batched operands (within 3%) and takes every broadcast and
-// every combination of transposes without falling to a reference implementation.
+// Float matrix products: large ones, and those whose rows cause cache conflicts, by the
+// hand-written gemm_cpu.h, all others by oneDNN's sgemm. sgemm is as fast as oneDNN's matmul
+// primitive for plain, transposed and batched operands (within 3%), and supports every broadcast
+// and combination of transposes without a reference implementation.
 #include <dnnl.h>
 #include <omp.h>
 
@@ -30,7 +30,7 @@ class MatMulCpu final : public Kernel {
     const std::int64_t products = plan_.products();
     if (products == 0) return;
     const std::int64_t flops = 2 * plan_.m * plan_.n * plan_.k;
-    // One thread per product where there are enough of them; otherwise sgemm shares each out.
+    // One thread per product if there are enough products; otherwise sgemm parallelises each.
     std::atomic<bool> failed = false;
     if (products >= omp_get_max_threads() && products > 1 && products * flops > kParallelFlops) {
 #pragma omp parallel for schedule(static)
@@ -77,27 +77,27 @@ class MatMulCpu final : public Kernel {
   MatMulPlan plan_;
 };
 
-/// Whether sgemm would read an operand down columns whose elements are a multiple of 2 KiB apart.
+/// Whether sgemm would read columns of an operand whose elements are a multiple of 2 KiB apart.
 bool rows_collide(const MatMulPlan& plan) {
   constexpr std::int64_t kColliding = 512;
   return (plan.trans_a && plan.m % kColliding == 0) || (!plan.trans_b && plan.n % kColliding == 0);
 }
 
-/// Rows that collide leave sgemm at two fifths of the machine. Else ours is the faster one for
-/// large products, and for a transposed left operand; sgemm reads small ones where they lie instead
+/// With cache conflicts sgemm reaches two fifths of the peak. Otherwise gemm_cpu.h is faster for
+/// large products, and for a transposed left operand; sgemm reads small operands in place instead
 /// of packing them.
-bool use_own_gemm(const MatMulPlan& plan) {
+bool use_packed_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kNarrow = 48;
-  constexpr std::int64_t kFewRows = 16, kFewTerms = 8;
+  constexpr std::int64_t kFewRows = 16, kShortDepth = 8;
   constexpr std::int64_t kManyRows = 192;
   constexpr std::int64_t kLarge = 1 << 24;
   if (plan.products() != 1 || plan.n < kNarrow) return false;
-  if (rows_collide(plan)) return plan.m >= kFewRows && plan.k >= kFewTerms;
+  if (rows_collide(plan)) return plan.m >= kFewRows && plan.k >= kShortDepth;
   return plan.m * plan.n * plan.k >= kLarge && plan.k >= kNarrow &&
          plan.m >= (plan.trans_a ? kNarrow : kManyRows);
 }
 
-/// Products of narrow operands run piece by piece, whatever they make
+/// Products of narrow operands run in chunks, whatever their result type
 /// (ops/registry/narrow_kernel.h).
 bool is_float32(const KernelRequest& request) {
   const auto is = [](const TensorType& type) {
@@ -107,7 +107,7 @@ bool is_float32(const KernelRequest& request) {
          request.outputs[0].dtype == DType::kFloat32;
 }
 
-std::unique_ptr<Kernel> make_own_gemm(const MatMulPlan& plan, bool has_bias) {
+std::unique_ptr<Kernel> make_packed_gemm(const MatMulPlan& plan, bool has_bias) {
   const GemmShape shape{plan.m, plan.n, plan.k};
   const int threads = omp_get_max_threads();
   const std::size_t bytes = gemm_workspace_bytes(shape, threads);
@@ -144,7 +144,7 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
   MatMulPlan plan = matmul_plan(request);
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
-  if (use_own_gemm(plan)) return make_own_gemm(plan, has_bias);
+  if (use_packed_gemm(plan)) return make_packed_gemm(plan, has_bias);
   return std::make_unique<MatMulCpu>(std::move(plan));
 }
 
@@ -201,7 +201,7 @@ bool matmul_adds(const KernelRequest& request) {
   if (multiplies_bfloat16(request)) return bfloat16_matmul_adds(request);
   if (!is_float32(request)) return false;
   const MatMulPlan plan = matmul_plan(request);
-  return use_own_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
+  return use_packed_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
 }
 
 bool packing_pays(const KernelRequest& request) {
@@ -212,7 +212,7 @@ bool packing_pays(const KernelRequest& request) {
   if (request.inputs[1].shape.rank() != 2) return false;
   const MatMulPlan plan = matmul_plan(request);
   if (plan.products() != 1 || plan.trans_a || plan.m > kMostRows) return false;
-  return narrow || use_own_gemm(plan) ||
+  return narrow || use_packed_gemm(plan) ||
          (plan.m >= kFewest && plan.n >= kNarrow && plan.k >= kNarrow &&
           plan.m * plan.n * plan.k >= kSmall);
 }

@@ -1,5 +1,5 @@
-// Matrix products by cuBLASLt, with what belongs to them where it has a kernel that does both. Sums
-// are float32 whatever is stored.
+// Matrix products by cuBLASLt, with their epilogue where it has a kernel for both. Sums are always
+// float32.
 #include <algorithm>
 
 #include "base/error.h"
@@ -32,7 +32,7 @@ class MatMulKernel final : public Kernel {
       bias_bytes_ = rounded_up(static_cast<std::size_t>(plan.n) * size_of(result_type_));
   }
 
-  /// Whether the library has a kernel for the product, with or without what belongs to it.
+  /// Whether the library has a kernel for the product, with or without its epilogue.
   bool is_there() const { return is_there_; }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
@@ -42,7 +42,7 @@ class MatMulKernel final : public Kernel {
     if (whole_ && epilogue_.kind == kSums)
       descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, out[1] ? out[1].data : context.workspace);
     if (whole_ && epilogue_.kind == kGelu && epilogue_.keeps) {
-      PT_CHECK(out[1], kInternal, "what goes into a Gelu has no place");
+      PT_CHECK(out[1], kInternal, "there is no memory for the input of a Gelu");
       descriptors_.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, out[1].data);
     }
     const Tensor& result = whole_ ? out[0] : product_place(epilogue_, out);
@@ -69,21 +69,21 @@ class MatMulKernel final : public Kernel {
     return tensor.as<std::byte>() + index * static_cast<std::int64_t>(size_of(tensor.type.dtype));
   }
 
-  /// Whether the library has a kernel, which is the choice then.
+  /// Selects a kernel of the library; false if it has none.
   bool choose(const ProductEpilogue& epilogue, bool whole) {
     descriptors_.ask_for(epilogue, whole);
     int found = 0;
     const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
         handle_, descriptors_.operation(), descriptors_.b(), descriptors_.a(), descriptors_.y(),
         descriptors_.y(), descriptors_.preference(), 1, &choice_, &found);
-    // What it does not support at all is no failure: there is another way.
+    // Unsupported products are not an error: there is a fallback.
     if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE)
       return false;
     ProductDescriptors::check(status);
     return found > 0 && choice_.state == CUBLAS_STATUS_SUCCESS;
   }
 
-  /// Of the workspace: the bias in another type, or what nobody wants of an epilogue.
+  /// Workspace for the converted bias, or for unused results of an epilogue.
   std::size_t front_bytes() const {
     if (!whole_) return bias_bytes_;
     if (epilogue_.kind == ProductEpilogue::Kind::kSums)
@@ -102,13 +102,13 @@ class MatMulKernel final : public Kernel {
   MatMulPlan plan_;
   ProductEpilogue epilogue_;
   DType result_type_;
-  std::size_t bias_bytes_ = 0;  // of the workspace: the bias in another type
+  std::size_t bias_bytes_ = 0;  // of the workspace, for the converted bias
   CudaQueue queue_;
   cublasLtHandle_t handle_;
   ProductDescriptors descriptors_;
   bool is_there_ = false;
-  bool whole_ = false;              // the library does the epilogue
-  bool library_adds_bias_ = false;  // with it or without
+  bool whole_ = false;              // the library computes the epilogue
+  bool library_adds_bias_ = false;  // with or without the epilogue
   cublasLtMatmulHeuristicResult_t choice_{};
 };
 

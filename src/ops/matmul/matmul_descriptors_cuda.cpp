@@ -7,7 +7,7 @@ namespace {
 
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-/// The distance between the matrices of successive products; nothing when they do not lie evenly.
+/// The stride between the matrices of successive products; nothing if it is not constant.
 bool even_steps(const std::vector<std::int64_t>& offsets, std::int64_t* step) {
   *step = offsets.size() < 2 ? 0 : offsets[1] - offsets[0];
   for (std::size_t i = 1; i < offsets.size(); ++i) {
@@ -22,10 +22,10 @@ cudaDataType_t library_type(DType dtype) {
                                     : CUDA_R_32F;
 }
 
-/// Where tensors begin: what stages and tests promise.
+/// Guaranteed alignment of tensors.
 constexpr std::uint32_t kTensorAlignment = 64;
 
-/// What all of these offsets, in elements, leave of that.
+/// The alignment that remains at all of these offsets (in elements).
 std::uint32_t alignment_at(const std::vector<std::int64_t>& offsets, std::size_t element) {
   std::int64_t common = kTensorAlignment;
   for (const std::int64_t offset : offsets)
@@ -33,7 +33,7 @@ std::uint32_t alignment_at(const std::vector<std::int64_t>& offsets, std::size_t
   return static_cast<std::uint32_t>(common);
 }
 
-/// The operands change places, so that the library's first is our second.
+/// Operands are swapped: the library's first is our second.
 cublasLtEpilogue_t library_epilogue(const ProductEpilogue& epilogue) {
   const bool bias = epilogue.bias;
   switch (epilogue.kind) {
@@ -72,9 +72,9 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
   lay_out(y_, request.outputs[0], plan.n, plan.m, plan.m * plan.n);
   check(cublasLtMatmulPreferenceCreate(preference_.place()));
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  // Products split along k and added up in any order would not give the same bits every time.
+  // Split-k with a variable order of summation would not be deterministic.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
-  // Kernels that read more at once than the addresses allow are none.
+  // Excludes kernels that need a larger alignment.
   const std::size_t element = size_of(operands);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_at(plan.b_offsets, element));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_at(plan.a_offsets, element));
@@ -88,9 +88,9 @@ void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
   ProductEpilogue wanted = epilogue;
   if (!whole) wanted.kind = ProductEpilogue::Kind::kNone;
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(wanted));
-  // Sums are a "bias" that is written.
+  // The library writes sums through its bias pointer.
   const bool sums = wanted.kind == ProductEpilogue::Kind::kSums;
-  // The library looks at what these addresses are multiples of when it chooses a kernel.
+  // The library considers the alignment of these addresses when it chooses a kernel.
   void* const somewhere = reinterpret_cast<void*>(std::uintptr_t{kTensorAlignment});
   if (wanted.bias || sums) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(result_type_)));
@@ -102,7 +102,7 @@ void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
   }
 }
 
-/// A matrix that lies column after column.
+/// A column-major matrix.
 void ProductDescriptors::lay_out(MatrixLayout& layout, const TensorType& type, std::int64_t rows,
                                  std::int64_t columns, std::int64_t step) {
   // The library's columns are our rows, which may be padded.

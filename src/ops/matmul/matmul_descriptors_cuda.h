@@ -1,5 +1,5 @@
-// What cuBLASLt is told about a product. It counts columns first, so a row-major y = a b is asked
-// for as y' = b' a': the same memory, and a bias over the columns of y is one over its rows.
+// The cuBLASLt descriptors of a product. cuBLASLt is column-major, so a row-major y = a b is
+// computed as y' = b' a' in the same memory, and a bias over the columns of y is one over its rows.
 // Nothing here needs a GPU.
 #pragma once
 
@@ -32,16 +32,16 @@ class ProductDescriptors {
   /// `tensor_floats`: operands of float32 may be rounded to TF32.
   ProductDescriptors(const MatMulPlan& plan, const KernelRequest& request, bool tensor_floats);
 
-  /// With the epilogue, or without it but for a bias.
+  /// With the whole epilogue, or with at most a bias.
   void ask_for(const ProductEpilogue& epilogue, bool whole);
-  /// Error (kDevice) when the library knows no such attribute.
+  /// Error (kDevice) when the library does not know the attribute.
   template <class T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     check(cublasLtMatmulDescSetAttribute(operation_.get(), attribute, &value, sizeof value));
   }
   static void check(cublasStatus_t status) { cublas_check(status, "a matrix product"); }
 
-  /// Products that one call computes: all of them where their matrices lie evenly, else one.
+  /// Products per call: all of them if their matrices have a constant stride, else one.
   std::int64_t batch() const { return batch_; }
   cublasLtMatmulDesc_t operation() const { return operation_.get(); }
   cublasLtMatrixLayout_t a() const { return a_.get(); }

@@ -46,11 +46,11 @@ Cost product_cost(const Attributes& attributes, std::span<const TensorType> inpu
   return {2.0 * static_cast<double>(geometry.output.count()) * static_cast<double>(geometry.k)};
 }
 
-/// Made when precision and layouts are chosen.
+/// Runs once precision and layouts are chosen.
 constexpr OpTraits kMatmulEpilogueTraits = {KernelKind::kProduct,
                                             {PrecisionRule::kFloat},
                                             LayoutRule::kRowMajor,
-                                            {PieceRule::kWhole},
+                                            {ChunkRule::kWhole},
                                             Fusion::kNever};
 
 constexpr OpDef kMatmulEpilogueOps[] = {
@@ -65,7 +65,7 @@ Attributes transposes_of(const Node& node) {
 
 std::size_t rounded(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// The nodes one after the other; z lies in the workspace where nobody asks for it.
+/// Runs the nodes one by one; an unused z is written to the workspace.
 std::unique_ptr<Kernel> make_activation(const KernelRequest& request) {
   const Node product = product_of(request.node), activation = activation_of(request.node);
   const TensorType z = request.outputs[0];

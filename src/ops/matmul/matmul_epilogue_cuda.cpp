@@ -12,7 +12,7 @@ namespace {
 
 using Kind = ProductEpilogue::Kind;
 
-/// What the library writes beside a product must begin at multiples of 16 bytes in each row.
+/// In each row, auxiliary results of the library must be aligned to 16 bytes.
 constexpr std::int64_t kAuxiliaryElements = 8;
 
 bool is_there(const std::vector<TensorType>& types, std::size_t index) {

@@ -1,4 +1,4 @@
-// What own kernels do of a product's epilogue where the library has no kernel with it.
+// The epilogue of a product by hand-written kernels, where the library has no kernel with it.
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/elementwise/elementwise_functors.h"
 #include "ops/matmul/matmul_epilogue_cuda.h"

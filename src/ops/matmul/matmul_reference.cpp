@@ -1,5 +1,5 @@
-// Plain loops for the matrix product. Float sums are carried in double, so that this is what the
-// CPU kernel is measured against.
+// Plain loops for the matrix product. Float sums are carried in double, so that the CPU kernel can
+// be compared with it.
 #include <type_traits>
 
 #include "ops/kernel/element_types.h"

@@ -1,6 +1,6 @@
-// ops/matmul/packed_product_cpu.h for bfloat16 numbers: panels of cells of two neighbouring terms
-// (ops/matmul/gemm_packing_cpu.h), which the instruction for them takes at once. To be called only
-// where has_avx512_bfloat16(). Include it from *_cpu.cpp files only.
+// ops/matmul/packed_product_cpu.h for bfloat16: panels of pairs that are adjacent along k
+// (ops/matmul/gemm_packing_cpu.h), as the dot-product instruction takes them. Call it only where
+// has_avx512_bfloat16(). Include it from *_cpu.cpp files only.
 #pragma once
 
 #ifdef __x86_64__
@@ -17,7 +17,7 @@
 
 namespace pipetrain::packed {
 
-/// Columns [first, first + 16) of b, with an even number of terms, as a panel.
+/// Packs columns [first, first + 16) of b as a panel; the depth is even.
 inline void pack_pairs(const BFloat16Matrix& b, std::int64_t columns, std::int64_t depth,
                        std::int64_t first, float* panel) {
   using namespace gemm_panels;
@@ -26,9 +26,9 @@ inline void pack_pairs(const BFloat16Matrix& b, std::int64_t columns, std::int64
 }
 
 #ifdef __x86_64__
-/// multiply_wide_tile() over `cells` pairs of terms.
+/// multiply_wide_tile() over `pairs` pairs along k.
 template <int kRows>
-PIPETRAIN_BFLOAT16 inline void multiply_pairs_tile(std::int64_t cells,
+PIPETRAIN_BFLOAT16 inline void multiply_pairs_tile(std::int64_t pairs,
                                                    const std::uint16_t* __restrict a,
                                                    std::int64_t a_stride,
                                                    const float* __restrict panel,
@@ -37,10 +37,10 @@ PIPETRAIN_BFLOAT16 inline void multiply_pairs_tile(std::int64_t cells,
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row)
     sums[row] = add ? _mm512_loadu_ps(c + row * kColumns) : _mm512_setzero_ps();
-  // An address may be a pointer plus one or two strides: then the pointers fit into registers.
+  // Addresses are a pointer plus one or two strides, so that the pointers fit into registers.
   const std::uint16_t* every_third[(kRows + 2) / 3];
   for (int third = 0; 3 * third < kRows; ++third) every_third[third] = a + 3 * third * a_stride;
-  for (std::int64_t k = 0; k < cells; ++k) {
+  for (std::int64_t k = 0; k < pairs; ++k) {
     const auto b = reinterpret_cast<__m512bh>(_mm512_loadu_ps(panel + k * kColumns));
 #pragma GCC unroll 16
     for (int row = 0; row < kRows; ++row) {
@@ -54,7 +54,7 @@ PIPETRAIN_BFLOAT16 inline void multiply_pairs_tile(std::int64_t cells,
   for (int row = 0; row < kRows; ++row) _mm512_storeu_ps(c + row * kColumns, sums[row]);
 }
 
-/// c (rows × 16) = a (rows × depth) times a panel, over an even number of terms.
+/// c (rows × 16) = a (rows × depth) times a panel; the depth is even.
 inline void multiply_pairs(std::int64_t rows, std::int64_t depth, const std::uint16_t* a,
                            std::int64_t a_stride, const float* panel, float* c) {
   static constexpr auto kTiles = []<int... kBefore>(std::integer_sequence<int, kBefore...>) {
@@ -63,10 +63,10 @@ inline void multiply_pairs(std::int64_t rows, std::int64_t depth, const std::uin
   (std::make_integer_sequence<int, kMostWideRows>());
   const std::int64_t all = depth / 2;
   for (std::int64_t begin = 0; begin < all; begin += kDepth) {
-    const std::int64_t cells = std::min(kDepth, all - begin);
+    const std::int64_t pairs = std::min(kDepth, all - begin);
     for (std::int64_t row = 0; row < rows;) {
       const std::int64_t take = wide_rows_together(rows - row);
-      kTiles[static_cast<std::size_t>(take - 1)](cells, a + row * a_stride + 2 * begin, a_stride,
+      kTiles[static_cast<std::size_t>(take - 1)](pairs, a + row * a_stride + 2 * begin, a_stride,
                                                  panel + begin * kColumns, c + row * kColumns,
                                                  begin > 0);
       row += take;

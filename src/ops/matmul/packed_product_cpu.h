@@ -1,7 +1,7 @@
-// A few rows times a matrix that stays the same over many products, as the steps of a recurrent
-// layer and the query blocks of attention need it: the matrix is packed once into panels of 16
-// columns. sgemm would pack it anew every time, which costs a third of the product at 32 rows.
-// Include it from *_cpu.cpp files only.
+// Products of a few rows with a matrix that is reused many times, as in the steps of a recurrent
+// layer and the query blocks of attention: the matrix is packed once into panels of 16 columns.
+// sgemm would repack it every time, which costs a third of the product at 32 rows. Include it from
+// *_cpu.cpp files only.
 #pragma once
 
 #include <algorithm>
@@ -15,12 +15,12 @@
 namespace pipetrain::packed {
 
 constexpr std::int64_t kColumns = 16;  // of a panel: two vectors of eight
-constexpr std::int64_t kDepth = 256;   // of a panel, so that a part of it stays in the first cache
+constexpr std::int64_t kDepth = 256;   // of a panel, so that a block of it stays in the L1 cache
 
 constexpr std::int64_t panels(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }
 
-/// Columns [first, first + 16) of the transpose of a matrix (columns × depth) whose rows begin
-/// `stride` numbers apart, as a panel.
+/// Columns [first, first + 16) of the transpose of a matrix (columns × depth) whose rows are
+/// `stride` elements apart, as a panel.
 inline void pack_transposed(const float* rows, std::int64_t stride, std::int64_t columns,
                             std::int64_t depth, std::int64_t first, float* panel) {
   const std::int64_t count = std::min(kColumns, columns - first);
@@ -36,7 +36,7 @@ inline void pack_transposed(const float* rows, std::int64_t stride, std::int64_t
   }
 }
 
-/// Columns [first, first + 16) of a matrix (depth × columns) whose rows begin `stride` numbers
+/// Columns [first, first + 16) of a matrix (depth × columns) whose rows are `stride` elements
 /// apart, as a panel.
 inline void pack(const float* matrix, std::int64_t stride, std::int64_t columns, std::int64_t depth,
                  std::int64_t first, float* panel) {
@@ -50,10 +50,10 @@ inline void pack(const float* matrix, std::int64_t stride, std::int64_t columns,
 using Vector = Vector8;
 
 /// The left operand of a product: element (row, k) is at row * stride + k, or at k * stride + row
-/// when it is given transposed.
+/// when it is transposed.
 enum class Left { kPlain, kTransposed };
 
-/// c (kRows × 16) = a (kRows × depth) times a panel, added to c if so wanted. All sums stay in
+/// c (kRows × 16) = a (kRows × depth) times a panel, added to c if `add`. All sums stay in
 /// registers.
 template <int kRows, Left kLeft>
 inline void multiply_tile(std::int64_t depth, const float* __restrict a, std::int64_t a_stride,
@@ -95,7 +95,7 @@ PIPETRAIN_AVX512 inline void multiply_wide_tile(std::int64_t depth, const float*
   Vector16 sums[kRows];
 #pragma GCC unroll 16
   for (int row = 0; row < kRows; ++row) sums[row] = add ? load16(c + row * c_stride) : Vector16{};
-  // An address may be a pointer plus one or two strides: then the pointers fit into registers.
+  // Addresses are a pointer plus one or two strides, so that the pointers fit into registers.
   const float* every_third[(kRows + 2) / 3];
   for (int third = 0; 3 * third < kRows; ++third) every_third[third] = a + 3 * third * a_stride;
   for (std::int64_t k = 0; k < depth; ++k) {
@@ -111,7 +111,7 @@ PIPETRAIN_AVX512 inline void multiply_wide_tile(std::int64_t depth, const float*
   for (int row = 0; row < kRows; ++row) store16(c + row * c_stride, sums[row]);
 }
 
-/// One inner loop: rows of c, and what multiply_tile() takes.
+/// One micro-kernel: rows of c, and the arguments of multiply_tile().
 using Tile = void (*)(std::int64_t depth, const float* a, std::int64_t a_stride, const float* panel,
                       float* c, std::int64_t c_stride, bool add);
 
@@ -133,8 +133,8 @@ Tile wide_tile_of(std::int64_t rows) {
   return kTiles[static_cast<std::size_t>(rows - 1)];
 }
 
-/// c (rows × 16) = a (rows × depth) times a panel, added to c if so wanted. Rows of c begin
-/// `c_stride` numbers apart.
+/// c (rows × 16) = a (rows × depth) times a panel, added to c if `add`. Rows of c are `c_stride`
+/// elements apart.
 template <Left kLeft = Left::kPlain>
 inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, std::int64_t a_stride,
                      const float* panel, float* c, std::int64_t c_stride = kColumns,

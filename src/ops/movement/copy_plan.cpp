@@ -12,7 +12,7 @@ CopyPlan finish(const Shape& dims, std::vector<std::int64_t> target,
   return plan;
 }
 
-/// Strides of a box, and the offset of its first element.
+/// Strides of a box (sub-tensor), and the offset of its first element.
 std::int64_t enter_box(std::vector<std::int64_t>& strides, const std::vector<BoxAxis>& box) {
   std::int64_t offset = 0;
   for (std::size_t axis = 0; axis < box.size(); ++axis) {

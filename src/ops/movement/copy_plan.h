@@ -1,6 +1,6 @@
-// Strided copies: what Transpose, Slice, Concat, Split, Expand and Pad have in common. A copy is
-// described by the fewest dimensions that walk both tensors; operand 0 of the plan is the target,
-// operand 1 the source.
+// Strided copies: shared by Transpose, Slice, Concat, Split, Expand and Pad. A copy is described by
+// the fewest dimensions that address both tensors; operand 0 of the plan is the target, operand 1
+// the source.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct CopyPlan {
   std::int64_t source_offset = 0;
 };
 
-/// Where one axis of a box lies in a larger tensor.
+/// The position of a box along one axis of a larger tensor.
 struct BoxAxis {
   std::int64_t start = 0;
   std::int64_t step = 1;

@@ -31,12 +31,13 @@ std::size_t axis_of(const Attributes& attributes, std::size_t rank) {
   return static_cast<std::size_t>(axis);
 }
 
-/// Concat and Split keep a blocked layout when they cut between samples or blocks of channels.
+/// Concat and Split keep a blocked layout along the batch axis, and along channels at multiples of
+/// the block.
 void expect_whole_blocks(const TensorType& type, std::size_t axis) {
   if (type.layout == Layout::kRowMajor) return;
   const std::int64_t block = type.layout == Layout::kChannelsLast ? 1 : channel_block(type);
   PT_CHECK(axis == 0 || (axis == 1 && type.shape[1] % block == 0), kInternal,
-           "cannot cut {} along axis {} in blocks", type.text(), axis);
+           "cannot split {} along axis {} in a blocked layout", type.text(), axis);
 }
 
 // --- types ---
@@ -107,7 +108,8 @@ void infer_split(InferContext& context) {
   }
 }
 
-/// The box that Slice reads and SliceGrad writes in a tensor of `shape`, and its extents.
+/// The box (starts, steps and extents) that Slice reads and SliceGrad writes in a tensor of
+/// `shape`.
 struct SliceBox {
   std::vector<BoxAxis> axes;
   Shape extents;
@@ -139,7 +141,7 @@ SliceBox slice_box(const Attributes& attributes, const Shape& shape) {
     }
     const std::int64_t last = starts[i] + (box.extents[axis] - 1) * step;
     PT_CHECK(std::min(starts[i], last) >= 0 && std::max(starts[i], last) < shape[axis], kModel,
-             "slice {} leaves {}", attributes.to_text(), shape.text());
+             "slice {} is out of range of {}", attributes.to_text(), shape.text());
   }
   return box;
 }
@@ -301,37 +303,37 @@ void trilu_gradient(GradientContext& context) {
 constexpr OpTraits kCopyTraits = {KernelKind::kReorder,
                                   {PrecisionRule::kFirst},
                                   LayoutRule::kRowMajor,
-                                  {PieceRule::kCopies},
+                                  {ChunkRule::kCopies},
                                   Fusion::kNever};
 constexpr OpTraits kConcatTraits = {KernelKind::kReorder,
                                     {PrecisionRule::kJoined},
                                     LayoutRule::kWholeBlocks,
-                                    {PieceRule::kCopies},
+                                    {ChunkRule::kCopies},
                                     Fusion::kNever};
 constexpr OpTraits kSliceTraits = {KernelKind::kReorder,
                                    {PrecisionRule::kFirst},
                                    LayoutRule::kWholeBlocks,
-                                   {PieceRule::kCopies},
+                                   {ChunkRule::kCopies},
                                    Fusion::kNever};
 constexpr OpTraits kSplitTraits = {KernelKind::kReorder,
                                    {PrecisionRule::kAllFirst},
                                    LayoutRule::kRowMajor,
-                                   {PieceRule::kCopies},
+                                   {ChunkRule::kCopies},
                                    Fusion::kNever};
 constexpr OpTraits kPadTraits = {KernelKind::kReorder,
                                  {PrecisionRule::kFirst},
                                  LayoutRule::kRowMajor,
-                                 {PieceRule::kWhole},
+                                 {ChunkRule::kWhole},
                                  Fusion::kNever};
 constexpr OpTraits kReshapeTraits = {KernelKind::kReorder,
                                      {PrecisionRule::kFirst},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kNever};
 constexpr OpTraits kTriluTraits = {KernelKind::kElementwise,
                                    {PrecisionRule::kFirst},
                                    LayoutRule::kRowMajor,
-                                   {PieceRule::kWhole},
+                                   {ChunkRule::kWhole},
                                    Fusion::kNever};
 
 constexpr OpDef kMovementOps[] = {
@@ -346,7 +348,7 @@ constexpr OpDef kMovementOps[] = {
     {"Trilu", kPlain, kTriluTraits, infer_trilu, trilu_gradient},
 };
 
-/// The shape of a tensor as its memory lies: (N, C / block, H, W, block) when it is blocked.
+/// The shape of a tensor in memory: (N, C / block, H, W, block) when it is blocked.
 Shape shape_in_memory(const TensorType& type) {
   if (type.layout == Layout::kRowMajor) return type.shape;
   const std::int64_t block = channel_block(type);
@@ -356,13 +358,13 @@ Shape shape_in_memory(const TensorType& type) {
   return Shape(std::move(dims));
 }
 
-/// The axis of shape_in_memory() along which a cut goes: with channels last they are the innermost.
+/// The axis of shape_in_memory() that corresponds to an axis: channels-last channels are innermost.
 std::size_t axis_in_memory(const TensorType& type, std::size_t axis) {
   return type.layout == Layout::kChannelsLast && axis == 1 ? type.shape.rank() : axis;
 }
 
-/// Where a slice of a tensor of this type lies in its shape_in_memory(). Slices of blocked tensors
-/// take whole blocks of channels, whose place does not depend on the layout.
+/// The box of a slice within shape_in_memory(). Slices of blocked tensors consist of whole blocks
+/// of channels, so their offset does not depend on the layout.
 std::vector<BoxAxis> box_in_memory(const TensorType& type, std::vector<BoxAxis> axes) {
   if (type.layout != Layout::kChannelsLast) return axes;
   axes.push_back(axes[1]);

@@ -1,4 +1,4 @@
-// The files that make up the data movement family.
+// The data movement family, by file.
 #pragma once
 
 #include <functional>

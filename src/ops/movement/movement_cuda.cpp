@@ -14,7 +14,7 @@ namespace {
 using Made = std::unique_ptr<Kernel>;
 using Tensors = std::span<const Tensor>;
 
-/// A number as the bits of an element.
+/// The bits of an element with this value.
 std::uint64_t bits_of(double number, DType dtype) {
   if (dtype == DType::kBFloat16) return float_to_bfloat16(static_cast<float>(number));
   if (dtype == DType::kFloat16) return float_to_half(static_cast<float>(number));
@@ -27,7 +27,7 @@ std::uint64_t bits_of(double number, DType dtype) {
   return bits;
 }
 
-/// The layout that all tensors of a node have that puts boxes together or takes them apart.
+/// The common layout of all tensors of a node that concatenates or splits.
 Layout layout_of_boxes(const KernelRequest& request) {
   const std::string_view op = request.node.op->name;
   if (op != "Concat" && op != "Slice" && op != "SliceGrad" && op != "Split")
@@ -41,7 +41,7 @@ Layout layout_of_boxes(const KernelRequest& request) {
   return Layout::kChannelsLast;
 }
 
-/// A copy of a node with its walk as kernels take it.
+/// A copy of a node as a kernel argument.
 struct Walk {
   std::size_t input, output;
   CopyWalk walk;

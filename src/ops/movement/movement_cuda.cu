@@ -1,4 +1,4 @@
-// Data movement kernels: a thread for each element, with a division for each axis but the first.
+// Data movement kernels: one thread per element, with one division per axis except the first.
 //
 // Bytes for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s): a tensor (8192, 768) of
 // bfloat16 is 12.6 MB, so that a transpose, a split of q, k, v's third or the gather of the tokens

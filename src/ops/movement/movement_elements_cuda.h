@@ -1,4 +1,4 @@
-// What a kernel that moves elements does with them: for the files that turn nodes into launches.
+// How a data movement kernel treats elements: for the files that turn nodes into launches.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +8,10 @@
 
 namespace pipetrain::movement {
 
-/// What a movement does with its elements.
+/// How a data movement kernel treats elements.
 enum class Elements {
-  kKept,       // copied as they are
-  kConverted,  // between stored types of floats
+  kKept,       // copied unchanged
+  kConverted,  // converted between stored float types
   kUnknown,
 };
 

@@ -1,4 +1,4 @@
-// ONNX's data movement operators, of every opset, in terms of ours.
+// Imports ONNX's data movement operators of every opset as canonical ones.
 #include <algorithm>
 #include <array>
 #include <limits>
@@ -20,7 +20,7 @@ std::int64_t resolve_axis(std::int64_t axis, std::int64_t rank) {
   return axis < 0 ? axis + rank : axis;
 }
 
-/// A list that was an attribute before an opset and is a constant input since. Empty when it is
+/// A list that became a constant input in some opset and was an attribute before. Empty when
 /// absent.
 Ints ints_at(ImportContext& context, std::int64_t since, std::size_t input, const char* name) {
   if (context.opset() < since) return context.attributes().ints(name, {});
@@ -32,7 +32,7 @@ void set_reshaped(ImportContext& context, std::vector<std::int64_t> dims) {
   context.set_output(0, context.builder().reshape(context.input(0), Shape(std::move(dims))));
 }
 
-// 0 copies the dimension of the input (unless allowzero), -1 takes what is left.
+// 0 copies the dimension of the input (unless allowzero), -1 is inferred.
 void import_reshape(ImportContext& context) {
   const Shape from = context.type(0).shape;
   Ints dims = ints_at(context, 5, 1, "shape");
@@ -41,7 +41,7 @@ void import_reshape(ImportContext& context) {
   std::int64_t* unknown = nullptr;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 0 && !zero_is_zero) {
-      PT_CHECK(i < from.rank(), kModel, "Reshape copies dimension {} of {}, which has none", i,
+      PT_CHECK(i < from.rank(), kModel, "Reshape copies dimension {}, which {} does not have", i,
                from.text());
       dims[i] = from[i];
     }
@@ -142,8 +142,8 @@ void import_concat(ImportContext& context) {
   context.set_output(0, context.builder().add("Concat", std::move(inputs), {{"axis", axis}}));
 }
 
-/// Slices x along `axes`; the numbers have ONNX's meaning: negative ones count from the end, all
-/// are clamped.
+/// Slices x along `axes` with ONNX's semantics: negative indices count from the end, all are
+/// clamped.
 ValueId slice(GraphBuilder& builder, ValueId x, Ints starts, Ints ends, Ints axes,
               const Ints& steps) {
   const Shape shape = builder.shape(x);
@@ -190,7 +190,7 @@ void import_split(ImportContext& context) {
   const std::int64_t dim = context.type(0).shape[static_cast<std::size_t>(axis)];
   Ints sizes = ints_at(context, 13, 1, "split");
   if (sizes.empty()) {
-    // Equal parts; from opset 18 on the last may be smaller.
+    // Equal parts; since opset 18 the last may be smaller.
     const auto parts = context.attributes().integer(
         "num_outputs", static_cast<std::int64_t>(context.output_count()));
     PT_CHECK(parts > 0, kModel, "Split into {} parts", parts);
@@ -240,7 +240,7 @@ void import_tile(ImportContext& context) {
   context.set_output(0, builder.reshape(spread, Shape(result)));
 }
 
-/// The source index of position i (possibly outside) of an axis that is padded by its own elements.
+/// The source index of position i (possibly outside) of an axis padded by reflect, edge or wrap.
 std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode) {
   if (mode == "edge") return std::clamp<std::int64_t>(i, 0, dim - 1);
   if (mode == "wrap") return ((i % dim) + dim) % dim;
@@ -249,7 +249,7 @@ std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode)
   return at < dim ? at : period - at;
 }
 
-// Constant padding is an operator of its own, negative pads are a slice, the other modes gather.
+// Constant padding is the operator Pad, negative pads are a slice, the other modes a gather.
 void import_pad(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
@@ -278,7 +278,8 @@ void import_pad(ImportContext& context) {
       const std::int64_t before = pads[axis];
       const std::int64_t after = pads[axis + shape.rank()];
       if (before == 0 && after == 0) continue;
-      PT_CHECK(shape[axis] > 0, kModel, "cannot pad {} by its own elements", shape.text());
+      PT_CHECK(shape[axis] > 0, kModel, "cannot pad {} with this mode: it has no elements",
+               shape.text());
       Ints source;
       for (std::int64_t i = -before; i < shape[axis] + after; ++i)
         source.push_back(mirrored(i, shape[axis], mode));
@@ -316,7 +317,7 @@ void import_trilu(ImportContext& context) {
                                                {"k", k ? k.to_int64s().at(0) : std::int64_t{0}}}));
 }
 
-/// Reshape to six axes, transpose, reshape: both directions between depth and space.
+/// DepthToSpace and SpaceToDepth: reshape to six axes, transpose, reshape.
 void rearrange(ImportContext& context, const Shape& cut, const Ints& perm, const Shape& result) {
   GraphBuilder& builder = context.builder();
   const ValueId six = builder.reshape(context.input(0), cut);
@@ -327,7 +328,7 @@ void import_depth_to_space(ImportContext& context) {
   const Shape x = context.type(0).shape;
   const std::int64_t b = context.attributes().integer("blocksize");
   PT_CHECK(x.rank() == 4 && b > 0 && x[1] % (b * b) == 0, kModel,
-           "DepthToSpace cannot cut {} into blocks of {}", x.text(), b);
+           "DepthToSpace cannot split {} into blocks of {}", x.text(), b);
   const std::int64_t c = x[1] / (b * b);
   const Shape result{x[0], c, x[2] * b, x[3] * b};
   const bool crd = context.attributes().text("mode", "DCR") == "CRD";
@@ -339,7 +340,7 @@ void import_space_to_depth(ImportContext& context) {
   const Shape x = context.type(0).shape;
   const std::int64_t b = context.attributes().integer("blocksize");
   PT_CHECK(x.rank() == 4 && b > 0 && x[2] % b == 0 && x[3] % b == 0, kModel,
-           "SpaceToDepth cannot cut {} into blocks of {}", x.text(), b);
+           "SpaceToDepth cannot split {} into blocks of {}", x.text(), b);
   const bool crd = context.attributes().text("mode", "DCR") == "CRD";
   const Ints perm = crd ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4};
   rearrange(context, {x[0], x[1], x[2] / b, b, x[3] / b, b}, perm,

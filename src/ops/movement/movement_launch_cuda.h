@@ -8,7 +8,7 @@
 
 namespace pipetrain::movement {
 
-/// CopyPlan as kernels take it.
+/// CopyPlan as a kernel argument.
 struct CopyWalk {
   static constexpr int kMostDimensions = 6;
   int dimensions = 0;

@@ -1,5 +1,5 @@
-// Operators that are known before training: shapes, constants, ranges. They leave nothing in the
-// graph but constants. NonZero and Unique exist for constants only.
+// Operators that are folded on import: shapes, constants, ranges. Only constants remain in the
+// graph. NonZero and Unique support constant inputs only.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -13,7 +13,7 @@
 namespace pipetrain {
 namespace {
 
-// Floating-point constants become float32, as stored tensors and inputs do, whatever the file has.
+// Floating-point constants become float32, like initializers and inputs.
 void set_constant(ImportContext& context, HostTensor tensor, std::size_t output = 0) {
   const DType dtype = tensor.dtype();
   const ValueId id = context.builder().constant(std::move(tensor));
@@ -26,7 +26,7 @@ HostTensor int64_list(const std::vector<std::int64_t>& values) {
   return HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(values.size())}, values);
 }
 
-// From opset 15 on, `start` and `end` choose a part of the dimensions.
+// Since opset 15, `start` and `end` select a range of dimensions.
 void import_shape(ImportContext& context) {
   const std::vector<std::int64_t> dims = context.type(0).shape.dims();
   const auto rank = static_cast<std::int64_t>(dims.size());
@@ -80,12 +80,12 @@ void import_range(ImportContext& context) {
   const HostTensor delta = context.constant(2, "delta");
   HostTensor out;
   const bool known = visit_number(start.dtype(), [&]<class T>(T) {
-    // Integers stay integers: a double would lose the low bits of large ones.
+    // Integers are not converted: a double would lose the low bits of large ones.
     using Wide = std::conditional_t<std::is_integral_v<T>, std::int64_t, double>;
     const Wide first = *start.view().as<T>();
     const Wide step = *delta.view().as<T>();
     const Wide last = *limit.view().as<T>();
-    PT_CHECK(step != 0, kModel, "Range cannot advance by 0");
+    PT_CHECK(step != 0, kModel, "Range has step 0");
     const double steps = std::ceil((static_cast<double>(last) - static_cast<double>(first)) /
                                    static_cast<double>(step));
     const TensorType type{start.dtype(),
@@ -135,8 +135,8 @@ void import_non_zero(ImportContext& context) {
                                                      out));
 }
 
-/// The distinct items among `count` runs of `length` values: where each was first, which one each
-/// run is, how often each occurs. Ascending, or in the order of their first places.
+/// The unique items among `count` runs of `length` values: index of the first occurrence, item of
+/// each run, and count of each item. Sorted, or in the order of their first occurrence.
 struct Distinct {
   std::vector<std::int64_t> first, inverse, counts;
 };
@@ -200,7 +200,7 @@ void import_unique(ImportContext& context) {
   }
 }
 
-// Windows of signal processing: cosines of 2 pi n / N, or of 2 pi n / (N - 1) when not periodic.
+// Window functions: cosines of 2 pi n / N, or of 2 pi n / (N - 1) when not periodic.
 void import_window_function(ImportContext& context) {
   const std::int64_t size = context.constant(0, "size").to_int64s().at(0);
   expect_reasonable({DType::kFloat32, Shape{size}});

@@ -23,7 +23,7 @@ constexpr std::int64_t kBlock = 16;
 [[gnu::always_inline]] inline void transpose_8x8(const float* from, std::int64_t from_stride,
                                                  float* to, std::int64_t to_stride) {
   __m256 pairs[8];
-  // Row i and row i + 4 side by side, so that only in-lane shuffles are left.
+  // Rows i and i + 4 in one register, so that only in-lane shuffles are needed.
   for (int i = 0; i < 4; ++i) {
     const float* upper = from + i * from_stride;
     const float* lower = from + (i + 4) * from_stride;
@@ -54,7 +54,7 @@ void transpose_block(const T* from, std::int64_t from_stride, T* to, std::int64_
 #ifdef __AVX2__
   if constexpr (sizeof(T) == sizeof(float)) {
     if (rows == kBlock && columns == kBlock) {
-      // Through a buffer, so that each cache line of either side is touched once: rows that are a
+      // Through a buffer, so that each cache line of either side is accessed once: rows that are a
       // multiple of 4 KiB apart would evict each other.
       alignas(64) float lines[kBlock * kBlock];
       for (std::int64_t i = 0; i < kBlock; ++i) {
@@ -74,7 +74,7 @@ void transpose_block(const T* from, std::int64_t from_stride, T* to, std::int64_
   }
 }
 
-/// Offsets of the outer dimensions at a linear index; dimension `skipped` is left out.
+/// Offsets of the outer dimensions at a linear index; dimension `skipped` is ignored.
 struct Offsets {
   std::int64_t target;
   std::int64_t source;
@@ -99,7 +99,7 @@ struct StridedCopyLoops {
   static void row(const T* __restrict from, std::int64_t from_stride, T* __restrict to,
                   std::int64_t to_stride, std::int64_t count) {
     if (to_stride == 1 && from_stride == 1) {
-      // A call costs more than the copy of a short run.
+      // For a short run, a memcpy call costs more than the copy.
       if (count * static_cast<std::int64_t>(sizeof(T)) >= 64) {
         std::memcpy(to, from, static_cast<std::size_t>(count) * sizeof(T));
       } else {
@@ -112,7 +112,7 @@ struct StridedCopyLoops {
     }
   }
 
-  /// Row after row of the innermost dimension; tasks are ranges of rows, or pieces of one long row.
+  /// Copies rows of the innermost dimension; tasks are ranges of rows, or chunks of one long row.
   static void rows(const StridedCopy& copy, const void* source, void* target) {
     const BroadcastPlan& walk = copy.plan_.walk;
     const T* from = static_cast<const T*>(source) + copy.plan_.source_offset;
@@ -122,17 +122,17 @@ struct StridedCopyLoops {
     const std::int64_t rows = walk.count() / columns;
     const std::int64_t from_stride = walk.strides[1][last];
     const std::int64_t to_stride = walk.strides[0][last];
-    const std::int64_t piece = std::min(columns, 2 * kTaskElements);
-    const std::int64_t pieces = (columns + piece - 1) / piece;
+    const std::int64_t chunk = std::min(columns, 2 * kTaskElements);
+    const std::int64_t chunks = (columns + chunk - 1) / chunk;
     const std::int64_t rows_per_task = std::max<std::int64_t>(1, kTaskElements / columns);
-    const std::int64_t tasks = (rows + rows_per_task - 1) / rows_per_task * pieces;
+    const std::int64_t tasks = (rows + rows_per_task - 1) / rows_per_task * chunks;
 #pragma omp parallel for schedule(static) if (rows * columns > kParallelElements)
     for (std::int64_t task = 0; task < tasks; ++task) {
-      const std::int64_t first = task / pieces * rows_per_task;
-      const std::int64_t column = task % pieces * piece;
-      const std::int64_t count = std::min(piece, columns - column);
+      const std::int64_t first = task / chunks * rows_per_task;
+      const std::int64_t column = task % chunks * chunk;
+      const std::int64_t count = std::min(chunk, columns - column);
       const std::int64_t end = std::min(rows, first + rows_per_task);
-      // The dimension above is a loop of its own, so that offsets are computed rarely.
+      // The next outer dimension has a separate loop, so that offsets are computed rarely.
       const std::int64_t size = last ? walk.dims[last - 1] : 1;
       const std::int64_t from_row = last ? walk.strides[1][last - 1] : 0;
       const std::int64_t to_row = last ? walk.strides[0][last - 1] : 0;
@@ -149,7 +149,7 @@ struct StridedCopyLoops {
     }
   }
 
-  /// The source is contiguous along another dimension than the target: blocks of both.
+  /// The source is contiguous along another dimension than the target: transposes in blocks.
   static void transposed(const StridedCopy& copy, const void* source, void* target) {
     const BroadcastPlan& walk = copy.plan_.walk;
     const T* from = static_cast<const T*>(source) + copy.plan_.source_offset;

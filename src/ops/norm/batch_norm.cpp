@@ -6,11 +6,10 @@
 //   BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
 //   BatchNormInferenceGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
 //
-// Where y is clipped (batch_norm.h), the gradients take the bias as well, to find out where.
+// If y is clipped (batch_norm.h), the gradients also take the bias, to recompute where.
 //
-// A BatchNorm node says in its attributes momentum, running_mean and running_variance (value
-// indices) which running statistics its batch statistics belong to; updating them is not the
-// operator's business.
+// The attributes momentum, running_mean and running_variance (value indices) of a BatchNorm node
+// name the running statistics; the operator itself does not update them.
 #include "ops/norm/batch_norm.h"
 
 #include <cmath>
@@ -87,7 +86,7 @@ void differentiate_training(GradientContext& context) {
   set_gradients(context, "BatchNormGrad", context.output(1), context.output(2));
 }
 
-// The statistics are states: no gradient reaches them.
+// The running statistics are states: they have no gradient.
 void differentiate_inference(GradientContext& context) {
   set_gradients(context, "BatchNormInferenceGrad", context.input(3), context.input(4));
 }
@@ -119,7 +118,7 @@ void import_batch_normalization(ImportContext& context) {
   const ValueId mean = context.input(3);
   const ValueId variance = context.input(4);
   // Outputs 1 and 2 are the running statistics, which are updated once per mini-batch outside the
-  // graph. Outputs 3 and 4 of old opsets are saved statistics that nobody may read.
+  // graph. Outputs 3 and 4 of old opsets are saved statistics that must not be used.
   context.set_output(1, mean);
   context.set_output(2, variance);
   if (trains(context)) {
@@ -145,7 +144,7 @@ void import_batch_normalization(ImportContext& context) {
 constexpr OpTraits kBatchNormTraits = {KernelKind::kRows,
                                        {PrecisionRule::kAsLarge},
                                        LayoutRule::kFollows,
-                                       {PieceRule::kChannels},
+                                       {ChunkRule::kChannels},
                                        Fusion::kNever};
 
 constexpr OpDef kBatchNormOps[] = {

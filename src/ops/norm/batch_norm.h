@@ -1,10 +1,10 @@
-// Batch normalization: what its definitions and kernels share.
+// Batch normalization: shared by its definitions and kernels.
 //
 //   x: (N, C, …)     scale, bias, mean, variance: (C)     y = (x - mean) / sqrt(variance + epsilon)
 //   * scale + bias
 //
-// With limits (attributes clip_min, clip_max) y is clipped to them: the Relu or Clip behind it,
-// fused by passes/fuse.h.
+// With the attributes clip_min, clip_max y is clipped: a following Relu or Clip that passes/fuse.h
+// has fused.
 #pragma once
 
 #include <span>
@@ -21,16 +21,16 @@ struct BatchNormShape {
 
   explicit BatchNormShape(const Shape& x)
       : images(x[0]), channels(x[1]), positions(x.count(2, x.rank())) {}
-  /// How many elements a channel has.
+  /// Number of elements per channel.
   double population() const { return static_cast<double>(images * positions); }
 };
 
 double batch_norm_epsilon(const Attributes& attributes);
 
-/// Where y is cut off, and between which values of what is cut off the gradient passes.
+/// The limits of y, and the range in which the gradient passes.
 struct BatchNormLimits {
   double low, high;
-  double passes_from;  // `low`, or what comes next for a Relu, whose gradient at 0 is 0
+  double passes_from;  // `low`, or the next larger float for a Relu, whose gradient at 0 is 0
 
   explicit BatchNormLimits(const Attributes& attributes);
   bool any() const;

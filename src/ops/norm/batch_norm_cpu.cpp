@@ -1,8 +1,8 @@
-// Batch normalization on the CPU, for row-major and channel-blocked tensors alike. One thread owns
-// all elements of the channels it works on, so the result does not depend on the number of threads.
+// Batch normalization on the CPU, for row-major and channel-blocked tensors alike. One thread
+// processes all elements of a channel, so the result does not depend on the number of threads.
 // Statistics take one pass: sums of x - shift and its square, where the shift is the mean of the
-// channel's first elements, which keeps the difference of squares harmless; floats are added up in
-// short runs and the runs in double.
+// channel's first elements, which avoids cancellation; floats are summed in short runs and the runs
+// in double.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -41,7 +41,7 @@ void for_each_block(const BlockedShape& shape, Body body) {
   for (std::int64_t block = 0; block < shape.blocks; ++block) body(block);
 }
 
-/// Per-channel numbers repeated over the width of the inner loops.
+/// Per-channel values repeated over the width of the inner loops.
 template <int kLanes>
 Pattern repeat(const float* channels) {
   Pattern out;
@@ -53,14 +53,14 @@ Pattern repeat(const float* channels) {
 template <int kLanes>
 class Sums {
  public:
-  /// Adds `term(i, w)` = a pair of floats, for elements i in [0, run) whose place in a pattern is
-  /// w.
+  /// Adds the pair of floats `term(i, w)` for elements i in [0, run), where w is the lane of
+  /// element i.
   template <class Term>
   void add(std::int64_t run, Term term) {
     constexpr std::int64_t kLongest = 128;  // additions into one float before a fold
     for (std::int64_t begin = 0; begin < run;) {
       const std::int64_t steps = std::min((run - begin) / kWidth, kLongest - steps_);
-      // Local arrays stay in registers; members would be written back.
+      // Local arrays stay in registers; members would be stored to memory.
       Pattern first = first_;
       Pattern second = second_;
       for (std::int64_t step = 0; step < steps; ++step, begin += kWidth) {
@@ -148,7 +148,7 @@ std::array<Statistics, kLanes> statistics(const BlockedShape& shape, const float
   return out;
 }
 
-/// The limits of the output as floats; the functions do nothing where there are none.
+/// The limits of the output as floats; without limits the functions do nothing.
 struct Clip {
   float low, high, passes_from;
   bool any;
@@ -217,7 +217,7 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
       for (int lane = 0; lane < kLanes; ++lane) {
         const auto i = static_cast<std::size_t>(lane);
         mean[i] = static_cast<float>(found[i].mean);
-        // From the variance as the gradient will see it, so that both clip the same elements.
+        // Uses the variance as the gradient will read it, so that both clip the same elements.
         const auto variance = static_cast<double>(static_cast<float>(found[i].variance));
         factor[i] = inverse_deviation(variance, epsilon) * in[1].as<float>()[channel + lane];
         if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = mean[i];
@@ -256,8 +256,7 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
 /// Both gradients of one block of channels:
 ///   dbias = sum dy, dscale = sum dy x^, dx = scale / deviation * (dy - [dbias + x^ dscale] /
 ///   population)
-/// with x^ = (x - mean) / deviation; the bracket is there only when the statistics are those of the
-/// batch.
+/// with x^ = (x - mean) / deviation; the bracket applies only to batch statistics.
 template <int kLanes, bool kBatch, bool kClipped>
 void gradient_block(const BlockedShape& shape, double epsilon, Clip clip, std::int64_t block,
                     std::span<const Tensor> in, std::span<const Tensor> out) {
@@ -344,8 +343,8 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   });
 }
 
-/// The maker for the layout, which all tensors (N, C, …) of the node must share. Row-major tensors
-/// without positions look like blocked ones.
+/// The factory for the layout, which all tensors (N, C, …) of the node must share. Row-major
+/// tensors without positions are treated as blocked ones.
 template <MakeKernel make_1, MakeKernel make_8, MakeKernel make_16>
 std::unique_ptr<Kernel> by_layout(const KernelRequest& request) {
   const TensorType& x = request.inputs[0];

@@ -1,4 +1,4 @@
-// Batch normalization: a block for each channel.
+// Batch normalization: one block per channel, or per 32 channels with channels last.
 #include <cmath>
 
 #include "ops/cuda/grid_cuda.h"
@@ -8,16 +8,15 @@
 namespace pipetrain::batch_norm {
 namespace {
 
-/// Where element i of a channel lies.
+/// The offset of element i of a channel.
 __device__ __forceinline__ std::int64_t element_of(const Channels& s, std::int64_t channel,
                                                    std::int64_t i) {
   if (s.channels_last) return i * s.channels + channel;
   return (i / s.positions * s.channels + channel) * s.positions + i % s.positions;
 }
 
-/// How threads share channels. Row-major: a block has one. Channels last: a block has 32
-/// neighbours, and each of its warps other positions of them, so that a warp reads what lies
-/// together.
+/// How threads are assigned to channels. Row-major: one channel per block. Channels last: 32
+/// adjacent channels per block, each warp at other positions, so that loads are coalesced.
 template <bool kLast>
 struct Share {
   std::int64_t channel, first, step;
@@ -30,11 +29,11 @@ struct Share {
         any(channel < s.channels) {
     if (!any) channel = 0;
   }
-  /// Over all threads of a channel; all threads of the block must come here.
+  /// Sums over all threads of a channel; all threads of the block must call it.
   __device__ float sum(float value) const {
     if constexpr (kLast) {
       __shared__ float parts[kBlock];
-      __syncthreads();  // who is behind may still read the parts of the last call
+      __syncthreads();  // slower threads may still read the parts of the last call
       parts[threadIdx.x] = value;
       __syncthreads();
       value = 0;
@@ -72,7 +71,7 @@ __global__ void batch_norm(Channels s, bool training, ConstFloatView x, ConstFlo
     variance = given_variances[c];
   }
   const float factor = 1 / std::sqrt(variance + s.epsilon) * scale[c];
-  // Blocks that share channels, which only given moments allow, take positions in turns.
+  // With given moments, several blocks share a channel and interleave its positions.
   const std::int64_t step = share.step * gridDim.y;
   for (std::int64_t i = share.first + share.step * blockIdx.y; i < count; i += step) {
     const std::int64_t at = element_of(s, c, i);

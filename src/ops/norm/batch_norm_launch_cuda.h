@@ -15,11 +15,11 @@ struct Channels {
   bool clips;
   bool channels_last = false;
 };
-/// With the moments of x, which go to `mean` and `variance` unless these are null.
+/// Normalizes with the moments of x, which are written to `mean` and `variance` unless null.
 void launch_batch_norm(const Channels& shape, const ConstFloatView& x, const ConstFloatView& scale,
                        const ConstFloatView& bias, const FloatView& mean, const FloatView& variance,
                        const FloatView& y, const CudaQueue& queue);
-/// With given moments.
+/// Normalizes with given moments.
 void launch_batch_norm_inference(const Channels& shape, const ConstFloatView& x,
                                  const ConstFloatView& scale, const ConstFloatView& bias,
                                  const ConstFloatView& mean, const ConstFloatView& variance,
@@ -32,13 +32,13 @@ void launch_batch_norm_gradient(const Channels& shape, bool training, const Cons
                                 const FloatView& dscale, const FloatView& dbias,
                                 const CudaQueue& queue);
 
-// What a library's batch normalization lacks.
+// Conversions around cuDNN's batch normalization.
 /// From 1 / sqrt(variance + epsilon) to the variance, and back.
 void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,
                       float* variances, const CudaQueue& queue);
 void launch_inverse_deviations(std::int64_t count, float epsilon, const float* variances,
                                float* inverse_deviations, const CudaQueue& queue);
-/// dy where y lies within its limits, else 0.
+/// dy where y is within its limits, else 0.
 void launch_batch_norm_passed(const Channels& shape, const ConstFloatView& dy,
                               const ConstFloatView& x, const ConstFloatView& scale,
                               const ConstFloatView& mean, const ConstFloatView& variance,

@@ -77,7 +77,7 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
   });
 }
 
-/// The gradient; `batch` says whether mean and variance depend on x.
+/// The gradient; `batch`: mean and variance depend on x.
 template <class T, bool batch>
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BatchNormShape shape(request.inputs[1].shape);

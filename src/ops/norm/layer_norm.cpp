@@ -1,5 +1,5 @@
-// LayerNorm and its gradients, and the imports of the normalisations that are made of it: layer,
-// instance, group and root-mean-square normalisation.
+// LayerNorm and its gradients, and the imports of the normalisations that are composed of it:
+// layer, instance, group and root-mean-square normalisation.
 //
 // The gradient is two operators, so that a schedule can run the one for x (I) and the one for scale
 // and bias (W) at different times.
@@ -20,7 +20,7 @@ LayerNormGeometry layer_norm_geometry(const Attributes& attributes, const Shape&
   LayerNormGeometry out;
   out.rows = x.count(0, at);
   out.width = x.count(at, x.rank());
-  PT_CHECK(out.width > 0, kModel, "LayerNorm over axis {} of shape {} has nothing to normalise",
+  PT_CHECK(out.width > 0, kModel, "LayerNorm over axis {} of shape {} has no elements to normalise",
            axis, x.text());
   out.epsilon = attributes.real("epsilon", 1e-5);
   const auto split = x.begin() + static_cast<std::ptrdiff_t>(at);
@@ -112,18 +112,18 @@ constexpr OpTraits kLayerNormTraits = {
     KernelKind::kRows,
     {PrecisionRule::kAsLarge},
     LayoutRule::kRowMajor,
-    {.kind = PieceRule::kSamples, .shared = {1, 2}, .axis = true},
+    {.kind = ChunkRule::kSamples, .shared = {1, 2}, .axis = true},
     Fusion::kNever};
 constexpr OpTraits kLayerNormInputGradTraits = {
     KernelKind::kRows,
     {PrecisionRule::kAsLarge},
     LayoutRule::kRowMajor,
-    {.kind = PieceRule::kSamples, .shared = {2}, .axis = true},
+    {.kind = ChunkRule::kSamples, .shared = {2}, .axis = true},
     Fusion::kNever};
 constexpr OpTraits kLayerNormWeightGradTraits = {KernelKind::kRows,
                                                  {PrecisionRule::kFloat},
                                                  LayoutRule::kRowMajor,
-                                                 {PieceRule::kWhole},
+                                                 {ChunkRule::kWhole},
                                                  Fusion::kNever};
 
 constexpr OpDef kLayerNormOps[] = {
@@ -171,8 +171,8 @@ void import_layer_norm(ImportContext& context) {
   }
 }
 
-/// x normalised in rows of all that follows the first `groups` of the reshaped x, then scaled and
-/// shifted by `scale` and `bias` brought to `affine_shape`.
+/// Normalises the reshaped x over all axes after its first `groups` axes, then applies `scale` and
+/// `bias`, reshaped to `affine_shape`.
 ValueId normalise_groups(ImportContext& context, const Shape& grouped, const Shape& affine,
                          const Shape& affine_shape) {
   GraphBuilder& builder = context.builder();
@@ -203,7 +203,7 @@ void import_group_norm(ImportContext& context) {
   const std::int64_t inner = shape.count(2, shape.rank());
   const std::int64_t channels = shape[1] / groups;
   const Shape grouped{shape[0] * groups, channels * inner};
-  // Scale and bias are per group in opset 18 and per channel from 21 on.
+  // Scale and bias are per group in opset 18 and per channel since 21.
   const bool per_group = context.type(1).count() == groups && groups != shape[1];
   const Shape affine =
       per_group ? Shape{shape[0], groups, channels * inner} : Shape{shape[0], shape[1], inner};

@@ -1,4 +1,4 @@
-// Float LayerNorm as vector loops over rows that stay in the first-level cache.
+// Float LayerNorm as vector loops over rows that stay in the L1 cache.
 #include <omp.h>
 
 #include <algorithm>
@@ -105,10 +105,10 @@ void input_gradient(const Geometry& geometry, std::span<const Tensor> in,
 }
 
 constexpr std::int64_t kColumns = 256;  // columns that one thread sums at a time
-constexpr std::int64_t kRowBlock = 64;  // rows summed in float before they join the total
+constexpr std::int64_t kRowBlock = 64;  // rows summed in float before they are added to the total
 
-/// Columns [begin, begin + count) of both sums. Sums of blocks of rows keep the rounding error at
-/// the square root of what one long sum has.
+/// Columns [begin, begin + count) of both sums. Summing blocks of rows reduces the rounding error
+/// to the square root of that of one long sum.
 void weight_gradient_columns(const Geometry& geometry, std::span<const Tensor> in, float* dscale,
                              float* dbias, std::int64_t begin, std::int64_t count) {
   const float* means = in[2].as<float>();

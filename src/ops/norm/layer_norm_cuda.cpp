@@ -56,7 +56,7 @@ Made make_weight_gradient(const KernelRequest& request, const CudaQueue& queue) 
                                     kCentred ? places_at(out, 1) : FloatView(),
                                     reinterpret_cast<float*>(context.workspace), queue);
       },
-      2 * static_cast<std::size_t>(norm_pieces(norm) * norm.width) * sizeof(float));
+      2 * static_cast<std::size_t>(norm_chunks(norm) * norm.width) * sizeof(float));
 }
 
 constexpr CudaKernelEntry kKernels[] = {

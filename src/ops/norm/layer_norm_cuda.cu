@@ -1,8 +1,8 @@
-// Layer and root-mean-square normalization: a block takes a row; sums go over its threads in a
-// fixed order.
+// Layer and root-mean-square normalization: one block per row; sums over its threads have a fixed
+// order.
 //
 // Bytes and operations for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s; a tensor
-// (8192, 768) of bfloat16 is 12.6 MB, and what a row reads again comes out of the cache):
+// (8192, 768) of bfloat16 is 12.6 MB, and repeated reads of a row hit the cache):
 //   LayerNorm             reads one, writes one; 8 operations an element      6 us
 //   its input gradient    reads two, writes one; 12 operations                9 us
 //   its weights' gradient reads two; 5 operations; partial sums of 128 rows   6 us, 2 launches
@@ -62,12 +62,12 @@ __global__ void norm_input_gradient(Norm norm, ConstFloatView dy, ConstFloatView
   }
 }
 
-/// scales, biases: (pieces, width)
-__global__ void norm_weight_gradient(Norm norm, std::int64_t piece, ConstFloatView dy,
+/// scales, biases: (chunks, width)
+__global__ void norm_weight_gradient(Norm norm, std::int64_t chunk, ConstFloatView dy,
                                      ConstFloatView x, ConstFloatView means,
                                      ConstFloatView inverses, FloatView scales, FloatView biases) {
-  const std::int64_t first = blockIdx.y * piece;
-  const std::int64_t last = first + piece < norm.rows ? first + piece : norm.rows;
+  const std::int64_t first = blockIdx.y * chunk;
+  const std::int64_t last = first + chunk < norm.rows ? first + chunk : norm.rows;
   for (std::int64_t i = first_of_thread(); i < norm.width; i += step_of_thread()) {
     float scale = 0, bias = 0;
     for (std::int64_t row = first; row < last; ++row) {
@@ -81,11 +81,11 @@ __global__ void norm_weight_gradient(Norm norm, std::int64_t piece, ConstFloatVi
   }
 }
 
-__global__ void norm_weight_sum(std::int64_t pieces, std::int64_t width, ConstFloatView scales,
+__global__ void norm_weight_sum(std::int64_t chunks, std::int64_t width, ConstFloatView scales,
                                 ConstFloatView biases, FloatView dscale, FloatView dbias) {
   for (std::int64_t i = first_of_thread(); i < width; i += step_of_thread()) {
     float scale = 0, bias = 0;
-    for (std::int64_t p = 0; p < pieces; ++p) {
+    for (std::int64_t p = 0; p < chunks; ++p) {
       scale += scales[p * width + i];
       bias += biases[p * width + i];
     }
@@ -113,22 +113,22 @@ void launch_norm_input_gradient(const Norm& norm, const ConstFloatView& dy, cons
             x, scale, means, inverses, dx);
 }
 
-std::int64_t norm_pieces(const Norm& norm) {
-  const std::int64_t pieces = (norm.rows + 63) / 64;
-  return pieces < 1 ? 1 : pieces < 128 ? pieces : 128;
+std::int64_t norm_chunks(const Norm& norm) {
+  const std::int64_t chunks = (norm.rows + 63) / 64;
+  return chunks < 1 ? 1 : chunks < 128 ? chunks : 128;
 }
 
 void launch_norm_weight_gradient(const Norm& norm, const ConstFloatView& dy,
                                  const ConstFloatView& x, const ConstFloatView& means,
                                  const ConstFloatView& inverses, const FloatView& dscale,
                                  const FloatView& dbias, float* workspace, const CudaQueue& queue) {
-  const std::int64_t pieces = norm_pieces(norm);
-  const std::int64_t piece = (norm.rows + pieces - 1) / pieces;
-  float* biases = workspace + pieces * norm.width;
+  const std::int64_t chunks = norm_chunks(norm);
+  const std::int64_t chunk = (norm.rows + chunks - 1) / chunks;
+  float* biases = workspace + chunks * norm.width;
   PT_LAUNCH(norm_weight_gradient,
-            dim3(blocks_for(norm.width, queue), static_cast<unsigned>(pieces)), kBlock,
-            queue.stream, norm, piece, dy, x, means, inverses, workspace, biases);
-  PT_LAUNCH(norm_weight_sum, blocks_for(norm.width, queue), kBlock, queue.stream, pieces,
+            dim3(blocks_for(norm.width, queue), static_cast<unsigned>(chunks)), kBlock,
+            queue.stream, norm, chunk, dy, x, means, inverses, workspace, biases);
+  PT_LAUNCH(norm_weight_sum, blocks_for(norm.width, queue), kBlock, queue.stream, chunks,
             norm.width, ConstFloatView(workspace), ConstFloatView(biases), dscale, dbias);
 }
 

@@ -8,8 +8,8 @@
 
 namespace pipetrain::layer_norm {
 
-/// x: (rows, width). Scales and biases may be null, as may what is written beside y. Without
-/// `centred` this is RmsNorm, and there are no means and biases.
+/// x: (rows, width). Scales and biases may be null, as may all outputs except y. Without `centred`
+/// this is RmsNorm, without means and biases.
 struct Norm {
   std::int64_t rows, width;
   float epsilon;
@@ -22,8 +22,8 @@ void launch_norm_input_gradient(const Norm& norm, const ConstFloatView& dy, cons
                                 const ConstFloatView& scale, const ConstFloatView& means,
                                 const ConstFloatView& inverses, const FloatView& dx,
                                 const CudaQueue& queue);
-/// Pieces of rows whose sums go through `workspace`: 2 * pieces * width floats.
-std::int64_t norm_pieces(const Norm& norm);
+/// Number of row chunks with partial sums in `workspace`: 2 * chunks * width floats.
+std::int64_t norm_chunks(const Norm& norm);
 void launch_norm_weight_gradient(const Norm& norm, const ConstFloatView& dy,
                                  const ConstFloatView& x, const ConstFloatView& means,
                                  const ConstFloatView& inverses, const FloatView& dscale,

@@ -1,7 +1,7 @@
 // Normalizations by cuDNN: batch normalization by the statistics of the batch; layer and
-// root-mean-square normalization over narrow types (in float32 the own kernels, a block a row, do
-// not read more than they must). Weight gradients of the latter two are nodes of their own and the
-// own kernel's: cuDNN would compute the input's once more.
+// root-mean-square normalization over narrow types (in float32 the hand-written kernels already
+// read no more than necessary). Weight gradients of the latter two are separate nodes with a
+// hand-written kernel: cuDNN would compute the input gradient once more.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -31,7 +31,7 @@ NormPlans::Found plan_for(const NormShapes& shapes, CudaLibraries& libraries) {
   return libraries.plans<NormPlans>().find(shapes, build);
 }
 
-/// Hands out parts of the workspace; the graph's own comes last.
+/// Hands out slices of the workspace; that of the cuDNN graph comes last.
 class WorkspaceParts {
  public:
   explicit WorkspaceParts(std::byte* at) : at_(at) {}
@@ -57,13 +57,13 @@ class NormKernel : public Kernel {
       : shapes_(shapes), graph_(std::move(graph)), handle_(handle) {}
 
  protected:
-  /// The tensor's memory, or the scratch memory where nobody asked for it.
+  /// The tensor's memory, or scratch memory for an unused result.
   static void* or_scratch(std::span<const Tensor> tensors, std::size_t index, void* scratch) {
     return index < tensors.size() && tensors[index] ? tensors[index].data : scratch;
   }
   std::size_t statistic_bytes() const { return float_bytes(shapes_.statistics()); }
   std::size_t channel_bytes() const { return float_bytes(shapes_.channels); }
-  /// With `parts` in front of what the graph needs.
+  /// Workspace bytes: `parts`, then the graph's workspace.
   std::size_t workspace_with(std::initializer_list<std::size_t> parts) const {
     std::size_t bytes = graph_->workspace_bytes();
     for (const std::size_t part : parts) bytes += WorkspaceParts::rounded(part);
@@ -75,10 +75,10 @@ class NormKernel : public Kernel {
   cudnnHandle_t handle_;
 };
 
-/// Any of the three, forward.
+/// Forward pass of any of the three norms.
 class NormForward final : public NormKernel {
  public:
-  /// Batch normalization clips y as `channels` say, behind the graph what that does not.
+  /// Batch normalization; limits of y that the graph does not support are applied afterwards.
   NormForward(const NormShapes& shapes, const batch_norm::Channels& channels, SharedGraph graph,
               cudnnHandle_t handle, const CudaQueue& queue)
       : NormKernel(shapes, std::move(graph), handle), queue_(queue) {
@@ -100,7 +100,7 @@ class NormForward final : public NormKernel {
     const bool centred = shapes_.kind != NormKind::kRootMeanSquare;
     if (centred) tensors.mean = or_scratch(out, 1, mean);
     const bool batch = shapes_.kind == NormKind::kBatch;
-    // Batch normalization keeps the variance.
+    // BatchNorm returns the variance, cuDNN the inverse deviation.
     tensors.inverse = batch ? inverse : or_scratch(out, centred ? 2 : 1, inverse);
     graph_->run(handle_, tensors, parts.next(0));
     if (clip_.place >= 0)
@@ -153,7 +153,7 @@ class BatchNormGradient final : public NormKernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
-    if (!out[0]) {  // a norm of what is not trained; the library computes dx always
+    if (!out[0]) {  // dx is unused, but the library always computes it
       return batch_norm::launch_batch_norm_gradient(
           channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
           numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), FloatView(), places_at(out, 1),
@@ -189,7 +189,7 @@ class BatchNormGradient final : public NormKernel {
   }
 
  private:
-  /// What is left of dy where y was clipped.
+  /// dy, zeroed where y was clipped.
   std::size_t passed_bytes() const {
     if (!channels_.clips || shapes_.relu) return 0;
     const std::size_t size = shapes_.numbers == NormShapes::Precision::kFloat ? 4 : 2;
@@ -208,7 +208,7 @@ bool are(DType dtype, const std::vector<TensorType>& types,
   return std::all_of(indices.begin(), indices.end(),
                      [&](std::size_t i) { return i < types.size() && types[i].dtype == dtype; });
 }
-/// Whether all from `first` on that are there are float32.
+/// Whether all present tensors from `first` on are float32.
 bool rest_is_float(const std::vector<TensorType>& types, std::size_t first) {
   for (std::size_t i = first; i < types.size(); ++i) {
     if (!is_absent(types, i) && types[i].dtype != DType::kFloat32) return false;
@@ -227,12 +227,13 @@ NormShapes::Precision numbers_of(DType dtype) {
 std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue) {
   const std::string_view op = request.node.op->name;
   const bool gradient = op.ends_with("Grad");
-  const std::size_t first = gradient ? 1 : 0;  // x, behind dy
+  const std::size_t first = gradient ? 1 : 0;  // x, after dy
   const NormKind kind = op.starts_with("BatchNorm")   ? NormKind::kBatch
                         : op.starts_with("LayerNorm") ? NormKind::kLayer
                                                       : NormKind::kRootMeanSquare;
   const DType stored = request.inputs[first].dtype;
-  // Large tensors of one type, everything else float32; y or dx and the scale must be there.
+  // x, y and their gradients have one type, everything else is float32; y or dx and the scale must
+  // be present.
   if (!takes_types(request, feature_map_layout(request)) || !is_stored_float(stored) ||
       request.inputs[first].count() == 0)
     return nullptr;
@@ -260,7 +261,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.channels = shape.channels;
     shapes.positions = shape.positions;
     shapes.epsilon = channels.epsilon;
-    // cuDNN clips to nothing but a Relu's limits.
+    // cuDNN supports no limits but those of a Relu.
     shapes.relu = limits.any() && limits.low == 0 && !std::isfinite(limits.high);
     shapes.bias = true;
     shapes.channels_last = channels.channels_last;
@@ -272,8 +273,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.epsilon = static_cast<float>(geometry.epsilon);
     shapes.bias = kind == NormKind::kLayer && !gradient && !is_absent(request.inputs, 2);
   }
-  // One graph for gradients of everything that these tell apart. cuDNN knows a Relu in them with
-  // channels last only.
+  // The cache key of gradient graphs. cuDNN supports a Relu in them with channels last only.
   if (gradient) {
     shapes.epsilon = 0;
     shapes.relu = shapes.relu && shapes.channels_last && channels.passes_from > 0;
@@ -285,9 +285,9 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     shapes.bias = shapes.relu = false;
     found = plan_for(shapes, *queue.libraries);
   }
-  // Where the library has none for this GPU there is always the own kernel.
+  // If the library has no plan for this GPU, the hand-written kernel is used.
   if (!found.graph) {
-    if (found.is_new) warn_of_missing_plan(request, kByOwnKernel, found.reason);
+    if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
   SharedGraph graph = std::move(found.graph);

@@ -20,7 +20,7 @@ Sizes steps_of(const Sizes& sizes) {
 
 struct NormGraph::Content {
   NormShapes shapes;
-  bool states_sizes = true;  // of results; else cuDNN infers them
+  bool states_sizes = true;  // states the sizes of results; else cuDNN infers them
   LibraryGraph graph;
   GraphTensor x, scale, bias, y, mean, inverse, dy, dx, dscale, dbias;
 
@@ -58,7 +58,7 @@ struct NormGraph::Content {
                                                                : fe::DataType_t::FLOAT;
   }
 
-  /// What lies between nodes of the graph.
+  /// An intermediate tensor of the graph.
   GraphTensor between(const GraphTensor& tensor) const {
     if (states_sizes) tensor->set_dim(all()).set_stride(steps(all()));
     return tensor;
@@ -113,7 +113,7 @@ struct NormGraph::Content {
     inverse = result(results[2], statistics(), true);
   }
 
-  /// dy where y is positive; cuDNN's kernels know this form alone, with y computed once more.
+  /// dy where y is positive; cuDNN's kernels support only this form, which recomputes y.
   GraphTensor passed_gradient() {
     bias = parameter("bias", by_channel());
     const GraphTensor again = between(graph.batchnorm_inference(

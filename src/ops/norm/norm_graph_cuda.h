@@ -1,5 +1,4 @@
-// Batch, layer or root-mean-square normalization, or its gradient, as a graph that cuDNN chooses a
-// plan for.
+// Batch, layer or root-mean-square normalization, or its gradient, as a cuDNN graph.
 #pragma once
 
 #include <compare>
@@ -20,14 +19,14 @@ enum class NormKind : std::uint8_t {
 
 /// x, y and their gradients: (images, channels, positions), row-major or, of kBatch, with channels
 /// innermost; of layer norms channels are what is normalized together, and there is one position.
-/// Everything else is float32: per channel scale, bias and their gradients; per channel (kBatch) or
-/// image mean and inverse deviation, 1 / sqrt(biased variance + epsilon).
+/// Everything else is float32: scale, bias and their gradients per channel; mean and inverse
+/// deviation per channel (kBatch) or image, 1 / sqrt(biased variance + epsilon).
 struct NormShapes {
   NormKind kind;
   bool gradient;
   std::int64_t images, channels, positions;
   float epsilon;  // of the forward pass
-  bool bias;      // of the forward pass, or to know in the gradient where y is positive
+  bool bias;      // of the forward pass, or of the gradient, to recompute where y is positive
   /// Of kBatch: y is max(0, y). In the gradient with channels last only.
   bool relu;
   enum class Precision : std::uint8_t { kFloat, kBFloat16, kFloat16 } numbers;
@@ -37,8 +36,8 @@ struct NormShapes {
   auto operator<=>(const NormShapes&) const = default;
 };
 
-/// Memory of the tensors. Null: of kRootMeanSquare `mean`, `bias` and `dbias`; `bias` where shapes
-/// have none; y in the gradient, the last four in the forward pass.
+/// Addresses of the tensors. Null: `mean`, `bias` and `dbias` of kRootMeanSquare; `bias` if the
+/// shapes have none; y in the gradient; the last four in the forward pass.
 struct NormTensors {
   void *x, *scale, *bias, *y, *mean, *inverse;
   void *dy, *dx, *dscale, *dbias;
@@ -49,13 +48,12 @@ class NormGraph {
   explicit NormGraph(const NormShapes& shapes);
   ~NormGraph();
 
-  /// As LibraryGraph has them.
+  /// See LibraryGraph.
   PlanCount plans_for(const std::string& properties, std::string* reason);
   bool build(cudnnHandle_t handle, std::string* reason);
   std::size_t workspace_bytes() const;
   void run(cudnnHandle_t handle, const NormTensors& tensors, void* workspace) const;
-  /// Whether cuDNN, left to infer them, gives results the sizes that shapes say. False and the
-  /// reason when not.
+  /// Whether the result sizes that cuDNN infers match the shapes. False and the reason if not.
   static bool infers_sizes(const NormShapes& shapes, std::string* reason);
 
  private:

@@ -56,18 +56,18 @@ Cost rms_norm_cost(const Attributes&, std::span<const TensorType> inputs,
 constexpr OpTraits kRmsNormTraits = {KernelKind::kRows,
                                      {PrecisionRule::kAsLarge},
                                      LayoutRule::kRowMajor,
-                                     {.kind = PieceRule::kSamples, .shared = {1}, .axis = true},
+                                     {.kind = ChunkRule::kSamples, .shared = {1}, .axis = true},
                                      Fusion::kNever};
 constexpr OpTraits kRmsNormInputGradTraits = {
     KernelKind::kRows,
     {PrecisionRule::kAsLarge},
     LayoutRule::kRowMajor,
-    {.kind = PieceRule::kSamples, .shared = {2}, .axis = true},
+    {.kind = ChunkRule::kSamples, .shared = {2}, .axis = true},
     Fusion::kNever};
 constexpr OpTraits kRmsNormWeightGradTraits = {KernelKind::kRows,
                                                {PrecisionRule::kFloat},
                                                LayoutRule::kRowMajor,
-                                               {PieceRule::kWhole},
+                                               {ChunkRule::kWhole},
                                                Fusion::kNever};
 
 constexpr OpDef kRmsNormOps[] = {

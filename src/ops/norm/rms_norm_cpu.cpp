@@ -1,5 +1,5 @@
-// Float RmsNorm as vector loops over rows that stay in the first-level cache. The gradient of the
-// scale is summed column block by column block, in the order of the rows.
+// Float RmsNorm as vector loops over rows that stay in the L1 cache. The gradient of the scale is
+// summed column block by column block, in the order of the rows.
 #include <algorithm>
 #include <cmath>
 
@@ -11,7 +11,7 @@ namespace {
 
 using Tensors = std::span<const Tensor>;
 constexpr std::int64_t kParallelElements = 1 << 14;
-constexpr std::int64_t kColumns = 64;  // whose sums stay in registers and the first-level cache
+constexpr std::int64_t kColumns = 64;  // whose sums stay in registers and the L1 cache
 
 void forward(const LayerNormGeometry& g, Tensors in, Tensors out) {
   const float* scale = data_or_null<float>(in, 1);

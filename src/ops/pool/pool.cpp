@@ -1,6 +1,5 @@
 // MaxPool, AveragePool and their gradients, and the import of the ONNX pooling operators. Rounding
-// up (ceil_mode) becomes end padding on import, so that the canonical operators know one rounding
-// only.
+// up (ceil_mode) becomes end padding on import, so that the canonical operators always round down.
 #include "ops/pool/pool.h"
 
 #include <algorithm>
@@ -106,7 +105,7 @@ void infer_average_gradient(InferContext& context) { context.outputs = {gradient
 // --- import ---
 
 /// Rounds the number of windows up by growing the end padding; returns by how much it grew. A
-/// window that would begin in the end padding is left out, as PyTorch and ONNX 22 do.
+/// window that would start in the end padding is dropped, as in PyTorch and ONNX 22.
 Ints round_up(Attributes& attributes, const Shape& input, const Shape& kernel) {
   Ints pads = attributes.ints("pads");
   Ints overhang(input.rank(), 0);
@@ -124,19 +123,35 @@ Ints round_up(Attributes& attributes, const Shape& input, const Shape& kernel) {
   return overhang;
 }
 
+/// Where no whole window fits, rounding up leaves one of those taps that lie in the padded input.
+void cut_large_windows(Attributes& attributes, const Shape& input, Ints& kernel) {
+  const Ints pads = attributes.ints("pads"), dilations = attributes.ints("dilations");
+  Ints strides = attributes.ints("strides");
+  for (std::size_t i = 0; i < kernel.size(); ++i) {
+    const std::int64_t padded = input[i] + pads[i] + pads[i + kernel.size()];
+    const std::int64_t missing = (kernel[i] - 1) * dilations[i] + 1 - padded;
+    if (padded < 1 || missing <= 0 || missing >= strides[i]) continue;
+    kernel[i] = (padded + dilations[i] - 1) / dilations[i];
+    strides[i] = padded;  // the one window has no next
+  }
+  attributes.set("strides", strides);
+}
+
 Attributes import_pool(ImportContext& context, Ints* overhang) {
   const Shape input = spatial_of(context.type(0).shape);
-  const Shape kernel(context.attributes().ints("kernel_shape"));
-  PT_CHECK(kernel.rank() == input.rank(), kModel, "kernel_shape must have {} entries, got {}",
-           input.rank(), kernel.rank());
-  Attributes out = import_window(context, input, kernel);
-  out.set("kernel", kernel.dims());
+  Ints kernel = context.attributes().ints("kernel_shape");
+  PT_CHECK(kernel.size() == input.rank(), kModel, "kernel_shape must have {} entries, got {}",
+           input.rank(), kernel.size());
+  Attributes out = import_window(context, input, Shape(kernel));
   overhang->assign(input.rank(), 0);
-  if (context.attributes().flag("ceil_mode")) *overhang = round_up(out, input, kernel);
+  const bool rounds_up = context.attributes().flag("ceil_mode");
+  if (rounds_up) cut_large_windows(out, input, kernel);
+  out.set("kernel", kernel);
+  if (rounds_up) *overhang = round_up(out, input, Shape(kernel));
   return out;
 }
 
-/// The position that each row-major position of a plane has in column-major order.
+/// Maps row-major positions of a plane to column-major ones.
 HostTensor column_major(const Shape& plane) {
   HostTensor out(TensorType{DType::kInt64, {plane.count()}});
   for (std::int64_t i = 0; i < plane.count(); ++i) {
@@ -159,7 +174,7 @@ void import_max_pool(ImportContext& context) {
       builder.add_all("MaxPool", {context.input(0)}, import_pool(context, &overhang));
   context.set_output(0, outputs[0]);
   if (context.output_count() < 2) return;
-  // ONNX counts through the whole tensor, the canonical index through one plane.
+  // ONNX indices are offsets into the whole tensor, canonical ones into one plane.
   const Shape plane = spatial_of(x);
   std::vector<std::int64_t> planes(x.rank(), 1);
   planes[0] = x[0];
@@ -225,7 +240,7 @@ Cost cost_of_input(const Attributes& attributes, std::span<const TensorType> in,
 constexpr OpTraits kPoolTraits = {KernelKind::kRows,
                                   {PrecisionRule::kFirst},
                                   LayoutRule::kFollows,
-                                  {PieceRule::kSamples},
+                                  {ChunkRule::kSamples},
                                   Fusion::kNever};
 
 constexpr OpDef kPoolOps[] = {

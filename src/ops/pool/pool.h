@@ -1,4 +1,4 @@
-// Pooling: what its definitions and kernels share.
+// Pooling: shared by its definitions and kernels.
 //
 //   x: (N, C, spatial…)     y: (N, C, outputs…)
 #pragma once
@@ -13,9 +13,9 @@ namespace pipetrain {
 
 /// The window of a pooling node over an input of this shape.
 Window pool_window(const Attributes& attributes, const Shape& x);
-/// How many positions an average divides by along one axis, for each of its windows. Padding counts
-/// when the node says count_include_pad, but never the `overhang` that rounding up has added to the
-/// end padding.
+/// The divisor of an average along one axis, for each window: the number of positions. Padding
+/// counts when the node says count_include_pad, but never the `overhang` that rounding up has added
+/// to the end padding.
 std::vector<std::int64_t> averaged_positions(const Attributes& attributes, const Window& window,
                                              std::size_t axis);
 

@@ -1,6 +1,6 @@
-// Pooling on the CPU, for row-major and channel-blocked tensors alike. Work goes row of windows by
-// row of windows, tap by tap, so that the inner loop runs over neighbouring windows (row-major) or
-// the channels of a block and vectorises.
+// Pooling on the CPU, for row-major and channel-blocked tensors alike. For each row of windows and
+// each tap, the inner loop runs over adjacent windows (row-major) or over the channels of a block,
+// so that it vectorises.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -58,7 +58,8 @@ void for_each_row(const std::array<WindowAxis, 3>& axes, Start start, Row row, E
   }
 }
 
-/// Calls `body(step)` with the stride as a constant where that lets the inner loop vectorise.
+/// Calls `body(step)` with the stride as a compile-time constant where that lets the inner loop
+/// vectorise.
 template <int kLanes, class Body>
 void with_constant_stride(std::int64_t stride, Body body) {
   if (kLanes > 1 || stride > 2) {
@@ -100,7 +101,7 @@ void max_plane(const PoolShape& shape, const float* x, float* y, std::int32_t* i
   });
 }
 
-/// Whether windows are squares of four side by side, as most are.
+/// Whether windows are 2 x 2 with stride 2, the most frequent case.
 bool is_fours(const PoolShape& shape) {
   const auto& [d, h, w] = shape.axes;
   const auto halves = [](const WindowAxis& axis) {
@@ -110,7 +111,7 @@ bool is_fours(const PoolShape& shape) {
   return d.input == 1 && d.kernel == 1 && d.output == 1 && halves(h) && halves(w);
 }
 
-/// max_plane() for those, row-major: all four at once.
+/// max_plane() for those windows, row-major: all four taps at once.
 void max_plane_of_fours(const PoolShape& shape, const float* x, float* y, std::int32_t* index) {
   const auto& [d, h, w] = shape.axes;
   const auto width = static_cast<std::int32_t>(w.input);
@@ -158,8 +159,8 @@ void max_gradient_plane(const PoolShape& shape, const float* dy, const std::int3
           const float* __restrict gradient = dy + o * kLanes;
           const std::int32_t* __restrict where = index + o * kLanes;
           for (int lane = 0; lane < kLanes; ++lane) {
-            // A masked bit pattern, because g++ 12 at -O3 loses every second vector of `condition ?
-            // gradient : 0` here.
+            // A masked bit pattern, because g++ 12 at -O3 miscompiles `condition ? gradient : 0`
+            // here (drops every second vector).
             const std::int32_t mask = -static_cast<std::int32_t>(where[lane] == position);
             to[lane] += std::bit_cast<float>(std::bit_cast<std::int32_t>(gradient[lane]) & mask);
           }
@@ -263,7 +264,7 @@ std::unique_ptr<Kernel> make_max(const KernelRequest& request) {
   return make_kernel(
       [shape, fours](std::span<const Tensor> in, std::span<const Tensor> out,
                      const RunContext& context) {
-        // Without a reader of the index it still steers the search.
+        // Needed during the search even if the index output is unused.
         auto* index = out.size() > 1 && out[1] ? out[1].as<std::int32_t>()
                                                : reinterpret_cast<std::int32_t*>(context.workspace);
         for_each_plane(shape, [&](std::int64_t plane) {
@@ -324,7 +325,7 @@ std::unique_ptr<Kernel> make_average_gradient(const KernelRequest& request) {
       });
 }
 
-/// The maker for the layout, which all tensors of the node must share.
+/// The factory for the layout, which all tensors of the node must share.
 template <MakeKernel make_1, MakeKernel make_8, MakeKernel make_16>
 std::unique_ptr<Kernel> by_layout(const KernelRequest& request) {
   const TensorType& first = request.inputs[0];

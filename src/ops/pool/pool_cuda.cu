@@ -1,5 +1,4 @@
-// Pooling: a thread for each result, which reads all that belongs to it, so that no sum depends on
-// timing.
+// Pooling: one thread per result, which reads all its inputs, so that no sum depends on timing.
 #include <cmath>
 #include <limits>
 #include <type_traits>
@@ -11,7 +10,7 @@
 namespace pipetrain::pool {
 namespace {
 
-/// Place in three axes of an index of a plane.
+/// Coordinates (three axes) of an index of a plane.
 struct Place {
   std::int64_t at[3];
 };
@@ -39,7 +38,7 @@ __device__ __forceinline__ void for_taps(const Pool& pool, const Place& window, 
   }
 }
 
-/// The window whose tap lies at a position of one axis; -1 when there is none.
+/// The window that has this tap at a position of one axis; -1 when there is none.
 __device__ __forceinline__ std::int64_t window_at(const PoolAxis& axis, std::int64_t position,
                                                   std::int64_t tap) {
   const std::int64_t begin = position + axis.pad - tap * axis.dilation;
@@ -47,7 +46,7 @@ __device__ __forceinline__ std::int64_t window_at(const PoolAxis& axis, std::int
   return begin / axis.stride < axis.output ? begin / axis.stride : -1;
 }
 
-/// Calls visit(window's place in the output's plane) for the windows with a tap at a position.
+/// Calls visit(index in the output's plane) for the windows with a tap at a position.
 template <class Visit>
 __device__ __forceinline__ void for_windows(const Pool& pool, const Place& position, Visit visit) {
   for (std::int64_t a = pool.axes[0].kernel - 1; a >= 0; --a) {
@@ -74,7 +73,7 @@ __device__ __forceinline__ std::int64_t index_of(const Pool& pool, const Place& 
   return (window.at[0] * pool.axes[1].output + window.at[1]) * pool.axes[2].output + window.at[2];
 }
 
-/// A thread works on kLanes neighbours among the inner ones at once: 1 or kWide.
+/// A thread processes kLanes adjacent inner elements at once: 1 or kWide.
 template <int kLanes>
 struct Lanes {
   float values[kLanes];
@@ -103,7 +102,7 @@ __device__ __forceinline__ void store_lanes(const FloatView& to, std::int64_t gr
   }
 }
 
-/// A group of lanes: which of the inner ones, which position, which plane.
+/// A group of lanes: inner offset, position, plane.
 struct Group {
   std::int64_t inner, position, plane;
 };
@@ -219,7 +218,7 @@ std::int64_t count_of(const Pool& pool, bool inputs) {
   return count;
 }
 
-/// Calls run(lanes, groups) with as many lanes as the inner ones and the addresses allow.
+/// Calls run(lanes, groups) with as many lanes as the inner extent and the alignment allow.
 template <class Run>
 void with_lanes(const Pool& pool, std::int64_t count, const ConstFloatView& a,
                 const ConstFloatView& b, Run run) {

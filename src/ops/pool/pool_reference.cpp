@@ -33,7 +33,7 @@ void for_each_window(const Window& window, Begin begin, Visit visit) {
   }
 }
 
-/// The planes of a pooling: how many, and their sizes before and after.
+/// Number of planes, and their sizes before and after pooling.
 struct Planes {
   Window window;
   std::int64_t count;

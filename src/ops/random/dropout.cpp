@@ -1,4 +1,4 @@
-// Dropout and its import. It is its own gradient: the same mask on dy.
+// Dropout and its import. Its gradient is the same operator with the same mask on dy.
 #include "ops/random/dropout.h"
 
 #include <algorithm>
@@ -39,13 +39,13 @@ void differentiate_dropout(GradientContext& context) {
 constexpr OpTraits kDropoutTraits = {KernelKind::kElementwise,
                                      {PrecisionRule::kFirst},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kFloats};
 
 constexpr OpDef kDropoutOps[] = {
     {"Dropout", kRandom, kDropoutTraits, infer_dropout, differentiate_dropout}};
 
-/// A number that no other dropout of the graph has and that does not depend on anything else in it.
+/// A key that is unique among the dropouts of the graph and independent of all other nodes.
 std::int64_t next_key(const Graph& graph) {
   return std::count_if(graph.nodes.begin(), graph.nodes.end(),
                        [](const Node& node) { return node.op->name == "Dropout"; });
@@ -55,7 +55,7 @@ double import_ratio(const ImportContext& context) {
   if (context.opset() < 12) return context.attributes().real("ratio", 0.5);
   if (!context.has_input(1)) return 0.5;
   const std::vector<double> values = context.constant(1, "ratio").to_doubles();
-  PT_CHECK(values.size() == 1, kModel, "Dropout ratio must be one number, got {}", values.size());
+  PT_CHECK(values.size() == 1, kModel, "Dropout ratio must be a scalar, got {}", values.size());
   return values[0];
 }
 
@@ -84,7 +84,7 @@ void import_dropout(ImportContext& context) {
   const Attributes attributes = {{"ratio", ratio}, {"key", next_key(builder.graph())}};
   context.set_output(0, builder.add("Dropout", {x}, attributes));
   if (context.output_count() > 1) {
-    // The mask is what the same dropout leaves of ones; it goes again when nothing reads it.
+    // The mask is the same dropout of ones; it is removed if it is unused.
     const ValueId kept =
         builder.add("Dropout", {builder.constant(ones(type.dtype, type.shape))}, attributes);
     const DType mask = context.opset() < 10 ? type.dtype : DType::kBool;

@@ -1,9 +1,9 @@
-// Dropout: where the random numbers of an element come from, so that every kernel draws the same.
+// Dropout: how the random numbers of an element are drawn, identically in every kernel.
 //
 // The mask of element e of sample s is a pure function of (seed, step, node key, s, e): it does not
-// depend on stages, micro-batches, schedule or threads, and the backward pass draws it again. 32
+// depend on stages, micro-batches, schedule or threads, and the backward pass recomputes it. 32
 // neighbouring elements share eight Philox counters; element 8 w + l of the 32 takes word w of the
-// l-th, which lets a vector unit work on eight counters side by side.
+// l-th, so that eight counters are computed in one vector.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace pipetrain {
 constexpr std::int64_t kDropoutGroup = 32;  // elements that share eight counters
 
 struct DropoutParameters {
-  std::uint32_t threshold = 0;  // numbers below it drop the element
+  std::uint32_t threshold = 0;  // random words below it drop the element
   double scale = 1;             // 1 / (1 - ratio)
   std::uint64_t node_key = 0;
 };
@@ -42,15 +42,14 @@ constexpr PhiloxBlock dropout_counter(std::uint64_t sample, std::uint64_t group,
   return {{block.word[0], block.word[1], of.word[0], of.word[1]}};
 }
 
-/// Elements of one sample: the micro-batch's samples lie one after the other. A tensor that cannot
-/// be divided belongs to the first sample as a whole.
+/// Elements per sample: samples are contiguous. A tensor that is not divisible counts as one
+/// sample.
 constexpr std::int64_t elements_per_sample(std::int64_t count, const RunContext& context) {
   return context.samples > 0 && count % context.samples == 0 ? count / context.samples : count;
 }
 
 /// Dropout of the elements [first, first + count) of a tensor with `per_sample` elements a sample;
-/// `x` and `y` point at element `first`. float32; cheapest where `first` is a multiple of the
-/// group.
+/// `x` and `y` point at element `first`. float32; fastest if `first` is a multiple of the group.
 void drop_out(const DropoutParameters& parameters, PhiloxKey key, std::int64_t first_sample,
               std::int64_t per_sample, std::int64_t first, std::int64_t count, const float* x,
               float* y);

@@ -15,7 +15,7 @@ constexpr std::int64_t kParallelElements = 1 << 13;
 
 #ifdef __AVX2__
 
-/// Four Philox counters, each word in the low half of a 64-bit lane. The high halves hold rubbish:
+/// Four Philox counters, each word in the low half of a 64-bit lane. The high halves are undefined:
 /// the multiplication does not read them.
 struct FourCounters {
   __m256i word[4];
@@ -24,7 +24,7 @@ struct FourCounters {
 FourCounters first_counters(std::uint64_t sample, std::uint64_t group, __m256i lanes) {
   const PhiloxBlock base = dropout_counter(sample, group, 0);
   const auto same = [](std::uint32_t word) { return _mm256_set1_epi64x(std::int64_t{word}); };
-  // A group's first counter is a multiple of 8, so adding the lane carries nothing.
+  // A group's first counter is a multiple of 8, so adding the lane cannot carry.
   return {{_mm256_or_si256(same(base.word[0]), lanes), same(base.word[1]), same(base.word[2]),
            same(base.word[3])}};
 }
@@ -40,10 +40,10 @@ void one_round(FourCounters& counters, __m256i key_0, __m256i key_1) {
   counters.word[3] = even;
 }
 
-/// The 32 numbers of a group in element order.
+/// The 32 random words of a group in element order.
 void group_numbers(PhiloxKey key, std::uint64_t sample, std::uint64_t group,
                    std::uint32_t* numbers) {
-  // The shuffle at the end takes two words of each half in turn, hence this order of the lanes.
+  // The final shuffle interleaves two words of each half, hence this order of the lanes.
   FourCounters a = first_counters(sample, group, _mm256_set_epi64x(5, 4, 1, 0));
   FourCounters b = first_counters(sample, group, _mm256_set_epi64x(7, 6, 3, 2));
   for (int round = 0; round < 10; ++round) {
@@ -103,7 +103,7 @@ std::unique_ptr<Kernel> make_dropout(const KernelRequest& request) {
           alignas(32) std::uint32_t numbers[kDropoutGroup];
           group_numbers(key, static_cast<std::uint64_t>(context.first_sample + sample),
                         static_cast<std::uint64_t>(index % groups), numbers);
-          // The constant bound of a whole group makes straight vector code.
+          // With a constant bound, a whole group compiles to straight vector code.
           size == kDropoutGroup ? mask_group(numbers, threshold, scale, x, y, kDropoutGroup)
                                 : mask_group(numbers, threshold, scale, x, y, size);
         }

@@ -1,5 +1,5 @@
-// Random tensors: RandomUniform, RandomNormal and Bernoulli of ONNX, with and without a tensor
-// whose shape they take.
+// Random tensors: RandomUniform, RandomNormal and Bernoulli of ONNX, with and without a tensor that
+// gives the shape.
 //
 //   RandomUniform{low, high, key}(x), RandomNormal{mean, scale, key}(x): x gives the shape only
 // An element is a pure function of (seed, step, key of the node, sample, element), as Dropout's
@@ -23,13 +23,13 @@ void infer_random(InferContext& context) {
   context.outputs = {{wide ? DType::kFloat64 : DType::kFloat32, like.shape}};
 }
 
-/// The numbers do not depend on the input's content.
+/// The values do not depend on the content of the input.
 void no_gradient(GradientContext&) {}
 
 constexpr OpTraits kRandomTraits = {KernelKind::kElementwise,
                                     {PrecisionRule::kFloat},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 
 constexpr OpDef kRandomOps[] = {
@@ -39,7 +39,7 @@ constexpr OpDef kRandomOps[] = {
 
 // --- kernels ---
 
-/// A counter of its own for each element: the words of a block are not shared.
+/// One counter per element: the words of a block are not shared.
 PhiloxBlock numbers_of(PhiloxKey key, std::uint64_t sample, std::uint64_t element) {
   const PhiloxKey at = philox_key(element);
   const PhiloxKey of = philox_key(sample);
@@ -87,7 +87,7 @@ constexpr KernelEntry kRandomKernels[] = {{"RandomNormal", make_normal},
 
 // --- import ---
 
-/// A number that no other random node of the graph has; Dropout's keys are small.
+/// A key that is unique among the random nodes of the graph; Dropout's keys are small integers.
 std::int64_t next_random_key(const Graph& graph) {
   return (std::int64_t{1} << 32) +
          std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
@@ -118,8 +118,7 @@ void import_shaped(ImportContext& context) {
 
 void import_like(ImportContext& context) { context.set_output(0, draw(context, context.input(0))); }
 
-// 1 with the probability that the input gives, otherwise 0; the probability itself where nothing is
-// dropped.
+// 1 with the probability given by the input, otherwise 0; in evaluation the probability itself.
 void import_bernoulli(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const bool drops = context.mode().training && context.mode().dropout;

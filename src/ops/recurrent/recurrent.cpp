@@ -350,13 +350,13 @@ constexpr OpTraits recurrence_traits(Slots operands, Slots results) {
   return {KernelKind::kProduct,
           {PrecisionRule::kProduct, operands, results},
           LayoutRule::kRowMajor,
-          {PieceRule::kWhole},
+          {ChunkRule::kWhole},
           Fusion::kNever};
 }
 constexpr OpTraits kPeepholeGradTraits = {KernelKind::kProduct,
                                           {PrecisionRule::kFloat},
                                           LayoutRule::kRowMajor,
-                                          {PieceRule::kWhole},
+                                          {ChunkRule::kWhole},
                                           Fusion::kNever};
 
 constexpr OpDef kRecurrentOps[] = {

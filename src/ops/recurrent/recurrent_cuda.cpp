@@ -111,7 +111,7 @@ Made make_gru(const KernelRequest& request, const CudaQueue& queue) {
   const std::vector<GpuFunction> f = functions_of(request.node.attributes);
   GruForward work{};
   work.layer = layer_of(request, request.inputs[0].shape, 3);
-  work.gate = f.at(0), work.fresh = f.at(1);
+  work.gate = f.at(0), work.candidate = f.at(1);
   work.after = request.node.attributes.flag("linear_before_reset");
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
@@ -132,7 +132,7 @@ Made make_gru_gradient(const KernelRequest& request, const CudaQueue& queue) {
   const std::vector<GpuFunction> f = functions_of(request.node.attributes);
   GruBackward work{};
   work.layer = layer_of(request, request.inputs[3].shape, 3);
-  work.gate = f.at(0), work.fresh = f.at(1);
+  work.gate = f.at(0), work.candidate = f.at(1);
   work.after = request.node.attributes.flag("linear_before_reset");
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {

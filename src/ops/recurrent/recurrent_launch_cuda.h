@@ -47,7 +47,7 @@ void launch_peephole_gradient(const Layer& layer, const ConstFloatView& dgates,
 
 struct GruForward {
   Layer layer;
-  GpuFunction gate, fresh;
+  GpuFunction gate, candidate;
   bool after;  // linear before reset
   ConstFloatView gates, r, bias, h0;
   FloatView y, last_h, activated, parts;
@@ -57,7 +57,7 @@ void launch_gru(const GruForward& work, const CudaQueue& queue);
 
 struct GruBackward {
   Layer layer;
-  GpuFunction gate, fresh;
+  GpuFunction gate, candidate;
   bool after;
   ConstFloatView dy, dlast_h, r, activated, parts, y, h0;
   FloatView dgates, drecurrent, dh0;

@@ -17,14 +17,14 @@ std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request
     return nullptr;
   const std::int64_t hidden = y.shape[2], gates = dgates.shape[2] / hidden;
   const auto g = recurrent::geometry_of(request.node.attributes, dgates.shape, gates);
-  const TensorType slopes{dgates.dtype, {g.steps * g.samples, gates * hidden}};
+  const TensorType dgate_rows{dgates.dtype, {g.steps * g.samples, gates * hidden}};
   const TensorType before{dgates.dtype, {g.steps * g.samples, hidden}};
   Node node;
   node.op = find_op("MatMul");
   node.attributes = {{"trans_a", std::int64_t{1}}};
   node.name = request.node.name;
   std::shared_ptr<Kernel> product =
-      make_matmul_cuda({node, {slopes, before}, {request.outputs[0]}}, queue);
+      make_matmul_cuda({node, {dgate_rows, before}, {request.outputs[0]}}, queue);
   if (!product) return nullptr;
   const std::size_t bytes = (before.bytes() + 255) / 256 * 256;
   return make_kernel(
@@ -34,7 +34,7 @@ std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request
         const Tensor states{before, context.workspace};
         recurrent::launch_states_before(layer, numbers_at(in, 1), numbers_at(in, 2),
                                         places_at({&states, 1}, 0), queue);
-        const Tensor operands[] = {{slopes, in[0].data}, states};
+        const Tensor operands[] = {{dgate_rows, in[0].data}, states};
         RunContext behind = context;
         behind.workspace += bytes;
         product->run(operands, out, behind);

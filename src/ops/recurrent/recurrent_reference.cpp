@@ -1,188 +1,21 @@
 // Plain loops for Lstm, Gru, Rnn and their gradients: every activation, clipping, peepholes and
 // sequence lengths.
-#include <algorithm>
-#include <cmath>
-#include <limits>
-
-#include "ops/kernel/element_types.h"
-#include "ops/recurrent/recurrent.h"
+#include "ops/recurrent/recurrent_steps_reference.h"
 
 namespace pipetrain::recurrent {
 namespace {
 
-/// An activation behind its clip. Derivatives are taken from the activated value: all of these
-/// functions are monotone, so a clipped input shows by the value at the limit.
-class Function {
- public:
-  Function(const Activation& activation, double clip)
-      : activation_(activation),
-        clip_(clip > 0 ? clip : std::numeric_limits<double>::infinity()),
-        lowest_(value(-clip_)),
-        highest_(value(clip_)) {}
-
-  double operator()(double x) const { return value(std::clamp(x, -clip_, clip_)); }
-
-  double derivative(double y) const {
-    if (std::isfinite(clip_) && (y <= lowest_ || y >= highest_)) return 0;
-    const double alpha = activation_.alpha;
-    switch (activation_.kind) {
-      case ActivationKind::kSigmoid:
-        return y * (1 - y);
-      case ActivationKind::kTanh:
-        return 1 - y * y;
-      case ActivationKind::kRelu:
-        return y > 0 ? 1 : 0;
-      case ActivationKind::kAffine:
-        return alpha;
-      case ActivationKind::kLeakyRelu:
-        return y > 0 ? 1 : alpha;
-      case ActivationKind::kThresholdedRelu:
-        return y != 0 ? 1 : 0;
-      case ActivationKind::kScaledTanh:
-        return activation_.beta * (alpha - y * y / alpha);
-      case ActivationKind::kHardSigmoid:
-        return y > 0 && y < 1 ? alpha : 0;
-      case ActivationKind::kElu:
-        return y > 0 ? 1 : y + alpha;
-      case ActivationKind::kSoftsign:
-        return (1 - std::abs(y)) * (1 - std::abs(y));
-      case ActivationKind::kSoftplus:
-        return -std::expm1(-y);
-    }
-    return 0;
-  }
-
- private:
-  double value(double x) const {
-    const double alpha = activation_.alpha;
-    switch (activation_.kind) {
-      case ActivationKind::kSigmoid:
-        return 1 / (1 + std::exp(-x));
-      case ActivationKind::kTanh:
-        return std::tanh(x);
-      case ActivationKind::kRelu:
-        return std::max(x, 0.0);
-      case ActivationKind::kAffine:
-        return alpha * x + activation_.beta;
-      case ActivationKind::kLeakyRelu:
-        return x > 0 ? x : alpha * x;
-      case ActivationKind::kThresholdedRelu:
-        return x > alpha ? x : 0;
-      case ActivationKind::kScaledTanh:
-        return alpha * std::tanh(activation_.beta * x);
-      case ActivationKind::kHardSigmoid:
-        return std::clamp(alpha * x + activation_.beta, 0.0, 1.0);
-      case ActivationKind::kElu:
-        return x > 0 ? x : alpha * std::expm1(x);
-      case ActivationKind::kSoftsign:
-        return x / (1 + std::abs(x));
-      case ActivationKind::kSoftplus:
-        return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x)));
-    }
-    return 0;
-  }
-
-  Activation activation_;
-  double clip_;
-  double lowest_;
-  double highest_;
-};
-
-std::vector<Function> functions_of(const Attributes& attributes) {
-  std::vector<Function> out;
-  for (const Activation& activation : activations_of(attributes)) {
-    out.emplace_back(activation, attributes.real("clip", 0));
-  }
-  return out;
-}
-
-/// The geometry, the lengths, and where the state before a step stands.
-struct Walk {
-  Geometry g;
-  const std::int32_t* lengths;
-
-  bool active(std::int64_t t, std::int64_t n) const { return !lengths || t < lengths[n]; }
-  /// The first step of the sample in the order of computation.
-  bool first(std::int64_t t, std::int64_t n) const {
-    if (!g.reverse) return t == 0;
-    return t + 1 == g.steps || (lengths && t + 1 == lengths[n]);
-  }
-  std::int64_t at(std::int64_t t, std::int64_t n, std::int64_t j) const {
-    return (t * g.samples + n) * g.hidden + j;
-  }
-  /// An element of the state before step t: from the sequence of states, or the initial one.
-  template <class T>
-  double before(const T* states, const T* initial, std::int64_t t, std::int64_t n,
-                std::int64_t j) const {
-    if (first(t, n)) return initial ? initial[n * g.hidden + j] : 0.0;
-    return states[at(g.reverse ? t + 1 : t - 1, n, j)];
-  }
-  /// Calls visit(t, n) for every active step of every sample, in order of computation.
-  template <class Visit>
-  void forward(Visit visit) const {
-    for (std::int64_t order = 0; order < g.steps; ++order) step(g.step(order), visit);
-  }
-  template <class Visit>
-  void backward(Visit visit) const {
-    for (std::int64_t order = g.steps; order-- > 0;) step(g.step(order), visit);
-  }
-
- private:
-  template <class Visit>
-  void step(std::int64_t t, Visit visit) const {
-    for (std::int64_t n = 0; n < g.samples; ++n) {
-      if (active(t, n)) visit(t, n);
-    }
-  }
-};
-
-using State = std::vector<double>;
-
-template <class T>
-State state_from(const T* initial, std::int64_t count) {
-  return initial ? State(initial, initial + count) : State(static_cast<std::size_t>(count), 0.0);
-}
-
-template <class T>
-void write_state(const State& state, T* out) {
-  if (out)
-    std::transform(state.begin(), state.end(), out, [](double v) { return static_cast<T>(v); });
-}
-
-template <class T>
-void fill_zero(const Tensor& tensor) {
-  if (tensor) std::fill_n(tensor.as<T>(), tensor.count(), T{0});
-}
-
-/// Σ_k state[k] r[row, k]
-template <class T>
-double product(const double* state, const T* r, std::int64_t row, std::int64_t hidden) {
-  double sum = 0;
-  for (std::int64_t k = 0; k < hidden; ++k) sum += state[k] * r[row * hidden + k];
-  return sum;
-}
-
-/// Adds Σ_row d[row] r[row, :] to dstate.
-template <class T>
-void add_transposed(const double* d, const T* r, std::int64_t rows, std::int64_t hidden,
-                    double* dstate) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    for (std::int64_t k = 0; k < hidden; ++k) dstate[k] += d[row] * r[row * hidden + k];
-  }
-}
-
-using Tensors = std::span<const Tensor>;
-
 template <class T>
 void lstm(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[0].type.shape, 4), data_or_null<std::int32_t>(in, 5)};
+  const StepOrder steps{geometry_of(attributes, in[0].type.shape, 4),
+                        data_or_null<std::int32_t>(in, 5)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
+  const std::int64_t hidden = steps.g.hidden;
   const T* r = in[1].as<T>();
   const T* peepholes = data_or_null<T>(in, 4);
   const bool coupled = attributes.flag("input_forget");
-  State h = state_from(data_or_null<T>(in, 2), walk.g.state());
-  State c = state_from(data_or_null<T>(in, 3), walk.g.state());
+  State h = state_from(data_or_null<T>(in, 2), steps.g.state());
+  State c = state_from(data_or_null<T>(in, 3), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   T* y = out[0].as<T>();
   T* activated = data_or_null<T>(out, 3);
@@ -191,14 +24,14 @@ void lstm(const Attributes& attributes, Tensors in, Tensors out) {
   const auto peep = [&](std::int64_t gate, std::int64_t j, double cell) {
     return peepholes ? peepholes[gate * hidden + j] * cell : 0.0;
   };
-  for (std::int64_t order = 0; order < walk.g.steps; ++order) {
-    const std::int64_t t = walk.g.step(order);
-    for (std::int64_t n = 0; n < walk.g.samples; ++n) {
+  for (std::int64_t order = 0; order < steps.g.steps; ++order) {
+    const std::int64_t t = steps.g.step(order);
+    for (std::int64_t n = 0; n < steps.g.samples; ++n) {
       double* hn = h.data() + n * hidden;
       double* cn = c.data() + n * hidden;
-      if (walk.active(t, n)) {
+      if (steps.active(t, n)) {
         std::copy_n(hn, hidden, before.data());
-        const T* x = in[0].as<T>() + (t * walk.g.samples + n) * 4 * hidden;
+        const T* x = in[0].as<T>() + (t * steps.g.samples + n) * 4 * hidden;
         for (std::int64_t j = 0; j < hidden; ++j) {
           double z[4];
           for (std::int64_t gate = 0; gate < 4; ++gate) {
@@ -210,9 +43,9 @@ void lstm(const Attributes& attributes, Tensors in, Tensors out) {
           cn[j] = forget * cn[j] + input * cell;
           const double output = f[0](z[1] + peep(1, j, cn[j]));
           hn[j] = output * f[2](cn[j]);
-          if (y) y[walk.at(t, n, j)] = static_cast<T>(hn[j]);
+          if (y) y[steps.at(t, n, j)] = static_cast<T>(hn[j]);
           if (!activated) continue;
-          T* a = activated + (t * walk.g.samples + n) * 4 * hidden + j;
+          T* a = activated + (t * steps.g.samples + n) * 4 * hidden + j;
           a[0] = static_cast<T>(input);
           a[hidden] = static_cast<T>(output);
           a[2 * hidden] = static_cast<T>(forget);
@@ -220,7 +53,7 @@ void lstm(const Attributes& attributes, Tensors in, Tensors out) {
         }
       }
       if (!cells) continue;
-      for (std::int64_t j = 0; j < hidden; ++j) cells[walk.at(t, n, j)] = static_cast<T>(cn[j]);
+      for (std::int64_t j = 0; j < hidden; ++j) cells[steps.at(t, n, j)] = static_cast<T>(cn[j]);
     }
   }
   write_state(h, data_or_null<T>(out, 1));
@@ -229,9 +62,10 @@ void lstm(const Attributes& attributes, Tensors in, Tensors out) {
 
 template <class T>
 void lstm_gradient(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[4].type.shape, 4), data_or_null<std::int32_t>(in, 8)};
+  const StepOrder steps{geometry_of(attributes, in[4].type.shape, 4),
+                        data_or_null<std::int32_t>(in, 8)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
+  const std::int64_t hidden = steps.g.hidden;
   const T* dy = data_or_null<T>(in, 0);
   const T* r = in[3].as<T>();
   const T* activated = in[4].as<T>();
@@ -239,21 +73,21 @@ void lstm_gradient(const Attributes& attributes, Tensors in, Tensors out) {
   const T* c0 = data_or_null<T>(in, 6);
   const T* peepholes = data_or_null<T>(in, 7);
   const bool coupled = attributes.flag("input_forget");
-  State dh = state_from(data_or_null<T>(in, 1), walk.g.state());
-  State dc = state_from(data_or_null<T>(in, 2), walk.g.state());
+  State dh = state_from(data_or_null<T>(in, 1), steps.g.state());
+  State dc = state_from(data_or_null<T>(in, 2), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   T* dgates = data_or_null<T>(out, 0);
   State d(static_cast<std::size_t>(4 * hidden));
-  walk.backward([&](std::int64_t t, std::int64_t n) {
+  steps.backward([&](std::int64_t t, std::int64_t n) {
     double* dhn = dh.data() + n * hidden;
     double* dcn = dc.data() + n * hidden;
-    const T* a = activated + (t * walk.g.samples + n) * 4 * hidden;
+    const T* a = activated + (t * steps.g.samples + n) * 4 * hidden;
     for (std::int64_t j = 0; j < hidden; ++j) {
-      const double dh_total = dhn[j] + (dy ? dy[walk.at(t, n, j)] : 0.0);
+      const double dh_total = dhn[j] + (dy ? dy[steps.at(t, n, j)] : 0.0);
       const double input = a[j], output = a[hidden + j];
       const double forget = a[2 * hidden + j], cell = a[3 * hidden + j];
-      const double squashed = f[2](cells[walk.at(t, n, j)]);
-      const double before = walk.before(cells, c0, t, n, j);
+      const double squashed = f[2](cells[steps.at(t, n, j)]);
+      const double before = steps.before(cells, c0, t, n, j);
       const double doutput = dh_total * squashed * f[0].derivative(output);
       double dcell = dcn[j] + dh_total * output * f[2].derivative(squashed);
       if (peepholes) dcell += doutput * peepholes[hidden + j];
@@ -267,7 +101,7 @@ void lstm_gradient(const Attributes& attributes, Tensors in, Tensors out) {
       if (peepholes) dcn[j] += dinput * peepholes[j] + dforget * peepholes[2 * hidden + j];
     }
     if (dgates) {
-      std::transform(d.begin(), d.end(), dgates + (t * walk.g.samples + n) * 4 * hidden,
+      std::transform(d.begin(), d.end(), dgates + (t * steps.g.samples + n) * 4 * hidden,
                      [](double v) { return static_cast<T>(v); });
     }
     std::fill_n(dhn, hidden, 0.0);
@@ -279,18 +113,19 @@ void lstm_gradient(const Attributes& attributes, Tensors in, Tensors out) {
 
 template <class T>
 void lstm_peephole_gradient(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[0].type.shape, 4), data_or_null<std::int32_t>(in, 3)};
-  const std::int64_t hidden = walk.g.hidden;
+  const StepOrder steps{geometry_of(attributes, in[0].type.shape, 4),
+                        data_or_null<std::int32_t>(in, 3)};
+  const std::int64_t hidden = steps.g.hidden;
   const T* cells = in[1].as<T>();
   const T* c0 = data_or_null<T>(in, 2);
   State sum(static_cast<std::size_t>(3 * hidden), 0.0);
-  walk.forward([&](std::int64_t t, std::int64_t n) {
-    const T* d = in[0].as<T>() + (t * walk.g.samples + n) * 4 * hidden;
+  steps.forward([&](std::int64_t t, std::int64_t n) {
+    const T* d = in[0].as<T>() + (t * steps.g.samples + n) * 4 * hidden;
     for (std::int64_t j = 0; j < hidden; ++j) {
-      const double before = walk.before(cells, c0, t, n, j);
+      const double before = steps.before(cells, c0, t, n, j);
       sum[static_cast<std::size_t>(j)] += d[j] * before;
       sum[static_cast<std::size_t>(hidden + j)] +=
-          static_cast<double>(d[hidden + j]) * cells[walk.at(t, n, j)];
+          static_cast<double>(d[hidden + j]) * cells[steps.at(t, n, j)];
       sum[static_cast<std::size_t>(2 * hidden + j)] += d[2 * hidden + j] * before;
     }
   });
@@ -299,22 +134,23 @@ void lstm_peephole_gradient(const Attributes& attributes, Tensors in, Tensors ou
 
 template <class T>
 void gru(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[0].type.shape, 3), data_or_null<std::int32_t>(in, 4)};
+  const StepOrder steps{geometry_of(attributes, in[0].type.shape, 3),
+                        data_or_null<std::int32_t>(in, 4)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
+  const std::int64_t hidden = steps.g.hidden;
   const bool after = attributes.flag("linear_before_reset");
   const T* r = in[1].as<T>();
   const T* bias = data_or_null<T>(in, 2);
-  State h = state_from(data_or_null<T>(in, 3), walk.g.state());
+  State h = state_from(data_or_null<T>(in, 3), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   T* y = out[0].as<T>();
   T* activated = data_or_null<T>(out, 2);
   T* parts = data_or_null<T>(out, 3);
   const auto count = static_cast<std::size_t>(hidden);
   State before(count), update(count), reset(count), part(count);
-  walk.forward([&](std::int64_t t, std::int64_t n) {
+  steps.forward([&](std::int64_t t, std::int64_t n) {
     double* hn = h.data() + n * hidden;
-    const T* x = in[0].as<T>() + (t * walk.g.samples + n) * 3 * hidden;
+    const T* x = in[0].as<T>() + (t * steps.g.samples + n) * 3 * hidden;
     std::copy_n(hn, hidden, before.data());
     for (std::int64_t j = 0; j < hidden; ++j) {
       const auto i = static_cast<std::size_t>(j);
@@ -329,10 +165,10 @@ void gru(const Attributes& attributes, Tensors in, Tensors out) {
           after ? reset[i] * part[i] : product(part.data(), r, 2 * hidden + j, hidden);
       const double fresh = f[1](x[2 * hidden + j] + inner);
       hn[j] = (1 - update[i]) * fresh + update[i] * before[i];
-      if (y) y[walk.at(t, n, j)] = static_cast<T>(hn[j]);
-      if (parts) parts[walk.at(t, n, j)] = static_cast<T>(part[i]);
+      if (y) y[steps.at(t, n, j)] = static_cast<T>(hn[j]);
+      if (parts) parts[steps.at(t, n, j)] = static_cast<T>(part[i]);
       if (!activated) continue;
-      T* a = activated + (t * walk.g.samples + n) * 3 * hidden + j;
+      T* a = activated + (t * steps.g.samples + n) * 3 * hidden + j;
       a[0] = static_cast<T>(update[i]);
       a[hidden] = static_cast<T>(reset[i]);
       a[2 * hidden] = static_cast<T>(fresh);
@@ -343,34 +179,35 @@ void gru(const Attributes& attributes, Tensors in, Tensors out) {
 
 template <class T>
 void gru_gradient(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[3].type.shape, 3), data_or_null<std::int32_t>(in, 7)};
+  const StepOrder steps{geometry_of(attributes, in[3].type.shape, 3),
+                        data_or_null<std::int32_t>(in, 7)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
+  const std::int64_t hidden = steps.g.hidden;
   const bool after = attributes.flag("linear_before_reset");
   const T* dy = data_or_null<T>(in, 0);
   const T* r = in[2].as<T>();
   const T* h0 = data_or_null<T>(in, 6);
-  State dh = state_from(data_or_null<T>(in, 1), walk.g.state());
+  State dh = state_from(data_or_null<T>(in, 1), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   const auto count = static_cast<std::size_t>(hidden);
   State d(3 * count), inner(count), carried(count);
-  walk.backward([&](std::int64_t t, std::int64_t n) {
+  steps.backward([&](std::int64_t t, std::int64_t n) {
     double* dhn = dh.data() + n * hidden;
-    const std::int64_t row = (t * walk.g.samples + n) * 3 * hidden;
+    const std::int64_t row = (t * steps.g.samples + n) * 3 * hidden;
     const T* a = in[3].as<T>() + row;
     double* dupdate = d.data();
     double* dreset = d.data() + hidden;
     double* dfresh = d.data() + 2 * hidden;
     for (std::int64_t j = 0; j < hidden; ++j) {
-      const double total = dhn[j] + (dy ? dy[walk.at(t, n, j)] : 0.0);
+      const double total = dhn[j] + (dy ? dy[steps.at(t, n, j)] : 0.0);
       const double update = a[j], reset = a[hidden + j], fresh = a[2 * hidden + j];
-      const double before = walk.before(in[5].as<T>(), h0, t, n, j);
+      const double before = steps.before(in[5].as<T>(), h0, t, n, j);
       dupdate[j] = total * (before - fresh) * f[0].derivative(update);
       dfresh[j] = total * (1 - update) * f[1].derivative(fresh);
       carried[static_cast<std::size_t>(j)] = total * update;
       if (after) {
         inner[static_cast<std::size_t>(j)] = dfresh[j] * reset;
-        dreset[j] = dfresh[j] * in[4].as<T>()[walk.at(t, n, j)] * f[0].derivative(reset);
+        dreset[j] = dfresh[j] * in[4].as<T>()[steps.at(t, n, j)] * f[0].derivative(reset);
       }
     }
     if (!after) {  // through reset * h
@@ -378,7 +215,7 @@ void gru_gradient(const Attributes& attributes, Tensors in, Tensors out) {
       add_transposed(dfresh, r + 2 * hidden * hidden, hidden, hidden, inner.data());
       for (std::int64_t j = 0; j < hidden; ++j) {
         const double reset = a[hidden + j];
-        const double before = walk.before(in[5].as<T>(), h0, t, n, j);
+        const double before = steps.before(in[5].as<T>(), h0, t, n, j);
         dreset[j] = inner[static_cast<std::size_t>(j)] * before * f[0].derivative(reset);
         carried[static_cast<std::size_t>(j)] += inner[static_cast<std::size_t>(j)] * reset;
       }
@@ -399,20 +236,21 @@ void gru_gradient(const Attributes& attributes, Tensors in, Tensors out) {
 
 template <class T>
 void rnn(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[0].type.shape, 1), data_or_null<std::int32_t>(in, 3)};
+  const StepOrder steps{geometry_of(attributes, in[0].type.shape, 1),
+                        data_or_null<std::int32_t>(in, 3)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
-  State h = state_from(data_or_null<T>(in, 2), walk.g.state());
+  const std::int64_t hidden = steps.g.hidden;
+  State h = state_from(data_or_null<T>(in, 2), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   T* y = out[0].as<T>();
   State before(static_cast<std::size_t>(hidden));
-  walk.forward([&](std::int64_t t, std::int64_t n) {
+  steps.forward([&](std::int64_t t, std::int64_t n) {
     double* hn = h.data() + n * hidden;
     std::copy_n(hn, hidden, before.data());
     for (std::int64_t j = 0; j < hidden; ++j) {
       hn[j] =
-          f[0](in[0].as<T>()[walk.at(t, n, j)] + product(before.data(), in[1].as<T>(), j, hidden));
-      if (y) y[walk.at(t, n, j)] = static_cast<T>(hn[j]);
+          f[0](in[0].as<T>()[steps.at(t, n, j)] + product(before.data(), in[1].as<T>(), j, hidden));
+      if (y) y[steps.at(t, n, j)] = static_cast<T>(hn[j]);
     }
   });
   write_state(h, data_or_null<T>(out, 1));
@@ -420,18 +258,19 @@ void rnn(const Attributes& attributes, Tensors in, Tensors out) {
 
 template <class T>
 void rnn_gradient(const Attributes& attributes, Tensors in, Tensors out) {
-  const Walk walk{geometry_of(attributes, in[3].type.shape, 1), data_or_null<std::int32_t>(in, 4)};
+  const StepOrder steps{geometry_of(attributes, in[3].type.shape, 1),
+                        data_or_null<std::int32_t>(in, 4)};
   const std::vector<Function> f = functions_of(attributes);
-  const std::int64_t hidden = walk.g.hidden;
+  const std::int64_t hidden = steps.g.hidden;
   const T* dy = data_or_null<T>(in, 0);
-  State dh = state_from(data_or_null<T>(in, 1), walk.g.state());
+  State dh = state_from(data_or_null<T>(in, 1), steps.g.state());
   for (const Tensor& tensor : out) fill_zero<T>(tensor);
   T* dgates = data_or_null<T>(out, 0);
   State d(static_cast<std::size_t>(hidden));
-  walk.backward([&](std::int64_t t, std::int64_t n) {
+  steps.backward([&](std::int64_t t, std::int64_t n) {
     double* dhn = dh.data() + n * hidden;
     for (std::int64_t j = 0; j < hidden; ++j) {
-      const std::int64_t at = walk.at(t, n, j);
+      const std::int64_t at = steps.at(t, n, j);
       d[static_cast<std::size_t>(j)] =
           (dhn[j] + (dy ? dy[at] : 0.0)) * f[0].derivative(in[3].as<T>()[at]);
       if (dgates) dgates[at] = static_cast<T>(d[static_cast<std::size_t>(j)]);
@@ -446,17 +285,17 @@ void rnn_gradient(const Attributes& attributes, Tensors in, Tensors out) {
 template <class T>
 void weight_gradient(const Attributes& attributes, Tensors in, Tensors out) {
   const std::int64_t gates = in[0].type.shape[2] / in[1].type.shape[2];
-  const Walk walk{geometry_of(attributes, in[0].type.shape, gates),
-                  data_or_null<std::int32_t>(in, 4)};
-  const std::int64_t hidden = walk.g.hidden;
+  const StepOrder steps{geometry_of(attributes, in[0].type.shape, gates),
+                        data_or_null<std::int32_t>(in, 4)};
+  const std::int64_t hidden = steps.g.hidden;
   const T* h0 = data_or_null<T>(in, 2);
   const T* parts = data_or_null<T>(in, 3);
   State sum(static_cast<std::size_t>(gates * hidden * hidden), 0.0);
-  walk.forward([&](std::int64_t t, std::int64_t n) {
-    const T* d = in[0].as<T>() + (t * walk.g.samples + n) * gates * hidden;
+  steps.forward([&](std::int64_t t, std::int64_t n) {
+    const T* d = in[0].as<T>() + (t * steps.g.samples + n) * gates * hidden;
     for (std::int64_t k = 0; k < hidden; ++k) {
-      const double before = walk.before(in[1].as<T>(), h0, t, n, k);
-      const double last = parts ? static_cast<double>(parts[walk.at(t, n, k)]) : before;
+      const double before = steps.before(in[1].as<T>(), h0, t, n, k);
+      const double last = parts ? static_cast<double>(parts[steps.at(t, n, k)]) : before;
       for (std::int64_t row = 0; row < gates * hidden; ++row) {
         sum[static_cast<std::size_t>(row * hidden + k)] +=
             d[row] * (row < (gates - 1) * hidden ? before : last);

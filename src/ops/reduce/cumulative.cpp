@@ -22,7 +22,7 @@ void infer(InferContext& context, std::size_t inputs) {
            context.inputs.size());
   const TensorType& x = context.inputs[0];
   PT_CHECK(x.dtype != DType::kUndefined && x.dtype != DType::kBool, kModel,
-           "expected numbers, got {}", x.text());
+           "expected a numeric type, got {}", x.text());
   PT_CHECK(x.layout == Layout::kRowMajor, kInternal, "{} must be row-major here", x.text());
   const std::int64_t axis = context.attributes.integer("axis");
   PT_CHECK(axis >= 0 && axis < static_cast<std::int64_t>(x.shape.rank()), kModel,
@@ -58,12 +58,12 @@ Cost one_per_element(const Attributes&, std::span<const TensorType>,
 constexpr OpTraits kCumSumTraits = {KernelKind::kRows,
                                     {PrecisionRule::kFloat},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 constexpr OpTraits kCumProdTraits = {KernelKind::kElementwise,
                                      {PrecisionRule::kFloat},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kNever};
 
 constexpr OpDef kCumulativeOps[] = {

@@ -1,4 +1,4 @@
-// Running sums and products along an axis: what the definition and the kernels share.
+// Cumulative sums and products along an axis: shared by the definition and the kernels.
 //
 //   CumSum, CumProd{axis, exclusive, reverse}(x) -> y
 //   CumProdGrad{axis, exclusive, reverse}(dy, x) -> dx
@@ -11,7 +11,7 @@
 
 namespace pipetrain {
 
-/// A tensor as (outer, size, inner) around the axis, and the direction in which it is run through.
+/// A tensor as (outer, size, inner) around the axis, and the direction.
 struct CumulativeAxis {
   std::int64_t outer = 1;
   std::int64_t size = 1;
@@ -19,7 +19,7 @@ struct CumulativeAxis {
   bool exclusive = false;
   bool reverse = false;
 
-  /// Where step `step` of line (o, i) lies.
+  /// The offset of step `step` of line (o, i).
   std::int64_t at(std::int64_t o, std::int64_t step, std::int64_t i) const {
     return (o * size + (reverse ? size - 1 - step : step)) * inner + i;
   }

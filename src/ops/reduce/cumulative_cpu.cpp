@@ -1,4 +1,4 @@
-// Running sums and products of float32: all lines of a block of columns side by side.
+// Cumulative sums and products of float32: all lines of a block of columns in parallel.
 #include <omp.h>
 
 #include <algorithm>

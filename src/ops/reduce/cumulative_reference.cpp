@@ -1,4 +1,4 @@
-// Running sums and products, one line after the other.
+// Cumulative sums and products, one line at a time.
 #include "graph/op.h"
 #include "ops/kernel/type_switch.h"
 #include "ops/reduce/cumulative.h"
@@ -26,7 +26,7 @@ void run(const CumulativeAxis& axis, bool product, Tensors in, Tensors out) {
 }
 
 // dx[i] = (x[0] … x[i-1]) s[i] with s[i] = dy[i] + x[i+1] s[i+1]; exclusive: s[i] = dy[i+1] +
-// x[i+1] s[i+1]. Nothing is divided, so zeros are harmless.
+// x[i+1] s[i+1]. There is no division, so zeros are harmless.
 template <class T>
 void run_gradient(const CumulativeAxis& axis, Tensors in, Tensors out) {
   const T* dy = in[0].as<T>();

@@ -1,4 +1,4 @@
-// Reductions over axes, and SumTo, which undoes broadcasting in gradients.
+// Reductions over axes, and SumTo, the gradient of broadcasting.
 #include "ops/reduce/reduce.h"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace pipetrain {
 namespace {
 
-/// The axes of a node, counted from 0, ascending, each once.
+/// The axes of a node, non-negative, ascending, unique.
 Ints resolve_axes(const Attributes& attributes, std::size_t rank) {
   Ints axes = attributes.ints("axes");
   for (std::int64_t& axis : axes) {
@@ -47,7 +47,7 @@ void infer_extreme(InferContext& context) {
 
 void infer_reduce(InferContext& context) {
   infer_extreme(context);
-  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected numbers, got {}",
+  PT_CHECK(context.inputs[0].dtype != DType::kBool, kModel, "expected a numeric type, got {}",
            context.inputs[0].text());
 }
 
@@ -59,7 +59,7 @@ void infer_arg(InferContext& context) {
   context.outputs = {
       {DType::kInt64, reduced_shape(x.shape, resolved, context.attributes.flag("keepdims"))}};
   PT_CHECK(x.count() > 0 || context.outputs[0].count() == 0, kModel,
-           "cannot take the maximum or minimum over no elements of {}", x.text());
+           "cannot take the maximum or minimum of an empty range of {}", x.text());
 }
 
 void infer_sum_to(InferContext& context) {
@@ -120,8 +120,8 @@ void extreme_gradient(GradientContext& context) {
   context.set_input_gradient(0, builder.add("Mul", {mask, share}));
 }
 
-/// ReduceProd: dy times the product of the other elements, made of running products from both ends
-/// so that zeros are harmless.
+/// ReduceProd: dy times the product of the other elements, computed from cumulative products from
+/// both ends so that zeros are harmless.
 void product_gradient(GradientContext& context) {
   if (!context.wants(0)) return;
   GraphBuilder& builder = context.builder();
@@ -167,17 +167,17 @@ void sum_to_gradient(GradientContext& context) {
 constexpr OpTraits kReduceTraits = {KernelKind::kRows,
                                     {PrecisionRule::kFloat},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 constexpr OpTraits kReducePositionsTraits = {KernelKind::kRows,
                                              {PrecisionRule::kFloat},
                                              LayoutRule::kPositions,
-                                             {PieceRule::kWhole},
+                                             {ChunkRule::kWhole},
                                              Fusion::kNever};
 constexpr OpTraits kArgMinTraits = {KernelKind::kElementwise,
                                     {PrecisionRule::kFloat},
                                     LayoutRule::kRowMajor,
-                                    {PieceRule::kWhole},
+                                    {ChunkRule::kWhole},
                                     Fusion::kNever};
 
 constexpr OpDef kReduceOps[] = {
@@ -196,7 +196,7 @@ constexpr OpDef kReduceOps[] = {
 
 // --- import ---
 
-/// The reduced axes, all of them when none are named, or nothing when the node then does nothing.
+/// The reduced axes: all if none are given; nothing if the node is then a no-op.
 Ints axes_of(ImportContext& context) {
   const std::int64_t since = context.op_type() == "ReduceSum" ? 13 : 18;
   const auto rank = static_cast<std::int64_t>(context.type(0).shape.rank());
@@ -231,7 +231,7 @@ ValueId sum_of_squares(ImportContext& context) {
   return reduce(context, "ReduceSum", squares, axes_of(context));
 }
 void import_sum_square(ImportContext& context) { context.set_output(0, sum_of_squares(context)); }
-// The gradient of a norm of zeros, which does not exist, is 0.
+// The gradient of a norm at zero is undefined; it is set to 0.
 void import_l2(ImportContext& context) {
   context.set_output(0, composed::root(context.builder(), sum_of_squares(context), 2));
 }
@@ -240,7 +240,7 @@ void import_log_sum(ImportContext& context) {
   context.set_output(0, context.builder().add("Log", {sum}));
 }
 
-// m + ln Σ e^(x - m), m being the maximum. m is a shift only: its gradient contributions cancel.
+// m + ln Σ e^(x - m), m being the maximum. m is only a shift: its gradient contributions cancel.
 void import_log_sum_exp(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Ints axes = axes_of(context);

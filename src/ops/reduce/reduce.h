@@ -1,4 +1,4 @@
-// The files that make up the reduction family.
+// The reduction family, by file.
 #pragma once
 
 #include <span>

@@ -1,7 +1,7 @@
-// Reductions over float32. The input is streamed in the order of its memory; a task owns a piece of
-// the output and one range of the outer reduced positions ("split"). The splits depend on the shape
-// only, so the result is the same for any number of threads, and no accumulator takes more than
-// some hundred additions in a row.
+// Reductions over float32. The input is read in memory order; a task computes a chunk of the output
+// over one range of the outer reduced positions ("split"). The splits depend on the shape only, so
+// the result is the same for any number of threads, and each accumulator adds at most a few hundred
+// values, which limits the rounding error.
 #include <omp.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t kParallelElements = 65536;
 constexpr std::int64_t kRowsPerSplit = 256;
 constexpr std::int64_t kMaximumPartials = std::int64_t{1} << 20;
-constexpr std::int64_t kMaximumPiece = 512;
+constexpr std::int64_t kMaximumChunk = 512;
 
 struct Add {
   static constexpr float kStart = 0;
@@ -58,15 +58,15 @@ std::int64_t reduce_lanes(const float* x, std::int64_t count, float& result) {
   return end;
 }
 
-/// Reduces x[0 … count) in a fixed order: 32 lanes in pieces of 4096, then 8 lanes, then the rest.
+/// Reduces x[0 … count) in a fixed order: 32 lanes in chunks of 4096, then 8 lanes, then the rest.
 template <class F>
 float reduce_run(const float* x, std::int64_t count) {
-  constexpr std::int64_t kPiece = 4096;
+  constexpr std::int64_t kChunk = 4096;
   constexpr std::int64_t kManyLanes = 32;
   const F combine;
   float result = F::kStart;
   while (count >= 2 * kManyLanes) {
-    const std::int64_t done = reduce_lanes<F, kManyLanes>(x, std::min(count, kPiece), result);
+    const std::int64_t done = reduce_lanes<F, kManyLanes>(x, std::min(count, kChunk), result);
     x += done;
     count -= done;
   }
@@ -75,16 +75,16 @@ float reduce_run(const float* x, std::int64_t count) {
   return result;
 }
 
-/// The dimensions of a plan by their part in the loops.
+/// The loops of a reduction plan.
 struct Loops {
   std::vector<ReducePlan::Dimension> outer_kept, outer_reduced;
   std::int64_t outer_kept_count = 1;
   std::int64_t rows = 1;         // outer reduced positions
   std::int64_t kept = 1;         // the innermost kept dimension, contiguous in the output
   std::int64_t kept_stride = 1;  // of its elements in the input
-  std::int64_t run = 1;          // reduced elements that lie together
-  std::int64_t piece = 1;        // of the innermost kept dimension, per task
-  std::int64_t pieces = 1;
+  std::int64_t run = 1;          // contiguous reduced elements
+  std::int64_t chunk = 1;        // of the innermost kept dimension, per task
+  std::int64_t chunks = 1;
   std::int64_t splits = 1;
 
   explicit Loops(const ReducePlan& plan) {
@@ -99,9 +99,9 @@ struct Loops {
       (dim.reduced ? outer_reduced : outer_kept).push_back(dim);
       (dim.reduced ? rows : outer_kept_count) *= dim.size;
     }
-    const std::int64_t most_columns = run == 1 ? kMaximumPiece : kMaximumPiece / 8;
-    piece = std::clamp<std::int64_t>(kept, 1, most_columns);
-    pieces = (kept + piece - 1) / piece;
+    const std::int64_t most_columns = run == 1 ? kMaximumChunk : kMaximumChunk / 8;
+    chunk = std::clamp<std::int64_t>(kept, 1, most_columns);
+    chunks = (kept + chunk - 1) / chunk;
     const std::int64_t most =
         std::max<std::int64_t>(1, kMaximumPartials / std::max<std::int64_t>(1, plan.kept));
     splits = std::clamp<std::int64_t>(rows / kRowsPerSplit, 1, most);
@@ -144,14 +144,14 @@ void reduce_columns(const Loops& loops, const float* x, std::int64_t first, std:
   std::copy_n(sums, kColumns, to);
 }
 
-/// Reduces rows [first, last) of one piece of the output into `to`.
+/// Reduces rows [first, last) of one chunk of the output into `to`.
 template <class F>
-void reduce_piece(const Loops& loops, const float* x, std::int64_t first, std::int64_t last,
+void reduce_chunk(const Loops& loops, const float* x, std::int64_t first, std::int64_t last,
                   std::int64_t count, float* to) {
   if (loops.run == 1 && count == 8) return reduce_columns<F, 8>(loops, x, first, last, to);
   if (loops.run == 1 && count == 16) return reduce_columns<F, 16>(loops, x, first, last, to);
   const F combine;
-  float sums[kMaximumPiece];
+  float sums[kMaximumChunk];
   std::fill_n(sums, count, F::kStart);
   for_rows(loops, x, first, last, [&](const float* __restrict from) {
     if (loops.run == 1) {
@@ -181,15 +181,15 @@ std::unique_ptr<Kernel> reduction(const ReducePlan& plan, float scale = 1) {
           return;
         }
         float* partials = loops.splits > 1 ? reinterpret_cast<float*>(context.workspace) : y;
-        const std::int64_t tasks = loops.outer_kept_count * loops.pieces * loops.splits;
+        const std::int64_t tasks = loops.outer_kept_count * loops.chunks * loops.splits;
 #pragma omp parallel for schedule(static) if (elements > kParallelElements)
         for (std::int64_t task = 0; task < tasks; ++task) {
           const std::int64_t split = task % loops.splits;
-          const std::int64_t piece = task / loops.splits % loops.pieces;
-          const std::int64_t outer = task / loops.splits / loops.pieces;
-          const std::int64_t first = piece * loops.piece;
-          const std::int64_t count = std::min(loops.piece, loops.kept - first);
-          reduce_piece<F>(loops, x + offset_of(loops.outer_kept, outer) + first * loops.kept_stride,
+          const std::int64_t chunk = task / loops.splits % loops.chunks;
+          const std::int64_t outer = task / loops.splits / loops.chunks;
+          const std::int64_t first = chunk * loops.chunk;
+          const std::int64_t count = std::min(loops.chunk, loops.kept - first);
+          reduce_chunk<F>(loops, x + offset_of(loops.outer_kept, outer) + first * loops.kept_stride,
                           loops.rows * split / loops.splits,
                           loops.rows * (split + 1) / loops.splits, count,
                           partials + split * kept + outer * loops.kept + first);
@@ -222,7 +222,7 @@ std::unique_ptr<Kernel> make_reduce(const KernelRequest& request) {
 }
 
 /// ArgMax, ArgMin: the first of equal elements, or the last with select_last_index. Columns of the
-/// inner axes are compared side by side.
+/// inner axes are compared in parallel.
 std::unique_ptr<Kernel> make_arg(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
   const Shape& shape = request.inputs[0].shape;

@@ -9,8 +9,7 @@
 namespace pipetrain::reduce {
 namespace {
 
-/// Feature maps whose channels lie last are reduced over height and width, with channels or
-/// without.
+/// Channels-last feature maps are reduced over height and width, with or without channels.
 bool takes_layout(const KernelRequest& request) {
   if (request.inputs[0].layout != Layout::kChannelsLast) return takes_types(request);
   const Ints axes = request.node.op->name == "SumTo"

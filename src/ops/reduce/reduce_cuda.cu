@@ -1,6 +1,6 @@
-// Reductions: a block for each result where the reduced elements lie side by side, else the threads
-// of a block share results that lie side by side, and blocks what is reduced. The order of a sum
-// depends on shapes only.
+// Reductions: one block per result if the reduced elements are contiguous; otherwise the threads of
+// a block compute adjacent results, and blocks split the reduced range. The order of a sum depends
+// on shapes only.
 //
 // Bytes and operations of the bias gradients of GPT-2 124M with 8 x 1024 tokens where cuBLASLt does
 // not compute them (estimates, H200 at 4.3 TB/s, bfloat16): a layer's four read (8192, 6912), 113
@@ -17,10 +17,10 @@ namespace pipetrain {
 namespace reduce {
 namespace {
 
-constexpr std::int64_t kPiece = 128;   // elements of one result that a block reduces, or more
-constexpr std::int64_t kPieces = 128;  // at most, of one result
-constexpr int kSharing = 8;            // threads that share a result of a block
-constexpr int kAhead = 4;              // elements that a thread reads before it combines them
+constexpr std::int64_t kChunk = 128;   // elements of one result that a block reduces, or more
+constexpr std::int64_t kChunks = 128;  // of one result, at most
+constexpr int kSharing = 8;            // threads per result in a block
+constexpr int kPrefetch = 4;           // elements that a thread loads before it combines them
 
 struct ProductOf {
   __device__ float operator()(float a, float b) const { return a * b; }
@@ -54,17 +54,17 @@ __global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk wa
   }
 }
 
-/// y: (pieces, kept). Every thread takes kWidth neighbouring results, of which kThreads threads
-/// take every kThreads-th element each.
+/// y: (chunks, kept). Every thread computes kWidth adjacent results; kThreads threads share them,
+/// each taking every kThreads-th element.
 template <int kWidth, int kThreads, class F>
 __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk walk,
-                               std::int64_t piece, ConstFloatView x, FloatView y) {
+                               std::int64_t chunk, ConstFloatView x, FloatView y) {
   constexpr int kSide = kBlock / kThreads;
   __shared__ float parts[kThreads > 1 ? kThreads : 1][kThreads > 1 ? kSide * kWidth : 1];
   const int mine = static_cast<int>(threadIdx.x) / kSide;
   const int side = static_cast<int>(threadIdx.x) % kSide * kWidth;
-  const std::int64_t first = blockIdx.y * piece;
-  const std::int64_t last = first + piece < walk.reduced ? first + piece : walk.reduced;
+  const std::int64_t first = blockIdx.y * chunk;
+  const std::int64_t last = first + chunk < walk.reduced ? first + chunk : walk.reduced;
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kSide * kWidth;
   for (std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSide * kWidth;
        begin < walk.kept; begin += step) {
@@ -73,20 +73,20 @@ __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk
     if (out < walk.kept) {
       const std::int64_t at =
           offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
-      for (std::int64_t i = first + mine; i < last; i += kAhead * kThreads) {
-        Columns<kWidth> next[kAhead];
-        for (int j = 0; j < kAhead; ++j) {
+      for (std::int64_t i = first + mine; i < last; i += kPrefetch * kThreads) {
+        Columns<kWidth> next[kPrefetch];
+        for (int j = 0; j < kPrefetch; ++j) {
           if (i + j * kThreads < last)
             next[j].load(x, at + offset_of(i + j * kThreads, walk.reduced_dimensions,
                                            walk.reduced_sizes, walk.reduced_strides));
         }
-        for (int j = 0; j < kAhead; ++j) {
+        for (int j = 0; j < kPrefetch; ++j) {
           if (i + j * kThreads < last) value.combine(combine, next[j]);
         }
       }
     }
     if constexpr (kThreads > 1) {
-      __syncthreads();  // who is behind may still read the parts of the last round
+      __syncthreads();  // slower threads may still read the parts of the last round
       for (int w = 0; w < kWidth; ++w) parts[mine][side + w] = value.values[w];
       __syncthreads();
       for (int other = 1; other < kThreads && mine == 0; ++other) {
@@ -100,14 +100,14 @@ __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk
   }
 }
 
-std::int64_t pieces_of(const ReduceWalk& walk) {
-  const std::int64_t pieces = (walk.reduced + kPiece - 1) / kPiece;
-  return pieces < 1 ? 1 : pieces < kPieces ? pieces : kPieces;
+std::int64_t chunks_of(const ReduceWalk& walk) {
+  const std::int64_t chunks = (walk.reduced + kChunk - 1) / kChunk;
+  return chunks < 1 ? 1 : chunks < kChunks ? chunks : kChunks;
 }
 
 bool by_rows(const ReduceWalk& walk) { return walk.innermost_is_reduced && walk.reduced >= 32; }
 
-/// Whether kWide results lie side by side in x, at multiples of kWide.
+/// Whether groups of kWide results are contiguous and aligned in x.
 bool moves_columns(const ReduceWalk& walk, const ConstFloatView& x, const FloatView& y) {
   const int innermost = walk.kept_dimensions - 1;
   if (innermost < 0 || walk.kept_strides[innermost] != 1) return false;
@@ -118,14 +118,14 @@ bool moves_columns(const ReduceWalk& walk, const ConstFloatView& x, const FloatV
   return multiples && moves_wide(x.data) && moves_wide(y.data);
 }
 
-/// y: (pieces, kept)
+/// y: (chunks, kept)
 template <class F>
-void run_columns(F combine, float start, float divisor, const ReduceWalk& walk, std::int64_t pieces,
+void run_columns(F combine, float start, float divisor, const ReduceWalk& walk, std::int64_t chunks,
                  const ConstFloatView& x, const FloatView& y, const CudaQueue& queue) {
-  const std::int64_t piece = (walk.reduced + pieces - 1) / pieces;
+  const std::int64_t chunk = (walk.reduced + chunks - 1) / chunks;
   const auto launch = [&](auto kernel, int results) {
-    const dim3 grid(blocks_for(walk.kept, queue, results), static_cast<unsigned>(pieces));
-    PT_LAUNCH(kernel, grid, kBlock, queue.stream, combine, start, divisor, walk, piece, x, y);
+    const dim3 grid(blocks_for(walk.kept, queue, results), static_cast<unsigned>(chunks));
+    PT_LAUNCH(kernel, grid, kBlock, queue.stream, combine, start, divisor, walk, chunk, x, y);
   };
   if (walk.reduced < 2 * kSharing) {
     launch(reduce_columns<1, 1, F>, kBlock);
@@ -145,21 +145,21 @@ void run(F combine, float start, float divisor, const ReduceWalk& walk, const Co
     PT_LAUNCH(reduce_rows, blocks, kBlock, queue.stream, combine, start, divisor, walk, x, y);
     return;
   }
-  const std::int64_t pieces = pieces_of(walk);
-  if (pieces == 1) return run_columns(combine, start, divisor, walk, 1, x, y, queue);
-  run_columns(combine, start, 1.0f, walk, pieces, x, FloatView(workspace), queue);
+  const std::int64_t chunks = chunks_of(walk);
+  if (chunks == 1) return run_columns(combine, start, divisor, walk, 1, x, y, queue);
+  run_columns(combine, start, 1.0f, walk, chunks, x, FloatView(workspace), queue);
   ReduceWalk rest;
   rest.kept_dimensions = rest.reduced_dimensions = 1;
   rest.kept_sizes[0] = rest.kept = rest.reduced_strides[0] = walk.kept;
   rest.kept_strides[0] = 1;
-  rest.reduced_sizes[0] = rest.reduced = pieces;
+  rest.reduced_sizes[0] = rest.reduced = chunks;
   run_columns(combine, start, divisor, rest, 1, ConstFloatView(workspace), y, queue);
 }
 
 }  // namespace
 
 std::int64_t workspace_of(const ReduceWalk& walk) {
-  return by_rows(walk) || pieces_of(walk) == 1 ? 0 : pieces_of(walk) * walk.kept;
+  return by_rows(walk) || chunks_of(walk) == 1 ? 0 : chunks_of(walk) * walk.kept;
 }
 
 void launch_reduce(Reduction reduction, const ReduceWalk& walk, const ConstFloatView& x,

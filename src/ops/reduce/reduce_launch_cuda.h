@@ -10,7 +10,7 @@ namespace pipetrain::reduce {
 
 enum class Reduction { kSum, kMean, kMax, kMin, kProduct };
 
-/// Kept and reduced dimensions apart, each with the strides of the input, outermost first.
+/// Kept and reduced dimensions, each with the strides of the input, outermost first.
 struct ReduceWalk {
   static constexpr int kMostDimensions = 4;
   int kept_dimensions = 0, reduced_dimensions = 0;

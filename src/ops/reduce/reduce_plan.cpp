@@ -25,7 +25,8 @@ ReducePlan plan_reduction(const TensorType& input, const std::vector<std::int64_
   }
   if (input.layout != Layout::kRowMajor) {
     PT_CHECK(memory.size() == 4 && memory[2].reduced && memory[3].reduced, kInternal,
-             "cannot reduce {} in a blocked layout but over height and width", input.text());
+             "{} has a blocked layout, which can only be reduced over height and width",
+             input.text());
     const std::int64_t block = channel_block(input);
     memory[1].size /= block;
     memory.push_back({block, memory[1].reduced});

@@ -1,4 +1,4 @@
-// Reductions as plain loops over the input, which is visited in the order of its memory.
+// Reductions as plain loops over the input in memory order.
 #include <limits>
 
 #include "ops/kernel/type_switch.h"

@@ -1,4 +1,4 @@
-// TopK and its import. Its gradient goes to where the values were.
+// TopK and its import. Its gradient is scattered to the selected elements.
 #include "ops/reduce/top_k.h"
 
 #include "base/error.h"
@@ -13,7 +13,7 @@ void infer_top_k(InferContext& context) {
   const std::int64_t axis = context.attributes.integer("axis");
   const std::int64_t k = context.attributes.integer("k");
   PT_CHECK(x.dtype != DType::kUndefined && x.dtype != DType::kBool, kModel,
-           "TopK needs numbers, got {}", x.text());
+           "TopK needs a numeric type, got {}", x.text());
   PT_CHECK(axis >= 0 && axis < static_cast<std::int64_t>(x.shape.rank()), kModel,
            "axis {} does not exist in {}", axis, x.text());
   TensorType out{x.dtype, x.shape};
@@ -40,7 +40,7 @@ Cost top_k_cost(const Attributes&, std::span<const TensorType> inputs,
 constexpr OpTraits kTopKTraits = {KernelKind::kRows,
                                   {PrecisionRule::kFloat},
                                   LayoutRule::kRowMajor,
-                                  {PieceRule::kWhole},
+                                  {ChunkRule::kWhole},
                                   Fusion::kNever};
 
 constexpr OpDef kTopKOps[] = {

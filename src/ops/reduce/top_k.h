@@ -1,4 +1,4 @@
-// TopK: what the definition and the kernels share.
+// TopK: shared by the definition and the kernels.
 //
 //   TopK{axis, k, largest}(x) -> values, indices (int64), both with k entries along the axis, best
 //   first; of equal elements the first comes first. NaN counts as larger than any number.

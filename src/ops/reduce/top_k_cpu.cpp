@@ -1,5 +1,5 @@
-// Float TopK, lines shared out to the threads. A line is copied first, so that sorting its
-// positions reads neighbouring memory whatever the axis.
+// Float TopK; threads split the lines. A line is copied first, so that sorting reads contiguous
+// memory whatever the axis.
 #include <omp.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ struct Candidate {
   std::int32_t position;
 };
 
-/// The best comes first; NaN counts as larger than any number.
+/// Sorts the best first; NaN counts as larger than any number.
 struct Better {
   bool largest;
   bool operator()(const Candidate& a, const Candidate& b) const {
@@ -40,14 +40,14 @@ std::unique_ptr<Kernel> make_top_k(const KernelRequest& request) {
   const std::int64_t lines = shape.count(0, axis) * inner;
   const std::int64_t k = request.node.attributes.integer("k");
   const Better better{request.node.attributes.flag("largest")};
-  // A piece of consecutive lines has a buffer of its own.
-  const std::int64_t pieces = std::clamp<std::int64_t>(lines, 1, omp_get_max_threads());
+  // One buffer per chunk of consecutive lines.
+  const std::int64_t chunks = std::clamp<std::int64_t>(lines, 1, omp_get_max_threads());
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
 #pragma omp parallel for schedule(static) if (lines * size > kParallelElements)
-        for (std::int64_t piece = 0; piece < pieces; ++piece) {
-          auto* candidates = reinterpret_cast<Candidate*>(context.workspace) + piece * size;
-          for (std::int64_t line = lines * piece / pieces; line < lines * (piece + 1) / pieces;
+        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+          auto* candidates = reinterpret_cast<Candidate*>(context.workspace) + chunk * size;
+          for (std::int64_t line = lines * chunk / chunks; line < lines * (chunk + 1) / chunks;
                ++line) {
             const float* x = in[0].as<float>() + line / inner * size * inner + line % inner;
             for (std::int64_t i = 0; i < size; ++i) {
@@ -62,7 +62,7 @@ std::unique_ptr<Kernel> make_top_k(const KernelRequest& request) {
           }
         }
       },
-      sizeof(Candidate) * static_cast<std::size_t>(pieces * size));
+      sizeof(Candidate) * static_cast<std::size_t>(chunks * size));
 }
 
 constexpr KernelEntry kKernels[] = {{"TopK", make_top_k}};

@@ -1,4 +1,4 @@
-// The table of operator families: one alphabetical line each.
+// The table of operator families, in alphabetical order.
 #include "ops/registry/all_ops.h"
 
 #include "ops/registry/registry.h"

@@ -1,4 +1,4 @@
-// How a device runs the nodes that it has no kernel for: operands travel to the host and back.
+// How a device runs nodes without a device kernel: operands are copied to the host and back.
 #pragma once
 
 #include <memory>
@@ -8,11 +8,11 @@
 
 namespace pipetrain {
 
-/// The CPU's kernel behind copies. Its run() waits for the stream. Correct for every operator that
-/// the CPU has, and as slow as it sounds.
+/// Wraps the CPU's kernel in copies. Its run() synchronizes the stream. Correct for every operator
+/// that the CPU has, but slow.
 std::unique_ptr<Kernel> make_host_kernel(Stream& stream, const KernelRequest& request);
 
-/// The device's own kernel, or make_host_kernel().
+/// The device's kernel, or make_host_kernel().
 std::unique_ptr<Kernel> make_kernel(Stream& stream, const KernelRequest& request);
 
 }  // namespace pipetrain

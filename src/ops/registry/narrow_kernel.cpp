@@ -8,13 +8,13 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "ops/kernel/narrow_cpu.h"
-#include "ops/registry/narrow_pieces.h"
+#include "ops/registry/narrow_chunks.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr std::int64_t kParallelElements = 1 << 15;
-constexpr std::int64_t kStretch = 8192;  // elements that one thread converts at a time
+constexpr std::int64_t kStretch = 8192;  // elements per conversion task
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -39,7 +39,7 @@ Conversion conversion_of(Backend backend, DType narrow) {
              : Conversion{widen_one_by_one<half_to_float>, round_one_by_one<float_to_half>};
 }
 
-/// Converts a run of elements, in stretches that threads share where it is long.
+/// Converts a run of elements; a long one is split into chunks for several threads.
 template <class From, class To>
 void convert(void (*conversion)(const From*, To*, std::int64_t), const From* from, To* to,
              std::int64_t count) {
@@ -50,41 +50,40 @@ void convert(void (*conversion)(const From*, To*, std::int64_t), const From* fro
     conversion(from + s * kStretch, to + s * kStretch, std::min(kStretch, count - s * kStretch));
 }
 
-/// One tensor of the node, and what the float kernel sees of it.
+/// One tensor of the node, and how the float kernel accesses it.
 struct NarrowOperand {
   Share share;
   std::int64_t element_bytes = 0;
   bool converted = false;         // narrow outside, float inside
-  Conversion conversion;          // where it is
-  bool copied = false;            // not in one run: collected and given back
-  std::size_t scratch = 0;        // where the float kernel finds it, from the pieces' scratch on
-  std::size_t whole_scratch = 0;  // the same for what all pieces read, from the workspace on
+  Conversion conversion;          // valid if converted
+  bool copied = false;            // not contiguous: copied to scratch memory and back
+  std::size_t scratch = 0;        // offset in the scratch memory of a chunk
+  std::size_t whole_scratch = 0;  // offset in the workspace, for operands that all chunks read
 };
 
-/// The float kernel for pieces of so many units.
+/// The float kernel for chunks of `units` units.
 struct Inner {
   std::int64_t units = 0;
-  Node node;  // with attributes for the piece's shape
+  Node node;  // with attributes for the chunk's shape
   std::vector<TensorType> inputs, outputs;
   std::unique_ptr<Kernel> kernel;
-  /// Inputs and outputs for each thread that runs pieces: made once, so that a run allocates
-  /// nothing.
+  /// Inputs and outputs for each thread: allocated once, so that a run allocates nothing.
   std::vector<std::vector<Tensor>> tensors;
 };
 
 class NarrowKernel final : public Kernel {
  public:
   NarrowKernel(Backend backend, const KernelRequest& request)
-      : pieces_(pieces_of(request)), threads_(omp_get_max_threads()) {
-    const std::int64_t units = std::min(pieces_.units, pieces_.units_per_piece);
+      : chunks_(chunks_of(request)), threads_(omp_get_max_threads()) {
+    const std::int64_t units = std::min(chunks_.units, chunks_.units_per_chunk);
     make_inner(backend, request, units, body_);
-    const std::int64_t rest = pieces_.units % units;
+    const std::int64_t rest = chunks_.units % units;
     if (rest > 0) make_inner(backend, request, rest, tail_);
     place(backend, request);
   }
 
   std::size_t workspace_bytes() const override {
-    return whole_bytes_ + piece_bytes_ * static_cast<std::size_t>(teams());
+    return whole_bytes_ + chunk_bytes_ * static_cast<std::size_t>(teams());
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
@@ -95,23 +94,23 @@ class NarrowKernel final : public Kernel {
         convert(operand.conversion.widen, in[i].as<const std::uint16_t>(),
                 reinterpret_cast<float*>(context.workspace + operand.whole_scratch), in[i].count());
     }
-    const std::int64_t count = (pieces_.units + body_.units - 1) / body_.units;
-    // Without a team of its own: an inner region is dearer inside another one.
-    if (!pieces_.side_by_side || threads_ == 1) {
-      for (std::int64_t piece = 0; piece < count; ++piece) run_piece(piece, in, out, context, 0);
+    const std::int64_t count = (chunks_.units + body_.units - 1) / body_.units;
+    // Single-threaded: a nested parallel region is more expensive.
+    if (!chunks_.side_by_side || threads_ == 1) {
+      for (std::int64_t chunk = 0; chunk < count; ++chunk) run_chunk(chunk, in, out, context, 0);
       return;
     }
 #pragma omp parallel for schedule(static) \
     num_threads(threads_) if (count > 1 && out[0].type.count() > kParallelElements)
-    for (std::int64_t piece = 0; piece < count; ++piece) {
-      run_piece(piece, in, out, context, static_cast<std::size_t>(omp_get_thread_num()));
+    for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+      run_chunk(chunk, in, out, context, static_cast<std::size_t>(omp_get_thread_num()));
     }
   }
 
  private:
-  int teams() const { return pieces_.side_by_side ? threads_ : 1; }
+  int teams() const { return chunks_.side_by_side ? threads_ : 1; }
 
-  static TensorType piece_type(const TensorType& type, const Share& share, std::int64_t units) {
+  static TensorType chunk_type(const TensorType& type, const Share& share, std::int64_t units) {
     if (type.dtype == DType::kUndefined) return type;
     TensorType out{is_narrow(type.dtype) ? DType::kFloat32 : type.dtype, share.unit_shape,
                    share.unit_shape.rank() == 4 ? type.layout : Layout::kRowMajor};
@@ -124,11 +123,11 @@ class NarrowKernel final : public Kernel {
     inner.units = units;
     inner.node = request.node;
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
-      inner.inputs.push_back(piece_type(request.inputs[i], pieces_.inputs[i], units));
+      inner.inputs.push_back(chunk_type(request.inputs[i], chunks_.inputs[i], units));
     for (std::size_t i = 0; i < request.outputs.size(); ++i)
-      inner.outputs.push_back(piece_type(request.outputs[i], pieces_.outputs[i], units));
-    if (pieces_.units > 1 && !pieces_.side_by_side) {
-      // Gradients know the shape of their result from an attribute.
+      inner.outputs.push_back(chunk_type(request.outputs[i], chunks_.outputs[i], units));
+    if (chunks_.units > 1 && !chunks_.side_by_side) {
+      // Gradients have the shape of their result as an attribute.
       for (const char* name : {"output_shape", "shape"}) {
         if (inner.node.attributes.has(name))
           inner.node.attributes.set(name, inner.outputs[0].shape.dims());
@@ -143,7 +142,7 @@ class NarrowKernel final : public Kernel {
   }
 
   NarrowOperand operand_of(Backend backend, const TensorType& type, const Share& share,
-                           const TensorType& piece) {
+                           const TensorType& chunk) {
     NarrowOperand out;
     out.share = share;
     if (type.dtype == DType::kUndefined) return out;
@@ -152,28 +151,28 @@ class NarrowKernel final : public Kernel {
     if (out.converted) out.conversion = conversion_of(backend, type.dtype);
     out.copied = !share.whole && share.outer > 1;
     if (share.summed) {
-      out.scratch = piece_bytes_;
-      piece_bytes_ += aligned(piece.bytes());
+      out.scratch = chunk_bytes_;
+      chunk_bytes_ += aligned(chunk.bytes());
     } else if (share.whole && out.converted) {
       out.whole_scratch = whole_bytes_;
-      whole_bytes_ += aligned(piece.bytes());
+      whole_bytes_ += aligned(chunk.bytes());
     } else if (out.converted || out.copied) {
-      out.scratch = piece_bytes_;
-      piece_bytes_ += aligned(piece.bytes());
+      out.scratch = chunk_bytes_;
+      chunk_bytes_ += aligned(chunk.bytes());
     }
     return out;
   }
 
   void place(Backend backend, const KernelRequest& request) {
     for (std::size_t i = 0; i < request.inputs.size(); ++i)
-      inputs_.push_back(operand_of(backend, request.inputs[i], pieces_.inputs[i], body_.inputs[i]));
+      inputs_.push_back(operand_of(backend, request.inputs[i], chunks_.inputs[i], body_.inputs[i]));
     for (std::size_t i = 0; i < request.outputs.size(); ++i)
       outputs_.push_back(
-          operand_of(backend, request.outputs[i], pieces_.outputs[i], body_.outputs[i]));
-    inner_workspace_ = piece_bytes_;
+          operand_of(backend, request.outputs[i], chunks_.outputs[i], body_.outputs[i]));
+    inner_workspace_ = chunk_bytes_;
     std::size_t inner = body_.kernel->workspace_bytes();
     if (tail_.kernel) inner = std::max(inner, tail_.kernel->workspace_bytes());
-    piece_bytes_ += aligned(inner);
+    chunk_bytes_ += aligned(inner);
   }
 
   static void add(const Tensor& part, const Tensor& sum) {
@@ -184,7 +183,7 @@ class NarrowKernel final : public Kernel {
     for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
   }
 
-  /// Calls body(offset in the tensor, offset in the piece, length) for the runs of a piece.
+  /// Calls body(offset in the tensor, offset in the chunk, length) for the runs of a chunk.
   template <class Body>
   static void for_runs(const NarrowOperand& operand, std::int64_t first, std::int64_t count,
                        Body body) {
@@ -193,11 +192,11 @@ class NarrowKernel final : public Kernel {
       body(first + run * operand.share.stride, run * length, length);
   }
 
-  void run_piece(std::int64_t piece, std::span<const Tensor> in, std::span<const Tensor> out,
+  void run_chunk(std::int64_t chunk, std::span<const Tensor> in, std::span<const Tensor> out,
                  const RunContext& context, std::size_t thread) {
-    std::byte* const scratch = context.workspace + whole_bytes_ + thread * piece_bytes_;
-    const std::int64_t unit = piece * body_.units;
-    Inner& inner = pieces_.units - unit >= body_.units ? body_ : tail_;
+    std::byte* const scratch = context.workspace + whole_bytes_ + thread * chunk_bytes_;
+    const std::int64_t unit = chunk * body_.units;
+    Inner& inner = chunks_.units - unit >= body_.units ? body_ : tail_;
     std::vector<Tensor>& tensors = inner.tensors[thread];
     const std::size_t inputs = in.size();
     for (std::size_t i = 0; i < inputs; ++i)
@@ -215,7 +214,7 @@ class NarrowKernel final : public Kernel {
     return tensor.as<std::byte>() + bytes;
   }
 
-  /// Where the float kernel finds its part of an input.
+  /// The float kernel's view of an input.
   void* input(const NarrowOperand& operand, const Tensor& from, const Tensor& part,
               std::int64_t unit, std::byte* workspace, std::byte* scratch) const {
     if (!from) return nullptr;
@@ -238,7 +237,7 @@ class NarrowKernel final : public Kernel {
     return to;
   }
 
-  /// Where the float kernel writes its part of an output.
+  /// The float kernel's view of an output.
   void* output(const NarrowOperand& operand, const Tensor& to, std::int64_t unit,
                std::byte* workspace, std::byte* scratch) const {
     if (!to) return nullptr;
@@ -268,11 +267,11 @@ class NarrowKernel final : public Kernel {
              });
   }
 
-  Pieces pieces_;
+  Chunks chunks_;
   int threads_;
   Inner body_, tail_;
   std::vector<NarrowOperand> inputs_, outputs_;
-  std::size_t whole_bytes_ = 0, piece_bytes_ = 0, inner_workspace_ = 0;
+  std::size_t whole_bytes_ = 0, chunk_bytes_ = 0, inner_workspace_ = 0;
 };
 
 /// Cast between float and a narrow type.
@@ -301,7 +300,7 @@ bool has_narrow(const KernelRequest& request) {
 }
 
 bool only_moves_narrow(const KernelRequest& request) {
-  if (request.node.op->traits.pieces.kind != PieceRule::kCopies) return false;
+  if (request.node.op->traits.chunks.kind != ChunkRule::kCopies) return false;
   const auto moved = [](const TensorType& type) {
     return !is_float(type.dtype) || is_narrow(type.dtype);
   };

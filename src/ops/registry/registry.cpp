@@ -41,7 +41,7 @@ const KernelEntry* find_kernel(Backend backend, std::string_view op) {
   return lookup(backend == Backend::kCpu ? cpu : reference, op);
 }
 
-/// Whether the operator's own kernel knows the narrow types of the request.
+/// Whether the operator has a kernel for the narrow types of the request.
 bool takes_narrow(Backend backend, const KernelRequest& request) {
   static const auto families = [] {
     std::map<std::string_view, const OpFamily*> out;

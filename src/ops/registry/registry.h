@@ -22,9 +22,9 @@ struct OpFamily {
   std::span<const ImportRule> imports;
   std::span<const KernelEntry>
       reference;  // plain loops over float, double and, where folding needs it, integers
-  std::span<const KernelEntry> cpu;  // float; what is missing here runs with the reference kernel
-  /// Whether the family's kernel reads and writes the request's bfloat16 or float16 tensors itself;
-  /// where it does not, it runs in float between conversions (narrow_kernel.h). Null: never.
+  std::span<const KernelEntry> cpu;  // float; missing operators run with the reference kernel
+  /// Whether the family's kernel supports the request's bfloat16 or float16 tensors directly;
+  /// otherwise it runs in float between conversions (narrow_kernel.h). Null: never.
   bool (*takes_narrow)(Backend backend, const KernelRequest& request) = nullptr;
 };
 
@@ -41,8 +41,8 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
 /// Whether the CPU has a kernel of its own for the operator.
 bool has_cpu_kernel(std::string_view op);
 
-/// Runs one node on constants with the reference kernels; the evaluator of GraphBuilder. Empty when
-/// outputs would exceed 256 MiB.
+/// Evaluates one node on constants with the reference kernels, for GraphBuilder. Empty when outputs
+/// would exceed 256 MiB.
 std::vector<HostTensor> evaluate(const Node& node, std::span<const HostTensor> inputs,
                                  std::span<const TensorType> outputs);
 

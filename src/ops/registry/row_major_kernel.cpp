@@ -16,7 +16,7 @@ std::size_t row_major_bytes(TensorType type) {
   return type.bytes();
 }
 
-/// Between rows one after the other and padded ones, whose padding stays as it is.
+/// Copies between contiguous and padded rows; padding is not written.
 void copy_rows(const TensorType& type, const void* from, void* to, bool to_padded) {
   const std::size_t size = size_of(type.dtype);
   const std::size_t plain = static_cast<std::size_t>(type.shape[type.shape.rank() - 1]) * size;
@@ -90,8 +90,8 @@ class RowMajorKernel final : public Kernel {
   std::size_t workspace_bytes() const override { return bytes_ + kernel_->workspace_bytes(); }
 
  private:
-  Node node_;                        // of which kernels may keep a reference
-  std::vector<std::size_t> places_;  // of inputs, then outputs, in the workspace
+  Node node_;                        // kernels may keep a reference to it
+  std::vector<std::size_t> places_;  // workspace offsets of inputs, then outputs
   std::size_t bytes_ = 0;
   std::unique_ptr<Kernel> kernel_;
 };

@@ -1,5 +1,5 @@
-// The CPU's kernels for nodes whose tensors lie as only kernels of GPUs know them: feature maps
-// with their channels last, matrices with padded rows.
+// CPU kernels for nodes with layouts that only GPU kernels support: channels-last feature maps and
+// matrices with padded rows.
 #pragma once
 
 #include <memory>
@@ -8,9 +8,9 @@
 
 namespace pipetrain {
 
-/// Whether a tensor of the node lies so.
+/// Whether a tensor of the node has such a layout.
 bool has_layout_of_gpus(const KernelRequest& request);
-/// The kernel of the same node over row-major tensors, between copies in the workspace.
+/// Runs the kernel of the row-major node on copies in the workspace.
 std::unique_ptr<Kernel> make_row_major_kernel(Backend backend, const KernelRequest& request);
 
 }  // namespace pipetrain

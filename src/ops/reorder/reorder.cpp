@@ -1,5 +1,5 @@
-// Reorder{layout}(x) -> y: y is x in the layout numbered `layout`. Inserted where a region that
-// works channel-blocked begins or ends.
+// Reorder{layout}(x) -> y: y is x in the layout numbered `layout`. Inserted at the edges of a
+// channel-blocked region.
 #include "ops/reorder/reorder.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ void infer(InferContext& context) {
   const TensorType& x = context.inputs[0];
   const std::int64_t number = context.attributes.integer("layout");
   PT_CHECK(number >= 0 && number <= static_cast<std::int64_t>(Layout::kChannelsLast), kModel,
-           "Reorder knows no layout {}", number);
+           "Reorder has no layout {}", number);
   const auto layout = static_cast<Layout>(number);
   const TensorType y{x.dtype, x.shape, layout};
   PT_CHECK(layout != Layout::kChannelsLast || x.shape.rank() == 4, kModel,
@@ -38,7 +38,7 @@ void differentiate_reorder(GradientContext& context) {
 constexpr OpTraits kReorderTraits = {KernelKind::kReorder,
                                      {PrecisionRule::kFirst},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kNever};
 
 constexpr OpDef kReorderOps[] = {

@@ -1,4 +1,4 @@
-// Reorder on the CPU: one oneDNN reorder. Types that oneDNN does not have take the reference
+// Reorder on the CPU: one oneDNN reorder. Types that oneDNN does not support use the reference
 // kernel.
 #include "ops/kernel/onednn_cpu.h"
 #include "ops/reorder/reorder.h"

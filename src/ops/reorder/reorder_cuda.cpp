@@ -1,4 +1,4 @@
-// Reorder on GPUs, between row-major feature maps and those whose channels lie last.
+// Reorder on GPUs, between row-major and channels-last feature maps.
 #include "ops/cuda/kernels_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/reorder/reorder_launch_cuda.h"

@@ -1,5 +1,5 @@
-// Transposed matrices: a block at a time takes a tile of 32 x 32 through shared memory, so that
-// neighbouring threads read and write neighbours.
+// Transposes matrices: a block moves tiles of 32 x 32 through shared memory, so that loads and
+// stores are coalesced.
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
 #include "ops/reorder/reorder_launch_cuda.h"
@@ -8,12 +8,12 @@ namespace pipetrain::reorder {
 namespace {
 
 constexpr int kTile = 32;
-constexpr int kTileRows = kBlock / kTile;  // that a block moves at once
+constexpr int kTileRows = kBlock / kTile;  // rows that a block moves at once
 
 /// From: elements of type T, or ConstFloatView with floats for T; To likewise, or FloatView.
 template <class T, class From, class To>
 __global__ void transpose(T, Matrices s, From from, To to, std::int64_t tiles) {
-  __shared__ T tile[kTile][kTile + 1];  // one more: columns lie in different banks
+  __shared__ T tile[kTile][kTile + 1];  // padded, so that a column spans different banks
   const std::int64_t across = (s.columns + kTile - 1) / kTile;
   const std::int64_t down = (s.rows + kTile - 1) / kTile;
   const int lane = threadIdx.x % kTile, warp = threadIdx.x / kTile;
@@ -29,7 +29,7 @@ __global__ void transpose(T, Matrices s, From from, To to, std::int64_t tiles) {
       if (column + c < s.columns && row + lane < s.rows)
         to[first + (column + c) * s.rows + row + lane] = tile[lane][c];
     }
-    __syncthreads();  // before the next tile lies there
+    __syncthreads();  // before the next tile is stored
   }
 }
 

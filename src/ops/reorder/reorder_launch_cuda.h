@@ -1,4 +1,4 @@
-// Many matrices transposed at once (C++17: nvcc compiles this file).
+// Batched matrix transposes (C++17: nvcc compiles this file).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Reorder for elements of any type: every element goes where the other layout has it.
+// Reorder for elements of any type, one element at a time.
 #include <cstring>
 
 #include "ops/kernel/channel_block.h"

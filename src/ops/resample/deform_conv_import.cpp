@@ -1,6 +1,6 @@
-// DeformConv: every tap of a convolution reads where an offset moves it. It is a GridSample of the
-// taps' positions, a modulation by the mask, and one matrix product per group, which gives it all
-// their gradients (Dai et al. 2017; with mask Zhu et al. 2019).
+// DeformConv: a convolution with an offset for every tap. It is composed of a GridSample at the
+// taps' positions, a modulation by the mask, and one matrix product per group, which provide its
+// gradients (Dai et al. 2017; with mask Zhu et al. 2019).
 #include "base/error.h"
 #include "graph/builder.h"
 #include "ops/kernel/window.h"
@@ -11,8 +11,8 @@ namespace {
 
 HostTensor floats(Shape shape) { return HostTensor(TensorType{DType::kFloat32, std::move(shape)}); }
 
-/// Positions of the taps without offsets, (1, 1, taps, 2, OH, OW), in the numbers of a grid: pixel
-/// p of an axis of n pixels is (2 p + 1) / n - 1.
+/// Positions of the taps without offsets, (1, 1, taps, 2, OH, OW), in grid coordinates: pixel p of
+/// an axis of n pixels is (2 p + 1) / n - 1.
 HostTensor tap_positions(const Window& window) {
   const WindowAxis& rows = window[0];
   const WindowAxis& columns = window[1];
@@ -64,7 +64,7 @@ void import_deform_conv(ImportContext& context) {
   grid = builder.add("Mul", {grid, builder.constant(scale)});
   grid = builder.add("Add", {grid, builder.constant(tap_positions(window))});
   grid = builder.add("Transpose", {grid}, {{"perm", Ints{0, 1, 2, 4, 5, 3}}});
-  // A grid names the last axis first.
+  // Grid coordinates start with the last axis.
   grid = builder.add(
       "Slice", {grid},
       {{"starts", Ints{1}}, {"ends", Ints{-1}}, {"axes", Ints{5}}, {"steps", Ints{-1}}});

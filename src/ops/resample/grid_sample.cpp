@@ -88,7 +88,7 @@ Cost grid_sample_cost(const Attributes& attributes, std::span<const TensorType> 
 constexpr OpTraits kGridSampleTraits = {KernelKind::kRows,
                                         {PrecisionRule::kFloat},
                                         LayoutRule::kRowMajor,
-                                        {PieceRule::kWhole},
+                                        {ChunkRule::kWhole},
                                         Fusion::kNever};
 
 constexpr OpDef kGridSampleOps[] = {

@@ -1,4 +1,4 @@
-// GridSample: reading images between their pixels, at positions that a grid gives.
+// GridSample: interpolates images at the positions of a grid.
 //
 //   GridSample{mode, padding_mode, align_corners}(x, grid) -> y
 //   GridSampleGrad{…}(dy, x, grid) -> dx, dgrid
@@ -33,7 +33,7 @@ struct GridGeometry {
   Shape output;
 };
 
-/// Error (kModel) when attributes and shapes do not go together.
+/// Error (kModel) when attributes and shapes are incompatible.
 GridGeometry grid_geometry(const Attributes& attributes, const Shape& x, const Shape& grid);
 
 /// DeformConv in terms of GridSample and MatMul.

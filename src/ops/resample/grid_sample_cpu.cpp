@@ -1,5 +1,5 @@
-// Float GridSample, positions shared out to the threads; the gradient shares out samples, so that
-// every sum is added in the order of the positions.
+// Float GridSample; threads split the positions. The gradient splits samples, so that every sum is
+// added in the order of the positions.
 #include <omp.h>
 
 #include "graph/op.h"
@@ -12,7 +12,7 @@ namespace {
 
 using Tensors = std::span<const Tensor>;
 constexpr std::int64_t kParallelElements = 1 << 12;
-constexpr std::int64_t kPiece = 256;
+constexpr std::int64_t kChunk = 256;
 
 std::unique_ptr<Kernel> make_sample(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
@@ -20,11 +20,11 @@ std::unique_ptr<Kernel> make_sample(const KernelRequest& request) {
       grid_geometry(request.node.attributes, request.inputs[0].shape, request.inputs[1].shape);
   return make_kernel([g](Tensors in, Tensors out, const RunContext&) {
     const std::int64_t count = g.batch * g.positions;
-    const std::int64_t pieces = (count + kPiece - 1) / kPiece;
+    const std::int64_t chunks = (count + kChunk - 1) / kChunk;
 #pragma omp parallel for schedule(static) if (count * g.channels > kParallelElements)
-    for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      sample_positions(g, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(), piece * kPiece,
-                       std::min(count, (piece + 1) * kPiece));
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      sample_positions(g, in[0].as<float>(), in[1].as<float>(), out[0].as<float>(), chunk * kChunk,
+                       std::min(count, (chunk + 1) * kChunk));
     }
   });
 }

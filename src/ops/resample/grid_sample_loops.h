@@ -1,5 +1,5 @@
 // One position of a GridSample, and loops over positions. Included by the kernels' files only; the
-// unnamed namespace keeps the loops that are compiled for a vector unit apart from the others.
+// unnamed namespace separates the loops that are compiled with vector instructions from the others.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 namespace pipetrain {
 namespace {
 
-/// What one axis contributes to a position: pixels, their weights, and the slopes of the weights
-/// over the grid's number. A pixel outside the image has weight and slope 0.
+/// The contribution of one axis to a position: pixels, their weights, and the derivatives of the
+/// weights by the grid coordinate. A pixel outside the image has weight and slope 0.
 template <class T>
 struct AxisTaps {
   int count = 0;
@@ -48,7 +48,7 @@ T cubic(T d, T& slope) {
   return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
 }
 
-/// The pixel that stands for index i, or -1 outside.
+/// The pixel for index i after padding, or -1 outside.
 template <class T>
 std::int64_t pixel_at(const GridGeometry& g, std::int64_t i, std::int64_t extent) {
   if (i >= 0 && i < extent) return i;
@@ -83,7 +83,7 @@ AxisTaps<T> axis_taps(const GridGeometry& g, T number, std::int64_t extent) {
       du *= slope;
     }
   }
-  // What no image reaches, NaN included, stays outside without overflowing an index.
+  // Far positions and NaN stay outside without overflowing an index.
   if (!(u > T(-1e9) && u < T(1e9))) u = T(-1e9);
   AxisTaps<T> out;
   if (g.mode == GridMode::kNearest) {
@@ -121,7 +121,7 @@ AxisTaps<T> axis_taps(const GridGeometry& g, T number, std::int64_t extent) {
   return out;
 }
 
-/// All pixels that a position reads: offsets in a plane, weights, and slopes per axis.
+/// All pixels that a position reads: offsets in a plane, weights, and derivatives per axis.
 template <class T>
 struct PositionTaps {
   int count = 0;
@@ -130,7 +130,7 @@ struct PositionTaps {
   T slope[3][64];
 };
 
-/// `numbers` are the grid's r numbers of the position, the last spatial axis first.
+/// `numbers` are the r grid coordinates of the position, the last spatial axis first.
 template <class T>
 void position_taps(const GridGeometry& g, const T* numbers, PositionTaps<T>& out) {
   out.count = 1;
@@ -139,7 +139,7 @@ void position_taps(const GridGeometry& g, const T* numbers, PositionTaps<T>& out
   for (auto& slope : out.slope) slope[0] = 1;
   for (std::int64_t axis = 0; axis < g.rank; ++axis) {
     const AxisTaps<T> taps = axis_taps(g, numbers[g.rank - 1 - axis], g.extent[axis]);
-    // From the back, so that the first tap may overwrite what it is made from.
+    // In reverse, so that the first tap can be overwritten in place.
     for (int i = out.count; i-- > 0;) {
       for (int k = taps.count; k-- > 0;) {
         const int to = i * taps.count + k;
@@ -155,7 +155,7 @@ void position_taps(const GridGeometry& g, const T* numbers, PositionTaps<T>& out
   }
 }
 
-/// Computes positions [first, last) of all samples, counted through.
+/// Computes positions [first, last), numbered over all samples.
 template <class T>
 void sample_positions(const GridGeometry& g, const T* x, const T* grid, T* y, std::int64_t first,
                       std::int64_t last) {

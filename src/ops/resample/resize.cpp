@@ -1,4 +1,4 @@
-// Resize and Upsample as a resampling of one axis after another.
+// Resize and Upsample: one axis is resampled at a time.
 //
 // Resample{axis, size, scale, mode, coordinates, nearest, cubic, exclude_outside, antialias}:
 // ONNX's Resize along one axis to `size` elements. ResampleGrad has `shape`, the input's shape, in
@@ -35,7 +35,7 @@ void infer_resample_grad(InferContext& context) {
            "expected one float input");
   const TensorType out{context.inputs[0].dtype, Shape(context.attributes.ints("shape"))};
   PT_CHECK(resampled(context.attributes, out) == context.inputs[0], kModel,
-           "{} is no gradient of resampling {}", context.inputs[0].text(), out.text());
+           "{} is not the gradient of resampling {}", context.inputs[0].text(), out.text());
   context.outputs = {out};
 }
 
@@ -55,7 +55,7 @@ Cost two_terms(const Attributes&, std::span<const TensorType> inputs,
 constexpr OpTraits kResampleTraits = {KernelKind::kElementwise,
                                       {PrecisionRule::kFirst},
                                       LayoutRule::kRowMajor,
-                                      {PieceRule::kWhole},
+                                      {ChunkRule::kWhole},
                                       Fusion::kNever};
 
 constexpr OpDef kResizeOps[] = {
@@ -65,13 +65,13 @@ constexpr OpDef kResizeOps[] = {
 
 // --- import ---
 
-/// How far each axis is resized.
+/// The scale and size of each axis.
 struct Target {
   std::vector<double> scales;
   std::vector<std::int64_t> sizes;
 };
 
-/// The part of each axis that tf_crop_and_resize reads, in lengths of the axis.
+/// The range of each axis that tf_crop_and_resize reads, as fractions of its length.
 struct Crop {
   std::vector<double> start, end;
 };
@@ -137,7 +137,7 @@ void resize_axes(ImportContext& context, const Target& target, const Attributes&
 Crop crop_of(ImportContext& context, const std::vector<std::int64_t>& axes) {
   const std::size_t rank = context.type(0).shape.rank();
   const std::vector<double> roi = context.constant(1, "roi").to_doubles();
-  PT_CHECK(roi.size() == 2 * axes.size(), kModel, "Resize has {} numbers of roi for {} axes",
+  PT_CHECK(roi.size() == 2 * axes.size(), kModel, "Resize has {} roi values for {} axes",
            roi.size(), axes.size());
   Crop crop{std::vector<double>(rank, 0), std::vector<double>(rank, 1)};
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -147,8 +147,7 @@ Crop crop_of(ImportContext& context, const std::vector<std::int64_t>& axes) {
   return crop;
 }
 
-// Resampling gives 0 where a position lies outside the image; there the extrapolation value is
-// added.
+// Resampling gives 0 at positions outside the image; the extrapolation value is added there.
 void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
                const Attributes& sampling) {
   GraphBuilder& builder = context.builder();
@@ -213,7 +212,7 @@ void import_resize(ImportContext& context) {
   }
   const Shape shape = context.type(0).shape;
   const std::vector<std::int64_t> axes = resized_axes(context);
-  // An empty tensor of scales means that sizes are given.
+  // An empty scales tensor means that sizes are given.
   const std::size_t slot = old ? 1 : 2;
   const HostTensor scales =
       context.has_input(slot) ? context.constant(slot, "scales") : HostTensor();

@@ -1,4 +1,4 @@
-// The files that make up the resize family.
+// The resize family, by file.
 #pragma once
 
 #include <span>

@@ -1,5 +1,4 @@
-// Resampling of float32: whole rows of the inner axes are added; along the innermost axis the terms
-// are gathered.
+// Resampling of float32: adds whole rows along outer axes; along the innermost axis it gathers.
 #include <omp.h>
 
 #include <algorithm>
@@ -9,7 +8,7 @@
 namespace pipetrain::resize {
 namespace {
 
-/// The map with what the loops need in float32 and 32 bits.
+/// The map in float32 and 32-bit indices for the loops.
 struct Terms {
   std::vector<std::int32_t> first, index;
   std::vector<float> weight;
@@ -37,8 +36,8 @@ void resample_rows(const Resampling& work, const Terms& terms, const float* x, f
   }
 }
 
-/// The map with as many terms for every output: term t of output i is at t * outputs + i. The loop
-/// over outputs is then a vector gather.
+/// The map with the same number of terms for every output: term t of output i is at t * outputs +
+/// i, so that the loop over outputs is a vector gather.
 struct EvenTerms {
   std::int64_t count = 0;
   std::vector<std::int32_t> index;

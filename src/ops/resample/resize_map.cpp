@@ -8,23 +8,23 @@
 namespace pipetrain {
 namespace {
 
-/// What the attributes of Resample say about one axis.
+/// The attributes of Resample.
 struct Sampling {
   std::string mode, coordinates, nearest;
   double scale;
   double cubic;
   std::int64_t inputs, outputs;
   bool antialias, exclude_outside;
-  double start, end;  // of tf_crop_and_resize, in lengths of the axis
+  double start, end;  // of tf_crop_and_resize, as fractions of the axis
 
   bool crops() const { return coordinates == "tf_crop_and_resize"; }
 };
 
-/// Where output i lies between the inputs.
+/// The input coordinate of output i.
 double position(const Sampling& s, std::int64_t i) {
   const auto x = static_cast<double>(i);
   const auto inputs = static_cast<double>(s.inputs);
-  // The exact length, from which the number of outputs was rounded down.
+  // The exact length, before the number of outputs was rounded down.
   const double outputs = s.scale * inputs;
   const double half_pixel = (x + 0.5) / s.scale - 0.5;
   if (s.coordinates == "half_pixel") return half_pixel;
@@ -83,7 +83,7 @@ void add_row(const Sampling& s, double x, ResizeMap& map) {
     if (s.exclude_outside && (at < 0 || at >= s.inputs)) weight = 0;
     if (weight == 0) continue;
     total += weight;
-    // Positions outside repeat the edge; they may meet a term that is there already.
+    // Positions outside are clamped to the edge; an existing term may be extended.
     if (map.weight.size() > begin && map.index.back() == inside(at)) {
       map.weight.back() += weight;
       continue;

@@ -10,14 +10,14 @@
 namespace pipetrain {
 
 struct ResizeMap {
-  std::vector<std::int64_t> first;  // [outputs + 1]: where the terms of an output begin
+  std::vector<std::int64_t> first;  // [outputs + 1]: first term of each output
   std::vector<std::int64_t> index;  // [terms]: input
   std::vector<double> weight;       // [terms]
 };
 
 /// The matrix of Resample with these attributes (see resize.cpp) over `inputs` elements.
 ResizeMap make_resize_map(const Attributes& attributes, std::int64_t inputs);
-/// The matrix with inputs and outputs exchanged; terms stay in the order of the old outputs.
+/// The transposed matrix; terms stay in the order of the old outputs.
 ResizeMap transpose(const ResizeMap& map, std::int64_t inputs);
 
 }  // namespace pipetrain

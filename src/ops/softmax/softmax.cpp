@@ -55,7 +55,7 @@ Cost softmax_cost(const Attributes&, std::span<const TensorType> inputs,
 constexpr OpTraits kSoftmaxTraits = {KernelKind::kRows,
                                      {PrecisionRule::kFloat},
                                      LayoutRule::kRowMajor,
-                                     {PieceRule::kWhole},
+                                     {ChunkRule::kWhole},
                                      Fusion::kNever};
 
 constexpr OpDef kSoftmaxOps[] = {
@@ -74,7 +74,7 @@ void import_softmax(ImportContext& context) {
     context.set_output(0, builder.add(context.op_type(), {x}, attributes));
     return;
   }
-  // Before opset 13 all axes from `axis` on are one.
+  // Before opset 13 all axes from `axis` on are flattened into one.
   const auto rank = static_cast<std::int64_t>(shape.rank());
   const std::int64_t axis = context.attributes().integer("axis", 1);
   PT_CHECK(axis >= -rank && axis <= rank, kModel, "{} axis {} is outside a tensor of shape {}",

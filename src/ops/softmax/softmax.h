@@ -1,4 +1,4 @@
-// Softmax and LogSoftmax over one axis: what the definition and the kernels share.
+// Softmax and LogSoftmax over one axis: shared by the definition and the kernels.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace pipetrain {
 
-/// A tensor seen from one axis: (outer, extent, inner). Element (o, e, i) is at
-/// (o * extent + e) * inner + i.
+/// A tensor viewed as (outer, extent, inner) around the axis. Element (o, e, i) is at (o * extent +
+/// e) * inner + i.
 struct AxisView {
   std::int64_t outer = 1;
   std::int64_t extent = 1;

@@ -1,5 +1,5 @@
 // Float Softmax and LogSoftmax as vector loops. Along the last axis one row at a time stays in the
-// first-level cache; along another axis a block of neighbouring lines is computed side by side.
+// L1 cache; along another axis a block of adjacent lines is computed in parallel.
 #include <algorithm>
 #include <limits>
 
@@ -11,7 +11,7 @@ namespace pipetrain {
 namespace {
 
 constexpr std::int64_t kParallelElements = 1 << 14;
-constexpr std::int64_t kLines = 64;  // lines along an inner axis that are computed side by side
+constexpr std::int64_t kLines = 64;  // lines along an inner axis that are computed in parallel
 
 template <bool kLog>
 void forward_row(std::int64_t extent, const float* __restrict x, float* __restrict y) {
@@ -52,7 +52,7 @@ void gradient_row(std::int64_t extent, const float* __restrict dy, const float* 
   }
 }
 
-/// `lines` neighbouring lines, `stride` elements between the elements of one.
+/// `lines` adjacent lines, whose elements are `stride` apart.
 template <bool kLog>
 void forward_lines(std::int64_t extent, std::int64_t stride, std::int64_t lines,
                    const float* __restrict x, float* __restrict y) {

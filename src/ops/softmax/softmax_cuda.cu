@@ -1,4 +1,4 @@
-// Softmax: a block takes a row; sums go over its threads in a fixed order.
+// Softmax: one block per row; sums over its threads have a fixed order.
 #include <cmath>
 #include <limits>
 

@@ -8,7 +8,7 @@
 
 namespace pipetrain::softmax {
 
-/// A tensor seen from one axis: element (o, e, i) is at (o * extent + e) * inner + i.
+/// A tensor viewed around the axis: element (o, e, i) is at (o * extent + e) * inner + i.
 struct Lines {
   std::int64_t outer, extent, inner;
 };

@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-/// Hands out the lowest free number and remembers how many were needed.
+/// Allocates the lowest free number and records the maximum in use.
 class SlotPool {
  public:
   int take() {
@@ -28,32 +28,35 @@ class SlotPool {
   int count_ = 0;
 };
 
-/// A table over (stage or edge, unit), filled with -1.
-class UnitTable {
+/// A table over (stage or edge, micro-batch), filled with -1.
+class MicroBatchTable {
  public:
-  UnitTable(std::size_t rows, int units)
-      : units_(static_cast<std::size_t>(units)), values_(rows * units_, -1) {}
-  int& at(int row, int unit) {
-    return values_.at(static_cast<std::size_t>(row) * units_ + static_cast<std::size_t>(unit));
+  MicroBatchTable(std::size_t rows, int micro_batches)
+      : micro_batches_(static_cast<std::size_t>(micro_batches)),
+        values_(rows * micro_batches_, -1) {}
+  int& at(int row, int micro_batch) {
+    return values_.at(static_cast<std::size_t>(row) * micro_batches_ +
+                      static_cast<std::size_t>(micro_batch));
   }
 
  private:
-  std::size_t units_;
+  std::size_t micro_batches_;
   std::vector<int> values_;
 };
 
-/// Index of the last compute instruction of each (stage, unit) in its device's list.
-UnitTable last_readers(const Program& program) {
-  UnitTable last(static_cast<std::size_t>(program.stages), program.units);
+/// Index of the last compute instruction of each (stage, micro-batch) in its device's list.
+MicroBatchTable last_readers(const Program& program) {
+  MicroBatchTable last(static_cast<std::size_t>(program.stages), program.micro_batches);
   for (const auto& list : program.device) {
     for (std::size_t i = 0; i < list.size(); ++i) {
-      if (is_compute(list[i].kind)) last.at(list[i].stage, list[i].unit) = static_cast<int>(i);
+      if (is_compute(list[i].kind))
+        last.at(list[i].stage, list[i].micro_batch) = static_cast<int>(i);
     }
   }
   return last;
 }
 
-/// Numbers the replicas of all stages in one row.
+/// Numbers the replicas of all stages consecutively.
 class ReplicaIndex {
  public:
   explicit ReplicaIndex(const Program& program) : program_(program) {
@@ -75,10 +78,10 @@ class ReplicaIndex {
 };
 
 void assign_slots(Program& program) {
-  UnitTable last = last_readers(program);
+  MicroBatchTable last = last_readers(program);
   const auto stages = static_cast<std::size_t>(program.stages);
-  UnitTable slot(stages, program.units);
-  UnitTable buffer(program.edges.size(), program.units);
+  MicroBatchTable slot(stages, program.micro_batches);
+  MicroBatchTable buffer(program.edges.size(), program.micro_batches);
   std::vector<std::vector<int>> incoming(stages);
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     incoming[static_cast<std::size_t>(program.edges[e].to_stage)].push_back(static_cast<int>(e));
@@ -93,21 +96,21 @@ void assign_slots(Program& program) {
       if (instruction.kind == Kind::kReceive) {
         const int edge = program.transfers.at(static_cast<std::size_t>(instruction.transfer)).edge;
         instruction.slot = buffers[static_cast<std::size_t>(edge)].take();
-        buffer.at(edge, instruction.unit) = instruction.slot;
+        buffer.at(edge, instruction.micro_batch) = instruction.slot;
       }
       if (!is_compute(instruction.kind)) continue;
       const auto stage = static_cast<std::size_t>(instruction.stage);
-      int& held = slot.at(instruction.stage, instruction.unit);
+      int& held = slot.at(instruction.stage, instruction.micro_batch);
       if (held < 0) held = slots[stage].take();
       instruction.slot = held;
-      const bool ends = last.at(instruction.stage, instruction.unit) == static_cast<int>(i);
+      const bool ends = last.at(instruction.stage, instruction.micro_batch) == static_cast<int>(i);
       if (ends || (instruction.kind == Kind::kForward && program.recompute.at(stage))) {
         slots[stage].give_back(held);
         held = -1;
       }
       if (!ends) continue;
       for (const int edge : incoming.at(stage)) {
-        buffers[static_cast<std::size_t>(edge)].give_back(buffer.at(edge, instruction.unit));
+        buffers[static_cast<std::size_t>(edge)].give_back(buffer.at(edge, instruction.micro_batch));
       }
     }
     for (const auto& [stage, pool] : slots) {
@@ -119,16 +122,17 @@ void assign_slots(Program& program) {
   }
 }
 
-/// The version that each unit reads on stage 0: its number of updates before the unit's forward.
+/// The version that each micro-batch reads on stage 0: its number of updates before the
+/// micro-batch's forward.
 std::vector<int> first_stage_versions(const Program& program) {
-  std::vector<int> versions(static_cast<std::size_t>(program.units), 0);
+  std::vector<int> versions(static_cast<std::size_t>(program.micro_batches), 0);
   for (const int device : program.placement.at(0)) {
     int latest = 0;
     for (const Instruction& instruction : program.device.at(static_cast<std::size_t>(device))) {
       if (instruction.stage != 0) continue;
       if (instruction.kind == Kind::kUpdate) ++latest;
       if (instruction.kind == Kind::kForward)
-        versions.at(static_cast<std::size_t>(instruction.unit)) = latest;
+        versions.at(static_cast<std::size_t>(instruction.micro_batch)) = latest;
     }
   }
   return versions;
@@ -137,16 +141,16 @@ std::vector<int> first_stage_versions(const Program& program) {
 void assign_versions(Program& program) {
   const auto stages = static_cast<std::size_t>(program.stages);
   const ReplicaIndex replicas(program);
-  UnitTable read(stages, program.units);
+  MicroBatchTable read(stages, program.micro_batches);
   std::vector<int> latest(replicas.count(), 0);
   const std::vector<int> vertical =
       program.rule == UpdateRule::kVertical ? first_stage_versions(program) : std::vector<int>();
   const auto version_of = [&](const Instruction& forward, int newest) {
     switch (program.rule) {
       case UpdateRule::kVertical:
-        return vertical.at(static_cast<std::size_t>(forward.unit));
+        return vertical.at(static_cast<std::size_t>(forward.micro_batch));
       case UpdateRule::kDoubleBuffer:
-        return std::max(0, forward.unit / std::max(program.units_per_update, 1) - 1);
+        return std::max(0, forward.micro_batch / std::max(program.micro_batches_per_update, 1) - 1);
       default:
         return newest;
     }
@@ -159,7 +163,7 @@ void assign_versions(Program& program) {
       int& newest = latest.at(replicas.at(instruction.stage, static_cast<int>(d)));
       if (instruction.kind == Kind::kUpdate) instruction.version = ++newest;
       if (!is_compute(instruction.kind)) continue;
-      int& version = read.at(instruction.stage, instruction.unit);
+      int& version = read.at(instruction.stage, instruction.micro_batch);
       if (version < 0) version = version_of(instruction, newest);
       instruction.version = version;
     }
@@ -199,7 +203,7 @@ std::vector<int> staleness(const Program& program) {
         if (!added) entry->second = std::min(entry->second, instruction.version);
       } else if (instruction.kind == Kind::kUpdate) {
         const auto entry = oldest.find(instruction.stage);
-        if (entry == oldest.end()) continue;  // no unit of this group on this replica
+        if (entry == oldest.end()) continue;  // no micro-batch of this group on this replica
         int& most = result.at(static_cast<std::size_t>(instruction.stage));
         most = std::max(most, instruction.version - 1 - entry->second);
         oldest.erase(entry);
@@ -221,7 +225,7 @@ std::vector<std::vector<int>> versions_of_groups(const Program& program) {
   for (const auto& list : program.device) {
     for (const Instruction& instruction : list) {
       if (instruction.kind != Kind::kForward) continue;
-      const int group = instruction.unit / program.group_size(instruction.stage);
+      const int group = instruction.micro_batch / program.group_size(instruction.stage);
       versions[static_cast<std::size_t>(instruction.stage)][static_cast<std::size_t>(group)] =
           instruction.version;
     }

@@ -18,7 +18,7 @@ void Checker::run() const {
   {
     const ComputeTable table(program_);
     check_local_order(table);
-    check_unit_order(rows);
+    check_micro_batch_order(rows);
     check_updates(rows);
     check_gradient_sync();
     check_collectives();
@@ -36,11 +36,11 @@ void Checker::check_sizes() const {
   const auto require = [&](bool condition, const char* what) {
     if (!condition) fail(CheckRule::kForm, "{}", what);
   };
-  require(program_.stages >= 1, "there must be a stage");
-  require(program_.devices >= 1, "there must be a device");
-  require(program_.units >= 1, "there must be a unit");
+  require(program_.stages >= 1, "must have a stage");
+  require(program_.devices >= 1, "must have a device");
+  require(program_.micro_batches >= 1, "must have a micro-batch");
   const std::size_t stages = at(program_.stages);
-  require(program_.device.size() == at(program_.devices), "there must be one list per device");
+  require(program_.device.size() == at(program_.devices), "must have one list per device");
   require(program_.placement.size() == stages, "each stage must have a device");
   require(program_.recompute.size() == stages, "each stage must say whether it recomputes");
   require(program_.slots_per_stage.size() == stages, "each stage must say its activation slots");
@@ -52,14 +52,15 @@ void Checker::check_sizes() const {
   };
   require(counts(program_.slots_per_stage) && counts(program_.slots_per_edge),
           "a number of slots or buffers cannot be negative");
-  require(program_.route.empty() || program_.route.size() == at(program_.units),
-          "the route must name a replica for each unit");
+  require(program_.route.empty() || program_.route.size() == at(program_.micro_batches),
+          "the route must name a replica for each micro-batch");
   for (const int replica : program_.route) {
-    require(replica >= 0, "the route must name a replica for each unit");
+    require(replica >= 0, "the route must name a replica for each micro-batch");
   }
-  require(program_.units_per_update >= 1, "an update needs a unit");
-  require(program_.units_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
-          "only rule double-buffer adds several units on a replica before an update");
+  require(program_.micro_batches_per_update >= 1, "an update needs a micro-batch");
+  require(
+      program_.micro_batches_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
+      "only rule double-buffer accumulates several micro-batches on a replica before an update");
   for (const int copies : program_.versions_per_stage) {
     require(copies >= 1, "each stage must have a copy of its weights");
   }
@@ -68,7 +69,7 @@ void Checker::check_sizes() const {
   std::size_t instructions = 0;
   for (const auto& list : program_.device) instructions += list.size();
   // Coverage would say so too, but its tables must not be larger than the program.
-  require(instructions / stages >= at(program_.units),
+  require(instructions / stages >= at(program_.micro_batches),
           "there are fewer instructions than forwards to run");
   check_replicas();
 }
@@ -80,14 +81,14 @@ void Checker::check_replicas() const {
     if (replicas.empty()) fail(CheckRule::kForm, "stage {} must have a device", s);
     for (const int device : replicas) {
       if (!inside(device, program_.device.size())) {
-        fail(CheckRule::kForm, "stage {} is on device {}, which is not there", s, device);
+        fail(CheckRule::kForm, "stage {} is on device {}, which does not exist", s, device);
       }
       if (stage_on[at(device)] == static_cast<int>(s)) {
         fail(CheckRule::kPlacement, "device {} has two replicas of stage {}", device, s);
       }
       stage_on[at(device)] = static_cast<int>(s);
     }
-    // A version counts the updates of its stage; along a unit's path it must mean the same.
+    // A version counts the updates of its stage; along a micro-batch's path it must mean the same.
     if (program_.rule == UpdateRule::kVertical && replicas.size() != program_.placement[0].size()) {
       fail(CheckRule::kForm,
            "with vertical sync all stages must have the same number of replicas, but stage 0 has "
@@ -125,17 +126,19 @@ void Checker::check_instructions() const {
     const Kind kind = instruction.kind;
     require(kind_is_known(kind), "is of a kind that this schedule cannot have");
     if (kind == Kind::kGradientSync) {
-      require(instruction.stage == -1 && instruction.unit == -1, "must name no stage and no unit");
+      require(instruction.stage == -1 && instruction.micro_batch == -1,
+              "must name no stage and no micro-batch");
     } else {
-      require(inside(instruction.stage, at(program_.stages)), "names a stage that is not there");
+      require(inside(instruction.stage, at(program_.stages)), "names a stage that does not exist");
       const bool whole_round =
           (kind == Kind::kReduce || kind == Kind::kUpdate) && program_.rule == UpdateRule::kSync;
-      require(whole_round ? instruction.unit == -1 : inside(instruction.unit, at(program_.units)),
-              "names a unit that is not there");
+      require(whole_round ? instruction.micro_batch == -1
+                          : inside(instruction.micro_batch, at(program_.micro_batches)),
+              "names a micro-batch that does not exist");
     }
     require(is_transfer(kind) ? inside(instruction.transfer, program_.transfers.size())
                               : instruction.transfer == -1,
-            "names a transfer that is not there");
+            "names a transfer that does not exist");
   });
 }
 
@@ -145,11 +148,11 @@ void Checker::check_edges() const {
     const std::size_t stages = at(program_.stages);
     const bool fits =
         inside(edge.from_stage, stages) && inside(edge.to_stage, stages) &&
-        edge.bytes_per_unit >= 0 &&
+        edge.bytes_per_micro_batch >= 0 &&
         (edge.gradient ? edge.from_stage > edge.to_stage : edge.from_stage < edge.to_stage) &&
         !(edge.gradient && program_.rule == UpdateRule::kNone);
     if (!fits || !seen.emplace(edge.from_stage, edge.to_stage, edge.gradient).second) {
-      fail(CheckRule::kForm, "the {} edge from stage {} to stage {} cannot be",
+      fail(CheckRule::kForm, "the {} edge from stage {} to stage {} is impossible",
            edge.gradient ? "gradient" : "activation", edge.from_stage, edge.to_stage);
     }
   }
@@ -169,8 +172,8 @@ const char* to_text(CheckRule rule) {
       return "placement";
     case CheckRule::kLocalOrder:
       return "local order";
-    case CheckRule::kUnitOrder:
-      return "unit order";
+    case CheckRule::kMicroBatchOrder:
+      return "micro-batch order";
     case CheckRule::kReduces:
       return "reduces";
     case CheckRule::kUpdates:

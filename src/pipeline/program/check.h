@@ -1,42 +1,35 @@
-// Proves a program before the first kernel runs: nothing missing, nothing twice, no deadlock,
-// memory as planned, the right weights, gradients added in order.
+// Verifies a program before the first kernel runs: complete, no duplicates, no deadlock, memory as
+// planned, correct weight versions, gradients accumulated in order.
 //
-// What must hold of a schedule, and which rule proves it:
+// The properties of a correct schedule, and the rule that proves each:
 //
 //  | structure
-//  |  1 each stage runs each unit once, forward and backward        coverage
+//  |  1 each stage runs each micro-batch once, forward and backward        coverage
 //  |  2 on the device of the replica that the route names           placement
 //  |  3 forward, recompute, input gradient, weight gradient         local order
 //  | data flow
-//  |  4 one send and one receive for each unit on each edge         transfers, place of transfers
-//  |    (both ends read the bytes of one Edge; a skip edge is a transfer of its own)
-//  |  5 no receive into a buffer in use, all free at the end        receive buffers, with coverage
-//  |  6 inputs and labels are there                                 not in the lists: the first and
-//  |    the last stage are given every unit before the round starts
-//  | progress
-//  |  7 lists and data together have no cycle                       progress
-//  |  8 no deadlock with blocking sends in one lane                 progress with blocking sends
-//  |  9 nor with buffers                                            follows from 8 (see check());
-//  |    there are no groups of transfers
-//  | 10 one order at both ends of a channel, and of collectives     order on channels, collectives
-//  | 11 groups of transfers are bounded                             each transfer stands alone
-//  | memory
-//  | 12 bytes held stay under a cap                                 memory (check_memory())
-//  | 13 receives that wait have a buffer                            receive buffers
-//  | weights
-//  | 14 sync: version 0, one update, after all gradients            weight versions, updates,
-//  |    and after the gradient sync                                 gradient sync
-//  | 15 stash: backward reads what forward read, copies suffice     weight versions
-//  | 16 double buffer: max(0, g - 1) everywhere, two copies         weight versions
-//  | 17 vertical sync: one version along a unit's path              weight versions
-//  | 18 tied weights: gradients meet before the update              gradient sync, if declared:
-//  |    who knows of the tie sets Program::gradient_sync
-//  | 19 a group adds each of its units once                         coverage, updates
-//  | 20 a recompute repeats the forward's bits                      weight versions (same weights);
-//  |    masks are a function of (operator, unit), not of the schedule
-//  | semantics
-//  | 21 forward and backward of a unit on one replica               form (the route), placement
-//  | 22 sums are made in one order                                  unit order, reduces
+//  |  4 one send and one receive for each micro-batch on each edge         transfers, place of
+//  transfers |    (both ends read the bytes of one Edge; a skip edge is a transfer of its own) |  5
+//  no receive into a buffer in use, all free at the end        receive buffers, with coverage |  6
+//  inputs and labels are there                                 not in the lists: the first and |
+//  the last stage are given every micro-batch before the round starts | progress |  7 lists and
+//  data together have no cycle                       progress |  8 no deadlock with blocking sends
+//  in one lane                 progress with blocking sends |  9 nor with buffers follows from 8
+//  (see check()); |    there are no groups of transfers | 10 one order at both ends of a channel,
+//  and of collectives     order on channels, collectives | 11 groups of transfers are bounded each
+//  transfer stands alone | memory | 12 bytes held stay under a cap memory (check_memory()) | 13
+//  receives that wait have a buffer                            receive buffers | weights | 14 sync:
+//  version 0, one update, after all gradients            weight versions, updates, |    and after
+//  the gradient sync                                 gradient sync | 15 stash: backward reads what
+//  forward read, copies suffice     weight versions | 16 double buffer: max(0, g - 1) everywhere,
+//  two copies         weight versions | 17 vertical sync: one version along a micro-batch's path
+//  weight versions | 18 tied weights: gradients meet before the update              gradient sync,
+//  if declared: |    who knows of the tie sets Program::gradient_sync | 19 a group adds each of its
+//  micro-batches once                         coverage, updates | 20 a recompute repeats the
+//  forward's bits                      weight versions (same weights); |    masks are a function of
+//  (operator, micro-batch), not of the schedule | semantics | 21 forward and backward of a
+//  micro-batch on one replica               form (the route), placement | 22 sums are made in one
+//  order                                  micro-batch order, reduces
 #pragma once
 
 #include <cstdint>
@@ -47,25 +40,27 @@
 
 namespace pipetrain {
 
-/// The rules, in the order in which they are checked. An error names the rule that is broken.
+/// The rules, in the order in which they are checked. An error names the violated rule.
 enum class CheckRule {
   kForm = 1,    // every number in range, tables of the right size, only kinds the update rule knows
-  kCoverage,    // each stage runs each unit once: forward, backward (whole or split), recompute
-  kPlacement,   // every instruction stands on a device of its stage, a unit's on one replica
-  kLocalOrder,  // forward, recompute, backward (input, weight) of a unit in this order
-  kUnitOrder,   // forwards and gradient additions of a replica in the order of the units
-  kReduces,     // one for each group on each replica of a replicated stage, none elsewhere
-  kUpdates,     // one for each group on each replica, after its gradients and before the next ones
+  kCoverage,    // each stage runs each micro-batch once: forward, backward (whole or split),
+                // recompute
+  kPlacement,   // every instruction stands on a device of its stage, a micro-batch's on one replica
+  kLocalOrder,  // forward, recompute, backward (input, weight) of a micro-batch in this order
+  kMicroBatchOrder,  // forwards and gradient additions of a replica in the order of the
+                     // micro-batches
+  kReduces,          // one per group on each replica of a replicated stage, none elsewhere
+  kUpdates,  // one for each group on each replica, after its gradients and before the next ones
   kGradientSync,    // where declared: once on each device, between its gradients and its updates
   kCollectives,     // reduces and syncs can be met in one order on all devices
-  kTransfers,       // one transfer, one send and one receive for every unit on every edge
+  kTransfers,       // one transfer, one send and one receive for every micro-batch on every edge
   kTransferPlace,   // send after what makes its data, receive before what reads it
   kChannelOrder,    // both ends of a channel meet its transfers in the same order
   kLanes,           // no deadlock where compute, sends and receives have a lane each
   kRendezvous,      // no deadlock where every send waits for its receive, all in one lane
-  kActivations,     // activation slots: never two units in one, never more than declared
+  kActivations,     // activation slots: never two micro-batches in one, never more than declared
   kReceiveBuffers,  // the same for the receive buffers of each edge
-  kVersions,        // every unit reads the weights the update rule says, copies as declared
+  kVersions,        // every micro-batch reads the weights the update rule says, copies as declared
   kMemory,          // bytes held on a device stay under its cap (check_memory() alone)
 };
 
@@ -74,9 +69,9 @@ const char* to_text(CheckRule rule);
 
 /// Checks a program, lowered or not, in O(instructions). Throws Error with kind `blame` (kUsage for
 /// a schedule from a user's file) that names rule, device, instruction and what to compare it with.
-/// Progress is proved by one run: lists are fixed and transfers are matched by name, so whether a
-/// run ends does not depend on timing; a program that ends with one lane and blocking sends ends as
-/// well with more lanes or buffers.
+/// One run proves progress: lists are fixed and transfers are matched by name, so whether a run
+/// ends does not depend on timing. A program that ends with one lane and blocking sends also ends
+/// with more lanes or buffers.
 void check(const Program& program, ErrorKind blame = ErrorKind::kInternal);
 
 }  // namespace pipetrain

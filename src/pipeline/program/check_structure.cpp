@@ -1,5 +1,5 @@
-// Rules on what each stage runs and where: coverage, placement, order within a unit, order of
-// units.
+// Rules on what each stage runs and where: coverage, placement, order within a micro-batch, order
+// of micro-batches.
 #include <cstdint>
 #include <vector>
 
@@ -8,14 +8,14 @@
 namespace pipetrain {
 
 void Checker::check_coverage() const {
-  // Bits of what has been seen for (stage, unit), one per compute kind.
-  std::vector<std::uint8_t> seen(unit_keys(), 0);
+  // Bits of what has been seen for (stage, micro-batch), one per compute kind.
+  std::vector<std::uint8_t> seen(micro_batch_keys(), 0);
   const auto bit = [](Kind kind) { return static_cast<std::uint8_t>(1U << unsigned(kind)); };
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
     if (!is_compute(instruction.kind)) return;
-    std::uint8_t& bits = seen[unit_key(instruction.stage, instruction.unit)];
+    std::uint8_t& bits = seen[micro_batch_key(instruction.stage, instruction.micro_batch)];
     if ((bits & bit(instruction.kind)) != 0) {
-      fail(CheckRule::kCoverage, "{} is there twice", where(d, i));
+      fail(CheckRule::kCoverage, "{} occurs twice", where(d, i));
     }
     bits = static_cast<std::uint8_t>(bits | bit(instruction.kind));
   });
@@ -23,8 +23,8 @@ void Checker::check_coverage() const {
   const unsigned split = bit(Kind::kBackwardInput) | bit(Kind::kBackwardWeight);
   for (int stage = 0; stage < program_.stages; ++stage) {
     const bool recomputes = program_.recompute[at(stage)];
-    for (int unit = 0; unit < program_.units; ++unit) {
-      const unsigned bits = seen[unit_key(stage, unit)];
+    for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+      const unsigned bits = seen[micro_batch_key(stage, micro_batch)];
       const unsigned backward = bits & (whole | split);
       const char* wrong = nullptr;
       if ((bits & bit(Kind::kForward)) == 0) wrong = "no forward";
@@ -35,8 +35,8 @@ void Checker::check_coverage() const {
         wrong = recomputes ? "no recompute" : "a recompute without need";
       }
       if (wrong != nullptr) {
-        fail(CheckRule::kCoverage, "device {} has {} of unit {} on stage {}",
-             program_.device_of(stage, unit), wrong, unit, stage);
+        fail(CheckRule::kCoverage, "device {} has {} of micro-batch {} on stage {}",
+             program_.device_of(stage, micro_batch), wrong, micro_batch, stage);
       }
     }
   }
@@ -50,10 +50,10 @@ void Checker::check_placement(const ReplicaRows& rows) const {
       fail(CheckRule::kPlacement, "{}, but stage {} is not on this device", where(d, i),
            instruction.stage);
     }
-    const int home = program_.device_of(instruction.stage, instruction.unit);
+    const int home = program_.device_of(instruction.stage, instruction.micro_batch);
     if (at(home) != d) {
-      fail(CheckRule::kPlacement, "{}, but stage {} runs unit {} on device {}", where(d, i),
-           instruction.stage, instruction.unit, home);
+      fail(CheckRule::kPlacement, "{}, but stage {} runs micro-batch {} on device {}", where(d, i),
+           instruction.stage, instruction.micro_batch, home);
     }
   });
 }
@@ -62,10 +62,10 @@ void Checker::check_local_order(const ComputeTable& table) const {
   constexpr Kind kOrder[] = {Kind::kForward, Kind::kRecompute, Kind::kBackward,
                              Kind::kBackwardInput, Kind::kBackwardWeight};
   for (int stage = 0; stage < program_.stages; ++stage) {
-    for (int unit = 0; unit < program_.units; ++unit) {
+    for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
       Place before;
       for (const Kind kind : kOrder) {
-        const Place& place = table.at(kind, stage, unit);
+        const Place& place = table.at(kind, stage, micro_batch);
         if (!place.exists()) continue;
         if (before.exists() && place.index < before.index) {
           fail(CheckRule::kLocalOrder, "{} comes before {}", where(place), where(before));
@@ -76,17 +76,17 @@ void Checker::check_local_order(const ComputeTable& table) const {
   }
 }
 
-void Checker::check_unit_order(const ReplicaRows& rows) const {
+void Checker::check_micro_batch_order(const ReplicaRows& rows) const {
   std::vector<int> forwards(at(rows.count()), -1), gradients(at(rows.count()), -1);
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
     const bool forward = instruction.kind == Kind::kForward;
     if (!forward && !adds_gradient(instruction.kind)) return;
-    const int row = rows.running(instruction.stage, instruction.unit);
+    const int row = rows.running(instruction.stage, instruction.micro_batch);
     int& last = (forward ? forwards : gradients)[at(row)];
-    if (instruction.unit < last) {
-      fail(CheckRule::kUnitOrder, "{} comes after the same of unit {}", where(d, i), last);
+    if (instruction.micro_batch < last) {
+      fail(CheckRule::kMicroBatchOrder, "{} comes after that of micro-batch {}", where(d, i), last);
     }
-    last = instruction.unit;
+    last = instruction.micro_batch;
   });
 }
 

@@ -1,5 +1,4 @@
-// When gradients become weights: reduces, updates, the gradient sync, and the order in which
-// devices meet.
+// Rules on reduces, updates and the gradient sync, and the order of collectives.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -10,15 +9,15 @@ namespace pipetrain {
 
 void Checker::check_updates(const ReplicaRows& rows) const {
   if (program_.rule == UpdateRule::kNone) return;
-  // How many units of each group a replica runs, by row and group.
+  // How many micro-batches of each group a replica runs, by row and group.
   std::vector<std::vector<int>> left(at(rows.count()));
   for (int row = 0; row < rows.count(); ++row) {
     left[at(row)].assign(at(program_.updates(rows.stage_of(row))), 0);
   }
   for (int stage = 0; stage < program_.stages; ++stage) {
     const int size = program_.group_size(stage);
-    for (int unit = 0; unit < program_.units; ++unit) {
-      ++left[at(rows.running(stage, unit))][at(unit / size)];
+    for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+      ++left[at(rows.running(stage, micro_batch))][at(micro_batch / size)];
     }
   }
   struct Progress {
@@ -34,7 +33,7 @@ void Checker::check_updates(const ReplicaRows& rows) const {
     Progress& now = progress[at(row)];
     const auto& groups = left[at(row)];
     if (adds_gradient(kind)) {
-      const int group = instruction.unit / program_.group_size(stage);
+      const int group = instruction.micro_batch / program_.group_size(stage);
       if (group == now.group && !now.reduced) {
         --left[at(row)][at(group)];
         return;
@@ -49,18 +48,19 @@ void Checker::check_updates(const ReplicaRows& rows) const {
       fail(rule, "{} has nothing to reduce: stage {} is on one device", where(d, i), stage);
     }
     if (at(now.group) >= groups.size()) {
-      fail(rule, "{} is one too many: stage {} has {} in the round", where(d, i), stage,
+      fail(rule, "{} is one too many: stage {} has {} in the schedule", where(d, i), stage,
            groups.size());
     }
-    const int last = std::min((now.group + 1) * program_.group_size(stage), program_.units) - 1;
-    if (program_.rule != UpdateRule::kSync && instruction.unit != last) {
-      fail(rule, "{} must name unit {}, the last of the next update", where(d, i), last);
+    const int last =
+        std::min((now.group + 1) * program_.group_size(stage), program_.micro_batches) - 1;
+    if (program_.rule != UpdateRule::kSync && instruction.micro_batch != last) {
+      fail(rule, "{} must name micro-batch {}, the last of the next update", where(d, i), last);
     }
     if (groups[at(now.group)] > 0) {
       fail(rule, "{} comes before its gradients are complete", where(d, i));
     }
     if (reduce) {
-      if (now.reduced) fail(rule, "{} is there twice", where(d, i));
+      if (now.reduced) fail(rule, "{} occurs twice", where(d, i));
       now.reduced = true;
       return;
     }
@@ -102,7 +102,7 @@ void Checker::check_gradient_sync() const {
 }
 
 void Checker::check_collectives() const {
-  // A run of the collectives alone: it ends if and only if one order of them suits all devices.
+  // Runs the collectives alone: this ends if and only if all devices agree on one order.
   std::vector<std::vector<int>> lists(program_.device.size());  // indices of collectives
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
     const Kind kind = instruction.kind;
@@ -123,13 +123,13 @@ void Checker::check_collectives() const {
     for (const int device : members(instruction)) {
       const Instruction* other = head(at(device));
       if (other == nullptr || other->kind != instruction.kind ||
-          other->stage != instruction.stage || other->unit != instruction.unit) {
+          other->stage != instruction.stage || other->micro_batch != instruction.micro_batch) {
         return device;
       }
     }
     return -1;
   };
-  // Whoever is kept waiting is looked at again when the absent device moves on.
+  // Waiting devices are checked again when the missing device advances.
   std::vector<std::vector<int>> waiting(lists.size());
   std::vector<int> awake = all;
   while (!awake.empty()) {

@@ -1,4 +1,5 @@
-// Which version of the weights each unit reads, and whether its copy is there when it does.
+// Rules on weight versions: which one each micro-batch reads, and whether its copy still exists
+// then.
 #include <algorithm>
 #include <vector>
 
@@ -7,13 +8,14 @@
 namespace pipetrain {
 
 std::vector<int> Checker::versions_on_first_stage(const ReplicaRows& rows) const {
-  std::vector<int> versions(at(program_.units), 0);
+  std::vector<int> versions(at(program_.micro_batches), 0);
   std::vector<int> latest(at(program_.replicas(0)), 0);
   for_each([&](std::size_t d, std::size_t, const Instruction& instruction) {
     if (instruction.stage != 0) return;
     const int replica = rows.on(0, static_cast<int>(d)) - rows.row(0, 0);
     if (instruction.kind == Kind::kUpdate) ++latest[at(replica)];
-    if (instruction.kind == Kind::kForward) versions[at(instruction.unit)] = latest[at(replica)];
+    if (instruction.kind == Kind::kForward)
+      versions[at(instruction.micro_batch)] = latest[at(replica)];
   });
   return versions;
 }
@@ -22,19 +24,19 @@ void Checker::check_versions(const ReplicaRows& rows) const {
   const bool asynchronous = is_asynchronous(program_.rule);
   const std::vector<int> vertical =
       program_.rule == UpdateRule::kVertical ? versions_on_first_stage(rows) : std::vector<int>();
-  // What the copies of a replica hold: version v is in copy v mod copies until it is overwritten.
+  // The contents of a replica's copies: version v is in copy v mod copies until overwritten.
   std::vector<std::vector<int>> held(at(rows.count()));
   std::vector<int> latest(at(rows.count()), 0);
   for (int row = 0; row < rows.count(); ++row) {
     const int stage = rows.stage_of(row);
-    // More copies than versions are as good as one for each; the table stays small.
+    // At most one copy per version is needed, which keeps the table small.
     const int copies =
         std::min(program_.versions_per_stage[at(stage)], program_.updates(stage) + 1);
     held[at(row)].assign(at(copies), -1);
     held[at(row)][0] = 0;
   }
-  std::vector<int> read(asynchronous ? unit_keys() : 0, -1);
-  // The version that all units of a group read, by the first of them.
+  std::vector<int> read(asynchronous ? micro_batch_keys() : 0, -1);
+  // The version that all micro-batches of a group read, by the first of them.
   std::vector<std::vector<int>> group_version(at(program_.stages));
   for (int stage = 0; stage < program_.stages; ++stage) {
     group_version[at(stage)].assign(at(program_.updates(stage)), -1);
@@ -44,11 +46,11 @@ void Checker::check_versions(const ReplicaRows& rows) const {
       case UpdateRule::kStash:
         return instruction.kind == Kind::kForward
                    ? newest
-                   : read[unit_key(instruction.stage, instruction.unit)];
+                   : read[micro_batch_key(instruction.stage, instruction.micro_batch)];
       case UpdateRule::kVertical:
-        return vertical[at(instruction.unit)];
+        return vertical[at(instruction.micro_batch)];
       case UpdateRule::kDoubleBuffer:
-        return std::max(0, instruction.unit / program_.units_per_update - 1);
+        return std::max(0, instruction.micro_batch / program_.micro_batches_per_update - 1);
       default:
         return 0;
     }
@@ -81,12 +83,13 @@ void Checker::check_versions(const ReplicaRows& rows) const {
            where(d, i), version, kept, stage, copies.size());
     }
     if (!asynchronous) return;
-    read[unit_key(stage, instruction.unit)] = version;
-    int& shared = group_version[at(stage)][at(instruction.unit / program_.group_size(stage))];
+    read[micro_batch_key(stage, instruction.micro_batch)] = version;
+    int& shared =
+        group_version[at(stage)][at(instruction.micro_batch / program_.group_size(stage))];
     if (shared >= 0 && shared != version) {
       fail(CheckRule::kVersions,
-           "{} reads weight version {}, but other units of its update read version {}", where(d, i),
-           version, shared);
+           "{} reads weight version {}, but other micro-batches of its update read version {}",
+           where(d, i), version, shared);
     }
     shared = version;
   });

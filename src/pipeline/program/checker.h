@@ -1,4 +1,4 @@
-// The checker's own workings: one method per group of rules, spread over check*.cpp.
+// The implementation of check(): one method per group of rules, in check*.cpp.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Checker {
  public:
   Checker(const Program& program, ErrorKind blame) : program_(program), blame_(blame) {}
 
-  /// Throws at the first rule that is broken. Later rules rely on earlier ones.
+  /// Throws at the first violated rule. Later rules rely on earlier ones.
   void run() const;
 
  private:
@@ -34,13 +34,13 @@ class Checker {
   void check_coverage() const;
   void check_placement(const ReplicaRows& rows) const;
   void check_local_order(const ComputeTable& table) const;
-  void check_unit_order(const ReplicaRows& rows) const;
+  void check_micro_batch_order(const ReplicaRows& rows) const;
   void check_updates(const ReplicaRows& rows) const;
   void check_gradient_sync() const;
   void check_collectives() const;
   void check_transfers() const;
   void check_transfer_records() const;
-  bool crosses_devices(const Edge& edge, int unit) const;
+  bool crosses_devices(const Edge& edge, int micro_batch) const;
   void check_transfer_places(const ComputeTable& table) const;
   void check_channels() const;
   void check_progress() const;
@@ -74,10 +74,10 @@ class Checker {
     }
   }
 
-  std::size_t unit_key(int stage, int unit) const {
-    return at(stage) * at(program_.units) + at(unit);
+  std::size_t micro_batch_key(int stage, int micro_batch) const {
+    return at(stage) * at(program_.micro_batches) + at(micro_batch);
   }
-  std::size_t unit_keys() const { return at(program_.stages) * at(program_.units); }
+  std::size_t micro_batch_keys() const { return at(program_.stages) * at(program_.micro_batches); }
 
   const Program& program_;
   const ErrorKind blame_;

@@ -16,15 +16,15 @@ List with_recompute(const List& list, const std::vector<bool>& recompute) {
     const bool first =
         instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput;
     if (first && recompute[static_cast<std::size_t>(instruction.stage)]) {
-      result.push_back({Kind::kRecompute, instruction.stage, instruction.unit});
+      result.push_back({Kind::kRecompute, instruction.stage, instruction.micro_batch});
     }
     result.push_back(instruction);
   }
   return result;
 }
 
-/// One update per stage at the end of the round. Stages are in order, so that devices which share
-/// several stages meet in the same order.
+/// One update per stage at the end of the round. Stages are in ascending order, so that devices
+/// which share several stages run their collectives in the same order.
 void end_round(Program& program) {
   for (int s = 0; s < program.stages; ++s) {
     if (program.replicas(s) == 1) continue;
@@ -42,27 +42,29 @@ void end_round(Program& program) {
   }
 }
 
-/// Updates of one device's stages while units are in flight.
+/// Updates of one device's stages while micro-batches are in flight.
 class GroupUpdates {
  public:
   GroupUpdates(const Program& program, int device) : program_(program), device_(device) {}
 
   List insert_into(const List& list) {
-    std::map<int, std::vector<int>> gradients;  // units of each stage in order
+    std::map<int, std::vector<int>> gradients;  // micro-batches of each stage in order
     for (const Instruction& instruction : list) {
-      if (adds_gradient(instruction.kind)) gradients[instruction.stage].push_back(instruction.unit);
+      if (adds_gradient(instruction.kind))
+        gradients[instruction.stage].push_back(instruction.micro_batch);
     }
     std::map<int, std::size_t> done;
     for (const Instruction& instruction : list) {
       result_.push_back(instruction);
       if (!adds_gradient(instruction.kind)) continue;
       const int stage = instruction.stage;
-      const std::vector<int>& units = gradients[stage];
+      const std::vector<int>& micro_batches = gradients[stage];
       const std::size_t next = ++done[stage];
       const int size = program_.group_size(stage);
-      // A replica without a unit in a group takes part in its update all the same.
-      const int end = next < units.size() ? units[next] / size : program_.updates(stage);
-      update_groups(stage, instruction.unit / size, end);
+      // A replica without micro-batches in a group still takes part in its update.
+      const int end =
+          next < micro_batches.size() ? micro_batches[next] / size : program_.updates(stage);
+      update_groups(stage, instruction.micro_batch / size, end);
     }
     for (int s = 0; s < program_.stages; ++s) {
       if (program_.replica_on(s, device_) >= 0 && gradients.count(s) == 0) {
@@ -76,7 +78,7 @@ class GroupUpdates {
   void update_groups(int stage, int first, int end) {
     const int size = program_.group_size(stage);
     for (int group = first; group < end; ++group) {
-      const int last = std::min((group + 1) * size, program_.units) - 1;
+      const int last = std::min((group + 1) * size, program_.micro_batches) - 1;
       if (program_.replicas(stage) > 1) result_.push_back({Kind::kReduce, stage, last});
       result_.push_back({Kind::kUpdate, stage, last});
     }

@@ -1,4 +1,4 @@
-// Completes what a generator or a user wrote: from forwards and backwards to a whole round.
+// Completes a program of forwards and backwards with recomputes, reduces, syncs and updates.
 #pragma once
 
 #include <vector>
@@ -8,16 +8,17 @@
 namespace pipetrain {
 
 /// Adds to compute-only lists what follows from the program's other fields, and annotates: a
-/// recompute before the first backward of each unit on stages that recompute, the sum over the
-/// replicas of a stage, the gradient sync and the updates. Where the rule is kSync these end the
-/// round, for all stages in order; else reduce and update follow the last gradient of each group.
+/// recompute before the first backward of each micro-batch on stages that recompute, the sum over
+/// the replicas of a stage, the gradient sync and the updates. Where the rule is kSync these end
+/// the round, for all stages in order; else reduce and update follow the last gradient of each
+/// group.
 void complete(Program& program);
 
-/// Makes the stages of a program without transfers recompute, or no longer: takes the recomputes
-/// out and puts them in anew. For schedules from files, whose author knew no memory limits.
+/// Changes which stages of a program without transfers recompute. For schedules from files, which
+/// know no memory limits.
 void set_recompute(Program& program, const std::vector<bool>& recompute);
 
-/// Puts a gradient sync before the updates of a synchronous program that has none, and annotates.
+/// Adds a gradient sync before the updates of a synchronous program that has none, and annotates.
 void add_gradient_sync(Program& program);
 
 }  // namespace pipetrain

@@ -19,7 +19,7 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Takes the text up to a separator off the front, and the separator.
+/// Consumes the text up to a separator, and the separator.
 std::string_view take_until(std::string_view& text, char separator) {
   const std::size_t end = text.find(separator);
   const std::string_view part = text.substr(0, end);
@@ -57,9 +57,9 @@ std::optional<Instruction> parse_action(std::string_view text) {
   if (!stage || text.empty()) return std::nullopt;
   const std::optional<Kind> kind = kind_of(text.front());
   text.remove_prefix(1);
-  const std::optional<int> unit = take_number(text);
-  if (!kind || !unit || !text.empty()) return std::nullopt;
-  return Instruction{*kind, *stage, *unit};
+  const std::optional<int> micro_batch = take_number(text);
+  if (!kind || !micro_batch || !text.empty()) return std::nullopt;
+  return Instruction{*kind, *stage, *micro_batch};
 }
 
 class CsvReader {
@@ -112,7 +112,7 @@ class CsvReader {
     if (home < 0) home = device;
     require(home == device, "{}: stage {} is also in row {}; a stage is on one device", where,
             stage, home + 1);
-    program_.units = std::max(program_.units, instruction.unit + 1);
+    program_.micro_batches = std::max(program_.micro_batches, instruction.micro_batch + 1);
   }
 
   void finish(const RoundSettings& settings) {
@@ -123,9 +123,10 @@ class CsvReader {
     program_.rule = UpdateRule::kSync;
     program_.stages = static_cast<int>(device_of_.size());
     program_.devices = static_cast<int>(program_.device.size());
-    // Keeps tables no larger than the file.
-    require(instructions / device_of_.size() >= static_cast<std::size_t>(program_.units),
-            "{} stages and {} micro-batches need more actions", program_.stages, program_.units);
+    // Limits tables to the size of the file.
+    require(instructions / device_of_.size() >= static_cast<std::size_t>(program_.micro_batches),
+            "{} stages and {} micro-batches need more actions", program_.stages,
+            program_.micro_batches);
     for (std::size_t s = 0; s < device_of_.size(); ++s) {
       require(device_of_[s] >= 0, "stage {} is in no row, but stage {} is", s,
               device_of_.size() - 1);
@@ -142,17 +143,17 @@ class CsvReader {
     complete(program_);
   }
 
-  /// A backward with a weight gradient of its own is an input gradient: older files call it B.
+  /// A B whose weight gradient is a separate W is an input gradient: older files write it as B.
   void split_backwards() {
-    std::set<std::pair<int, int>> split;  // stage, unit
+    std::set<std::pair<int, int>> split;  // stage, micro-batch
     for (const auto& list : program_.device) {
       for (const Instruction& i : list) {
-        if (i.kind == Kind::kBackwardWeight) split.emplace(i.stage, i.unit);
+        if (i.kind == Kind::kBackwardWeight) split.emplace(i.stage, i.micro_batch);
       }
     }
     for (auto& list : program_.device) {
       for (Instruction& i : list) {
-        const bool half = i.kind == Kind::kBackward && split.count({i.stage, i.unit}) > 0;
+        const bool half = i.kind == Kind::kBackward && split.count({i.stage, i.micro_batch}) > 0;
         if (half) i.kind = Kind::kBackwardInput;
       }
     }

@@ -1,4 +1,4 @@
-// Schedules as PyTorch writes them: comma-separated, one row a device, compute only.
+// Schedules as PyTorch writes them: comma-separated, one row per device, compute only.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace pipetrain {
 
-/// What a compute-only schedule leaves open.
+/// What a compute-only schedule does not specify.
 struct RoundSettings {
   std::vector<bool> recompute;  // [stages]; empty: nowhere
   bool gradient_sync = false;

@@ -10,39 +10,39 @@ static_assert(static_cast<std::size_t>(Kind::kRecompute) == kComputeKinds - 1);
 
 ComputeTable::ComputeTable(const Program& program)
     : stages_(static_cast<std::size_t>(program.stages)),
-      units_(static_cast<std::size_t>(program.units)),
-      places_(kComputeKinds * stages_ * units_) {
+      micro_batches_(static_cast<std::size_t>(program.micro_batches)),
+      places_(kComputeKinds * stages_ * micro_batches_) {
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (!is_compute(list[i].kind)) continue;
       const auto kind = static_cast<std::size_t>(list[i].kind);
       const auto stage = static_cast<std::size_t>(list[i].stage);
-      const auto unit = static_cast<std::size_t>(list[i].unit);
-      places_.at((kind * stages_ + stage) * units_ + unit) = {static_cast<int>(d),
-                                                              static_cast<int>(i)};
+      const auto micro_batch = static_cast<std::size_t>(list[i].micro_batch);
+      places_.at((kind * stages_ + stage) * micro_batches_ + micro_batch) = {static_cast<int>(d),
+                                                                             static_cast<int>(i)};
     }
   }
 }
 
-const Place& ComputeTable::at(Kind kind, int stage, int unit) const {
+const Place& ComputeTable::at(Kind kind, int stage, int micro_batch) const {
   return places_.at((static_cast<std::size_t>(kind) * stages_ + static_cast<std::size_t>(stage)) *
-                        units_ +
-                    static_cast<std::size_t>(unit));
+                        micro_batches_ +
+                    static_cast<std::size_t>(micro_batch));
 }
 
-Place ComputeTable::activation_or_gradient(int stage, int unit, bool gradient) const {
-  if (!gradient) return at(Kind::kForward, stage, unit);
-  const Place& whole = at(Kind::kBackward, stage, unit);
-  return whole.exists() ? whole : at(Kind::kBackwardInput, stage, unit);
+Place ComputeTable::activation_or_gradient(int stage, int micro_batch, bool gradient) const {
+  if (!gradient) return at(Kind::kForward, stage, micro_batch);
+  const Place& whole = at(Kind::kBackward, stage, micro_batch);
+  return whole.exists() ? whole : at(Kind::kBackwardInput, stage, micro_batch);
 }
 
-Place ComputeTable::producer(const Edge& edge, int unit) const {
-  return activation_or_gradient(edge.from_stage, unit, edge.gradient);
+Place ComputeTable::producer(const Edge& edge, int micro_batch) const {
+  return activation_or_gradient(edge.from_stage, micro_batch, edge.gradient);
 }
 
-Place ComputeTable::consumer(const Edge& edge, int unit) const {
-  return activation_or_gradient(edge.to_stage, unit, edge.gradient);
+Place ComputeTable::consumer(const Edge& edge, int micro_batch) const {
+  return activation_or_gradient(edge.to_stage, micro_batch, edge.gradient);
 }
 
 }  // namespace pipetrain

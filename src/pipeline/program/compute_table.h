@@ -1,5 +1,5 @@
-// Where each stage's work on each unit stands in a program's lists: what producers and consumers of
-// a transfer are looked up in.
+// Positions of compute instructions in a program's lists, for looking up the producer and consumer
+// of a transfer.
 #pragma once
 
 #include <vector>
@@ -18,21 +18,21 @@ struct Place {
 
 class ComputeTable {
  public:
-  /// Reads the lists of a program whose stages and units are in range. Of duplicates the last
-  /// counts.
+  /// Reads the lists of a program whose stages and micro-batches are in range. The last of
+  /// duplicates wins.
   explicit ComputeTable(const Program& program);
 
-  const Place& at(Kind kind, int stage, int unit) const;
-  /// What makes the data of this edge for a unit: the forward, or the backward with respect to
-  /// inputs.
-  Place producer(const Edge& edge, int unit) const;
-  /// What first reads it.
-  Place consumer(const Edge& edge, int unit) const;
+  const Place& at(Kind kind, int stage, int micro_batch) const;
+  /// The producer of this edge's data for a micro-batch: its forward, or its backward or input
+  /// gradient.
+  Place producer(const Edge& edge, int micro_batch) const;
+  /// The first consumer.
+  Place consumer(const Edge& edge, int micro_batch) const;
 
  private:
-  Place activation_or_gradient(int stage, int unit, bool gradient) const;
+  Place activation_or_gradient(int stage, int micro_batch, bool gradient) const;
 
-  std::size_t stages_, units_;
+  std::size_t stages_, micro_batches_;
   std::vector<Place> places_;
 };
 

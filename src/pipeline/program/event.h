@@ -1,11 +1,10 @@
-// When an instruction ran: the simulator predicts these records, the runtime measures them, so
-// prediction and measurement are two columns of one table.
+// When an instruction ran. The simulator predicts these records and the runtime measures them.
 #pragma once
 
 namespace pipetrain {
 
-/// One instruction's time, in seconds since the start of the round. A wait for inputs is not part
-/// of it.
+/// One instruction's time, in seconds since the start of the round. Waiting for inputs is not
+/// included.
 struct Event {
   int device = 0;
   int index = 0;  // into Program::device[device]

@@ -23,10 +23,10 @@ bool is_transfer(Kind kind) { return kind == Kind::kSend || kind == Kind::kRecei
 
 bool adds_gradient(Kind kind) { return kind == Kind::kBackward || kind == Kind::kBackwardWeight; }
 
-int Program::replica_of(int stage, int unit) const {
+int Program::replica_of(int stage, int micro_batch) const {
   const int count = replicas(stage);
   if (count == 1) return 0;
-  return (route.empty() ? unit : route[static_cast<std::size_t>(unit)]) % count;
+  return (route.empty() ? micro_batch : route[static_cast<std::size_t>(micro_batch)]) % count;
 }
 
 int Program::replica_on(int stage, int device) const {
@@ -39,20 +39,20 @@ int Program::group_size(int stage) const {
   switch (rule) {
     case UpdateRule::kNone:
     case UpdateRule::kSync:
-      return units;
+      return micro_batches;
     case UpdateRule::kStash:
     case UpdateRule::kVertical:
       return replicas(stage);
     case UpdateRule::kDoubleBuffer:
-      return units_per_update;
+      return micro_batches_per_update;
   }
-  return units;
+  return micro_batches;
 }
 
 int Program::updates(int stage) const {
   if (rule == UpdateRule::kNone) return 0;
   const int size = group_size(stage);
-  return (units + size - 1) / size;
+  return (micro_batches + size - 1) / size;
 }
 
 bool is_asynchronous(UpdateRule rule) {
@@ -69,11 +69,11 @@ std::vector<std::vector<int>> chain_placement(int stages) {
   return placement;
 }
 
-std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_unit) {
+std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_micro_batch) {
   std::vector<Edge> edges;
   for (int s = 0; s + 1 < stages; ++s) {
-    edges.push_back({s, s + 1, bytes_per_unit, /*gradient=*/false});
-    edges.push_back({s + 1, s, bytes_per_unit, /*gradient=*/true});
+    edges.push_back({s, s + 1, bytes_per_micro_batch, /*gradient=*/false});
+    edges.push_back({s + 1, s, bytes_per_micro_batch, /*gradient=*/true});
   }
   return edges;
 }
@@ -85,11 +85,11 @@ std::string transfer_text(const Program& program, const Instruction& instruction
   const auto index = static_cast<std::size_t>(instruction.transfer);
   if (instruction.transfer < 0 || index >= program.transfers.size()) {
     return fmt::format("{}{}?{}(transfer {})", instruction.stage, send ? 'S' : 'R',
-                       instruction.unit, instruction.transfer);
+                       instruction.micro_batch, instruction.transfer);
   }
   const Transfer& transfer = program.transfers[index];
   return fmt::format("{}{}{}{}{}{}", instruction.stage, send ? 'S' : 'R',
-                     transfer.gradient ? 'B' : 'F', instruction.unit, send ? '>' : '<',
+                     transfer.gradient ? 'B' : 'F', instruction.micro_batch, send ? '>' : '<',
                      send ? transfer.to_stage : transfer.from_stage);
 }
 
@@ -97,8 +97,8 @@ std::string transfer_text(const Program& program, const Instruction& instruction
 
 std::string to_text(const Program& program, const Instruction& instruction) {
   const auto plain = [&](char letter) {
-    if (instruction.unit < 0) return fmt::format("{}{}", instruction.stage, letter);
-    return fmt::format("{}{}{}", instruction.stage, letter, instruction.unit);
+    if (instruction.micro_batch < 0) return fmt::format("{}{}", instruction.stage, letter);
+    return fmt::format("{}{}{}", instruction.stage, letter, instruction.micro_batch);
   };
   switch (instruction.kind) {
     case Kind::kForward:

@@ -1,6 +1,8 @@
-// A schedule as plain data: for every device an ordered list of instructions. Generators write it,
+// A schedule as plain data: an ordered list of instructions for every device. Generators write it,
 // passes complete it, the checker proves it, the simulator times it and the runtime interprets it;
-// none of them knows the name of a schedule.
+// none of them depends on the name of a schedule. A micro-batch is what one forward pass takes. A
+// round is one run of a program: one step with rule kSync; with the asynchronous rules as many
+// steps as run without a drain in between.
 #pragma once
 
 #include <cstdint>
@@ -16,20 +18,21 @@ enum class Kind : std::uint8_t {
   kBackwardInput,
   kBackwardWeight,
   kRecompute,     // run the forward again before the backward: the stage kept its inputs only
-  kSend,          // hand one transfer to its channel
-  kReceive,       // take one transfer from its channel
-  kReduce,        // the replicas of a stage together: sum of their gradients, in replica order
+  kSend,          // send one transfer
+  kReceive,       // receive one transfer
+  kReduce,        // sum of the gradients over the replicas of a stage, in replica order
   kGradientSync,  // all devices together: tied weights, global gradient norm
   kUpdate,        // the optimizer's step of one stage, on each of its replicas
 };
 
-/// When weights change, and which of them a unit reads. A stage adds the gradients of a group of
-/// consecutive units and then updates; with g the group of a unit, forward and backward read
+/// When weights change, and which of them a micro-batch reads. A stage adds the gradients of a
+/// group of consecutive micro-batches and then updates; with g the group of a micro-batch, forward
+/// and backward read
 enum class UpdateRule : std::uint8_t {
-  kNone,          // the only weights there are: evaluation
-  kSync,          // version 0: the whole round is one group, its update ends the round
-  kStash,         // the latest at the unit's forward, each stage for itself (PipeDream's stashing)
-  kVertical,      // the latest of stage 0 at the unit's forward there, on every stage
+  kNone,   // evaluation: the weights never change
+  kSync,   // version 0: the whole round is one group, its update ends the round
+  kStash,  // the latest at the micro-batch's forward, each stage for itself (PipeDream's stashing)
+  kVertical,      // the latest of stage 0 at the micro-batch's forward there, on every stage
   kDoubleBuffer,  // max(0, g - 1) on every stage (PipeDream-2BW)
 };
 
@@ -39,8 +42,8 @@ struct Instruction {
   /// Virtual stage: the sender's for a send, the receiver's for a receive; -1 for a gradient sync.
   int stage = -1;
   /// Micro-batch of the round (mini-batch where the rule is kStash or kVertical). Reduces and
-  /// updates: the last unit of their group; -1 where the rule is kSync.
-  int unit = -1;
+  /// updates: the last micro-batch of their group; -1 where the rule is kSync.
+  int micro_batch = -1;
   /// Sends and receives: index into Program::transfers.
   int transfer = -1;
   /// Weights that a compute instruction reads or an update makes; a program starts at version 0.
@@ -51,44 +54,44 @@ struct Instruction {
   bool operator==(const Instruction&) const = default;
 };
 
-/// What one stage hands to another for every unit: activations to a later stage, or their gradients
-/// back. A skip connection is an edge of its own; nothing is relayed.
+/// What one stage sends to another for every micro-batch: activations to a later stage, or
+/// gradients back. A skip connection is a separate edge; no stage relays values.
 struct Edge {
   int from_stage = 0;
   int to_stage = 0;
-  std::int64_t bytes_per_unit = 0;
+  std::int64_t bytes_per_micro_batch = 0;
   bool gradient = false;
 
   bool operator==(const Edge&) const = default;
 };
 
-/// One unit on one edge between two devices.
+/// One micro-batch on one edge between two devices.
 struct Transfer {
   int edge = -1;  // index into Program::edges
   int from_stage = 0;
   int to_stage = 0;
   int from_device = 0;
   int to_device = 0;
-  int unit = 0;
+  int micro_batch = 0;
   bool gradient = false;
 
   bool operator==(const Transfer&) const = default;
 };
 
-/// A whole round: one mini-batch (kSync), or as many as are to run without a drain (the
-/// asynchronous rules).
+/// The instructions of one round.
 struct Program {
   std::string schedule;
   UpdateRule rule = UpdateRule::kNone;
   int stages = 0;
   int devices = 0;
-  int units = 0;
-  bool gradient_sync = false;  // a kGradientSync on each device before its updates
-  int units_per_update = 1;    // kDoubleBuffer: units in a group
-  /// [stages][replicas]: the devices that run a stage, each on units of its own.
+  int micro_batches = 0;
+  bool gradient_sync = false;        // a kGradientSync on each device before its updates
+  int micro_batches_per_update = 1;  // kDoubleBuffer: micro-batches in a group
+  /// [stages][replicas]: the devices that run a stage, each on micro-batches of its own.
   std::vector<std::vector<int>> placement;
-  /// [units]: replica route[unit] mod replicas runs the unit; empty: route[unit] = unit, round
-  /// robin. Schedules that run units in two directions give each direction a replica.
+  /// [micro-batches]: replica route[micro-batch] mod replicas runs the micro-batch; empty:
+  /// route[micro-batch] = micro-batch, round robin. Bidirectional schedules give each direction a
+  /// replica.
   std::vector<int> route;
   std::vector<bool> recompute;  // [stages]
   std::vector<std::vector<Instruction>> device;
@@ -96,21 +99,21 @@ struct Program {
   /// True once sends and receives are in the lists (lower()). Before, an edge is only an ordering.
   bool lowered = false;
   std::vector<Edge> edges;
-  /// Sorted by edge, then unit. In what order devices meet them is said by the lists.
+  /// Sorted by edge, then micro-batch. The lists define the order in which devices execute them.
   std::vector<Transfer> transfers;
 
-  // What follows is derived by annotate().
+  // The following is derived by annotate().
 
   /// Activation slots of each stage, on each of its replicas. A slot is held from the forward to
-  /// the last backward of a unit; with recompute for the forward alone, then from the recompute to
-  /// the last backward.
+  /// the last backward of a micro-batch; with recompute for the forward alone, then from the
+  /// recompute to the last backward.
   std::vector<int> slots_per_stage;
   /// Copies of the weights needed at once; version v may live in copy v mod versions_per_stage.
   std::vector<int> versions_per_stage;
   /// Receive buffers of each edge. A buffer is held from its receive to the last compute
-  /// instruction of the receiving stage and unit, so it may serve as the saved input of the
-  /// backward. A receive that runs ahead of its place in the list must wait until the buffer's last
-  /// holder is done.
+  /// instruction of the receiving stage and micro-batch, so it may serve as the saved input of the
+  /// backward. A receive that is posted early must wait until the previous user of the buffer is
+  /// done.
   std::vector<int> slots_per_edge;
 
   bool operator==(const Program&) const = default;
@@ -118,42 +121,43 @@ struct Program {
   int replicas(int stage) const {
     return static_cast<int>(placement[static_cast<std::size_t>(stage)].size());
   }
-  /// Index into placement[stage] of the replica that runs a unit.
-  int replica_of(int stage, int unit) const;
-  /// The device that runs a unit on a stage.
-  int device_of(int stage, int unit) const {
+  /// Index into placement[stage] of the replica that runs a micro-batch.
+  int replica_of(int stage, int micro_batch) const;
+  /// The device that runs a micro-batch on a stage.
+  int device_of(int stage, int micro_batch) const {
     return placement[static_cast<std::size_t>(stage)]
-                    [static_cast<std::size_t>(replica_of(stage, unit))];
+                    [static_cast<std::size_t>(replica_of(stage, micro_batch))];
   }
   /// Index of the replica of a stage that a device holds; -1 when it holds none.
   int replica_on(int stage, int device) const;
-  /// Units of one update of a stage: all (kSync), one a replica (kStash, kVertical),
-  /// units_per_update (kDoubleBuffer). The last group of a round may be smaller.
+  /// Micro-batches of one update of a stage: all (kSync), one a replica (kStash, kVertical),
+  /// micro_batches_per_update (kDoubleBuffer). The last group of a round may be smaller.
   int group_size(int stage) const;
   /// Updates of each stage in the round.
   int updates(int stage) const;
 };
 
-/// True where stages update on their own while units are in flight: kStash, kVertical,
+/// True where stages update on their own while micro-batches are in flight: kStash, kVertical,
 /// kDoubleBuffer.
 bool is_asynchronous(UpdateRule rule);
-/// True where every unit is a mini-batch of its own: kStash, kVertical.
+/// True where every micro-batch is a mini-batch of its own: kStash, kVertical.
 bool sends_whole_mini_batches(UpdateRule rule);
 /// One device for each stage, in order.
 std::vector<std::vector<int>> chain_placement(int stages);
 
-/// True for the five kinds that run a stage's network on one unit.
+/// True for the five kinds that run a stage's network on one micro-batch.
 bool is_compute(Kind kind);
 /// True for a send or a receive.
 bool is_transfer(Kind kind);
-/// True where a unit's gradient is added to that of the parameters: kBackward, kBackwardWeight.
+/// True where a micro-batch's gradient is added to that of the parameters: kBackward,
+/// kBackwardWeight.
 bool adds_gradient(Kind kind);
 
 /// Returns the edges of a plain chain: every stage to the next, and the gradient back.
-std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_unit = 0);
+std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_micro_batch = 0);
 
 /// Returns the short form, as in the text of a schedule: `2F0`, `1B3`, `1I3`, `1W3`, `1R3`
-/// (recompute), `1SF3>2` (send the activations of unit 3 to stage 2), `2RF3<1`, `2SB3>1`
+/// (recompute), `1SF3>2` (send the activations of micro-batch 3 to stage 2), `2RF3<1`, `2SB3>1`
 /// (gradient), `1RB3<2`, `1A` or `1A3` (reduce), `G` (gradient sync), `1U`, `1U3`.
 std::string to_text(const Program& program, const Instruction& instruction);
 std::string to_text(UpdateRule rule);

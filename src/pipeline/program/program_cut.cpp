@@ -12,11 +12,11 @@ namespace {}  // namespace
 
 std::vector<int> cut_points(const Program& program) {
   if (!is_asynchronous(program.rule)) return {};
-  // How many replicas of stages agree on each number of units.
-  std::vector<int> votes(at(program.units) + 1, 0);
+  // How many replicas can be cut after each number of micro-batches.
+  std::vector<int> votes(at(program.micro_batches) + 1, 0);
   int voters = 0;
   for (const auto& list : program.device) {
-    std::map<int, int> furthest;  // [stage]: the last unit that has been run backward
+    std::map<int, int> furthest;  // [stage]: the last micro-batch that has been run backward
     std::set<int> stages;
     for (const Instruction& instruction : list) {
       if (instruction.stage < 0 || is_transfer(instruction.kind)) continue;
@@ -25,31 +25,31 @@ std::vector<int> cut_points(const Program& program) {
       const bool backward =
           instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput ||
           instruction.kind == Kind::kBackwardWeight || instruction.kind == Kind::kRecompute;
-      if (backward) last = std::max(last, instruction.unit);
-      if (instruction.kind == Kind::kUpdate && last <= instruction.unit)
-        ++votes[at(instruction.unit + 1)];
+      if (backward) last = std::max(last, instruction.micro_batch);
+      if (instruction.kind == Kind::kUpdate && last <= instruction.micro_batch)
+        ++votes[at(instruction.micro_batch + 1)];
     }
     voters += static_cast<int>(stages.size());
   }
   std::vector<int> points;
-  for (int units = 1; units < program.units; ++units) {
-    if (votes[at(units)] == voters) points.push_back(units);
+  for (int micro_batches = 1; micro_batches < program.micro_batches; ++micro_batches) {
+    if (votes[at(micro_batches)] == voters) points.push_back(micro_batches);
   }
   return points;
 }
 
-ProgramCut cut_program(const Program& program, int units_done) {
+ProgramCut cut_program(const Program& program, int micro_batches_done) {
   ProgramCut cut;
-  cut.units_done = units_done;
+  cut.micro_batches_done = micro_batches_done;
   cut.rest = program;
-  cut.replayed.assign(at(program.stages), std::vector<bool>(at(program.units), false));
+  cut.replayed.assign(at(program.stages), std::vector<bool>(at(program.micro_batches), false));
   cut.versions.resize(at(program.stages));
   std::vector<int> newest(at(program.stages), -1);
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
     std::map<int, std::size_t> end;  // [stage]: index of the update behind which it is cut
     for (std::size_t i = 0; i < list.size(); ++i) {
-      if (list[i].kind != Kind::kUpdate || list[i].unit != units_done - 1) continue;
+      if (list[i].kind != Kind::kUpdate || list[i].micro_batch != micro_batches_done - 1) continue;
       end[list[i].stage] = i;
       newest[at(list[i].stage)] = list[i].version;
     }
@@ -58,13 +58,15 @@ ProgramCut cut_program(const Program& program, int units_done) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Instruction& instruction = list[i];
       PT_CHECK(instruction.stage >= 0 && end.contains(instruction.stage), kInternal,
-               "the program cannot be cut after {} units", units_done);
+               "the program cannot be cut after {} micro-batches", micro_batches_done);
       const bool before = i <= end.at(instruction.stage);
       const bool forward = instruction.kind == Kind::kForward;
       const bool hands_on =
           is_transfer(instruction.kind) && !program.transfers[at(instruction.transfer)].gradient;
-      if (before && (instruction.unit < units_done || !(forward || hands_on))) continue;
-      if (before && forward) cut.replayed[at(instruction.stage)][at(instruction.unit)] = true;
+      if (before && (instruction.micro_batch < micro_batches_done || !(forward || hands_on)))
+        continue;
+      if (before && forward)
+        cut.replayed[at(instruction.stage)][at(instruction.micro_batch)] = true;
       rest.push_back(instruction);
     }
   }

@@ -16,8 +16,8 @@ class ProgressRun {
         lanes_(lanes == Lanes::kOne ? 1 : kMostLanes),
         next_(program.device.size(), {0, 0, 0}),
         waiting_(program.device.size()),
-        received_(program.edges.size() * index(program.units), false),
-        made_(2 * index(program.stages) * index(program.units), false),
+        received_(program.edges.size() * index(program.micro_batches), false),
+        made_(2 * index(program.stages) * index(program.micro_batches), false),
         inputs_(2 * index(program.stages)) {
     for (std::size_t e = 0; e < program.edges.size(); ++e) {
       const Edge& edge = program.edges[e];
@@ -53,7 +53,7 @@ class ProgressRun {
   int send_lane() const { return lane_of(Kind::kSend); }
   int receive_lane() const { return lane_of(Kind::kReceive); }
 
-  /// Moves a lane to its next instruction, over those of other lanes.
+  /// Advances a lane to its next instruction.
   void skip(std::size_t device, int lane) {
     const auto& list = program_.device[device];
     std::size_t& next = next_[device][index(lane)];
@@ -62,7 +62,7 @@ class ProgressRun {
   void step_over(std::size_t device, int lane) {
     ++next_[device][index(lane)];
     skip(device, lane);
-    // Who waited for this device may wait for what it has just done.
+    // Wakes devices blocked on this one.
     wake(device);
     for (const std::size_t other : waiting_[device]) wake(other);
     waiting_[device].clear();
@@ -82,17 +82,18 @@ class ProgressRun {
   const Transfer& transfer(const Instruction& instruction) const {
     return program_.transfers[index(instruction.transfer)];
   }
-  std::size_t made_key(int stage, int unit, bool gradient) const {
-    return 2 * (index(stage) * index(program_.units) + index(unit)) + (gradient ? 1 : 0);
+  std::size_t made_key(int stage, int micro_batch, bool gradient) const {
+    return 2 * (index(stage) * index(program_.micro_batches) + index(micro_batch)) +
+           (gradient ? 1 : 0);
   }
-  std::size_t received_key(std::size_t edge, int unit) const {
-    return edge * index(program_.units) + index(unit);
+  std::size_t received_key(std::size_t edge, int micro_batch) const {
+    return edge * index(program_.micro_batches) + index(micro_batch);
   }
 
   static constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
 
-  /// The device that must act before this instruction can run (perhaps another lane of its own);
-  /// kNobody if it can.
+  /// The device that blocks this instruction (possibly itself, in another lane); kNobody if it can
+  /// run.
   std::size_t waits_for(const Instruction& instruction) const {
     switch (instruction.kind) {
       case Kind::kForward:
@@ -121,17 +122,17 @@ class ProgressRun {
   std::size_t missing_input(const Instruction& instruction, bool gradient) const {
     for (const std::size_t e : inputs_[2 * index(instruction.stage) + (gradient ? 1 : 0)]) {
       const int from = program_.edges[e].from_stage;
-      const int source = program_.device_of(from, instruction.unit);
-      const bool moved =
-          program_.lowered && source != program_.device_of(instruction.stage, instruction.unit);
-      const bool there = moved ? received_[received_key(e, instruction.unit)]
-                               : made_[made_key(from, instruction.unit, gradient)];
+      const int source = program_.device_of(from, instruction.micro_batch);
+      const bool moved = program_.lowered &&
+                         source != program_.device_of(instruction.stage, instruction.micro_batch);
+      const bool there = moved ? received_[received_key(e, instruction.micro_batch)]
+                               : made_[made_key(from, instruction.micro_batch, gradient)];
       if (!there) return index(source);
     }
     return kNobody;
   }
 
-  /// A transfer happens when both ends have come to it.
+  /// A transfer happens when both ends have reached it.
   std::size_t missing_end(const Instruction& instruction) const {
     const Transfer& moved = transfer(instruction);
     const std::size_t from = index(moved.from_device);
@@ -142,19 +143,19 @@ class ProgressRun {
       return end != nullptr && end->kind == kind && end->transfer == instruction.transfer;
     };
     if (!is_end(send, Kind::kSend)) return from;
-    if (!made_[made_key(moved.from_stage, moved.unit, moved.gradient)]) return from;
+    if (!made_[made_key(moved.from_stage, moved.micro_batch, moved.gradient)]) return from;
     if (!is_end(receive, Kind::kReceive)) return to;
     return kNobody;
   }
 
-  /// A device has come to the same collective.
+  /// A device has reached the same collective.
   bool is_at(std::size_t device, int lane, const Instruction& collective) const {
     const Instruction* other = head(device, lane);
     return other != nullptr && other->kind == collective.kind && other->stage == collective.stage &&
-           other->unit == collective.unit;
+           other->micro_batch == collective.micro_batch;
   }
 
-  /// Runs what can run on a device; true if anything did.
+  /// Runs a device until it blocks; true if anything ran.
   bool advance(std::size_t device) {
     bool moved = false;
     for (int lane = 0; lane < lanes_; ++lane) {
@@ -174,16 +175,16 @@ class ProgressRun {
   void perform(std::size_t device, int lane, const Instruction& instruction) {
     switch (instruction.kind) {
       case Kind::kForward:
-        made_[made_key(instruction.stage, instruction.unit, false)] = true;
+        made_[made_key(instruction.stage, instruction.micro_batch, false)] = true;
         break;
       case Kind::kBackward:
       case Kind::kBackwardInput:
-        made_[made_key(instruction.stage, instruction.unit, true)] = true;
+        made_[made_key(instruction.stage, instruction.micro_batch, true)] = true;
         break;
       case Kind::kSend:
       case Kind::kReceive: {
         const Transfer& moved = transfer(instruction);
-        received_[received_key(index(moved.edge), moved.unit)] = true;
+        received_[received_key(index(moved.edge), moved.micro_batch)] = true;
         step_over(index(moved.from_device), send_lane());
         step_over(index(moved.to_device), receive_lane());
         return;
@@ -214,7 +215,7 @@ class ProgressRun {
         text += fmt::format("{}device {}, instruction {} ({}) waits for device {}",
                             text.empty() ? "" : "; ", d, next_[d][index(lane)],
                             to_text(program_, *blocked), waits_for(*blocked));
-        break;  // one lane says enough
+        break;  // one lane per device is enough
       }
     }
     return text;
@@ -223,11 +224,11 @@ class ProgressRun {
   const Program& program_;
   const int lanes_;
   std::vector<std::array<std::size_t, kMostLanes>> next_;  // [devices][lanes]
-  std::vector<std::size_t> awake_;                         // devices that may go on
+  std::vector<std::size_t> awake_;                         // devices to run next
   std::vector<bool> is_awake_;
-  std::vector<std::vector<std::size_t>> waiting_;  // [devices]: who waits for it
-  std::vector<bool> received_;                     // (edge, unit)
-  std::vector<bool> made_;                         // (stage, unit, gradient)
+  std::vector<std::vector<std::size_t>> waiting_;  // [devices]: devices blocked on it
+  std::vector<bool> received_;                     // (edge, micro-batch)
+  std::vector<bool> made_;                         // (stage, micro-batch, gradient)
   std::vector<std::vector<std::size_t>> inputs_;   // edges that (stage, gradient) reads
 };
 

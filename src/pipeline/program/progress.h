@@ -1,4 +1,4 @@
-// Runs a program without time, only to see whether it ends.
+// Runs a program without timing, to find deadlocks.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ enum class Lanes {
 /// Runs a program whose transfers are complete, with sends that wait for their receives; before
 /// lower() an edge is an order between two instructions. Replicas wait for each other at a reduce,
 /// all devices at a gradient sync. O(instructions). Returns an empty text if the program ends, else
-/// who waits for whom.
+/// which device waits for which.
 std::string find_deadlock(const Program& program, Lanes lanes);
 
 }  // namespace pipetrain

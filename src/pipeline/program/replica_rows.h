@@ -1,5 +1,4 @@
-// The replicas of all stages in one row, so that a table needs one entry for each of them and a
-// program with thousands of devices finds its entry at once.
+// Numbers the replicas of all stages, so that tables need one row per replica.
 #pragma once
 
 #include <vector>
@@ -10,7 +9,7 @@ namespace pipetrain {
 
 class ReplicaRows {
  public:
-  /// Needs a program whose placement names devices there are.
+  /// Requires a valid placement.
   explicit ReplicaRows(const Program& program);
 
   /// Number of replicas of all stages.
@@ -19,8 +18,10 @@ class ReplicaRows {
   int row(int stage, int replica) const {
     return first_[static_cast<std::size_t>(stage)] + replica;
   }
-  /// The row of the replica that runs a unit.
-  int running(int stage, int unit) const { return row(stage, program_.replica_of(stage, unit)); }
+  /// The row of the replica that runs a micro-batch.
+  int running(int stage, int micro_batch) const {
+    return row(stage, program_.replica_of(stage, micro_batch));
+  }
   /// The row of a stage on a device; -1 when the device has no replica of it.
   int on(int stage, int device) const;
   int stage_of(int row) const { return stage_[static_cast<std::size_t>(row)]; }

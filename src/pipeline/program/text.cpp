@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::string_view kHeader = "pipetrain-schedule 1";
 
-/// Takes characters off the front of a text.
+/// Consumes characters from the front of a text.
 class Cursor {
  public:
   explicit Cursor(std::string_view text) : text_(text) {}
@@ -64,7 +64,7 @@ class Cursor {
   std::string_view text_;
 };
 
-/// An instruction as it stands in the text: a transfer still by its stages.
+/// An instruction as written: transfers are given by their stages.
 struct Word {
   Instruction instruction;
   int peer = -1;
@@ -111,11 +111,11 @@ std::optional<Word> parse_word(std::string_view text) {
   }
   if (word.instruction.kind == Kind::kSend && cargo == 0) return std::nullopt;
   word.gradient = cargo == 'B';
-  const std::optional<int> unit = cursor.small_number();
+  const std::optional<int> micro_batch = cursor.small_number();
   const bool whole_round =
       word.instruction.kind == Kind::kUpdate || word.instruction.kind == Kind::kReduce;
-  if (!unit && !whole_round) return std::nullopt;
-  word.instruction.unit = unit.value_or(-1);
+  if (!micro_batch && !whole_round) return std::nullopt;
+  word.instruction.micro_batch = micro_batch.value_or(-1);
   if (is_transfer(word.instruction.kind)) {
     if (!cursor.take(word.instruction.kind == Kind::kSend ? '>' : '<')) return std::nullopt;
     const std::optional<int> peer = cursor.small_number();
@@ -186,13 +186,13 @@ class Parser {
     } else if (key == "stages") {
       program_.stages = read_number(cursor, key);
     } else if (key == "units") {
-      program_.units = read_number(cursor, key);
+      program_.micro_batches = read_number(cursor, key);
     } else if (key == "placement") {
       while (!cursor.done()) read_devices(cursor.word());
     } else if (key == "route") {
       while (!cursor.done()) program_.route.push_back(read_number(cursor, key));
     } else if (key == "units-per-update") {
-      program_.units_per_update = read_number(cursor, key);
+      program_.micro_batches_per_update = read_number(cursor, key);
     } else if (key == "recompute") {
       while (!cursor.done()) recompute_.push_back(read_number(cursor, key));
     } else if (key == "gradient-sync") {
@@ -262,21 +262,22 @@ class Parser {
     while (!cursor.done()) {
       const std::string_view text = cursor.word();
       const std::optional<Word> word = parse_word(text);
-      require(word.has_value(), "'{}' is no instruction", printable(text));
+      require(word.has_value(), "'{}' is not an instruction", printable(text));
       list.push_back(*word);
     }
   }
 
-  /// Joins what was read; from here on messages point at the end of the file.
+  /// Resolves what was read. Errors from here on point at the end of the file.
   void finish() {
     std::size_t instructions = 0;
     for (const auto& list : words_) instructions += list.size();
     const auto stages = static_cast<std::size_t>(program_.stages);
-    const auto units = static_cast<std::size_t>(program_.units);
-    require(stages >= 1 && units >= 1, "'stages' and 'units' must be at least 1");
-    // Keeps tables no larger than the file.
-    require(instructions / stages >= units, "{} stages and {} units need more instructions",
-            program_.stages, program_.units);
+    const auto micro_batches = static_cast<std::size_t>(program_.micro_batches);
+    require(stages >= 1 && micro_batches >= 1, "'stages' and 'units' must be at least 1");
+    // Limits tables to the size of the file.
+    require(instructions / stages >= micro_batches,
+            "{} stages and {} micro-batches need more instructions", program_.stages,
+            program_.micro_batches);
     require(program_.placement.size() == stages, "'placement' must name the devices of {} stages",
             stages);
     for (const auto& replicas : program_.placement) {
@@ -285,10 +286,10 @@ class Parser {
                 "'placement' names device {}, but there are {} lists", device, words_.size());
       }
     }
-    require(program_.route.empty() || program_.route.size() == units,
-            "'route' must name the replica of {} units", units);
-    require(program_.units_per_update >= 1, "'units-per-update' must be at least 1");
-    require(program_.units_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
+    require(program_.route.empty() || program_.route.size() == micro_batches,
+            "'route' must name the replica of {} micro-batches", micro_batches);
+    require(program_.micro_batches_per_update >= 1, "'units-per-update' must be at least 1");
+    require(program_.micro_batches_per_update == 1 || program_.rule == UpdateRule::kDoubleBuffer,
             "'units-per-update' needs rule double-buffer");
     program_.devices = static_cast<int>(words_.size());
     program_.recompute.assign(stages, false);
@@ -318,33 +319,33 @@ class Parser {
   void add_transfers(std::size_t instructions) {
     for (std::size_t e = 0; e < program_.edges.size(); ++e) {
       const Edge& edge = program_.edges[e];
-      for (int unit = 0; unit < program_.units; ++unit) {
-        const int from = program_.device_of(edge.from_stage, unit);
-        const int to = program_.device_of(edge.to_stage, unit);
+      for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+        const int from = program_.device_of(edge.from_stage, micro_batch);
+        const int to = program_.device_of(edge.to_stage, micro_batch);
         if (from == to) continue;
         require(program_.transfers.size() < instructions,
                 "the edges need more sends and receives than there are");
-        index_[{edge.from_stage, edge.to_stage, unit}] =
+        index_[{edge.from_stage, edge.to_stage, micro_batch}] =
             static_cast<int>(program_.transfers.size());
-        program_.transfers.push_back(
-            {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient});
+        program_.transfers.push_back({static_cast<int>(e), edge.from_stage, edge.to_stage, from, to,
+                                      micro_batch, edge.gradient});
       }
     }
   }
 
   Instruction resolved(const Word& word) const {
     Instruction instruction = word.instruction;
-    require(instruction.stage < program_.stages && instruction.unit < program_.units,
-            "instruction '{}' names a stage or unit that is not there",
+    require(instruction.stage < program_.stages && instruction.micro_batch < program_.micro_batches,
+            "instruction '{}' names a stage or micro-batch that does not exist",
             to_text(program_, instruction));
     if (!is_transfer(instruction.kind)) return instruction;
     const bool send = instruction.kind == Kind::kSend;
     const int from = send ? instruction.stage : word.peer;
     const int to = send ? word.peer : instruction.stage;
-    const auto found = index_.find({from, to, instruction.unit});
+    const auto found = index_.find({from, to, instruction.micro_batch});
     require(found != index_.end() && word.gradient == (from > to),
             "there is no edge between devices for '{}{}{}{}{}{}'", instruction.stage,
-            send ? 'S' : 'R', word.gradient ? 'B' : 'F', instruction.unit, send ? '>' : '<',
+            send ? 'S' : 'R', word.gradient ? 'B' : 'F', instruction.micro_batch, send ? '>' : '<',
             word.peer);
     instruction.transfer = found->second;
     return instruction;
@@ -357,7 +358,7 @@ class Parser {
   Program program_;
   std::vector<int> recompute_;
   std::vector<std::vector<Word>> words_;
-  std::map<std::tuple<int, int, int>, int> index_;  // from stage, to stage, unit
+  std::map<std::tuple<int, int, int>, int> index_;  // from stage, to stage, micro-batch
 };
 
 }  // namespace
@@ -369,9 +370,9 @@ Program parse_program(std::string_view text, const std::string& source) {
 std::string to_text(const Program& program) {
   std::string text =
       fmt::format("{}\nname {}\nrule {}\nstages {}\nunits {}\n", kHeader, program.schedule,
-                  to_text(program.rule), program.stages, program.units);
+                  to_text(program.rule), program.stages, program.micro_batches);
   if (program.rule == UpdateRule::kDoubleBuffer) {
-    text += fmt::format("units-per-update {}\n", program.units_per_update);
+    text += fmt::format("units-per-update {}\n", program.micro_batches_per_update);
   }
   text += "placement";
   for (const auto& replicas : program.placement) {
@@ -390,7 +391,8 @@ std::string to_text(const Program& program) {
   if (program.gradient_sync) text += "gradient-sync\n";
   text += program.lowered ? "transfers yes\n" : "transfers no\n";
   for (const Edge& edge : program.edges) {
-    text += fmt::format("edge {}>{} {}\n", edge.from_stage, edge.to_stage, edge.bytes_per_unit);
+    text +=
+        fmt::format("edge {}>{} {}\n", edge.from_stage, edge.to_stage, edge.bytes_per_micro_batch);
   }
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     text += fmt::format("device {}:", d);

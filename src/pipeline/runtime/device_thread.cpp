@@ -15,8 +15,8 @@
 namespace pipetrain {
 namespace {
 
-/// Gives the calling thread cores that no other device and no other run has, or leaves it those of
-/// the process; OpenMP's threads inherit them.
+/// Pins the calling thread to cores that no other device and no other run has, if there are enough.
+/// OpenMP threads inherit this.
 void pin_to_cores(int device, int count) {
   cpu_set_t chosen;
   CPU_ZERO(&chosen);
@@ -37,9 +37,9 @@ struct SchedulingAttributes {
   std::uint64_t period = 0;
 };
 
-/// From Linux 6.12 on a thread may ask for the length of its turns. One with short turns need not
-/// wait until another's long one is over when it wakes up, which takes milliseconds on a busy
-/// machine; how much of the core each gets stays as it is. Older kernels ignore it.
+/// From Linux 6.12 on a thread may request a short time slice. On a busy machine it then runs soon
+/// after waking instead of milliseconds later; its share of the core does not change. Older kernels
+/// ignore it.
 void take_short_turns() {
   constexpr std::uint64_t kNanoseconds = 500'000;
   SchedulingAttributes attributes;

@@ -1,12 +1,11 @@
-// A CPU device is a thread with cores of its own.
+// The thread of a CPU device.
 #pragma once
 
 namespace pipetrain {
 
-/// Makes the calling thread the device of this number: names it, gives it an OpenMP team of
-/// `threads`, asks for short turns on its core and for sleeps that end on time, so that it goes on
-/// at once although others compute there, and with `pin` takes cores that no other device has, if
-/// there are enough for all `devices`.
+/// Sets up the calling thread as this device: its name, an OpenMP team of `threads`, a short
+/// scheduler time slice and precise sleeps, so that it resumes promptly on busy cores. With `pin`
+/// it is pinned to cores of its own if there are enough for all `devices`.
 void become_device(int device, int devices, int threads, bool pin);
 
 }  // namespace pipetrain

@@ -63,7 +63,7 @@ void DeviceTimes::read_some() {
     (span.ended ? span.end : span.begin)->synchronize();
     read_.push_back(read(std::move(span)));
   }
-  // Clocks tell short times best.
+  // Clocks are most precise over short times.
   std::swap(origin_, free_.back().begin);
   origin_seconds_ = read_.back().start;
 }
@@ -77,7 +77,7 @@ void DeviceTimes::finish(std::span<Event> events) {
 }
 
 void time_receives(const Program& program, std::span<std::vector<Event>> events) {
-  // Who computes a unit's values or gradients, by stage.
+  // The producer of a micro-batch's values or gradients, by stage.
   using Key = std::tuple<int, int, bool>;
   struct Place {
     std::size_t device, index;
@@ -88,7 +88,7 @@ void time_receives(const Program& program, std::span<std::vector<Event>> events)
       const Instruction& one = program.device[d][i];
       const bool gradient = one.kind == Kind::kBackward || one.kind == Kind::kBackwardInput;
       if (gradient || one.kind == Kind::kForward)
-        computes[{one.stage, one.unit, gradient}] = {d, i};
+        computes[{one.stage, one.micro_batch, gradient}] = {d, i};
     }
   }
   for (std::size_t d = 0; d < program.device.size(); ++d) {
@@ -102,8 +102,8 @@ void time_receives(const Program& program, std::span<std::vector<Event>> events)
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (list[i].kind != Kind::kReceive) continue;
       const Transfer& moved = program.transfers[at(list[i].transfer)];
-      const auto sender = computes.find({moved.from_stage, moved.unit, moved.gradient});
-      const auto reader = computes.find({moved.to_stage, moved.unit, moved.gradient});
+      const auto sender = computes.find({moved.from_stage, moved.micro_batch, moved.gradient});
+      const auto reader = computes.find({moved.to_stage, moved.micro_batch, moved.gradient});
       if (sender == computes.end() || reader == computes.end()) continue;
       Event& event = events[d][i];
       event.start = events[sender->second.device][sender->second.index].end;

@@ -1,5 +1,5 @@
-// When a device worked on each instruction, by its own clock: the thread that puts work into a
-// stream is long past an instruction when the device comes to it.
+// Instruction times measured by the device's clock, since the host enqueues work long before the
+// device runs it.
 //
 //   thread:  begin 0  kernels  end 0  begin 1  kernels  end 1 …   finish (all times are read)
 //   stream:  ──────── point ─ kernels ─ point ─ wait ─ point ─ kernels ─ point ──→
@@ -16,20 +16,20 @@
 
 namespace pipetrain {
 
-/// Of the instructions that one thread puts into one stream.
+/// Times of the instructions that one thread enqueues on one stream.
 class DeviceTimes {
  public:
   explicit DeviceTimes(Stream& stream) : stream_(stream) {}
 
-  /// Begins a round. `round_start`: of steady_seconds(). Waits for the stream, which tells how the
-  /// device's clock stands.
+  /// Begins a round at `round_start` (steady_seconds()). Synchronizes with the stream to read the
+  /// device's clock.
   void start(double round_start);
-  /// What is put in from here on belongs to instruction `index`; said again of the same one: from
-  /// here on.
+  /// Work enqueued from here on belongs to instruction `index`; a second call for the same one
+  /// restarts it.
   void begin(int index);
-  /// What was put in until now belonged to it; the first time counts.
+  /// Ends the instruction; only the first call counts.
   void end();
-  /// Replaces the times of the events that were begun. The stream has been synchronized.
+  /// Sets the times of the events that were begun. The stream must be synchronized.
   void finish(std::span<Event> events);
 
  private:
@@ -39,20 +39,20 @@ class DeviceTimes {
     std::unique_ptr<TimedPoint> begin, end;
   };
   Event read(Span span);
-  /// Reads the older half when there are many: a round may be a whole epoch.
+  /// Reads the older half when many are pending, since a round may be a whole epoch.
   void read_some();
 
   Stream& stream_;
   std::unique_ptr<TimedPoint> origin_;
-  double origin_seconds_ = 0;  // when the device came by it, since the round's start
+  double origin_seconds_ = 0;  // its time, since the round's start
   std::deque<Span> open_;      // not yet read
   std::vector<Span> free_;
   std::vector<Event> read_;
 };
 
-/// When receives were over, from when devices computed: data leave when the sender is done with the
-/// unit, and are there when the device that waits for them goes on, or at once if none waits.
-/// Devices of other processes have no events; what comes from them keeps the host's times.
+/// Derives receive times from compute times: a transfer starts when its producer ends and ends when
+/// the device waiting for it continues, or at once if none waits. Receives from other processes
+/// keep the host's times.
 void time_receives(const Program& program, std::span<std::vector<Event>> events);
 
 }  // namespace pipetrain

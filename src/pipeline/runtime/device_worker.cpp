@@ -23,7 +23,7 @@ class NamedRange {
     if (!stream_) return;
     char name[64];
     *fmt::format_to_n(name, sizeof name - 1, "stage{}/{} mb{}", instruction.stage,
-                      look_of(instruction.kind).word, instruction.unit)
+                      look_of(instruction.kind).word, instruction.micro_batch)
          .out = '\0';
     stream_->begin_range(name);
   }
@@ -58,7 +58,7 @@ void DeviceWorker::synchronize() const {
 void DeviceWorker::start_round() {
   events_.assign(round_.program->device[at(device_)].size(), Event{});
   at_ = -1;
-  worked_in_waits_ = 0;
+  stolen_seconds_ = 0;
   waits_for_ = kNobody;
 }
 
@@ -79,7 +79,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
     transport_.finish(device_);
     waits_for_ = kFinished;
     if (SharedWork* work = replicas_.shared_work())
-      worked_in_waits_ += work->finish(device_, replicas_.free_workspace(device_));
+      stolen_seconds_ += work->finish(device_, replicas_.free_workspace(device_));
   } catch (Error& error) {
     if (!list.empty()) {
       const int stage = list[index].stage;
@@ -93,7 +93,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
 void DeviceWorker::end_list() {
   transport_.finish(device_);
   try {
-    synchronize();  // after a failure: nothing may still use memory that is given up
+    synchronize();  // after a failure: nothing may still use memory that is freed
   } catch (const Error&) {
     // The first failure has been reported.
   }
@@ -108,7 +108,7 @@ double DeviceWorker::busy_seconds() const {
     if (is_compute(list[i].kind) || list[i].kind == Kind::kUpdate)
       sum += events_[i].end - events_[i].start;
   }
-  return sum + worked_in_waits_;
+  return sum + stolen_seconds_;
 }
 
 std::string DeviceWorker::describe_place() const {
@@ -120,7 +120,7 @@ std::string DeviceWorker::describe_place() const {
              : to_text(*round_.program, list[at(index)]);
 }
 
-/// Begins the work of the instruction in progress, once it has all it waits for.
+/// Starts timing the current instruction, once its inputs are there.
 void DeviceWorker::begin_work() {
   event().start = steady_seconds() - round_.start_seconds;
   if (times_) times_->begin(at_.load(std::memory_order_relaxed));
@@ -130,11 +130,11 @@ void DeviceWorker::end_work() const {
   if (times_) times_->end();
 }
 
-/// Waits in place of the kernels; false when they are to run.
-bool DeviceWorker::rehearse(const Instruction& instruction, double start) const {
-  if (setup_.options.rehearsal.empty()) return false;
+/// Sleeps instead of running kernels when stages are emulated; false otherwise.
+bool DeviceWorker::emulate(const Instruction& instruction, double start) const {
+  if (setup_.options.emulated_stages.empty()) return false;
   wait_until(round_.start_seconds + start +
-             seconds_of(setup_.options.rehearsal[at(instruction.stage)], instruction.kind));
+             seconds_of(setup_.options.emulated_stages[at(instruction.stage)], instruction.kind));
   return true;
 }
 
@@ -144,7 +144,7 @@ void DeviceWorker::execute(const Instruction& instruction) {
   event.device = device_;
   event.index = at_.load(std::memory_order_relaxed);
   event.start = steady_seconds() - round_.start_seconds;
-  // Receives are timed by those who compute.
+  // The compute instructions time the receives.
   if (instruction.kind != Kind::kReceive) begin_work();
   switch (instruction.kind) {
     case Kind::kSend:
@@ -165,39 +165,39 @@ void DeviceWorker::execute(const Instruction& instruction) {
 void DeviceWorker::run_stage(const Instruction& instruction) {
   StageReplica& replica = replicas_.on(instruction.stage, device_);
   if (is_compute(instruction.kind)) {
-    StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
-    unit.slot = instruction.slot;
-    unit.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
+    StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
+    micro_batch.slot = instruction.slot;
+    micro_batch.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
   }
   if (instruction.kind == Kind::kForward) {
     run_forward(instruction, replica);
   } else if (instruction.kind == Kind::kRecompute) {
-    if (!rehearse(instruction, event().start))
-      replica.stage->recompute(round_.unit(instruction.stage, instruction.unit));
+    if (!emulate(instruction, event().start))
+      replica.stage->recompute(round_.micro_batch(instruction.stage, instruction.micro_batch));
   } else if (instruction.kind == Kind::kReduce) {
     run_reduce(instruction, replica);
   } else if (instruction.kind == Kind::kUpdate) {
-    if (!rehearse(instruction, event().start)) run_update(instruction, replica);
+    if (!emulate(instruction, event().start)) run_update(instruction, replica);
   } else {
     run_backward(instruction, replica);
   }
 }
 
 void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& replica) {
-  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
-  start_unit(instruction, replica);
+  StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
+  start_micro_batch(instruction, replica);
   receive_all(instruction, /*gradient=*/false);
   const int entry =
       take_entry(instruction, /*gradient=*/false, replica.forwards, replica.forward_entry);
   begin_work();
   const bool evaluates = round_.program->rule == UpdateRule::kNone;
-  const bool replayed = round_.is_replayed(instruction.stage, instruction.unit);
+  const bool replayed = round_.is_replayed(instruction.stage, instruction.micro_batch);
   const std::byte* out = nullptr;
-  if (!rehearse(instruction, event().start))
-    out = replica.stage->forward(unit, entry, /*count_statistics=*/!evaluates && !replayed);
+  if (!emulate(instruction, event().start))
+    out = replica.stage->forward(micro_batch, entry, /*count_statistics=*/!evaluates && !replayed);
   end_work();
-  if (replica.stage->has_loss(unit.variant) && !compute_) {
-    MicroBatch& result = *round_.results[at(instruction.unit)];
+  if (replica.stage->has_loss(micro_batch.variant) && !compute_) {
+    MicroBatch& result = *round_.results[at(instruction.micro_batch)];
     result.loss_sum = replica.stage->loss_sum();
     result.correct = replica.stage->correct();
   }
@@ -208,7 +208,7 @@ void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& rep
 }
 
 void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& replica) {
-  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
+  StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
   const Stage::Pass pass = instruction.kind == Kind::kBackward        ? Stage::Pass::kFull
                            : instruction.kind == Kind::kBackwardInput ? Stage::Pass::kInput
                                                                       : Stage::Pass::kWeight;
@@ -218,39 +218,39 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
     entry = take_entry(instruction, /*gradient=*/true, replica.backwards, replica.gradient_entry);
   }
   const bool adds = adds_gradient(instruction.kind);
-  if (adds) unit.completes = --replica.adding_left == 0;
+  if (adds) micro_batch.completes = --replica.adding_left == 0;
   begin_work();
   const std::byte* out = nullptr;
-  if (!rehearse(instruction, event().start))
-    out = replica.stage->backward(unit, entry, pass, !replica.accumulating);
+  if (!emulate(instruction, event().start))
+    out = replica.stage->backward(micro_batch, entry, pass, !replica.accumulating);
   if (adds) replica.accumulating = true;
   if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
-  // Behind the send, since nobody waits for them.
-  if (adds && setup_.options.rehearsal.empty()) {
-    replica.stage->complete_gradients(unit);
-    settle_gradients();
+  // After the send, since no other stage waits for them.
+  if (adds && setup_.options.emulated_stages.empty()) {
+    replica.stage->complete_gradients(micro_batch);
+    flush_gradients();
   }
   end_work();
   if (adds) release_all(instruction, replica);
 }
 
-/// Once nothing more is added on the device: now its stages have to be done.
-void DeviceWorker::settle_gradients() {
+/// When the device has added its last gradient, all its stages must flush.
+void DeviceWorker::flush_gradients() {
   bool adds_more = false;
   replicas_.each_on(device_, [&](const StageReplica& replica, int) {
     adds_more = adds_more || replica.adding_left > 0;
   });
   if (adds_more) return;
-  replicas_.each_on(device_, [](StageReplica& replica, int) { replica.stage->settle_gradients(); });
+  replicas_.each_on(device_, [](StageReplica& replica, int) { replica.stage->flush_gradients(); });
 }
 
 void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& replica) {
   const Wait wait(*this, kEverybody);
   ReplicaGroup& group = transport_.replica_group(instruction.stage);
-  if (!setup_.options.rehearsal.empty()) {
+  if (!setup_.options.emulated_stages.empty()) {
     group.meet();
     event().start = steady_seconds() - round_.start_seconds;
-    rehearse(instruction, event().start);
+    emulate(instruction, event().start);
     return;
   }
   group.at_instruction(round_.program->replica_on(instruction.stage, device_), at_);
@@ -260,7 +260,7 @@ void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& repl
 void DeviceWorker::run_update(const Instruction& instruction, StageReplica& replica) {
   const Program& program = *round_.program;
   const int stage = instruction.stage;
-  const int unit = std::max(instruction.unit, 0);
+  const int micro_batch = std::max(instruction.micro_batch, 0);
   const int group = replicas_.group_of(instruction);
   const bool asynchronous = is_asynchronous(program.rule);
   const int from = replicas_.block_of(replica, stage, instruction.version - 1);
@@ -277,17 +277,17 @@ void DeviceWorker::run_update(const Instruction& instruction, StageReplica& repl
   const std::int64_t number = asynchronous
                                   ? replica.updates
                                   : round_.source->updates_before() + 1 - round_.loss_scale.skipped;
-  replica.stage->update(0, from, to, round_.source->learning_rate(unit), number,
+  replica.stage->update(0, from, to, round_.source->learning_rate(micro_batch), number,
                         clipped / round_.loss_scale.value);
   if (!applies_statistics_at_once(program, stage)) replica.stage->apply_statistics();
   if (!asynchronous) return;
   const int index = program.replica_on(stage, device_);
   if (group + 1 < program.updates(stage))
-    replica.adding_left = replicas_.units_to_add(stage, index, group + 1);
-  round_.source->updated(stage, index, unit, instruction.version);
+    replica.adding_left = replicas_.micro_batches_to_add(stage, index, group + 1);
+  round_.source->updated(stage, index, micro_batch, instruction.version);
 }
 
-/// All stages: tied weights get each other's gradients, then the global norm is the same number
+/// All devices: exchanges gradients of tied weights, then computes the global norm, the same
 /// everywhere.
 void DeviceWorker::sync_gradients() {
   const auto meet = [&] {
@@ -296,11 +296,11 @@ void DeviceWorker::sync_gradients() {
     round_.barrier.arrive_and_wait();
   };
   const std::vector<Stage*> all = replicas_.first_here();
-  const bool speaks = device_ == setup_.first_device_here();
+  const bool is_rank_zero = device_ == setup_.first_device_here();
   meet();  // all accumulators are complete
   replicas_.each_on(device_,
                     [&](StageReplica& replica, int) { replica.stage->fetch_remote(0, all); });
-  if (speaks) {
+  if (is_rank_zero) {
     const Wait wait(*this, kEverybody);
     sharing_.exchange_tied_gradients();
   }
@@ -311,7 +311,7 @@ void DeviceWorker::sync_gradients() {
       replica.stage->squared_norms(0, round_.squared_norms);
   });
   meet();  // all norms are there
-  if (speaks) add_up_norms();
+  if (is_rank_zero) add_up_norms();
   meet();
 }
 

@@ -1,5 +1,5 @@
-// What one device of a runtime does: its thread interprets the device's list of instructions with
-// the stages that lie on it. Links carry what goes to and comes from other stages.
+// The worker of one device: its thread interprets the device's list of instructions with the stages
+// on it. Links transfer values to and from other stages.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ namespace pipetrain {
 
 class DeviceWorker final : public LinkEnd {
  public:
-  // What it waits for, where that is no device.
+  // What it waits for if not a device.
   static constexpr int kNobody = -1;
   static constexpr int kFinished = -2;
   static constexpr int kEverybody = -3;  // in a barrier
@@ -51,29 +51,30 @@ class DeviceWorker final : public LinkEnd {
   void start_round();
   /// As the device's list.
   const std::vector<Event>& events() const { return events_; }
-  double busy_seconds() const;  // in compute instructions, and pieces of them in waits
-  double worked_in_waits() const { return worked_in_waits_; }  // seconds
-  double cpu_seconds() const { return cpu_seconds_; }          // of the thread
+  double busy_seconds() const;  // in compute instructions, and in tasks run while waiting
+  double stolen_seconds() const { return stolen_seconds_; }  // seconds
+  double cpu_seconds() const { return cpu_seconds_; }        // of the thread
 
   // At any time.
 
   /// A device, or one of the above.
   int waits_for() const { return waits_for_.load(); }
-  /// The instruction in progress, for people.
+  /// The current instruction as text, for error messages.
   std::string describe_place() const;
 
   // As the end of links.
 
   int device() const override { return device_; }
   Stream* stream() const override { return compute_.get(); }
-  std::vector<ExchangedPiece> sent(int edge, int unit, const std::byte* base) const override;
+  std::vector<ExchangedSpan> sent(int edge, int micro_batch, const std::byte* base) const override;
   std::size_t buffer_bytes(int edge) const override;
-  std::vector<ExchangedPiece> received(int edge, int unit, std::byte* buffer) const override;
-  void read_buffer(int edge, int unit, std::byte* buffer) override;
-  void read_sent(int edge, int unit, const std::byte* base, const StreamPoint* written) override;
+  std::vector<ExchangedSpan> received(int edge, int micro_batch, std::byte* buffer) const override;
+  void read_buffer(int edge, int micro_batch, std::byte* buffer) override;
+  void read_sent(int edge, int micro_batch, const std::byte* base,
+                 const StreamPoint* written) override;
 
  private:
-  /// Notes whom the worker waits for as long as it exists.
+  /// Records what the worker waits for while this object exists.
   class Wait;
 
   // Instructions.
@@ -81,24 +82,24 @@ class DeviceWorker final : public LinkEnd {
   void run_stage(const Instruction& instruction);
   void run_forward(const Instruction& instruction, StageReplica& replica);
   void run_backward(const Instruction& instruction, StageReplica& replica);
-  void settle_gradients();
+  void flush_gradients();
   void run_reduce(const Instruction& instruction, StageReplica& replica);
   void run_update(const Instruction& instruction, StageReplica& replica);
-  bool rehearse(const Instruction& instruction, double start) const;
+  bool emulate(const Instruction& instruction, double start) const;
   void sync_gradients();
   void add_up_norms();
   void begin_work();
   void end_work() const;
   Event& event() { return events_[at(at_.load(std::memory_order_relaxed))]; }
 
-  // What its stages hand over (device_worker_links.cpp).
-  void start_unit(const Instruction& instruction, const StageReplica& replica);
+  // Transfers of its stages (device_worker_links.cpp).
+  void start_micro_batch(const Instruction& instruction, const StageReplica& replica);
   StreamPoint* record(const Instruction& instruction,
-                      std::unique_ptr<StreamPoint> RoundState::UnitEvents::*which);
+                      std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);
   void send(const Instruction& instruction, bool gradient, const std::byte* base);
   void expect(const Instruction& instruction);
   void receive_all(const Instruction& instruction, bool gradient);
-  void note_receive(int edge, int unit, double asked, double there_at);
+  void note_receive(int edge, int micro_batch, double asked, double there_at);
   int take_entry(const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void release_all(const Instruction& instruction, const StageReplica& replica);
@@ -114,7 +115,7 @@ class DeviceWorker final : public LinkEnd {
   std::unique_ptr<DeviceTimes> times_;          // of the compute stream
   std::vector<Event> events_;
   double cpu_began_ = 0, cpu_seconds_ = 0;
-  double worked_in_waits_ = 0;
+  double stolen_seconds_ = 0;
   std::atomic<int> at_{-1};  // index of the instruction in progress
   std::atomic<int> waits_for_{kNobody};
 };

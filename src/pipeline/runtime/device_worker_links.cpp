@@ -1,4 +1,4 @@
-// What a device hands over and takes over: units from the source, values by links.
+// What a device receives and sends: micro-batches from the source, values through links.
 #include <algorithm>
 #include <utility>
 
@@ -8,27 +8,29 @@
 
 namespace pipetrain {
 
-/// Binds a unit's inputs: the first thing that a stage does with it.
-void DeviceWorker::start_unit(const Instruction& instruction, const StageReplica& replica) {
-  MicroBatch& from = round_.source->acquire(instruction.unit);
-  if (replica.stage->has_loss(from.variant)) round_.results[at(instruction.unit)] = &from;
-  StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
-  unit.variant = from.variant;
-  unit.seed = setup_.options.seed;
-  unit.step = from.step;
-  unit.first_sample = from.first_sample;
-  unit.loss_scale = static_cast<float>(from.loss_scale * round_.loss_scale.value);
-  const std::size_t size = replica.stage->table_size(unit.variant);
-  if (unit.table.size() < size) unit.table.resize(size);
-  std::copy(from.columns.begin(), from.columns.end(), unit.table.begin());
-  replica.stage->begin(unit);
+/// Binds a micro-batch's inputs: the first thing that a stage does with it.
+void DeviceWorker::start_micro_batch(const Instruction& instruction, const StageReplica& replica) {
+  MicroBatch& from = round_.source->acquire(instruction.micro_batch);
+  if (replica.stage->has_loss(from.variant)) round_.results[at(instruction.micro_batch)] = &from;
+  StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
+  micro_batch.variant = from.variant;
+  micro_batch.seed = setup_.options.seed;
+  micro_batch.step = from.step;
+  micro_batch.first_sample = from.first_sample;
+  micro_batch.loss_scale = static_cast<float>(from.loss_scale * round_.loss_scale.value);
+  const std::size_t size = replica.stage->table_size(micro_batch.variant);
+  if (micro_batch.table.size() < size) micro_batch.table.resize(size);
+  std::copy(from.columns.begin(), from.columns.end(), micro_batch.table.begin());
+  replica.stage->begin(micro_batch);
 }
 
-/// Records one of a unit's events behind the work put in so far; null without devices.
-StreamPoint* DeviceWorker::record(const Instruction& instruction,
-                                  std::unique_ptr<StreamPoint> RoundState::UnitEvents::*which) {
+/// Records one of a micro-batch's events after the work enqueued so far; null on the CPU.
+StreamPoint* DeviceWorker::record(
+    const Instruction& instruction,
+    std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which) {
   if (!compute_) return nullptr;
-  RoundState::UnitEvents& events = round_.unit_events[at(instruction.stage)][at(instruction.unit)];
+  RoundState::MicroBatchEvents& events =
+      round_.micro_batch_events[at(instruction.stage)][at(instruction.micro_batch)];
   if (std::exchange(events.stream, compute_.get()) != compute_.get()) {
     for (auto* event : {&events.forward, &events.gradient, &events.released})
       *event = compute_->device().make_point();
@@ -38,12 +40,15 @@ StreamPoint* DeviceWorker::record(const Instruction& instruction,
 }
 
 void DeviceWorker::send(const Instruction& instruction, bool gradient, const std::byte* base) {
-  const auto& values = setup_.values[at(round_.unit(instruction.stage, instruction.unit).variant)];
-  const StreamPoint* written = record(
-      instruction, gradient ? &RoundState::UnitEvents::gradient : &RoundState::UnitEvents::forward);
+  const auto& values =
+      setup_.values[at(round_.micro_batch(instruction.stage, instruction.micro_batch).variant)];
+  const StreamPoint* written =
+      record(instruction, gradient ? &RoundState::MicroBatchEvents::gradient
+                                   : &RoundState::MicroBatchEvents::forward);
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
     if (!values[at(edge)]) continue;
-    transport_.link(edge, instruction.unit).send(*this, instruction.unit, base, written);
+    transport_.link(edge, instruction.micro_batch)
+        .send(*this, instruction.micro_batch, base, written);
     if (SharedWork* work = replicas_.shared_work()) work->notify();
   }
 }
@@ -51,39 +56,41 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
 void DeviceWorker::expect(const Instruction& instruction) {
   const Transfer& moved = round_.program->transfers[at(instruction.transfer)];
   const int edge = transport_.edge_of(moved.edge);
-  if (edge >= 0) transport_.link(edge, moved.unit).expect(*this, moved.unit);
+  if (edge >= 0) transport_.link(edge, moved.micro_batch).expect(*this, moved.micro_batch);
 }
 
 void DeviceWorker::receive_all(const Instruction& instruction, bool gradient) {
-  const int unit = instruction.unit;
-  const auto& values = setup_.values[at(round_.unit(instruction.stage, unit).variant)];
+  const int micro_batch = instruction.micro_batch;
+  const auto& values =
+      setup_.values[at(round_.micro_batch(instruction.stage, micro_batch).variant)];
   for (const int edge : transport_.edges_to(instruction.stage, gradient)) {
     if (!values[at(edge)]) continue;
-    const Wait wait(*this, round_.program->device_of(transport_.edge(edge).from, unit));
+    const Wait wait(*this, round_.program->device_of(transport_.edge(edge).from, micro_batch));
     const double asked = steady_seconds();
-    Link& link = transport_.link(edge, unit);
-    if (replicas_.shared_work()) work_while([&link, unit] { return link.is_there(unit); });
-    const double there_at = link.receive(*this, unit);
-    note_receive(edge, unit, asked, there_at);
+    Link& link = transport_.link(edge, micro_batch);
+    if (replicas_.shared_work())
+      work_while([&link, micro_batch] { return link.is_there(micro_batch); });
+    const double there_at = link.receive(*this, micro_batch);
+    note_receive(edge, micro_batch, asked, there_at);
   }
 }
 
-/// What was there before it was asked for was waited for by nobody; else the receive is over when
-/// the device goes on.
-void DeviceWorker::note_receive(int edge, int unit, double asked, double there_at) {
+/// If the data was there already, nothing waited for it; else the receive ends when the device
+/// continues.
+void DeviceWorker::note_receive(int edge, int micro_batch, double asked, double there_at) {
   const double end = asked < there_at ? steady_seconds() : there_at;
-  const int index = transport_.receive_index(edge, unit);
+  const int index = transport_.receive_index(edge, micro_batch);
   if (index < 0) return;
   Event& event = events_[at(index)];
-  event.start = there_at - setup_.options.rehearsed_latency_seconds - round_.start_seconds;
+  event.start = there_at - setup_.options.emulated_latency_seconds - round_.start_seconds;
   event.end = end - round_.start_seconds;
 }
 
-/// The next entry for what a unit hands on, once everybody has read what lies in it.
+/// The next output buffer for a micro-batch, once all receivers have read its old content.
 int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int& count,
                              std::vector<int>& holders) {
   const int entry = count++ % static_cast<int>(holders.size());
-  const int holder = std::exchange(holders[at(entry)], instruction.unit);
+  const int holder = std::exchange(holders[at(entry)], instruction.micro_batch);
   if (holder < 0) return entry;
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
@@ -94,35 +101,36 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
   return entry;
 }
 
-/// Tells the senders, and at last the source, that this stage is done with a unit.
+/// Releases a micro-batch's inputs to the senders, and finally to the source.
 void DeviceWorker::release_all(const Instruction& instruction, const StageReplica& replica) {
-  const StreamPoint* read = record(instruction, &RoundState::UnitEvents::released);
+  const StreamPoint* read = record(instruction, &RoundState::MicroBatchEvents::released);
   for (const bool gradient : {false, true}) {
     for (const int edge : transport_.edges_to(instruction.stage, gradient)) {
-      transport_.link(edge, instruction.unit).release(*this, instruction.unit, read);
+      transport_.link(edge, instruction.micro_batch).release(*this, instruction.micro_batch, read);
       if (SharedWork* work = replicas_.shared_work()) work->notify();
     }
   }
   if (compute_) {
-    StageMicroBatch& unit = round_.unit(instruction.stage, instruction.unit);
-    replica.stage->end(unit);
-    if (replica.stage->has_loss(unit.variant)) {
-      round_.results[at(instruction.unit)]->loss_sum = replica.stage->loss_sum();
-      round_.results[at(instruction.unit)]->correct = replica.stage->correct();
+    StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
+    replica.stage->end(micro_batch);
+    if (replica.stage->has_loss(micro_batch.variant)) {
+      round_.results[at(instruction.micro_batch)]->loss_sum = replica.stage->loss_sum();
+      round_.results[at(instruction.micro_batch)]->correct = replica.stage->correct();
     }
   }
-  round_.leave(instruction.unit);
+  round_.leave(instruction.micro_batch);
 }
 
-/// Waits; meanwhile runs pieces of other devices' work.
+/// Waits; meanwhile runs tasks of other devices.
 void DeviceWorker::work_while(const std::function<bool()>& over) {
-  worked_in_waits_ +=
+  stolen_seconds_ +=
       replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over);
 }
 
-std::vector<ExchangedPiece> DeviceWorker::sent(int edge, int unit, const std::byte* base) const {
+std::vector<ExchangedSpan> DeviceWorker::sent(int edge, int micro_batch,
+                                              const std::byte* base) const {
   const int from = transport_.edge(edge).from;
-  const int variant = round_.unit(from, unit).variant;
+  const int variant = round_.micro_batch(from, micro_batch).variant;
   return replicas_.on(from, device_)
       .stage->handed_on(variant, *setup_.values[at(variant)][at(edge)], base);
 }
@@ -137,29 +145,33 @@ std::size_t DeviceWorker::buffer_bytes(int edge) const {
   return bytes;
 }
 
-std::vector<ExchangedPiece> DeviceWorker::received(int edge, int unit, std::byte* buffer) const {
-  const int variant = round_.source->acquire(unit).variant;
+std::vector<ExchangedSpan> DeviceWorker::received(int edge, int micro_batch,
+                                                  std::byte* buffer) const {
+  const int variant = round_.source->acquire(micro_batch).variant;
   const ValueEdge* values = setup_.values[at(variant)][at(edge)];
   if (!values) return {};
   return replicas_.on(transport_.edge(edge).to, device_).stage->received(variant, *values, buffer);
 }
 
-void DeviceWorker::read_buffer(int edge, int unit, std::byte* buffer) {
+void DeviceWorker::read_buffer(int edge, int micro_batch, std::byte* buffer) {
   const int to = transport_.edge(edge).to;
-  StageMicroBatch& stage_unit = round_.unit(to, unit);
+  StageMicroBatch& stage_micro_batch = round_.micro_batch(to, micro_batch);
   replicas_.on(to, device_)
-      .stage->bind_buffer(stage_unit.variant, *setup_.values[at(stage_unit.variant)][at(edge)],
-                          buffer, stage_unit);
+      .stage->bind_buffer(stage_micro_batch.variant,
+                          *setup_.values[at(stage_micro_batch.variant)][at(edge)], buffer,
+                          stage_micro_batch);
 }
 
-void DeviceWorker::read_sent(int edge, int unit, const std::byte* base,
+void DeviceWorker::read_sent(int edge, int micro_batch, const std::byte* base,
                              const StreamPoint* written) {
   const auto [from, to, gradient, slots] = transport_.edge(edge);
-  StageMicroBatch& stage_unit = round_.unit(to, unit);
-  const Stage& sender = *replicas_.of(from)[at(round_.program->replica_of(from, unit))].stage;
+  StageMicroBatch& stage_micro_batch = round_.micro_batch(to, micro_batch);
+  const Stage& sender =
+      *replicas_.of(from)[at(round_.program->replica_of(from, micro_batch))].stage;
   replicas_.on(to, device_)
-      .stage->bind_received(stage_unit.variant, *setup_.values[at(stage_unit.variant)][at(edge)],
-                            sender, base, written, stage_unit);
+      .stage->bind_received(stage_micro_batch.variant,
+                            *setup_.values[at(stage_micro_batch.variant)][at(edge)], sender, base,
+                            written, stage_micro_batch);
 }
 
 }  // namespace pipetrain

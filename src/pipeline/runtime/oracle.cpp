@@ -26,8 +26,8 @@ void add_to(HostTensor& sum, const HostTensor& tensor) {
     sum.view().as<float>()[e] += tensor.view().as<float>()[e];
 }
 
-/// Whether a contribution is computed for several units at once.
-bool is_gathered(const TrainingGraph& training, int accumulation) {
+/// Whether a contribution is computed for several micro-batches at once.
+bool is_batched(const TrainingGraph& training, int accumulation) {
   const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
   const NodeId producer = training.graph[id].producer;
   return producer && training.graph[producer].part == Part::kBatchGradient;
@@ -55,10 +55,10 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
   }
 }
 
-void Oracle::run(const Program& program, UnitSource& source) {
+void Oracle::run(const Program& program, MicroBatchSource& source) {
   omp_set_num_threads(options_.threads);  // kernels may give other bits with another number
-  units_.assign(static_cast<std::size_t>(program.units), {});
-  stages_left_.assign(static_cast<std::size_t>(program.units), program.stages);
+  micro_batches_.assign(static_cast<std::size_t>(program.micro_batches), {});
+  stages_left_.assign(static_cast<std::size_t>(program.micro_batches), program.stages);
   done_.clear();
   group_version_ = versions_of_groups(program);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -126,30 +126,32 @@ bool Oracle::is_ready(const Program& program, const Instruction& instruction) co
   if (!forward && !backward) return true;
   return std::all_of(program.edges.begin(), program.edges.end(), [&](const Edge& edge) {
     if (edge.to_stage != instruction.stage || edge.gradient != backward) return true;
-    const auto found = done_.find({edge.from_stage, instruction.unit});
+    const auto found = done_.find({edge.from_stage, instruction.micro_batch});
     return found != done_.end() && found->second >= (backward ? 2 : 1);
   });
 }
 
-HostTensor Oracle::content(int stage, int version, const UnitState* unit, int variant, ValueId id,
-                           Values& local) {
+HostTensor Oracle::content(int stage, int version, const MicroBatchState* micro_batch, int variant,
+                           ValueId id, Values& local) {
   const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
   const Graph& graph = training.graph;
   const Value& value = graph[id];
   if (const auto found = local.find(id); found != local.end()) return found->second;
-  if (unit) {
-    if (const auto found = unit->values.find(id); found != unit->values.end()) return found->second;
+  if (micro_batch) {
+    if (const auto found = micro_batch->values.find(id); found != micro_batch->values.end())
+      return found->second;
   }
   if (value.producer) {
     const Node& node = graph[value.producer];
     if (node.op->flags & kView)
-      return content(stage, version, unit, variant, node.inputs[0], local)
+      return content(stage, version, micro_batch, variant, node.inputs[0], local)
           .reshaped(value.type.shape);
     PT_CHECK(node.part == Part::kPrepare, kInternal, "value {} was never computed", value.name);
     std::vector<HostTensor> inputs;
     std::vector<Tensor> in, out;
     for (const ValueId input : node.inputs) {
-      inputs.push_back(input ? content(stage, version, unit, variant, input, local) : HostTensor());
+      inputs.push_back(input ? content(stage, version, micro_batch, variant, input, local)
+                             : HostTensor());
       in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
     }
     for (const ValueId output : node.outputs) {
@@ -173,7 +175,7 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
       return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
     case Role::kLossScale:
       return HostTensor::scalar<float>(
-          static_cast<float>(unit->data->loss_scale * loss_scale_.value));
+          static_cast<float>(micro_batch->data->loss_scale * loss_scale_.value));
     case Role::kInput:
     case Role::kLabel: {
       std::size_t column = training.inputs.size();
@@ -181,7 +183,7 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
         if (training.inputs[i].value == id) column = i;
       }
       HostTensor out(value.type);
-      std::memcpy(out.view().data, unit->data->columns[column], value.type.bytes());
+      std::memcpy(out.view().data, micro_batch->data->columns[column], value.type.bytes());
       return out;
     }
     default:
@@ -189,9 +191,9 @@ HostTensor Oracle::content(int stage, int version, const UnitState* unit, int va
   }
 }
 
-void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vector<NodeId>& nodes,
-                       Values& results) {
-  const int variant = unit.data ? unit.data->variant : 0;
+void Oracle::run_nodes(int stage, int version, MicroBatchState& micro_batch,
+                       const std::vector<NodeId>& nodes, Values& results) {
+  const int variant = micro_batch.data ? micro_batch.data->variant : 0;
   const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
   Values local = results;
   for (const NodeId id : nodes) {
@@ -199,9 +201,9 @@ void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vecto
     std::vector<HostTensor> inputs;
     std::vector<Tensor> in, out;
     for (const ValueId input : node.inputs) {
-      inputs.push_back(
-          input ? content(stage, version, unit.data ? &unit : nullptr, variant, input, local)
-                : HostTensor());
+      inputs.push_back(input ? content(stage, version, micro_batch.data ? &micro_batch : nullptr,
+                                       variant, input, local)
+                             : HostTensor());
       in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
     }
     for (const ValueId output : node.outputs) {
@@ -215,15 +217,15 @@ void Oracle::run_nodes(int stage, int version, UnitState& unit, const std::vecto
     RunContext context;
     context.workspace = workspace.data();
     context.seed = options_.seed;
-    context.step = unit.data ? unit.data->step : 0;
-    context.first_sample = unit.data ? unit.data->first_sample : 0;
+    context.step = micro_batch.data ? micro_batch.data->step : 0;
+    context.first_sample = micro_batch.data ? micro_batch.data->first_sample : 0;
     context.samples = training.micro_batch;
     kernel->run(in, out, context);
   }
 }
 
 void Oracle::execute(const Program& program, const Instruction& instruction, int device,
-                     UnitSource& source) {
+                     MicroBatchSource& source) {
   if (instruction.stage < 0) return;
   const int s = instruction.stage;
   StageState& stage = stages_[static_cast<std::size_t>(s)];
@@ -240,7 +242,7 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
       if (instruction.kind == Kind::kBackwardInput) return;
       break;
     case Kind::kUpdate:
-      // The first replica to come updates for all.
+      // The first replica to arrive updates for all.
       if (stage.weights.rbegin()->first < instruction.version)
         run_update(program, instruction, source);
       replica.accumulating = false;
@@ -248,49 +250,53 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
     default:
       return;
   }
-  if (--stages_left_[static_cast<std::size_t>(instruction.unit)] == 0)
-    source.release(instruction.unit);
+  if (--stages_left_[static_cast<std::size_t>(instruction.micro_batch)] == 0)
+    source.release(instruction.micro_batch);
 }
 
 void Oracle::run_forward(const Program& program, const Instruction& instruction,
-                         ReplicaState& replica, UnitSource& source) {
+                         ReplicaState& replica, MicroBatchSource& source) {
   const int s = instruction.stage;
-  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
-  if (!unit.data) unit.data = &source.acquire(instruction.unit);
-  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  MicroBatchState& micro_batch = micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
+  if (!micro_batch.data) micro_batch.data = &source.acquire(instruction.micro_batch);
+  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
   Values results;
-  run_nodes(s, instruction.version, unit,
+  run_nodes(s, instruction.version, micro_batch,
             slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
-  unit.values.merge(results);
-  if (program.rule != UpdateRule::kNone) collect_statistics(s, instruction.version, unit, replica);
+  micro_batch.values.merge(results);
+  if (program.rule != UpdateRule::kNone)
+    collect_statistics(s, instruction.version, micro_batch, replica);
   if (applies_statistics_at_once(program, s)) apply_statistics(replica);
   const Loss& loss = variants_[variant].training->loss;
-  if (const auto found = unit.values.find(loss.loss_sum); found != unit.values.end()) {
-    unit.data->loss_sum = *found->second.view().as<float>();
-    if (loss.correct) unit.data->correct = *unit.values.at(loss.correct).view().as<float>();
+  if (const auto found = micro_batch.values.find(loss.loss_sum);
+      found != micro_batch.values.end()) {
+    micro_batch.data->loss_sum = *found->second.view().as<float>();
+    if (loss.correct)
+      micro_batch.data->correct = *micro_batch.values.at(loss.correct).view().as<float>();
   }
-  done_[{s, instruction.unit}] = 1;
+  done_[{s, instruction.micro_batch}] = 1;
 }
 
 void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
-  UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
-  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  MicroBatchState& micro_batch = micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
+  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
   const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
   const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
                       : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
                                                                  : slice.weight_gradient;
   Values results;
-  run_nodes(s, instruction.version, unit, nodes, results);
-  unit.values.merge(results);
-  if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.unit}] = 2;
+  run_nodes(s, instruction.version, micro_batch, nodes, results);
+  micro_batch.values.merge(results);
+  if (instruction.kind != Kind::kBackwardWeight) done_[{s, instruction.micro_batch}] = 2;
   if (instruction.kind == Kind::kBackwardInput) return;
   const auto& all = variants_[variant].training->accumulations;
   Values local;
   for (const int i : slice.accumulations) {
-    if (is_gathered(*variants_[variant].training, i)) continue;
-    const HostTensor contribution = content(s, instruction.version, &unit, unit.data->variant,
-                                            all[static_cast<std::size_t>(i)].contribution, local);
+    if (is_batched(*variants_[variant].training, i)) continue;
+    const HostTensor contribution =
+        content(s, instruction.version, &micro_batch, micro_batch.data->variant,
+                all[static_cast<std::size_t>(i)].contribution, local);
     HostTensor& sum = replica.accumulators[i];
     if (!replica.accumulating) {
       sum = copy_of(contribution);
@@ -302,44 +308,48 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
   replica.accumulating = true;
 }
 
-/// Keeps what a unit has computed; adds up when enough are there.
+/// Keeps the values of a micro-batch for batched weight gradients; computes them when the batch is
+/// full.
 void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
-  const UnitState& unit = units_[static_cast<std::size_t>(instruction.unit)];
-  const auto variant = static_cast<std::size_t>(unit.data->variant);
+  const MicroBatchState& micro_batch =
+      micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
+  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
-  const std::vector<int>& gatherings =
-      slices_[variant].stages[static_cast<std::size_t>(s)].gatherings;
-  if (gatherings.empty()) return;
-  const auto units = static_cast<std::size_t>(training.gathered_micro_batches);
+  const std::vector<int>& batched_values =
+      slices_[variant].stages[static_cast<std::size_t>(s)].batched_values;
+  if (batched_values.empty()) return;
+  const auto micro_batches = static_cast<std::size_t>(training.batched_micro_batches);
   Values local;
-  for (const int i : gatherings) {
-    const Gathering& gathering = training.gatherings[static_cast<std::size_t>(i)];
-    HostTensor& all = replica.gathered[i];
+  for (const int i : batched_values) {
+    const BatchedValue& batched = training.batched_values[static_cast<std::size_t>(i)];
+    HostTensor& all = replica.batched[i];
     if (!all) {
-      all = HostTensor(training.graph[gathering.gathered].type);
+      all = HostTensor(training.graph[batched.batched].type);
       std::memset(all.view().data, 0, all.type().bytes());
     }
-    const HostTensor one =
-        content(s, instruction.version, &unit, unit.data->variant, gathering.value, local);
+    const HostTensor one = content(s, instruction.version, &micro_batch, micro_batch.data->variant,
+                                   batched.value, local);
     std::memcpy(static_cast<std::byte*>(all.view().data) +
-                    static_cast<std::size_t>(replica.gathered_units) * (all.type().bytes() / units),
+                    static_cast<std::size_t>(replica.batched_micro_batches) *
+                        (all.type().bytes() / micro_batches),
                 one.view().data, one.type().bytes());
   }
-  if (static_cast<std::size_t>(++replica.gathered_units) == units) add_gathered(s, replica);
+  if (static_cast<std::size_t>(++replica.batched_micro_batches) == micro_batches)
+    add_batched(s, replica);
 }
 
-/// Computes the gradients of the units that have been gathered; missing ones are zeros.
-void Oracle::add_gathered(int s, ReplicaState& replica) {
+/// Computes the batched weight gradients; missing micro-batches count as zeros.
+void Oracle::add_batched(int s, ReplicaState& replica) {
   const TrainingGraph& training = *variants_[0].training;
   const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
   Values values;
-  for (const auto& [i, tensor] : replica.gathered)
-    values[training.gatherings[static_cast<std::size_t>(i)].gathered] = tensor;
-  UnitState none;
+  for (const auto& [i, tensor] : replica.batched)
+    values[training.batched_values[static_cast<std::size_t>(i)].batched] = tensor;
+  MicroBatchState none;
   run_nodes(s, 0, none, slice.batch_gradient, values);
   for (const int i : slice.accumulations) {
-    if (!is_gathered(training, i)) continue;
+    if (!is_batched(training, i)) continue;
     const HostTensor& part =
         values.at(training.accumulations[static_cast<std::size_t>(i)].contribution);
     if (replica.has_batch_sums) {
@@ -349,14 +359,14 @@ void Oracle::add_gathered(int s, ReplicaState& replica) {
     }
   }
   replica.has_batch_sums = true;
-  replica.gathered.clear();
-  replica.gathered_units = 0;
+  replica.batched.clear();
+  replica.batched_micro_batches = 0;
 }
 
 /// At the end of a step, on every replica.
 void Oracle::complete_gradients(int s) {
   for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
-    if (replica.gathered_units > 0) add_gathered(s, replica);
+    if (replica.batched_micro_batches > 0) add_batched(s, replica);
     replica.has_batch_sums = false;
   }
 }
@@ -388,11 +398,11 @@ void Oracle::reduce(int s) {
 }
 
 void Oracle::run_update(const Program& program, const Instruction& instruction,
-                        UnitSource& source) {
+                        MicroBatchSource& source) {
   const int s = instruction.stage;
   StageState& stage = stages_[static_cast<std::size_t>(s)];
-  const int unit = std::max(instruction.unit, 0);
-  const int group = unit / program.group_size(s);
+  const int micro_batch = std::max(instruction.micro_batch, 0);
+  const int group = micro_batch / program.group_size(s);
   const int from = stage.weights.rbegin()->first;
   complete_gradients(s);
   if (!program.gradient_sync)
@@ -415,7 +425,7 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
     if (slots > 0 && !state0) state0 = HostTensor(weight.type());
     if (slots > 1 && !state1) state1 = HostTensor(weight.type());
     const SettingsOfParameter own = settings_of(options_.optimizer, name);
-    update(own.settings, source.learning_rate(unit) * own.learning_rate_scale, number,
+    update(own.settings, source.learning_rate(micro_batch) * own.learning_rate_scale, number,
            (program.gradient_sync ? gradient_scale_ : 1.0) / loss_scale_.value,
            weight.span<float>(), std::span<const float>(gradient.span<float>()),
            state0 ? state0.span<float>() : std::span<float>(),
@@ -441,7 +451,7 @@ void Oracle::finish(int s, int version) {
       }
     }
   }
-  UnitState none;
+  MicroBatchState none;
   run_nodes(s, version, none, slice.finish, values);
   stage.gradients.clear();
   for (const int i : slice.parameters) {
@@ -470,14 +480,15 @@ void Oracle::synchronise() {
   gradient_scale_ = clip_factor(norm / loss_scale_.value, options_.clip_norm);
 }
 
-void Oracle::collect_statistics(int s, int version, UnitState& unit, ReplicaState& replica) {
-  const auto variant = static_cast<std::size_t>(unit.data->variant);
+void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch,
+                                ReplicaState& replica) {
+  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
   const Graph& graph = training.graph;
   const std::vector<StageSlice>& stages = slices_[variant].stages;
   Values local;
   for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
-    // There is one copy for all stages that prepare the same weights: the first takes care of it.
+    // There is one copy for all stages that prepare the same weights: the first stage merges it.
     const bool first =
         std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
           return std::find(each.statistics.begin(), each.statistics.end(), i) !=
@@ -486,7 +497,7 @@ void Oracle::collect_statistics(int s, int version, UnitState& unit, ReplicaStat
     if (!first) continue;
     const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
     const auto read = [&](ValueId id) {
-      return content(s, version, &unit, unit.data->variant, id, local);
+      return content(s, version, &micro_batch, micro_batch.data->variant, id, local);
     };
     HostTensor mean = read(statistic.batch_mean), variance = read(statistic.batch_variance);
     const auto [moments, added] = replica.moments.try_emplace(graph[statistic.state_mean].name);

@@ -19,8 +19,8 @@ bool ProcessSharing::has(int process, int stage) const {
 
 void ProcessSharing::exchange_tied_gradients() {
   if (!setup_.options.processes) return;
-  // All go through the same list, and whoever has part in an entry of it does its part; the first
-  // entry that is not done can always be done.
+  // All processes walk through the same list and do their part of each entry, so the first open
+  // entry can always complete.
   const std::vector<StageSlice>& stages = setup_.slices[0]->stages;
   for (int to = 0; to < replicas_.stages(); ++to) {
     for (const int i : stages[at(to)].remote_accumulations) {
@@ -82,14 +82,15 @@ void ProcessSharing::share_memory() {
 
 void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
-  const std::vector<MicroBatch*>& units = round_.results;
+  const std::vector<MicroBatch*>& micro_batches = round_.results;
   here.put(static_cast<std::int32_t>(
-      std::count_if(units.begin(), units.end(), [](const MicroBatch* unit) { return !!unit; })));
-  for (std::size_t u = 0; u < units.size(); ++u) {
-    if (!units[u]) continue;
+      std::count_if(micro_batches.begin(), micro_batches.end(),
+                    [](const MicroBatch* micro_batch) { return !!micro_batch; })));
+  for (std::size_t u = 0; u < micro_batches.size(); ++u) {
+    if (!micro_batches[u]) continue;
     here.put(static_cast<std::int32_t>(u));
-    here.put(units[u]->loss_sum);
-    here.put(units[u]->correct);
+    here.put(micro_batches[u]->loss_sum);
+    here.put(micro_batches[u]->correct);
   }
   for (std::size_t d = 0; d < result.events.size(); ++d) {
     if (!setup_.is_here(static_cast<int>(d))) continue;
@@ -102,9 +103,9 @@ void ProcessSharing::share_results(RoundResult& result) {
   for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
     ByteReader reader(bytes);
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
-      MicroBatch& unit = round_.source->acquire(reader.get<std::int32_t>());
-      unit.loss_sum = reader.get<double>();
-      unit.correct = reader.get<double>();
+      MicroBatch& micro_batch = round_.source->acquire(reader.get<std::int32_t>());
+      micro_batch.loss_sum = reader.get<double>();
+      micro_batch.correct = reader.get<double>();
     }
     while (!reader.at_end()) {
       const std::size_t d = at(reader.get<std::int32_t>());

@@ -1,6 +1,5 @@
-// What processes that run one program together tell each other outside its instructions. Decisions
-// are made by all alike, from the same numbers in the same order, so that no bit depends on how
-// many processes there are.
+// Exchanges between the processes of a run outside its instructions. All processes make the same
+// decisions from the same numbers in the same order, so no bit depends on the number of processes.
 #pragma once
 
 #include <string>
@@ -18,19 +17,19 @@ class ProcessSharing {
   ProcessSharing(const RuntimeSetup& setup, StageReplicas& replicas, RoundState& round)
       : setup_(setup), replicas_(replicas), round_(round) {}
 
-  /// What the stages hold, for all to know; and nobody starts before all are ready.
+  /// Shares the memory use of all stages. Also a barrier: no process starts before all are ready.
   void share_memory();
   const ArenaBytes& memory(int stage) const { return memory_[at(stage)]; }
 
-  // At a gradient sync, where all devices of a process wait for one that calls these. Nothing with
-  // one process.
+  // Called at a gradient sync by one device of each process while its others wait. No-ops with one
+  // process.
 
-  /// Tied weights get the gradients that stages of other processes have computed.
+  /// Exchanges gradients of tied weights between processes.
   void exchange_tied_gradients();
-  /// Everybody gets the norms of all gradients, which are then added up in one order everywhere.
+  /// Shares the norms of all gradients, which every process then adds up in the same order.
   void share_norms();
 
-  /// Losses of the units and the devices' times, for all to know.
+  /// Shares the losses of the micro-batches and the devices' times.
   void share_results(RoundResult& result);
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;

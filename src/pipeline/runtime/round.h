@@ -1,4 +1,4 @@
-// A round is one run of a program: where its units come from, and what comes out.
+// A round is one run of a program (program.h): the source of its micro-batches, and its results.
 #pragma once
 
 #include <cstddef>
@@ -22,35 +22,34 @@ struct MicroBatch {
   double correct = 0;
 };
 
-/// Gives the units of a round. Called from several threads.
-class UnitSource {
+/// Provides the micro-batches of a round. Called from several threads.
+class MicroBatchSource {
  public:
-  virtual ~UnitSource() = default;
-  /// The unit; waits until its data are there. Stays valid until released.
-  virtual MicroBatch& acquire(int unit) = 0;
-  /// No stage needs the unit's data any more.
-  virtual void release(int unit) = 0;
-  /// Learning rate of the update that follows a unit (kSync: the round; unit 0), and how many
-  /// updates came before a kSync round.
-  virtual double learning_rate(int unit) const = 0;
+  virtual ~MicroBatchSource() = default;
+  /// Waits for the micro-batch's data. Valid until released.
+  virtual MicroBatch& acquire(int micro_batch) = 0;
+  /// Called when no stage needs the micro-batch's data any more.
+  virtual void release(int micro_batch) = 0;
+  /// Learning rate of the update that follows a micro-batch (kSync: the round; micro-batch 0), and
+  /// how many updates came before a kSync round.
+  virtual double learning_rate(int micro_batch) const = 0;
   virtual std::int64_t updates_before() const = 0;
-  /// Asynchronous rounds: a replica of a stage has made the update that follows a unit, and version
-  /// `version` of its weights with it. Called in the stage's thread, which goes on afterwards.
-  virtual void updated(int /*stage*/, int /*replica*/, int /*unit*/, int /*version*/) {}
+  /// Asynchronous rounds: a replica of a stage has made the update after a micro-batch, which
+  /// produced weight version `version`. Called on the stage's thread.
+  virtual void updated(int /*stage*/, int /*replica*/, int /*micro-batch*/, int /*version*/) {}
 };
 
 struct RoundResult {
   double seconds = 0;
   double gradient_norm = 0;  // of kSync rounds with clipping or asked for; of the loss unscaled
   double loss_scale = 1;     // that the round's backward passes began with
-  bool skipped = false;      // some gradient was not finite: nothing has been changed
-  /// As the program's lists; by the devices' own clocks where there are devices. A receive lasts
-  /// from when its data leave to when they are there, or when the device that waits for them goes
-  /// on.
+  bool skipped = false;      // some gradient was not finite: the step changed nothing
+  /// Indexed like the program's lists; on GPUs measured by the device's clock. A receive lasts from
+  /// the departure of its data to their arrival, or until the waiting device continues.
   std::vector<std::vector<Event>> events;
   std::vector<double>
-      busy_seconds;            // per device: in compute instructions, and pieces of them in waits
-  double worked_in_waits = 0;  // seconds of all devices for such pieces: events do not have them
+      busy_seconds;           // per device: in compute instructions, and in tasks run while waiting
+  double stolen_seconds = 0;  // seconds of all devices in such tasks, which have no events
   std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
 };
 

@@ -7,32 +7,32 @@ namespace pipetrain {
 
 RoundState::RoundState(const RuntimeSetup& runtime_setup, int devices_here)
     : setup(runtime_setup),
-      units(at(setup.stages())),
-      unit_events(at(setup.stages())),
+      micro_batches(at(setup.stages())),
+      micro_batch_events(at(setup.stages())),
       barrier(devices_here),
       squared_norms(setup.variants[0].training->parameters.size(), 0) {
   loss_scale.value = setup.options.loss_scaling.initial;
 }
 
 void RoundState::start(const Program& round_program, const ProgramCut* round_cut,
-                       UnitSource& unit_source) {
+                       MicroBatchSource& micro_batch_source) {
   program = &round_program;
   cut = round_cut;
-  source = &unit_source;
+  source = &micro_batch_source;
   barrier.reset();
-  const std::size_t count = at(program->units);
+  const std::size_t count = at(program->micro_batches);
   results.assign(count, nullptr);
   if (stages_left.size() < count) stages_left = std::vector<std::atomic<int>>(count);
-  for (int unit = 0; unit < program->units; ++unit) {
+  for (int micro_batch = 0; micro_batch < program->micro_batches; ++micro_batch) {
     int here = program->stages;
     for (int s = 0; setup.options.processes && s < program->stages; ++s)
-      here -= setup.is_here(program->device_of(s, unit)) ? 0 : 1;
-    stages_left[at(unit)] = here;
+      here -= setup.is_here(program->device_of(s, micro_batch)) ? 0 : 1;
+    stages_left[at(micro_batch)] = here;
   }
-  for (auto& of_stage : units) {
+  for (auto& of_stage : micro_batches) {
     if (of_stage.size() < count) of_stage.resize(count);
   }
-  for (auto& events : unit_events) {
+  for (auto& events : micro_batch_events) {
     if (!setup.options.devices.empty() && events.size() < count) events.resize(count);
   }
   group_version = versions_of_groups(*program);
@@ -40,12 +40,12 @@ void RoundState::start(const Program& round_program, const ProgramCut* round_cut
   skips = false;
 }
 
-bool RoundState::is_replayed(int stage, int unit) const {
-  return cut && cut->replayed[at(stage)][at(unit)];
+bool RoundState::is_replayed(int stage, int micro_batch) const {
+  return cut && cut->replayed[at(stage)][at(micro_batch)];
 }
 
-void RoundState::leave(int unit) {
-  if (--stages_left[at(unit)] == 0) source->release(unit);
+void RoundState::leave(int micro_batch) {
+  if (--stages_left[at(micro_batch)] == 0) source->release(micro_batch);
 }
 
 }  // namespace pipetrain

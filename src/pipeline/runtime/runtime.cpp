@@ -33,18 +33,18 @@ Runtime::Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program
   }
 }
 
-/// Makes the transport, whose threads may find failures from then on.
+/// Creates the transport. Its threads may report failures from here on.
 void Runtime::connect() {
   const RuntimeOptions& options = setup_->options;
   TransportSettings settings;
   settings.edges = setup_->edges;
   settings.devices = options.devices;
   settings.ranks = setup_->ranks();
-  if (!options.devices.empty() && options.rehearsal.empty())
+  if (!options.devices.empty() && options.emulated_stages.empty())
     settings.collectives = options.collectives;
   settings.processes = options.processes;
   settings.process_of_device = options.process_of_device;
-  settings.latency_seconds = options.rehearsed_latency_seconds;
+  settings.latency_seconds = options.emulated_latency_seconds;
   settings.timeout_seconds = options.timeout_seconds;
   settings.failed = [this](std::exception_ptr error) { fail(error); };
   settings.state = [this] {
@@ -100,14 +100,14 @@ Runtime::~Runtime() {
   transport_->close();
   for (const auto& worker : workers_) {
     try {
-      // A failed round leaves work behind that uses the memory of the stages.
+      // A failed round may leave pending work that uses the memory of the stages.
       if (worker) worker->synchronize();
     } catch (const Error&) {
-      // Told when it happened, or of no interest any more.
+      // Reported already, or no longer of interest.
     }
   }
   if (!transport_->may_still_move()) return;
-  // Messages that were under way may still read and write; the process is about to end.
+  // Messages in flight may still use the memory, so it is leaked; the process is about to exit.
   using Memory = std::pair<std::unique_ptr<StageReplicas>, std::unique_ptr<Transport>>;
   static auto& kept = *new std::vector<Memory>();
   static std::mutex guard;
@@ -167,15 +167,16 @@ void Runtime::abort_waits() {
   if (SharedWork* work = replicas_->shared_work()) work->abort();
 }
 
-RoundResult Runtime::run(const Program& program, UnitSource& source) {
+RoundResult Runtime::run(const Program& program, MicroBatchSource& source) {
   return run_round(program, nullptr, source);
 }
 
-RoundResult Runtime::run(const ProgramCut& cut, UnitSource& source) {
+RoundResult Runtime::run(const ProgramCut& cut, MicroBatchSource& source) {
   return run_round(cut.rest, &cut, source);
 }
 
-RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut, UnitSource& source) {
+RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
+                               MicroBatchSource& source) {
   round_state_->start(program, cut, source);
   replicas_->start_round(program, cut);
   transport_->start_round(program, /*keep=*/cut == nullptr);
@@ -191,11 +192,11 @@ RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut, Un
   return result;
 }
 
-/// Lets the devices' threads run their lists, and returns when all have ended them or given up.
+/// Runs the lists of all devices, and returns when all have finished or failed.
 void Runtime::wait_for_devices() {
   const bool is_shared = setup_->options.processes != nullptr;
   std::unique_lock lock(mutex_);
-  if (!is_shared) error_ = nullptr;  // processes go down together
+  if (!is_shared) error_ = nullptr;  // a failure ends all processes
   running_ = static_cast<int>(threads_.size());
   round_state_->start_seconds = steady_seconds();
   ++round_;
@@ -205,7 +206,7 @@ void Runtime::wait_for_devices() {
   while (running_ > 0) {
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; });
     if (running_ == 0) break;
-    if (is_shared && error_) {  // that came before the round
+    if (is_shared && error_) {  // from before the round
       lock.unlock();
       abort_waits();
       lock.lock();
@@ -239,7 +240,7 @@ RoundResult Runtime::result_of_round() {
     result.events.push_back(worker ? worker->events() : std::vector<Event>());
     result.busy_seconds.push_back(worker ? worker->busy_seconds() : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds() : 0);
-    result.worked_in_waits += worker ? worker->worked_in_waits() : 0;
+    result.stolen_seconds += worker ? worker->stolen_seconds() : 0;
   }
   return result;
 }
@@ -265,7 +266,7 @@ std::string Runtime::describe_hang() const {
   return others.empty() ? std::string() : begin + waits + "; " + others;
 }
 
-/// Whom every device here waits for; empty while one computes.
+/// What every device here waits for; empty while one computes.
 std::string Runtime::describe_waits() const {
   const RuntimeOptions& options = setup_->options;
   std::string text;

@@ -1,5 +1,5 @@
 // Runs programs: one worker thread per device interprets its instruction list, whatever the
-// schedule. The first failure wins, stops every other stage and names where it happened.
+// schedule. The first failure stops all other stages and is reported with its place.
 #pragma once
 
 #include <atomic>
@@ -31,8 +31,8 @@ class Transport;
 
 class Runtime {
  public:
-  /// Compiles every stage in its own thread. `programs` are all programs that will be run: they say
-  /// how much memory is needed. Variants and programs outlive the runtime.
+  /// Compiles every stage in its own thread. `programs`: all programs that will be run, which
+  /// determine the memory needed. Variants and programs outlive the runtime.
   Runtime(std::vector<RuntimeVariant> variants, std::vector<const Program*> programs,
           const RuntimeOptions& options);
   ~Runtime();
@@ -40,43 +40,40 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   /// Runs one round. Errors of a stage carry the frame "while stage S ran INSTRUCTION".
-  RoundResult run(const Program& program, UnitSource& source);
-  /// Runs what is left of a round, after restore().
-  RoundResult run(const ProgramCut& cut, UnitSource& source);
+  RoundResult run(const Program& program, MicroBatchSource& source);
+  /// Runs the rest of a round, after restore().
+  RoundResult run(const ProgramCut& cut, MicroBatchSource& source);
 
   int stages() const;
   /// Of each replica of a stage.
   const ArenaBytes& memory(int stage) const;
-  /// Whether other processes run some of the stages. What is called "together" below is then
-  /// called by all of them, between rounds, and answered at process 0.
+  /// Whether other processes run some of the stages. Functions marked "collective" below are then
+  /// called by all processes, between rounds, and return their result at process 0.
   bool is_shared() const;
-  /// Together: what contents() of every stage gives; elsewhere nothing.
+  /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
   /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
-  /// What a stage of this process remembers, between rounds. In an asynchronous round it may be
-  /// asked for inside UnitSource::updated(), by the stage that has been updated, with the version
-  /// named there.
+  /// The state of a stage of this process, between rounds. In an asynchronous round also inside
+  /// MicroBatchSource::updated(), for the updated stage and the version given there.
   StageContent content(int stage, int version = 0) const;
-  /// Between rounds: puts the moving averages of all parameters in the place of the weights, and
-  /// back.
+  /// Between rounds: swaps the weights with their moving averages.
   void exchange_averages();
-  /// What the next round's loss is multiplied with, and how many rounds have been left out. Between
-  /// rounds, and inside asynchronous ones.
+  /// The current loss scale and the number of skipped rounds. Between rounds, and inside
+  /// asynchronous ones.
   const LossScale& loss_scale() const;
   void set_loss_scale(const LossScale& scale);
-  /// Puts back what content() gave, or as much of it as the stage holds, with its numbers of
-  /// versions. Between rounds.
+  /// Restores what content() returned, as far as the stage holds it, with its version numbers.
+  /// Between rounds.
   void restore(int stage, const StageContent& content);
   /// The gradient that the last update of a parameter was made with; an empty tensor for a frozen
   /// one.
   HostTensor read_gradient(const std::string& name) const;
-  /// What the kernels of every variant have taken since the last call, summed over replicas.
-  /// Between rounds.
+  /// Kernel times of every variant since the last call, summed over replicas. Between rounds.
   std::vector<KernelTimes> take_kernel_times();
   /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
-  /// Together, and answered everywhere.
+  /// Collective; returns the result everywhere.
   std::string first_nonfinite() const;
 
  private:
@@ -84,13 +81,13 @@ class Runtime {
   void compile_all();
   void work(DeviceWorker& worker);
   void stop();
-  RoundResult run_round(const Program& program, const ProgramCut* cut, UnitSource& source);
+  RoundResult run_round(const Program& program, const ProgramCut* cut, MicroBatchSource& source);
   void wait_for_devices();
   RoundResult result_of_round();
   void finish_with_others(RoundResult& result);
   void fail(std::exception_ptr error);
   void abort_waits();
-  /// What everybody waits for; empty while somebody computes.
+  /// What all devices wait for; empty while one computes.
   std::string describe_hang() const;
   std::string describe_waits() const;
 
@@ -105,7 +102,7 @@ class Runtime {
   std::unique_ptr<const RuntimeSetup> setup_;
   std::unique_ptr<RoundState> round_state_;
   std::unique_ptr<ProcessSharing> sharing_;
-  // The workers have the streams of what follows, the transport has threads that report failures.
+  // Destroyed before the members above: workers own streams, and transport threads report failures.
   std::vector<std::unique_ptr<DeviceWorker>> workers_;  // [device]; null: of another process
   std::vector<std::thread> threads_;
   std::unique_ptr<StageReplicas> replicas_;

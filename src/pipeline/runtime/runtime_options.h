@@ -1,4 +1,4 @@
-// What a runtime is asked for: networks, devices, how they train.
+// Options of a runtime: networks, devices, training.
 #pragma once
 
 #include <cstdint>
@@ -18,32 +18,30 @@ class ProcessGroup;
 
 struct RuntimeOptions {
   Backend backend = Backend::kCpu;
-  /// Which device each of the program's devices is; one may stand here several times. Empty: the
-  /// CPU, in host memory. They outlive the runtime.
+  /// The device behind each of the program's devices; one may occur several times. Empty: the CPU,
+  /// in host memory. They must outlive the runtime.
   std::vector<Device*> devices;
-  /// What moves data between devices and adds up gradients over replicas on devices of their own;
-  /// null: copies from device to device. Outlives the runtime.
+  /// Transfers and all-reduces between GPUs; null: peer-to-peer copies. Must outlive the runtime.
   Collectives* collectives = nullptr;
-  /// The processes that run the programs together, each some of the devices; null: this one runs
-  /// all. Each has a runtime made from the same. Outlives the runtime.
+  /// The processes of a distributed run, each with some of the devices; null: this process runs
+  /// all. All create their runtime from the same options. Must outlive the runtime.
   ProcessGroup* processes = nullptr;
   std::vector<int> process_of_device;
   /// With processes and devices (null: another process's): which of its process's devices each is.
   std::vector<int> device_numbers;
   int threads = 1;  // OpenMP threads of each stage
   bool pin = true;  // give each stage cores of its own when there are enough
-  /// Of all devices that share the cores of this process, with those of other processes: how many
-  /// come before its own, and how many there are; 0: its own alone.
+  /// Devices of several processes may share the cores of one machine: how many come before this
+  /// process's own, and how many there are; 0: only its own.
   int devices_before = 0, sharing_devices = 0;
   OptimizerSettings optimizer;
   double clip_norm = 0;         // 0: off
   LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
   std::uint64_t seed = 1;       // of dropout masks
-  double timeout_seconds = 60;  // without any progress: the watchdog ends the run
-  /// Per stage: sleep this long instead of computing. A rehearsal shows what the runtime itself
-  /// costs.
-  std::vector<StageSeconds> rehearsal;
-  double rehearsed_latency_seconds = 0;  // of every link between stages
+  double timeout_seconds = 60;  // the watchdog ends the run after this time without progress
+  /// Per stage: sleep this long instead of running kernels, to measure the overhead of the runtime.
+  std::vector<StageSeconds> emulated_stages;
+  double emulated_latency_seconds = 0;  // of every link between stages
 };
 
 /// One shape at which the network runs. Index 0 is the full micro-batch.

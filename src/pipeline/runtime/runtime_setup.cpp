@@ -67,7 +67,7 @@ void RuntimeSetup::check_processes() const {
   const std::vector<int>& process_of = options.process_of_device;
   PT_CHECK(process_of.size() == at(devices()), kInternal,
            "processes of {} devices for a program on {}", process_of.size(), devices());
-  PT_CHECK(options.rehearsal.empty(), kInternal, "a rehearsal is of one process");
+  PT_CHECK(options.emulated_stages.empty(), kInternal, "stages are emulated in one process only");
   for (const Program* program : programs) {
     PT_CHECK(!is_asynchronous(program->rule), kUsage,
              "{} updates stages while others compute, which several processes cannot do yet; use "
@@ -77,7 +77,7 @@ void RuntimeSetup::check_processes() const {
   PT_CHECK(options.devices.empty() || options.collectives, kUsage,
            "GPUs of several processes exchange values by NCCL; leave out --edge copy");
   if (options.devices.empty()) return;
-  // Moments of running statistics are exchanged by replicas in host memory only.
+  // Replicas exchange moments of running statistics only in host memory.
   const std::vector<int> ranks = this->ranks();
   for (int s = 0; s < stages(); ++s) {
     const std::vector<int>& on = placement(s);

@@ -1,5 +1,5 @@
-// What a runtime is made from, checked and worked out once: the networks cut into stages, how much
-// of everything their programs need, between which stages values go, and which devices are here.
+// The validated setup of a runtime: the networks cut into stages, the capacities that their
+// programs need, the edges between stages, and the devices of this process.
 #pragma once
 
 #include <memory>
@@ -32,9 +32,9 @@ struct RuntimeSetup {
   }
   bool is_here(int device) const;
   int first_device_here() const;
-  /// Whose process the first replica of a stage is.
+  /// The process of the first replica of a stage.
   int process_of(int stage) const;
-  /// Which of the machine's devices each is: equal numbers, the same one, whosever it is.
+  /// The physical device of each program device; equal numbers mean the same one.
   std::vector<int> ranks() const;
 
  private:

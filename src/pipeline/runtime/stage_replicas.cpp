@@ -61,10 +61,10 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
   }
 }
 
-/// Without kernels to run, and on devices, whose memory is their own, there is nothing to share.
+/// Emulated stages have no tasks, and GPUs have no shared memory.
 void StageReplicas::share_work() {
   const RuntimeOptions& options = setup_.options;
-  if (!options.devices.empty() || !options.rehearsal.empty() || options.processes ||
+  if (!options.devices.empty() || !options.emulated_stages.empty() || options.processes ||
       setup_.devices() == 1)
     return;
   shared_work_ = std::make_unique<SharedWork>(setup_.devices());
@@ -73,7 +73,7 @@ void StageReplicas::share_work() {
     workspaces.push_back(replicas.front().stage->workspace().bytes);
   workspaces = shared_workspaces(std::move(workspaces), program_->placement);
   for (std::size_t s = 0; s < replicas_.size(); ++s) {
-    // Replicas tell each other of every gradient as soon as it is complete.
+    // Replicas already reduce each gradient as soon as it is complete.
     if (replicas_[s].size() > 1) continue;
     const StageReplica& replica = replicas_[s].front();
     replica.stage->share(*shared_work_, replica.device, workspaces[s]);
@@ -98,7 +98,8 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
     for (int r = 0; r < program.replicas(s); ++r) {
       StageReplica& replica = of(s)[at(r)];
       replica.accumulating = false;
-      replica.adding_left = units_to_add(s, r, cut ? cut->units_done / program.group_size(s) : 0);
+      replica.adding_left =
+          micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
       replica.forwards = replica.backwards = 0;
       replica.forward_entry.assign(at(setup_.capacity[at(s)].forward_entries), -1);
       replica.gradient_entry.assign(at(setup_.capacity[at(s)].gradient_entries), -1);
@@ -114,21 +115,22 @@ void StageReplicas::end_round() {
   }
 }
 
-/// Versions of kSync rounds stay in one block.
+/// kSync rounds have a single version.
 int StageReplicas::block_of(const StageReplica& replica, int stage, int version) const {
   if (!is_asynchronous(program_->rule)) return replica.base_version;
   return (replica.base_version + std::max(version, 0)) % setup_.capacity[at(stage)].versions;
 }
 
 int StageReplicas::group_of(const Instruction& instruction) const {
-  return std::max(instruction.unit, 0) / program_->group_size(instruction.stage);
+  return std::max(instruction.micro_batch, 0) / program_->group_size(instruction.stage);
 }
 
-int StageReplicas::units_to_add(int stage, int replica, int group) const {
+int StageReplicas::micro_batches_to_add(int stage, int replica, int group) const {
   const int size = program_->group_size(stage);
   int count = 0;
-  for (int unit = group * size; unit < std::min((group + 1) * size, program_->units); ++unit) {
-    if (program_->replica_of(stage, unit) == replica) ++count;
+  for (int micro_batch = group * size;
+       micro_batch < std::min((group + 1) * size, program_->micro_batches); ++micro_batch) {
+    if (program_->replica_of(stage, micro_batch) == replica) ++count;
   }
   return count;
 }

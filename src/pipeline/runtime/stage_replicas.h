@@ -1,5 +1,5 @@
-// The stages of a runtime with their replicas: those of this process compiled, of the others no
-// more than which device has them.
+// The replicas of all stages of a runtime. Those of this process are compiled; of the others only
+// the device is known.
 #pragma once
 
 #include <cstdint>
@@ -23,11 +23,11 @@ struct StageReplica {
   int device = 0;
   std::unique_ptr<Stage> stage;  // null: another process has it
   int base_version = 0;          // copy of the weights that holds version 0 of the round
-  bool accumulating = false;     // a unit of this step has already written the gradients
+  bool accumulating = false;     // the step's first micro-batch has written the gradients
   std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
-  int adding_left = 0;           // units still to be added before the next update
+  int adding_left = 0;           // micro-batches still to be added before the next update
   int forwards = 0, backwards = 0;                 // of the round so far
-  std::vector<int> forward_entry, gradient_entry;  // unit that holds each entry; -1: none
+  std::vector<int> forward_entry, gradient_entry;  // micro-batch that holds each entry; -1: none
 };
 
 class StageReplicas {
@@ -56,18 +56,18 @@ class StageReplicas {
       }
     }
   }
-  /// Of each stage the first replica that is here; null: none is.
+  /// The first local replica of each stage; null: none.
   std::vector<Stage*> first_here() const;
   std::vector<Stage*> all(int stage) const;
 
   /// Compiles a device's stages; in its thread.
   void compile(int device, const StageStreams& streams);
-  /// Makes replicas add up gradients by what the transport has for them. `streams`: by device.
+  /// Connects replicas with the transport's all-reduce. `streams`: by device.
   void join(Transport& transport, const std::vector<Stream*>& streams);
-  /// Lets devices that wait run work of others, where their stages are in the same memory.
+  /// Lets idle devices run tasks of others, where their stages share host memory.
   void share_work();
   SharedWork* shared_work() const { return shared_work_.get(); }
-  /// The largest workspace of a device that runs no kernel just now.
+  /// The largest workspace of an idle device.
   Workspace free_workspace(int device) const;
 
   void start_round(const Program& program, const ProgramCut* cut);
@@ -75,11 +75,10 @@ class StageReplicas {
   /// Which block of a replica's weights holds a version of the round.
   int block_of(const StageReplica& replica, int stage, int version) const;
   int group_of(const Instruction& instruction) const;
-  /// How many units a replica adds to its gradients for one update.
-  int units_to_add(int stage, int replica, int group) const;
+  /// How many micro-batches a replica adds to its gradients for one update.
+  int micro_batches_to_add(int stage, int replica, int group) const;
 
-  // Weights and gradients by name, whichever stage holds them, and what whole stages remember: as
-  // in Runtime.
+  // Weights and gradients by name, and the state of whole stages, as in Runtime.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);
   HostTensor read_gradient(const std::string& name) const;
@@ -95,7 +94,7 @@ class StageReplicas {
   const RuntimeSetup& setup_;
   const Program* program_;
   std::vector<std::vector<StageReplica>> replicas_;  // [stage][replica]
-  std::unique_ptr<SharedWork> shared_work_;          // null: devices that wait do nothing else
+  std::unique_ptr<SharedWork> shared_work_;          // null: idle devices do not help others
 };
 
 }  // namespace pipetrain

@@ -1,5 +1,4 @@
-// Weights and gradients of a runtime by name, whichever stage holds them, and what whole stages
-// remember.
+// Access to weights and gradients by name, and to the state of whole stages.
 #include <algorithm>
 
 #include "pipeline/runtime/stage_replicas.h"

@@ -10,13 +10,14 @@
 namespace pipetrain {
 namespace {
 
-/// Most units of one replica of each stage between two of its own instructions, in list order.
+/// Maximum number of micro-batches of each stage's replica between two of its instructions, in list
+/// order.
 struct Held {
   std::vector<int> live;      // from the forward to the last instruction
   std::vector<int> deferred;  // from the input gradient to the weight gradient
 };
 
-Held held_units(const Program& program) {
+Held held_micro_batches(const Program& program) {
   const std::size_t stages = at(program.stages);
   Held held{std::vector<int>(stages, 0), std::vector<int>(stages, 0)};
   for (const auto& list : program.device) {
@@ -35,8 +36,8 @@ Held held_units(const Program& program) {
   return held;
 }
 
-/// Most units handed on and not yet released, on one replica of each stage, in a run of unit costs:
-/// a run in which nobody waits for an entry, so with as many nobody can wait for ever.
+/// Maximum number of micro-batches sent and not yet released, per replica of each stage, in a run
+/// of unit costs without waiting for entries. With as many entries no deadlock is possible.
 std::vector<int> outstanding(const Program& program, bool gradient) {
   StageSeconds seconds;
   seconds.update = 1;
@@ -48,28 +49,28 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
   const ComputeTable table(program);
   struct Change {
     double time;
-    int units;
+    int micro_batches;
     bool operator<(const Change& other) const {
-      // Of one moment, what is handed on comes first.
-      return time != other.time ? time < other.time : units > other.units;
+      // Sends come first within one moment.
+      return time != other.time ? time < other.time : micro_batches > other.micro_batches;
     }
   };
   std::map<std::pair<int, int>, std::vector<Change>> changes;  // of (stage, replica)
   for (int stage = 0; stage < program.stages; ++stage) {
-    for (int unit = 0; unit < program.units; ++unit) {
+    for (int micro_batch = 0; micro_batch < program.micro_batches; ++micro_batch) {
       double released = -1;
       Place producer;
       for (const Edge& edge : program.edges) {
         if (edge.from_stage != stage || edge.gradient != gradient) continue;
-        producer = table.producer(edge, unit);
+        producer = table.producer(edge, micro_batch);
         for (const Kind kind : {Kind::kForward, Kind::kRecompute, Kind::kBackward,
                                 Kind::kBackwardInput, Kind::kBackwardWeight}) {
-          const Place place = table.at(kind, edge.to_stage, unit);
+          const Place place = table.at(kind, edge.to_stage, micro_batch);
           if (place.exists()) released = std::max(released, time_at(place, /*end=*/true));
         }
       }
       if (!producer.exists()) continue;
-      auto& list = changes[{stage, program.replica_of(stage, unit)}];
+      auto& list = changes[{stage, program.replica_of(stage, micro_batch)}];
       list.push_back({time_at(producer, /*end=*/false), +1});
       list.push_back({released, -1});
     }
@@ -77,23 +78,23 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
   std::vector<int> most(at(program.stages), 0);
   for (auto& [key, list] : changes) {
     std::sort(list.begin(), list.end());
-    int units = 0;
+    int micro_batches = 0;
     for (const Change& change : list) {
-      units += change.units;
-      most[at(key.first)] = std::max(most[at(key.first)], units);
+      micro_batches += change.micro_batches;
+      most[at(key.first)] = std::max(most[at(key.first)], micro_batches);
     }
   }
   return most;
 }
 
 void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
-  const Held held = held_units(program);
+  const Held held = held_micro_batches(program);
   const bool evaluates = program.rule == UpdateRule::kNone;
   const std::vector<int> forward_run = outstanding(program, /*gradient=*/false);
   const std::vector<int> gradient_run = outstanding(program, /*gradient=*/true);
   for (int stage = 0; stage < program.stages; ++stage) {
     StageCapacity& needs = capacity[at(stage)];
-    const int own = (program.units + program.replicas(stage) - 1) / program.replicas(stage);
+    const int own = (program.micro_batches + program.replicas(stage) - 1) / program.replicas(stage);
     int later = 0, earlier = 0;
     for (const Edge& edge : program.edges) {
       if (edge.from_stage != stage) continue;
@@ -105,7 +106,8 @@ void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
       }
     }
     // Activations live until this stage's own backward, or a receiver's deferred weight gradient;
-    // gradients until the receiver is done with the unit, or this stage's own weight gradient.
+    // gradients until the receiver is done with the micro-batch, or this stage's own weight
+    // gradient.
     const int forward = evaluates ? std::max(2, forward_run[at(stage)])
                                   : std::max(held.live[at(stage)] + later, forward_run[at(stage)]);
     const int gradient = std::max({held.deferred[at(stage)], earlier, gradient_run[at(stage)], 1});
@@ -123,10 +125,10 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
       capacity[s].recompute = capacity[s].recompute || program->recompute[s];
-      // Devices that share work (pipeline/transport/shared_work.h) put off what reads one set while
-      // units fill the other.
+      // Devices that share work (pipeline/transport/shared_work.h) defer what reads one set while
+      // micro-batches fill the other.
       if (program->devices > 1 && program->replicas(static_cast<int>(s)) == 1)
-        capacity[s].gathered_sets = 2;
+        capacity[s].batched_sets = 2;
     }
     for (const auto& list : program->device) {
       for (const Instruction& instruction : list) {

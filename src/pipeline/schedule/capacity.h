@@ -1,5 +1,5 @@
-// How many copies of everything a stage needs, from the programs that it will run: activation
-// slots, weight copies, and entries for what it hands on.
+// The buffers that a stage needs for the programs that it will run: activation slots, weight copies
+// and output buffers.
 #pragma once
 
 #include <vector>
@@ -9,20 +9,20 @@
 namespace pipetrain {
 
 struct StageCapacity {
-  int slots = 1;             // activations of units in flight
+  int slots = 1;             // activations of micro-batches in flight
   int versions = 1;          // weights
-  int forward_entries = 1;   // values handed to later stages
-  int gradient_entries = 1;  // gradients handed to earlier stages
-  int gathered_sets = 1;     // of values that weight gradients over several units read
+  int forward_entries = 1;   // output buffers for later stages
+  int gradient_entries = 1;  // gradient buffers for earlier stages
+  int batched_sets = 1;      // sets of values for batched weight gradients
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
 };
 
 /// Returns the capacity of each stage (on each of its replicas) that is enough for all programs. A
-/// sender waits until the entry that it is about to write has been read for the last time; there
-/// are so many that this never makes it wait longer than the program's own order does, whatever the
-/// instructions take, and that it cannot wait for ever. Where only forwards run, a sender is held
-/// back instead, so that entries stay few.
+/// sender waits until the entry that it is about to write has been read for the last time. There
+/// are enough entries that this adds no waiting to the program's own order, whatever the
+/// instruction times, and no deadlock. Where only forwards run, senders are throttled instead, so
+/// that few entries suffice.
 std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& programs);
 
 }  // namespace pipetrain

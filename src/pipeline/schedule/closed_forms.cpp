@@ -7,19 +7,19 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds that a device is idle in the round, by the form of the schedule's row.
-std::optional<double> idle_seconds(const Program& program, const UnitSeconds& unit) {
+/// Idle seconds of a device in the round, by the schedule's closed form.
+std::optional<double> idle_seconds(const Program& program, const MicroBatchSeconds& micro_batch) {
   if (program.devices == 1) return 0.0;
   int most_held = 0;
   for (const int slots : program.slots_per_stage) most_held = std::max(most_held, slots);
   const schedule::EqualRound round = {
       .devices = static_cast<double>(program.devices),
-      .units = static_cast<double>(program.units),
+      .micro_batches = static_cast<double>(program.micro_batches),
       .chunks = static_cast<double>(program.stages) / program.devices,
       .most_held = static_cast<double>(most_held),
-      .seconds = unit};
+      .seconds = micro_batch};
   const schedule::Schedule* row = schedule::lookup(program.schedule);
-  // A file may have any name; without a drain in between all asynchronous rounds are alike.
+  // A file may have any name; all asynchronous rounds have the same form.
   if (is_asynchronous(program.rule) && (row == nullptr || row->description.rule != program.rule))
     return schedule::idle_of_fill_and_drain(round);
   if (row == nullptr || row->idle_seconds == nullptr) return std::nullopt;
@@ -28,8 +28,8 @@ std::optional<double> idle_seconds(const Program& program, const UnitSeconds& un
 
 }  // namespace
 
-UnitSeconds mean_unit_seconds(const Program& program, const Events& events) {
-  UnitSeconds sum;
+MicroBatchSeconds mean_micro_batch_seconds(const Program& program, const Events& events) {
+  MicroBatchSeconds sum;
   for (std::size_t d = 0; d < events.size(); ++d) {
     for (std::size_t n = 0; n < events[d].size(); ++n) {
       const double seconds = events[d][n].end - events[d][n].start;
@@ -53,17 +53,18 @@ UnitSeconds mean_unit_seconds(const Program& program, const Events& events) {
       }
     }
   }
-  const double count = static_cast<double>(program.devices) * program.units;
+  const double count = static_cast<double>(program.devices) * program.micro_batches;
   return {sum.forward / count, sum.input_gradient / count, sum.weight_gradient / count};
 }
 
-std::optional<double> theoretical_bubble(const Program& program, const UnitSeconds& unit) {
+std::optional<double> theoretical_bubble(const Program& program,
+                                         const MicroBatchSeconds& micro_batch) {
   for (const auto& devices : program.placement) {
     if (devices.size() > 1) return std::nullopt;
   }
-  const double work = unit.total() * program.units;
+  const double work = micro_batch.total() * program.micro_batches;
   if (work <= 0) return std::nullopt;
-  const std::optional<double> idle = idle_seconds(program, unit);
+  const std::optional<double> idle = idle_seconds(program, micro_batch);
   if (!idle) return std::nullopt;
   return *idle / (work + *idle);
 }

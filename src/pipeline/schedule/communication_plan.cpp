@@ -12,10 +12,10 @@
 namespace pipetrain {
 namespace {
 
-/// What devices do together, also within a rank: all of it is in one order.
+/// All operations between devices, also within a rank, in one order.
 struct Step {
   std::vector<int> devices;
-  bool waits = false;  // its devices wait for it where it stands in their lists
+  bool waits = false;  // its devices block on it at its place in their lists
   int operation = -1;  // -1: not to be issued
   int group = 0;
 };
@@ -23,12 +23,12 @@ struct Step {
 /// [devices][instructions]: the step that an instruction takes part in; -1: none.
 using StepTable = std::vector<std::vector<int>>;
 
-/// Finds the steps, and makes operations of those that go from rank to rank.
+/// Finds the steps, and creates operations for those between ranks.
 std::vector<Step> find_steps(const Program& program, const std::vector<int>& rank_of_device,
                              CommunicationPlan& plan, StepTable& table) {
   std::vector<Step> steps;
   std::vector<int> of_transfer(program.transfers.size(), -1);
-  // The n-th reduce of a stage is the same on all of its replicas, the n-th sync on all devices.
+  // The n-th reduce of a stage is the same one on all replicas, the n-th sync on all devices.
   std::map<std::tuple<int, int>, int> of_meeting;
   std::vector<int> all;
   for (int d = 0; d < program.devices; ++d) all.push_back(d);
@@ -50,7 +50,7 @@ std::vector<Step> find_steps(const Program& program, const std::vector<int>& ran
         step = &of_meeting.try_emplace(key, -1).first->second;
         const bool reduce = instruction.kind == Kind::kReduce;
         operation.stage = instruction.stage;
-        operation.unit = instruction.unit;
+        operation.micro_batch = instruction.micro_batch;
         operation.devices = reduce ? program.placement[at(instruction.stage)] : all;
         crosses = reduce && replicas_are_apart(program, instruction.stage, rank_of_device);
       } else {
@@ -71,13 +71,13 @@ std::vector<Step> find_steps(const Program& program, const std::vector<int>& ran
   for (std::size_t t = 0; t < of_transfer.size(); ++t) {
     const Transfer& moved = program.transfers[t];
     if (of_transfer[t] < 0) continue;
-    plan.operation_of_unit[at(moved.edge) * at(program.units) + at(moved.unit)] =
-        steps[at(of_transfer[t])].operation;
+    plan.operation_of_micro_batch[at(moved.edge) * at(program.micro_batches) +
+                                  at(moved.micro_batch)] = steps[at(of_transfer[t])].operation;
   }
   return steps;
 }
 
-/// Walks along all lists at once and numbers the groups.
+/// Walks through all lists in parallel and numbers the groups.
 class Walk {
  public:
   Walk(const Program& program, std::vector<Step>& steps, const StepTable& table)
@@ -161,12 +161,12 @@ CommunicationPlan plan_communication(const Program& program,
   CommunicationPlan plan;
   for (const auto& list : program.device) plan.operation_at.emplace_back(list.size(), -1);
   StepTable table = plan.operation_at;
-  plan.operation_of_unit.assign(program.edges.size() * at(program.units), -1);
+  plan.operation_of_micro_batch.assign(program.edges.size() * at(program.micro_batches), -1);
   std::vector<Step> steps = find_steps(program, rank_of_device, plan, table);
   const std::vector<int> order = Walk(program, steps, table).run();
   int ranks = 0;
   for (const int rank : rank_of_device) ranks = std::max(ranks, rank + 1);
-  // By number of the group, as the walk found them; behind them every reduce of that number alone.
+  // By group number, as the walk found them; then each reduce of that number separately.
   std::vector<std::map<std::pair<int, int>, std::vector<int>>> groups(at(ranks));
   for (const int step : order) {
     const int operation = steps[at(step)].operation;

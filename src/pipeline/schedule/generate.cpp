@@ -27,11 +27,12 @@ int stages_per_device(Placement placement, int chunks) {
 
 void check_sizes(const ScheduleOptions& options, const ScheduleDescription& schedule) {
   constexpr int kMaximumStages = 4096;
-  constexpr int kMaximumUnits = 1 << 20;
+  constexpr int kMaximumMicroBatches = 1 << 20;
   PT_CHECK(options.stages >= 1 && options.stages <= kMaximumStages, kUsage,
            "a pipeline needs 1 to {} stages, got {}", kMaximumStages, options.stages);
-  PT_CHECK(options.units >= 1 && options.units <= kMaximumUnits, kUsage,
-           "a round needs 1 to {} micro-batches, got {}", kMaximumUnits, options.units);
+  PT_CHECK(options.micro_batches >= 1 && options.micro_batches <= kMaximumMicroBatches, kUsage,
+           "a step needs 1 to {} micro-batches, got {}", kMaximumMicroBatches,
+           options.micro_batches);
   if (schedule.placement == Placement::kLoop) {
     PT_CHECK(options.chunks >= 1 && options.chunks <= options.stages, kUsage,
              "schedule '{}' needs 1 to {} chunks on each device, got {}", schedule.name,
@@ -70,14 +71,17 @@ void check_per_stage(const ScheduleOptions& options, const ScheduleDescription& 
 
 void check_rest(const ScheduleOptions& options, const ScheduleDescription& schedule) {
   PT_CHECK(options.memory_units >= 0 && options.memory_units <= (1 << 20), kUsage,
-           "the units a device may hold must not be negative or huge, got {}",
+           "the micro-batches that a device may hold must not be negative or huge, got {}",
            options.memory_units);
   PT_CHECK(options.memory_units == 0 || schedule.takes_memory, kUsage,
-           "schedule '{}' cannot be told how many units to hold; use zb or 1f1b", schedule.name);
-  PT_CHECK(options.units_per_update >= 0, kUsage, "units per update must not be negative, got {}",
-           options.units_per_update);
-  PT_CHECK(options.units_per_update == 0 || schedule.rule == UpdateRule::kDoubleBuffer, kUsage,
-           "schedule '{}' has its own units per update; only pipedream-2bw lets you set them",
+           "schedule '{}' does not support a limit on the micro-batches held; use zb or 1f1b",
+           schedule.name);
+  PT_CHECK(options.micro_batches_per_update >= 0, kUsage,
+           "micro-batches per update must not be negative, got {}",
+           options.micro_batches_per_update);
+  PT_CHECK(options.micro_batches_per_update == 0 || schedule.rule == UpdateRule::kDoubleBuffer,
+           kUsage,
+           "schedule '{}' has fixed micro-batches per update; only pipedream-2bw lets you set them",
            schedule.name);
   PT_CHECK(!options.gradient_sync || schedule.rule == UpdateRule::kSync, kUsage,
            "schedule '{}' makes each stage update alone, so it cannot clip a global norm or tie "
@@ -97,18 +101,19 @@ void check_warm_up(const ScheduleOptions& options) {
   }
 }
 
-/// A unit reads the weights before the last update, so that update must have been made when the
-/// unit starts: a group is no smaller than what a stage runs ahead.
-void choose_units_per_update(ScheduleOptions& options) {
+/// A micro-batch reads the weights before the last update, so that update must be complete when the
+/// micro-batch starts: a group is at least as large as the warm-up.
+void choose_micro_batches_per_update(ScheduleOptions& options) {
   int least = 1;
   for (std::size_t s = 0; s < options.replicas.size(); ++s) {
     least = std::max({least, options.warm[s] * options.replicas[s], options.replicas[s]});
   }
-  if (options.units_per_update == 0) options.units_per_update = std::max(least, options.stages);
-  PT_CHECK(options.units_per_update >= least, kUsage,
+  if (options.micro_batches_per_update == 0)
+    options.micro_batches_per_update = std::max(least, options.stages);
+  PT_CHECK(options.micro_batches_per_update >= least, kUsage,
            "schedule 'pipedream-2bw' needs at least {} micro-batches per update here, as many as "
            "a stage runs ahead, got {}; use more, or fewer stages",
-           least, options.units_per_update);
+           least, options.micro_batches_per_update);
 }
 
 /// Options without gaps.
@@ -131,7 +136,7 @@ ScheduleOptions resolved(const ScheduleOptions& given, const Schedule& schedule)
   if (options.memory_units > 0) {
     options.warm = limited_warm_up(options.warm, options.replicas, options.memory_units);
   }
-  if (description.rule == UpdateRule::kDoubleBuffer) choose_units_per_update(options);
+  if (description.rule == UpdateRule::kDoubleBuffer) choose_micro_batches_per_update(options);
   return options;
 }
 
@@ -140,15 +145,15 @@ Program without_lists(const ScheduleOptions& options, const ScheduleDescription&
   program.schedule = schedule.name;
   program.rule = schedule.rule;
   program.stages = options.stages;
-  program.units = options.units;
+  program.micro_batches = options.micro_batches;
   program.gradient_sync = options.gradient_sync;
   if (program.rule == UpdateRule::kDoubleBuffer) {
-    program.units_per_update = options.units_per_update;
+    program.micro_batches_per_update = options.micro_batches_per_update;
   }
   program.recompute = options.recompute;
   program.edges = chain_edges(options.stages);
   if (program.rule == UpdateRule::kNone) {
-    // Nothing is kept and nothing repeated.
+    // Evaluation keeps no activations and recomputes nothing.
     program.recompute.assign(program.recompute.size(), false);
     std::erase_if(program.edges, [](const Edge& edge) { return edge.gradient; });
   }
@@ -215,13 +220,13 @@ Program generate(const ScheduleOptions& given) {
   return program;
 }
 
-Program forward_program(const Program& training, int units) {
+Program forward_program(const Program& training, int micro_batches) {
   Program program;
   program.schedule = "forward";
   program.rule = UpdateRule::kNone;
   program.stages = training.stages;
   program.devices = training.devices;
-  program.units = units;
+  program.micro_batches = micro_batches;
   program.placement = training.placement;
   program.recompute.assign(training.recompute.size(), false);
   program.edges = chain_edges(training.stages);

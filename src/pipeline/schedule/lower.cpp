@@ -22,8 +22,9 @@ void check_edges(const Program& program, const std::vector<Edge>& edges) {
     PT_CHECK(edge.gradient ? edge.from_stage > edge.to_stage : edge.from_stage < edge.to_stage,
              kInternal, "an edge with {} cannot go from stage {} to stage {}",
              edge.gradient ? "gradients" : "activations", edge.from_stage, edge.to_stage);
-    PT_CHECK(edge.bytes_per_unit >= 0, kInternal, "the edge from stage {} to stage {} has {} bytes",
-             edge.from_stage, edge.to_stage, edge.bytes_per_unit);
+    PT_CHECK(edge.bytes_per_micro_batch >= 0, kInternal,
+             "the edge from stage {} to stage {} has {} bytes", edge.from_stage, edge.to_stage,
+             edge.bytes_per_micro_batch);
     PT_CHECK(seen.emplace(edge.from_stage, edge.to_stage, edge.gradient).second, kInternal,
              "the edge from stage {} to stage {} is given twice", edge.from_stage, edge.to_stage);
   }
@@ -47,23 +48,23 @@ struct KeyedTransfer {
 using Events = std::vector<std::vector<Event>>;
 
 /// Fills Program::transfers and returns them in the global order.
-std::vector<KeyedTransfer> add_transfers(Program& program, const Events& unit_run) {
+std::vector<KeyedTransfer> add_transfers(Program& program, const Events& micro_batch_run) {
   const ComputeTable table(program);
   std::vector<KeyedTransfer> keyed;
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     const Edge& edge = program.edges[e];
-    for (int unit = 0; unit < program.units; ++unit) {
-      const int from = program.device_of(edge.from_stage, unit);
-      const int to = program.device_of(edge.to_stage, unit);
+    for (int micro_batch = 0; micro_batch < program.micro_batches; ++micro_batch) {
+      const int from = program.device_of(edge.from_stage, micro_batch);
+      const int to = program.device_of(edge.to_stage, micro_batch);
       if (from == to) continue;  // handed over inside the device
-      const Place place = table.producer(edge, unit);
-      PT_CHECK(place.exists(), kInternal, "stage {} never makes unit {} for stage {}",
-               edge.from_stage, unit, edge.to_stage);
-      const Event& event =
-          unit_run[static_cast<std::size_t>(place.device)][static_cast<std::size_t>(place.index)];
+      const Place place = table.producer(edge, micro_batch);
+      PT_CHECK(place.exists(), kInternal, "stage {} never produces micro-batch {} for stage {}",
+               edge.from_stage, micro_batch, edge.to_stage);
+      const Event& event = micro_batch_run[static_cast<std::size_t>(place.device)]
+                                          [static_cast<std::size_t>(place.index)];
       keyed.push_back({event.end, static_cast<int>(program.transfers.size())});
-      program.transfers.push_back(
-          {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient});
+      program.transfers.push_back({static_cast<int>(e), edge.from_stage, edge.to_stage, from, to,
+                                   micro_batch, edge.gradient});
     }
   }
   std::sort(keyed.begin(), keyed.end(), [](const KeyedTransfer& a, const KeyedTransfer& b) {
@@ -83,22 +84,23 @@ Program lower(const Program& program, const std::vector<Edge>& edges) {
   for (const Edge& edge : edges) {
     if (!edge.gradient || program.rule != UpdateRule::kNone) result.edges.push_back(edge);
   }
-  const Events unit_run = time_round(result, unit_costs(result));
+  const Events micro_batch_run = time_round(result, unit_costs(result));
 
   std::vector<std::vector<std::pair<double, Instruction>>> moves(result.device.size());
-  for (const auto& [made, index] : add_transfers(result, unit_run)) {
+  for (const auto& [made, index] : add_transfers(result, micro_batch_run)) {
     const Transfer& transfer = result.transfers[static_cast<std::size_t>(index)];
     moves[static_cast<std::size_t>(transfer.from_device)].push_back(
-        {made, {Kind::kSend, transfer.from_stage, transfer.unit, index}});
+        {made, {Kind::kSend, transfer.from_stage, transfer.micro_batch, index}});
     moves[static_cast<std::size_t>(transfer.to_device)].push_back(
-        {made, {Kind::kReceive, transfer.to_stage, transfer.unit, index}});
+        {made, {Kind::kReceive, transfer.to_stage, transfer.micro_batch, index}});
   }
   // A transfer made by the time a compute instruction starts comes before it.
   for (std::size_t d = 0; d < result.device.size(); ++d) {
     std::vector<Instruction> merged;
     std::size_t next = 0;
     for (std::size_t i = 0; i < result.device[d].size(); ++i) {
-      for (; next < moves[d].size() && moves[d][next].first <= unit_run[d][i].start; ++next) {
+      for (; next < moves[d].size() && moves[d][next].first <= micro_batch_run[d][i].start;
+           ++next) {
         merged.push_back(moves[d][next].second);
       }
       merged.push_back(result.device[d][i]);

@@ -18,7 +18,7 @@ constexpr double kLeastGain = 0.01;       // of the whole search
 constexpr double kLeastMoveGain = 0.001;  // of a move
 constexpr int kDistances[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
-/// Times rounds of one program with different cuts.
+/// Simulates a program with different cuts.
 class RoundTimer {
  public:
   RoundTimer(const ChainCosts& chain, Program program, Costs costs)
@@ -53,8 +53,8 @@ class RoundTimer {
     }
     for (Edge& edge : program_.edges) {
       const auto cut = at(cuts[at(std::min(edge.from_stage, edge.to_stage))]);
-      edge.bytes_per_unit = static_cast<std::int64_t>(edge.gradient ? chain_.backward_bytes[cut]
-                                                                    : chain_.forward_bytes[cut]);
+      edge.bytes_per_micro_batch = static_cast<std::int64_t>(
+          edge.gradient ? chain_.backward_bytes[cut] : chain_.forward_bytes[cut]);
     }
     return simulate(program_, costs_, {.keep_events = false, .rounds = 1}).makespan;
   }
@@ -101,12 +101,12 @@ Plan move_cuts(const ChainCosts& chain, const PlanRequest& request, const Plan& 
   const int elements = static_cast<int>(chain.elements.size());
   RoundTimer timer(chain, std::move(program), std::move(costs));
   std::vector<int> cuts = plan.cuts();
-  // Too large a round for a try at each cut.
+  // Too large to simulate every cut.
   if (timer.rounds_left() <= 2 * static_cast<int>(cuts.size())) return plan;
   const double start = timer.seconds(cuts);
   double least = start;
   Plan best = plan;
-  // The best move of cuts [first, last]; whether there was one.
+  // Applies the best move of cuts [first, last]; returns whether there was one.
   const auto improve = [&](std::size_t first, std::size_t last) {
     std::vector<int> found;
     double seconds = (1 - kLeastMoveGain) * least;
@@ -137,10 +137,9 @@ Plan move_cuts(const ChainCosts& chain, const PlanRequest& request, const Plan& 
   }
   if (least > (1 - kLeastGain) * start) return plan;
   best.notes = plan.notes;
-  best.notes.push_back(
-      fmt::format("the cuts are those of the shortest step, {} by simulation; with stages as equal "
-                  "as can be it would take {}",
-                  seconds_text(least), seconds_text(start)));
+  best.notes.push_back(fmt::format(
+      "cuts chosen for the shortest simulated step, {}; the most balanced cuts would take {}",
+      seconds_text(least), seconds_text(start)));
   best.planning_seconds = plan.planning_seconds;
   return best;
 }

@@ -1,4 +1,4 @@
-// From a plan to what the simulator needs.
+// Converts a plan to the simulator's costs.
 #pragma once
 
 #include "partition/plan.h"
@@ -6,9 +6,9 @@
 
 namespace pipetrain {
 
-/// Returns the seconds of every stage of a plan of this chain. An update comes once in
-/// `micro_batches` units and takes what the stage's steps take, and the sum over its replicas.
-/// Links are not set.
+/// Returns the seconds of every stage of a plan of this chain. An update occurs once per
+/// `micro_batches` micro-batches and includes the stage's step time and the reduce over its
+/// replicas. Links are not set.
 Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches);
 
 /// Returns the edges of the plan: every stage to the next and back, with the bytes of all tensors

@@ -1,5 +1,5 @@
-// Schedules with one stage on a device, or on several that share its units, whose backward is one
-// instruction.
+// Schedules with one stage on a device, or on several that share its micro-batches, whose backward
+// is one instruction.
 #include <algorithm>
 
 #include "pipeline/schedule/schedule_table.h"
@@ -8,16 +8,16 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// Calls make(stage, units of a replica) for every device of a chain.
+/// Calls make(stage, micro-batches of a replica) for every device of a chain.
 template <class Make>
 Lists for_each_replica(const ScheduleOptions& options, Make&& make) {
   Lists lists;
   for (int s = 0; s < options.stages; ++s) {
     const int replicas = options.replicas[static_cast<std::size_t>(s)];
     for (int replica = 0; replica < replicas; ++replica) {
-      std::vector<int> units;
-      for (int k = replica; k < options.units; k += replicas) units.push_back(k);
-      lists.push_back(make(s, units));
+      std::vector<int> micro_batches;
+      for (int k = replica; k < options.micro_batches; k += replicas) micro_batches.push_back(k);
+      lists.push_back(make(s, micro_batches));
     }
   }
   return lists;
@@ -25,38 +25,40 @@ Lists for_each_replica(const ScheduleOptions& options, Make&& make) {
 
 /// Forwards of a chain.
 Lists forward_chain(const ScheduleOptions& options) {
-  return for_each_replica(options, [](int stage, const std::vector<int>& units) {
+  return for_each_replica(options, [](int stage, const std::vector<int>& micro_batches) {
     List list;
-    for (const int unit : units) list.push_back(forward(stage, unit));
+    for (const int micro_batch : micro_batches) list.push_back(forward(stage, micro_batch));
     return list;
   });
 }
 
 /// All forwards, then all backwards (Huang et al., GPipe, 2019). Backwards run first-in first-out,
-/// not last-in first-out as in the paper: equally fast, and gradients add in micro-batch order.
+/// not last-in first-out as in the paper: equally fast, and gradients accumulate in micro-batch
+/// order.
 Lists gpipe(const ScheduleOptions& options) {
-  return for_each_replica(options, [](int stage, const std::vector<int>& units) {
+  return for_each_replica(options, [](int stage, const std::vector<int>& micro_batches) {
     List list;
-    for (const int unit : units) list.push_back(forward(stage, unit));
-    for (const int unit : units) list.push_back(backward(stage, unit));
+    for (const int micro_batch : micro_batches) list.push_back(forward(stage, micro_batch));
+    for (const int micro_batch : micro_batches) list.push_back(backward(stage, micro_batch));
     return list;
   });
 }
 
-/// Warm-up forwards, then one forward and one backward in turn, then the backwards that are left
+/// Warm-up forwards, then alternately one forward and one backward, then the remaining backwards
 /// (Narayanan et al., PipeDream, 2019; with a flush: DAPPLE, Megatron-LM).
 Lists one_forward_one_backward(const ScheduleOptions& options) {
-  return for_each_replica(options, [&](int stage, const std::vector<int>& units) {
-    const std::size_t ahead = std::min(
-        units.size(), static_cast<std::size_t>(options.warm[static_cast<std::size_t>(stage)]));
+  return for_each_replica(options, [&](int stage, const std::vector<int>& micro_batches) {
+    const std::size_t ahead =
+        std::min(micro_batches.size(),
+                 static_cast<std::size_t>(options.warm[static_cast<std::size_t>(stage)]));
     List list;
-    for (std::size_t n = 0; n < ahead; ++n) list.push_back(forward(stage, units[n]));
-    for (std::size_t n = ahead; n < units.size(); ++n) {
-      list.push_back(forward(stage, units[n]));
-      list.push_back(backward(stage, units[n - ahead]));
+    for (std::size_t n = 0; n < ahead; ++n) list.push_back(forward(stage, micro_batches[n]));
+    for (std::size_t n = ahead; n < micro_batches.size(); ++n) {
+      list.push_back(forward(stage, micro_batches[n]));
+      list.push_back(backward(stage, micro_batches[n - ahead]));
     }
-    for (std::size_t n = units.size() - ahead; n < units.size(); ++n) {
-      list.push_back(backward(stage, units[n]));
+    for (std::size_t n = micro_batches.size() - ahead; n < micro_batches.size(); ++n) {
+      list.push_back(backward(stage, micro_batches[n]));
     }
     return list;
   });
@@ -67,7 +69,7 @@ std::vector<int> standard(const ScheduleOptions& options) {
 }
 std::vector<int> eager(const ScheduleOptions& options) { return eager_warm_up(options.replicas); }
 
-/// What 1f1b and its relatives share: replicas, warm-up and a memory limit.
+/// The common part of the 1f1b family: replicas, warm-up and a memory limit.
 Schedule in_turn(const char* name, const char* summary) {
   return {.description = {.name = name,
                           .summary = summary,
@@ -80,7 +82,7 @@ Schedule in_turn(const char* name, const char* summary) {
           .idle_seconds = idle_of_fill_and_drain};
 }
 
-/// With twice the warm-up a stage holds twice as many units, less one.
+/// With twice the warm-up a stage holds twice as many micro-batches, less one.
 constexpr MemoryRule kEagerMemory = {.times = 2, .more = -1};
 
 }  // namespace
@@ -135,8 +137,8 @@ std::vector<Schedule> forward_chains() {
 
 Lists forward_groups(const Program& program) {
   Lists lists(static_cast<std::size_t>(program.devices));
-  for (int first = 0; first < program.units; first += program.devices) {
-    const int end = std::min(program.units, first + program.devices);
+  for (int first = 0; first < program.micro_batches; first += program.devices) {
+    const int end = std::min(program.micro_batches, first + program.devices);
     for (int s = 0; s < program.stages; ++s) {
       for (int k = first; k < end; ++k) {
         lists[static_cast<std::size_t>(program.device_of(s, k))].push_back(forward(s, k));

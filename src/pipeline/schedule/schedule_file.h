@@ -1,4 +1,4 @@
-// Schedules in files: our own text, or PyTorch's compute-only table where the name ends in .csv.
+// Schedule files: pipetrain's text form, or PyTorch's compute-only CSV where the name ends in .csv.
 #pragma once
 
 #include <string>
@@ -7,9 +7,8 @@
 
 namespace pipetrain {
 
-/// Whether a word that says which schedule is a file: not where it is the name of a schedule, even
-/// if there is a file of that name (which "./NAME" means); else where it is a path, has a suffix,
-/// or is there.
+/// Whether the value of --schedule is a file: not if it is the name of a schedule, even if a file
+/// of that name exists (write "./NAME"); else if it is a path, has a suffix, or exists.
 bool names_schedule_file(const std::string& word);
 
 /// Reads and checks the program of a file. Errors (kUsage) name the file and what is wrong.

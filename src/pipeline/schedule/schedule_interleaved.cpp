@@ -1,4 +1,4 @@
-// Schedules that go round the devices several times: stage c * p + r is chunk c of device r.
+// Interleaved schedules: stage c * p + r is chunk c of device r.
 #include <algorithm>
 
 #include "pipeline/schedule/schedule_table.h"
@@ -6,26 +6,26 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// One turn of a device: a chunk and a unit.
+/// One turn of a device: a chunk and a micro-batch of it.
 struct Turn {
   int chunk;
-  int unit;
+  int micro_batch;
 };
 
 struct Turns {
   std::vector<Turn> order;  // of the forwards; backwards take the chunks the other way round
-  int first_round;          // units of the first round, the largest
+  int first_round;          // micro-batches of the first round, the largest
 };
 
-/// Chunk after chunk for one round of units after the other. A round of at least p units keeps
-/// every device busy, so what does not divide by p is spread over the rounds.
-Turns forward_turns(int units, int devices, int chunks) {
-  const int rounds = std::max(1, units / devices);
+/// Chunk after chunk for one round of micro-batches after the other. A round of at least p
+/// micro-batches keeps every device busy, so a remainder is spread over the rounds.
+Turns forward_turns(int micro_batches, int devices, int chunks) {
+  const int rounds = std::max(1, micro_batches / devices);
   Turns turns;
-  turns.first_round = (units + rounds - 1) / rounds;
+  turns.first_round = (micro_batches + rounds - 1) / rounds;
   int first = 0;
   for (int round = 0; round < rounds; ++round) {
-    const int size = units / rounds + (round < units % rounds ? 1 : 0);
+    const int size = micro_batches / rounds + (round < micro_batches % rounds ? 1 : 0);
     for (int chunk = 0; chunk < chunks; ++chunk) {
       for (int k = first; k < first + size; ++k) turns.order.push_back({chunk, k});
     }
@@ -34,11 +34,12 @@ Turns forward_turns(int units, int devices, int chunks) {
   return turns;
 }
 
-/// The frame of both schedules. `backward_of(list, turns, n)` adds what belongs to backward turn n.
+/// The common part of both schedules. `backward_of(list, turns, n)` adds what belongs to backward
+/// turn n.
 template <class BackwardOf>
 Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf&& backward_of) {
   const int devices = options.stages / options.chunks;
-  const Turns turns = forward_turns(options.units, devices, options.chunks);
+  const Turns turns = forward_turns(options.micro_batches, devices, options.chunks);
   const int total = static_cast<int>(turns.order.size());
   Lists lists;
   for (int r = 0; r < devices; ++r) {
@@ -47,7 +48,7 @@ Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf
     List list;
     const auto run_forward = [&](int n) {
       const Turn& turn = turns.order[static_cast<std::size_t>(n)];
-      list.push_back(forward(turn.chunk * devices + r, turn.unit));
+      list.push_back(forward(turn.chunk * devices + r, turn.micro_batch));
     };
     for (int n = 0; n < ahead; ++n) run_forward(n);
     for (int n = ahead; n < total; ++n) {
@@ -61,16 +62,17 @@ Lists interleave(const ScheduleOptions& options, int warm_per_device, BackwardOf
 }
 
 /// Interleaved 1F1B (Narayanan et al., Megatron-LM, 2021): `chunks` stages on each device, so that
-/// the pipeline fills chunk by chunk. Units go in rounds of at least p, the larger rounds first.
+/// the pipeline fills chunk by chunk. Micro-batches go in rounds of at least p, the larger rounds
+/// first.
 Lists interleaved(const ScheduleOptions& options) {
   const int devices = options.stages / options.chunks;
   return interleave(options, 2, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
     const Turn& turn = turns[static_cast<std::size_t>(n)];
-    list.push_back(backward((options.chunks - 1 - turn.chunk) * devices + r, turn.unit));
+    list.push_back(backward((options.chunks - 1 - turn.chunk) * devices + r, turn.micro_batch));
   });
 }
 
-/// The same with the backward in two parts, of which the weight gradient fills the end.
+/// The same with a split backward; weight gradients fill the end.
 Lists interleaved_zero_bubble(const ScheduleOptions& options) {
   const int devices = options.stages / options.chunks;
   return interleave(options, 1, [&](List& list, const std::vector<Turn>& turns, int r, int n) {
@@ -79,12 +81,12 @@ Lists interleaved_zero_bubble(const ScheduleOptions& options) {
     };
     const auto add_weight = [&](int turn_number) {
       const Turn& turn = turns[static_cast<std::size_t>(turn_number)];
-      list.push_back(weight_gradient(stage_of(turn), turn.unit));
+      list.push_back(weight_gradient(stage_of(turn), turn.micro_batch));
     };
     const int total = static_cast<int>(turns.size());
     const Turn& turn = turns[static_cast<std::size_t>(n)];
-    list.push_back(input_gradient(stage_of(turn), turn.unit));
-    // Device r owes r weight gradients, so that all devices hold equally many units.
+    list.push_back(input_gradient(stage_of(turn), turn.micro_batch));
+    // Device r defers r weight gradients, so that all devices hold equally many micro-batches.
     if (n >= r) add_weight(n - r);
     if (n + 1 < total) return;
     for (int owed = std::max(0, total - r); owed < total; ++owed) add_weight(owed);

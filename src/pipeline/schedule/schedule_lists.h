@@ -1,4 +1,4 @@
-// What generators are written in: the compute instructions of each device, one after the other.
+// Helpers for generators: the lists of compute instructions of each device.
 #pragma once
 
 #include <vector>
@@ -10,16 +10,20 @@ namespace pipetrain::schedule {
 using List = std::vector<Instruction>;
 using Lists = std::vector<List>;  // [devices]
 
-inline Instruction forward(int stage, int unit) { return {Kind::kForward, stage, unit}; }
-inline Instruction backward(int stage, int unit) { return {Kind::kBackward, stage, unit}; }
-inline Instruction input_gradient(int stage, int unit) {
-  return {Kind::kBackwardInput, stage, unit};
+inline Instruction forward(int stage, int micro_batch) {
+  return {Kind::kForward, stage, micro_batch};
 }
-inline Instruction weight_gradient(int stage, int unit) {
-  return {Kind::kBackwardWeight, stage, unit};
+inline Instruction backward(int stage, int micro_batch) {
+  return {Kind::kBackward, stage, micro_batch};
+}
+inline Instruction input_gradient(int stage, int micro_batch) {
+  return {Kind::kBackwardInput, stage, micro_batch};
+}
+inline Instruction weight_gradient(int stage, int micro_batch) {
+  return {Kind::kBackwardWeight, stage, micro_batch};
 }
 
-/// Forwards on any placement: stage after stage for one group of units after the other.
+/// Forwards on any placement: stage after stage for one group of micro-batches after the other.
 Lists forward_groups(const Program& program);
 
 }  // namespace pipetrain::schedule

@@ -41,7 +41,7 @@ std::optional<double> idle_of_fill_and_drain(const EqualRound& round) {
   return (round.devices - 1) * round.seconds.total();
 }
 
-bool has_short_weight_gradients(const UnitSeconds& seconds) {
+bool has_short_weight_gradients(const MicroBatchSeconds& seconds) {
   return seconds.weight_gradient <= seconds.forward * 1.001 &&
          seconds.weight_gradient <= seconds.input_gradient * 1.001;
 }

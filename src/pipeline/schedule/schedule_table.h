@@ -1,23 +1,23 @@
-// Every schedule by name. A row says all that is known of a schedule and stands beside its
-// generator; a new one is a row in the family that it belongs to.
+// The table of schedules. A row describes a schedule and is defined beside its generator; a new
+// schedule is a new row in its family.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "pipeline/schedule/schedule_lists.h"
 #include "pipeline/schedule/closed_forms.h"
+#include "pipeline/schedule/schedule_lists.h"
 
 namespace pipetrain::schedule {
 
-/// A round as closed forms see it: equal stages, no replicas, transfers that cost nothing.
+/// The parameters of closed forms: equal stages, no replicas, free transfers.
 struct EqualRound {
   double devices = 1;
-  double units = 1;
-  double chunks = 1;     // stages of a device
-  double most_held = 1;  // units that the fullest stage holds
-  UnitSeconds seconds;   // of one unit on one device, over all its stages
+  double micro_batches = 1;
+  double chunks = 1;          // stages of a device
+  double most_held = 1;       // the most micro-batches that a stage holds
+  MicroBatchSeconds seconds;  // of one micro-batch on one device, over all its stages
 };
 
 struct Schedule {
@@ -31,7 +31,7 @@ struct Schedule {
   std::optional<double> (*idle_seconds)(const EqualRound&) = nullptr;
 };
 
-/// The families, each in the order in which it is listed.
+/// The families, in the order of listing.
 std::vector<Schedule> drained_chains();         // schedule_chain.cpp
 std::vector<Schedule> forward_chains();         // schedule_chain.cpp
 std::vector<Schedule> undrained_chains();       // schedule_chain.cpp
@@ -44,7 +44,7 @@ std::vector<Schedule> down_and_up_schedules();  // schedule_v.cpp
 std::optional<double> idle_of_fill_and_drain(const EqualRound& round);
 
 /// The condition of most forms that split the backward: w <= f and w <= i, within rounding.
-bool has_short_weight_gradients(const UnitSeconds& seconds);
+bool has_short_weight_gradients(const MicroBatchSeconds& seconds);
 
 const std::vector<Schedule>& table();
 

@@ -1,5 +1,5 @@
-// Schedules whose stages go down the devices and back up: device r runs stage r ("low") and stage
-// 2p-1-r ("high"), so the loss is where the data is.
+// V-shaped schedules: device r runs stage r ("low") and stage 2p-1-r ("high"), so the loss is on
+// the device that reads the data.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -9,18 +9,20 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// A device's list where every instruction takes the next unit of its kind.
+/// A list in which every instruction takes the next micro-batch of its kind.
 class VDevice {
  public:
-  VDevice(int device, int devices, int units)
-      : stage_{device, 2 * devices - 1 - device}, units_(units) {}
+  VDevice(int device, int devices, int micro_batches)
+      : stage_{device, 2 * devices - 1 - device}, micro_batches_(micro_batches) {}
 
   static constexpr int kLow = 0;
   static constexpr int kHigh = 1;
 
   void add(Kind kind, int chunk) {
-    const int unit = issued_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)]++;
-    if (unit < units_) list_.push_back({kind, stage_[static_cast<std::size_t>(chunk)], unit});
+    const int micro_batch =
+        issued_[static_cast<std::size_t>(kind)][static_cast<std::size_t>(chunk)]++;
+    if (micro_batch < micro_batches_)
+      list_.push_back({kind, stage_[static_cast<std::size_t>(chunk)], micro_batch});
   }
   void forward(int chunk) { add(Kind::kForward, chunk); }
   void input(int chunk) { add(Kind::kBackwardInput, chunk); }
@@ -36,17 +38,18 @@ class VDevice {
 
  private:
   std::array<int, 2> stage_;
-  int units_;
+  int micro_batches_;
   std::array<std::array<int, 2>, 5> issued_{};  // [compute kind][chunk]
   List list_;
 };
 
-/// Slots of the first unit's work on one device; unit k follows 6k slots later.
+/// Slots of the first micro-batch's work on one device; micro-batch k follows 6k slots later.
 struct Pattern {
   int forward_low, forward_high, input_high, input_low;
 };
 
-/// Lays units into slots, weight gradients into the first free slot after their input gradient.
+/// Assigns micro-batches to time slots, weight gradients to the first free slot after their input
+/// gradient.
 template <class PatternOf>
 Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
   constexpr int kPeriod = 6;
@@ -57,7 +60,7 @@ Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
     const int low = r;
     const int high = 2 * devices - 1 - r;
     std::map<int, Instruction> slots;
-    for (int k = 0; k < options.units; ++k) {
+    for (int k = 0; k < options.micro_batches; ++k) {
       slots[kPeriod * k + pattern.forward_low] = forward(low, k);
       slots[kPeriod * k + pattern.forward_high] = forward(high, k);
       slots[kPeriod * k + pattern.input_high] = input_gradient(high, k);
@@ -69,7 +72,7 @@ Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
       if (instruction.kind != Kind::kBackwardInput) continue;
       free = std::max(free, slot + 1);
       while (slots.count(free) > 0) ++free;
-      weights[free++] = weight_gradient(instruction.stage, instruction.unit);
+      weights[free++] = weight_gradient(instruction.stage, instruction.micro_batch);
     }
     slots.merge(weights);
     List list;
@@ -85,11 +88,11 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
   constexpr int kLow = VDevice::kLow;
   constexpr int kHigh = VDevice::kHigh;
   const int devices = options.stages / 2;
-  // Made for as many units as fill the pipeline; those that are not there are left out.
-  const int units = std::max(options.units, 2 * devices - 1);
+  // Generated for at least as many micro-batches as fill the pipeline; surplus ones are dropped.
+  const int micro_batches = std::max(options.micro_batches, 2 * devices - 1);
   Lists lists;
   for (int r = 0; r < devices; ++r) {
-    VDevice device(r, devices, options.units);
+    VDevice device(r, devices, options.micro_batches);
     for (int n = 0; n < 2 * (devices - r) - 1; ++n) device.forward(kLow);
     for (int n = 0; n < r; ++n) {
       device.forward(kHigh);
@@ -100,8 +103,8 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
       device.input(kHigh);
       device.weight(kHigh);
     }
-    while (device.forwards(kLow) < units || device.forwards(kHigh) < units) {
-      if (device.forwards(kLow) < units) device.forward(kLow);
+    while (device.forwards(kLow) < micro_batches || device.forwards(kHigh) < micro_batches) {
+      if (device.forwards(kLow) < micro_batches) device.forward(kLow);
       device.input(kLow);
       device.weight(kLow);
       device.forward(kHigh);
@@ -116,8 +119,8 @@ Lists zero_bubble_v(const ScheduleOptions& options) {
       device.input(kLow);
       device.weight(kLow);
     }
-    while (device.weights(kHigh) < units) device.weight(kHigh);
-    while (device.weights(kLow) < units) device.weight(kLow);
+    while (device.weights(kHigh) < micro_batches) device.weight(kHigh);
+    while (device.weights(kLow) < micro_batches) device.weight(kLow);
     lists.push_back(device.take());
   }
   return lists;
@@ -139,12 +142,12 @@ Lists v_half(const ScheduleOptions& options) {
   });
 }
 
-/// What the forms count in, where forward and both halves of the backward take equally long: one of
-/// these of one stage. Nothing where they do not, or the pipeline is never full.
+/// The time unit of the closed forms: forward, input and weight gradient of one stage, which must
+/// take equally long. nullopt where they do not, or the pipeline is never full.
 std::optional<double> equal_part(const EqualRound& round) {
   const auto& [f, i, w] = round.seconds;
   const auto [least, most] = std::minmax({f, i, w});
-  if (least < 0.9 * most || round.units < 2 * round.devices - 1) return std::nullopt;
+  if (least < 0.9 * most || round.micro_batches < 2 * round.devices - 1) return std::nullopt;
   return round.seconds.total() / 3 / round.chunks;
 }
 

@@ -7,27 +7,27 @@
 namespace pipetrain::schedule {
 namespace {
 
-/// Zero bubble with at most K = memory_units units on each device. K = p and K = 2p-1 are ZB-H1 and
-/// ZB-H2 of Qi et al., Zero Bubble Pipeline Parallelism, 2024.
+/// Zero bubble with at most K = memory_units micro-batches on each device. K = p and K = 2p-1 are
+/// ZB-H1 and ZB-H2 of Qi et al., Zero Bubble Pipeline Parallelism, 2024.
 Lists zero_bubble(const ScheduleOptions& options) {
   Lists lists;
   for (int s = 0; s < options.stages; ++s) {
-    const int ahead = std::min(options.units, options.warm[static_cast<std::size_t>(s)]);
-    // Weight gradients wait until as many units are held as the memory allows.
+    const int ahead = std::min(options.micro_batches, options.warm[static_cast<std::size_t>(s)]);
+    // Weight gradients are deferred until the memory limit is reached.
     const int lag = std::max(options.memory_units - 1 - ahead, 0);
     List list;
     int next_weight = 0;
-    const auto backward_of = [&](int unit) {
-      list.push_back(input_gradient(s, unit));
-      if (unit >= lag) list.push_back(weight_gradient(s, next_weight++));
+    const auto backward_of = [&](int micro_batch) {
+      list.push_back(input_gradient(s, micro_batch));
+      if (micro_batch >= lag) list.push_back(weight_gradient(s, next_weight++));
     };
     for (int k = 0; k < ahead; ++k) list.push_back(forward(s, k));
-    for (int k = ahead; k < options.units; ++k) {
+    for (int k = ahead; k < options.micro_batches; ++k) {
       list.push_back(forward(s, k));
       backward_of(k - ahead);
     }
-    for (int k = options.units - ahead; k < options.units; ++k) backward_of(k);
-    while (next_weight < options.units) list.push_back(weight_gradient(s, next_weight++));
+    for (int k = options.micro_batches - ahead; k < options.micro_batches; ++k) backward_of(k);
+    while (next_weight < options.micro_batches) list.push_back(weight_gradient(s, next_weight++));
     lists.push_back(std::move(list));
   }
   return lists;
@@ -37,7 +37,7 @@ std::vector<int> of_memory(const ScheduleOptions& options) {
   return zero_bubble_warm_up(options.stages, options.memory_units);
 }
 
-/// ZB-H1 and ZB-H2 are zero bubble with a memory of their own.
+/// ZB-H1 and ZB-H2 are this family with a fixed memory.
 Lists zero_bubble_with(ScheduleOptions options, int memory_units) {
   options.memory_units = memory_units;
   options.warm = of_memory(options);
@@ -50,9 +50,9 @@ Lists zero_bubble_h2(const ScheduleOptions& options) {
   return zero_bubble_with(options, 2 * options.stages - 1);
 }
 
-/// (p-1)(f+i-w), where the pipeline is once full.
+/// (p-1)(f+i-w), if the pipeline gets full.
 std::optional<double> idle_of_h1(const EqualRound& round) {
-  if (!has_short_weight_gradients(round.seconds) || round.units < round.devices)
+  if (!has_short_weight_gradients(round.seconds) || round.micro_batches < round.devices)
     return std::nullopt;
   const auto& [f, i, w] = round.seconds;
   return (round.devices - 1) * (f + i - w);
@@ -64,7 +64,8 @@ std::optional<double> idle_of_family(const EqualRound& round) {
   const auto& [f, i, w] = round.seconds;
   const double p = round.devices;
   const double k = round.most_held;
-  if (!has_short_weight_gradients(round.seconds) || k < p || round.units < k) return std::nullopt;
+  if (!has_short_weight_gradients(round.seconds) || k < p || round.micro_batches < k)
+    return std::nullopt;
   return std::max((p - 1) * (f + i - w) - (k - p) * w, (p - 1) * f);
 }
 

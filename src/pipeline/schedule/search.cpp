@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kMostInstructions = 4e6;
 
-/// A cut that schedules are tried on.
+/// A cut to simulate with schedules.
 struct Cut {
   int places = 1, replicas = 1, micro_batches = 1, per_device = 1;
   bool recompute = false;
@@ -51,7 +51,7 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   plan.recompute = cut.recompute ? Recompute::kAll : Recompute::kNone;
   const LinkCost link = link_between(request.topology, 0, cut.replicas);
   plan.transfer = {link.latency_seconds, link.bytes_per_second};
-  // What 1f1b holds: a first idea of the memory, before the schedules are known.
+  // The memory of 1f1b, as a first estimate.
   for (int stage = 0; stage < plan.stages; ++stage)
     plan.loads.push_back({std::min(plan.stages - stage, cut.share()), 1});
   return plan;
@@ -159,14 +159,14 @@ std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most, std::s
   return chosen;
 }
 
-ScheduleOptions options_for(const std::string& name, const Cut& cut, int units) {
+ScheduleOptions options_for(const std::string& name, const Cut& cut, int micro_batches) {
   ScheduleOptions options;
   options.name = name;
   options.stages = static_cast<int>(cut.plan.stages.size());
-  options.units = units;
+  options.micro_batches = micro_batches;
   options.chunks = cut.per_device;
   if (describe_schedule(name).rule == UpdateRule::kDoubleBuffer)
-    options.units_per_update = cut.share();
+    options.micro_batches_per_update = cut.share();
   return options;
 }
 
@@ -200,7 +200,7 @@ Round round_of(const SearchRequest& request, const ScheduleOptions& options, con
   return round;
 }
 
-/// A cut under a schedule; with `move` at the places that suit it best.
+/// Simulates a cut with a schedule; with `move` the cut is tuned for it.
 Candidate simulated(const SearchRequest& request, const std::string& name, const Cut& cut,
                     bool move) {
   const ScheduleDescription& description = describe_schedule(name);
@@ -213,12 +213,12 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.recompute = cut.recompute;
   candidate.asynchronous = is_asynchronous(description.rule);
 
-  // An asynchronous pipeline is timed when it is full.
+  // An asynchronous pipeline is timed in steady state.
   const int rounds = candidate.asynchronous ? 2 * cut.places + 4 : 1;
-  const int units = rounds * cut.share();
-  ScheduleOptions options = options_for(name, cut, units);
-  // What a stage holds: every unit from its forward to its last backward, also where only its
-  // inputs are kept meanwhile.
+  const int micro_batches = rounds * cut.share();
+  ScheduleOptions options = options_for(name, cut, micro_batches);
+  // What a stage holds: every micro-batch from its forward to its last backward, also where only
+  // its inputs are kept meanwhile.
   const Program held = generate(options);
   options.recompute.assign(cut.plan.stages.size(), cut.recompute);
   PlanRequest plan = plan_request(request, cut);
@@ -247,8 +247,8 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
             stage.update;
   }
   candidate.step_seconds =
-      candidate.asynchronous ? result.unit_period * cut.share() : result.makespan;
-  // Devices that share cores take at least what the work takes on these.
+      candidate.asynchronous ? result.micro_batch_period * cut.share() : result.makespan;
+  // With shared cores a step takes at least the total work over the number of cores.
   if (request.processors > 0)
     candidate.step_seconds =
         std::max(candidate.step_seconds, busy * cut.replicas / request.processors);
@@ -257,7 +257,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   return candidate;
 }
 
-/// A candidate and what it was made from.
+/// A candidate and its origin.
 struct Tried {
   Candidate candidate;
   const Cut* cut = nullptr;
@@ -288,7 +288,7 @@ void move_cuts_of_fastest(const SearchRequest& request, std::vector<Tried>& trie
 void mark_pareto(std::vector<Candidate>& candidates) {
   const bool any_fits = std::any_of(candidates.begin(), candidates.end(),
                                     [](const Candidate& candidate) { return candidate.fits; });
-  std::size_t least = SIZE_MAX;  // fastest first: whoever needs less than all before
+  std::size_t least = SIZE_MAX;  // fastest first: those that need less memory than all before
   for (Candidate& candidate : candidates) {
     if (any_fits && !candidate.fits) continue;
     candidate.pareto = candidate.peak_bytes < least;
@@ -318,7 +318,7 @@ std::vector<Candidate> search(const SearchRequest& request) {
       try {
         tried.push_back({simulated(request, name, *cut, /*move=*/false), cut});
       } catch (const Error& error) {
-        // A schedule that these sizes do not suit (say, fewer micro-batches than it needs).
+        // The schedule does not support these sizes (for example too few micro-batches).
         if (error.kind() != ErrorKind::kUsage) throw;
       }
     }

@@ -1,5 +1,5 @@
-// Finds how to train: tries stages, replicas, micro-batches, schedules and recompute against each
-// other in the simulator.
+// Searches for the best configuration: compares stages, replicas, micro-batches, schedules and
+// recompute in the simulator.
 #pragma once
 
 #include <cstdint>
@@ -17,23 +17,23 @@ struct SearchRequest {
   int devices = 1;
   /// Numbers of micro-batches to try, of the whole mini-batch.
   std::vector<int> micro_batches;
-  /// What the chain costs when the mini-batch is cut into so many micro-batches.
+  /// The costs of the chain with this number of micro-batches.
   std::function<const ChainCosts&(int micro_batches)> costs;
   std::vector<std::string> schedules;  // empty: all synchronous ones
-  bool fewer_devices = true;           // leave devices idle, or give stages several of them
+  bool fewer_devices = true;           // also try idle devices and replicas
   bool recompute = true;               // try recompute as well
   int chunks = 2;                      // stages of a device in interleaved schedules
   std::size_t memory_limit_bytes = 0;  // of a device; 0: none
   double optimizer_bytes_per_parameter_byte = 2;
   /// Links between devices; without levels they cost nothing.
   Topology topology;
-  /// Stages that can really compute at once, where devices share the cores of one machine; 0: all.
+  /// Stages that can compute concurrently, where devices share the cores of one machine; 0: all.
   int processors = 0;
-  int most_simulated = 16;  // cuts that are simulated, the most promising ones
-  int most_moved = 3;       // of these and their schedules: the fastest, whose cuts are moved
+  int most_simulated = 16;  // most promising cuts to simulate
+  int most_moved = 3;       // fastest of these whose cuts are tuned by simulation
 };
 
-/// One way to train.
+/// One configuration.
 struct Candidate {
   std::string schedule;
   int places = 1;         // devices in a row, each with one stage or more
@@ -46,21 +46,21 @@ struct Candidate {
   double step_seconds = 0;  // of a mini-batch
   double samples_per_second = 0;
   double bubble = 0;
-  std::size_t peak_bytes = 0;  // of the device that needs most
+  std::size_t peak_bytes = 0;  // of the device with the highest peak
   bool fits = true;            // under the memory limit
-  bool pareto = false;         // no other is as fast in less memory
+  bool pareto = false;         // Pareto-optimal in time and memory
 };
 
-/// Returns the candidates that were simulated, fastest first. Rows of `places` devices stand beside
-/// each other as equal replicas, of which one is simulated; the sum of gradients over them is part
-/// of the update. Every cut is exact for its slowest stage (plan_stages()), in long chains for its
-/// compute alone; transfers are priced in any case. Which cuts are simulated is decided by the time
-/// that a mini-batch takes by the closed form of 1f1b, and by memory. The fastest synchronous
-/// candidates then get the cuts that suit their schedules (move_cuts()).
+/// Returns the candidates that were simulated, fastest first. Rows of `places` devices are equal
+/// replicas, of which one is simulated; the all-reduce over them is part of the update. Every cut
+/// is exact for its slowest stage (plan_stages()), in long chains for its compute alone; transfers
+/// are priced in any case. The cuts to simulate are selected by the closed form of 1f1b and by
+/// memory. The cuts of the fastest synchronous candidates are then tuned for their schedules
+/// (move_cuts()).
 std::vector<Candidate> search(const SearchRequest& request);
 
-/// Returns the candidate to take: the fastest that fits, or one that is at most 1 % slower and
-/// needs least memory; synchronous ones first. -1 when none fits.
+/// Returns the candidate to use: the fastest that fits, or one that is at most 1 % slower and needs
+/// least memory; synchronous ones first. -1 when none fits.
 int choose(const std::vector<Candidate>& candidates);
 
 }  // namespace pipetrain

@@ -16,7 +16,7 @@ struct Ways {
     PT_CHECK(stages >= 1 && costs.backward_seconds.size() == stages &&
                  costs.hop_seconds.size() + 1 == stages &&
                  (costs.replicas.empty() || costs.replicas.size() == stages) &&
-                 (costs.most_units.empty() || costs.most_units.size() == stages),
+                 (costs.most_micro_batches.empty() || costs.most_micro_batches.size() == stages),
              kInternal, "the costs of a warm-up do not fit {} stages", stages);
     replicas = costs.replicas;
     if (replicas.empty()) replicas.assign(stages, 1);
@@ -38,7 +38,7 @@ struct Ways {
 
   std::vector<int> replicas;
   std::vector<double> work;  // [stages]
-  double slowest = 0;        // seconds a unit takes the slowest stage
+  double slowest = 0;        // seconds a micro-batch takes the slowest stage
 };
 
 }  // namespace
@@ -73,9 +73,9 @@ std::vector<int> zero_bubble_warm_up(int stages, int memory_units) {
 }
 
 std::vector<int> limited_warm_up(std::vector<int> warm, const std::vector<int>& replicas,
-                                 int units) {
+                                 int micro_batches) {
   for (std::size_t s = 0; s < warm.size(); ++s) {
-    warm[s] = std::min(warm[s], units - 1);
+    warm[s] = std::min(warm[s], micro_batches - 1);
     if (s > 0) warm[s] = std::min(warm[s], warm[s - 1] * replicas[s - 1] / replicas[s]);
   }
   return warm;
@@ -88,16 +88,17 @@ std::vector<int> balanced_warm_up(const WarmUpCosts& costs) {
   std::vector<int> warm(stages, 0);
   if (target <= 0) return warm;
 
-  // A stage cannot run further ahead than the memory of an earlier one lets it.
-  std::vector<double> most(stages, std::numeric_limits<double>::infinity());  // units of the stage
-  for (std::size_t s = 0; s < stages && !costs.most_units.empty(); ++s) {
-    most[s] = std::max(costs.most_units[s] - 1, 0) * static_cast<double>(ways.replicas[s]);
+  // A stage cannot run further ahead than the memory of earlier stages allows.
+  std::vector<double> most(stages,
+                           std::numeric_limits<double>::infinity());  // micro-batches of the stage
+  for (std::size_t s = 0; s < stages && !costs.most_micro_batches.empty(); ++s) {
+    most[s] = std::max(costs.most_micro_batches[s] - 1, 0) * static_cast<double>(ways.replicas[s]);
     if (s > 0) most[s] = std::min(most[s], most[s - 1]);
   }
-  const auto ahead = [&](std::size_t s) { return warm[s] * ways.replicas[s]; };  // units
+  const auto ahead = [&](std::size_t s) { return warm[s] * ways.replicas[s]; };  // micro-batches
   for (std::size_t s = stages; s-- > 0;) {
     const int replicas = ways.replicas[s];
-    // A little less than the quotient, so that rounding does not cost a unit of memory.
+    // Slightly below the quotient, so that rounding errors do not cost a micro-batch of memory.
     const auto rounded_up = [](double quotient) {
       return static_cast<int>(std::ceil(quotient - 1e-9));
     };
@@ -111,7 +112,7 @@ std::vector<int> balanced_warm_up(const WarmUpCosts& costs) {
   return limited_warm_up(warm, ways.replicas, std::numeric_limits<int>::max());
 }
 
-double unit_seconds(const WarmUpCosts& costs, const std::vector<int>& warm) {
+double micro_batch_seconds(const WarmUpCosts& costs, const std::vector<int>& warm) {
   const Ways ways(costs);
   PT_CHECK(warm.size() == ways.work.size(), kInternal, "a warm-up of {} stages does not fit {}",
            warm.size(), ways.work.size());

@@ -51,7 +51,7 @@ void read_edge(const DocumentField& field, Program& program, Costs& costs) {
     Edge& edge = program.edges[e];
     if (edge.from_stage != from || edge.to_stage != to) continue;
     if (field.has("bytes"))
-      edge.bytes_per_unit = field.at("bytes").integer(0, DocumentField::kMostBytes);
+      edge.bytes_per_micro_batch = field.at("bytes").integer(0, DocumentField::kMostBytes);
     return read_link(field, costs.edge_link[e]);
   }
   field.fail(fmt::format("is an edge from stage {} to stage {}, which the schedule '{}' has not",
@@ -95,7 +95,8 @@ Costs costs_of(const Document& document, Program& program) {
       read_edge(edges.item(n), program, costs);
     }
   }
-  if (root.has("units")) costs.unit_scale = scales(root.at("units"), program.units, "units");
+  if (root.has("units"))
+    costs.micro_batch_scale = scales(root.at("units"), program.micro_batches, "units");
   if (root.has("devices")) {
     costs.device_scale = scales(root.at("devices"), program.devices, "devices");
   }

@@ -1,4 +1,4 @@
-// What a round costs, as a file: to simulate a schedule with times that nobody has measured here.
+// The costs of a round as a file, to simulate a schedule with given times.
 #pragma once
 
 #include <filesystem>
@@ -22,10 +22,10 @@ inline constexpr std::string_view kCostsSchema = "pipetrain.costs/1";
 ///      "units": [1, 1, 0.5], "devices": [1, 1.3], "gradient_sync": 0.002,
 ///      "transfers": "buffered"}
 ///
-/// Only `stages` is needed; one entry there stands for all stages. Of a stage, `backward` is the
+/// Only `stages` is required; a single entry applies to all stages. Of a stage, `backward` is the
 /// sum of its two parts and the other way round each part is half of it; `recompute` is the forward
-/// again, `update` and `reduce` are 0. `edges` overrule the link of an edge and the bytes that the
-/// program gives it. `units` and `devices` scale the seconds of one unit or device. Throws
+/// again, `update` and `reduce` are 0. `edges` override the link of an edge and its bytes in the
+/// program. `units` and `devices` scale the seconds of one micro-batch or device. Throws
 /// Error(kUsage) that names file and field.
 Costs read_costs(const std::filesystem::path& path, Program& program);
 /// The same from text; `file` is what errors call it.

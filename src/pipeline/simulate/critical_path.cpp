@@ -27,14 +27,14 @@ class Backtrack {
         inputs_(2 * at(program.stages)),
         send_(program.transfers.size()),
         receive_(program.transfers.size()),
-        transfer_of_(program.edges.size() * at(program.units), -1) {
+        transfer_of_(program.edges.size() * at(program.micro_batches), -1) {
     for (std::size_t e = 0; e < program.edges.size(); ++e) {
       const Edge& edge = program.edges[e];
       inputs_[2 * at(edge.to_stage) + (edge.gradient ? 1 : 0)].push_back(static_cast<int>(e));
     }
     for (std::size_t t = 0; t < program.transfers.size(); ++t) {
       const Transfer& transfer = program.transfers[t];
-      transfer_of_[unit_key(transfer.edge, transfer.unit)] = static_cast<int>(t);
+      transfer_of_[micro_batch_key(transfer.edge, transfer.micro_batch)] = static_cast<int>(t);
     }
     for (std::size_t d = 0; d < program.device.size(); ++d) {
       for (std::size_t i = 0; i < program.device[d].size(); ++i) {
@@ -42,7 +42,7 @@ class Backtrack {
         const Place place{static_cast<int>(d), static_cast<int>(i)};
         if (now.kind == Kind::kSend) send_[at(now.transfer)] = place;
         if (now.kind == Kind::kReceive) receive_[at(now.transfer)] = place;
-        if (now.kind == Kind::kReduce) reduces_[{now.stage, now.unit}].push_back(place);
+        if (now.kind == Kind::kReduce) reduces_[{now.stage, now.micro_batch}].push_back(place);
         if (now.kind == Kind::kGradientSync) syncs_.push_back(place);
       }
     }
@@ -61,15 +61,15 @@ class Backtrack {
   }
 
  private:
-  /// What a task waited for. Between the end of `place` and `ready` data moves on the edge.
+  /// What a task waited for. Data moves on the edge between the end of `place` and `ready`.
   struct Candidate {
     Place place;
     double ready = 0;
     int edge = -1;
   };
 
-  std::size_t unit_key(int edge, int unit) const {
-    return at(edge) * at(program_.units) + at(unit);
+  std::size_t micro_batch_key(int edge, int micro_batch) const {
+    return at(edge) * at(program_.micro_batches) + at(micro_batch);
   }
   const Instruction& instruction(const Place& place) const {
     return program_.device[at(place.device)][at(place.index)];
@@ -111,7 +111,7 @@ class Backtrack {
     const Instruction& now = instruction(place);
     switch (now.kind) {
       case Kind::kReduce:
-        for (const Place& other : reduces_.at({now.stage, now.unit})) offer(before(other));
+        for (const Place& other : reduces_.at({now.stage, now.micro_batch})) offer(before(other));
         return;
       case Kind::kGradientSync:
         for (const Place& other : syncs_) offer(before(other));
@@ -135,7 +135,7 @@ class Backtrack {
     }
     if (now.kind == Kind::kReceive) offer(send, link(moved.edge).latency_seconds, moved.edge);
     if (now.kind == Kind::kSend) {
-      offer(table_.producer(program_.edges[at(moved.edge)], moved.unit));
+      offer(table_.producer(program_.edges[at(moved.edge)], moved.micro_batch));
     }
     offer(before_on_channel(place));
   }
@@ -144,17 +144,18 @@ class Backtrack {
     const bool backward = now.kind == Kind::kBackward || now.kind == Kind::kBackwardInput;
     if (!backward && now.kind != Kind::kForward) return;
     for (const int e : inputs_[2 * at(now.stage) + (backward ? 1 : 0)]) {
-      const int moved = transfer_of_[unit_key(e, now.unit)];
+      const int moved = transfer_of_[micro_batch_key(e, now.micro_batch)];
       if (moved >= 0) {
         if (!rendezvous_) offer(receive_[at(moved)]);  // else it stands before this in the lane
         continue;
       }
       const Edge& edge = program_.edges[at(e)];
-      const Place producer = table_.producer(edge, now.unit);
+      const Place producer = table_.producer(edge, now.micro_batch);
       if (!producer.exists() || producer.device == place.device) continue;
-      const double scale = costs_.unit_scale.empty() ? 1 : costs_.unit_scale[at(now.unit)];
+      const double scale =
+          costs_.micro_batch_scale.empty() ? 1 : costs_.micro_batch_scale[at(now.micro_batch)];
       const double wire =
-          static_cast<double>(edge.bytes_per_unit) * scale / link(e).bytes_per_second;
+          static_cast<double>(edge.bytes_per_micro_batch) * scale / link(e).bytes_per_second;
       offer(producer, wire + link(e).latency_seconds, e);
     }
   }
@@ -182,7 +183,7 @@ class Backtrack {
     return place;
   }
 
-  /// Goes to the candidate that was ready last, the first of equals, over the time between.
+  /// Moves to the candidate that was ready last (ties: the first).
   Place go_back(double start, const Place& from, std::vector<CriticalStep>& steps) const {
     const Candidate* latest = nullptr;
     for (const Candidate& candidate : candidates_) {
@@ -209,8 +210,8 @@ class Backtrack {
   const ComputeTable table_;
   std::vector<std::vector<int>> inputs_;  // edges that (stage, gradient) reads
   std::vector<Place> send_, receive_;     // [transfers]
-  std::vector<int> transfer_of_;          // (edge, unit); -1: handed over inside a device
-  std::map<std::pair<int, int>, std::vector<Place>> reduces_;  // (stage, unit)
+  std::vector<int> transfer_of_;          // (edge, micro-batch); -1: handed over inside a device
+  std::map<std::pair<int, int>, std::vector<Place>> reduces_;  // (stage, micro-batch)
   std::vector<Place> syncs_;
   std::vector<Candidate> candidates_;
 };
@@ -233,7 +234,7 @@ Bottleneck find_bottleneck(const Program& program, const std::vector<std::vector
       busy += event.end - event.start;
       last = event.end;
     }
-    // Sums of equal times differ in the last bits: the first of equals.
+    // Sums of equal times differ in the last bits; ties: the first.
     if (busy <= most * (1 + 1e-9)) continue;
     most = busy;
     bottleneck = {static_cast<int>(d), first, last};
@@ -267,7 +268,7 @@ const char* to_text(Cause cause) {
     case Cause::kUpdate:
       return "updates";
     case Cause::kWait:
-      return "waiting that no instruction explains";
+      return "unexplained idle time";
   }
   return "?";
 }
@@ -307,7 +308,7 @@ CriticalPath critical_path(const Program& program, const Costs& costs,
     step.phase = middle < bottleneck.first  ? Phase::kWarmUp
                  : middle > bottleneck.last ? Phase::kDrain
                                             : Phase::kSteady;
-    // What ends the round is not waiting for the pipeline to drain.
+    // The end of the round is not time spent draining.
     const bool ends_round =
         step.cause == Cause::kReduce || step.cause == Cause::kSync || step.cause == Cause::kUpdate;
     if (ends_round) step.phase = Phase::kSteady;

@@ -1,4 +1,4 @@
-// Which instructions decide how long a round takes, and what that time is spent on.
+// The critical path of a round, and what its time is spent on.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace pipetrain {
 
-/// What a second of the critical path goes to.
+/// Categories of time on the critical path.
 enum class Cause {
   kCompute,  // of a stage: forwards, backwards, recomputes
   kLink,     // a transfer on an edge: the wire and the latency
   kReduce,   // sum over the replicas of a stage
   kSync,     // gradient sync
   kUpdate,   // optimizer step of a stage
-  kWait,     // nothing in the program explains it (measured rounds only)
+  kWait,     // unexplained by the program (measured rounds only)
 };
 
 /// When: before the busiest device computes, while it has work, after its last compute instruction.
@@ -24,7 +24,7 @@ enum class Cause {
 /// drains.
 enum class Phase { kWarmUp, kSteady, kDrain };
 
-/// One link of the chain: from its start, nothing but this instruction kept the round from ending.
+/// One step of the critical path.
 struct CriticalStep {
   int device = 0;  // a transfer's: the sender
   int index = 0;   // into Program::device[device]; a transfer's: its send, before lower() its maker

@@ -19,7 +19,7 @@ class Ledger {
     for (const Edge& edge : program.edges) incoming_[at(edge.to_stage)].push_back(&edge);
   }
 
-  /// What is there before the first instruction.
+  /// What is allocated before the first instruction.
   DeviceBytes open(int device) const {
     DeviceBytes held;
     for (int stage = 0; stage < program_.stages; ++stage) {
@@ -36,7 +36,7 @@ class Ledger {
   void start(const Instruction& instruction, DeviceBytes& held) const {
     if (instruction.kind == Kind::kReceive) {
       const Transfer& transfer = program_.transfers[at(instruction.transfer)];
-      held.buffers += program_.edges[at(transfer.edge)].bytes_per_unit;
+      held.buffers += program_.edges[at(transfer.edge)].bytes_per_micro_batch;
     }
     if (!is_compute(instruction.kind)) return;
     const StageBytes& bytes = stages_[at(instruction.stage)];
@@ -46,7 +46,7 @@ class Ledger {
     }
   }
 
-  /// Takes away what nobody reads after an instruction.
+  /// Frees what nobody reads after an instruction.
   void finish(const Instruction& instruction, DeviceBytes& held) const {
     held.working = 0;
     if (!is_compute(instruction.kind)) return;
@@ -76,9 +76,9 @@ class Ledger {
     const bool last = adds_gradient(instruction.kind) || !trains;
     if (!last || !program_.lowered) return;
     for (const Edge* edge : incoming_[at(instruction.stage)]) {
-      const bool received = program_.device_of(edge->from_stage, instruction.unit) !=
-                            program_.device_of(edge->to_stage, instruction.unit);
-      if (received) held.buffers -= edge->bytes_per_unit;
+      const bool received = program_.device_of(edge->from_stage, instruction.micro_batch) !=
+                            program_.device_of(edge->to_stage, instruction.micro_batch);
+      if (received) held.buffers -= edge->bytes_per_micro_batch;
     }
   }
 
@@ -151,7 +151,7 @@ std::vector<std::vector<MemorySample>> bytes_over_time(
   const Ledger ledger(program, stages);
   std::vector<std::vector<MemorySample>> result;
   for (std::size_t d = 0; d < program.device.size(); ++d) {
-    // Receives run beside compute: changes are put in the order of time.
+    // Receives overlap with compute: changes are sorted by time.
     std::vector<MemorySample> changes;
     DeviceBytes held = ledger.open(static_cast<int>(d));
     std::int64_t before = total(held);

@@ -20,8 +20,9 @@ void check_costs(const Program& program, const Costs& costs) {
     return given == static_cast<std::size_t>(wanted);
   };
   require(is(costs.stage.size(), program.stages), "stages", costs.stage.size(), program.stages);
-  require(costs.unit_scale.empty() || is(costs.unit_scale.size(), program.units), "units",
-          costs.unit_scale.size(), program.units);
+  require(
+      costs.micro_batch_scale.empty() || is(costs.micro_batch_scale.size(), program.micro_batches),
+      "units", costs.micro_batch_scale.size(), program.micro_batches);
   require(costs.device_scale.empty() || is(costs.device_scale.size(), program.devices), "devices",
           costs.device_scale.size(), program.devices);
   const int edges = static_cast<int>(program.edges.size());
@@ -29,18 +30,18 @@ void check_costs(const Program& program, const Costs& costs) {
           costs.edge_link.size(), edges);
 }
 
-/// Busy and idle seconds of each device, and when the units start.
+/// Busy and idle seconds of each device, and when the micro-batches start.
 class Shares : public TimedRun::Observer {
  public:
   explicit Shares(const Program& program) : program_(program), devices_(program.device.size()) {
-    starts_.assign(static_cast<std::size_t>(program.units), 0);
+    starts_.assign(static_cast<std::size_t>(program.micro_batches), 0);
   }
 
   void ran(std::size_t device, std::size_t index, double start, double end) override {
     const Instruction& instruction = program_.device[device][index];
     const Kind kind = instruction.kind;
     if (kind == Kind::kForward && instruction.stage == 0) {
-      starts_[static_cast<std::size_t>(instruction.unit)] = start;
+      starts_[static_cast<std::size_t>(instruction.micro_batch)] = start;
     }
     if (is_transfer(kind)) return;
     Device& d = devices_[device];
@@ -68,9 +69,9 @@ class Shares : public TimedRun::Observer {
     }
     const double available = result.makespan * static_cast<double>(program_.devices);
     result.bubble = available > 0 ? idle / available : 0;
-    if (program_.units < 4) return;
+    if (program_.micro_batches < 4) return;
     const std::size_t middle = starts_.size() / 2;
-    result.unit_period =
+    result.micro_batch_period =
         (starts_.back() - starts_[middle]) / static_cast<double>(starts_.size() - 1 - middle);
   }
 
@@ -84,7 +85,7 @@ class Shares : public TimedRun::Observer {
   };
   const Program& program_;
   std::vector<Device> devices_;
-  std::vector<double> starts_;  // [units], on the first stage
+  std::vector<double> starts_;  // [micro-batches], on the first stage
 };
 
 /// Writes down every event.
@@ -110,7 +111,7 @@ class Recorder : public TimedRun::Observer {
     if (next_ != nullptr) next_->ran(device, index, start, end);
   }
 
-  /// A buffered receive is shown from when its data leaves to when it is there.
+  /// A buffered receive lasts from the departure of its data to its arrival.
   std::vector<std::vector<Event>> events(const TimedRun& run) {
     for (std::size_t d = 0; d < program_.device.size(); ++d) {
       for (std::size_t i = 0; i < events_[d].size(); ++i) {
@@ -131,7 +132,7 @@ class Recorder : public TimedRun::Observer {
   std::vector<double> sent_;  // [transfers]
 };
 
-/// Goes on from the first round until the distance between rounds is settled.
+/// Simulates further rounds until the period is constant.
 double chained_period(TimedRun& run, int rounds) {
   std::vector<double> before = run.lane_ends();
   std::vector<double> ends = {run.end()};
@@ -139,8 +140,8 @@ double chained_period(TimedRun& run, int rounds) {
     run.run();
     std::vector<double> after = run.lane_ends();
     ends.push_back(run.end());
-    // A round depends on nothing but where its lanes start. Once all of them are shifted by the
-    // same time, all rounds to come are.
+    // A round depends only on the start times of its lanes. Once all are shifted by the same time,
+    // so are all later rounds.
     const double shift = after.front() - before.front();
     const double tolerance = 1e-12 * ends.back();
     bool same = true;
@@ -154,7 +155,7 @@ double chained_period(TimedRun& run, int rounds) {
   return (ends.back() - ends[middle]) / static_cast<double>(ends.size() - 1 - middle);
 }
 
-/// Largest number of units that hold activations at once, in list order.
+/// Largest number of micro-batches that hold activations at once, in list order.
 std::vector<int> peak_live(const Program& program) {
   const ReplicaRows rows(program);
   std::vector<int> live(static_cast<std::size_t>(rows.count()), 0);
@@ -163,7 +164,8 @@ std::vector<int> peak_live(const Program& program) {
     for (const Instruction& instruction : list) {
       if (!is_compute(instruction.kind)) continue;
       const auto stage = static_cast<std::size_t>(instruction.stage);
-      int& held = live[static_cast<std::size_t>(rows.running(instruction.stage, instruction.unit))];
+      int& held =
+          live[static_cast<std::size_t>(rows.running(instruction.stage, instruction.micro_batch))];
       const bool keeps =
           program.rule != UpdateRule::kNone && !static_cast<bool>(program.recompute[stage]);
       const bool opens = instruction.kind == Kind::kForward || instruction.kind == Kind::kRecompute;

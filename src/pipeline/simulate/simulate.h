@@ -1,5 +1,4 @@
-// Times a program before it runs: the same lists, the same records, given what each stage and link
-// costs.
+// Predicts the timing of a program from the costs of each stage and link.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace pipetrain {
 
-/// Seconds of one full unit on one stage.
+/// Seconds of one full micro-batch on one stage.
 struct StageSeconds {
   double forward = 1;
   double backward = 2;
@@ -22,7 +21,7 @@ struct StageSeconds {
   double reduce = 0;  // sum over all replicas, once a group (all_reduce_seconds())
 };
 
-/// What of it an instruction of a stage takes.
+/// The seconds that an instruction of this kind takes.
 double seconds_of(const StageSeconds& stage, Kind kind);
 
 /// A transfer takes its bytes over the bandwidth on the channel, and arrives one latency later.
@@ -31,7 +30,7 @@ struct LinkCost {
   double bytes_per_second = std::numeric_limits<double>::infinity();
 };
 
-/// How transfers meet compute.
+/// How transfers interact with compute.
 enum class TransferMode {
   /// Lanes: sends are buffered and receives posted early; each channel (device to device,
   /// activations or gradients) is in order, has its own bandwidth, and only the consumer waits.
@@ -41,8 +40,9 @@ enum class TransferMode {
 };
 
 struct Costs {
-  std::vector<StageSeconds> stage;   // [stages]
-  std::vector<double> unit_scale;    // [units], size of a unit against a full one; empty: all 1
+  std::vector<StageSeconds> stage;  // [stages]
+  std::vector<double>
+      micro_batch_scale;  // [micro-batches], size of a micro-batch against a full one; empty: all 1
   std::vector<double> device_scale;  // [devices], seconds against those of `stage`; empty: all 1
   double gradient_sync_seconds = 0;
   LinkCost link;                    // where edge_link is empty
@@ -50,7 +50,7 @@ struct Costs {
   TransferMode transfers = TransferMode::kBuffered;
 };
 
-/// Why a device does nothing, by what it has done before and has yet to do; in seconds.
+/// Idle seconds of a device by phase.
 struct IdleSeconds {
   double warm_up = 0;  // before its first backward (of forwards alone: its first forward)
   double steady = 0;   // between the two
@@ -61,21 +61,23 @@ struct Simulation {
   /// [devices][instructions], in the order of the lists. Empty where they were not asked for.
   std::vector<std::vector<Event>> events;
   double makespan = 0;  // until every device is done
-  /// Seconds from round to round when rounds are chained without a barrier. An asynchronous program
-  /// still drains between two rounds; its steady rate is unit_period. 0 where not asked for.
+  /// Seconds per round when rounds follow each other without a barrier. An asynchronous program
+  /// still drains between two rounds; its steady-state rate is micro_batch_period. 0 if not
+  /// requested.
   double period = 0;
-  /// Seconds between the starts of a unit and the next on the first stage, late in the round, where
-  /// the pipeline is full. 0 where the round is too short to tell.
-  double unit_period = 0;
+  /// Seconds between the starts of a micro-batch and the next on the first stage, late in the
+  /// round, where the pipeline is full. 0 where the round is too short to tell.
+  double micro_batch_period = 0;
   std::vector<double> busy, idle;  // [devices], idle = makespan - busy; transfers are not busy time
   std::vector<IdleSeconds> idle_split;  // [devices], sums to idle
   double bubble = 0;                    // idle over devices times makespan
-  std::vector<int> peak_live;  // [stages], units whose activations one replica holds at once
+  std::vector<int>
+      peak_live;  // [stages], micro-batches whose activations one replica holds at once
 };
 
 struct SimulateOptions {
   bool keep_events = true;  // 24 bytes an instruction
-  /// Most rounds to chain for the period; fewer where each round is the last one shifted. 1: none.
+  /// Rounds to simulate for the period, at most; fewer once the period is constant. 1: none.
   int rounds = 24;
 };
 

@@ -17,7 +17,7 @@ TimedRun::TimedRun(const Program& program, const Costs& costs)
       inputs_(2 * index(program.stages)),
       outputs_(2 * index(program.stages)),
       free_(program.device.size(), 0),
-      ready_((2 * index(program.stages) + program.edges.size()) * index(program.units)) {
+      ready_((2 * index(program.stages) + program.edges.size()) * index(program.micro_batches)) {
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     const Edge& edge = program.edges[e];
     const std::size_t direction = edge.gradient ? 1 : 0;
@@ -42,8 +42,8 @@ void TimedRun::make_channels() {
 }
 
 TimedRun::Channel& TimedRun::channel(const Transfer& transfer) {
-  const int from = program_.replica_of(transfer.from_stage, transfer.unit);
-  const int to = program_.replica_of(transfer.to_stage, transfer.unit);
+  const int from = program_.replica_of(transfer.from_stage, transfer.micro_batch);
+  const int to = program_.replica_of(transfer.to_stage, transfer.micro_batch);
   const std::size_t pair = index(from) * index(program_.replicas(transfer.to_stage)) + index(to);
   return channels_[index(channel_of_[first_pair_[index(transfer.edge)] + pair])];
 }
@@ -134,7 +134,7 @@ bool TimedRun::step(std::size_t device) {
       return rendezvous_ ? run_rendezvous(device, instruction) : run_send(device, instruction);
     case Kind::kReceive:
       if (rendezvous_) return run_rendezvous(device, instruction);
-      ++next_[device];  // posted early: only the reader of its data waits
+      ++next_[device];  // posted early: only the consumer waits
       return true;
     case Kind::kReduce:
     case Kind::kGradientSync:
@@ -150,12 +150,13 @@ bool TimedRun::await_inputs(std::size_t device, const Instruction& instruction, 
   if (!backward && kind != Kind::kForward) return true;
   for (const std::size_t e : inputs_[2 * index(instruction.stage) + (backward ? 1 : 0)]) {
     const int from = program_.edges[e].from_stage;
-    const bool inside = index(program_.device_of(from, instruction.unit)) == device;
-    const std::size_t key = inside || !program_.lowered ? made_key(from, instruction.unit, backward)
-                                                        : arrival_key(e, instruction.unit);
+    const bool inside = index(program_.device_of(from, instruction.micro_batch)) == device;
+    const std::size_t key = inside || !program_.lowered
+                                ? made_key(from, instruction.micro_batch, backward)
+                                : arrival_key(e, instruction.micro_batch);
     const double delay = inside || program_.lowered
                              ? 0
-                             : wire_seconds(e, instruction.unit) + link(e).latency_seconds;
+                             : wire_seconds(e, instruction.micro_batch) + link(e).latency_seconds;
     if (!await(device, key, delay, start)) return false;
   }
   return true;
@@ -165,7 +166,7 @@ bool TimedRun::run_compute(std::size_t device, const Instruction& instruction) {
   double start = free_[device];
   if (!await_inputs(device, instruction, start)) return false;
   double seconds = stage_seconds(instruction) * stretch(device, jitter_.compute);
-  if (instruction.kind != Kind::kUpdate) seconds *= unit_scale(instruction.unit);
+  if (instruction.kind != Kind::kUpdate) seconds *= micro_batch_scale(instruction.micro_batch);
   if (!costs_.device_scale.empty()) seconds *= costs_.device_scale[device];
   const double end = start + seconds;
   free_[device] = end;
@@ -178,11 +179,12 @@ bool TimedRun::run_compute(std::size_t device, const Instruction& instruction) {
 }
 
 void TimedRun::made(const Instruction& instruction, bool gradient, double seconds) {
-  const std::size_t key = made_key(instruction.stage, instruction.unit, gradient);
+  const std::size_t key = made_key(instruction.stage, instruction.micro_batch, gradient);
   ready_[key] = seconds;
-  if (program_.lowered) return;  // who waits for another device waits for an arrival
+  if (program_.lowered) return;  // a device only waits for arrivals
   for (const std::size_t e : outputs_[2 * index(instruction.stage) + (gradient ? 1 : 0)]) {
-    set_ready(key, seconds, program_.device_of(program_.edges[e].to_stage, instruction.unit));
+    set_ready(key, seconds,
+              program_.device_of(program_.edges[e].to_stage, instruction.micro_batch));
   }
 }
 
@@ -191,12 +193,12 @@ bool TimedRun::run_send(std::size_t device, const Instruction& instruction) {
   const std::size_t edge = index(transfer.edge);
   Channel& lane = channel(transfer);
   double start = lane.sent;
-  const std::size_t key = made_key(transfer.from_stage, transfer.unit, transfer.gradient);
+  const std::size_t key = made_key(transfer.from_stage, transfer.micro_batch, transfer.gradient);
   if (!await(device, key, 0, start)) return false;
-  lane.sent = start + wire_seconds(edge, transfer.unit) * stretch(device, jitter_.transfer);
+  lane.sent = start + wire_seconds(edge, transfer.micro_batch) * stretch(device, jitter_.transfer);
   lane.arrived = std::max(lane.arrived, lane.sent + link(edge).latency_seconds);
   finish(device, start, lane.sent);
-  set_ready(arrival_key(edge, transfer.unit), lane.arrived, transfer.to_device);
+  set_ready(arrival_key(edge, transfer.micro_batch), lane.arrived, transfer.to_device);
   return true;
 }
 
@@ -211,12 +213,13 @@ bool TimedRun::run_rendezvous(std::size_t device, const Instruction& instruction
   };
   if (!is_at(from, Kind::kSend) || !is_at(to, Kind::kReceive)) return false;
   double start = std::max(free_[from], free_[to]);
-  const std::size_t key = made_key(transfer.from_stage, transfer.unit, transfer.gradient);
+  const std::size_t key = made_key(transfer.from_stage, transfer.micro_batch, transfer.gradient);
   if (!await(from, key, 0, start)) return false;
-  const double end = start + (wire_seconds(edge, transfer.unit) + link(edge).latency_seconds) *
-                                 stretch(from, jitter_.transfer);
+  const double end =
+      start + (wire_seconds(edge, transfer.micro_batch) + link(edge).latency_seconds) *
+                  stretch(from, jitter_.transfer);
   free_[from] = free_[to] = end;
-  ready_[arrival_key(edge, transfer.unit)] = end;
+  ready_[arrival_key(edge, transfer.micro_batch)] = end;
   finish(from, start, end);
   finish(to, start, end);
   wake(device == from ? to : from);
@@ -224,7 +227,7 @@ bool TimedRun::run_rendezvous(std::size_t device, const Instruction& instruction
 }
 
 bool TimedRun::run_collective(std::size_t device, const Instruction& instruction) {
-  // The last device to come runs it for all; the others stay asleep until then.
+  // The last device to arrive runs it for all.
   const bool sync = instruction.kind == Kind::kGradientSync;
   const std::size_t group = sync ? index(program_.stages) : index(instruction.stage);
   const std::size_t members = sync ? program_.device.size() : program_.placement[group].size();

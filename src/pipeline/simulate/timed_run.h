@@ -1,6 +1,6 @@
-// Runs the lists of a program in time. With every lane in order this needs no event queue: a device
-// goes on until it waits for another one, so a round is one pass over the instructions and takes a
-// few numbers for each unit, not for each instruction.
+// Simulates the lists of a program. Lanes are in order, so no event queue is needed: a device runs
+// until it waits for another one. A round is one pass over the instructions, and memory grows with
+// the micro-batches, not with the instructions.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace pipetrain {
 
 class TimedRun {
  public:
-  /// Is told the time of every instruction but buffered receives, on each device in list order.
+  /// Receives the time of every instruction except buffered receives, in list order per device.
   class Observer {
    public:
     virtual ~Observer() = default;
@@ -23,21 +23,21 @@ class TimedRun {
   /// `costs` must fit the program; both must outlive the run.
   TimedRun(const Program& program, const Costs& costs);
 
-  /// Runs one round, every lane from where the last round left it. Throws Error(kInternal) if it
+  /// Runs one round; every lane starts where the last round left it. Throws Error(kInternal) if it
   /// can never finish.
   void run(Observer* observer = nullptr);
   /// Puts all lanes back to 0.
   void restart();
-  /// From now on every instruction takes its time in this sample of a jitter.
+  /// Applies this jitter sample to all following instructions.
   void set_jitter(const Jitter& jitter, std::uint64_t sample);
 
   /// Ends of all lanes: compute of each device, then both ends of each channel.
   std::vector<double> lane_ends() const;
-  /// The latest of them.
+  /// The latest of these ends.
   double end() const;
   /// When a transfer arrived in the last round.
   double arrival(const Transfer& transfer) const {
-    return ready_[arrival_key(index(transfer.edge), transfer.unit)];
+    return ready_[arrival_key(index(transfer.edge), transfer.micro_batch)];
   }
 
  private:
@@ -47,31 +47,33 @@ class TimedRun {
   };
 
   static std::size_t index(int number) { return static_cast<std::size_t>(number); }
-  std::size_t unit_key(std::size_t row, int unit) const {
-    return row * index(program_.units) + index(unit);
+  std::size_t micro_batch_key(std::size_t row, int micro_batch) const {
+    return row * index(program_.micro_batches) + index(micro_batch);
   }
-  std::size_t made_key(int stage, int unit, bool gradient) const {
-    return unit_key(2 * index(stage) + (gradient ? 1 : 0), unit);
+  std::size_t made_key(int stage, int micro_batch, bool gradient) const {
+    return micro_batch_key(2 * index(stage) + (gradient ? 1 : 0), micro_batch);
   }
-  std::size_t arrival_key(std::size_t edge, int unit) const {
-    return unit_key(2 * index(program_.stages) + edge, unit);
+  std::size_t arrival_key(std::size_t edge, int micro_batch) const {
+    return micro_batch_key(2 * index(program_.stages) + edge, micro_batch);
   }
 
   void make_channels();
   Channel& channel(const Transfer& transfer);
 
-  double unit_scale(int unit) const {
-    return costs_.unit_scale.empty() || unit < 0 ? 1.0 : costs_.unit_scale[index(unit)];
+  double micro_batch_scale(int micro_batch) const {
+    return costs_.micro_batch_scale.empty() || micro_batch < 0
+               ? 1.0
+               : costs_.micro_batch_scale[index(micro_batch)];
   }
   const LinkCost& link(std::size_t edge) const {
     return costs_.edge_link.empty() ? costs_.link : costs_.edge_link[edge];
   }
-  double wire_seconds(std::size_t edge, int unit) const {
-    return static_cast<double>(program_.edges[edge].bytes_per_unit) * unit_scale(unit) /
-           link(edge).bytes_per_second;
+  double wire_seconds(std::size_t edge, int micro_batch) const {
+    return static_cast<double>(program_.edges[edge].bytes_per_micro_batch) *
+           micro_batch_scale(micro_batch) / link(edge).bytes_per_second;
   }
   double stage_seconds(const Instruction& instruction) const;
-  /// By how much the jitter stretches an instruction.
+  /// The jitter's factor for an instruction.
   double stretch(std::size_t device, double sigma) const;
 
   /// Runs the head of a device's list; false if it must wait.
@@ -83,7 +85,7 @@ class TimedRun {
   /// Moves `start` to when all inputs are there; false if one is not known yet.
   bool await_inputs(std::size_t device, const Instruction& instruction, double& start);
   bool await(std::size_t device, std::size_t key, double delay, double& start);
-  /// Notes that the head of a device's list has run.
+  /// Marks the head of a device's list as done.
   void finish(std::size_t device, double start, double end);
   void set_ready(std::size_t key, double seconds, int reader);
   void made(const Instruction& instruction, bool gradient, double seconds);
@@ -106,7 +108,7 @@ class TimedRun {
 
   std::vector<double> free_;        // [devices], end of the compute lane
   std::vector<std::size_t> next_;   // [devices]
-  std::vector<double> ready_;       // made, then arrived: when it is there, -1 not yet
+  std::vector<double> ready_;       // when it was produced, then when it arrived; -1: not yet
   std::vector<std::size_t> await_;  // [devices], the key of ready_ that it waits for
   std::vector<int> met_;            // [stages + 1], devices at the stage's reduce; at the sync
   std::vector<std::size_t> awake_;  // devices that may go on

@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-/// Whether an instruction opens and closes the activations of its unit.
+/// Whether an instruction opens and closes the activations of its micro-batch.
 struct Holding {
   bool opens = false;
   bool closes = false;

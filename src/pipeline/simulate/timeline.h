@@ -1,5 +1,5 @@
-// What a round's events say as a whole: how long, how busy, how many units in flight. The same for
-// predicted and for measured events.
+// A summary of a round's events, predicted or measured: duration, busy time, micro-batches in
+// flight.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,7 @@ struct Timeline {
 /// Throws Error(kInternal) if the events are not those of the program.
 Timeline timeline_of(const Program& program, const Events& events);
 
-/// A moment at which a device holds the activations of one unit more or less.
+/// A moment at which the number of micro-batches with activations on a device changes.
 struct LiveChange {
   double seconds = 0;
   int stage = 0;
@@ -33,7 +33,8 @@ struct LiveChange {
 /// last backward; in an evaluation while the forward runs.
 std::vector<LiveChange> live_changes(const Program& program, const Events& events, int device);
 
-/// Most units whose activations each stage holds at once on one of its replicas, in list order.
+/// Most micro-batches whose activations each stage holds at once on one of its replicas, in list
+/// order.
 std::vector<int> peak_in_flight(const Program& program);
 
 }  // namespace pipetrain

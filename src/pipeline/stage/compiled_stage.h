@@ -1,5 +1,4 @@
-// What the compiler makes of a stage's networks: lists of steps, tables and a plan of the memory,
-// as one value without any addresses.
+// A compiled stage: lists of steps, tables and a memory plan, without addresses.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@ class AddingKernel;
 class StageExecutor;
 class TouchedRows;
 
-/// A network as one of the shapes it runs at. Both pointers outlive the stage.
+/// A network at one of the shapes at which it runs. Both pointers outlive the stage.
 struct StageVariant {
   const TrainingGraph* training = nullptr;
   const Slices* slices = nullptr;
@@ -35,15 +34,15 @@ struct StageStepAddition {
   bool adds = false;  // the kernel adds it to the accumulator itself
 };
 
-/// Keeps what a micro-batch has computed of a value.
-struct StageGathering {
+/// Copies a value of a micro-batch into the batch for weight gradients.
+struct StageBatchedValue {
   Location from;
-  std::size_t to;                 // offset in the stage's block of what is gathered
+  std::size_t to;                 // offset in the stage's block of batched values
   std::size_t bytes;              // of a micro-batch
   std::size_t micro_batch_bytes;  // between two micro-batches: of the largest one
 };
 
-/// One kernel with its operands: addresses are filled in at every run, nothing is allocated.
+/// One kernel with its operands. Addresses are filled in at every run; nothing is allocated.
 struct StageStep {
   std::unique_ptr<Kernel> kernel;
   AddingKernel* adding = nullptr;  // the kernel, where it adds its contribution itself
@@ -54,24 +53,24 @@ struct StageStep {
   std::vector<StageStepAddition> additions;  // into accumulators, after the kernel has run
   std::string name;
   NodeId node;
-  double seconds = 0;        // that its runs have taken
+  double seconds = 0;        // total of its runs
   double last_seconds = 0;   // the last of them
-  bool independent = false;  // of all other steps of its list, at whose end it stands
-  bool repeatable = false;   // on a device: its work depends on addresses alone
+  bool independent = false;  // of all other steps of its list; stands at its end
+  bool repeatable = false;   // on a GPU: its work depends on addresses alone
 };
 
-/// Where an entry of StageMicroBatch::table lies in a copy of what comes from outside; inputs that
-/// the stage does not read have no bytes there.
+/// The place of an entry of StageMicroBatch::table in a copy of the stage's inputs; inputs that the
+/// stage does not read have no bytes.
 struct OutsidePlace {
   std::size_t table, offset, bytes;
 };
 
-/// What a micro-batch reads from outside the stage, laid out for a copy of it.
+/// The layout of a copy of everything that a micro-batch reads from outside the stage.
 struct OutsideValues {
   std::vector<OutsidePlace> inputs;    // graph inputs and label
   std::vector<OutsidePlace> received;  // values of other stages, by table entry
   std::size_t input_bytes = 0, received_bytes = 0;
-  // Of the variant of the stage that needs most: what is taken once serves all of them.
+  // The maximum over all variants, which share this memory.
   std::size_t most_input_bytes = 0, most_received_bytes = 0;
 };
 
@@ -84,7 +83,7 @@ struct CompiledVariant {
   std::vector<StageStep> prepare, forward, backward, input_gradient, weight_gradient,
       batch_gradient, finish;
   std::vector<StageStepAddition> late_additions;  // contributions that no W node computes
-  std::vector<StageGathering> gatherings;
+  std::vector<StageBatchedValue> batched_values;
   std::vector<Location> gradient_at;  // as slice->parameters
   std::size_t table_size = 0;         // of StageMicroBatch::table
   OutsideValues outside;
@@ -99,7 +98,7 @@ struct CompiledVariant {
 struct CompiledStage {
   std::vector<CompiledVariant> variants;
   StageArena arena;
-  std::size_t workspace_bytes = 0;                         // of the kernel that wants most
+  std::size_t workspace_bytes = 0;                         // the largest of any kernel
   std::vector<std::unique_ptr<TouchedRows>> touched_rows;  // by accumulation; null: not by rows
   std::vector<int> completion;            // accumulations in the order of their completion
   std::vector<std::size_t> completed_as;  // by accumulation: its place in `completion`
@@ -111,9 +110,9 @@ CompiledStage compile_stage(int index, const std::vector<StageVariant>& variants
                             const StageCapacity& capacity, const OptimizerSettings& optimizer,
                             StageExecutor& executor);
 
-/// Puts the steps behind the others whose operands no other step of the list writes and that write
-/// nothing that another reads or writes, and marks them: they may run in any order. Of a list that
-/// is put off (`beside_others`) they must not touch what other lists of the stage write meanwhile.
+/// Moves independent steps to the end of the list and marks them: they may run in any order, since
+/// no other step writes their operands or touches their results. With `beside_others` (deferred
+/// lists) they must not touch what other lists of the stage write meanwhile.
 void put_independent_last(std::vector<StageStep>& steps, bool beside_others);
 
 }  // namespace pipetrain

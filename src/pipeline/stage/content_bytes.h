@@ -1,4 +1,4 @@
-// What a stage remembers as bytes, to go from one process to another.
+// Serializes the state of a stage, to send it between processes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 namespace pipetrain {
 
 std::string bytes_of(const StageContent& content);
-/// Error (kInternal) when the bytes are not such a content.
+/// Error (kInternal) for other bytes.
 StageContent content_of(std::string_view bytes);
 
 }  // namespace pipetrain

@@ -47,11 +47,11 @@ bool meet(const std::vector<Range>& a, const std::vector<Range>& b) {
   });
 }
 
-/// Whether other lists of the stage leave it alone, or add to it in an order that is kept.
+/// Whether other lists of the stage do not touch it, or add to it in a fixed order.
 bool stays(const Range& range) {
   return range.space == Space::kAbsent || range.space == Space::kConstant ||
          range.space == Space::kParameter || range.space == Space::kPrepared ||
-         range.space == Space::kAccumulator || range.space == Space::kGathered;
+         range.space == Space::kAccumulator || range.space == Space::kBatched;
 }
 
 }  // namespace

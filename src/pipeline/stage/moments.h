@@ -1,4 +1,4 @@
-// Mean and variance of a BatchNorm's channels over several micro-batches, merged exactly.
+// Mean and variance of a BatchNorm's channels, merged exactly over several micro-batches.
 #pragma once
 
 #include <span>
@@ -9,18 +9,18 @@ namespace pipetrain {
 /// Parallel variance (Chan, Golub, LeVeque 1983) in double, in the order of the calls.
 class Moments {
  public:
-  /// Sets the number of channels and forgets everything. `of_weights`: the moments are those of
-  /// weights, which all micro-batches share, so that only the first merge counts.
+  /// Sets the number of channels and resets. `of_weights`: the moments are those of weights, which
+  /// all micro-batches share, so that only the first merge counts.
   void reset(std::size_t channels, bool of_weights = false);
   /// Adds a micro-batch: per channel its mean and its biased variance over `count` values.
   void merge(std::span<const float> mean, std::span<const float> variance, double count);
-  /// Adds what another has merged.
+  /// Merges another's moments.
   void merge(const Moments& other);
-  /// All that it has merged, and back: for another process.
+  /// Serializes the merged moments for another process, and back.
   std::vector<double> numbers() const;
   static Moments of(std::span<const double> numbers);
   /// running = momentum * running + (1 - momentum) * merged, with the unbiased variance as in
-  /// PyTorch; then forgets the moments. Does nothing when nothing was merged.
+  /// PyTorch; then resets. No-op when nothing was merged.
   void apply(double momentum, std::span<float> running_mean, std::span<float> running_variance);
 
  private:

@@ -64,14 +64,14 @@ void RunningStatistics::collect(int variant, const CompiledVariant& compiled,
   executor_.collect_moments(collected_);
 }
 
-void RunningStatistics::settle() {
+void RunningStatistics::flush() {
   executor_.synchronize();
   executor_.merge_moments();
 }
 
 void RunningStatistics::apply() {
   if (empty()) return;
-  settle();
+  flush();
   for (auto& [name, state] : statistics_) {
     state.moments.apply(state.momentum, {state.mean, state.channels},
                         {state.variance, state.channels});
@@ -81,14 +81,14 @@ void RunningStatistics::apply() {
 
 void RunningStatistics::forget() {
   if (empty()) return;
-  settle();
+  flush();
   for (auto& [name, state] : statistics_) state.moments.reset(state.channels, state.of_weights);
 }
 
 void RunningStatistics::reduce(ReplicaGroup& group, int replica,
                                std::span<const RunningStatistics* const> all) {
   if (group.in_streams()) group.meet();
-  // All have arrived, so nobody collects; everybody merges before anybody takes over.
+  // All replicas have arrived, so none collects; all merge before any applies.
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {
     Moments& moments = merged[name];

@@ -1,5 +1,5 @@
-// The running mean and variance of a stage's BatchNorms, which the host keeps, and the batch
-// moments merged since the last update.
+// The running mean and variance of a stage's BatchNorms, kept on the host, and the batch moments
+// merged since the last update.
 #pragma once
 
 #include <map>
@@ -17,29 +17,30 @@ class ReplicaGroup;
 
 class RunningStatistics {
  public:
-  /// Puts the addresses of those that steps read into `memory`. The executor outlives this.
+  /// Registers the addresses of statistics that steps read in `memory`. The executor must outlive
+  /// this.
   RunningStatistics(const CompiledStage& compiled, StageExecutor& executor, StageMemory& memory);
 
-  /// Lets the next list of a variant read them as they are.
+  /// Uploads changed statistics before the next list of a variant.
   void upload(const CompiledVariant& variant);
-  /// Merges the moments that a micro-batch of `variant` has left where `addresses` say.
+  /// Merges the moments of a micro-batch of `variant` at `addresses`.
   void collect(int variant, const CompiledVariant& compiled, const StageAddresses& addresses);
-  /// Applies what has been merged since the last call, or forgets it.
+  /// Applies or discards what has been merged since the last call.
   void apply();
   void forget();
-  /// Waits for the moments that have been collected, and merges them.
-  void settle();
-  /// Merges what all replicas of this process or, by the group, of all processes have settled, in
-  /// their order.
+  /// Waits for collected moments and merges them.
+  void flush();
+  /// Merges the flushed moments of all replicas, through the group also of other processes, in
+  /// replica order.
   void reduce(ReplicaGroup& group, int replica, std::span<const RunningStatistics* const> all);
-  /// Whether the stage computes any.
+  /// Whether the stage has any.
   bool empty() const { return statistics_.empty(); }
 
   /// By name; false when there is none.
   bool read(const std::string& name, HostTensor& out) const;
   bool write(const std::string& name, const HostTensor& value);
-  /// Adds them to the weights of a content; and back. Error (kUsage) when one is missing or of
-  /// another type.
+  /// Saves them with the weights of a content, and restores them. Error (kUsage) when one is
+  /// missing or of another type.
   void add_to(StageContent& content) const;
   void take_from(const StageContent& content);
 

@@ -52,8 +52,8 @@ class Slicer {
  private:
   static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
   ValueId root(ValueId id) const { return out_.root[at(id)]; }
-  int stage_of(const Gathering& gathering) const {
-    return out_.stage_of_node[static_cast<std::size_t>(gathering.consumer.index)];
+  int stage_of(const BatchedValue& batched) const {
+    return out_.stage_of_node[static_cast<std::size_t>(batched.consumer.index)];
   }
   StageSlice& stage(int s) { return out_.stages[static_cast<std::size_t>(s)]; }
 
@@ -80,8 +80,8 @@ class Slicer {
       stage(out_.stage_of_node[static_cast<std::size_t>(consumer.index)])
           .accumulations.push_back(static_cast<int>(i));
     }
-    for (std::size_t i = 0; i < training_.gatherings.size(); ++i) {
-      stage(stage_of(training_.gatherings[i])).gatherings.push_back(static_cast<int>(i));
+    for (std::size_t i = 0; i < training_.batched_values.size(); ++i) {
+      stage(stage_of(training_.batched_values[i])).batched_values.push_back(static_cast<int>(i));
     }
   }
 
@@ -102,9 +102,9 @@ class Slicer {
     return stages;
   }
 
-  /// Which stages read each value, through preparation and views. A stage that holds a parameter
-  /// finishes its gradient, of all its uses, so it prepares what that takes, which may depend on
-  /// further parameters.
+  /// The stages that read each value, through preparation and views. A stage that holds a parameter
+  /// finishes its whole gradient, so it also prepares what that reads, which may depend on further
+  /// parameters.
   void find_readers() {
     readers_.resize(graph_.values.size());
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -210,8 +210,8 @@ class Slicer {
       read(accumulation.contribution,
            out_.stage_of_node[static_cast<std::size_t>(accumulation.consumer.index)]);
     }
-    for (const Gathering& gathering : training_.gatherings)
-      read(gathering.value, stage_of(gathering));
+    for (const BatchedValue& batched : training_.batched_values)
+      read(batched.value, stage_of(batched));
     for (const auto& [key, values] : crossing) {
       const auto [gradient, from, to] = key;
       PT_CHECK(gradient == (from > to), kInternal,

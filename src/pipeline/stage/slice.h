@@ -1,5 +1,5 @@
-// Cuts the training graph into stages: which nodes run where, which values cross. Views need no
-// kernel: a value stands for its root, the value whose memory it shows.
+// Cuts the training graph into stages: which nodes run where, and which values cross. Views need no
+// kernel: a value is represented by its root, the value whose memory it shows.
 #pragma once
 
 #include <string>
@@ -21,12 +21,12 @@ struct StageSlice {
   std::vector<int> parameters;     // indices into TrainingGraph::parameters that this stage holds
   std::vector<int> accumulations;  // indices whose contribution is computed here
   std::vector<int>
-      remote_accumulations;     // indices computed elsewhere that finish reads: tied weights
-  std::vector<int> gatherings;  // indices into TrainingGraph::gatherings
-  std::vector<int> statistics;  // indices into TrainingGraph::statistics
+      remote_accumulations;         // indices computed elsewhere that finish reads: tied weights
+  std::vector<int> batched_values;  // indices into TrainingGraph::batched_values
+  std::vector<int> statistics;      // indices into TrainingGraph::statistics
 };
 
-/// Values (roots) that one stage hands to another for every micro-batch.
+/// Values (roots) that one stage sends to another for every micro-batch.
 struct ValueEdge {
   int from = 0, to = 0;
   bool gradient = false;

@@ -29,7 +29,7 @@ Stage::Stage(int index, const std::vector<StageVariant>& variants, Backend backe
       parameters_(compiled_, memory_, *executor_, optimizer, capacity.versions),
       gradients_(compiled_, memory_, *executor_),
       statistics_(compiled_, *executor_, memory_),
-      gathered_(compiled_, capacity.gathered_sets),
+      batched_(compiled_, capacity.batched_sets),
       updates_(variants.size()),
       forwards_(variants.size(), 0) {
   executor_->synchronize();
@@ -63,10 +63,10 @@ void Stage::bind_received(int variant, const ValueEdge& edge, const Stage& sende
 }
 
 StageAddresses Stage::addresses(const StageMicroBatch& micro_batch) const {
-  return memory_.addresses(micro_batch.variant, micro_batch, gathered_.set(), *executor_);
+  return memory_.addresses(micro_batch.variant, micro_batch, batched_.set(), *executor_);
 }
 
-/// Runs a list of the micro-batch's variant, and adds what no step of it does.
+/// Runs a list of the micro-batch's variant, and accumulates what its steps do not.
 StageAddresses Stage::run(std::vector<StageStep>& steps, const StageMicroBatch& micro_batch,
                           bool first, std::span<const StageStepAddition> late_additions) {
   const CompiledVariant& variant = compiled(micro_batch.variant);
@@ -129,14 +129,14 @@ std::byte* Stage::backward(StageMicroBatch& micro_batch, int entry, Pass pass, b
   if (pass == Pass::kInput) return micro_batch.gradient_out;
   const StageAddresses addresses = run(whole ? variant.backward : variant.weight_gradient,
                                        micro_batch, first, variant.late_additions);
-  gathered_.add(micro_batch.variant, addresses, *executor_);
+  batched_.add(micro_batch.variant, addresses, *executor_);
   return micro_batch.gradient_out;
 }
 
 void Stage::complete_gradients(const StageMicroBatch& micro_batch) {
-  if (!gathered_.are_complete(micro_batch)) return;
-  gathered_.fill_up(memory_);
-  settle_gradients();  // which come first in the sums
+  if (!batched_.are_complete(micro_batch)) return;
+  batched_.fill_up(memory_);
+  flush_gradients();  // which come first in the sums
   StageMicroBatch& all = batch_gradients_.micro_batch;
   all.version_copy = micro_batch.version_copy;
   all.completes = micro_batch.completes;
@@ -146,17 +146,16 @@ void Stage::complete_gradients(const StageMicroBatch& micro_batch) {
     run(steps, all, first);
     return;
   }
-  put_off(batch_gradients_, steps, first);
-  gathered_.begin_next_set();
+  defer(batch_gradients_, steps, first);
+  batched_.begin_next_set();
 }
 
-void Stage::settle_gradients() {
+void Stage::flush_gradients() {
   if (sharing_.work) sharing_.work->complete(batch_gradients_.job, workspace().data);
 }
 
-/// Runs the steps that depend on each other; devices that wait may run the others until the job is
-/// completed.
-void Stage::put_off(PutOff& what, std::vector<StageStep>& steps, bool first) {
+/// Runs the dependent steps; idle devices may run the independent ones until the job is completed.
+void Stage::defer(Deferred& what, std::vector<StageStep>& steps, bool first) {
   what.run.emplace(*compiled(what.micro_batch.variant).training, steps, addresses(what.micro_batch),
                    first, gradients_, *executor_);
   what.run->run_dependent();
@@ -164,7 +163,7 @@ void Stage::put_off(PutOff& what, std::vector<StageStep>& steps, bool first) {
 }
 
 void Stage::prepare(int variant, int version_copy) {
-  settle_prepare();
+  flush_prepare();
   std::vector<StageStep>& steps = compiled(variant).prepare;
   if (steps.empty() || parameters_.is_prepared(variant, version_copy)) return;
   StageMicroBatch none;
@@ -174,19 +173,19 @@ void Stage::prepare(int variant, int version_copy) {
   parameters_.note_prepared(variant, version_copy, parameters_.generation(version_copy));
 }
 
-/// The same later: by devices that wait, or at the latest where it is first wanted.
-void Stage::put_off_prepare(int variant, int version_copy) {
+/// Deferred: idle devices run it, or the first consumer flushes it.
+void Stage::defer_prepare(int variant, int version_copy) {
   if (!sharing_.work) return prepare(variant, version_copy);
   std::vector<StageStep>& steps = compiled(variant).prepare;
   if (steps.empty()) return;
   preparation_.list.micro_batch.variant = variant;
   preparation_.list.micro_batch.version_copy = version_copy;
-  put_off(preparation_.list, steps, /*first=*/false);
+  defer(preparation_.list, steps, /*first=*/false);
   preparation_.variant = variant;
   preparation_.generation = parameters_.generation(version_copy);
 }
 
-void Stage::settle_prepare() {
+void Stage::flush_prepare() {
   const int variant = std::exchange(preparation_.variant, -1);
   if (variant < 0 || !sharing_.work->complete(preparation_.list.job, workspace().data)) return;
   parameters_.note_prepared(variant, preparation_.list.micro_batch.version_copy,
@@ -209,7 +208,7 @@ void Stage::take_kernel_times(int variant, KernelTimes& out) {
       out.seconds[at(step.node.index)] += std::exchange(step.seconds, 0.0);
   }
   const std::int64_t forwards = std::exchange(forwards_[at(variant)], 0);
-  if (index_ == 0) out.units += forwards;
+  if (index_ == 0) out.micro_batches += forwards;
 }
 
 }  // namespace pipetrain

@@ -15,8 +15,8 @@
 
 #include "device/device.h"
 #include "ops/registry/registry.h"
+#include "pipeline/stage/batched_values.h"
 #include "pipeline/stage/compiled_stage.h"
-#include "pipeline/stage/gathered_values.h"
 #include "pipeline/stage/micro_batch.h"
 #include "pipeline/stage/running_statistics.h"
 #include "pipeline/stage/stage_content.h"
@@ -28,18 +28,18 @@
 
 namespace pipetrain {
 
-struct ExchangedPiece;
+struct ExchangedSpan;
 
-/// The streams of a device that a stage puts its work into; both null: it computes in host memory.
+/// The streams of a stage on a GPU; both null: it computes in host memory.
 struct StageStreams {
   Stream* compute = nullptr;
   Stream* transfer = nullptr;
 };
 
-/// What the kernels of one variant have taken.
+/// The kernel times of one variant.
 struct KernelTimes {
-  std::vector<double> seconds;  // by node of its graph, summed up
-  std::int64_t units = 0;       // forwards of whole micro-batches
+  std::vector<double> seconds;     // by node of its graph, summed up
+  std::int64_t micro_batches = 0;  // forwards of whole micro-batches
 };
 
 class Stage {
@@ -52,81 +52,78 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   const ArenaBytes& memory() const { return memory_.bytes(); }
-  /// Waits until what was put into the stage's streams is done.
+  /// Waits until the stage's streams are idle.
   void synchronize() const;
-  /// Takes the inputs over from the host: on a device the table then has their addresses there.
+  /// Copies the inputs from the host. On a GPU the table then has their device addresses.
   void begin(StageMicroBatch& micro_batch);
-  /// After the last instruction of a micro-batch on a device: its host memory is no longer read,
-  /// and on the stage with the loss its results are there. Waits for its forward, not for more.
+  /// After the last instruction of a micro-batch on a GPU: waits until its host memory is no longer
+  /// read and, on the stage with the loss, its results have arrived. Waits for its forward only.
   void end(StageMicroBatch& micro_batch);
   /// Entries of StageMicroBatch::table: the graph's inputs in their order, the label, then values
   /// received.
   std::size_t table_size(int variant) const;
   /// Sets the table's entries of the values received over an edge, given the sender's memory and
-  /// from which point of its stream on they are there. Values on another device are copied.
+  /// the point of its stream that completes them. Values on another device are copied.
   void bind_received(int variant, const ValueEdge& edge, const Stage& sender, const std::byte* base,
                      const StreamPoint* written, StageMicroBatch& micro_batch) const;
 
-  /// The same by exchange: what is sent of a micro-batch's handed-on memory, where it is received
-  /// in a buffer of received_bytes(), and the table's entries there.
-  std::vector<ExchangedPiece> handed_on(int variant, const ValueEdge& edge,
-                                        const std::byte* base) const;
+  /// The same by exchange: the memory to send, the memory to receive into within a buffer of
+  /// received_bytes(), and the table's entries there.
+  std::vector<ExchangedSpan> handed_on(int variant, const ValueEdge& edge,
+                                       const std::byte* base) const;
   std::size_t received_bytes(int variant, const ValueEdge& edge) const;
-  std::vector<ExchangedPiece> received(int variant, const ValueEdge& edge, std::byte* buffer) const;
+  std::vector<ExchangedSpan> received(int variant, const ValueEdge& edge, std::byte* buffer) const;
   void bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer,
                    StageMicroBatch& micro_batch) const;
 
-  /// F. Writes handed-on values into entry `entry`; returns their memory. `count_statistics` is
-  /// false on a recompute.
+  /// F. Writes output values into buffer `entry`; returns its memory. `count_statistics` is false
+  /// on a recompute.
   std::byte* forward(StageMicroBatch& micro_batch, int entry, bool count_statistics);
-  /// Runs the forward again into the slot; handed-on values are not touched.
+  /// Runs the forward again into the slot; output buffers are not touched.
   void recompute(StageMicroBatch& micro_batch);
   enum class Pass : std::uint8_t { kFull, kInput, kWeight };
   /// B, I or W. `first` is true for the first micro-batch of a step: gradients are then overwritten
-  /// instead of added to. `entry` is not read by W, which goes on where I was.
+  /// instead of accumulated. W ignores `entry` and uses that of I.
   std::byte* backward(StageMicroBatch& micro_batch, int entry, Pass pass, bool first);
-  /// Computes the gradients that want several micro-batches, once those are there; after the
-  /// backward of each one. Where others may help some are only put off, until settle_gradients() or
-  /// until the next ones are there.
+  /// Computes the batched weight gradients once the batch is full; called after each backward. With
+  /// work sharing they may be deferred, until flush_gradients() or the next full batch.
   void complete_gradients(const StageMicroBatch& micro_batch);
-  /// After the last micro-batch of a step: all gradients are complete then.
-  void settle_gradients();
+  /// Runs deferred work after the last micro-batch of a step; all gradients are then complete.
+  void flush_gradients();
 
-  /// Loss and count of right answers of the micro-batch whose forward ran last (on a device: of the
-  /// one that ended last); only on the stage that has the loss.
+  /// Loss and correct predictions of the micro-batch whose forward ran last (on a GPU: that ended
+  /// last); only on the stage with the loss.
   bool has_loss(int variant) const;
   double loss_sum() const { return loss_.loss_sum; }
   double correct() const { return loss_.correct; }
 
-  /// Sizes of the gradients that replicas add up, in the order in which a backward completes them.
+  /// Sizes of the gradients that replicas reduce, in the order in which a backward completes them.
   std::vector<std::size_t> gradient_sizes() const;
-  /// Makes this stage one of several that run different micro-batches on the same weights. The
-  /// group outlives it.
+  /// Makes this stage one of several replicas. The group must outlive it.
   void join(ReplicaGroup& group, int replica);
-  /// Lets devices that wait run steps of this stage, which is one of `device`. It is there as long
-  /// as any of them runs. Its workspace, for other work, too, while no kernel of its own runs, is
-  /// at least so large.
+  /// Lets idle devices run steps of this stage, which is on `device`. It must outlive their runs.
+  /// Its workspace gets at least this size, since other tasks use it too.
   void share(SharedWork& work, int device, std::size_t workspace_bytes);
   Workspace workspace() const { return executor_->workspace(); }
-  /// Adds up gradients and collected running statistics over the replicas (`all`, in their order).
+  /// Reduces gradients and collected running statistics over the replicas (`all`, in their order).
   /// `contributes`: whether this one has run a micro-batch since the last update.
   void reduce(std::span<Stage* const> all, bool contributes);
 
-  /// Copies the accumulators that other stages computed for tied weights; null: a stage that
-  /// another process has, which hands them over as bytes.
+  /// Copies the accumulators that other stages computed for tied weights; null: a stage of another
+  /// process, which sends them as bytes.
   void fetch_remote(int variant, std::span<Stage* const> stages);
   std::string read_accumulator(int accumulation) const;
   void write_accumulator(int accumulation, std::string_view bytes);
-  /// Runs what is done once a step: from accumulators to gradients.
+  /// Runs the finish list: from accumulators to gradients.
   void finish_gradients(int variant, int version_copy);
   /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by
   /// parameter index.
   void squared_norms(int variant, std::span<double> out);
-  /// The optimizer's step, from weights in copy `from` to copy `to`; runs over the gradients of
+  /// The optimizer step, from weights in copy `from` to copy `to`, with the gradients of
   /// finish_gradients().
   void update(int variant, int from, int to, double learning_rate, std::int64_t step,
               double gradient_scale);
-  /// Applies the running statistics collected since the last call, or forgets them.
+  /// Applies or discards the running statistics collected since the last call.
   void apply_statistics();
   void forget_statistics();
 
@@ -137,33 +134,32 @@ class Stage {
   /// All parameters of one copy of the weights by name, and back.
   std::map<std::string, HostTensor> parameters(int version_copy) const;
   void set_parameters(int version_copy, const std::map<std::string, HostTensor>& values);
-  /// What the stage remembers from one step to the next, with one copy of the weights; and back,
-  /// into all copies. Of what it is given the stage takes what it holds; Error (kUsage) when a
-  /// weight or running statistic is missing or of another type.
+  /// The state of the stage between steps, with one copy of the weights; and back, into all copies.
+  /// Restoring ignores names that the stage does not hold; Error (kUsage) when a weight or running
+  /// statistic is missing or of another type.
   StageContent content(int version_copy) const;
   void set_content(const StageContent& content);
-  /// Puts the moving averages where the weights are, and these where those were.
+  /// Swaps the weights with their moving averages.
   void exchange_averages(int version_copy);
-  /// Reads the gradient that the last update of a parameter was made with; false when there is none
-  /// here.
+  /// Reads the gradient of the last update of a parameter; false when there is none here.
   bool read_gradient(const std::string& name, HostTensor& out) const;
-  /// Adds to `out` what the kernels of a variant have taken since the last call.
+  /// Adds the kernel times of a variant since the last call to `out`.
   void take_kernel_times(int variant, KernelTimes& out);
   /// Name of the first value in this stage's gradients or weights that is not finite; empty when
   /// all are.
   std::string first_nonfinite(int version_copy) const;
 
  private:
-  /// A list of which most need not run yet. Its micro-batch stands for several, or for none.
-  struct PutOff {
+  /// A list of deferred steps. It belongs to several micro-batches, or to none.
+  struct Deferred {
     StageMicroBatch micro_batch;
     std::optional<StepListRun> run;
     SharedWork::Job job;
   };
-  /// What is prepared of new weights.
+  /// The deferred preparation of new weights.
   struct Preparation {
-    PutOff list;
-    int variant = -1;  // that it is for; -1: nothing is put off
+    Deferred list;
+    int variant = -1;  // of the preparation; -1: nothing is deferred
     std::uint64_t generation = 0;
   };
   CompiledVariant& compiled(int variant) { return compiled_.variants[at(variant)]; }
@@ -173,30 +169,30 @@ class Stage {
                      std::span<const StageStepAddition> late_additions = {});
   StageAddresses run_forward(const StageMicroBatch& micro_batch);
   void prepare(int variant, int version_copy);
-  void put_off_prepare(int variant, int version_copy);
-  void settle_prepare();
-  void put_off(PutOff& what, std::vector<StageStep>& steps, bool first);
+  void defer_prepare(int variant, int version_copy);
+  void flush_prepare();
+  void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
 
   int index_;
   StageCapacity capacity_;
   OptimizerSettings optimizer_;
-  std::unique_ptr<StageExecutor> executor_;  // whose memory and streams all of these use
+  std::unique_ptr<StageExecutor> executor_;  // owns the memory and streams used below
   CompiledStage compiled_;
   StageMemory memory_;
   StageParameters parameters_;
   StageGradients gradients_;
   RunningStatistics statistics_;
-  GatheredValues gathered_;
+  BatchedValues batched_;
   std::vector<const RunningStatistics*> statistics_of_replicas_;  // room for reduce()
-  // Work of several micro-batches, and who helps with it.
+  // Work that spans micro-batches, and work sharing.
   WorkSharing sharing_;
-  PutOff batch_gradients_;
+  Deferred batch_gradients_;
   bool has_batch_sums_ = false;  // of earlier micro-batches of the step
   Preparation preparation_;
   std::vector<StageUpdates> updates_;  // [variant]
   // Results.
   LossResults loss_;                    // of the micro-batch that was last
-  std::vector<std::int64_t> forwards_;  // [variant]: since the times of kernels were taken
+  std::vector<std::int64_t> forwards_;  // [variant]: since the last kernel_times()
 };
 
 }  // namespace pipetrain

@@ -1,4 +1,4 @@
-// Where the operands of a list of steps lie while one micro-batch passes through it.
+// The addresses of a list's operands for one micro-batch.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ struct StageAddresses {
   std::byte* forward_out;
   std::byte* gradient_out;
   std::byte* temporary;
-  std::byte* gathered;
+  std::byte* batched;
   float* loss_scale;
 
   void* of(const Location& at) const {
@@ -47,8 +47,8 @@ struct StageAddresses {
         return temporary + at.offset;
       case Space::kAccumulator:
         return (*accumulators)[at.offset];
-      case Space::kGathered:
-        return gathered + at.offset;
+      case Space::kBatched:
+        return batched + at.offset;
     }
     return nullptr;
   }

@@ -6,7 +6,7 @@
 namespace pipetrain {
 namespace {
 
-/// Hands out pieces of a block, one behind the other.
+/// Hands out slices of the workspace.
 class Bump {
  public:
   std::size_t take(std::size_t bytes) {
@@ -20,8 +20,8 @@ class Bump {
   std::size_t used_ = 0;
 };
 
-/// Parameters of all variants by name, in one block per version; the first variant that holds one
-/// places it.
+/// Parameters of all variants by name, in one block per version, placed by the first variant that
+/// holds them.
 void place_parameters(const std::vector<ArenaVariant>& variants, StageArena& arena) {
   std::map<std::string, std::size_t> known;
   Bump block;
@@ -78,18 +78,18 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
     memory.optimizer +=
         static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
   }
-  std::size_t gathered = 0;
+  std::size_t batched = 0;
   for (const ArenaVariant& variant : variants)
-    gathered = std::max(gathered, variant.layout->gathered_bytes);
-  arena.gathered_bytes = aligned(gathered);
-  gathered = arena.gathered_bytes * static_cast<std::size_t>(capacity.gathered_sets);
-  arena.gathered = bump.take(gathered);
-  memory.gradients += gathered;
+    batched = std::max(batched, variant.layout->batched_bytes);
+  arena.batched_bytes = aligned(batched);
+  batched = arena.batched_bytes * static_cast<std::size_t>(capacity.batched_sets);
+  arena.batched = bump.take(batched);
+  memory.gradients += batched;
   std::size_t temporary = 0;
   for (const ArenaVariant& variant : variants) {
     const StageLayout& layout = *variant.layout;
-    // A recompute rewrites the handed-on values into the slot, since their receivers may be reading
-    // the others.
+    // A recompute writes the outputs into the slot, since receivers may still read the output
+    // buffer.
     const std::size_t slot =
         layout.slot_bytes + (capacity.recompute ? layout.forward_out_bytes : 0);
     arena.slot_bytes = std::max(arena.slot_bytes, slot);
@@ -121,7 +121,7 @@ std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
   std::size_t most = 0;
   std::map<int, std::size_t> largest;  // stage of each device
   for (std::size_t s = 0; s < wanted.size(); ++s) {
-    if (placement[s].size() > 1) continue;  // replicas keep their work
+    if (placement[s].size() > 1) continue;  // replicas do not share work
     most = std::max(most, wanted[s]);
     const auto found = largest.try_emplace(placement[s].front(), s).first;
     if (wanted[s] > wanted[found->second]) found->second = s;

@@ -1,8 +1,8 @@
-// The memory of a stage, planned before there is any: what lies where in its one block. Pure, so
-// that a plan can say beforehand what a run will take.
+// The memory plan of a stage: the offsets of everything in its single block. A pure function, so
+// that planning predicts exactly what a run allocates.
 //
-//   parameters × versions | accumulators | optimizer state | what units gather | prepared ×
-//   versions | activation slots | values handed on | gradients handed back | temporaries
+//   parameters × versions | accumulators | optimizer state | batched values | prepared ×
+//   versions | activation slots | outputs | input gradients | temporaries
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ namespace pipetrain {
 /// Bytes of a stage's memory, by purpose.
 struct ArenaBytes {
   std::size_t parameters = 0, gradients = 0, optimizer = 0, activations = 0, transfers = 0,
-              temporaries = 0;  // with the kernels' workspace
+              temporaries = 0;  // including the kernels' workspace
   std::size_t total() const {
     return parameters + gradients + optimizer + activations + transfers + temporaries;
   }
@@ -34,7 +34,7 @@ struct ArenaVariant {
 
 inline constexpr std::size_t kNoPlace = static_cast<std::size_t>(-1);
 
-/// A parameter of all variants that hold one of this name.
+/// A parameter, shared by name between variants.
 struct ParameterPlace {
   std::string name;
   TensorType type;
@@ -50,7 +50,7 @@ struct StageArena {
   std::size_t parameter_block_bytes = 0;  // of one version
   std::size_t parameter_block = 0;
   std::vector<std::size_t> accumulators;           // by accumulation; kNoPlace where not needed
-  std::size_t gathered = 0, gathered_bytes = 0;    // of all variants; of one set
+  std::size_t batched = 0, batched_bytes = 0;      // of all variants; of one set
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;
   std::size_t slots = 0, forward_out = 0, gradient_out = 0, temporary = 0;
@@ -61,18 +61,18 @@ struct StageArena {
 StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
                       const OptimizerSettings& optimizer);
 
-/// Stages of one process run pieces of each other's work (pipeline/transport/shared_work.h), in the
-/// largest workspace of their device. Given what the kernels of each stage want and its devices
-/// (Program::placement), returns how large the workspaces are: one on each device is enough for
-/// every stage.
+/// Stages of one process run tasks of each other (pipeline/transport/shared_work.h) in the largest
+/// workspace of their device. Given the workspace that each stage's kernels need and its devices
+/// (Program::placement), returns the workspace sizes with which some workspace of every device is
+/// large enough for every stage.
 std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
                                            const std::vector<std::vector<int>>& placement);
 
-/// The workspace that a stage's own kernels want: `workspace_bytes` by node of its graph.
+/// The workspace that a stage's own kernels need; `workspace_bytes` by node of its graph.
 std::size_t wanted_workspace(const StageSlice& slice,
                              const std::vector<std::size_t>& workspace_bytes);
 
-/// What a stage will take that runs one variant, without its workspace.
+/// The memory of a stage with one variant, without its workspace.
 ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
                          const StageCapacity& capacity, const OptimizerSettings& optimizer);
 

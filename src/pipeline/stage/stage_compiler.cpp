@@ -1,5 +1,4 @@
-// Compiles a stage: kernels at fixed shapes, for every operand where it lies, and a plan of the
-// memory that holds them all.
+// Compiles a stage: kernels at fixed shapes, the location of every operand, and a memory plan.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -65,7 +64,7 @@ class StageCompiler {
     }
   }
 
-  /// Where the values lie that a micro-batch reads from outside, in a copy of them.
+  /// The layout of a copy of the values that a micro-batch reads from outside.
   static void place_outside_values(CompiledVariant& compiled) {
     const Graph& graph = compiled.training->graph;
     const StageSlice& slice = *compiled.slice;
@@ -92,7 +91,7 @@ class StageCompiler {
     }
   }
 
-  /// Where a value lies. Notes what the stage reads that is not in its arena.
+  /// The location of a value. Also records values outside the arena that the stage reads.
   Location locate(CompiledVariant& compiled, ValueId id) const {
     if (!id) return {};
     const ValueId root = compiled.root(id);
@@ -115,7 +114,7 @@ class StageCompiler {
     PT_FAIL(kInternal, "stage {} has no place for value {}", index_, printable(value.name));
   }
 
-  /// Whether other numbers come out at every step.
+  /// Whether the results differ from step to step.
   static bool draws_numbers(const Node& node) {
     return (node.op->flags & kRandom) ||
            node.attributes.text("program", "").find("Dropout") != std::string::npos;
@@ -156,7 +155,7 @@ class StageCompiler {
     return steps;
   }
 
-  /// Puts every addition into an accumulator behind the node that computes the contribution.
+  /// Attaches every accumulation to the node that computes the contribution.
   void place_additions(CompiledVariant& compiled, const std::vector<NodeId>& nodes,
                        std::vector<StageStep>& steps, std::vector<bool>& placed) {
     const auto& accumulations = compiled.training->accumulations;
@@ -173,7 +172,7 @@ class StageCompiler {
     }
   }
 
-  /// Lets a kernel add its contributions itself if it can and nobody else reads them.
+  /// Lets a kernel accumulate its contributions itself if it can and nothing else reads them.
   void let_add(const CompiledVariant& compiled, StageStep& step) const {
     auto* kernel = dynamic_cast<AddingKernel*>(step.kernel.get());
     if (!kernel) return;
@@ -195,7 +194,7 @@ class StageCompiler {
     for (StageStepAddition& addition : step.additions) addition.adds = true;
   }
 
-  /// Lets the kernels that add to a few rows of an accumulator know of each other's rows.
+  /// Shares the set of touched rows between kernels that add to a few rows of an accumulator.
   void share_rows() {
     std::map<int, std::vector<RowAddingKernel*>> kernels;  // by accumulation
     std::map<int, std::size_t> variants;                   // that add to it
@@ -224,19 +223,19 @@ class StageCompiler {
 
   void place_gatherings(CompiledVariant& compiled) {
     const TrainingGraph& training = *compiled.training;
-    if (compiled.slice->gatherings.empty()) return;
+    if (compiled.slice->batched_values.empty()) return;
     PT_CHECK(!executor_.is_asynchronous(), kInternal, "values are gathered in host memory only");
-    const std::int64_t units = training.gathered_micro_batches;
-    for (const int i : compiled.slice->gatherings) {
-      const Gathering& gathering = training.gatherings[at(i)];
-      compiled.gatherings.push_back(
-          {locate(compiled, gathering.value), locate(compiled, gathering.gathered).offset,
-           training.graph[gathering.value].type.bytes(),
-           training.graph[gathering.gathered].type.bytes() / static_cast<std::size_t>(units)});
+    const std::int64_t micro_batches = training.batched_micro_batches;
+    for (const int i : compiled.slice->batched_values) {
+      const BatchedValue& batched = training.batched_values[at(i)];
+      compiled.batched_values.push_back(
+          {locate(compiled, batched.value), locate(compiled, batched.batched).offset,
+           training.graph[batched.value].type.bytes(),
+           training.graph[batched.batched].type.bytes() / static_cast<std::size_t>(micro_batches)});
     }
   }
 
-  /// In which order a step completes the gradients.
+  /// The order in which a step completes the gradients.
   void order_completion(const CompiledVariant& compiled) {
     const auto complete = [&](const std::vector<StageStepAddition>& additions) {
       for (const StageStepAddition& addition : additions)
@@ -273,7 +272,7 @@ class StageCompiler {
       for (const ValueId id : node.inputs) read(id);
     }
     for (const Accumulation& accumulation : training.accumulations) read(accumulation.contribution);
-    for (const Gathering& gathering : training.gatherings) read(gathering.value);
+    for (const BatchedValue& batched : training.batched_values) read(batched.value);
     for (const Parameter& parameter : training.parameters) read(parameter.gradient);
     for (const RunningStatistic& statistic : training.statistics) {
       read(statistic.batch_mean);

@@ -1,5 +1,4 @@
-// What a stage remembers from one step to the next: what a checkpoint must hold of it. Names are
-// the model's.
+// The state of a stage between steps, as saved in a checkpoint. Names are those of the model.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +13,8 @@ struct StageContent {
   std::map<std::string, HostTensor> weights;    // the newest parameters, and running statistics
   std::map<std::string, HostTensor> states[2];  // the optimizer's, by slot and parameter
   std::map<std::string, HostTensor> averages;   // moving averages of the parameters
-  /// Asynchronous rounds: older versions of the parameters that units in flight may still read, by
-  /// their number in the round.
+  /// Asynchronous rounds: older versions of the parameters that micro-batches in flight may still
+  /// read, by their number in the round.
   std::map<int, std::map<std::string, HostTensor>> stashed;
   std::int64_t updates = 0;  // of asynchronous rules since the run began
 };

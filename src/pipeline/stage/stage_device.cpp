@@ -59,8 +59,8 @@ void StageDevice::begin(const CompiledVariant& variant, StageMicroBatch& micro_b
   if (outside.input_bytes == 0) return;
   transfer_.record(*buffers.copied);
   compute_.wait(*buffers.copied);
-  compute_.record(*buffers.settled);
-  buffers.settles = true;
+  compute_.record(*buffers.completed);
+  buffers.has_completed = true;
 }
 
 void StageDevice::receive(const CompiledVariant& variant, const ValueEdge& edge, Device* sender,
@@ -88,13 +88,13 @@ void StageDevice::take_loss(const StageMicroBatch& micro_batch, const float* los
   auto* results = reinterpret_cast<float*>(buffers.results.data());
   compute_.copy(results, loss_sum, sizeof(float));
   if (correct) compute_.copy(results + 1, correct, sizeof(float));
-  compute_.record(*buffers.settled);
-  buffers.settles = true;
+  compute_.record(*buffers.completed);
+  buffers.has_completed = true;
 }
 
 void StageDevice::end(StageMicroBatch& micro_batch, LossResults* results) {
   DeviceBuffers& buffers = this->buffers(micro_batch.buffers);
-  if (buffers.settles) buffers.settled->synchronize();
+  if (buffers.has_completed) buffers.completed->synchronize();
   if (results) {
     const auto* there = reinterpret_cast<const float*>(buffers.results.data());
     results->loss_sum = static_cast<double>(there[0]);
@@ -130,7 +130,7 @@ void StageDevice::collect_moments(std::span<const BatchMoments> all) {
   std::vector<Copy> copies;
   const auto place = [&](const float* values, std::size_t channels) {
     const auto* from = reinterpret_cast<const std::byte*>(values);
-    // The layout puts the moments of a micro-batch side by side.
+    // The layout places the moments of a micro-batch contiguously.
     const bool follows =
         !copies.empty() && from == copies.back().from + aligned(copies.back().bytes);
     if (!follows) copies.push_back({from, bytes, 0});
@@ -204,17 +204,17 @@ int StageDevice::take_buffers(std::size_t most_input_bytes) {
     buffers->inputs = device()->allocate(most_input_bytes);
     buffers->results = device()->allocate_on_host(2 * sizeof(float));
     buffers->copied = device()->make_point();
-    buffers->settled = device()->make_point();
+    buffers->completed = device()->make_point();
     buffers->free = device()->make_point();
     free_buffers_.push_back(static_cast<int>(buffers_.size()));
     buffers_.push_back(std::move(buffers));
   }
-  // The first, so that every round gives its micro-batches the same addresses.
+  // The first free one, so that every round uses the same addresses.
   const auto first = std::min_element(free_buffers_.begin(), free_buffers_.end());
   const int index = *first;
   free_buffers_.erase(first);
   DeviceBuffers& buffers = this->buffers(index);
-  buffers.settles = false;
+  buffers.has_completed = false;
   transfer_.wait(*buffers.free);
   return index;
 }

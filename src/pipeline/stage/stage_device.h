@@ -1,6 +1,5 @@
-// A stage that computes on a device: it puts its work into two streams and goes on. Beside the
-// arena that takes memory for the data of micro-batches that come from elsewhere, results on their
-// way to the host, and points of the streams.
+// A stage on a GPU: it enqueues its work on two streams. Beside the arena it has buffers for inputs
+// from elsewhere, results on their way to the host, and stream points.
 #pragma once
 
 #include <cstddef>
@@ -16,21 +15,20 @@
 
 namespace pipetrain {
 
-/// Copies of what a micro-batch reads from outside, and its results. Held from its forward to its
-/// last instruction. Buffers are used again and have room for any variant, so that a run allocates
-/// only in its first round and frees nothing before its end.
+/// Copies of a micro-batch's inputs, and its results, from its forward to its last instruction.
+/// Buffers are reused and fit any variant, so a run allocates only in its first round.
 struct DeviceBuffers {
-  DeviceMemory inputs;    // graph inputs and label
-  DeviceMemory received;  // values of stages on other devices; taken when there is one
-  DeviceMemory results;   // on the host: loss sum, right answers
-  std::unique_ptr<StreamPoint> copied;  // on the transfer stream: what was asked for is there
+  DeviceMemory inputs;                  // graph inputs and label
+  DeviceMemory received;                // values of stages on other devices; allocated when needed
+  DeviceMemory results;                 // on the host: loss sum, correct predictions
+  std::unique_ptr<StreamPoint> copied;  // on the transfer stream: the copies are done
   std::unique_ptr<StreamPoint>
-      settled;  // on the compute stream: inputs are copied, results have arrived
+      completed;  // on the compute stream: inputs are copied, results have arrived
   std::unique_ptr<StreamPoint> free;  // on the compute stream: the last reader is done
-  bool settles = false;               // `settled` has been recorded for this micro-batch
+  bool has_completed = false;         // `completed` has been recorded for this micro-batch
 };
 
-/// The batch moments of one micro-batch on their way to the host.
+/// The batch moments of one micro-batch, being copied to the host.
 struct StageMoments {
   struct One {
     BatchMoments of;
@@ -91,14 +89,14 @@ class StageDevice final : public StageExecutor {
               WorkSharing& sharing) override;
 
  private:
-  /// Buffers that nobody uses; work on the transfer stream starts after their last reader.
+  /// Returns unused buffers; the transfer stream waits for their last reader.
   int take_buffers(std::size_t most_input_bytes);
   void give_back(int buffers);
   DeviceBuffers& buffers(int index) { return *buffers_[static_cast<std::size_t>(index)]; }
-  /// Host memory for moments, and back when they have been merged.
+  /// Allocates host memory for moments, and takes it back after merging.
   DeviceMemory take_moments(std::size_t bytes);
   void give_back(DeviceMemory moments);
-  /// Puts a copy of what another device has written at `written` into the transfer stream.
+  /// Enqueues a copy of what another device completes at `written` on the transfer stream.
   void fetch(Device& sender, void* to, const void* from, std::size_t bytes,
              const StreamPoint* written);
 

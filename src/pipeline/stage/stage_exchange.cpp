@@ -11,15 +11,15 @@ std::size_t padded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
 
 }  // namespace
 
-std::vector<ExchangedPiece> Stage::handed_on(int variant, const ValueEdge& edge,
-                                             const std::byte* base) const {
+std::vector<ExchangedSpan> Stage::handed_on(int variant, const ValueEdge& edge,
+                                            const std::byte* base) const {
   const CompiledVariant& compiled = this->compiled(variant);
-  std::vector<ExchangedPiece> pieces;
+  std::vector<ExchangedSpan> spans;
   for (const ValueId id : edge.values) {
     const std::byte* data = base + compiled.layout.location.at(id).offset;
-    pieces.push_back({const_cast<std::byte*>(data), compiled.training->graph[id].type.bytes()});
+    spans.push_back({const_cast<std::byte*>(data), compiled.training->graph[id].type.bytes()});
   }
-  return pieces;
+  return spans;
 }
 
 std::size_t Stage::received_bytes(int variant, const ValueEdge& edge) const {
@@ -29,23 +29,23 @@ std::size_t Stage::received_bytes(int variant, const ValueEdge& edge) const {
   return bytes;
 }
 
-std::vector<ExchangedPiece> Stage::received(int variant, const ValueEdge& edge,
-                                            std::byte* buffer) const {
-  std::vector<ExchangedPiece> pieces;
+std::vector<ExchangedSpan> Stage::received(int variant, const ValueEdge& edge,
+                                           std::byte* buffer) const {
+  std::vector<ExchangedSpan> spans;
   for (const ValueId id : edge.values) {
     const std::size_t bytes = compiled(variant).training->graph[id].type.bytes();
-    pieces.push_back({buffer, bytes});
+    spans.push_back({buffer, bytes});
     buffer += padded(bytes);
   }
-  return pieces;
+  return spans;
 }
 
 void Stage::bind_buffer(int variant, const ValueEdge& edge, std::byte* buffer,
                         StageMicroBatch& micro_batch) const {
-  const std::vector<ExchangedPiece> pieces = received(variant, edge, buffer);
+  const std::vector<ExchangedSpan> spans = received(variant, edge, buffer);
   const StageLayout& layout = compiled(variant).layout;
-  for (std::size_t i = 0; i < pieces.size(); ++i)
-    micro_batch.table[layout.table.at(edge.values[i])] = pieces[i].data;
+  for (std::size_t i = 0; i < spans.size(); ++i)
+    micro_batch.table[layout.table.at(edge.values[i])] = spans[i].data;
 }
 
 }  // namespace pipetrain

@@ -1,6 +1,5 @@
-// Where a stage computes: in host memory, by the thread that calls, or in the memory of a device,
-// through its streams. A stage asks this and nothing else for memory, kernels and the little that
-// it does beside them.
+// Where a stage computes: in host memory on the calling thread, or on a GPU through its streams. A
+// stage uses this interface for all memory, kernels and auxiliary operations.
 #pragma once
 
 #include <cstddef>
@@ -35,28 +34,28 @@ struct ArenaHalves {
   std::byte* slots = nullptr;
 };
 
-/// The devices of this process that run pieces of a stage's work while they wait.
+/// The idle devices of this process that may run tasks of a stage.
 struct WorkSharing {
-  SharedWork* work = nullptr;  // null: nobody helps
+  SharedWork* work = nullptr;  // null: no work sharing
   int device = 0;              // as `work` counts
-  SharedWork::Job job = {};    // of the list or update that runs
+  SharedWork::Job job = {};    // of the current list or update
 };
 
-/// Parameters, one behind the other, that one device updates.
-struct UpdatePiece {
+/// A range of parameters that one device updates.
+struct UpdateTask {
   std::size_t first;  // in StageUpdates::parameters
   std::size_t count = 0;
   double last_seconds = 0;
 };
 
-/// The updates of one variant. Of the last step: room for the next.
+/// The updates of one variant. Kept as a buffer for the next step.
 struct StageUpdates {
   std::vector<ParameterUpdate> parameters;
   std::vector<float*> averages;  // of the same parameters; null: none is kept
-  std::vector<UpdatePiece> pieces;
+  std::vector<UpdateTask> tasks;
 };
 
-/// Batch moments of one BatchNorm, one number a channel, that are to be merged.
+/// Batch moments of one BatchNorm, one value per channel, to be merged.
 struct BatchMoments {
   Moments* into;
   const float* mean;
@@ -71,22 +70,21 @@ class StageExecutor {
 
   /// The device; null: host memory.
   virtual Device* device() const = 0;
-  /// Whether calls only put work into a stream, so that what they compute is there after
-  /// synchronize().
+  /// Whether calls only enqueue work, whose results are ready after synchronize().
   bool is_asynchronous() const { return device() != nullptr; }
-  /// Waits until everything is done that was asked for.
+  /// Waits until all work is done.
   virtual void synchronize() const = 0;
 
-  // While a stage is built. What is taken lives as long as the executor, zeroed.
+  // Used while a stage is built. Memory is zeroed and lives as long as the executor.
 
   /// Error (kModel) when there is no kernel for the node.
   virtual StageKernel make_kernel(const KernelRequest& request) = 0;
   virtual ArenaHalves take_arena(const StageArena& arena) = 0;
-  /// Where the steps read a constant, which outlives the executor.
+  /// The address at which steps read a constant, which must outlive the executor.
   virtual std::byte* place_constant(const HostTensor& value) = 0;
-  /// Where they read a running statistic, which stays where it is on the host.
+  /// The same for a running statistic, whose host address is fixed.
   virtual std::byte* place_running(const std::string& name, const HostTensor& value) = 0;
-  /// Takes a workspace in the place of the one before.
+  /// Replaces the workspace.
   virtual void take_workspace(std::size_t bytes) = 0;
   virtual Workspace workspace() const = 0;
 
@@ -98,45 +96,45 @@ class StageExecutor {
   virtual void copy(void* to, const void* from, std::size_t bytes) = 0;
   /// to[i] += from[i]
   virtual void add(float* to, const float* from, std::size_t count) = 0;
-  /// Values as the host reads them: where they are, or copied into `room`.
+  /// Values in host memory: in place, or copied into `room`.
   virtual std::span<const float> read_back(std::span<const float> values,
                                            std::vector<float>& room) const = 0;
   bool is_finite(std::span<const float> values) const;
 
   // Micro-batches.
 
-  /// Takes the inputs over from the host; the table then has their addresses.
+  /// Copies the inputs from the host; the table then has their addresses.
   virtual void begin(const CompiledVariant& variant, StageMicroBatch& micro_batch) = 0;
-  /// Makes the values of an edge readable that a stage on `sender` (null: host memory) wrote before
-  /// `written` (null: they are there). The table has their addresses there, and then here.
+  /// Makes values of an edge readable that a stage on `sender` (null: host memory) completes at
+  /// `written` (null: complete). Replaces the sender's addresses in the table with local ones.
   virtual void receive(const CompiledVariant& variant, const ValueEdge& edge, Device* sender,
                        const StreamPoint* written, StageMicroBatch& micro_batch) = 0;
-  /// Takes the results of a micro-batch from where a forward has written them (`correct`: null when
-  /// there is none) into `results`, or keeps them for end().
+  /// Reads the results of a micro-batch where a forward wrote them (`correct`: may be null) into
+  /// `results`, or keeps them for end().
   virtual void take_loss(const StageMicroBatch& micro_batch, const float* loss_sum,
                          const float* correct, LossResults& results) = 0;
-  /// After the last instruction: host memory is no longer read; `results` (null: this stage has no
-  /// loss) are there.
+  /// After the last instruction: waits until host memory is no longer read and `results` (null:
+  /// this stage has no loss) have arrived.
   virtual void end(StageMicroBatch& micro_batch, LossResults* results) = 0;
 
   // Lists of steps.
 
   virtual float* loss_scale() = 0;
   virtual void set_loss_scale(float value) = 0;
-  /// The running statistics have changed on the host.
+  /// Called when the running statistics have changed on the host.
   virtual void upload_running() = 0;
-  /// Does what run() does, or what it did when all of this was the same.
+  /// As run(), or replays a recording of it with the same arguments.
   virtual void run(const std::vector<StageStep>& steps, const StageAddresses& addresses, bool first,
                    const std::function<void()>& run) = 0;
 
-  // Once a micro-batch or once a step.
+  // Once per micro-batch or once per step.
 
-  /// Merges the moments of a micro-batch's BatchNorms in their order, at the latest in
+  /// Merges the moments of a micro-batch's BatchNorms in order, possibly deferred to
   /// merge_moments().
   virtual void collect_moments(std::span<const BatchMoments> all) = 0;
-  /// The stage's streams have been waited for.
+  /// Requires that the stage's streams are idle.
   virtual void merge_moments() = 0;
-  /// Writes the sum of squares to `out`, at the latest in finish_sums().
+  /// Writes the sum of squares to `out`, possibly deferred to finish_sums().
   virtual void sum_of_squares(std::span<const float> values, double& out) = 0;
   virtual void finish_sums() = 0;
   virtual void update(StageUpdates& updates, std::int64_t step, double gradient_scale,

@@ -9,8 +9,8 @@ namespace pipetrain {
 void StageGradients::add(const StageStepAddition& addition, const StageAddresses& addresses,
                          bool first) {
   const std::size_t index = at(addition.accumulation);
-  // A direct contribution of the first micro-batch was written into the accumulator by its kernel,
-  // and kernels that can add it always are there.
+  // The kernel of the first micro-batch wrote a direct contribution into the accumulator;
+  // accumulating kernels always did.
   if (!addition.adds && (!addition.direct || !first)) {
     auto* to = reinterpret_cast<float*>(memory_.accumulators()[index]);
     const float* from = addresses.floats_of(addition.from);
@@ -20,7 +20,7 @@ void StageGradients::add(const StageStepAddition& addition, const StageAddresses
       executor_.add(to, from, addition.count);
     }
   }
-  // What is only in a stream is completed in reduce().
+  // Work on a stream is completed in reduce().
   if (group_ && addresses.micro_batch->completes && !executor_.is_asynchronous())
     group_->complete(replica_, compiled_.completed_as[index]);
 }

@@ -1,5 +1,4 @@
-// The sums of a stage's gradients over the micro-batches of a step, and this stage's part in adding
-// them up over its replicas.
+// The gradient accumulators of a stage, and their reduction over its replicas.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +15,7 @@ namespace pipetrain {
 
 class StageGradients {
  public:
-  /// All of these outlive this.
+  /// All arguments must outlive this.
   StageGradients(const CompiledStage& compiled, const StageMemory& memory, StageExecutor& executor)
       : compiled_(compiled), memory_(memory), executor_(executor) {}
 
@@ -29,7 +28,7 @@ class StageGradients {
   void join(ReplicaGroup& group, int replica);
   ReplicaGroup* group() const { return group_; }
   int replica() const { return replica_; }
-  /// Adds up over the replicas. `contributes`: whether this one has added a micro-batch.
+  /// Reduces over the replicas. `contributes`: whether this one has added a micro-batch.
   void reduce(bool contributes);
 
   /// Copies an accumulator that another stage has computed.
@@ -38,10 +37,10 @@ class StageGradients {
   std::string read(int accumulation) const;
   void write(int accumulation, std::string_view bytes);
 
-  /// Where the gradient of a variant's k-th parameter (StageSlice::parameters) lies once the step's
-  /// are finished; null when it has none.
+  /// The gradient of a variant's k-th parameter (StageSlice::parameters) after finish; null when it
+  /// has none.
   std::byte* of_parameter(const CompiledVariant& variant, std::size_t k) const;
-  /// The rows outside of which that gradient is zero; null: not known.
+  /// The only rows in which that gradient may be non-zero; null: unknown.
   const TouchedRows* rows_of_parameter(const CompiledVariant& variant, std::size_t k) const;
   /// Name of the first that is not finite; empty when all are.
   std::string first_nonfinite() const;

@@ -12,23 +12,22 @@ void add_into(float* __restrict to, const float* __restrict from, std::size_t co
   for (std::size_t i = 0; i < count; ++i) to[i] += from[i];
 }
 
-/// The updates of a variant. Devices that wait may make some: large parameters alone, small ones
-/// together.
-class UpdateRun : public SharedPieces {
+/// The updates of a variant as tasks for idle devices: one per large parameter, small ones grouped.
+class UpdateRun : public SharedTasks {
  public:
   UpdateRun(StageUpdates& updates, std::int64_t step, double gradient_scale, double average_decay)
       : updates_(&updates),
         step_(step),
         gradient_scale_(gradient_scale),
         average_decay_(average_decay) {
-    if (updates.pieces.empty()) cut();
+    if (updates.tasks.empty()) cut();
   }
 
-  std::size_t count() const override { return updates_->pieces.size(); }
-  double seconds(std::size_t piece) const override { return updates_->pieces[piece].last_seconds; }
-  std::size_t workspace_bytes(std::size_t /*piece*/) const override { return 0; }
-  void run(std::size_t piece, std::byte* /*workspace*/) override {
-    UpdatePiece& one = updates_->pieces[piece];
+  std::size_t count() const override { return updates_->tasks.size(); }
+  double seconds(std::size_t task) const override { return updates_->tasks[task].last_seconds; }
+  std::size_t workspace_bytes(std::size_t /*task*/) const override { return 0; }
+  void run(std::size_t task, std::byte* /*workspace*/) override {
+    UpdateTask& one = updates_->tasks[task];
     const double start = steady_seconds();
     run(one.first, one.count);
     one.last_seconds = steady_seconds() - start;
@@ -38,13 +37,13 @@ class UpdateRun : public SharedPieces {
  private:
   void cut() {
     constexpr std::size_t kLeastElements = std::size_t{1} << 18;
-    std::size_t elements = kLeastElements;  // of the last piece
+    std::size_t elements = kLeastElements;  // of the last task
     for (std::size_t k = 0; k < updates_->parameters.size(); ++k) {
       if (elements >= kLeastElements) {
-        updates_->pieces.push_back({k});
+        updates_->tasks.push_back({k});
         elements = 0;
       }
-      ++updates_->pieces.back().count;
+      ++updates_->tasks.back().count;
       elements += updates_->parameters[k].parameter.size();
     }
   }
@@ -72,9 +71,9 @@ StageKernel StageHost::make_kernel(const KernelRequest& request) {
 }
 
 ArenaHalves StageHost::take_arena(const StageArena& arena) {
-  // Products read weights down columns, where small pages cost up to a fifth of their time.
-  // Activations are read along rows and are most of the memory: small pages for them come
-  // several times faster where the system is a guest.
+  // Matmuls read weights down columns, where small pages cost up to a fifth of their time.
+  // Activations are read along rows and are most of the memory; in virtual machines small pages are
+  // allocated several times faster.
   arena_ = Buffer(arena.slots);
   activations_ = PageBlock(arena.bytes - arena.slots);
   activations_.take();

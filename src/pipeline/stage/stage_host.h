@@ -1,4 +1,4 @@
-// A stage that computes in host memory, in the thread that calls.
+// A stage that computes in host memory, on the calling thread.
 #pragma once
 
 #include "base/page_block.h"

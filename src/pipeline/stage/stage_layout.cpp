@@ -47,7 +47,7 @@ class Planner {
     for (const auto& [id, index] : layout_.table) layout_.location[id] = {Space::kTable, index};
   }
 
-  /// Phases: 0 F, 1 B (or I), 2 W. Records who makes and who reads every root.
+  /// Phases: 0 F, 1 B (or I), 2 W. Records the producer and the readers of every root.
   void find_uses() {
     const auto visit = [&](const std::vector<NodeId>& nodes, int phase) {
       for (const NodeId id : nodes) {
@@ -69,9 +69,10 @@ class Planner {
       read_in_[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)].insert(
           weight_phase);
     }
-    for (const int i : slice_.gatherings)
-      read_in_[root(training_.gatherings[static_cast<std::size_t>(i)].value)].insert(weight_phase);
-    // Running statistics read moments behind the forward pass, whether or not the backward does.
+    for (const int i : slice_.batched_values)
+      read_in_[root(training_.batched_values[static_cast<std::size_t>(i)].value)].insert(
+          weight_phase);
+    // Running statistics read moments after the forward pass, whether or not the backward does.
     for_moments([&](ValueId id) {
       if (made_in_.contains(id)) read_in_[id].insert(1);
     });
@@ -106,10 +107,10 @@ class Planner {
     }
     for (const int i : slice_.accumulations) place_accumulator(i);
     for (const int i : slice_.remote_accumulations) place_accumulator(i);
-    for (const int i : slice_.gatherings) {
-      const ValueId id = training_.gatherings[static_cast<std::size_t>(i)].gathered;
-      layout_.location[id] = {Space::kGathered, layout_.gathered_bytes};
-      layout_.gathered_bytes += aligned(graph_[id].type.bytes());
+    for (const int i : slice_.batched_values) {
+      const ValueId id = training_.batched_values[static_cast<std::size_t>(i)].batched;
+      layout_.location[id] = {Space::kBatched, layout_.batched_bytes};
+      layout_.batched_bytes += aligned(graph_[id].type.bytes());
     }
   }
 
@@ -139,7 +140,7 @@ class Planner {
     }
   }
 
-  /// What a phase makes and a later one reads is kept in the slot.
+  /// Values that a later phase reads are kept in the slot.
   void place_saved() {
     for (const auto& [id, phase] : made_in_) {
       const auto readers = read_in_.find(id);
@@ -156,7 +157,7 @@ class Planner {
     for (const int i : slice_.accumulations)
       ++uses[root(training_.accumulations[static_cast<std::size_t>(i)].contribution)];
     for (const NodeId id : slice_.batch_gradient) {
-      for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoUnit;
+      for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoMicroBatch;
     }
     for (const int i : slice_.accumulations) {
       const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
@@ -176,16 +177,16 @@ class Planner {
       place_phase(slice_.forward, 0);
       place_phase(slice_.backward, 1);
     }
-    place_phase(slice_.batch_gradient, kNoUnit);
-    place_phase(slice_.finish, kNoUnit);
+    place_phase(slice_.batch_gradient, kNoMicroBatch);
+    place_phase(slice_.finish, kNoMicroBatch);
   }
 
-  /// Values that only this phase holds: in the unit's slot where what is saved there is not there
-  /// yet or no longer read, else in the temporaries.
+  /// Values of this phase alone: in the micro-batch's slot where saved values are not yet written
+  /// or no longer read, else in the temporaries.
   void place_phase(const std::vector<NodeId>& nodes, int phase) {
     std::map<ValueId, Lifetime> lifetimes;
     std::map<ValueId, Lifetime> saved =
-        phase == kNoUnit ? std::map<ValueId, Lifetime>{} : saved_during(nodes, phase);
+        phase == kNoMicroBatch ? std::map<ValueId, Lifetime>{} : saved_during(nodes, phase);
     const int end = static_cast<int>(nodes.size());
     for (int n = 0; n < end; ++n) {
       const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
@@ -207,8 +208,8 @@ class Planner {
     keep(training_.loss.loss_sum);
     keep(training_.loss.correct);
     if (phase == (split_ ? 2 : 1)) {
-      for (const int i : slice_.gatherings)
-        keep(training_.gatherings[static_cast<std::size_t>(i)].value);
+      for (const int i : slice_.batched_values)
+        keep(training_.batched_values[static_cast<std::size_t>(i)].value);
     }
     for (const int i : slice_.parameters)
       keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
@@ -226,7 +227,7 @@ class Planner {
       taken.push_back({lifetime, layout_.location.at(id).offset});
     std::size_t total = 0;
     const std::vector<PackedPlace> places =
-        pack_into(buffers, taken, phase == kNoUnit ? 0 : layout_.slot_bytes, &total);
+        pack_into(buffers, taken, phase == kNoMicroBatch ? 0 : layout_.slot_bytes, &total);
     for (std::size_t i = 0; i < ids.size(); ++i) {
       layout_.location[ids[i]] = {places[i].inside ? Space::kSlot : Space::kTemporary,
                                   places[i].offset};
@@ -243,7 +244,7 @@ class Planner {
       if (location.space != Space::kSlot) continue;
       const auto made = made_in_.find(id);
       const auto read = read_in_.find(id);
-      // What an earlier phase put into the slot for itself alone is gone.
+      // Values that an earlier phase used alone are dead.
       if (made == made_in_.end() || read == read_in_.end()) continue;
       const int last = *read->second.rbegin();
       if (last <= made->second || made->second > phase || last < phase) continue;
@@ -260,20 +261,20 @@ class Planner {
         if (found != out.end()) found->second.last = std::max(found->second.last, n);
       }
     }
-    // Added to their accumulators, or gathered, behind the last node at the latest.
+    // Accumulated or batched after the last node at the latest.
     const auto keep = [&](ValueId id) {
       const auto found = out.find(root(id));
       if (found != out.end()) found->second.last = end;
     };
     for (const int i : slice_.accumulations)
       keep(training_.accumulations[static_cast<std::size_t>(i)].contribution);
-    for (const int i : slice_.gatherings)
-      keep(training_.gatherings[static_cast<std::size_t>(i)].value);
+    for (const int i : slice_.batched_values)
+      keep(training_.batched_values[static_cast<std::size_t>(i)].value);
     return out;
   }
 
-  /// The output of an element-wise node takes the place of an input that nobody reads afterwards.
-  /// Returns output → the value whose place it has; lifetimes of those grow.
+  /// In-place results: the output of an element-wise node reuses the memory of an input that is
+  /// dead afterwards. Returns output → reused value, whose lifetime grows.
   std::map<ValueId, ValueId> take_over_places(const std::vector<NodeId>& nodes,
                                               std::map<ValueId, Lifetime>& lifetimes,
                                               std::map<ValueId, Lifetime>& saved) const {
@@ -284,7 +285,7 @@ class Planner {
       const ValueId out = node.outputs[0];
       const auto own = lifetimes.find(out);
       if (own == lifetimes.end() || layout_.direct.contains(out)) continue;
-      // A Sum reads all operands behind the first after it has written.
+      // A Sum reads its second and later operands after it has begun to write.
       const std::size_t inputs = node.op->name == "Sum" ? 1 : node.inputs.size();
       for (std::size_t i = 0; i < std::min(inputs, node.inputs.size()); ++i) {
         if (!fits_over(node, i)) continue;
@@ -307,7 +308,7 @@ class Planner {
     return place_of;
   }
 
-  /// Whether input `i` lies element by element as the output, wherever the node reads its memory.
+  /// Whether the node reads input `i` in the same element order as it writes the output.
   bool fits_over(const Node& node, std::size_t i) const {
     const TensorType& out = graph_[node.outputs[0]].type;
     if (!node.inputs[i]) return false;
@@ -321,7 +322,7 @@ class Planner {
     return true;
   }
 
-  static constexpr int kNoUnit = -1;  // what is done for several units has no slot
+  static constexpr int kNoMicroBatch = -1;  // batched work has no slot
   const TrainingGraph& training_;
   const Graph& graph_;
   const Slices& slices_;

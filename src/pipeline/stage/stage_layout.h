@@ -1,4 +1,4 @@
-// Where every value of a stage lives: planned from liveness before any memory exists.
+// The memory layout of a stage's values, planned from their liveness.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace pipetrain {
 /// Bytes that a tensor takes in an arena: whole cache lines.
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/// What an operand's address is relative to.
+/// The base of an operand's address.
 enum class Space : std::uint8_t {
   kAbsent,
   kConstant,   // offset is an index into TrainingGraph values: the constant's own memory
@@ -21,12 +21,12 @@ enum class Space : std::uint8_t {
   kPrepared,   // offset in the block of prepared weights of one version
   kLossScale,
   kTable,        // index in StageMicroBatch::table
-  kSlot,         // offset in the unit's activation slot
-  kForwardOut,   // offset in the unit's block of handed-on values
-  kGradientOut,  // offset in the unit's block of gradients handed back
+  kSlot,         // offset in the micro-batch's activation slot
+  kForwardOut,   // offset in the micro-batch's output buffer
+  kGradientOut,  // offset in the micro-batch's buffer of input gradients
   kTemporary,    // offset in the temporaries
   kAccumulator,  // offset is an index of TrainingGraph::accumulations
-  kGathered,     // offset in the block of what units gather
+  kBatched,      // offset in the block of batched values
 };
 
 struct Location {
@@ -37,13 +37,13 @@ struct Location {
 /// Layout of one variant on one stage. Offsets are multiples of 64.
 struct StageLayout {
   std::map<ValueId, Location> location;  // of roots
-  /// W contributions that go straight into their accumulator in the first unit of a step: root →
-  /// accumulation.
+  /// W contributions that are written directly into their accumulator in the first micro-batch of a
+  /// step: root → accumulation.
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
-  std::size_t gathered_bytes = 0;
+  std::size_t batched_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 
@@ -59,8 +59,8 @@ struct Lifetime {
 };
 std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t* total);
 
-/// The same where a block of `inside_bytes` is there already, in which `taken` have their places:
-/// what finds room in it goes there, the rest into a block of its own, whose size is `total`.
+/// The same with an existing block of `inside_bytes` that already holds `taken`: buffers that fit
+/// go there, the rest into a new block of size `total`.
 struct PlacedLifetime {
   Lifetime lifetime;
   std::size_t offset = 0;

@@ -29,7 +29,7 @@ void StageMemory::take_workspace(std::size_t bytes, StageExecutor& executor) {
 }
 
 StageAddresses StageMemory::addresses(int variant, const StageMicroBatch& micro_batch,
-                                      int gathered_set, StageExecutor& executor) const {
+                                      int batched_set, StageExecutor& executor) const {
   const int copy = micro_batch.version_copy;
   return {&constants_[at(variant)],
           &accumulators_,
@@ -40,7 +40,7 @@ StageAddresses StageMemory::addresses(int variant, const StageMicroBatch& micro_
           micro_batch.forward_out,
           micro_batch.gradient_out,
           temporary(),
-          gathered(gathered_set),
+          batched(batched_set),
           executor.loss_scale()};
 }
 

@@ -1,4 +1,4 @@
-// The memory that a stage's executor has taken for it: the plan of it with addresses.
+// The allocated memory of a stage: its plan with addresses.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,12 @@ namespace pipetrain {
 
 class StageMemory {
  public:
-  /// Takes the arena, the constants that the steps read and a workspace for them. The plan outlives
-  /// this.
+  /// Allocates the arena, constants and a workspace. The plan must outlive this.
   StageMemory(const CompiledStage& compiled, StageExecutor& executor);
 
-  /// Bytes by purpose, with the workspace.
+  /// Bytes by purpose, including the workspace.
   const ArenaBytes& bytes() const { return bytes_; }
-  /// Makes the workspace at least so large.
+  /// Grows the workspace to at least this size.
   void take_workspace(std::size_t bytes, StageExecutor& executor);
 
   /// One copy of all parameters.
@@ -40,16 +39,16 @@ class StageMemory {
     return from_slots(arena_.gradient_out) + at(entry) * arena_.gradient_out_bytes;
   }
   std::byte* temporary() const { return from_slots(arena_.temporary); }
-  /// One set of what micro-batches gather.
-  std::byte* gathered(int set) const {
-    return halves_.begin + arena_.gathered + at(set) * arena_.gathered_bytes;
+  /// One set of batched values.
+  std::byte* batched(int set) const {
+    return halves_.begin + arena_.batched + at(set) * arena_.batched_bytes;
   }
   /// Addresses of constants and running statistics, by value of a variant's graph.
   std::vector<std::byte*>& constants(int variant) { return constants_[at(variant)]; }
 
-  /// Where the operands of a list lie for a micro-batch of `variant`, given the set of gathered
-  /// values that it reads or writes.
-  StageAddresses addresses(int variant, const StageMicroBatch& micro_batch, int gathered_set,
+  /// The addresses of a list's operands for a micro-batch of `variant`, given the set of batched
+  /// values that it uses.
+  StageAddresses addresses(int variant, const StageMicroBatch& micro_batch, int batched_set,
                            StageExecutor& executor) const;
 
  private:

@@ -103,7 +103,7 @@ void StageParameters::take_states(const StageContent& content) {
       if (const void* found = content_for(parameter.type, content.states[slot], parameter.name))
         executor_.move(states[slot], found, parameter.type.bytes());
     }
-    // Without an average to go on with it begins at the weights.
+    // Without a saved average it starts at the weights.
     if (!parameter.average) continue;
     const void* found = content_for(parameter.type, content.averages, parameter.name);
     if (!found) found = content_for(parameter.type, content.weights, parameter.name);

@@ -1,5 +1,5 @@
-// The parameters of a stage in all copies of its weights, with what the optimizer keeps of each,
-// and what has been prepared from which weights.
+// The parameters of a stage in all copies of its weights, with optimizer state, and which prepared
+// weights are current.
 #pragma once
 
 #include <cstdint>
@@ -39,8 +39,8 @@ class StageParameters {
   /// type.
   std::map<std::string, HostTensor> all(int copy) const;
   void set_all(int copy, const std::map<std::string, HostTensor>& values);
-  /// Adds a copy of the weights, what the optimizer keeps and the averages to a content; and back,
-  /// except for the weights.
+  /// Saves a copy of the weights, optimizer state and averages in a content; and restores all but
+  /// the weights.
   void add_to(StageContent& content, int copy) const;
   void take_states(const StageContent& content);
   /// Puts the moving averages where the weights are, and these where those were.
@@ -48,11 +48,11 @@ class StageParameters {
   /// Name of the first parameter that is not finite; empty when all are.
   std::string first_nonfinite(int copy) const;
 
-  /// Notes that a copy has other weights now.
+  /// Marks the weights of a copy as changed.
   void note_change(int copy) { generation_[at(copy)] = ++latest_generation_; }
-  /// Which weights a copy holds: another number after each change.
+  /// The generation of a copy's weights, which each change increases.
   std::uint64_t generation(int copy) const { return generation_[at(copy)]; }
-  /// Whether what a variant prepares is that of the weights that the copy holds.
+  /// Whether a variant's prepared weights match the weights of the copy.
   bool is_prepared(int variant, int copy) const {
     return prepared_[at(variant)][at(copy)] == generation_[at(copy)];
   }
@@ -75,8 +75,8 @@ class StageParameters {
   std::vector<std::vector<std::uint64_t>> prepared_;  // [variant][copy]: from which generation
 };
 
-/// The tensor of a name as memory of `type` is to get it; null when there is none. Error (kUsage)
-/// when it is of another type.
+/// The tensor of this name, for memory of `type`; null when there is none. Error (kUsage) when it
+/// is of another type.
 const void* content_for(const TensorType& type, const std::map<std::string, HostTensor>& from,
                         const std::string& name);
 

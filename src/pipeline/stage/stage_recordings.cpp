@@ -36,7 +36,7 @@ std::unique_ptr<RecordedWork> StageRecordings::record(const std::function<void()
     work = recorder_->end_recording();
     if (!work) log_debug("pipeline", "a stage's work cannot be recorded");
   } catch (const Error& error) {
-    // What cannot be put into a recording may well be done.
+    // What cannot be recorded may still run.
     recorder_->end_recording();
     log_debug("pipeline", "a stage's work cannot be recorded: {}", error.message());
   }

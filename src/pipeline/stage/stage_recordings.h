@@ -1,6 +1,6 @@
-// What a stage puts into its device's stream is the same whenever a unit comes by with the same
-// addresses: it is recorded the second time and put in as a whole from then on. The first time
-// shows that it can be done at all, and lets libraries load what they need.
+// Records and replays a stage's device work (CUDA graphs): work with the same addresses runs
+// normally the first time, so that libraries can initialize, is recorded the second time, and
+// replayed from then on.
 //
 //   slot 0, forward:  put in one by one   record, put in   put in   put in …
 //   slot 1, forward:  put in one by one   record, put in   put in …
@@ -22,7 +22,7 @@ class StageRecordings {
  public:
   explicit StageRecordings(Stream& stream) : recorder_(dynamic_cast<WorkRecorder*>(&stream)) {}
 
-  /// False where nothing can be recorded, or no longer.
+  /// False where recording is not supported or has failed.
   bool records() const { return recorder_ != nullptr; }
   /// Starts the description of work: everything that it depends on must follow.
   StageRecordings& describe(const void* steps);
@@ -34,20 +34,20 @@ class StageRecordings {
     key_.push_back(flag);
     return *this;
   }
-  /// Puts in the work that was described, by put_in() or as it was recorded. Where recording fails
-  /// it is put in one by one from then on.
+  /// Runs the described work through put_in() or replays its recording. After a failed recording it
+  /// always runs through put_in().
   void run(const std::function<void()>& put_in);
 
  private:
   using Key = std::vector<std::uintptr_t>;
-  // A stage's programs repeat far fewer sets of addresses; each recording takes memory.
+  // Programs use far fewer sets of addresses; each recording takes memory.
   static constexpr std::size_t kMost = 256;
 
   std::unique_ptr<RecordedWork> record(const std::function<void()>& put_in);
 
   WorkRecorder* recorder_;
   Key key_;
-  std::map<Key, std::unique_ptr<RecordedWork>> known_;  // null: was put in once
+  std::map<Key, std::unique_ptr<RecordedWork>> known_;  // null: has run once
 };
 
 }  // namespace pipetrain

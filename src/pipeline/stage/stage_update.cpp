@@ -11,8 +11,8 @@ void Stage::join(ReplicaGroup& group, int replica) { gradients_.join(group, repl
 
 void Stage::reduce(std::span<Stage* const> all, bool contributes) {
   ReplicaGroup& group = *gradients_.group();
-  // A reduce in the streams waits for what was put into them; running statistics are the host's.
-  if (!group.in_streams() || !statistics_.empty()) statistics_.settle();
+  // A reduce on the streams waits for their work; running statistics are on the host.
+  if (!group.in_streams() || !statistics_.empty()) statistics_.flush();
   gradients_.reduce(contributes);
   if (statistics_.empty()) return;
   statistics_of_replicas_.clear();
@@ -42,7 +42,7 @@ void Stage::write_accumulator(int accumulation, std::string_view bytes) {
 
 void Stage::finish_gradients(int variant, int version_copy) {
   std::vector<StageStep>& steps = compiled(variant).finish;
-  // The micro-batches may all have been of another variant.
+  // All micro-batches may have been of another variant.
   if (!steps.empty()) prepare(variant, version_copy);
   StageMicroBatch none;
   none.variant = variant;
@@ -63,7 +63,7 @@ void Stage::squared_norms(int variant, std::span<double> out) {
 
 void Stage::update(int variant, int from, int to, double learning_rate, std::int64_t step,
                    double gradient_scale) {
-  settle_prepare();  // it reads weights that are written now
+  flush_prepare();  // it reads weights that are written now
   const CompiledVariant& compiled = this->compiled(variant);
   std::byte* target = memory_.weights(to);
   if (from != to) executor_->copy(target, memory_.weights(from), memory_.weights_bytes());
@@ -93,8 +93,8 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   }
   executor_->update(updates, step, gradient_scale, optimizer_.average_decay, sharing_);
   parameters_.note_change(to);
-  // Here rather than before the first forward, for whose values the next stage waits.
-  put_off_prepare(0, to);
+  // Here rather than before the first forward, which the next stage waits for.
+  defer_prepare(0, to);
 }
 
 void Stage::apply_statistics() { statistics_.apply(); }

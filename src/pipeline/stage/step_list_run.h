@@ -1,4 +1,4 @@
-// A list of steps on its way through one micro-batch.
+// One run of a list of steps for a micro-batch.
 #pragma once
 
 #include <span>
@@ -9,22 +9,22 @@
 
 namespace pipetrain {
 
-/// Those steps that are independent are pieces of work that other devices may run.
-class StepListRun : public SharedPieces {
+/// Its independent steps are tasks that other devices may run.
+class StepListRun : public SharedTasks {
  public:
-  /// `first`: the micro-batch is the first of a step, so that gradients are overwritten. All of
-  /// these outlive this; the accumulators, too, of `addresses`.
+  /// `first`: the micro-batch is the first of a step, so that gradients are overwritten. All
+  /// arguments and the accumulators of `addresses` must outlive this.
   StepListRun(const TrainingGraph& training, std::vector<StageStep>& steps,
               const StageAddresses& addresses, bool first, StageGradients& gradients,
               const StageExecutor& executor);
 
   std::size_t count() const override { return independent_.size(); }
-  double seconds(std::size_t piece) const override { return independent_[piece].last_seconds; }
-  std::size_t workspace_bytes(std::size_t piece) const override {
-    return independent_[piece].kernel->workspace_bytes();
+  double seconds(std::size_t task) const override { return independent_[task].last_seconds; }
+  std::size_t workspace_bytes(std::size_t task) const override {
+    return independent_[task].kernel->workspace_bytes();
   }
-  void run(std::size_t piece, std::byte* workspace) override {
-    run_step(independent_[piece], workspace);
+  void run(std::size_t task, std::byte* workspace) override {
+    run_step(independent_[task], workspace);
   }
   void run_dependent();
   void run_independent();

@@ -5,37 +5,38 @@
 
 namespace pipetrain {
 
-void Channel::reset(int units) {
+void Channel::reset(int micro_batches) {
   const std::lock_guard lock(mutex_);
-  entries_.assign(static_cast<std::size_t>(units), Entry{});
+  entries_.assign(static_cast<std::size_t>(micro_batches), Entry{});
   aborted_ = false;
 }
 
-void Channel::send(int unit, const std::byte* base, const StreamPoint* written) {
+void Channel::send(int micro_batch, const std::byte* base, const StreamPoint* written) {
   {
     const std::lock_guard lock(mutex_);
-    Entry& entry = at(unit);
-    PT_CHECK(entry.state == State::kNothing, kInternal, "unit {} is sent twice", unit);
+    Entry& entry = at(micro_batch);
+    PT_CHECK(entry.state == State::kNothing, kInternal, "micro-batch {} is sent twice",
+             micro_batch);
     entry = {base, written, steady_seconds() + latency_seconds_, State::kSent};
   }
   changed_.notify_all();
 }
 
-bool Channel::is_there(int unit) {
+bool Channel::is_there(int micro_batch) {
   const std::lock_guard lock(mutex_);
-  return aborted_ || at(unit).state != State::kNothing;
+  return aborted_ || at(micro_batch).state != State::kNothing;
 }
 
-bool Channel::is_released(int unit) {
+bool Channel::is_released(int micro_batch) {
   const std::lock_guard lock(mutex_);
-  return aborted_ || at(unit).state == State::kReleased;
+  return aborted_ || at(micro_batch).state == State::kReleased;
 }
 
-const std::byte* Channel::receive(int unit, double* there_at, const StreamPoint** written) {
+const std::byte* Channel::receive(int micro_batch, double* there_at, const StreamPoint** written) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return aborted_ || at(unit).state != State::kNothing; });
+  changed_.wait(lock, [&] { return aborted_ || at(micro_batch).state != State::kNothing; });
   if (aborted_) throw ChannelAborted();
-  const Entry entry = at(unit);
+  const Entry entry = at(micro_batch);
   lock.unlock();
   if (latency_seconds_ > 0) wait_until(entry.there_at);
   if (there_at) *there_at = entry.there_at;
@@ -43,20 +44,20 @@ const std::byte* Channel::receive(int unit, double* there_at, const StreamPoint*
   return entry.base;
 }
 
-void Channel::release(int unit, const StreamPoint* read) {
+void Channel::release(int micro_batch, const StreamPoint* read) {
   {
     const std::lock_guard lock(mutex_);
-    at(unit).state = State::kReleased;
-    at(unit).done = read;
+    at(micro_batch).state = State::kReleased;
+    at(micro_batch).done = read;
   }
   changed_.notify_all();
 }
 
-const StreamPoint* Channel::wait_released(int unit) {
+const StreamPoint* Channel::wait_released(int micro_batch) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return aborted_ || at(unit).state == State::kReleased; });
+  changed_.wait(lock, [&] { return aborted_ || at(micro_batch).state == State::kReleased; });
   if (aborted_) throw ChannelAborted();
-  return at(unit).done;
+  return at(micro_batch).done;
 }
 
 void Channel::abort() {

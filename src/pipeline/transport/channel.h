@@ -1,7 +1,6 @@
-// A channel hands one edge's values from stage to stage inside a process, without copying: the
-// sender publishes where its values lie, the receiver reads them there and says when it is done,
-// the sender then reuses the memory. Units are addressed by number: the replicas of a stage send
-// theirs in any order.
+// A zero-copy channel between two stages of one process: the sender publishes the address of its
+// values, the receiver reads them there and releases them, and the sender then reuses the memory.
+// Micro-batches are addressed by number: the replicas of a stage send theirs in any order.
 #pragma once
 
 #include <condition_variable>
@@ -17,27 +16,27 @@ class StreamPoint;
 
 class Channel {
  public:
-  /// With a latency a link is rehearsed: a unit is there only so long after it was sent.
+  /// With a latency a link is emulated: a micro-batch arrives this much later.
   explicit Channel(double latency_seconds = 0) : latency_seconds_(latency_seconds) {}
-  /// Forgets everything and makes room for the units of a round.
-  void reset(int units);
-  /// Publishes the memory that holds a unit's values. Error (kInternal) if it has been already.
-  /// `written`: from which point of a device's stream on they are there; null: now.
-  void send(int unit, const std::byte* base, const StreamPoint* written = nullptr);
-  /// Whether receive() or wait_released() would not wait.
-  bool is_there(int unit);
-  bool is_released(int unit);
-  /// Waits for a unit and returns its memory; `there_at` gets the time (steady_seconds) since which
-  /// it is there. Throws ChannelAborted.
-  const std::byte* receive(int unit, double* there_at = nullptr,
+  /// Resets the channel for the micro-batches of a round.
+  void reset(int micro_batches);
+  /// Publishes the memory that holds a micro-batch's values. Error (kInternal) if it has been
+  /// already. `written`: the point of a device's stream that completes them; null: complete.
+  void send(int micro_batch, const std::byte* base, const StreamPoint* written = nullptr);
+  /// Whether receive() or wait_released() would return at once.
+  bool is_there(int micro_batch);
+  bool is_released(int micro_batch);
+  /// Waits for a micro-batch and returns its memory; `there_at` gets its arrival time
+  /// (steady_seconds). Throws ChannelAborted.
+  const std::byte* receive(int micro_batch, double* there_at = nullptr,
                            const StreamPoint** written = nullptr);
-  /// Says that a unit has been read for the last time: `read`, at which point of a device's
+  /// Says that a micro-batch has been read for the last time: `read`, at which point of a device's
   /// stream; null: now.
-  void release(int unit, const StreamPoint* read = nullptr);
-  /// Waits until a unit is released, so that its memory may be overwritten, after the returned
-  /// point if there is one. Throws ChannelAborted.
-  const StreamPoint* wait_released(int unit);
-  /// Wakes everybody with ChannelAborted, now and later, until reset().
+  void release(int micro_batch, const StreamPoint* read = nullptr);
+  /// Waits until a micro-batch is released, so that its memory may be overwritten, after the
+  /// returned point if there is one. Throws ChannelAborted.
+  const StreamPoint* wait_released(int micro_batch);
+  /// Wakes all waiting threads with ChannelAborted, now and later, until reset().
   void abort();
 
  private:
@@ -48,7 +47,7 @@ class Channel {
     double there_at = 0;
     State state = State::kNothing;
   };
-  Entry& at(int unit) { return entries_.at(static_cast<std::size_t>(unit)); }
+  Entry& at(int micro_batch) { return entries_.at(static_cast<std::size_t>(micro_batch)); }
 
   const double latency_seconds_;
   std::mutex mutex_;
@@ -57,13 +56,12 @@ class Channel {
   bool aborted_ = false;
 };
 
-/// Thrown by a waiting stage when another one has failed. The other one's error is the one to
-/// report.
+/// Thrown in waiting stages when another one has failed, whose error is the one to report.
 struct ChannelAborted : std::exception {
   const char* what() const noexcept override { return "another stage failed"; }
 };
 
-/// Where all stages, or the replicas of one, meet. Throws ChannelAborted.
+/// A barrier for all stages or the replicas of one. Throws ChannelAborted.
 class Barrier {
  public:
   explicit Barrier(int count) : count_(count) {}

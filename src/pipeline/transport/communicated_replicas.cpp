@@ -29,16 +29,16 @@ void CommunicatedReplicas::at_instruction(int replica, int instruction) {
 void CommunicatedReplicas::reduce(int replica, bool contributes) {
   const auto r = static_cast<std::size_t>(replica);
   Stream& stream = *streams_[r];
-  std::vector<ExchangedPiece> pieces;
+  std::vector<ExchangedSpan> spans;
   for (const std::span<float> gradient : member(replica).gradients) {
-    pieces.push_back({reinterpret_cast<std::byte*>(gradient.data()), gradient.size_bytes()});
+    spans.push_back({reinterpret_cast<std::byte*>(gradient.data()), gradient.size_bytes()});
     if (contributes) continue;
     // What lies there is of an older step.
     if (!zeros_[r].data()) zeros_[r] = stream.device().allocate(largest_ * sizeof(float));
     stream.copy(gradient.data(), zeros_[r].data(), gradient.size_bytes());
   }
   stream.record(*ready_[r]);
-  exchange_.offer(operations_[r], devices_[r], std::move(pieces), ready_[r].get());
+  exchange_.offer(operations_[r], devices_[r], std::move(spans), ready_[r].get());
   stream.wait(*exchange_.wait(operations_[r], devices_[r]));
 }
 

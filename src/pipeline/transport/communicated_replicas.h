@@ -1,6 +1,6 @@
-// Replicas of a stage on devices of their own, which add up gradients with a collective: in the
-// library's order of summation, and with the same bits on every replica. The stage's thread waits
-// for nothing but to hear that the sums are on their way.
+// All-reduce between replicas on different GPUs with a collective of the library: in its order of
+// summation, with the same bits on every replica. The stage's thread only waits until the
+// collective is issued.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class CommunicatedReplicas final : public ReplicaGroup {
   Exchange& exchange_;
   std::vector<int> operations_;                      // [replica]: exchange of its next reduce()
   std::vector<std::unique_ptr<StreamPoint>> ready_;  // [replica]: its gradients are complete
-  std::vector<DeviceMemory> zeros_;                  // [replica]: for one that has run no unit
+  std::vector<DeviceMemory> zeros_;  // [replica]: for one that has run no micro-batch
   std::size_t largest_ = 0;
 };
 

@@ -1,5 +1,5 @@
-// Replicas of a stage on devices: they add up gradients with copies between devices, in the order
-// and with the bits of replicas in host memory.
+// All-reduce between replicas on GPUs by copies between devices, in the same order and with the
+// same bits as in host memory.
 #pragma once
 
 #include <vector>
@@ -11,8 +11,7 @@ namespace pipetrain {
 
 class DeviceReplicaGroup final : public ReplicaGroup {
  public:
-  /// `streams`: where each replica puts its work; a replica completes gradients when they are there
-  /// for everybody.
+  /// `streams`: the compute stream of each replica.
   DeviceReplicaGroup(const std::vector<std::size_t>& sizes, std::vector<Stream*> streams);
 
  private:

@@ -115,14 +115,14 @@ Exchange::Part& Exchange::part(int operation, int device) {
   return parts_[at(operation)][static_cast<std::size_t>(found - devices.begin())];
 }
 
-void Exchange::offer(int operation, int device, std::vector<ExchangedPiece> pieces,
+void Exchange::offer(int operation, int device, std::vector<ExchangedSpan> spans,
                      const StreamPoint* after) {
   {
     const std::lock_guard lock(mutex_);
     Part& mine = part(operation, device);
     PT_CHECK(!mine.offered, kInternal, "device {} offers an exchange twice", device);
     mine.offered = true;
-    mine.pieces = std::move(pieces);
+    mine.spans = std::move(spans);
     mine.after = after;
   }
   changed_.notify_all();
@@ -185,7 +185,7 @@ void Exchange::work(Rank& rank) {
     }
     changed_.notify_all();
   }
-  // Communicators end in the thread that used them.
+  // Communicators are destroyed in the thread that used them.
   rank.edges.reset();
   rank.sums.clear();
   rank.begun.clear();
@@ -193,7 +193,8 @@ void Exchange::work(Rank& rank) {
   rank.stream.reset();
 }
 
-/// Lets streams that wait for other ranks go on, and forgets the connections.
+/// Aborts the communicators, so that streams blocked on other ranks continue, and drops the
+/// connections.
 void Exchange::release(Rank& rank) {
   if (rank.edges) rank.edges->abort();
   for (auto& sum : rank.sums) {
@@ -255,11 +256,11 @@ void Exchange::connect(Rank& rank) {
   rank.epoch = epoch_;
 }
 
-/// Waits for the host's part of the last call.
+/// Waits until the host's part of the last call is complete.
 void Exchange::settle(Rank& rank, Communicator& communicator, const std::string& what) {
   const double asked = steady_seconds();
   auto pause = std::chrono::microseconds(10);
-  while (!communicator.settled()) {
+  while (!communicator.is_settled()) {
     stop_if_aborted();
     PT_CHECK(steady_seconds() - asked < timeout_seconds_, kDevice,
              "no progress for {:.0f} s: {} waits for {}", timeout_seconds_, rank.device->name(),
@@ -309,16 +310,16 @@ void Exchange::issue(Rank& rank, std::size_t group) {
                  for (const int o : operations) {
                    const CommunicationOperation& operation = plan_->operations[at(o)];
                    const std::size_t d = mine(operation);
-                   for (const ExchangedPiece& piece : parts_[at(o)][d].pieces) {
-                     if (piece.bytes == 0) continue;
+                   for (const ExchangedSpan& span : parts_[at(o)][d].spans) {
+                     if (span.bytes == 0) continue;
                      if (sums) {
-                       used->all_reduce(*rank.stream, reinterpret_cast<float*>(piece.data),
-                                        piece.bytes / sizeof(float));
+                       used->all_reduce(*rank.stream, reinterpret_cast<float*>(span.data),
+                                        span.bytes / sizeof(float));
                      } else if (d == 0) {
-                       used->send(*rank.stream, piece.data, piece.bytes,
+                       used->send(*rank.stream, span.data, span.bytes,
                                   rank_of_device_[at(operation.devices[1])]);
                      } else {
-                       used->receive(*rank.stream, piece.data, piece.bytes,
+                       used->receive(*rank.stream, span.data, span.bytes,
                                      rank_of_device_[at(operation.devices[0])]);
                      }
                    }
@@ -337,9 +338,9 @@ void Exchange::issue(Rank& rank, std::size_t group) {
 }
 
 void Exchange::look_after(Rank& rank) {
-  if (rank.edges) rank.edges->settled();
+  if (rank.edges) rank.edges->is_settled();
   for (const auto& sum : rank.sums) {
-    if (sum) sum->settled();
+    if (sum) sum->is_settled();
   }
   while (!rank.open.empty()) {
     Open& first = rank.open.front();
@@ -371,12 +372,12 @@ std::string Exchange::describe(const Rank& rank, int operation) const {
   const char* what = moved.gradient ? "gradients" : "activations";
   if (rank_of_device_[at(moved.to_device)] == rank.number) {
     return fmt::format("stage {} on {} waits for the {} of micro-batch {} from stage {} on {}",
-                       moved.to_stage, name(moved.to_device), what, moved.unit, moved.from_stage,
-                       name(moved.from_device));
+                       moved.to_stage, name(moved.to_device), what, moved.micro_batch,
+                       moved.from_stage, name(moved.from_device));
   }
   return fmt::format("stage {} on {} hands the {} of micro-batch {} to stage {} on {}",
-                     moved.from_stage, name(moved.from_device), what, moved.unit, moved.to_stage,
-                     name(moved.to_device));
+                     moved.from_stage, name(moved.from_device), what, moved.micro_batch,
+                     moved.to_stage, name(moved.to_device));
 }
 
 }  // namespace pipetrain

@@ -1,11 +1,11 @@
-// Exchanges between devices in place of copies: one thread per device issues everything that the
-// device sends, receives and reduces, in the order of the plan (communication_plan.h), into one
-// stream. Stages only say when and where their part is ready:
+// Exchanges between devices (NCCL) instead of copies: one thread per device issues all its sends,
+// receives and reduces on one stream, in the order of the plan (communication_plan.h). Stages only
+// offer their buffers when ready:
 //
 //   stage's thread:  forward, offer(send) ─┐                    offer(receive) … wait → compute
 //   device's thread:      waits until every part of a group is offered, issues it, marks it ─┘
 //
-// A failure of one thread, or a group that is not done in time, ends the exchanges of all.
+// A failed thread or a group that times out aborts the exchanges of all.
 #pragma once
 
 #include <condition_variable>
@@ -26,8 +26,8 @@
 
 namespace pipetrain {
 
-/// Memory of a device that takes part in an exchange.
-struct ExchangedPiece {
+/// Device memory that takes part in an exchange.
+struct ExchangedSpan {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
 };
@@ -38,7 +38,7 @@ class Exchange {
  public:
   /// `devices`: by device of the programs; null: of another process. `ranks`: of those; one that
   /// stands there several times is one rank. `placement` as in the programs. `failed` is called at
-  /// most once a round, from a thread of this class. Nothing is connected before the first round.
+  /// most once a round, from a thread of this class. Connections are made in the first round.
   /// `processes`: that exchange with each other; null: one.
   Exchange(Collectives& collectives, std::vector<Device*> devices, std::vector<int> ranks,
            const std::vector<std::vector<int>>& placement, double timeout_seconds,
@@ -47,49 +47,49 @@ class Exchange {
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  /// Whether what goes from one of the programs' devices to another goes through here.
+  /// Whether transfers between these two devices use this exchange.
   bool crosses(int from_device, int to_device) const {
     return rank_of_device_[at(from_device)] != rank_of_device_[at(to_device)];
   }
-  /// Whether the replicas of a stage add up gradients through here.
+  /// Whether the replicas of a stage all-reduce their gradients through this exchange.
   bool reduces(const Program& program, int stage) const {
     return replicas_are_apart(program, stage, rank_of_device_);
   }
 
-  /// Begins a round; all work of the last one is done. Processes do it together. The program
-  /// outlives the round; `keep`: and this object, which then plans it once.
+  /// Begins a round after all work of the last one is done; collective over processes. The program
+  /// must outlive the round, with `keep` also this object, which then caches its plan.
   void start_round(const Program& program, bool keep);
-  /// The operation of an instruction, or of a unit on an edge of the program; -1: none.
+  /// The operation of an instruction, or of a micro-batch on an edge of the program; -1: none.
   int operation_at(int device, int instruction) const {
     return plan_->operation_at[at(device)][at(instruction)];
   }
-  int operation_of(int edge, int unit) const {
-    return plan_->operation_of_unit[at(edge) * at(program_->units) + at(unit)];
+  int operation_of(int edge, int micro_batch) const {
+    return plan_
+        ->operation_of_micro_batch[at(edge) * at(program_->micro_batches) + at(micro_batch)];
   }
-  /// A device's part of an operation is ready behind `after` (null: now): what to send, where to
-  /// put what is received, what to add up (in place). Pieces lie in the same order at all ends.
-  void offer(int operation, int device, std::vector<ExchangedPiece> pieces,
-             const StreamPoint* after);
-  /// Waits until a device's part has been issued and returns the point behind it, which stays as it
-  /// is for the round. Throws ChannelAborted.
+  /// Offers a device's part of an operation, ready after `after` (null: now): the memory to send,
+  /// to receive into, or to all-reduce in place. The spans have the same order at all ends.
+  void offer(int operation, int device, std::vector<ExchangedSpan> spans, const StreamPoint* after);
+  /// Waits until a device's part has been issued and returns the point after it, valid for the
+  /// round. Throws ChannelAborted.
   const StreamPoint* wait(int operation, int device);
-  /// Waits until a device has nothing more to exchange in this round, or was aborted.
+  /// Waits until a device has finished its exchanges of this round, or was aborted.
   void finish(int device);
-  /// Ends the round's exchanges on all devices; the next round connects anew.
+  /// Aborts the round's exchanges on all devices; the next round reconnects.
   void abort();
 
  private:
   struct Rank;
   struct Part {
     bool offered = false;
-    std::vector<ExchangedPiece> pieces;
+    std::vector<ExchangedSpan> spans;
     const StreamPoint* after = nullptr;
     const StreamPoint* done = nullptr;
   };
-  /// A group that has been issued and was not done when it was last looked at.
+  /// A group that was issued and was pending at the last check.
   struct Open {
     std::size_t group;
-    double begun = 0;  // when its stream was first seen to have come to it; 0: not yet
+    double begun = 0;  // when its stream was first seen to reach it; 0: not yet
   };
 
   void work(Rank& rank);
@@ -97,12 +97,12 @@ class Exchange {
   void connect(Rank& rank);
   void issue(Rank& rank, std::size_t group);
   void settle(Rank& rank, Communicator& communicator, const std::string& what);
-  /// Looks after the groups that are not done; Error (kDevice) when one takes too long.
+  /// Checks pending groups; Error (kDevice) when one times out.
   void look_after(Rank& rank);
   void release(Rank& rank);
   Part& part(int operation, int device);
   bool all_offered(const Rank& rank, const std::vector<int>& group);
-  /// What an operation is, for people: "stage 1 waits for the activations of …".
+  /// An operation as text: "stage 1 waits for the activations of …".
   std::string describe(const Rank& rank, int operation) const;
   void stop_if_aborted();
 

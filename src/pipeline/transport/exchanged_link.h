@@ -1,5 +1,5 @@
-// A link between devices that exchange values (exchange.h) into buffers of the receiver: memory is
-// free for the sender as soon as it has left.
+// A link by exchange (exchange.h) into buffers of the receiver: the sender's memory is free as soon
+// as the data has left.
 #pragma once
 
 #include <vector>
@@ -17,25 +17,26 @@ class ExchangedLink final : public Link {
 
   void allocate(const LinkEnd& receiver) override;
   void start_round(LinkRound round) override;
-  void send(LinkEnd& sender, int unit, const std::byte* base, const StreamPoint* written) override;
-  void take(LinkEnd& sender, int unit) override;
-  /// Streams wait; their threads only until the exchange is issued.
+  void send(LinkEnd& sender, int micro_batch, const std::byte* base,
+            const StreamPoint* written) override;
+  void take(LinkEnd& sender, int micro_batch) override;
+  /// Streams wait for the data; threads only until the exchange is issued.
   bool is_released(int) override { return true; }
-  void expect(LinkEnd& receiver, int unit) override;
-  double receive(LinkEnd& receiver, int unit) override;
+  void expect(LinkEnd& receiver, int micro_batch) override;
+  double receive(LinkEnd& receiver, int micro_batch) override;
   bool is_there(int) override { return true; }
-  void release(LinkEnd& receiver, int unit, const StreamPoint* read) override;
+  void release(LinkEnd& receiver, int micro_batch, const StreamPoint* read) override;
 
  private:
-  int operation_of(int unit) const;
-  ReceiveBuffer& buffer_of(const LinkEnd& receiver, int unit);
+  int operation_of(int micro_batch) const;
+  ReceiveBuffer& buffer_of(const LinkEnd& receiver, int micro_batch);
 
   const int number_;
   const LinkEdge edge_;
   Exchange& exchange_;  // aborts itself
   ReceiveBuffers buffers_;
   int program_edge_ = -1;
-  std::vector<int> slot_of_;  // [units]; -1: none is received here
+  std::vector<int> slot_of_;  // [micro-batches]; -1: none is received here
 };
 
 }  // namespace pipetrain

@@ -1,8 +1,8 @@
-// How values go between devices that do not reach each other: in pieces through a ring of
-// page-locked host memory, so that one piece leaves the sender while another one arrives.
+// Copies between GPUs without peer access: in chunks through a ring of page-locked host memory, so
+// that both directions of the copy overlap.
 //
-//   sender's stream:    piece 0 → slot 0 │ piece 1 → slot 1 │ …  wait: slot 0 is free │ piece 4 →
-//   slot 0 receiver's stream:                   │ slot 0 → piece 0 │ slot 1 → piece 1 …
+//   sender's stream:    chunk 0 → slot 0 │ chunk 1 → slot 1 │ …  wait: slot 0 is free │ chunk 4 →
+//   slot 0 receiver's stream:                   │ slot 0 → chunk 0 │ slot 1 → chunk 1 …
 #pragma once
 
 #include <array>
@@ -13,13 +13,13 @@
 
 namespace pipetrain {
 
-/// From one device into the stream of another one. Used by the thread of that stream.
+/// From one device to another, on the receiver's stream and thread.
 class HostStaging {
  public:
   HostStaging(Device& sender, Stream& receiver);
 
-  /// Puts a copy into the receiver's stream. `written`: the point of the sender behind which the
-  /// values are there; null: they are.
+  /// Enqueues a copy on the receiver's stream. `written`: the point of the sender that completes
+  /// the values; null: complete.
   void copy(void* to, const void* from, std::size_t bytes, const StreamPoint* written);
 
   static constexpr std::size_t kSlots = 4, kSlotBytes = std::size_t{4} << 20;

@@ -1,11 +1,11 @@
-// How one stage hands an edge's values to another, whatever carries them: in the same memory or by
-// copies (local_link.h), by an exchange between devices (exchanged_link.h), by messages between
+// The interface for sending an edge's values from one stage to another: in shared memory or by
+// copies (local_link.h), by an exchange between devices (exchanged_link.h), or by messages between
 // processes (remote_link.h). The threads of the two devices use a link as follows:
 //
-//   sender:    send ………………………………………………………………… take → overwrites the unit's memory
-//   receiver:  expect …… receive → instructions that read the unit …… release
+//   sender:    send ………………………………………………………………… take → overwrites the micro-batch's memory
+//   receiver:  expect …… receive → instructions that read the micro-batch …… release
 //
-// Units are addressed by number: the replicas of a stage send theirs in any order.
+// Micro-batches are addressed by number: the replicas of a stage send theirs in any order.
 #pragma once
 
 #include <cstddef>
@@ -17,42 +17,44 @@ namespace pipetrain {
 
 class Stream;
 class StreamPoint;
-struct ExchangedPiece;
+struct ExchangedSpan;
 
-/// What one stage hands to another, for every unit.
+/// What one stage sends to another for every micro-batch.
 struct LinkEdge {
   int from = 0, to = 0;  // stages
   bool gradient = false;
-  int slots = 0;  // receive buffers: units that a program has received at once, at most
+  int slots = 0;  // receive buffers: the most micro-batches that a program holds at once
 };
 
-/// A device of the program with a stage at one end of a link. Edges have the numbers that Transport
-/// gives them.
+/// A device with a stage at one end of a link. Edges are numbered by Transport.
 class LinkEnd {
  public:
   virtual ~LinkEnd() = default;
   virtual int device() const = 0;
-  /// Where its stages compute; null: in host memory.
+  /// The stream on which its stages compute; null: in host memory.
   virtual Stream* stream() const = 0;
-  /// The values of a unit in the memory that the sending stage's kernels wrote.
-  virtual std::vector<ExchangedPiece> sent(int edge, int unit, const std::byte* base) const = 0;
-  /// What a receive buffer needs to hold the values of any unit, and where they lie in one. Waits
-  /// until it is known of which shape the unit is.
+  /// The values of a micro-batch in the sending stage's memory.
+  virtual std::vector<ExchangedSpan> sent(int edge, int micro_batch,
+                                          const std::byte* base) const = 0;
+  /// The size of a receive buffer for any micro-batch, and the places of the values in one, which
+  /// waits until the shape of the micro-batch is known.
   virtual std::size_t buffer_bytes(int edge) const = 0;
-  virtual std::vector<ExchangedPiece> received(int edge, int unit, std::byte* buffer) const = 0;
-  /// Makes the receiving stage read a unit's values: in a receive buffer, or in the sender's
-  /// memory, where they are from the point `written` of its stream on (null: now).
-  virtual void read_buffer(int edge, int unit, std::byte* buffer) = 0;
-  virtual void read_sent(int edge, int unit, const std::byte* base, const StreamPoint* written) = 0;
+  virtual std::vector<ExchangedSpan> received(int edge, int micro_batch,
+                                              std::byte* buffer) const = 0;
+  /// Passes a micro-batch's values to the receiving stage: in a receive buffer, or in the sender's
+  /// memory, complete after the point `written` of its stream (null: now).
+  virtual void read_buffer(int edge, int micro_batch, std::byte* buffer) = 0;
+  virtual void read_sent(int edge, int micro_batch, const std::byte* base,
+                         const StreamPoint* written) = 0;
 };
 
-/// What a link carries in one round.
+/// The transfers of a link in one round.
 struct LinkRound {
   const Program* program = nullptr;
-  int program_edge = -1;  // index into Program::edges; -1: the program hands nothing over it
+  int program_edge = -1;  // index into Program::edges; -1: the program does not use it
   struct Receive {
     LinkEnd* receiver = nullptr;
-    int unit = 0;
+    int micro_batch = 0;
     int slot = 0;  // receive buffer
     int from_device = 0;
   };
@@ -63,33 +65,33 @@ struct LinkRound {
 class Link {
  public:
   virtual ~Link() = default;
-  /// Makes room for what a device receives, as many units at once as the edge has slots.
+  /// Allocates the receive buffers of a device, one per slot of the edge.
   virtual void allocate(const LinkEnd& /*receiver*/) {}
-  /// Forgets the last round, aborted or not.
+  /// Resets the link after a round, aborted or not.
   virtual void start_round(LinkRound round) = 0;
-  /// Wakes everybody with ChannelAborted, now and later, until start_round().
+  /// Wakes all waiting threads with ChannelAborted, now and later, until start_round().
   virtual void abort() {}
 
-  /// Publishes a unit's values. `base`: memory that the sending stage's kernels wrote; `written`:
-  /// from which point of its stream on they are there; null: now.
-  virtual void send(LinkEnd& sender, int unit, const std::byte* base,
+  /// Publishes a micro-batch's values. `base`: memory that the sending stage's kernels wrote;
+  /// `written`: from which point of its stream on they are there; null: now.
+  virtual void send(LinkEnd& sender, int micro_batch, const std::byte* base,
                     const StreamPoint* written) = 0;
-  /// Waits until a unit's memory may be overwritten by what the sender does next. Throws
+  /// Waits until a micro-batch's memory may be overwritten by what the sender does next. Throws
   /// ChannelAborted.
-  virtual void take(LinkEnd& sender, int unit) = 0;
-  /// Whether take() would not wait for another thread.
-  virtual bool is_released(int unit) = 0;
+  virtual void take(LinkEnd& sender, int micro_batch) = 0;
+  /// Whether take() would return at once.
+  virtual bool is_released(int micro_batch) = 0;
 
-  /// Says that the receiver has room for a unit; at its receive instruction.
-  virtual void expect(LinkEnd& /*receiver*/, int /*unit*/) {}
-  /// Waits for a unit and makes the receiving stage read it. Returns the time (steady_seconds)
-  /// since which it is there. Throws ChannelAborted.
-  virtual double receive(LinkEnd& receiver, int unit) = 0;
-  /// Whether receive() would not wait for another thread.
-  virtual bool is_there(int unit) = 0;
-  /// Says that a unit has been read for the last time: `read`, at which point of the receiver's
-  /// stream; null: now.
-  virtual void release(LinkEnd& receiver, int unit, const StreamPoint* read) = 0;
+  /// Announces a free buffer for a micro-batch; called at its receive instruction.
+  virtual void expect(LinkEnd& /*receiver*/, int /*micro-batch*/) {}
+  /// Waits for a micro-batch and passes it to the receiving stage. Returns its arrival time
+  /// (steady_seconds). Throws ChannelAborted.
+  virtual double receive(LinkEnd& receiver, int micro_batch) = 0;
+  /// Whether receive() would return at once.
+  virtual bool is_there(int micro_batch) = 0;
+  /// Says that a micro-batch has been read for the last time: `read`, at which point of the
+  /// receiver's stream; null: now.
+  virtual void release(LinkEnd& receiver, int micro_batch, const StreamPoint* read) = 0;
 };
 
 }  // namespace pipetrain

@@ -1,5 +1,5 @@
-// A link between stages of one process that copies nothing, or lets the receiver copy: the sender
-// publishes where its values lie.
+// A link between stages of one process: the sender publishes the address of its values, and the
+// receiver reads or copies them.
 #pragma once
 
 #include "pipeline/transport/channel.h"
@@ -9,17 +9,18 @@ namespace pipetrain {
 
 class LocalLink final : public Link {
  public:
-  /// With a latency the link is rehearsed.
+  /// With a latency the link is emulated.
   LocalLink(int edge, double latency_seconds) : edge_(edge), channel_(latency_seconds) {}
 
-  void start_round(LinkRound round) override { channel_.reset(round.program->units); }
+  void start_round(LinkRound round) override { channel_.reset(round.program->micro_batches); }
   void abort() override { channel_.abort(); }
-  void send(LinkEnd& sender, int unit, const std::byte* base, const StreamPoint* written) override;
-  void take(LinkEnd& sender, int unit) override;
-  bool is_released(int unit) override { return channel_.is_released(unit); }
-  double receive(LinkEnd& receiver, int unit) override;
-  bool is_there(int unit) override { return channel_.is_there(unit); }
-  void release(LinkEnd& receiver, int unit, const StreamPoint* read) override;
+  void send(LinkEnd& sender, int micro_batch, const std::byte* base,
+            const StreamPoint* written) override;
+  void take(LinkEnd& sender, int micro_batch) override;
+  bool is_released(int micro_batch) override { return channel_.is_released(micro_batch); }
+  double receive(LinkEnd& receiver, int micro_batch) override;
+  bool is_there(int micro_batch) override { return channel_.is_there(micro_batch); }
+  void release(LinkEnd& receiver, int micro_batch, const StreamPoint* read) override;
 
  private:
   const int edge_;

@@ -43,8 +43,8 @@ void MessageThread::expect_signs_of_life() {
   expects_ = true;
 }
 
-int MessageThread::tag_of(int link, int unit) {
-  return ProcessGroup::kFreeTag + link * kUnits + unit % kUnits;
+int MessageThread::tag_of(int link, int micro_batch) {
+  return ProcessGroup::kFreeTag + link * kMicroBatches + micro_batch % kMicroBatches;
 }
 
 void MessageThread::start_round() {
@@ -64,19 +64,19 @@ int MessageThread::add(Inbox inbox) {
   return number;
 }
 
-void MessageThread::send(int link, int unit, int peer, Channel& channel,
-                         std::vector<ExchangedPiece> pieces) {
+void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
+                         std::vector<ExchangedSpan> spans) {
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) throw ChannelAborted();
     Message message;
     message.channel = &channel;
-    message.unit = unit;
-    for (const ExchangedPiece& piece : pieces) {
-      for (std::size_t begin = 0; begin < piece.bytes; begin += Processes::kMostBytes) {
+    message.micro_batch = micro_batch;
+    for (const ExchangedSpan& span : spans) {
+      for (std::size_t begin = 0; begin < span.bytes; begin += Processes::kMostBytes) {
         message.requests.push_back(group_.processes().post_send(
-            piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), peer,
-            tag_of(link, unit)));
+            span.data + begin, std::min(Processes::kMostBytes, span.bytes - begin), peer,
+            tag_of(link, micro_batch)));
       }
     }
     open_.push_back(std::move(message));
@@ -110,7 +110,7 @@ void MessageThread::abort() {
   changed_.notify_all();
 }
 
-/// Posts every receive whose buffer is free, each inbox in its order.
+/// Posts receives whose buffer is free, in the order of each inbox.
 void MessageThread::post_receives() {
   for (Inbox& inbox : inboxes_) {
     for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
@@ -119,13 +119,13 @@ void MessageThread::post_receives() {
       inbox.held[at(next.slot)] = true;
       Message message;
       message.channel = inbox.channel;
-      message.unit = next.unit;
-      message.base = next.pieces.empty() ? nullptr : next.pieces.front().data;
-      for (const ExchangedPiece& piece : next.pieces) {
-        for (std::size_t begin = 0; begin < piece.bytes; begin += Processes::kMostBytes) {
+      message.micro_batch = next.micro_batch;
+      message.base = next.spans.empty() ? nullptr : next.spans.front().data;
+      for (const ExchangedSpan& span : next.spans) {
+        for (std::size_t begin = 0; begin < span.bytes; begin += Processes::kMostBytes) {
           message.requests.push_back(group_.processes().post_receive(
-              piece.data + begin, std::min(Processes::kMostBytes, piece.bytes - begin), next.peer,
-              tag_of(inbox.link, next.unit)));
+              span.data + begin, std::min(Processes::kMostBytes, span.bytes - begin), next.peer,
+              tag_of(inbox.link, next.micro_batch)));
         }
       }
       open_.push_back(std::move(message));
@@ -133,7 +133,7 @@ void MessageThread::post_receives() {
   }
 }
 
-/// Hands on what is done; whether something was.
+/// Completes finished messages; returns whether there were any.
 bool MessageThread::look_at_messages() {
   bool done = false;
   for (std::size_t m = 0; m < open_.size();) {
@@ -146,9 +146,9 @@ bool MessageThread::look_at_messages() {
     }
     done = true;
     if (message.base) {
-      message.channel->send(message.unit, message.base);
+      message.channel->send(message.micro_batch, message.base);
     } else {
-      message.channel->release(message.unit);
+      message.channel->release(message.micro_batch);
       if (--sending_ == 0) changed_.notify_all();
     }
     if (m + 1 < open_.size()) message = std::move(open_.back());

@@ -1,10 +1,10 @@
-// The thread of a process that moves values between processes, and the only one that does:
+// The thread that sends and receives all values between processes:
 //
 //   RemoteLink ─send→ memory of the stage ─→ message ─→ receive buffer ─→ RemoteLink
 //        ←release─ when it has left        |      into a free one, early     ─send→
 //
-// It asks for what is done instead of waiting for it, and sleeps in between, so that cores are left
-// to the stages. It also tells the other processes that this one is there, and listens to them.
+// It polls for completed messages and sleeps in between, so that the cores are free for the stages.
+// It also sends and receives heartbeats.
 #pragma once
 
 #include <condition_variable>
@@ -26,11 +26,11 @@ namespace pipetrain {
 
 class MessageThread {
  public:
-  /// Units of one link that are told apart, by their tags: more than are ever under way.
-  static constexpr int kUnits = 1'024;
+  /// Distinct tags of one link: more than micro-batches in flight.
+  static constexpr int kMicroBatches = 1'024;
 
   /// `failed` is called at most once a round, from the thread of this class, when another process
-  /// has failed or messages have. `state`: whom this process waits for (nothing while somebody
+  /// has failed or messages have. `state`: what this process waits for (empty while a device
   /// computes), and its progress.
   MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                 std::function<std::pair<std::string, std::uint64_t>()> state,
@@ -39,54 +39,55 @@ class MessageThread {
   MessageThread(const MessageThread&) = delete;
   MessageThread& operator=(const MessageThread&) = delete;
 
-  /// A unit that another process sends, and the pieces of the buffer that it is for.
+  /// A micro-batch that another process sends, and the memory of its buffer.
   struct Arrival {
-    int unit = 0;
+    int micro_batch = 0;
     int peer = 0;
     int slot = 0;
-    std::vector<ExchangedPiece> pieces;
+    std::vector<ExchangedSpan> spans;
   };
-  /// What other processes send over a link to one replica of a stage, in the order of its receives:
-  /// they share its buffers.
+  /// The messages of a link to one replica of a stage, in the order of its receives; they share its
+  /// buffers.
   struct Inbox {
     int link = 0;
-    Channel* channel = nullptr;  // that tells the receiver
+    Channel* channel = nullptr;  // that wakes the receiver
     std::vector<Arrival> arrivals;
     std::vector<bool> held;  // slots
     std::size_t posted = 0;  // arrivals
   };
 
-  /// All processes have such a thread now.
+  /// Called when all processes have created this thread.
   void expect_signs_of_life();
-  /// Begins a round: nothing is to be received.
+  /// Begins a round without pending receives.
   void start_round();
-  /// Something is to be received in this round. Returns the inbox's number.
+  /// Adds the receives of one replica in this round. Returns the inbox's number.
   int add(Inbox inbox);
-  /// A unit's values are to go; the channel's entry is released when they have gone.
-  void send(int link, int unit, int peer, Channel& channel, std::vector<ExchangedPiece> pieces);
-  /// What lies in a slot of an inbox is no longer read.
+  /// Sends a micro-batch's values; the channel's entry is released when they have left.
+  void send(int link, int micro_batch, int peer, Channel& channel,
+            std::vector<ExchangedSpan> spans);
+  /// Frees a slot of an inbox.
   void release(int inbox, int slot);
-  /// Waits until all has gone. Throws ChannelAborted.
+  /// Waits until everything has been sent. Throws ChannelAborted.
   void finish_round();
-  /// Gives the round up: nothing is sent or received any more, but messages that are under way may
-  /// still use their memory.
+  /// Aborts the round: nothing more is sent or received, but messages in flight may still use their
+  /// memory.
   void abort();
-  /// Ends the thread. Returns whether messages may still be under way and use their memory: only
-  /// now is that known, since the thread itself may be giving the round up.
+  /// Ends the thread. Returns whether messages may still be in flight and use their memory, which
+  /// is known only after the thread has ended.
   bool stop();
 
  private:
   struct Message {
     std::vector<Processes::Request> requests;
     Channel* channel = nullptr;
-    int unit = 0;
-    const std::byte* base = nullptr;  // of what has come; null: it was sent
+    int micro_batch = 0;
+    const std::byte* base = nullptr;  // of a received message; null: it was sent
   };
   void work();
   void post_receives();
   bool look_at_messages();
   void say_alive();
-  static int tag_of(int link, int unit);
+  static int tag_of(int link, int micro_batch);
 
   ProcessGroup& group_;
   std::function<void(std::exception_ptr)> failed_;

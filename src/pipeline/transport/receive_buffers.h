@@ -1,5 +1,4 @@
-// Memory for units that come from elsewhere: of every receiving device as many buffers as its
-// program has received units at once.
+// Receive buffers: per receiving device as many as its program needs at once.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +14,7 @@ namespace pipetrain {
 struct ReceiveBuffer {
   Buffer host;                        // of a device that computes in host memory
   DeviceMemory memory;                // of another
-  std::unique_ptr<StreamPoint> free;  // there: behind the last reader
+  std::unique_ptr<StreamPoint> free;  // on a GPU: after the last reader
   std::byte* data() const { return memory.data() ? memory.data() : host.data(); }
 };
 

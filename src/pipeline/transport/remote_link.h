@@ -1,6 +1,6 @@
 // A link between stages of different processes, by messages (message_thread.h) into buffers of the
-// receiver. Its channel is what the two stages see: at the sender an entry is released when its
-// message has left, at the receiver a unit is published when its message has come.
+// receiver. Each side has a channel: the sender's entry is released when the message has left, the
+// receiver's is published when the message has arrived.
 #pragma once
 
 #include <vector>
@@ -24,15 +24,16 @@ class RemoteLink final : public Link {
   void allocate(const LinkEnd& receiver) override;
   void start_round(LinkRound round) override;
   void abort() override { channel_.abort(); }
-  void send(LinkEnd& sender, int unit, const std::byte* base, const StreamPoint* written) override;
-  void take(LinkEnd& sender, int unit) override;
-  bool is_released(int unit) override { return channel_.is_released(unit); }
-  double receive(LinkEnd& receiver, int unit) override;
-  bool is_there(int unit) override { return channel_.is_there(unit); }
-  void release(LinkEnd& receiver, int unit, const StreamPoint* read) override;
+  void send(LinkEnd& sender, int micro_batch, const std::byte* base,
+            const StreamPoint* written) override;
+  void take(LinkEnd& sender, int micro_batch) override;
+  bool is_released(int micro_batch) override { return channel_.is_released(micro_batch); }
+  double receive(LinkEnd& receiver, int micro_batch) override;
+  bool is_there(int micro_batch) override { return channel_.is_there(micro_batch); }
+  void release(LinkEnd& receiver, int micro_batch, const StreamPoint* read) override;
 
  private:
-  /// Where a unit is received.
+  /// Where a micro-batch is received.
   struct Place {
     int inbox = -1;
     int slot = -1;
@@ -44,7 +45,7 @@ class RemoteLink final : public Link {
   Channel channel_;
   ReceiveBuffers buffers_;
   const Program* program_ = nullptr;
-  std::vector<Place> place_of_;  // [units]
+  std::vector<Place> place_of_;  // [micro-batches]
 };
 
 }  // namespace pipetrain

@@ -77,7 +77,7 @@ void RemoteReplicas::add_up() {
   Processes& processes = group_.processes();
   const int replicas = this->replicas();
   std::vector<Processes::Request> sends, receives;
-  // A float in front says whether the replica has any gradient.
+  // A leading float says whether the replica has any gradient.
   for (int r = 0; r < replicas; ++r) {
     if (!is_here(r)) {
       received_[at(r)].resize(1 + share_floats(here_));
@@ -123,18 +123,18 @@ void RemoteReplicas::add_up() {
     offset += count;
   }
 
-  // The first replica of a process stands for it.
-  const auto speaker = [&](std::size_t p) {
+  // The first replica of a process represents it.
+  const auto leader = [&](std::size_t p) {
     return static_cast<int>(std::find(process_of_.begin(), process_of_.end(), processes_[p]) -
                             process_of_.begin());
   };
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
     sends.push_back(processes.post_send(sum.data(), sum.size() * sizeof(float), processes_[p],
-                                        tag(speaker(here_), kSums)));
+                                        tag(leader(here_), kSums)));
     sums_[p].resize(share_floats(p));
     receives.push_back(processes.post_receive(sums_[p].data(), sums_[p].size() * sizeof(float),
-                                              processes_[p], tag(speaker(p), kSums)));
+                                              processes_[p], tag(leader(p), kSums)));
   }
   wait_for(receives);
   for (std::size_t p = 0; p < processes_.size(); ++p) {
@@ -188,7 +188,7 @@ std::vector<std::string> RemoteReplicas::gather(int replica, std::string mine) {
   }
   meet();
   std::vector<std::string> all = texts_;
-  meet();  // before somebody puts the next ones there
+  meet();  // before the next ones are written
   return all;
 }
 

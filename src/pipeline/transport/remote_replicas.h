@@ -1,5 +1,5 @@
-// Replicas of a stage in several processes, in host memory: the sums of replicas in one process,
-// bit for bit. Every process adds up a share of each gradient over all replicas, in their order:
+// All-reduce between replicas in several processes, in host memory, with the bits of replicas in
+// one process. Every process sums a share of each gradient over all replicas, in their order:
 //
 //   process 0, replicas 0 1:   a0 a1 | b0 b1      to 1: b0 b1     sums a0+a1+a2, hands it to 1
 //   process 1, replica 2:      a2    | b2         to 0: a2        sums b0+b1+b2, hands it to 0
@@ -18,7 +18,7 @@ class RemoteReplicas final : public ReplicaGroup {
   /// Tags that the replicas of one stage take.
   static constexpr int tags(int replicas) { return 4 * replicas; }
 
-  /// `process_of`: by replica. `first_tag`: of tags() that nobody else uses.
+  /// `process_of`: by replica. `first_tag`: the first of tags() unused ones.
   RemoteReplicas(ProcessGroup& group, std::vector<int> process_of, int first_tag,
                  const std::vector<std::size_t>& sizes);
 
@@ -45,8 +45,9 @@ class RemoteReplicas final : public ReplicaGroup {
   std::size_t here_ = 0;        // this one among them
   int first_tag_;
   std::vector<std::size_t> sizes_;
-  std::vector<std::vector<float>> sent_, received_, sums_;  // kept: messages may outlive a failure
-  std::vector<std::string> texts_;                          // [replica]
+  std::vector<std::vector<float>> sent_, received_,
+      sums_;                        // kept: messages in flight may outlive a failure
+  std::vector<std::string> texts_;  // [replica]
   std::vector<std::uint64_t> text_sizes_;
 };
 

@@ -1,6 +1,6 @@
-// The replicas of one stage add up their gradients, in the order of the replicas, so that all of
-// them end with the same bits. Gradients travel in buckets: a bucket is summed as soon as every
-// replica has completed it, while slower replicas still compute the next.
+// All-reduce of the gradients of a stage's replicas, in replica order, so that all end with the
+// same bits. Gradients are reduced in buckets: a bucket is summed as soon as every replica has
+// completed it, while the backward computes the next.
 #pragma once
 
 #include <condition_variable>
@@ -24,22 +24,22 @@ class ReplicaGroup {
                std::size_t bucket_floats = std::size_t{1} << 20, int here = 0);
   virtual ~ReplicaGroup() = default;
 
-  /// Forgets an aborted round.
+  /// Resets the group after an aborted round.
   void reset();
-  /// Where a replica's gradients lie, in the order of the sizes. Before the first reduce().
+  /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
-  /// Says that the replica has added its last unit to a gradient.
+  /// Marks a gradient as complete: the replica has added its last micro-batch.
   virtual void complete(int replica, std::size_t gradient);
-  /// Which instruction of its device's list a replica's next reduce() is.
+  /// Sets the instruction of a replica's next reduce().
   virtual void at_instruction(int /*replica*/, int /*instruction*/) {}
-  /// Waits for the others and replaces the gradients of this replica by the sum over those that
-  /// have any. `contributes`: whether this replica added a unit to its gradients. Every replica
-  /// calls it once a step. Throws ChannelAborted.
+  /// Waits for the others and replaces the gradients of this replica by the sum over all
+  /// contributing replicas. `contributes`: whether this replica added a micro-batch. Every replica
+  /// calls it once per step. Throws ChannelAborted.
   virtual void reduce(int replica, bool contributes);
-  /// Whether reduce() is work of the replicas' streams: it then needs no complete() before it, and
-  /// the streams need not be waited for.
+  /// Whether reduce() enqueues on the replicas' streams: it then needs no complete() and no
+  /// synchronization before it.
   virtual bool in_streams() const { return false; }
-  /// Whether some replicas are in other processes. gather() then gives each what all have given.
+  /// Whether some replicas are in other processes. gather() then is an all-gather.
   virtual bool is_remote() const { return false; }
   virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
   /// Waits for the other replicas of this process. Throws ChannelAborted.

@@ -9,7 +9,7 @@
 namespace pipetrain {
 namespace {
 
-/// Waking a device up takes about as long as a piece must take to be worth it.
+/// Shorter tasks are not worth waking a device up.
 constexpr double kLeastSeconds = 50e-6;
 
 }  // namespace
@@ -19,32 +19,32 @@ SharedWork::SharedWork(int devices) : ends_at_(at(devices), 0.0) {}
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
   if (aborted_) {
-    for (Job* job : posted_) job->pieces = nullptr;
+    for (Job* job : posted_) job->tasks = nullptr;
     posted_.clear();
   }
   finished_ = 0;
   aborted_ = false;
 }
 
-void SharedWork::post(Job& job, int device, SharedPieces& pieces) {
-  post(job, device, pieces, /*completing=*/false);
+void SharedWork::post(Job& job, int device, SharedTasks& tasks) {
+  post(job, device, tasks, /*completing=*/false);
 }
 
-void SharedWork::run(Job& job, int device, SharedPieces& pieces, std::byte* workspace) {
-  post(job, device, pieces, /*completing=*/true);
+void SharedWork::run(Job& job, int device, SharedTasks& tasks, std::byte* workspace) {
+  post(job, device, tasks, /*completing=*/true);
   complete(job, workspace);
 }
 
-void SharedWork::post(Job& job, int device, SharedPieces& pieces, bool completing) {
+void SharedWork::post(Job& job, int device, SharedTasks& tasks, bool completing) {
   const std::lock_guard lock(mutex_);
   job.device = device;
   job.completing = completing;
   job.error = nullptr;
-  job.pieces = &pieces;
-  job.taken.assign(pieces.count(), false);
+  job.tasks = &tasks;
+  job.taken.assign(tasks.count(), false);
   posted_.push_back(&job);
-  for (std::size_t i = 0; i < pieces.count() && waiting_ > 0; ++i) {
-    if (pieces.seconds(i) < kLeastSeconds) continue;
+  for (std::size_t i = 0; i < tasks.count() && waiting_ > 0; ++i) {
+    if (tasks.seconds(i) < kLeastSeconds) continue;
     changed_.notify_all();
     break;
   }
@@ -52,29 +52,29 @@ void SharedWork::post(Job& job, int device, SharedPieces& pieces, bool completin
 
 bool SharedWork::complete(Job& job, std::byte* workspace) {
   std::unique_lock lock(mutex_);
-  if (!job.pieces) return false;
+  if (!job.tasks) return false;
   job.completing = true;
   const auto left = [&](std::size_t i) { return !job.taken[i]; };
   const auto next = [&] { return longest(job, left, /*last=*/false); };
-  for (auto piece = next(); piece && !job.error; piece = next())
-    run(job, *piece, job.device, workspace, lock);
+  for (auto task = next(); task && !job.error; task = next())
+    run(job, *task, job.device, workspace, lock);
   posted_.erase(std::find(posted_.begin(), posted_.end(), &job));
   done_.wait(lock, [&] { return job.running == 0; });
-  job.pieces = nullptr;
+  job.tasks = nullptr;
   if (job.error) std::rethrow_exception(std::exchange(job.error, nullptr));
   return true;
 }
 
-/// Runs a piece on a device; unlocks meanwhile.
-void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspace,
+/// Runs a task on a device; unlocks meanwhile.
+void SharedWork::run(Job& job, std::size_t task, int device, std::byte* workspace,
                      std::unique_lock<std::mutex>& lock) {
-  job.taken[piece] = true;
+  job.taken[task] = true;
   ++job.running;
-  ends_at_[at(device)] = steady_seconds() + job.pieces->seconds(piece);
+  ends_at_[at(device)] = steady_seconds() + job.tasks->seconds(task);
   lock.unlock();
   std::exception_ptr error;
   try {
-    job.pieces->run(piece, workspace);
+    job.tasks->run(task, workspace);
   } catch (...) {
     error = std::current_exception();
   }
@@ -83,30 +83,31 @@ void SharedWork::run(Job& job, std::size_t piece, int device, std::byte* workspa
   if (--job.running == 0) done_.notify_all();
 }
 
-/// Of the pieces of a job that are `wanted` the longest, so that short ones are left for the end;
-/// of equal ones the first or the last.
+/// The longest of the `wanted` tasks of a job, so that short ones remain for the end; ties: the
+/// first or the last.
 template <typename Wanted>
 std::optional<std::size_t> SharedWork::longest(const Job& job, const Wanted& wanted, bool last) {
   std::optional<std::size_t> out;
   for (std::size_t i = 0; i < job.taken.size(); ++i) {
     if (!wanted(i)) continue;
-    const double more = out ? job.pieces->seconds(i) - job.pieces->seconds(*out) : 1;
+    const double more = out ? job.tasks->seconds(i) - job.tasks->seconds(*out) : 1;
     if (more > 0 || (more == 0 && last)) out = i;
   }
   return out;
 }
 
-/// Finds a piece that a waiting device should run: one of its own; else of somebody who does not
-/// work at them yet or has as much to do before.
-bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece) {
-  const auto fits = [&](const Job& one, std::size_t i) {  // the times of those in work are written
-    return !one.taken[i] && one.pieces->workspace_bytes(i) <= workspace_bytes;
+/// Finds a task for an idle device: its own first; else one whose device has not started on the job
+/// or would start it later.
+bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& task) {
+  const auto fits = [&](const Job& one,
+                        std::size_t i) {  // times of running tasks are being written
+    return !one.taken[i] && one.tasks->workspace_bytes(i) <= workspace_bytes;
   };
   const auto take_of = [&](Job& one, const auto& wanted) {
     const std::optional<std::size_t> found = longest(one, wanted, one.device != device);
     if (!found) return false;
     job = &one;
-    piece = *found;
+    task = *found;
     return true;
   };
   for (Job* one : posted_) {
@@ -118,12 +119,12 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
     double before = std::max(0.0, ends_at_[at(one->device)] - steady_seconds());
     for (const Job* other : posted_) {
       for (std::size_t i = 0; i < other->taken.size() && other->device == one->device; ++i) {
-        if (!other->taken[i]) before += other->pieces->seconds(i);
+        if (!other->taken[i]) before += other->tasks->seconds(i);
       }
     }
     const auto pays = [&](std::size_t i) {
       if (!fits(*one, i)) return false;
-      const double seconds = one->pieces->seconds(i);
+      const double seconds = one->tasks->seconds(i);
       return seconds >= kLeastSeconds && (!one->completing || 2 * seconds <= before);
     };
     if (take_of(*one, pays)) return true;
@@ -136,10 +137,10 @@ double SharedWork::wait(int device, Workspace workspace, const std::function<boo
   std::unique_lock lock(mutex_);
   while (!aborted_ && !over()) {
     Job* job = nullptr;
-    std::size_t piece = 0;
-    if (take(device, workspace.bytes, job, piece)) {
+    std::size_t task = 0;
+    if (take(device, workspace.bytes, job, task)) {
       const double start = steady_seconds();
-      run(*job, piece, device, workspace.data, lock);
+      run(*job, task, device, workspace.data, lock);
       worked += steady_seconds() - start;
     } else {
       ++waiting_;

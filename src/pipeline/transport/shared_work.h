@@ -1,7 +1,6 @@
-// CPU devices of one process share their memory: one that waits runs pieces of work that it has put
-// off itself, or takes over what others have before them (work stealing, Blumofe and Leiserson
-// 1999). So stages need not take equally long, which nodes that cannot be divided often prevent,
-// and a core that is slower for a while holds nobody up.
+// Work stealing between the CPU devices of one process (Blumofe and Leiserson 1999): an idle device
+// runs its own deferred tasks, then tasks of busy devices. This evens out stages that no cut
+// balances and cores that are temporarily slow.
 #pragma once
 
 #include <condition_variable>
@@ -14,19 +13,18 @@
 
 namespace pipetrain {
 
-/// Pieces of work of which none depends on another. What they compute does not depend on who runs
-/// them.
-class SharedPieces {
+/// Independent tasks. Their results do not depend on the device that runs them.
+class SharedTasks {
  public:
-  virtual ~SharedPieces() = default;
+  virtual ~SharedTasks() = default;
   virtual std::size_t count() const = 0;
-  /// What a piece took last time; 0: nobody knows.
-  virtual double seconds(std::size_t piece) const = 0;
-  virtual std::size_t workspace_bytes(std::size_t piece) const = 0;
-  virtual void run(std::size_t piece, std::byte* workspace) = 0;
+  /// What a task took last time; 0: unknown.
+  virtual double seconds(std::size_t task) const = 0;
+  virtual std::size_t workspace_bytes(std::size_t task) const = 0;
+  virtual void run(std::size_t task, std::byte* workspace) = 0;
 };
 
-/// Memory that a kernel may write while it runs.
+/// Workspace of a kernel.
 struct Workspace {
   std::byte* data = nullptr;
   std::size_t bytes = 0;
@@ -34,52 +32,52 @@ struct Workspace {
 
 class SharedWork {
  public:
-  /// Pieces that one device has to do. Its content is SharedWork's.
+  /// Tasks of one device. Its fields belong to SharedWork.
   class Job {
     friend SharedWork;
     int device = 0;
-    SharedPieces* pieces = nullptr;  // null: not posted
+    SharedTasks* tasks = nullptr;  // null: not posted
     std::vector<bool> taken;
-    int running = 0;          // pieces in hands of devices
-    bool completing = false;  // its own device works at it
+    int running = 0;          // tasks that devices run now
+    bool completing = false;  // its own device works on it
     std::exception_ptr error;
   };
 
   /// For so many devices, each with a thread that calls these functions.
   explicit SharedWork(int devices);
-  /// Between rounds. What was put off stays so, unless the last round has failed.
+  /// Called between rounds. Deferred tasks stay deferred, unless the last round failed.
   void reset();
-  /// Puts pieces of a device off: whoever waits may run them. Both stay where they are until
+  /// Defers tasks of a device: any idle device may run them. Both arguments must stay valid until
   /// complete().
-  void post(Job& job, int device, SharedPieces& pieces);
-  /// Runs what nobody has begun, and returns when all pieces of the job are done; false, and at
-  /// once, if it is not posted. Throws what a piece has thrown.
+  void post(Job& job, int device, SharedTasks& tasks);
+  /// Runs the tasks that have not started, and returns when all tasks of the job are done. Returns
+  /// false at once if the job is not posted. Rethrows what a task has thrown.
   bool complete(Job& job, std::byte* workspace);
-  /// Both at once: others only take pieces that the device could not do as early.
-  void run(Job& job, int device, SharedPieces& pieces, std::byte* workspace);
-  /// Waits until `over()`, which notify() makes it look at again, or until abort(). Meanwhile runs
-  /// posted pieces: those of the device itself, then of others the ones that they have put off or
-  /// could not have done as early. Returns the seconds it has worked.
+  /// post() and complete(): others only take tasks that the device itself would start later.
+  void run(Job& job, int device, SharedTasks& tasks, std::byte* workspace);
+  /// Waits until `over()`, which is checked again after notify(), or until abort(). Meanwhile runs
+  /// posted tasks: first the device's own, then those of others that are deferred or that their
+  /// device would start later. Returns the seconds spent on tasks.
   double wait(int device, Workspace workspace, const std::function<bool()>& over);
   void notify();
   /// The same until all devices have called it, at the end of a round.
   double finish(int device, Workspace workspace);
-  /// Lets everybody go, now and later, until reset().
+  /// Wakes all waiting devices, now and later, until reset().
   void abort();
 
  private:
-  void post(Job& job, int device, SharedPieces& pieces, bool completing);
+  void post(Job& job, int device, SharedTasks& tasks, bool completing);
   template <typename Wanted>
   static std::optional<std::size_t> longest(const Job& job, const Wanted& wanted, bool last);
-  bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& piece);
-  void run(Job& job, std::size_t piece, int device, std::byte* workspace,
+  bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& task);
+  void run(Job& job, std::size_t task, int device, std::byte* workspace,
            std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // for those that wait
-  std::condition_variable done_;     // for those whose pieces others run
+  std::condition_variable changed_;  // for waiting devices
+  std::condition_variable done_;     // for devices whose tasks others run
   std::vector<Job*> posted_;
-  std::vector<double> ends_at_;  // by device: when the piece is done that it runs, as far as known
+  std::vector<double> ends_at_;  // by device: the expected end of its current task
   int waiting_ = 0;
   int finished_ = 0;
   bool aborted_ = false;

@@ -33,7 +33,7 @@ Transport::Transport(const Program& program, TransportSettings settings)
   for (const LinkEdge& stages : settings_.edges) add_edge(stages);
 }
 
-/// Makes the links of an edge: one within memory that this process reaches, one across.
+/// Creates the links of an edge: one for shared memory, one for everything else.
 void Transport::add_edge(const LinkEdge& stages) {
   const int number = static_cast<int>(edges_.size());
   numbers_[{stages.from, stages.to, stages.gradient}] = number;
@@ -67,7 +67,7 @@ std::unique_ptr<Link> Transport::make_across(int number, const LinkEdge& stages)
 
 Transport::~Transport() { close(); }
 
-/// Whether values do not stay in memory that both devices reach.
+/// Whether values must leave memory that both devices can access.
 bool Transport::crosses(int from_device, int to_device) const {
   if (exchange_) return exchange_->crosses(from_device, to_device);
   return messages_ &&
@@ -104,7 +104,8 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   if (exchange_ && exchange_->reduces(*program_, stage)) {
     group = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), devices, *exchange_);
   } else if (apart) {
-    int tag = ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kUnits;
+    int tag =
+        ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
     for (int s = 0; s < stage; ++s)
       tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
     group =
@@ -132,7 +133,7 @@ void Transport::start_round(const Program& program, bool keep) {
   for (std::size_t l = 0; l < links_.size(); ++l) links_[l]->start_round(std::move(rounds[l]));
 }
 
-/// What each link carries, from the program's lists.
+/// Collects the transfers of each link from the program's lists.
 std::vector<LinkRound> Transport::plan_round(const Program& program) {
   std::vector<LinkRound> rounds(links_.size());
   for (LinkRound& round : rounds) round.program = &program;
@@ -145,7 +146,7 @@ std::vector<LinkRound> Transport::plan_round(const Program& program) {
     for (const int link : edges_[at(number)].link_of)
       rounds[at(link)].program_edge = static_cast<int>(e);
   }
-  receive_index_.assign(edges_.size() * at(program.units), -1);
+  receive_index_.assign(edges_.size() * at(program.micro_batches), -1);
   for (std::size_t d = 0; d < program.device.size(); ++d) {
     const auto& list = program.device[d];
     for (std::size_t i = 0; ends_[d] && i < list.size(); ++i) {
@@ -153,9 +154,10 @@ std::vector<LinkRound> Transport::plan_round(const Program& program) {
       const Transfer& moved = program.transfers[at(list[i].transfer)];
       const int number = edge_of(moved.edge);
       if (number < 0) continue;
-      receive_index_[at(number) * at(program.units) + at(moved.unit)] = static_cast<int>(i);
-      rounds[at(link_of(number, moved.unit))].receives.push_back(
-          {ends_[d], moved.unit, list[i].slot, moved.from_device});
+      receive_index_[at(number) * at(program.micro_batches) + at(moved.micro_batch)] =
+          static_cast<int>(i);
+      rounds[at(link_of(number, moved.micro_batch))].receives.push_back(
+          {ends_[d], moved.micro_batch, list[i].slot, moved.from_device});
     }
   }
   return rounds;
@@ -179,7 +181,7 @@ void Transport::abort() {
 }
 
 void Transport::close() {
-  // Its thread hands failures on to the exchange.
+  // Its thread reports failures to the exchange.
   if (messages_) may_still_move_ = messages_->stop();
   messages_.reset();
   exchange_.reset();
@@ -190,10 +192,10 @@ int Transport::edge_between(int from, int to, bool gradient) const {
   return found == numbers_.end() ? -1 : found->second;
 }
 
-int Transport::link_of(int edge, int unit) const {
+int Transport::link_of(int edge, int micro_batch) const {
   const EdgeLinks& links = edges_[at(edge)];
-  const int sender = program_->replica_of(links.stages.from, unit);
-  const int receiver = program_->replica_of(links.stages.to, unit);
+  const int sender = program_->replica_of(links.stages.from, micro_batch);
+  const int receiver = program_->replica_of(links.stages.to, micro_batch);
   return links.link_of[at(sender) * placement_[at(links.stages.to)].size() + at(receiver)];
 }
 

@@ -1,6 +1,5 @@
-// Everything that moves values between the devices of one runtime: a link for each edge between
-// stages and each way that its devices are connected, and what the replicas of a stage add up their
-// gradients by. This is the one place that knows which kind serves whom.
+// All communication between the devices of a runtime: links for the edges between stages, and
+// all-reduces for replicas. This class alone chooses the kind of each.
 #pragma once
 
 #include <cstdint>
@@ -27,20 +26,20 @@ class MessageThread;
 class ProcessGroup;
 
 struct TransportSettings {
-  /// Between which stages some network hands values over, each edge once.
+  /// All edges between stages, each once.
   std::vector<LinkEdge> edges;
   /// By device of the programs; null: of another process; empty: all stages are in host memory.
   std::vector<Device*> devices;
-  /// Which of the machine's devices each is; with `collectives`.
+  /// The physical device of each; with `collectives`.
   std::vector<int> ranks;
   Collectives* collectives = nullptr;  // null: copies from device to device
   ProcessGroup* processes = nullptr;   // null: this process runs all devices
   std::vector<int> process_of_device;  // with processes
-  double latency_seconds = 0;          // of rehearsed links
+  double latency_seconds = 0;          // of emulated links
   double timeout_seconds = 60;
-  /// Called from threads of this object when an exchange, a message or another process has failed.
+  /// Called from threads of this object when an exchange, a message or another process fails.
   std::function<void(std::exception_ptr)> failed;
-  /// Whom this process waits for (nothing while somebody computes), and its progress.
+  /// What this process waits for (empty while a device computes), and its progress.
   std::function<std::pair<std::string, std::uint64_t>()> state;
 };
 
@@ -53,28 +52,28 @@ class Transport {
   Transport& operator=(const Transport&) = delete;
 
   /// Before the first round: allocates receive buffers. `ends`: by device; null: of another
-  /// process. They outlive the rounds.
+  /// process. They must outlive the rounds.
   void connect(std::vector<LinkEnd*> ends);
-  /// Makes what the replicas of a stage add up gradients by. `sizes` as for ReplicaGroup;
-  /// `streams`: where each replica computes; null: in host memory or in another process.
+  /// Creates the all-reduce of a stage's replicas. `sizes` as for ReplicaGroup; `streams`: where
+  /// each replica computes; null: in host memory or in another process.
   ReplicaGroup& group_replicas(int stage, const std::vector<std::size_t>& sizes,
                                std::vector<Stream*> streams);
   ReplicaGroup& replica_group(int stage) const { return *groups_[static_cast<std::size_t>(stage)]; }
-  /// All processes have made theirs: one that is not heard of has failed.
+  /// Called when all processes have created their transport; starts the heartbeat timeout.
   void expect_signs_of_life();
 
   /// Begins a round. The program outlives it; `keep`: and this object.
   void start_round(const Program& program, bool keep);
-  /// The thread of a device has done its part of the round, or given up; waits for what the device
-  /// still exchanges.
+  /// Called when the thread of a device has finished or aborted its part of the round; waits for
+  /// its pending exchanges.
   void finish(int device);
   /// Waits until everything has been sent to other processes. Throws ChannelAborted.
   void finish_round();
-  /// Wakes everybody who waits with ChannelAborted, now and until the next round.
+  /// Wakes all waiting threads with ChannelAborted, now and until the next round.
   void abort();
-  /// Ends the threads: nothing is sent any more, and streams no longer wait for other devices.
+  /// Ends the threads. Nothing more is sent, and no stream waits for other devices.
   void close();
-  /// Whether messages that were under way when a round was given up may still use memory of stages.
+  /// Whether messages of an aborted round may still use memory of stages.
   bool may_still_move() const { return may_still_move_; }
 
   /// Numbers of the edges that begin or end at a stage.
@@ -91,16 +90,16 @@ class Transport {
   int edge_of(int program_edge) const {
     return edge_of_program_edge_[static_cast<std::size_t>(program_edge)];
   }
-  /// What carries a unit over an edge in this round.
-  Link& link(int edge, int unit) const {
-    return *links_[static_cast<std::size_t>(link_of(edge, unit))];
+  /// The link of a micro-batch's edge in this round.
+  Link& link(int edge, int micro_batch) const {
+    return *links_[static_cast<std::size_t>(link_of(edge, micro_batch))];
   }
-  /// Where the receive of a unit stands in the list of its device, which is of this process; -1:
-  /// nowhere.
-  int receive_index(int edge, int unit) const {
+  /// Where the receive of a micro-batch stands in the list of its device, which is of this process;
+  /// -1: nowhere.
+  int receive_index(int edge, int micro_batch) const {
     return receive_index_[static_cast<std::size_t>(edge) *
-                              static_cast<std::size_t>(program_->units) +
-                          static_cast<std::size_t>(unit)];
+                              static_cast<std::size_t>(program_->micro_batches) +
+                          static_cast<std::size_t>(micro_batch)];
   }
 
  private:
@@ -111,7 +110,7 @@ class Transport {
   void add_edge(const LinkEdge& stages);
   std::unique_ptr<Link> make_across(int number, const LinkEdge& stages);
   bool crosses(int from_device, int to_device) const;
-  int link_of(int edge, int unit) const;  // index into links_
+  int link_of(int edge, int micro_batch) const;  // index into links_
   std::vector<LinkRound> plan_round(const Program& program);
 
   TransportSettings settings_;
@@ -126,10 +125,11 @@ class Transport {
 
   const Program* program_;
   std::vector<int> edge_of_program_edge_;
-  std::vector<int> receive_index_;  // [edges × units]
+  std::vector<int> receive_index_;  // [edges × micro-batches]
 
-  std::unique_ptr<Exchange> exchange_;       // null: copies
-  std::unique_ptr<MessageThread> messages_;  // null: one process. It hands failures to the exchange
+  std::unique_ptr<Exchange> exchange_;  // null: copies
+  std::unique_ptr<MessageThread>
+      messages_;  // null: one process. It reports failures to the exchange
 };
 
 }  // namespace pipetrain

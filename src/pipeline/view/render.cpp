@@ -18,14 +18,14 @@ std::string time_text(double seconds, bool unitless) {
   return fmt::format("{:.4g} µs", seconds * 1e6);
 }
 
-/// Columns of a text in UTF-8 whose characters are all one column wide.
+/// The width of a UTF-8 text of single-width characters.
 std::size_t columns_of(const std::string& text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xC0U) != 0x80U;
   }));
 }
 
-/// Switches to the colours of a kind, those of the device's other stages where `odd_chunk`.
+/// Switches to the colours of a kind, with `odd_chunk` the alternate ones.
 std::string paint(const KindLook& look, bool odd_chunk) {
   return odd_chunk ? fmt::format("\033[48;5;{};38;5;16m", look.terminal_next_chunk)
                    : fmt::format("\033[48;5;{};38;5;231m", look.terminal);
@@ -40,8 +40,8 @@ class Row {
 
   void draw(std::size_t first, std::size_t last, const Instruction& instruction, int chunk) {
     const KindLook& look = look_of(instruction.kind);
-    std::string label(colour_ && instruction.unit >= 0 ? 0 : 1, look.letter);
-    if (instruction.unit >= 0) label += fmt::format("{}", instruction.unit);
+    std::string label(colour_ && instruction.micro_batch >= 0 ? 0 : 1, look.letter);
+    if (instruction.micro_batch >= 0) label += fmt::format("{}", instruction.micro_batch);
     // A cell without room for its whole label shows its kind alone.
     if (label.size() > last - first) label.clear();
     for (std::size_t c = first; c < last; ++c) {
@@ -97,8 +97,8 @@ struct Axis {
   std::size_t columns = 1;
 
   Axis(const Extent& extent, double room) : scale(room / extent.end) {
-    // Equal instructions shall look equal: a whole number of columns for the shortest, where it
-    // fits.
+    // The shortest instruction gets a whole number of columns where that fits, so that equal
+    // instructions look equal.
     const double columns_of_shortest = std::floor(scale * extent.shortest);
     if (columns_of_shortest >= 1) scale = columns_of_shortest / extent.shortest;
     columns = static_cast<std::size_t>(std::clamp(std::ceil(scale * extent.end), 1.0, room));
@@ -112,7 +112,7 @@ Row row_of(const Program& program, const std::vector<Event>& events, std::size_t
            const Axis& axis, bool colour) {
   Row row(axis.columns, colour);
   const std::vector<int> chunk = chunks_on(program, static_cast<int>(device));
-  // Collectives first: where one goes on behind the compute, the compute is what shows.
+  // Collectives first, so that overlapping compute is drawn over them.
   for (const bool collectives : {true, false}) {
     for (const Event& event : events) {
       const Instruction& instruction =

@@ -11,18 +11,18 @@ namespace pipetrain {
 
 struct RowsOptions {
   int width = 100;  // columns, the names of the devices included
-  /// Colours by kind (ANSI, 256 colours), cells then hold the number of the unit alone. For
+  /// Colours by kind (ANSI, 256 colours), cells then hold the number of the micro-batch alone. For
   /// terminals; without it shades and letters say the kind.
   bool colour = false;
-  /// Times are numbers without a unit.
+  /// Times have no unit.
   bool unitless = false;
   /// Devices drawn at most, the first and the last ones; 0: all.
   int most_rows = 0;
 };
 
-/// Returns rows like these (1f1b, 3 stages, 4 units), at most options.width columns wide, for
-/// predicted and measured events alike. Cells name kind and unit where there is room; transfers are
-/// not drawn.
+/// Returns rows like these (1f1b, 3 stages, 4 micro-batches), at most options.width columns wide,
+/// for predicted and measured events alike. Cells name kind and micro-batch where there is room;
+/// transfers are not drawn.
 ///
 ///     device 0 │F0F1F2        B0▓▓F3B1▓▓  B2▓▓  B3▓▓│
 ///     device 1 │  F0F1    B0▓▓F2B1▓▓F3B2▓▓  B3▓▓    │

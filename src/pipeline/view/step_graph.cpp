@@ -12,7 +12,7 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds between two readings of the clock at most: a receive that took no longer did nothing.
+/// Resolution of the clock: a shorter receive did not wait.
 constexpr double kNothing = 2e-6;
 
 bool is_collective(Kind kind) { return kind == Kind::kGradientSync || kind == Kind::kReduce; }
@@ -65,7 +65,7 @@ void StepGraph::add_arc(const Arc& arc) {
 
 void StepGraph::add_devices() {
   std::map<std::pair<Kind, int>, int> known;           // kind, stage: cause
-  std::map<std::tuple<Kind, int, int>, int> meetings;  // kind, stage, unit: node
+  std::map<std::tuple<Kind, int, int>, int> meetings;  // kind, stage, micro-batch: node
   for (std::size_t d = 0; d < program_.device.size(); ++d) {
     const int start_up = cause(between(CauseKind::kStartUp, static_cast<int>(d)));
     const int gaps = cause(between(CauseKind::kBetween, static_cast<int>(d)));
@@ -80,8 +80,8 @@ void StepGraph::add_devices() {
       nodes.begin = nodes.end = add_node(collective ? -1 : entry->second);
       add_arc({last, nodes.begin, last < 0 ? start_up : gaps});
       if (collective) {
-        const auto [meeting, first] =
-            meetings.try_emplace({instruction.kind, instruction.stage, instruction.unit}, -1);
+        const auto [meeting, first] = meetings.try_emplace(
+            {instruction.kind, instruction.stage, instruction.micro_batch}, -1);
         if (first) meeting->second = add_node(-1);
         nodes.meeting = meeting->second;
         nodes.end = add_node(entry->second);
@@ -95,28 +95,28 @@ void StepGraph::add_devices() {
 
 void StepGraph::add_edges() {
   const ComputeTable table(program_);
-  std::map<std::pair<int, int>, Place> receives;  // edge, unit
+  std::map<std::pair<int, int>, Place> receives;  // edge, micro-batch
   for (std::size_t d = 0; d < program_.device.size(); ++d) {
     for (std::size_t i = 0; i < program_.device[d].size(); ++i) {
       const Instruction& instruction = program_.device[d][i];
       if (instruction.kind != Kind::kReceive) continue;
       const Transfer& moved = program_.transfers[static_cast<std::size_t>(instruction.transfer)];
-      receives[{moved.edge, moved.unit}] = {static_cast<int>(d), static_cast<int>(i)};
+      receives[{moved.edge, moved.micro_batch}] = {static_cast<int>(d), static_cast<int>(i)};
     }
   }
   for (std::size_t e = 0; e < program_.edges.size(); ++e) {
     const Edge& edge = program_.edges[e];
     const int late = cause(of_edge(edge));
-    for (int unit = 0; unit < program_.units; ++unit) {
-      const Place producer = table.producer(edge, unit);
-      const Place consumer = table.consumer(edge, unit);
+    for (int micro_batch = 0; micro_batch < program_.micro_batches; ++micro_batch) {
+      const Place producer = table.producer(edge, micro_batch);
+      const Place consumer = table.consumer(edge, micro_batch);
       if (!producer.exists() || !consumer.exists() || producer.device == consumer.device) continue;
       const auto node_at = [&](const Place& place) {
         return placed_[static_cast<std::size_t>(place.device)]
                       [static_cast<std::size_t>(place.index)];
       };
       Arc arc{node_at(producer).end, node_at(consumer).begin, late};
-      const auto received = receives.find({static_cast<int>(e), unit});
+      const auto received = receives.find({static_cast<int>(e), micro_batch});
       if (received != receives.end()) {
         arc.receive_device = received->second.device;
         arc.receive_index = received->second.index;
@@ -162,9 +162,9 @@ StepGraph::Times StepGraph::times_of(const Events& events) const {
   return times;
 }
 
-/// A meeting takes place when the last one comes. The simulator lets all arrive at that moment, the
-/// runtime records when each came; so equal starts say that arrivals are not known, and each is
-/// taken to come straight from what it did before.
+/// A collective starts when the last device arrives. The simulator lets all arrive at that moment,
+/// the runtime records each arrival. So equal starts mean that arrivals are unknown, and each
+/// device is assumed to arrive right after its previous instruction.
 void StepGraph::time_meetings(const Events& events, Times& times) const {
   constexpr double kNever = std::numeric_limits<double>::infinity();
   std::vector<double> first(nodes_.size(), kNever), last(nodes_.size(), -kNever);

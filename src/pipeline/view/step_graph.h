@@ -1,4 +1,4 @@
-// One round as a graph of delays, fitted to events: what trace_diff.h compares two timings in.
+// One round as a graph of delays fitted to events, used by trace_diff.h to compare two timings.
 #pragma once
 
 #include <vector>

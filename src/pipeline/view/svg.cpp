@@ -39,7 +39,7 @@ class Drawing {
       end_ = std::max(end_, timelines_.back().seconds);
       rows += panel.events->size();
     }
-    // Pictures of many devices get thin rows, so that they still fit on a page.
+    // Charts of many devices get thin rows, so that they fit on a page.
     bar_ = rows <= 24 ? 30 : rows <= 96 ? 16 : 8;
     lane_ = gantt.communication ? std::max(3.0, bar_ / 5) : 0;
   }
@@ -78,8 +78,8 @@ class Drawing {
     if (!gantt_.title.empty() || gantt_.panels.empty()) return gantt_.title;
     const Program& program = *gantt_.panels.front().program;
     return fmt::format("{} · {} stage{} · {} micro-batch{}", printable(program.schedule),
-                       program.stages, program.stages == 1 ? "" : "s", program.units,
-                       program.units == 1 ? "" : "es");
+                       program.stages, program.stages == 1 ? "" : "s", program.micro_batches,
+                       program.micro_batches == 1 ? "" : "es");
   }
 
   void draw_head() {
@@ -144,7 +144,7 @@ class Drawing {
     const KindLook& look = look_of(instruction.kind);
     used_.emplace(instruction.kind, &look);
     const double left = x(event.start);
-    // Neighbours stay apart by a hair.
+    // Leaves a small gap between neighbours.
     const double width = std::max(x(event.end) - left - 0.6, 0.4);
     put(R"(<g><title>{} {}: {} to {} ({})</title>)"
         R"(<rect class="{}{}" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/>)",
@@ -152,7 +152,8 @@ class Drawing {
         tick_text(event.end, gantt_.unitless), tick_text(event.end - event.start, gantt_.unitless),
         look.css, odd_chunk ? " chunk" : "", left, y_ + (work ? 0 : bar_), width,
         work ? bar_ : lane_);
-    const std::string number = instruction.unit >= 0 ? fmt::format("{}", instruction.unit) : "";
+    const std::string number =
+        instruction.micro_batch >= 0 ? fmt::format("{}", instruction.micro_batch) : "";
     if (work && bar_ > 12 && !number.empty() && width > 7.0 * static_cast<double>(number.size())) {
       put(R"(<text class="n" x="{:.2f}" y="{:.1f}">{}</text>)", left + width / 2, y_ + bar_ / 2 + 4,
           number);
@@ -201,7 +202,7 @@ class Drawing {
       most = std::max(most, total);
     }
     if (most == 0) return;
-    const double room = gantt_.width - kLeft - kRight - 80;  // the sum stands behind the bar
+    const double room = gantt_.width - kLeft - kRight - 80;  // the total is printed after the bar
     const double top = y_ + 14;
     put(R"(<text class="soft" x="{:.0f}" y="{:.1f}">memory of each stage</text>)", kLeft, y_ + 8);
     y_ = top;

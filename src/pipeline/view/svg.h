@@ -1,5 +1,5 @@
-// Gantt pictures of timed programs as SVG files of their own: no script, no font and no network
-// behind them; they follow the reader's light or dark colours.
+// Gantt charts of timed programs as self-contained SVG files without scripts or fonts; they follow
+// the reader's light or dark mode.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace pipetrain {
 
-/// One timed program of a picture. The pointers must outlive the call of gantt_svg().
+/// One panel of a chart: a timed program. The pointers must outlive the call of gantt_svg().
 struct GanttPanel {
   std::string title;  // "predicted", "measured"; may be empty
   const Program* program = nullptr;
@@ -34,7 +34,7 @@ struct Gantt {
   std::vector<GanttPanel> panels;
   /// Draws sends, receives and collectives as a thin second lane below each device.
   bool communication = false;
-  /// Times are numbers without a unit.
+  /// Times have no unit.
   bool unitless = false;
   int width = 1100;                       // pixels
   std::vector<std::string> device_names;  // empty: "device 0", …
@@ -42,18 +42,18 @@ struct Gantt {
   std::size_t memory_limit_bytes = 0;     // a line in the strip; 0: none
 };
 
-/// Returns the SVG document. Every bar carries its number where there is room, and a title that
-/// shows when the pointer rests on it. Throws Error(kInternal) if events do not fit their program.
+/// Returns the SVG document. Every bar has its number where there is room, and a tooltip. Throws
+/// Error(kInternal) if events do not fit their program.
 std::string gantt_svg(const Gantt& gantt);
 
 /// The bars of a plan's stages.
 std::vector<MemoryBar> memory_bars(const Plan& plan);
 
-/// The picture of a plan: the predicted round, and what each stage keeps in memory.
+/// The chart of a plan: the predicted round, and the memory of each stage.
 std::string plan_svg(const Plan& plan, const Program& program, const Events& predicted,
                      const std::string& title, std::size_t memory_limit_bytes = 0);
 
-/// The round distance of about `count` marks over a length: 1, 2 or 5 times a power of ten.
+/// The tick spacing for about `count` ticks over a length: 1, 2 or 5 times a power of ten.
 double tick_distance(double length, int count);
 
 /// `text` with what XML reserves replaced, and control characters left out.

@@ -114,7 +114,8 @@ void TraceWriter::add_slice(TraceSide side, const Program& program, const Event&
   const KindLook& look = look_of(instruction.kind);
   std::string what;
   if (instruction.stage >= 0) what += fmt::format(R"("stage":{},)", instruction.stage);
-  if (instruction.unit >= 0) what += fmt::format(R"("micro_batch":{},)", instruction.unit);
+  if (instruction.micro_batch >= 0)
+    what += fmt::format(R"("micro_batch":{},)", instruction.micro_batch);
   if (instruction.version >= 0) what += fmt::format(R"("version":{},)", instruction.version);
   put(fmt::format(
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}"step":{},"device":{},"index":{}}}}})",
@@ -127,8 +128,8 @@ void TraceWriter::add_flows(TraceSide side, const Program& program, const Events
   const ComputeTable table(program);
   for (const Transfer& transfer : program.transfers) {
     const Edge& edge = program.edges[static_cast<std::size_t>(transfer.edge)];
-    const Place from = table.producer(edge, transfer.unit);
-    const Place to = table.consumer(edge, transfer.unit);
+    const Place from = table.producer(edge, transfer.micro_batch);
+    const Place to = table.consumer(edge, transfer.micro_batch);
     if (!from.exists() || !to.exists()) continue;
     const auto event_at = [&](const Place& place) -> const Event& {
       return events[static_cast<std::size_t>(place.device)][static_cast<std::size_t>(place.index)];
@@ -150,9 +151,10 @@ void TraceWriter::add_flows(TraceSide side, const Program& program, const Events
 
 void TraceWriter::add_counters(TraceSide side, const Program& program, const Events& events,
                                std::int64_t origin) {
-  const bool bytes = labels_.bytes_per_unit.size() == static_cast<std::size_t>(program.stages);
+  const bool bytes =
+      labels_.bytes_per_micro_batch.size() == static_cast<std::size_t>(program.stages);
   for (int device = 0; device < program.devices; ++device) {
-    std::vector<std::pair<int, std::int64_t>> live;  // stage, units
+    std::vector<std::pair<int, std::int64_t>> live;  // stage, micro-batches
     for (int s = 0; s < program.stages; ++s) {
       if (program.replica_on(s, device) >= 0) live.emplace_back(s, 0);
     }
@@ -161,16 +163,17 @@ void TraceWriter::add_counters(TraceSide side, const Program& program, const Eve
                     bytes ? "bytes" : "units");
     const std::vector<LiveChange> changes = live_changes(program, events, device);
     for (std::size_t c = 0; c < changes.size(); ++c) {
-      for (auto& [stage, units] : live) {
-        if (stage == changes[c].stage) units += changes[c].change;
+      for (auto& [stage, micro_batches] : live) {
+        if (stage == changes[c].stage) micro_batches += changes[c].change;
       }
       // Of several changes at one moment the sum counts.
       if (c + 1 < changes.size() && changes[c + 1].seconds == changes[c].seconds) continue;
       std::string values;
-      for (const auto& [stage, units] : live) {
+      for (const auto& [stage, micro_batches] : live) {
         const std::int64_t size =
-            bytes ? labels_.bytes_per_unit[static_cast<std::size_t>(stage)] : 1;
-        values += fmt::format(R"({}"stage {}":{})", values.empty() ? "" : ",", stage, units * size);
+            bytes ? labels_.bytes_per_micro_batch[static_cast<std::size_t>(stage)] : 1;
+        values += fmt::format(R"({}"stage {}":{})", values.empty() ? "" : ",", stage,
+                              micro_batches * size);
       }
       put(fmt::format(R"({{"ph":"C","name":{},"pid":{},"ts":{},"args":{{{}}}}})", json_text(name),
                       process_of(side), microseconds(origin + nanoseconds(changes[c].seconds)),

@@ -1,5 +1,5 @@
-// A timeline to zoom into: predicted and measured rounds as a file that Perfetto
-// (ui.perfetto.dev) and chrome://tracing open. Written step by step, so memory does not grow.
+// Writes predicted and measured rounds as a trace for Perfetto (ui.perfetto.dev) and
+// chrome://tracing, incrementally, so memory does not grow.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,17 @@ enum class TraceSide : std::uint8_t { kMeasured, kPredicted };
 const char* to_text(TraceSide side);
 
 struct TraceLabels {
-  std::string title;                         // of the run, for example the model's name
-  std::vector<std::string> device_names;     // empty: "device 0", …
-  std::vector<std::int64_t> bytes_per_unit;  // [stages], activations kept for one unit; or empty
+  std::string title;                      // of the run, for example the model's name
+  std::vector<std::string> device_names;  // empty: "device 0", …
+  std::vector<std::int64_t>
+      bytes_per_micro_batch;  // [stages], activations kept for one micro-batch; or empty
 };
 
 /// Writes one trace file, in the format of Chrome's trace events (JSON). Each device has a track of
 /// compute and one of communication (more where transfers overlap, since events on one track must
-/// not), arrows from what makes data to what reads it, and a counter of the units, or bytes, whose
-/// activations it holds. The programs stand in the file as text, so read_trace() finds everything.
+/// not), arrows from what makes data to what reads it, and a counter of the micro-batches, or
+/// bytes, whose activations it holds. The programs are included as text, so that read_trace()
+/// restores everything.
 class TraceWriter {
  public:
   /// Begins a file; nothing is at `path` before end(). Throws Error(kResource).
@@ -44,7 +46,7 @@ class TraceWriter {
   void end();
 
  private:
-  /// Tracks of one device in use by one side: the last end on each, in ns.
+  /// Tracks of one device on one side: the last end on each, in ns.
   struct DeviceTracks {
     std::int64_t compute_end = 0;
     std::vector<std::int64_t> communication_end;

@@ -94,7 +94,7 @@ std::string change_text(const DifferenceCause& cause) {
     return fmt::format("takes {}, predicted nothing", seconds_text(cause.measured_mean));
   const std::string means = fmt::format("({}, predicted {})", seconds_text(cause.measured_mean),
                                         seconds_text(cause.predicted_mean));
-  // The mean may be faster while those that others wait for are slower.
+  // The mean may be faster while those on the critical path are slower.
   if ((change < 0) != (cause.seconds < 0)) return "uneven " + means;
   const double times = cause.measured_mean / cause.predicted_mean;
   if (times >= 3) return fmt::format("{:.1f} times as long {}", times, means);
@@ -162,7 +162,8 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
   result.predicted_bubble = before.bubble;
   result.measured_bubble =
       after.seconds > 0 ? 1 - (1 - after.bubble) * after.seconds / result.measured_seconds : 0;
-  result.theoretical_bubble = theoretical_bubble(program, mean_unit_seconds(program, predicted));
+  result.theoretical_bubble =
+      theoretical_bubble(program, mean_micro_batch_seconds(program, predicted));
 
   const StepGraph graph(program);
   const StepGraph::Delays from = graph.fit(predicted);
@@ -182,7 +183,7 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
   const double end = result.measured_seconds - after.seconds;
   rest -= end;
   if (end > 0) result.causes.push_back(plain_cause(CauseKind::kEnd, end));
-  // What is left is rounding, or a round with more pieces than were looked at.
+  // The remainder is rounding, or a round with more linear pieces than the limit.
   if (std::abs(rest) > 1e-9 * result.measured_seconds)
     result.causes.push_back(plain_cause(CauseKind::kOther, rest));
   sort_causes(result.causes);

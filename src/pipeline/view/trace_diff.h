@@ -1,4 +1,4 @@
-// Why a measured round took longer than the predicted one: the difference, dealt out to causes.
+// Explains why a measured round took longer than predicted: attributes the difference to causes.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
 /// The mean of several steps, cause by cause. Throws Error(kInternal) for none.
 StepDifference mean_of(std::span<const StepDifference> differences);
 
-/// Puts causes that differ by stage or device only together.
+/// Merges causes that differ only by stage or device.
 std::vector<DifferenceCause> by_kind(const std::vector<DifferenceCause>& causes);
 
 /// Returns for example

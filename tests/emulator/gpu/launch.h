@@ -1,5 +1,5 @@
 // gpu/launch.h for the emulator, which runs hand-written kernels on the host: the threads of a
-// block are fibers that take turns at barriers and warp exchanges.
+// block are fibers that switch at barriers and warp exchanges.
 #pragma once
 
 #include <cmath>
@@ -41,8 +41,8 @@ struct Place {
 };
 const Place& here();
 void barrier();
-/// Every thread of the warp gives 8 bytes and gets those of the thread `source` of its warp, or its
-/// own where there is none.
+/// Warp shuffle: every thread passes 8 bytes and gets those of thread `source` of its warp, or its
+/// own if there is none.
 std::uint64_t exchange(std::uint64_t mine, int source);
 int lane();
 

@@ -8,7 +8,7 @@
 namespace pipetrain::test {
 namespace {
 
-/// sin(phase + 0.7 i): the numbers from which the goldens were made with PyTorch 2.15 in double.
+/// sin(phase + 0.7 i): the input of the goldens, which were made with PyTorch 2.15 in double.
 HostTensor ramp(Shape shape, double phase) {
   HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
   int i = 0;
@@ -43,7 +43,7 @@ TEST(Attention, CausalWithSharedKeysAsInPyTorch) {
   }
 }
 
-// With queries of zero every key that is seen has an equal share.
+// With zero queries all visible keys have equal weights.
 TEST(Attention, WindowsOfKeys) {
   const HostTensor zeros = floats({1, 1, 4, 1}, {0, 0, 0, 0});
   const HostTensor v = floats({1, 1, 4, 1}, {1, 2, 4, 8});
@@ -63,7 +63,7 @@ InputSpec absent_spec() {
   return out;
 }
 
-/// Every combination of forms that matters: attributes, and q, k, v, mask, lengths.
+/// All relevant combinations of attributes, and of q, k, v, mask, lengths.
 struct Case {
   Attributes attributes;
   std::vector<InputSpec> inputs;
@@ -74,7 +74,8 @@ std::vector<Case> small_cases() {
   const InputSpec q{{2, 4, 5, 3}}, k{{2, 2, 6, 3}}, v{{2, 2, 6, 2}};
   const InputSpec hides{{5, 6}, 0, 2, DType::kBool};
   InputSpec hides_all = hides;
-  for (int i = 0; i < 30; ++i) hides_all.values.push_back(i >= 6 && i % 4 != 0);  // row 0 sees none
+  for (int i = 0; i < 30; ++i)
+    hides_all.values.push_back(i >= 6 && i % 4 != 0);  // row 0 has no visible key
   const InputSpec lengths{{2}, 0, 1, DType::kInt64, {6, 3}};
   out.push_back({{}, {q, k, v}});
   out.push_back({causal(), {q, k, v}});
@@ -144,7 +145,7 @@ TEST(Attention, AQueryThatSeesNoKeyGivesZero) {
 
 TEST(Attention, RefusesWhatDoesNotFit) {
   const TensorType q{DType::kFloat32, {1, 2, 3, 4}}, k{DType::kFloat32, {1, 2, 5, 4}};
-  expect_error(ErrorKind::kModel, "do not go together", [&] {
+  expect_error(ErrorKind::kModel, "incompatible shapes", [&] {
     infer_op("Attention", {}, {q, {DType::kFloat32, {1, 2, 5, 3}}, k});
   });
   expect_error(ErrorKind::kModel, "cannot be broadcast to (1, 2, 3, 5)", [&] {
@@ -152,7 +153,7 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   });
 }
 
-// The import of opset 23: 3 axes with past keys, and the scores as a fourth output.
+// The import of opset 23: rank 3 with past keys, and the scores as a fourth output.
 TEST(AttentionImport, PastKeysComeFirst) {
   const HostTensor q = ramp({1, 2, 4}, 0.1), k = ramp({1, 2, 4}, 0.2), past = ramp({1, 2, 1, 2}, 1);
   const Attributes attributes = {{"q_num_heads", std::int64_t{2}},
@@ -166,10 +167,36 @@ TEST(AttentionImport, PastKeysComeFirst) {
   EXPECT_EQ(out[1].to_doubles()[0], past.to_doubles()[0]);
   const std::vector<double> shares = out[3].to_doubles();
   EXPECT_EQ(out[3].shape(), (Shape{1, 2, 2, 3}));
-  EXPECT_EQ(shares[2], 0);  // query 0 sees the past and itself
-  // The output is the shares' mean of the values: past, then new.
+  EXPECT_EQ(shares[2], 0);  // query 0 attends to the past and itself
+  // The output is the weighted mean of the values: past, then new.
   const std::vector<double> v = k.to_doubles(), old = past.to_doubles();
   EXPECT_NEAR(out[0].to_doubles()[0], shares[0] * old[0] + shares[1] * v[0], 1e-6);
+}
+
+// A query that sees nothing has no shares, as the output has nothing of any value.
+TEST(AttentionImport, SharesOfHiddenRowsAreZero) {
+  const HostTensor q = ramp({1, 1, 2, 2}, 0.1), k = ramp({1, 1, 3, 2}, 0.2);
+  const HostTensor shown = bools({2, 3}, {0, 0, 0, 1, 0, 0});
+  const float inf = std::numeric_limits<float>::infinity();
+  const HostTensor added = floats({2, 3}, {-inf, -inf, -inf, 0, -inf, -inf});
+  for (const HostTensor& mask : {shown, added}) {
+    const auto out = import_node("Attention", 23, {{"qk_matmul_output_mode", std::int64_t{3}}},
+                                 {data(q), data(k), data(k), data(mask)}, 4)
+                         .run();
+    expect_values(out[3], {1, 1, 2, 3}, {0, 0, 0, 1, 0, 0});
+    const std::vector<double> v = k.to_doubles();
+    expect_values(out[0], {1, 1, 2, 2}, {0, 0, v[0], v[1]});
+  }
+  // A window to the left of each query: keys 0, and 0 to 1.
+  const Attributes window = {{"qk_matmul_output_mode", std::int64_t{3}},
+                             {"left_window_size", std::int64_t{1}},
+                             {"right_window_size", std::int64_t{0}}};
+  const auto out = import_node("Attention", 23, window, {data(q), data(k), data(k)}, 4).run();
+  const std::vector<double> shares = out[3].to_doubles();
+  EXPECT_EQ(std::vector<double>(shares.begin(), shares.begin() + 3),
+            (std::vector<double>{1, 0, 0}));
+  EXPECT_NEAR(shares[3] + shares[4], 1, 1e-6);
+  EXPECT_EQ(shares[5], 0);
 }
 
 // Without decay, token t gets scale q_t' Σ_{s <= t} k_s v_s'.

@@ -31,13 +31,13 @@ TEST(Composed, NormsOfZerosAreZero) {
                 {std::cbrt(27.0 + 64)});
 }
 
-// The gradient of a norm of zeros does not exist; 0 lets training go on where NaN would end it.
+// The gradient of a norm at zero is undefined; 0 keeps training alive where NaN would end it.
 TEST(Composed, NormsOfZerosHaveNoInfiniteGradient) {
   Imported node =
       import_node("ReduceL2", 18, {}, {data(floats({2}, {0, 0})), constant(int64s({1}, {0}))});
   GraphBuilder builder = make_builder(node.graph);
   const auto forward = node.graph.nodes.size();
-  // Backwards through a chain: every node here has one differentiable use.
+  // Backward through a chain: every node here has one differentiable use.
   std::map<ValueId, ValueId> gradient;
   gradient[node.outputs[0]] = builder.constant(floats({1}, {1}));
   for (std::size_t n = forward; n-- > 0;) {
@@ -105,8 +105,8 @@ TEST(Composed, HardmaxAndOneHot) {
   }
 }
 
-// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a
-// matrix whose columns are all axes from it on; then it is the last axis, and one alone.
+// Golden: onnxruntime's. Before opset 13 the default axis is 1, and all axes from it on are
+// flattened; since 13 it is the last axis only.
 TEST(Composed, HardmaxAxesOfEveryOpset) {
   const HostTensor x = floats({2, 3, 2}, {1, 3, 2, 3, 0, -1, 4, 4, -2, 5, 1, 0});
   const Attributes first = {{"axis", std::int64_t{0}}}, last = {{"axis", std::int64_t{-1}}};
@@ -167,7 +167,7 @@ TEST(Composed, RearrangementsByConstants) {
   });
 }
 
-// The identity gives the positions themselves.
+// The identity gives the grid positions.
 TEST(Composed, AffineGridOfTheIdentity) {
   const HostTensor theta = floats({1, 2, 3}, {1, 0, 0, 0, 1, 0});
   expect_values(result("AffineGrid", 20, {{"align_corners", std::int64_t{1}}},

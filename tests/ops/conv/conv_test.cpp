@@ -9,6 +9,7 @@
 #include <cmath>
 #include <typeinfo>
 
+#include "ops/conv/conv_cases.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/onednn_cpu.h"
 #include "support/blocked.h"
@@ -16,82 +17,6 @@
 
 namespace pipetrain::test {
 namespace {
-
-struct ConvCase {
-  const char* name;
-  Shape x;
-  Shape w;
-  Ints strides, dilations, pads;
-  std::int64_t group = 1;
-
-  Attributes attributes() const {
-    return {{"strides", strides}, {"dilations", dilations}, {"pads", pads}, {"group", group}};
-  }
-  Shape y() const {
-    return infer_op("Conv", attributes(), {{DType::kFloat32, x}, {DType::kFloat32, w}})[0].shape;
-  }
-  Attributes with_output(const Shape& shape, bool bias = false) const {
-    Attributes out = attributes();
-    out.set("output_shape", shape.dims());
-    out.set("with_bias", std::int64_t{bias});
-    return out;
-  }
-};
-
-const std::vector<ConvCase>& conv_cases() {
-  static const std::vector<ConvCase> list = {
-      {"plain", {2, 3, 5, 6}, {4, 3, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"stride_leaves_a_rest", {1, 2, 6, 7}, {3, 2, 2, 3}, {2, 3}, {1, 1}, {0, 0, 0, 0}},
-      {"asymmetric_pads", {2, 2, 5, 5}, {3, 2, 3, 3}, {2, 2}, {1, 1}, {0, 1, 1, 2}},
-      {"dilated", {1, 2, 9, 8}, {2, 2, 3, 2}, {1, 2}, {2, 3}, {2, 0, 1, 1}},
-      {"groups", {2, 6, 4, 4}, {4, 3, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 2},
-      {"depthwise", {2, 4, 5, 5}, {4, 1, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 4},
-      {"depthwise_multiplied", {1, 3, 5, 5}, {6, 1, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 3},
-      {"pointwise", {2, 5, 3, 4}, {7, 5, 1, 1}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
-      {"pointwise_strided", {2, 5, 5, 5}, {7, 5, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
-      {"sequence", {2, 3, 11}, {4, 3, 3}, {2}, {1}, {1, 0}},
-      {"sequence_groups", {2, 4, 9}, {4, 2, 3}, {1}, {2}, {2, 2}, 2},
-      {"volume", {1, 2, 4, 5, 3}, {3, 2, 2, 3, 2}, {1, 2, 1}, {1, 1, 1}, {1, 0, 1, 0, 1, 0}},
-      {"kernel_covers_everything", {2, 3, 4, 4}, {5, 3, 4, 4}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
-      {"padding_beyond_kernel", {1, 2, 3, 3}, {2, 2, 2, 2}, {1, 1}, {1, 1}, {3, 2, 2, 3}},
-  };
-  return list;
-}
-
-/// Larger channel counts, where the vector code of the CPU works in whole and partial blocks.
-const std::vector<ConvCase>& wide_cases() {
-  static const std::vector<ConvCase> list = {
-      {"resnet", {2, 64, 8, 8}, {64, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"winograd_edges", {2, 32, 9, 7}, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 0, 0, 1}},
-      {"smaller_than_window", {32, 16, 2, 2}, {24, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"single_position", {32, 8, 1, 1}, {16, 8, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"small_half_panel", {32, 56, 1, 2}, {8, 56, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"small_unreached", {32, 8, 1, 1}, {16, 8, 2, 2}, {1, 1}, {3, 3}, {1, 1, 2, 2}},
-      {"small_uneven", {32, 8, 2, 1}, {16, 8, 3, 3}, {2, 1}, {1, 1}, {1, 1, 0, 1}},
-      {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, {1, 1}, {1, 1}, {2, 2, 2, 2}},
-      {"resnet_strided", {2, 32, 9, 9}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
-      {"strided_to_few", {5, 32, 8, 7}, {48, 32, 3, 3}, {2, 2}, {1, 1}, {1, 0, 1, 1}},
-      {"shortcut", {2, 32, 8, 8}, {64, 32, 1, 1}, {2, 2}, {1, 1}, {0, 0, 0, 0}},
-      {"stem", {2, 3, 18, 18}, {32, 3, 7, 7}, {2, 2}, {1, 1}, {3, 3, 3, 3}},
-      {"grey_stem", {2, 1, 12, 12}, {6, 1, 5, 5}, {1, 1}, {1, 1}, {2, 2, 2, 2}},
-      {"few_channels", {3, 3, 11, 13}, {7, 3, 3, 3}, {1, 1}, {1, 1}, {0, 1, 2, 0}},
-      {"few_channels_wide", {2, 2, 9, 40}, {4, 2, 2, 5}, {1, 1}, {1, 1}, {0, 0, 0, 3}},
-      {"odd_channels", {2, 20, 7, 7}, {50, 20, 5, 5}, {1, 1}, {1, 1}, {0, 0, 0, 0}},
-      {"to_pixels", {2, 64, 6, 6}, {3, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
-      {"depthwise", {2, 32, 9, 9}, {32, 1, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 32},
-      {"depthwise_odd", {2, 36, 6, 6}, {36, 1, 5, 5}, {1, 1}, {1, 1}, {2, 2, 2, 2}, 36},
-      {"depthwise_dilated", {2, 16, 9, 9}, {16, 1, 3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}, 16},
-      {"resnext", {2, 64, 5, 5}, {64, 4, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 16},
-      {"groups", {2, 48, 5, 5}, {24, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}, 3},
-      {"same_upper", {2, 16, 8, 8}, {32, 16, 3, 3}, {2, 2}, {1, 1}, {0, 0, 1, 1}},
-      {"dilated", {2, 32, 9, 9}, {32, 32, 3, 3}, {1, 1}, {2, 2}, {2, 2, 2, 2}},
-      {"causal", {2, 16, 1, 20}, {16, 16, 1, 3}, {1, 1}, {1, 4}, {0, 8, 0, 0}},
-      {"sequence", {2, 24, 40}, {32, 24, 5}, {2}, {1}, {2, 2}},
-      {"sequence_stem", {2, 1, 64}, {16, 1, 9}, {4}, {1}, {0, 0}},
-      {"volume", {1, 16, 4, 5, 6}, {16, 16, 3, 3, 3}, {1, 1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1}},
-  };
-  return list;
-}
 
 /// y[n, m, o] = b[m] + sum over c, k of x[n, g(m) C' + c, o s + k d - p] w[m, c, k], read off
 /// output by output.
@@ -165,7 +90,7 @@ TEST(ConvTest, Gradients) {
 }
 
 TEST(ConvTest, CpuAgreesWithReference) {
-  for (const auto* list : {&conv_cases(), &wide_cases()}) {
+  for (const auto* list : {&conv_cases(), &wide_cases(), &pointwise_cases(), &depthwise_cases()}) {
     for (const ConvCase& c : *list) {
       SCOPED_TRACE(c.name);
       check_cpu("Conv", c.attributes(), {{c.x}, {c.w}, {{c.w[0]}}});
@@ -208,7 +133,9 @@ TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
 }
 
 TEST(ConvTest, BlockedLayouts) {
-  for (const ConvCase& c : wide_cases()) {
+  std::vector<ConvCase> cases = wide_cases();
+  cases.insert(cases.end(), depthwise_cases().begin(), depthwise_cases().end());
+  for (const ConvCase& c : cases) {
     if (c.x.rank() != 4) continue;
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
@@ -507,7 +434,10 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"small", {9, 56, 2, 2}, {24, 56, 3, 3}, one, one, around},
       {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
       {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
-      {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around}};
+      {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
+      {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
+      {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
+      {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24}};
   for (const ConvCase& c : cases) {
     const BlockedWeightGradient gradient(c);
     std::vector<HostTensor> out = gradient.random_outputs(), again = gradient.random_outputs();
@@ -527,7 +457,7 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
 
 TEST(Conv, WeightGradientsThatAreOnlyWrittenAreAddedByTheWorkspace) {
   const BlockedWeightGradient gradient(
-      {"strided", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}}, /*adds=*/false);
+      {"groups", {2, 32, 18, 18}, {64, 16, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 2}, /*adds=*/false);
   std::vector<HostTensor> out = gradient.random_outputs(), sum = gradient.random_outputs();
   const std::vector<HostTensor> before = gradient.random_outputs();
   gradient.run(/*threads=*/1, /*add=*/false, out);

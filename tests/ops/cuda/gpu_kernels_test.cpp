@@ -1,4 +1,4 @@
-// Cases for GPU kernels whose operators have none small enough for the emulator elsewhere.
+// Cases for GPU kernels whose other tests are too large for the emulator.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -44,8 +44,7 @@ TEST(GpuKernels, AbsoluteErrorHasNoGradientAtZero) {
   check_cpu("AbsoluteErrorGrad", {}, {x, target, kOne});
 }
 
-// Both answers are right where the first of equal logits counts, and both wrong where the last
-// does.
+// Both predictions are correct if the first of equal logits wins, and wrong if the last does.
 TEST(GpuKernels, CrossEntropyTakesTheFirstOfEqualLogits) {
   InputSpec logits{{2, 4}};
   logits.values = {1, 3, 3, 0, 2, 2, 2, 2};
@@ -93,14 +92,14 @@ TEST(GpuKernels, SumsAndRows) {
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
 }
 
-// 200 rows are pieces of 128 that are reduced by themselves first.
-TEST(GpuKernels, ReductionsOfSeveralPieces) {
+// 200 rows are reduced in chunks of 128 first.
+TEST(GpuKernels, ReductionsOfSeveralChunks) {
   for (const char* op : {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"}) {
     check_cpu(op, {{"axes", Ints{0}}, {"keepdims", std::int64_t{0}}}, {{{200, 3}}});
   }
 }
 
-// cuDNN's batch normalization keeps inverse deviations and knows no Relu in its gradient.
+// cuDNN's batch normalization returns inverse deviations and supports no Relu in its gradient.
 TEST(GpuKernels, AroundBatchNormOfALibrary) {
   AroundBatchNorm given{3,
                         4,
@@ -145,7 +144,7 @@ TEST(GpuKernels, AroundBatchNormOfALibrary) {
   for (std::size_t i = 0; i < passed.size(); ++i) EXPECT_EQ(passed_last[place(i)], passed[i]) << i;
 }
 
-// Each with channels last, too, and so many that threads move groups of eight.
+// Also channels last, with enough channels for groups of eight.
 TEST(GpuKernels, FeatureMaps) {
   const InputSpec x{{2, 8, 5, 6}}, more{{2, 40, 3, 2}}, channel{{40}}, positive{{40}, 0.5, 2};
   const Attributes window = {
@@ -179,7 +178,7 @@ TEST(GpuKernels, FeatureMaps) {
     check_cpu("SumTo", {{"shape", shape}}, {x});
 }
 
-/// Of an operator without a kernel for the CPU.
+/// For an operator without a CPU kernel.
 void expect_reference_numbers(std::string_view op, const Attributes& attributes,
                               const std::vector<HostTensor>& inputs) {
   Node node;
@@ -202,8 +201,8 @@ void expect_reference_numbers(std::string_view op, const Attributes& attributes,
     std::ofstream(log, std::ios::app) << op << "\n";
 }
 
-// What GPUs alone have in one kernel: every activation, clips, lengths, peepholes; more units and
-// more samples than a block.
+// Recurrent kernels of GPUs: every activation, clips, lengths, peepholes; more units and samples
+// than a block.
 TEST(GpuKernels, Recurrences) {
   const auto lengths = [](std::int64_t samples) {
     InputSpec out{{samples}, 0, 1, DType::kInt32};
@@ -259,7 +258,7 @@ TEST(GpuKernels, Recurrences) {
   }
 }
 
-// Where the library has a product but not what belongs to it; on a GPU, whatever it has.
+// If the library has the product but not its epilogue; on a GPU, whatever it has.
 TEST(GpuKernels, BesideProducts) {
   struct Case {
     std::string op;
@@ -312,9 +311,9 @@ TEST(GpuKernels, BesideProducts) {
       request.outputs = types;
       EXPECT_EQ(library_is_asked(request), c.asked);
       expected = run_node(Backend::kReference, node, inputs, types);
-      for (const bool own_bias : {false, true}) {
+      for (const bool separate_bias : {false, true}) {
         const auto kernel = device_under_test() ? make_gpu_kernel(request)
-                                                : make_product_in_parts(request, own_bias);
+                                                : make_product_in_parts(request, separate_bias);
         ASSERT_NE(kernel, nullptr);
         Buffer workspace(kernel->workspace_bytes());
         RunContext context;

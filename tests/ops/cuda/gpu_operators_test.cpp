@@ -1,5 +1,5 @@
-// docs/gpu-operators.md says which operators have kernels for GPUs; this keeps it true. Run with
-// PIPETRAIN_WRITE_LISTS=1 to write it anew.
+// Checks docs/gpu-operators.md, the list of operators with GPU kernels. Run with
+// PIPETRAIN_WRITE_LISTS=1 to regenerate it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,11 +15,12 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::string_view kFused = "own kernel; cuDNN's fused one over bfloat16 and float16";
+constexpr std::string_view kFused =
+    "hand-written kernel; cuDNN's fused one for bfloat16 and float16";
 
-constexpr std::string_view kBatch = "own kernel; cuDNN's where it has a plan";
+constexpr std::string_view kBatch = "hand-written kernel; cuDNN's if it has a plan";
 constexpr std::string_view kNarrow =
-    "own kernel; cuDNN's over bfloat16 and float16 where it has a plan";
+    "hand-written kernel; cuDNN's for bfloat16 and float16 if it has a plan";
 
 /// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
 const std::map<std::string_view, std::string_view> kLibraries = {
@@ -31,7 +32,8 @@ const std::map<std::string_view, std::string_view> kLibraries = {
     {"MatMul", "cuBLASLt"},
     {"MatMulActivation", "cuBLASLt"},
     {"MatMulSums", "cuBLASLt"},
-    {"RecurrentWeightGrad", "own kernel; cuBLASLt's product but with the reset gate before it"},
+    {"RecurrentWeightGrad",
+     "hand-written kernel; matmul by cuBLASLt unless the reset gate is applied before it"},
     {"BatchNorm", kBatch},
     {"BatchNormGrad", kBatch},
     {"LayerNorm", kNarrow},
@@ -55,7 +57,7 @@ std::string operator_list() {
       here += fmt::format("| {} | {} |\n", op, library->second);
       libraries += !own.contains(op);
     } else if (own.contains(op)) {
-      here += fmt::format("| {} | own kernel |\n", op);
+      here += fmt::format("| {} | hand-written kernel |\n", op);
     } else {
       on_host += fmt::format("{}{}", hosts++ ? ", " : "", op);
     }
@@ -63,7 +65,7 @@ std::string operator_list() {
   return fmt::format(
       "# Operators on GPUs\n\n"
       "Of {} operators {} have kernels of their own for GPUs and {} are left to NVIDIA's "
-      "libraries. Floats may be float32, bfloat16 or float16, in any mix for own kernels: "
+      "libraries. Floats may be float32, bfloat16 or float16, in any mix for hand-written kernels: "
       "arithmetic "
       "is float32's (movement and `Where` take every type, `Cast` is between these, int32, int64 "
       "and "

@@ -1,4 +1,4 @@
-// The GPU's kernels over what op_check finds too large for the emulator: long rows, large
+// GPU kernels on sizes that op_check skips as too large for the emulator: long rows, large
 // vocabularies, many indices.
 #include <gtest/gtest.h>
 
@@ -30,14 +30,14 @@ HostTensor stored_as(const HostTensor& wide, DType dtype) {
 struct RowCase {
   std::string op;
   Attributes attributes;
-  std::vector<HostTensor> inputs;  // floats are rounded to `stored` where they are listed
+  std::vector<HostTensor> inputs;  // listed inputs are rounded to `stored`
   std::vector<std::size_t> narrow = {0};
   std::vector<std::size_t> narrow_results = {0};
   double tolerance = 1e-5;
 };
 
-/// The kernel's results, which the order of threads must not change; nothing without a kernel.
-/// Writes behind results and workspace are failures.
+/// The kernel's results, which must not depend on the order of threads; nothing without a kernel.
+/// Writes beyond results and workspace are failures.
 std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTensor>& inputs,
                                    const std::vector<TensorType>& outputs) {
   constexpr std::size_t kGuard = 64;
@@ -85,7 +85,7 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
   return first;
 }
 
-/// In float32, bfloat16 and float16, against the reference kernel over the rounded numbers.
+/// In float32, bfloat16 and float16, against the reference kernel on the rounded inputs.
 void check_on_gpu(const RowCase& c) {
   Node node;
   node.op = find_op(c.op);
@@ -122,7 +122,7 @@ RowCase gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor
           {std::move(dy), std::move(indices)}};
 }
 
-/// Every third from the end, one in four equal to another.
+/// Every third counts from the end, one in four is a duplicate.
 HostTensor tokens(std::int64_t count, std::int64_t rows) {
   std::vector<std::int64_t> out;
   std::uint64_t state = 1;
@@ -151,7 +151,7 @@ TEST(GpuRows, GatherGradientOfManyIndices) {
   }
 }
 
-// Pieces are 32 positions: an index that fills several, one that ends with a piece, one alone.
+// Chunks have 32 positions: an index that spans several, one that ends with a chunk, a single one.
 TEST(GpuRows, GatherGradientOfRepeatedIndices) {
   for (const std::int64_t width : {1, 7, 8, 40, 1040}) {
     for (const std::vector<std::int64_t>& repeats :
@@ -160,7 +160,7 @@ TEST(GpuRows, GatherGradientOfRepeatedIndices) {
       for (std::size_t row = 0; row < repeats.size(); ++row)
         list.insert(list.end(), static_cast<std::size_t>(repeats[row]),
                     static_cast<std::int64_t>(2 * row) - (row % 2 ? 17 : 0));
-      // Interleaved, so that sorting has something to do.
+      // Interleaved, so that sorting changes the order.
       std::vector<std::int64_t> mixed(list.size());
       for (std::size_t i = 0; i < list.size(); ++i) mixed[i * 101 % list.size()] = list[i];
       const auto count = static_cast<std::int64_t>(list.size());
@@ -182,7 +182,8 @@ TEST(GpuRows, GatherGradientAlongOtherAxes) {
   check_on_gpu(gather_gradient(1, {5, 19}, narrow, rows));
 }
 
-// Two large numbers that cancel, and a small one: only in the order of the positions is it left.
+// Two large values that cancel, and a small one, which survives only if added in the order of
+// positions.
 TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
   const HostTensor dy = floats({4, 1}, {3e8F, 7, -3e8F, 1});
   Node node;
@@ -195,7 +196,7 @@ TEST(GpuRows, GatherGradientAddsInTheOrderOfPositions) {
 
 // --- reductions ---
 
-// Pieces are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
+// Chunks are 128 rows, 8 threads share a result, each thread takes 1 or 8 columns.
 TEST(GpuRows, SumsOfColumns) {
   for (const std::int64_t rows : {2, 15, 16, 31, 128, 129, 1000}) {
     for (const std::int64_t width : {1, 7, 8, 40, 264, 515}) {
@@ -230,7 +231,7 @@ void check_cross_entropy(const HostTensor& logits, const HostTensor& labels, dou
                 {logits, labels, results[2], HostTensor::scalar(0.25F)}});
 }
 
-// A warp takes a row of up to 512 classes, a block a longer one; rows begin at any element.
+// A warp computes a row of up to 512 classes, a block a longer one; rows have any alignment.
 TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
   for (const std::int64_t classes : {1, 2, 7, 8, 9, 65, 511, 512, 513, 2051, 4096}) {
     const std::int64_t rows = classes < 100 ? 19 : 5;
@@ -243,7 +244,7 @@ TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
   }
 }
 
-// What lies between two rows is neither read nor written.
+// Padding between rows is neither read nor written.
 TEST(GpuRows, CrossEntropyOfPaddedRows) {
   for (const std::int64_t classes : {5, 8, 13, 515, 2051}) {
     const HostTensor logits = random_tensor({DType::kFloat32, {6, classes}}, 11, -4, 4);
@@ -280,7 +281,7 @@ TEST(GpuRows, CrossEntropyOfALargeVocabulary) {
   check_cross_entropy(logits, int64s({3}, {50256, 0, 12345}), 0);
 }
 
-// The greatest logit last, first, and all alike; some of minus infinity, as masks leave them.
+// The greatest logit last, first, and all equal; some minus infinity, as in masked logits.
 TEST(GpuRows, CrossEntropyScalesItsSumAsGreaterLogitsCome) {
   constexpr std::int64_t kClasses = 3000;
   HostTensor logits(TensorType{DType::kFloat32, {4, kClasses}});

@@ -11,7 +11,7 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// One unary operator: the function in double, and a range in which to try it.
+/// One unary operator: the function in double, and the range of test inputs.
 struct UnaryCase {
   std::string op;
   Attributes attributes;
@@ -82,7 +82,7 @@ const std::vector<UnaryCase>& unary_cases() {
   return cases;
 }
 
-/// 1003 points: odd, so that vector loops have a tail. Their mesh never hits a kink.
+/// 1003 points: odd, so that vector loops have a tail. The grid avoids kinks.
 std::vector<double> points(const UnaryCase& c, std::size_t count = 1003) {
   std::vector<double> out(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -184,7 +184,7 @@ TEST(Elementwise, BroadcastingMatchesItsDefinition) {
     const HostTensor y = random_tensor({DType::kFloat64, b}, 2);
     std::vector<double> expected;
     for (std::int64_t i = 0; i < out.count(); ++i) {
-      // The coordinates of element i, and where each operand has them.
+      // The coordinates of element i, and the offset of each operand.
       std::int64_t rest = i, at_a = 0, at_b = 0, step_a = 1, step_b = 1;
       for (std::size_t k = 0; k < out.rank(); ++k) {
         const std::int64_t index = rest % out[out.rank() - 1 - k];
@@ -258,6 +258,15 @@ TEST(Elementwise, Bits) {
   expect_values(shifted("ShiftLeft", 1), {3}, {2, 2, 2});
   expect_values(shifted("ShiftRight", 7), {3}, {1, 1, 1});
   expect_values(shifted("ShiftRight", 8), {3}, {0, 0, 0});
+  // Right shifts of negative integers keep the sign, also where nothing else is left (ONNX's
+  // cases).
+  expect_values(run_op("ShiftRight", {}, {int32s({3}, {-8, -1, -2147483647}), int32s({}, {1})})[0],
+                {3}, {-4, -1, -1073741824});
+  const HostTensor signs = int32s({3}, {-8, 4, -1});
+  for (const HostTensor& by : {int32s({3}, {32, 33, 100}), int32s({3}, {-1, -32, -64})}) {
+    expect_values(run_op("ShiftRight", {}, {signs, by})[0], {3}, {-1, 0, -1});
+    expect_values(run_op("ShiftLeft", {}, {signs, by})[0], {3}, {0, 0, 0});
+  }
   const HostTensor one = floats({1}, {1});
   const Attributes to = {{"to", static_cast<std::int64_t>(DType::kInt32)}};
   expect_values(run_op("BitCast", to, {one})[0], {1}, {0x3f800000});
@@ -270,7 +279,7 @@ TEST(Elementwise, Bits) {
   });
 }
 
-// Zero wherever the function has a gradient: training goes on, nothing flows back.
+// The gradient is zero wherever it exists.
 TEST(Elementwise, PiecewiseConstantFunctionsStopTheGradient) {
   for (const char* op : {"Ceil", "Floor", "Round", "Sign"}) {
     Graph graph;
@@ -322,7 +331,7 @@ TEST(Elementwise, BinaryGradients) {
 TEST(Elementwise, EqualOperandsOfMaxShareTheGradient) {
   Graph graph;
   GraphBuilder builder = make_builder(graph);
-  // Constants fold, so the rule can be read off its results.
+  // Constants are folded, so the rule can be checked by its results.
   const ValueId x = builder.add_value({"x", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
   const ValueId y = builder.add_value({"y", {DType::kFloat32, {2}}, Role::kInput, {}, {}});
   const ValueId z = builder.add("Max", {x, y});
@@ -411,7 +420,7 @@ TEST(Elementwise, Sum) {
   expect_values(
       run_op("Sum", {}, {floats({2}, {1, 2}), floats({2}, {10, 20}), floats({2}, {100, 200})})[0],
       {2}, {111, 222});
-  // From left to right: 1e8 swallows the 1, then goes away.
+  // From left to right: 1e8 absorbs the 1, then cancels.
   expect_values(run_op("Sum", {}, {floats({1}, {1}), floats({1}, {1e8F}), floats({1}, {-1e8F})})[0],
                 {1}, {0}, 0);
   expect_values(run_op("Sum", {}, {floats({1}, {1}), floats({1}, {1e8F}), floats({1}, {-1e8F})},
@@ -506,7 +515,7 @@ TEST(ElementwiseImport, Compositions) {
                 {2}, {0, 1});
 }
 
-// What the specification says of attributes that are left out.
+// Default values of attributes in the specification.
 TEST(ElementwiseImport, DefaultsOfActivations) {
   const ImportInput x = data(floats({3}, {-1, 0.5F, 2}));
   const auto result = [&](std::string_view op) { return import_node(op, 16, {}, {x}).run()[0]; };

@@ -25,7 +25,7 @@ RunContext context_of(std::int64_t samples) {
 
 using Program = RandomProgram;
 
-/// Every step by the kernel that its operator has alone.
+/// Every step by the kernel of its operator.
 std::vector<HostTensor> run_steps(const Program& program, Backend backend,
                                   const RunContext& context) {
   std::vector<HostTensor> values = program.inputs;
@@ -111,7 +111,7 @@ Program random_masks(std::uint64_t seed, const Shape& shape) {
         break;
       case 4: {
         const std::size_t from = below(3), to = (from + 1 + below(2)) % 3;
-        // What is no number, or too large for one, has no integer.
+        // NaN and values out of range have no defined integer.
         const int operand = kTypes[from] == kFloat32 ? 2 : pick(whole, kTypes[from]);
         if (operand == 2) break;
         add("Cast", {operand}, kTypes[to], {{"to", static_cast<std::int64_t>(kTypes[to])}});
@@ -238,7 +238,7 @@ TEST(Fused, ProgramsReadAsTheyAreWritten) {
     });
   };
   refused("Add 0 2", {0}, "no operand 2");
-  refused("MatMul 0 1", {0}, "no fused step");
+  refused("MatMul 0 1", {0}, "is not a fused step");
   refused("Add 0 1", {1}, "no result 1");
   refused("Add 0 1", {}, "no result");
   refused("Add 0 1 as=int32", {0}, "cannot be stored as");

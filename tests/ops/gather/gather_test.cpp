@@ -63,8 +63,8 @@ TEST(Gather, CpuAgreesWithReference) {
   check_cpu("GatherGrad", with_shape(axis(0), {50}), {{{4, 150}}, many}, 1e-6);
 }
 
-// Sums over micro-batches of two sizes, step by step, as a stage makes them: against the whole
-// gradient of each micro-batch, added to the sum.
+// Sums over micro-batches of two sizes, step by step, as a stage makes them: compared with the
+// whole gradient of each micro-batch, added to the sum.
 TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
   constexpr std::int64_t kRows = 40, kWidth = 300;
   const TensorType table{DType::kFloat32, {kRows, kWidth}};
@@ -82,11 +82,11 @@ TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
     EXPECT_EQ(adding->rows(), kRows);
     adding->share(touched);
   }
-  // What lay there before must not be seen.
+  // Previous content must not matter.
   HostTensor sum = random_tensor(table, 9);
   std::uint64_t seed = 10;
   for (int step = 0; step < 4; ++step) {
-    if (step == 2) {  // as another replica's sum
+    if (step == 2) {  // like another replica's sum
       for (float& one : sum.span<float>()) one = 7;
       touched.set_all();
     }
@@ -98,7 +98,7 @@ TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
       HostTensor whole(table);
       const auto count = rows.type().count();
       for (std::int64_t i = 0; i < count; ++i) {
-        // Some several times, some counted from the end, others at every step.
+        // Some indices repeat, some count from the end, some differ in every step.
         const std::int64_t row = (i * i + static_cast<std::int64_t>(seed)) % 13 + step;
         rows.span<std::int64_t>()[static_cast<std::size_t>(i)] = i % 2 ? row : row - kRows;
         for (std::int64_t c = 0; c < kWidth; ++c)

@@ -12,10 +12,9 @@ namespace pipetrain {
 namespace {
 
 struct Accuracy {
-  double units =
-      0;  // largest error in units in the last place, where the result is a normal number
+  double units = 0;  // largest error in ulp for normal results
   float at = 0;
-  std::int64_t special = 0;  // results whose infinity or NaN is not the expected one
+  std::int64_t special = 0;  // results with an unexpected infinity or NaN
 };
 
 template <class F, class G>

@@ -94,7 +94,7 @@ TEST(SoftmaxCrossEntropy, WeightedClasses) {
   }
 }
 
-// As masks leave them: log(e^1 + e^2) - 1.
+// Masked logits: log(e^1 + e^2) - 1.
 TEST(SoftmaxCrossEntropy, LogitsOfOtherClassesMayBeMinusInfinity) {
   const HostTensor masked = floats({1, 3}, {1, -std::numeric_limits<float>::infinity(), 2});
   for (const Attributes& attributes :
@@ -213,7 +213,7 @@ TEST(PointwiseLosses, CpuAgreesWithReference) {
   });
 }
 
-// --- ONNX's loss nodes; the numbers are PyTorch's ---
+// --- ONNX's loss nodes; expected values from PyTorch ---
 
 HostTensor scores() { return floats({2, 3, 2}, {1, 2, 0, 1, 3, -1, 0.5, 0, 0.25, 1, -1, 2}); }
 

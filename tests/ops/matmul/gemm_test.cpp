@@ -1,5 +1,5 @@
-// The own products of gemm_cpu.h against their definition in double, at every height and width of a
-// tile and its edges.
+// The hand-written matrix products of gemm_cpu.h against their definition in double, for every
+// height and width of a tile and its edges.
 //
 // A float sum of k products, whatever the order, with a bias and with what it is added to, is off
 // by at most gamma(k + 2) * (sum |a b| + |bias| + |before|), where gamma(j) = j u / (1 - j u) and
@@ -18,11 +18,11 @@
 namespace pipetrain::test {
 namespace {
 
-constexpr const char* kNoBFloat16 = "this processor has no instructions for bfloat16 products";
+constexpr const char* kNoBFloat16 = "this processor has no AVX512_BF16";
 
 enum class Numbers { kFloat, kBFloat16 };
 
-/// (rows, columns), stored as it is or transposed; numbers of bfloat16 in both types.
+/// (rows, columns), stored plain or transposed; bfloat16 values in both types.
 struct Matrix {
   Matrix(std::int64_t rows, std::int64_t columns, bool transposed, Numbers numbers,
          std::uint64_t seed)
@@ -44,15 +44,15 @@ struct Matrix {
   std::vector<std::uint16_t> narrow;
 };
 
-/// One product: its operands, the exact result and how far a float result may be from it. Biases
-/// are far larger than any bound, so that none may be left out.
+/// One product: its operands, the exact result and the error bound of a float result. Biases are
+/// far larger than the bound, so that a missing one is detected.
 struct Product {
   Product(const GemmShape& shape, int transposed, Numbers numbers = Numbers::kFloat)
       : shape(shape),
         a(shape.m, shape.k, transposed & 1, numbers, 1),
         b(shape.k, shape.n, transposed & 2, numbers, 2),
         name(std::to_string(shape.m) + " x " + std::to_string(shape.n) + ", " +
-             std::to_string(shape.k) + " terms, transposed " + std::to_string(transposed)) {
+             std::to_string(shape.k) + " deep, transposed " + std::to_string(transposed)) {
     for (std::int64_t j = 0; j < shape.n; ++j) bias.push_back(1 + 0.25F * static_cast<float>(j));
     for (std::int64_t i = 0; i < shape.m; ++i) {
       for (std::int64_t j = 0; j < shape.n; ++j) {
@@ -67,7 +67,7 @@ struct Product {
     }
   }
 
-  /// What `multiply` writes, with the bias and added to `before` if so wanted.
+  /// Checks the result of `multiply`, optionally with a bias and added to `before`.
   void expect(std::string_view form, bool with_bias, float before,
               const std::function<void(const float* bias, float* c)>& multiply) const {
     std::vector<float> c(sums.size(), before == 0 ? NAN : before);
@@ -91,8 +91,8 @@ struct Product {
   std::vector<double> sums, sizes;
 };
 
-/// Every width up to two panels of columns and one more, heights of one and two panels of rows and
-/// their rests.
+/// Every width up to two column panels and one more, heights of one and two row panels with
+/// remainders.
 void for_each_product(Numbers numbers, const std::vector<std::int64_t>& terms,
                       const std::function<void(const Product&)>& check) {
   for (const std::int64_t k : terms) {
@@ -176,7 +176,7 @@ void check_bfloat16(const Product& p) {
   }
 }
 
-// 530 terms are two passes with AVX-512 and three with AVX2.
+// k = 530 is two k-blocks with AVX-512 and three with AVX2.
 TEST(Gemm, EveryWidthAndHeightFollowsTheDefinition) {
   for_each_product(Numbers::kFloat, {1, 40, 530}, check_floats);
 }

@@ -110,7 +110,7 @@ TEST(MatMul, CpuAgreesWithReference) {
       const Shape a = trans_a ? Shape{70, 129} : Shape{129, 70};
       const Shape b = trans_b ? Shape{65, 70} : Shape{70, 65};
       check_cpu("MatMul", transposes(trans_a, trans_b), {{a}, {b}, {{65}}}, 1e-5);
-      // Enough products for one thread each, and few large ones.
+      // Enough products for one per thread, and few large ones.
       const Shape many_a = trans_a ? Shape{3, 4, 40, 33} : Shape{3, 4, 33, 40};
       const Shape many_b = trans_b ? Shape{4, 17, 40} : Shape{4, 40, 17};
       check_cpu("MatMul", transposes(trans_a, trans_b), {{many_a}, {many_b}}, 1e-5);
@@ -118,7 +118,8 @@ TEST(MatMul, CpuAgreesWithReference) {
   }
 }
 
-// Rows of 512 floats and multiples collide in the caches; panels of 6 x 16 are cut at the edges.
+// Rows of 512 floats and multiples cause cache conflicts; panels of 6 x 16 are partial at the
+// edges.
 TEST(MatMul, RowsThatCollide) {
   for (const std::int64_t k : {50, 300}) {
     check_cpu("MatMul", transposes(0, 0), {{{53, k}}, {{k, 512}}, {{512}}}, 1e-5);
@@ -129,7 +130,7 @@ TEST(MatMul, RowsThatCollide) {
   check_cpu("MatMul", transposes(0, 0), {{{48, 64}}, {{64, 2560}}}, 1e-5);
 }
 
-// Beyond one block of rows, columns and terms, with a rest in each; few rows, and few columns.
+// More than one block in m, n and k, with remainders; few rows, and few columns.
 TEST(MatMul, LargeProducts) {
   struct Extents {
     std::int64_t m, n, k;
@@ -144,7 +145,7 @@ TEST(MatMul, LargeProducts) {
   }
 }
 
-// A product is cut at other places for other numbers of threads, which moves no bit.
+// The split of a product depends on the number of threads, its bits do not.
 TEST(MatMul, OwnProductsKeepTheirBitsWithThreads) {
   const GemmShape shape{131, 203, 300};
   const HostTensor a = random_tensor({DType::kFloat32, {shape.m, shape.k}}, 1);
@@ -160,8 +161,8 @@ TEST(MatMul, OwnProductsKeepTheirBitsWithThreads) {
   }
 }
 
-// Packed beforehand, and added to what is there: other ways to the same bits, for rows that fill
-// panels and rows that do not, columns with a rest, and sums of one pass and of several.
+// Packed in advance, and accumulated: same bits, for full and partial row panels, columns with a
+// remainder, and one or several k-blocks.
 TEST(MatMul, PackedAndAddingProductsKeepTheirBits) {
   for (const std::int64_t m : {1, 5, 6, 7, 13, 32, 131}) {
     for (const std::int64_t k : {48, 64, 300, 600}) {
@@ -223,7 +224,7 @@ TEST(MatMul, ProductsWithAPackedTransposeKeepTheirBits) {
   }
 }
 
-/// A matrix of bfloat16 numbers, their values, and how a product sees it.
+/// A bfloat16 matrix, its values, and its strided view.
 struct NarrowMatrix {
   NarrowMatrix(std::int64_t rows, std::int64_t columns, bool transposed, unsigned seed)
       : row_stride(transposed ? 1 : columns), column_stride(transposed ? rows : 1) {
@@ -259,11 +260,10 @@ std::vector<std::uint16_t> rounded(const std::vector<float>& values) {
   return out;
 }
 
-constexpr const char* kNoBFloat16Products =
-    "this processor has no instructions for bfloat16 products";
+constexpr const char* kNoBFloat16Products = "this processor has no AVX512_BF16";
 
-// Rows and columns that fill panels and that do not, odd sums, sums of one pass and of several,
-// operands as they are and transposed: float sums, rounded once where they are stored narrow.
+// Full and partial panels of rows and columns, odd k, one and several k-blocks, plain and
+// transposed operands: float sums, rounded once if stored as bfloat16.
 TEST(MatMul, BFloat16ProductsAreFloatSums) {
   if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16Products;
   const std::vector<GemmShape> shapes = {{1, 1, 1},     {1, 16, 2},    {7, 37, 33},
@@ -285,7 +285,7 @@ TEST(MatMul, BFloat16ProductsAreFloatSums) {
           }
           ASSERT_NEAR(c[static_cast<std::size_t>(i * shape.n + j)], sum, 1e-6 * size)
               << i << ", " << j << " of " << shape.m << " x " << shape.n << ", " << shape.k
-              << " terms, transposed " << transposed;
+              << " deep, transposed " << transposed;
         }
       }
       EXPECT_EQ(narrow_product<std::uint16_t>(shape, a, b, shift, 1), rounded(c));
@@ -295,7 +295,7 @@ TEST(MatMul, BFloat16ProductsAreFloatSums) {
   }
 }
 
-// From numbers and from the floats that they are rounded from, and added to what is there.
+// From bfloat16 and from the floats that round to them, and accumulated.
 TEST(MatMul, PackedAndAddingBFloat16ProductsKeepTheirBits) {
   if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16Products;
   for (const std::int64_t k : {1, 16, 49, 300, 2050}) {
@@ -330,7 +330,7 @@ TEST(MatMul, PackedAndAddingBFloat16ProductsKeepTheirBits) {
   }
 }
 
-// Two threads may share out the inner axis; repeated runs must still give the same bits.
+// Two threads may split the inner axis; repeated runs must still give the same bits.
 TEST(MatMul, LongSumsRepeat) {
   check_cpu("MatMul", {}, {{{32, 8192}}, {{8192, 24}}}, 1e-5);
   check_cpu("MatMul", transposes(1, 0), {{{4096, 16}}, {{4096, 48}}}, 1e-5);
@@ -367,7 +367,7 @@ TEST(MatMul, OneSharedMatrixIsOneProduct) {
   EXPECT_EQ(plan_of({8, 4, 16}, {4, 5}, transposes(1, 0)).products(), 8);
 }
 
-// The shapes of a hostile file are looked at without making a list of its products.
+// The shapes of a hostile file are checked without listing all products.
 TEST(MatMul, InfersEnormousBatches) {
   const std::int64_t huge = std::int64_t{1} << 40;
   const std::vector<TensorType> inputs = {{DType::kFloat32, Shape{huge, 1, 1}},
@@ -383,7 +383,7 @@ TEST(MatMul, RefusesWhatDoesNotFit) {
       infer_op("MatMul", {}, inputs);
     };
   };
-  expect_error(ErrorKind::kModel, "the inner extents are 3 and 4", infer({2, 3}, {4, 5}));
+  expect_error(ErrorKind::kModel, "the inner dimensions are 3 and 4", infer({2, 3}, {4, 5}));
   expect_error(ErrorKind::kModel, "at least 2 axes", infer({3}, {3, 5}));
   expect_error(ErrorKind::kModel, "", infer({2, 2, 3}, {3, 3, 5}));
   expect_error(ErrorKind::kModel, "bias", infer({2, 3}, {3, 5}, {{DType::kFloat32, Shape{2}}}));
@@ -434,7 +434,7 @@ TEST(MatMulImport, TransposeBecomesAFlag) {
   EXPECT_TRUE(node.attributes.flag("trans_b"));
   EXPECT_EQ(builder.shape(context.outputs()[0]), (Shape{2, 3, 7}));
 
-  // Any other permutation stays.
+  // Any other permutation remains a Transpose.
   const ValueId heads = input({2, 3, 4, 5});
   const ValueId moved = builder.add("Transpose", {heads}, {{"perm", Ints{0, 2, 3, 1}}});
   const ValueId q = input({2, 4, 3, 5});
@@ -471,7 +471,7 @@ TEST(GemmImport, BiasFormsAndFactors) {
   });
 }
 
-// A product of narrow operands may make floats: a model's output.
+// A product of narrow operands may have a float result: a model's output.
 TEST(MatMul, WeightsArePackedForProductsOfTheirType) {
   const auto pays = [](DType operands) {
     Node node;

@@ -115,7 +115,7 @@ TEST(Movement, Slice) {
     check_gradients("SliceGrad", back, {{.shape = part}});
   }
   check_cpu("Slice", slice({8}, {72}, {2}, {1}), {{.shape = {30, 40, 80}}}, 0);
-  expect_error(ErrorKind::kModel, "leaves", [] {
+  expect_error(ErrorKind::kModel, "out of range", [] {
     infer_op("Slice", slice({1}, {5}, {1}, {1}), {{DType::kFloat32, {3, 4}}});
   });
   expect_error(ErrorKind::kModel, "step 0", [] {
@@ -135,7 +135,7 @@ TEST(Movement, SplitAndConcat) {
     check_cpu("Split", thirds, {{.shape = {6, 6, 6}}}, 0);
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}}, {.outputs = {0, 1, 2}});
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}},
-                    {.outputs = {0, 2}});  // one part is not used
+                    {.outputs = {0, 2}});  // one output is unused
     check_gradients("Split", thirds, {{.shape = {6, 6, 6}}}, {.outputs = {1}});
     Shape small{6, 6, 6};
     small[static_cast<std::size_t>(axis)] = 2;

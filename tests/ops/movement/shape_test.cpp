@@ -58,7 +58,7 @@ TEST(ShapeImport, Range) {
       folded("Range", 11, {},
              {constant(floats({}, {0})), constant(floats({}, {1})), constant(floats({}, {0.25F}))}),
       {4}, {0, 0.25, 0.5, 0.75});
-  expect_error(ErrorKind::kModel, "advance", [&] { range(0, 1, 0); });
+  expect_error(ErrorKind::kModel, "step 0", [&] { range(0, 1, 0); });
 }
 
 TEST(ShapeImport, EyeLike) {

@@ -1,4 +1,4 @@
-// Batch normalization against numbers computed by hand, by central differences, and the CPU kernels
+// Batch normalization against values computed by hand, central differences, and the CPU kernels
 // against the reference in every layout.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -66,7 +66,7 @@ TEST(BatchNormTest, CpuAgreesWithReference) {
 }
 
 TEST(BatchNormTest, VarianceSurvivesALargeMean) {
-  // 1000 + {-1, +1}: squares of the values themselves would leave no digit of the variance in
+  // 1000 + {-1, +1}: sums of squares without a shift would lose all digits of the variance in
   // float32.
   std::vector<float> values(2 * 8 * 64);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = i % 2 == 0 ? 10001.0F : 9999.0F;
@@ -203,8 +203,7 @@ TEST(BatchNormTest, ImportFollowsTheMode) {
   EXPECT_EQ(imported(as_file, old_training), "BatchNorm");
 }
 
-// An epsilon that is not far below the variances shows where it is added; the specification's is
-// 1e-5.
+// A large epsilon shows where it is added; the specification's default is 1e-5.
 TEST(BatchNormTest, EpsilonIsAddedToTheVariance) {
   check_cpu("BatchNorm", {{"epsilon", 0.1}}, {{{2, 3, 4, 4}}, {{3}}, {{3}}});
   const auto channel = [](float value) { return data(floats({1}, {value})); };

@@ -50,7 +50,7 @@ TEST(LayerNorm, CpuAgreesWithReference) {
   }
 }
 
-// A schedule may run the gradient of x and that of the weights at different times.
+// A schedule may compute the gradients of x and of the weights at different times.
 TEST(LayerNorm, GradientIsTwoNodes) {
   Graph graph;
   GraphBuilder builder = make_builder(graph);
@@ -77,12 +77,12 @@ TEST(LayerNorm, RefusesWhatDoesNotFit) {
   expect_error(ErrorKind::kModel, "scale must be float32 (4)", [&] {
     infer_op("LayerNorm", over(-1), {x, {DType::kFloat32, Shape{3}}});
   });
-  expect_error(ErrorKind::kModel, "nothing to normalise", [] {
+  expect_error(ErrorKind::kModel, "no elements to normalise", [] {
     infer_op("LayerNorm", over(-1), {{DType::kFloat32, Shape{2, 0}}});
   });
 }
 
-// --- imports; the numbers of the group and instance forms are PyTorch's ---
+// --- imports; expected values of group and instance norm are from PyTorch ---
 
 HostTensor powers() {
   HostTensor x(TensorType{DType::kFloat32, Shape{2, 4, 3}});
@@ -90,7 +90,7 @@ HostTensor powers() {
   return x;
 }
 
-// An epsilon that is not far below the variances shows where it is added.
+// A large epsilon shows where it is added.
 TEST(LayerNorm, EpsilonIsAddedToTheVariance) {
   const InputSpec x{{3, 5}}, five{{5}};
   const Attributes attributes = {{"axis", std::int64_t{-1}}, {"epsilon", 0.1}};
@@ -109,7 +109,7 @@ TEST(LayerNormImport, StatisticsKeepTheirAxes) {
   expect_values(out[2], {1, 2, 1}, {1, 0.5});
 }
 
-// The specification's epsilon is 1e-5, beside which the variance here is small: 1e-6.
+// The specification's epsilon is 1e-5, large compared with the variance here: 1e-6.
 TEST(LayerNormImport, EpsilonWhereNoneIsGiven) {
   const ImportInput x = data(floats({1, 1, 2}, {0, 0.002F})), one = data(floats({1}, {1})),
                     zero = data(floats({1}, {0})), ones = data(floats({2}, {1, 1}));

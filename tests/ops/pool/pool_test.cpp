@@ -1,4 +1,4 @@
-// Pooling against hand-computed numbers, against averages and maxima written out here, and the CPU
+// Pooling against hand-computed values, against averages and maxima computed here, and the CPU
 // kernels against the reference in every layout.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ const std::vector<PoolCase>& pool_cases() {
   return list;
 }
 
-/// Distinct numbers in random order, so that central differences never change the winner.
+/// Distinct values in random order, so that central differences never change the maximum.
 std::vector<double> distinct(std::int64_t count) {
   std::vector<double> out(static_cast<std::size_t>(count));
   std::iota(out.begin(), out.end(), 0.0);
@@ -73,7 +73,7 @@ TEST(PoolTest, KnownMaxima) {
   for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
     const auto out = run_op("MaxPool", attributes, {x}, backend);
     expect_values(out[0], {1, 1, 2, 2}, {9, 6, 7, 6});
-    // Of equal numbers the first in scan order wins.
+    // Of equal values the first in scan order wins.
     expect_values(out[1], {1, 1, 2, 2}, {1, 6, 8, 6});
     Attributes back = attributes;
     back.set("shape", Ints{1, 1, 3, 4});
@@ -83,7 +83,7 @@ TEST(PoolTest, KnownMaxima) {
   }
 }
 
-// On every backend, side by side and overlapping: the index says where the gradient goes.
+// On every backend, adjacent and overlapping windows: the index says where the gradient goes.
 TEST(PoolTest, TheFirstOfEqualElementsIsTheMaximum) {
   InputSpec x{{1, 2, 4, 4}};
   x.values.assign(32, 1.0);
@@ -176,7 +176,7 @@ TEST(PoolTest, BlockedLayouts) {
         }
       };
       run("MaxPool", c.attributes(), {x}, pooled);
-      run("MaxPool", c.attributes(), {x}, {pooled[0]});  // nobody reads the index
+      run("MaxPool", c.attributes(), {x}, {pooled[0]});  // the index is unused
       run("MaxPoolGrad", c.with_shape(), {dy, pooled[1]}, {max_gradient});
       run("AveragePool", c.attributes(), {x}, {average});
       run("AveragePoolGrad", c.with_shape(), {dy}, {average_gradient});
@@ -195,7 +195,7 @@ TEST(PoolTest, ImportsCeilMode) {
                 {11, 12, 15, 16});
   expect_values(import_node("AveragePool", 12, attributes, {data(x)}).run()[0], {1, 1, 2, 2},
                 {6, 7.5, 12, 13.5});
-  // Counting padding does not count what rounding up has added.
+  // count_include_pad does not count padding added by ceil_mode.
   attributes.set("count_include_pad", std::int64_t{1});
   expect_values(import_node("AveragePool", 19, attributes, {data(x)}).run()[0], {1, 1, 2, 2},
                 {6, 7.5, 12, 13.5});
@@ -209,6 +209,32 @@ TEST(PoolTest, CeilModeDropsWindowsThatBeginInThePadding) {
                               {"ceil_mode", std::int64_t{1}}};
   const Imported node = import_node("MaxPool", 22, attributes, {data(x)});
   EXPECT_EQ(node.graph[node.outputs[0]].type.shape, (Shape{1, 1, 2, 2}));
+}
+
+// PyTorch's pools give one element: the window ends with the padded input.
+TEST(PoolTest, CeilModeTakesWindowsLargerThanTheInput) {
+  const HostTensor x = floats({1, 1, 2, 3}, {1, 2, 3, 4, 5, 9});
+  const auto pooled = [&](const char* op, Attributes attributes) {
+    attributes.set("ceil_mode", std::int64_t{1});
+    return import_node(op, 22, attributes, {data(x)}).run()[0];
+  };
+  const Attributes large{{"kernel_shape", Ints{40, 50}}, {"strides", Ints{40, 50}}};
+  expect_values(pooled("AveragePool", large), {1, 1, 1, 1}, {4});
+  expect_values(pooled("MaxPool", large), {1, 1, 1, 1}, {9});
+  Attributes padded = large;
+  padded.set("pads", Ints{1, 1, 1, 1});
+  expect_values(pooled("AveragePool", padded), {1, 1, 1, 1}, {4});
+  padded.set("count_include_pad", std::int64_t{1});
+  expect_values(pooled("AveragePool", padded), {1, 1, 1, 1}, {24.0 / 20});
+  // One axis only; taps with gaps.
+  const Attributes wide{
+      {"kernel_shape", Ints{1, 2}}, {"dilations", Ints{1, 4}}, {"strides", Ints{1, 3}}};
+  expect_values(pooled("AveragePool", wide), {1, 1, 2, 1}, {1, 4});
+  // A step too short to reach the first window: no output, as in PyTorch.
+  const Attributes dense{{"kernel_shape", Ints{3, 5}}};
+  expect_error(ErrorKind::kModel, "does not fit", [&] { pooled("AveragePool", dense); });
+  expect_error(ErrorKind::kModel, "does not fit",
+               [&] { import_node("AveragePool", 22, large, {data(x)}).run(); });
 }
 
 TEST(PoolTest, ImportsAutoPadAndGlobalPools) {

@@ -62,7 +62,7 @@ TEST(Dropout, BackendsDrawTheSameMask) {
   check_cpu("Dropout", dropout(0.25, 9), {{{16, 3000}}}, 1e-6, at(1, 1, 0, 16));
 }
 
-// One mini-batch of 8 samples, cut in any way, has one mask.
+// A mini-batch of 8 samples has one mask, however it is split into micro-batches.
 TEST(Dropout, MicroBatchesDoNotChangeTheMask) {
   const HostTensor whole = masked({8, 50}, 0.5, 3, at(1, 4, 0, 8));
   for (const std::int64_t size : {1, 2, 4}) {

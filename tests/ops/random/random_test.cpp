@@ -51,7 +51,8 @@ TEST(Random, HasTheRightMoments) {
   EXPECT_NEAR(normal.deviation, 0.5, 5 * 0.5 / std::sqrt(2 * count));
 }
 
-// One mini-batch of 8 samples, cut in any way, has one draw; all else changes it.
+// A mini-batch of 8 samples has the same values, however it is split into micro-batches; everything
+// else changes them.
 TEST(Random, DependsOnSampleStepSeedAndNodeOnly) {
   const Attributes attributes = {{"key", std::int64_t{3}}};
   const Shape whole{8, 10};
@@ -68,7 +69,7 @@ TEST(Random, DependsOnSampleStepSeedAndNodeOnly) {
   EXPECT_NE(draw("RandomUniform", {{"key", std::int64_t{4}}}, whole, context_at(1, 4, 0, 8)), all);
 }
 
-// What EfficientNet's stochastic depth is exported as; nothing of it may be folded.
+// EfficientNet's stochastic depth as exported; it must not be folded.
 TEST(Random, BernoulliAndStochasticDepthDrawAnew) {
   const Imported drops =
       import_node("Bernoulli", 15, {}, {constant(floats({4000}, std::vector<float>(4000, 0.8F)))});
@@ -83,7 +84,7 @@ TEST(Random, BernoulliAndStochasticDepthDrawAnew) {
   EXPECT_EQ(noise.run(Backend::kCpu, context_at(1, 1, 0, 2))[0].shape().text(), "(2, 3)");
 }
 
-// Where nothing is dropped, the choice counts with its probability.
+// In evaluation the choice is replaced by its probability.
 TEST(Random, EvaluationTakesTheProbability) {
   ImportMode evaluation;
   evaluation.training = false;

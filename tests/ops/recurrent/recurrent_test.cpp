@@ -11,8 +11,7 @@
 namespace pipetrain::test {
 namespace {
 
-/// sin(phase + 0.7 i) / 2: the numbers from which the goldens were made with PyTorch 2.15 in
-/// double.
+/// sin(phase + 0.7 i) / 2: the input of the goldens, which were made with PyTorch 2.15 in double.
 HostTensor ramp(Shape shape, double phase) {
   HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
   int i = 0;

@@ -9,7 +9,7 @@ Attributes along(std::int64_t axis, std::int64_t exclusive, std::int64_t reverse
   return {{"axis", axis}, {"exclusive", exclusive}, {"reverse", reverse}};
 }
 
-/// Calls body(exclusive, reverse) for all four.
+/// Calls body(exclusive, reverse) for all four combinations.
 template <class Body>
 void for_all_forms(Body body) {
   for (const std::int64_t exclusive : {0, 1}) {

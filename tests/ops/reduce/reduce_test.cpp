@@ -110,13 +110,13 @@ TEST(Reduce, OnTheCpu) {
 }
 
 TEST(Reduce, LargeOnTheCpu) {
-  check_cpu("ReduceSum", over({0}), {{.shape = {3000, 70}}}, 5e-5);   // rows in splits
-  check_cpu("ReduceSum", over({0}), {{.shape = {700, 1030}}}, 5e-5);  // columns in pieces
+  check_cpu("ReduceSum", over({0}), {{.shape = {3000, 70}}}, 5e-5);   // rows in several splits
+  check_cpu("ReduceSum", over({0}), {{.shape = {700, 1030}}}, 5e-5);  // columns in several chunks
   check_cpu("ReduceSum", over({1}), {{.shape = {70, 3001}}}, 5e-5);   // long runs
   check_cpu("ReduceMean", over({0, 2, 3}), {{.shape = {9, 70, 11, 13}}}, 5e-5);
   check_cpu("ReduceSum", over({0}), {{.shape = {20000, 8}}}, 5e-5);
   check_cpu("ReduceSum", over({0, 1}), {{.shape = {600, 401}}},
-            2e-3);  // the float32 reference is that inexact
+            2e-3);  // the error of the float32 reference
   check_cpu("ReduceMax", over({0, 2}), {{.shape = {700, 3, 50}}});
   check_cpu("ReduceMean", over({0, 2}), {{.shape = {6, 5, 7, 40}}});
 }
@@ -189,7 +189,7 @@ TEST(Reduce, WrongInputsAreRefused) {
   expect_error(ErrorKind::kModel, "axis 2", [] {
     infer_op("ReduceSum", over({2}), {{DType::kFloat32, {2, 2}}});
   });
-  expect_error(ErrorKind::kModel, "numbers", [] {
+  expect_error(ErrorKind::kModel, "numeric type", [] {
     infer_op("ReduceSum", over({0}), {{DType::kBool, {2}}});
   });
 }
@@ -224,7 +224,7 @@ TEST(ReduceImport, Compositions) {
   expect_values(large.run()[0], {1}, {1000 + std::log(2.0)});
 }
 
-// Of two equal extremes, which a central difference sees one from either side, each has half.
+// Two equal extremes get half each; central differences agree.
 TEST(Reduce, EqualExtremesShareTheGradient) {
   for (const char* op : {"ReduceMax", "ReduceMin"}) {
     InputSpec x{{2, 3}};

@@ -1,5 +1,5 @@
-// Kernels over bfloat16 and float16: float arithmetic on widened operands, rounded where it is
-// stored, whole or in pieces.
+// Kernels over bfloat16 and float16: float arithmetic on widened operands, rounded when stored,
+// whole or in chunks.
 #include <gtest/gtest.h>
 #include <omp.h>
 
@@ -49,7 +49,8 @@ TEST(Float16, WidensAndRoundsAsOneByOne) {
       EXPECT_EQ(back[i], i);
     }
   }
-  // Numbers between two of them: just below the middle, the middle, just above; and others.
+  // Values between two representable ones: just below the middle, the middle, just above; and
+  // others.
   std::vector<float> between;
   for (std::size_t i = 0; i + 1 < 0x7c00; ++i) {
     const float middle = 0.5F * (wide[i] + wide[i + 1]);
@@ -74,7 +75,7 @@ struct Case {
   Attributes attributes;
   std::vector<TensorType> inputs;  // kUndefined: absent
   std::set<std::size_t> narrow_inputs, narrow_outputs;
-  double tolerance = 0.005;  // half of the last of 8 bits is 0.004
+  double tolerance = 0.005;  // half a unit in the last of 8 bits is 0.004
   Layout layout = Layout::kRowMajor;
 };
 
@@ -156,7 +157,7 @@ std::vector<Case> blocked_convolutions() {
   return out;
 }
 
-/// A tensor in a narrow type, rounded one by one.
+/// A tensor in a narrow type, rounded element by element.
 HostTensor rounded(const HostTensor& tensor, DType narrow) {
   HostTensor out(TensorType{narrow, tensor.shape(), tensor.type().layout});
   for (std::int64_t i = 0; i < tensor.type().count(); ++i) {
@@ -216,7 +217,7 @@ void check(const Case& one, DType narrow, Backend backend, int threads) {
 TEST(Narrow, KernelsComputeInFloatAndRoundWhatTheyStore) {
   for (const Case& one : cases()) {
     for (const DType narrow : {DType::kBFloat16, DType::kFloat16}) {
-      // One type is enough for sums so long that they take seconds.
+      // One type is enough for sums that take seconds.
       if (narrow == DType::kFloat16 && one.inputs[0].count() > 100000) continue;
       check(one, narrow, Backend::kCpu, 1);
       if (one.layout == Layout::kRowMajor) check(one, narrow, Backend::kReference, 1);
@@ -234,7 +235,7 @@ TEST(Narrow, ConvolutionsBetweenBlocks) {
 }
 
 // A row's gradient depends on no other row.
-TEST(Narrow, TheGradientOfACrossEntropyIsComputedInPiecesOfRows) {
+TEST(Narrow, TheGradientOfACrossEntropyIsComputedInChunksOfRows) {
   constexpr std::int64_t kRows = 6000, kClasses = 301;
   const HostTensor x = rounded(random_tensor(f({kRows, kClasses}), 3, -4, 4), DType::kBFloat16);
   const HostTensor labels = random_tensor({DType::kInt64, Shape{kRows}}, 4, 0, kClasses);
@@ -248,8 +249,8 @@ TEST(Narrow, TheGradientOfACrossEntropyIsComputedInPiecesOfRows) {
       node, {x.type(), labels.type(), loss[2].type(), scale.type()}, {x.type()}};
   omp_set_num_threads(1);
   EXPECT_LT(make_kernel(Backend::kCpu, request)->workspace_bytes(), whole.type().bytes());
-  const auto pieces = test::run_node(Backend::kCpu, node, {x, labels, loss[2], scale}, {x.type()});
-  test::expect_same_bits(pieces[0], rounded(whole, DType::kBFloat16));
+  const auto chunks = test::run_node(Backend::kCpu, node, {x, labels, loss[2], scale}, {x.type()});
+  test::expect_same_bits(chunks[0], rounded(whole, DType::kBFloat16));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Every operator says what passes, kernels and reports must know of it.
+// Every operator states its traits.
 #include "graph/op_traits.h"
 
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ std::string what_is_missing(const OpTraits& traits) {
   if (traits.kind == KernelKind::kUnstated) missing += " kind";
   if (traits.precision.kind == PrecisionRule::kUnstated) missing += " precision";
   if (traits.layout == LayoutRule::kUnstated) missing += " layout";
-  if (traits.pieces.kind == PieceRule::kUnstated) missing += " pieces";
+  if (traits.chunks.kind == ChunkRule::kUnstated) missing += " chunks";
   if (traits.fusion == Fusion::kUnstated) missing += " fusion";
   return missing;
 }
@@ -39,14 +39,14 @@ TEST(OpTraits, AreAllStated) {
 }
 
 TEST(OpTraits, NothingIsStatedByDefault) {
-  EXPECT_EQ(what_is_missing({}), " kind precision layout pieces fusion");
+  EXPECT_EQ(what_is_missing({}), " kind precision layout chunks fusion");
 }
 
 TEST(OpTraits, AgreeWithFlags) {
   for_all_operators([](const OpDef& op) {
     const OpTraits& traits = op.traits;
     const bool elementwise = (op.flags & kElementwise) && !(op.flags & kRandom);
-    EXPECT_EQ(traits.pieces.kind == PieceRule::kElements, elementwise) << op.name;
+    EXPECT_EQ(traits.chunks.kind == ChunkRule::kElements, elementwise) << op.name;
     if (elementwise) {
       EXPECT_EQ(traits.kind, KernelKind::kElementwise) << op.name;
       EXPECT_EQ(traits.layout, LayoutRule::kFollows) << op.name;

@@ -48,7 +48,7 @@ TEST(ReorderTest, EveryPairOfLayouts) {
   }
 }
 
-// Tiles that are full, cut and missing; more of them than blocks.
+// Full, partial and missing tiles; more tiles than blocks.
 TEST(ReorderTest, OnGpus) {
   check_cpu("Reorder", to(Layout::kChannelsLast), {{{2, 33, 2, 6}}}, 0);
   for (const Shape& shape : {Shape{2, 32, 8, 8}, Shape{3, 40, 5, 7}, Shape{2, 3, 9, 11},

@@ -22,14 +22,14 @@ TEST(GridSample, ReadsPixelsAndBetweenThem) {
     expect_values(sample("linear", "zeros", 1), {1, 1, 1, 4}, {1, 2, 2.5, 0});
     expect_values(sample("linear", "zeros", 0), {1, 1, 1, 4}, {0.25, 0.5, 2.5, 0});
     expect_values(sample("linear", "border", 0), {1, 1, 1, 4}, {1, 2, 2.5, 4});
-    // (3, 3) lies one image beyond the last pixel: back at the first.
+    // (3, 3) is one image size beyond the last pixel: reflects to the first.
     expect_values(sample("linear", "reflection", 1), {1, 1, 1, 4}, {1, 2, 2.5, 1});
     expect_values(sample("nearest", "border", 1), {1, 1, 1, 4}, {1, 2, 1, 4});
     expect_values(sample("cubic", "zeros", 1), {1, 1, 1, 4}, {1, 2, 2.5 * 1.1875 * 1.1875, 0});
   }
 }
 
-/// Positions that stay away from the kinks at pixels and borders.
+/// Positions away from the kinks at pixels and borders.
 InputSpec positions(Shape shape) {
   InputSpec spec{std::move(shape)};
   for (std::int64_t i = 0; i < spec.shape.count(); ++i) {

@@ -23,7 +23,7 @@ struct ResizeGolden {
   std::vector<double> to_0_6;   // scales = [0.6]
 };
 
-// Numbers of the reference evaluator of the onnx package, 1.23.
+// Expected values from the reference evaluator of the onnx package, 1.23.
 TEST(Resize, EveryModeAndCoordinateSystem) {
   const std::vector<ResizeGolden> goldens = {
       {"nearest", "half_pixel", {3, 3, 1, 4, 4, 1, 5, 5, 9}, {3, 4, 5}},
@@ -139,7 +139,7 @@ TEST(Resize, GradientsAndCpu) {
   check_cpu("Resample", large, {{.shape = {4, 16, 32, 32}}});
 }
 
-// From position 0.4 · 5 = 2 to 1.2 · 5 = 6, which lies beyond the last element.
+// From position 0.4 · 5 = 2 to 1.2 · 5 = 6, beyond the last element.
 TEST(Resize, CropsAndExtrapolates) {
   const Attributes attributes = {
       {"mode", std::string("linear")},
@@ -157,7 +157,7 @@ TEST(Resize, WhatIsNotSupportedIsRefused) {
   expect_error(ErrorKind::kModel, "neither", [] { resize({}, {}); });
 }
 
-// The specification puts a single element of pytorch_half_pixel at the first input.
+// With pytorch_half_pixel a single output is at the first input, as specified.
 TEST(Resize, OneElementByPytorchHalfPixel) {
   const ImportInput x = data(floats({1, 1, 4}, {1, 2, 4, 8}));
   const auto one = [&](const char* coordinates) {

@@ -46,7 +46,7 @@ TEST(Softmax, CpuAgreesWithReference) {
         if (gradient) {
           check_cpu(op, axis(at), {{shape}, {shape, low, low + 1}}, 2e-6);
         } else {
-          // The logarithm of a sum near 1 is known to a unit of the sum, not of itself.
+          // The logarithm of a sum near 1 has the absolute error of the sum.
           const bool is_log = std::string_view(op) == "LogSoftmax";
           check_cpu(op, axis(at), {{shape, -10, 10}}, is_log ? of_the_whole(2e-6) : 2e-6);
         }
@@ -90,8 +90,8 @@ TEST(SoftmaxImport, OldOpsetsFlattenFromTheAxisOn) {
                 {1, 2, 2}, {std::log(0.5), std::log(1.0 / 6), std::log(0.5), std::log(5.0 / 6)});
 }
 
-// Golden: onnxruntime's. Before opset 13 the axis is 1 unless it is given, and the tensor is a
-// matrix whose columns are all axes from it on; then it is the last axis, and one alone.
+// Golden: onnxruntime's. Before opset 13 the default axis is 1, and all axes from it on are
+// flattened; since 13 it is the last axis only.
 TEST(SoftmaxImport, AxesOfEveryOpset) {
   const HostTensor x = floats({2, 3, 2}, {1, 3, 2, 3, 0, -1, 4, 4, -2, 5, 1, 0});
   const auto expect = [&](std::int64_t opset, const Attributes& attributes,

@@ -1,5 +1,5 @@
-// Every small change to a right program must be refused by the checker, or a symbolic run of all
-// lanes must show that it changes nothing.
+// Every small change to a correct program must be refused by the checker, or be harmless in a
+// symbolic run of all lanes.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -88,7 +88,7 @@ void mutate_fields(const Program& program, Judge& judge, std::size_t d, std::siz
   };
   for (const int by : {-2, -1, 1, 2, 1000000, -1000000}) {
     field("stage", &Instruction::stage, by);
-    field("unit", &Instruction::unit, by);
+    field("unit", &Instruction::micro_batch, by);
     field("transfer", &Instruction::transfer, by);
     field("version", &Instruction::version, by);
     field("slot", &Instruction::slot, by);
@@ -103,7 +103,7 @@ void mutate_fields(const Program& program, Judge& judge, std::size_t d, std::siz
     mutate(program, judge, text + " other transfer", [&](Program& p) {
       Instruction& changed = p.device[d][i];
       changed.transfer = static_cast<int>(t);
-      changed.unit = p.transfers[t].unit;
+      changed.micro_batch = p.transfers[t].micro_batch;
       changed.stage =
           changed.kind == Kind::kSend ? p.transfers[t].from_stage : p.transfers[t].to_stage;
     });
@@ -158,7 +158,7 @@ void mutate_transfers(const Program& program, Judge& judge) {
       field("to stage", &Transfer::to_stage, by);
       field("from device", &Transfer::from_device, by);
       field("to device", &Transfer::to_device, by);
-      field("unit", &Transfer::unit, by);
+      field("unit", &Transfer::micro_batch, by);
     }
     mutate(program, judge, "transfer direction",
            [&](Program& p) { p.transfers[t].gradient = !p.transfers[t].gradient; });
@@ -204,20 +204,20 @@ void mutate_tables(const Program& program, Judge& judge) {
       std::rotate(p.placement[s].begin(), p.placement[s].begin() + 1, p.placement[s].end());
     });
   }
-  // A unit sent to another replica, with all its instructions where they were.
-  for (std::size_t k = 0; k < static_cast<std::size_t>(program.units); ++k) {
+  // A micro-batch sent to another replica, with all its instructions where they were.
+  for (std::size_t k = 0; k < static_cast<std::size_t>(program.micro_batches); ++k) {
     mutate(program, judge, "another replica", [&](Program& p) {
       if (p.route.empty()) {
-        p.route.resize(static_cast<std::size_t>(p.units));
+        p.route.resize(static_cast<std::size_t>(p.micro_batches));
         std::iota(p.route.begin(), p.route.end(), 0);
       }
       ++p.route[k];
     });
   }
-  mutate(program, judge, "units per update", [&](Program& p) { ++p.units_per_update; });
+  mutate(program, judge, "units per update", [&](Program& p) { ++p.micro_batches_per_update; });
   for (const int by : {-1, 1, 1 << 30}) {
     mutate(program, judge, "stages", [&](Program& p) { p.stages += by; });
-    mutate(program, judge, "units", [&](Program& p) { p.units += by; });
+    mutate(program, judge, "units", [&](Program& p) { p.micro_batches += by; });
     mutate(program, judge, "devices", [&](Program& p) { p.devices += by; });
   }
   for (const UpdateRule rule : {UpdateRule::kNone, UpdateRule::kSync, UpdateRule::kStash,

@@ -22,9 +22,10 @@ TEST(Check, NamesRuleDeviceAndInstruction) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_STREQ(error.what(),
-                 "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of unit 0 on "
-                 "stage 1");
+    EXPECT_STREQ(
+        error.what(),
+        "schedule '1f1b' breaks rule 2 (coverage): device 1 has no forward of micro-batch 0 on "
+        "stage 1");
   }
 }
 
@@ -44,7 +45,7 @@ TEST(Check, EveryRuleCanBeBroken) {
     }
     throw std::runtime_error("no " + text);
   };
-  EXPECT_EQ(rule_of([](Program& p) { p.units = 0; }, program), CheckRule::kForm);
+  EXPECT_EQ(rule_of([](Program& p) { p.micro_batches = 0; }, program), CheckRule::kForm);
   EXPECT_EQ(rule_of([](Program& p) { p.device[0].push_back(p.device[0][0]); }, program),
             CheckRule::kCoverage);
   EXPECT_EQ(rule_of([](Program& p) { std::swap(p.device[0], p.device[1]); }, program),
@@ -115,7 +116,7 @@ TEST(Check, EveryRuleCanBeBroken) {
                                  {Kind::kUpdate, 0, -1, -1, 1, -1}};
                 },
                 lowered(options_for("gpipe", 1, 2))),
-            CheckRule::kUnitOrder);
+            CheckRule::kMicroBatchOrder);
   EXPECT_EQ(rule_of(
                 [](Program& p) {
                   std::erase_if(p.device[1],
@@ -140,12 +141,12 @@ Program lower_naively(const Program& program) {
   Program result = program;
   for (std::size_t e = 0; e < result.edges.size(); ++e) {
     const Edge& edge = result.edges[e];
-    for (int unit = 0; unit < result.units; ++unit) {
-      const int from = result.device_of(edge.from_stage, unit);
-      const int to = result.device_of(edge.to_stage, unit);
+    for (int micro_batch = 0; micro_batch < result.micro_batches; ++micro_batch) {
+      const int from = result.device_of(edge.from_stage, micro_batch);
+      const int to = result.device_of(edge.to_stage, micro_batch);
       if (from == to) continue;
-      result.transfers.push_back(
-          {static_cast<int>(e), edge.from_stage, edge.to_stage, from, to, unit, edge.gradient});
+      result.transfers.push_back({static_cast<int>(e), edge.from_stage, edge.to_stage, from, to,
+                                  micro_batch, edge.gradient});
     }
   }
   for (auto& list : result.device) {
@@ -157,10 +158,11 @@ Program lower_naively(const Program& program) {
         for (std::size_t t = 0; moves && t < result.transfers.size(); ++t) {
           const Transfer& transfer = result.transfers[t];
           const int stage = kind == Kind::kSend ? transfer.from_stage : transfer.to_stage;
-          if (stage != now.stage || transfer.unit != now.unit || transfer.gradient != backward) {
+          if (stage != now.stage || transfer.micro_batch != now.micro_batch ||
+              transfer.gradient != backward) {
             continue;
           }
-          moved.push_back({kind, now.stage, now.unit, static_cast<int>(t)});
+          moved.push_back({kind, now.stage, now.micro_batch, static_cast<int>(t)});
         }
       };
       add(Kind::kReceive);
@@ -198,24 +200,25 @@ TEST(Check, VerticalSyncNeedsTheSameReplicasEverywhere) {
 }
 
 TEST(Check, DoubleBufferingNeedsGroupsAsLongAsTheWarmUp) {
-  // With one unit an update, stage 0 of 4 would start a group before the update that it reads.
+  // With one micro-batch an update, stage 0 of 4 would start a group before the update that it
+  // reads.
   Program program = generate(options_for("1f1b", 4, 8));
   program.rule = UpdateRule::kDoubleBuffer;
   for (auto& list : program.device) {
     std::erase_if(list, [](const Instruction& i) { return i.kind == Kind::kUpdate; });
   }
   Program enough = program;
-  enough.units_per_update = 4;
+  enough.micro_batches_per_update = 4;
   complete(enough);
   EXPECT_EQ(broken_rule(enough), 0);
   EXPECT_EQ(enough.versions_per_stage[0], 2);
-  program.units_per_update = 1;
+  program.micro_batches_per_update = 1;
   complete(program);
   EXPECT_EQ(static_cast<CheckRule>(broken_rule(program)), CheckRule::kVersions);
 }
 
 TEST(Check, IsLinear) {
-  // 16 stages, 1024 units: a quadratic pass would take minutes.
+  // 16 stages, 1024 micro-batches: a quadratic pass would take minutes.
   const Program program = lowered(options_for("1f1b", 16, 1024));
   std::size_t instructions = 0;
   for (const auto& list : program.device) instructions += list.size();

@@ -28,7 +28,7 @@ TEST(ComputeCsv, ReadsWhatPyTorchWrites) {
   EXPECT_EQ(full_text(program, 1), "1F0 1I0 1W0 1F1 1B1 1U");
   EXPECT_EQ(program.rule, UpdateRule::kSync);
   EXPECT_EQ(program.stages, 2);
-  EXPECT_EQ(program.units, 2);
+  EXPECT_EQ(program.micro_batches, 2);
   EXPECT_NO_THROW(check(program, ErrorKind::kUsage));
   EXPECT_NO_THROW(check(lower(program, chain_edges(2, 8))));
 }

@@ -11,12 +11,13 @@
 namespace pipetrain {
 namespace {
 
-Program program_of(const std::string& name, int stages, int units, int units_per_update = 0) {
+Program program_of(const std::string& name, int stages, int micro_batches,
+                   int micro_batches_per_update = 0) {
   ScheduleOptions options;
   options.name = name;
   options.stages = stages;
-  options.units = units;
-  options.units_per_update = units_per_update;
+  options.micro_batches = micro_batches;
+  options.micro_batches_per_update = micro_batches_per_update;
   return generate(options);
 }
 
@@ -38,7 +39,8 @@ TEST(ProgramCut, ForwardsInFlightRunAgain) {
   EXPECT_EQ(cut.replayed[0], (std::vector<bool>{false, false, true, true, false, false}));
   EXPECT_EQ(cut.replayed[1], (std::vector<bool>{false, false, true, false, false, false}));
   EXPECT_EQ(cut.replayed[2], std::vector<bool>(6, false));
-  // Unit 2 read the weights from the beginning on stage 0, unit 3 those after one update.
+  // Micro-batch 2 read the weights from the beginning on stage 0, micro-batch 3 those after one
+  // update.
   EXPECT_EQ(cut.versions[0], (std::vector<int>{0, 1, 2}));
   EXPECT_EQ(cut.versions[1], (std::vector<int>{1, 2}));
   EXPECT_EQ(cut.versions[2], (std::vector<int>{2}));
@@ -55,7 +57,7 @@ TEST(ProgramCut, PointsAreUpdatesOfAllStages) {
   ScheduleOptions replicas;
   replicas.name = "pipedream";
   replicas.stages = 2;
-  replicas.units = 9;
+  replicas.micro_batches = 9;
   replicas.replicas = {2, 1};
   EXPECT_EQ(cut_points(generate(replicas)), (std::vector<int>{2, 4, 6, 8}));
 }
@@ -65,20 +67,23 @@ TEST(ProgramCut, WhatIsLeftEndsAndDoesTheRestOnce) {
     for (int stages = 1; stages <= 5; ++stages) {
       const Program program =
           lower(program_of(name, stages, 24, name == std::string("pipedream-2bw") ? 6 : 0), {});
-      for (const int units : cut_points(program)) {
-        const ProgramCut cut = cut_program(program, units);
-        EXPECT_EQ(find_deadlock(cut.rest, Lanes::kOne), "") << name << stages << " after " << units;
+      for (const int micro_batches : cut_points(program)) {
+        const ProgramCut cut = cut_program(program, micro_batches);
+        EXPECT_EQ(find_deadlock(cut.rest, Lanes::kOne), "")
+            << name << stages << " after " << micro_batches;
         EXPECT_EQ(find_deadlock(cut.rest, Lanes::kThree), "")
-            << name << stages << " after " << units;
+            << name << stages << " after " << micro_batches;
         for (int s = 0; s < stages; ++s) {
           std::vector<int> forwards(24, 0), backwards(24, 0);
           for (const Instruction& i : cut.rest.device[static_cast<std::size_t>(s)]) {
-            if (i.kind == Kind::kForward) ++forwards[static_cast<std::size_t>(i.unit)];
-            if (i.kind == Kind::kBackward) ++backwards[static_cast<std::size_t>(i.unit)];
+            if (i.kind == Kind::kForward) ++forwards[static_cast<std::size_t>(i.micro_batch)];
+            if (i.kind == Kind::kBackward) ++backwards[static_cast<std::size_t>(i.micro_batch)];
           }
-          for (int unit = 0; unit < 24; ++unit) {
-            EXPECT_EQ(forwards[static_cast<std::size_t>(unit)], unit >= units ? 1 : 0);
-            EXPECT_EQ(backwards[static_cast<std::size_t>(unit)], unit >= units ? 1 : 0);
+          for (int micro_batch = 0; micro_batch < 24; ++micro_batch) {
+            EXPECT_EQ(forwards[static_cast<std::size_t>(micro_batch)],
+                      micro_batch >= micro_batches ? 1 : 0);
+            EXPECT_EQ(backwards[static_cast<std::size_t>(micro_batch)],
+                      micro_batch >= micro_batches ? 1 : 0);
           }
         }
       }

@@ -73,7 +73,7 @@ TEST(Text, GoldenReplicasAndRoute) {
 
 TEST(Text, GoldenDoubleBuffering) {
   ScheduleOptions options = options_for("pipedream-2bw", 1, 3);
-  options.units_per_update = 2;
+  options.micro_batches_per_update = 2;
   EXPECT_EQ(to_text(generate(options)),
             "pipetrain-schedule 1\nname pipedream-2bw\nrule double-buffer\nstages 1\nunits 3\n"
             "units-per-update 2\nplacement 0\ntransfers no\n"
@@ -129,17 +129,18 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("edge 0>1 4096", "edge 0-1 4096", "an edge is written like");
   expect("edge 0>1 4096", "edge 0>7 4096", "does not fit 2 stages");
   expect("device 1:", "device 2:", "the list of device 1 must come here");
-  expect("0B0", "0Q0", "s.txt:10: '0Q0' is no instruction");
-  expect("0SF0>1", "0SF0<1", "'0SF0<1' is no instruction");
+  expect("0B0", "0Q0", "s.txt:10: '0Q0' is not an instruction");
+  expect("0SF0>1", "0SF0<1", "'0SF0<1' is not an instruction");
   expect("0SF0>1", "0SB0>1", "there is no edge between devices for '0SB0>1'");
   expect("0SF0>1", "0SF0>0", "there is no edge between devices");
-  expect("0F1 ", "0F7 ", "names a stage or unit that is not there");
+  expect("0F1 ", "0F7 ", "names a stage or micro-batch that does not exist");
   expect("units 2", "units 1000000", "need more instructions");
   expect("placement 0 1", "placement 0 5", "'placement' names device 5");
   expect("placement 0 1", "placement 0+0 1", "'0+0' names device 0 twice");
   expect("placement 0 1", "placement 0+ 1", "written like 0 or 0+1, not '0+'");
   expect("placement 0 1", "placement 0-1", "written like 0 or 0+1, not '0-1'");
-  expect("placement 0 1", "placement 0 1\nroute 0", "'route' must name the replica of 2 units");
+  expect("placement 0 1", "placement 0 1\nroute 0",
+         "'route' must name the replica of 2 micro-batches");
   expect("placement 0 1", "placement 0 1\nroute 0 x", "'route' needs a number, not 'x'");
   expect("placement 0 1", "placement 0 1\nunits-per-update 2", "needs rule double-buffer");
   expect("placement 0 1", "placement 0 1\nunits-per-update 0", "must be at least 1");
@@ -155,7 +156,7 @@ TEST(Text, BrokenSchedulesAreReadAndThenRefused) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(error.message().find("(unit order): device 0, instruction 7 (0B0)"),
+    EXPECT_NE(error.message().find("(micro-batch order): device 0, instruction 7 (0B0)"),
               std::string::npos)
         << error.message();
   }

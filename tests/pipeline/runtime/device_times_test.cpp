@@ -73,7 +73,7 @@ TEST(DeviceTimes, ReceivesEndWhenTheDeviceThatWaitsGoesOn) {
   ScheduleOptions options;
   options.name = "gpipe";
   options.stages = 2;
-  options.units = 2;
+  options.micro_batches = 2;
   const Program program = lower(generate(options), chain_edges(2, 8));
   std::vector<std::vector<Event>> events;
   for (const auto& list : program.device) events.emplace_back(list.size());
@@ -89,7 +89,8 @@ TEST(DeviceTimes, ReceivesEndWhenTheDeviceThatWaitsGoesOn) {
     event_of(text).start = start;
     event_of(text).end = end;
   };
-  // Stage 1 waits for unit 0, which takes 2 seconds to arrive; unit 1 is there before it is wanted.
+  // Stage 1 waits for micro-batch 0, which takes 2 seconds to arrive; micro-batch 1 is there before
+  // it is wanted.
   set("0F0", 0, 1);
   set("0F1", 1, 2);
   set("1F0", 3, 6);
@@ -114,7 +115,7 @@ TEST(DeviceTimes, ReceivesEndWhenTheDeviceThatWaitsGoesOn) {
   EXPECT_TRUE(events[0].empty());
 }
 
-TEST(HostStaging, TakesPiecesThroughARingThatNobodyOverwritesTooEarly) {
+TEST(HostStaging, TakesChunksThroughARingThatNobodyOverwritesTooEarly) {
   test::RecordedMachine machine(2, 5);
   machine.part_devices();
   Device& a = machine.device(0);

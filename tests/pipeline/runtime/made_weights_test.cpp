@@ -28,7 +28,7 @@ using test::WeightOperand;
 using test::WeightOperator;
 using test::WeightResult;
 
-constexpr int kUnits = 4;
+constexpr int kMicroBatches = 4;
 const std::vector<std::int64_t> kSizes = {4, 2};
 const std::vector<std::string> kLayers = {
     "conv",       "conv-transpose", "matmul-right", "matmul-left", "gemm",   "bias", "batch-norm",
@@ -239,7 +239,7 @@ struct Pipeline {
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
-    options.units = kUnits;
+    options.micro_batches = kMicroBatches;
     options.replicas = std::move(replicas);
     options.gradient_sync = slices.has_tied_stages;
     program = lower(generate(options), edges);
@@ -269,7 +269,8 @@ std::string train(const Pipeline& pipeline, Runner& runner) {
     if (step == 0) data.set_mini_batch(0, 8, 2, step, kSizes);
     if (step == 1) data.set_mini_batch(8, 14, 4, step, kSizes);
     runner.run(pipeline.program, data);
-    for (const MicroBatch& unit : data.units()) out += fmt::format("{:a} ", unit.loss_sum);
+    for (const MicroBatch& micro_batch : data.micro_batches())
+      out += fmt::format("{:a} ", micro_batch.loss_sum);
   }
   for (const Value& value : pipeline.graphs[0]->graph.values) {
     if (value.role != Role::kParameter && value.role != Role::kState) continue;
@@ -333,32 +334,32 @@ class LossInDouble {
       moved.span<double>()[e] = stored.span<double>()[e] + distance * direction.span<double>()[e];
     std::swap(stored, moved);
     double sum = 0;
-    for (const MicroBatch& unit : data_.units()) sum += of_unit(unit);
+    for (const MicroBatch& micro_batch : data_.micro_batches()) sum += of_micro_batch(micro_batch);
     std::swap(stored, moved);
     return sum;
   }
   const TrainingGraph& training() const { return *training_; }
 
  private:
-  double of_unit(const MicroBatch& unit) {
+  double of_micro_batch(const MicroBatch& micro_batch) {
     test::Feeds feeds;
     HostTensor x(TensorType{DType::kFloat32, Shape{2, 2, 6, 6}});
-    std::memcpy(x.view().data, unit.columns[0], x.type().bytes());
+    std::memcpy(x.view().data, micro_batch.columns[0], x.type().bytes());
     for (const GraphInput& input : training_->inputs)
       feeds[input.value] = test::as_float(x, DType::kFloat64);
     if (training_->loss.label) {
       HostTensor y(training_->graph[training_->loss.label].type);
-      std::memcpy(y.view().data, unit.columns[1], y.type().bytes());
+      std::memcpy(y.view().data, micro_batch.columns[1], y.type().bytes());
       feeds[training_->loss.label] = y;
     }
     RunContext context;
     context.seed = runtime_options().seed;
-    context.step = unit.step;
-    context.first_sample = unit.first_sample;
+    context.step = micro_batch.step;
+    context.first_sample = micro_batch.first_sample;
     context.samples = training_->micro_batch;
     const auto values = test::run_graph(training_->graph, Backend::kReference, feeds, context);
     return values[static_cast<std::size_t>(training_->loss.loss_sum.index)].to_doubles()[0] *
-           unit.loss_scale;
+           micro_batch.loss_scale;
   }
 
   std::unique_ptr<TrainingGraph> training_;

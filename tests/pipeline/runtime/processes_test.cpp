@@ -1,4 +1,4 @@
-// Several processes, as threads of the test that share nothing but messages: the bits of one.
+// Several processes, as threads of the test that only exchange messages, give the same bits as one.
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -20,14 +20,15 @@
 namespace pipetrain {
 namespace {
 
-const std::vector<std::int64_t> kUnitSizes = {4, 2};
-constexpr std::int64_t kSamples = 10, kUnit = 4;
+const std::vector<std::int64_t> kMicroBatchSizes = {4, 2};
+constexpr std::int64_t kSamples = 10, kSamplesPerMicroBatch = 4;
 
 /// A network cut into stages, and a program for them.
 struct SharedRun {
   SharedRun(const std::string& schedule, int stages, bool clip, std::vector<int> replicas = {})
       : model(test::difficult_network(/*tied=*/true)) {
-    for (const std::int64_t size : kUnitSizes) graphs.push_back(test::training_graph(model, size));
+    for (const std::int64_t size : kMicroBatchSizes)
+      graphs.push_back(test::training_graph(model, size));
     const Chain chain = linearise(*graphs[0]);
     std::vector<int> starts;
     for (int s = 0; s < stages; ++s)
@@ -42,7 +43,7 @@ struct SharedRun {
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
-    options.units = 3;
+    options.micro_batches = 3;
     options.replicas = std::move(replicas);
     options.gradient_sync = slices.has_tied_stages || clip;
     program = lower(generate(options), edges);
@@ -91,10 +92,11 @@ SharedOutcome four_steps(const SharedRun& run, const RuntimeOptions& options) {
   test::FixedData data(4 * kSamples, 5);
   SharedOutcome outcome;
   for (std::int64_t step = 0; step < 4; ++step) {
-    data.set_mini_batch(step * kSamples, kSamples, kUnit, step, kUnitSizes);
+    data.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
     const RoundResult result = runtime.run(run.program, data);
     double loss = 0;
-    for (const MicroBatch& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
+    for (const MicroBatch& micro_batch : data.micro_batches())
+      loss += micro_batch.loss_sum * micro_batch.loss_scale;
     outcome.losses.push_back(loss);
     outcome.norms.push_back(result.gradient_norm);
     for (std::size_t d = 0; d < result.events.size(); ++d)
@@ -218,7 +220,7 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
   test::FixedData data(4 * kSamples, 5);
   const auto two_steps = [&](Runtime& runtime, test::FixedData& from, std::int64_t first) {
     for (std::int64_t step = first; step < first + 2; ++step) {
-      from.set_mini_batch(step * kSamples, kSamples, kUnit, step, kUnitSizes);
+      from.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
       runtime.run(run.program, from);
     }
   };
@@ -246,16 +248,16 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
   EXPECT_TRUE(outcome.values == expected.values);
 }
 
-/// Fails when a stage asks for a unit.
-class SometimesFailingData final : public UnitSource {
+/// Fails when a stage asks for a micro-batch.
+class SometimesFailingData final : public MicroBatchSource {
  public:
   SometimesFailingData(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
-  MicroBatch& acquire(int unit) override {
-    PT_CHECK(!fails_ || ++asked_ < 20, kData, "sample {} is damaged", unit);
-    return data_.acquire(unit);
+  MicroBatch& acquire(int micro_batch) override {
+    PT_CHECK(!fails_ || ++asked_ < 20, kData, "sample {} is damaged", micro_batch);
+    return data_.acquire(micro_batch);
   }
   void release(int) override {}
-  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
@@ -273,7 +275,7 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
       test::FixedData data(4 * kSamples, 5);
       SometimesFailingData source(data, group.rank() == failing);
       for (int step = 0; step < 100; ++step) {
-        data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, source);
       }
     });
@@ -286,15 +288,15 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
   }
 }
 
-/// Fails when a stage is done with its fourth unit.
-class FailingAtRelease final : public UnitSource {
+/// Fails when a stage is done with its fourth micro-batch.
+class FailingAtRelease final : public MicroBatchSource {
  public:
   FailingAtRelease(test::FixedData& data, bool fails) : data_(data), fails_(fails) {}
-  MicroBatch& acquire(int unit) override { return data_.acquire(unit); }
-  void release(int unit) override {
-    PT_CHECK(!fails_ || ++released_ < 4, kData, "sample {} is damaged", unit);
+  MicroBatch& acquire(int micro_batch) override { return data_.acquire(micro_batch); }
+  void release(int micro_batch) override {
+    PT_CHECK(!fails_ || ++released_ < 4, kData, "sample {} is damaged", micro_batch);
   }
-  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
@@ -314,7 +316,7 @@ TEST(Processes, AFailureNamesTheProcessAndTheStageThatFailed) {
       test::FixedData data(4 * kSamples, 5);
       FailingAtRelease source(data, group.rank() == failing);
       for (int step = 0; step < 100; ++step) {
-        data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, source);
       }
     });
@@ -342,14 +344,14 @@ TEST(Processes, TheSilentOneOfSeveralIsNamed) {
       test::FixedData data(4 * kSamples, 5);
       for (int step = 0; step < 1000; ++step) {
         if (step == 3 && group.rank() == silent) world.mute(silent);
-        data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
         runtime.run(run.program, data);
       }
     });
     for (int rank = 0; rank < 4; ++rank) {
       if (rank == silent) continue;  // hears all others
       const std::string& error = errors[static_cast<std::size_t>(rank)];
-      EXPECT_NE(error.find(fmt::format("process {} on here has not been heard of", silent)),
+      EXPECT_NE(error.find(fmt::format("process {} on here has been silent", silent)),
                 std::string::npos)
           << error;
     }
@@ -366,13 +368,12 @@ TEST(Processes, SilenceIsNoticedAndNamed) {
     test::FixedData data(4 * kSamples, 5);
     for (int step = 0; step < 1000; ++step) {
       if (step == 3 && group.rank() == 1) world.mute(1);
-      data.set_mini_batch(0, kSamples, kUnit, step, kUnitSizes);
+      data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
       runtime.run(run.program, data);
     }
   });
   EXPECT_LT(steady_seconds() - start, 20);
-  EXPECT_NE(errors[0].find("process 1 on here has not been heard of"), std::string::npos)
-      << errors[0];
+  EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos) << errors[0];
 }
 
 TEST(Processes, RefuseWhatTheyCannotDo) {

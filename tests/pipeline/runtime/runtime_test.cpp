@@ -8,7 +8,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 #include "passes/linearise.h"
 #include "passes/pack_weights.h"
 #include "pipeline/program/check.h"
@@ -31,7 +31,7 @@ struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
       : Pipeline(test::difficult_network(tied), stages, sizes) {}
 
-  /// `micro_batches` of a step; 0: weights are not packed, nothing is gathered.
+  /// `micro_batches` of a step; 0: weights are not packed, nothing is batched.
   Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
            std::int64_t micro_batches = 0, DType precision = DType::kFloat32, bool for_gpus = false)
       : model(std::move(network)), stages(stages) {
@@ -41,9 +41,9 @@ struct Pipeline {
       if (micro_batches == 0) continue;
       packed_weights += pack_weights(*graphs.back());
       if (graphs.size() == 1) {
-        batch_gradients = gather_gradients(*graphs.back(), micro_batches);
+        batch_gradients = batch_weight_gradients(*graphs.back(), micro_batches);
       } else {
-        gather_gradients_like(*graphs.front(), *graphs.back());
+        batch_weight_gradients_like(*graphs.front(), *graphs.back());
       }
     }
     const Chain chain = linearise(*graphs[0]);
@@ -59,11 +59,11 @@ struct Pipeline {
       edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
   }
 
-  Program program(const std::string& schedule, int units, bool recompute = false,
+  Program program(const std::string& schedule, int micro_batches, bool recompute = false,
                   bool clip = false) const {
     ScheduleOptions options;
     options.name = schedule;
-    options.units = units;
+    options.micro_batches = micro_batches;
     options.recompute.assign(static_cast<std::size_t>(stages), recompute);
     return program(options, clip);
   }
@@ -127,7 +127,7 @@ struct PlacedRuntime {
     exchanged += machine->exchanged();
     replayed += machine->replayed();
   }
-  RoundResult run(const Program& program, UnitSource& source) {
+  RoundResult run(const Program& program, MicroBatchSource& source) {
     RoundResult result = runtime->run(program, source);
     if (machine) check_times(program, result);
     return result;
@@ -187,7 +187,8 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
       data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
       runner.run(program, data);
       double loss = 0;
-      for (const MicroBatch& unit : data.units()) loss += unit.loss_sum * unit.loss_scale;
+      for (const MicroBatch& micro_batch : data.micro_batches())
+        loss += micro_batch.loss_sum * micro_batch.loss_scale;
       outcome.losses.push_back(loss);
     }
     outcome.bits = fingerprint(pipeline, runner);
@@ -202,17 +203,20 @@ Outcome train_synchronously(int stages, const std::string& schedule, bool recomp
   return outcome;
 }
 
-/// Units that lie in page-locked memory, and are overwritten as soon as they may be.
-class PinnedUnits final : public UnitSource {
+/// Micro-batches in page-locked memory, overwritten as soon as that is allowed.
+class PinnedMicroBatches final : public MicroBatchSource {
  public:
   /// `too_early`: already when the next one is asked for.
-  PinnedUnits(test::RecordedMachine& machine, test::FixedData& data, bool too_early)
-      : machine_(machine), data_(data), too_early_(too_early), slots_(data.units().size()) {}
+  PinnedMicroBatches(test::RecordedMachine& machine, test::FixedData& data, bool too_early)
+      : machine_(machine),
+        data_(data),
+        too_early_(too_early),
+        slots_(data.micro_batches().size()) {}
 
-  MicroBatch& acquire(int unit) override {
+  MicroBatch& acquire(int micro_batch) override {
     const std::lock_guard lock(mutex_);
-    Slot& slot = slots_[static_cast<std::size_t>(unit)];
-    MicroBatch& given = data_.acquire(unit);
+    Slot& slot = slots_[static_cast<std::size_t>(micro_batch)];
+    MicroBatch& given = data_.acquire(micro_batch);
     if (slot.full) return given;
     slot.full = true;
     const std::int64_t samples = kSizes[static_cast<std::size_t>(given.variant)];
@@ -222,14 +226,14 @@ class PinnedUnits final : public UnitSource {
     std::memcpy(slot.memory.data(), given.columns[0], bytes[0]);
     std::memcpy(slot.memory.data() + bytes[0], given.columns[1], bytes[1]);
     given.columns = {slot.memory.data(), slot.memory.data() + bytes[0]};
-    if (too_early_ && unit > 0) overwrite(slots_[static_cast<std::size_t>(unit) - 1]);
+    if (too_early_ && micro_batch > 0) overwrite(slots_[static_cast<std::size_t>(micro_batch) - 1]);
     return given;
   }
-  void release(int unit) override {
+  void release(int micro_batch) override {
     const std::lock_guard lock(mutex_);
-    if (!too_early_) overwrite(slots_[static_cast<std::size_t>(unit)]);
+    if (!too_early_) overwrite(slots_[static_cast<std::size_t>(micro_batch)]);
   }
-  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
@@ -262,7 +266,7 @@ TEST(PinnedData, AreCopiedWhileTheHostGoesOnAndOverwrittenOnlyAfterwards) {
       for (std::int64_t step = 0; step < 3; ++step) {
         data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
         if (runtime.machine) {
-          PinnedUnits pinned(*runtime.machine, data, /*too_early=*/false);
+          PinnedMicroBatches pinned(*runtime.machine, data, /*too_early=*/false);
           runtime.run(program, pinned);
         } else {
           runtime.run(program, data);
@@ -284,7 +288,7 @@ TEST(PinnedData, OverwrittenTooEarlyAreFound) {
     Runtime runtime(pipeline.variants, {&program}, options);
     test::FixedData data(4 * kBatch, 5);
     data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
-    PinnedUnits pinned(machine, data, /*too_early=*/true);
+    PinnedMicroBatches pinned(machine, data, /*too_early=*/true);
     runtime.run(program, pinned);
   }
   const std::vector<std::string> problems = machine.problems();
@@ -307,7 +311,7 @@ TEST(PinnedData, AreCopiedToTheStagesThatReadThem) {
     data.set_mini_batch(step * 52, 52, 16, step, sizes);
     runtime.run(program, data);
   }
-  // A picture of 72 numbers for the first stage, a label for the last.
+  // An image of 72 values for the first stage, a label for the last.
   EXPECT_EQ(machine.uploaded() - before, 52 * (72 * sizeof(float) + sizeof(std::int64_t)));
 }
 
@@ -324,7 +328,7 @@ TEST(PinnedData, NothingIsFreedBeforeARunEnds) {
     Runtime runtime(pipeline.variants, {&program}, options);
     test::FixedData data(6 * kBatch, 5);
     std::uint64_t before = 0;
-    // 4 + 4 + 2 samples, then 4 + 4 + 4: blocks of smaller units come to larger ones.
+    // 4 + 4 + 2 samples, then 4 + 4 + 4: blocks of smaller micro-batches come to larger ones.
     for (const std::int64_t samples : {10, 10, 12, 12, 10}) {
       data.set_mini_batch(0, samples, kMicroBatch, 0, kSizes);
       runtime.run(program, data);
@@ -354,9 +358,10 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
-/// Two steps of 5 micro-batches, the last of which is smaller: they are gathered two by two.
+/// Two steps of 5 micro-batches, the last of which is smaller: their gradients are batched in
+/// pairs.
 const std::vector<std::int64_t> kWideSizes = {32, 20};
-constexpr int kWideUnits = 5, kWideSamples = 4 * 32 + 20;
+constexpr int kWideMicroBatches = 5, kWideSamples = 4 * 32 + 20;
 
 template <class Runner>
 void train_wide(Runner& runner, const Program& program) {
@@ -367,18 +372,20 @@ void train_wide(Runner& runner, const Program& program) {
   }
 }
 
-// Weights packed once per version, products that add to their accumulators, and gradients over
-// several micro-batches at once, against an oracle that adds afterwards and gathers on its own.
+// Weights packed once per version, matmuls that accumulate themselves, and batched weight
+// gradients, against an oracle that accumulates afterwards and batches by itself.
 TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   std::string expected;
   for (const bool clip : {false, true}) {
     for (const int stages : {0, 1, 2, 3}) {
-      const Pipeline pipeline(test::wide_network(), std::max(stages, 1), kWideSizes, kWideUnits);
+      const Pipeline pipeline(test::wide_network(), std::max(stages, 1), kWideSizes,
+                              kWideMicroBatches);
       EXPECT_GE(pipeline.packed_weights, 3);
       EXPECT_EQ(pipeline.batch_gradients, 2);
       for (const std::string schedule : {"zb-h1", "1f1b", "gpipe"}) {
-        const Program program = pipeline.program(schedule, kWideUnits, /*recompute=*/false, clip);
+        const Program program =
+            pipeline.program(schedule, kWideMicroBatches, /*recompute=*/false, clip);
         if (stages == 0) {
           Oracle oracle(pipeline.variants, 1, options);
           train_wide(oracle, program);
@@ -394,18 +401,19 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
   }
 }
 
-// What a gradient is before it is added must not lie where other work of its stage writes while
-// another device computes it.
+// An unaccumulated gradient must not share memory with other work of its stage while another device
+// computes it.
 TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
-  constexpr int kUnits = 32, kSteps = 3;
+  constexpr int kMicroBatches = 32, kSteps = 3;
   constexpr std::int64_t kSamples = 8;
-  const Pipeline pipeline(test::strided_network(), 3, {kSamples}, kUnits);
+  const Pipeline pipeline(test::strided_network(), 3, {kSamples}, kMicroBatches);
   EXPECT_GE(pipeline.batch_gradients, 1);
-  const Program program = pipeline.program("gpipe", kUnits);
+  const Program program = pipeline.program("gpipe", kMicroBatches);
   const auto train = [&](auto& runner) {
-    test::FixedData data(kSteps * kUnits * kSamples, 7);
+    test::FixedData data(kSteps * kMicroBatches * kSamples, 7);
     for (std::int64_t step = 0; step < kSteps; ++step) {
-      data.set_mini_batch(step * kUnits * kSamples, kUnits * kSamples, kSamples, step, {kSamples});
+      data.set_mini_batch(step * kMicroBatches * kSamples, kMicroBatches * kSamples, kSamples, step,
+                          {kSamples});
       runner.run(program, data);
     }
     return fingerprint(pipeline, runner);
@@ -420,7 +428,8 @@ TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
   }
 }
 
-// Of a table's gradient only rows that are used are written, by each replica those of its units.
+// Of a table's gradient only rows that are used are written, by each replica those of its
+// micro-batches.
 TEST(TableOfRows, HasTheBitsOfItsOracle) {
   RuntimeOptions options = runtime_options(Place::kCpu);
   const Pipeline pipeline(test::table_network(), 2, kSizes);
@@ -428,7 +437,7 @@ TEST(TableOfRows, HasTheBitsOfItsOracle) {
   for (const auto& [name, replicas] : cases) {
     ScheduleOptions schedule;
     schedule.name = name;
-    schedule.units = 3;
+    schedule.micro_batches = 3;
     if (replicas > 1) schedule.replicas = {replicas, 1};
     const Program program = pipeline.program(schedule);
     const auto train = [&](auto& runner) {
@@ -450,12 +459,12 @@ TEST(TableOfRows, HasTheBitsOfItsOracle) {
   }
 }
 
-TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
+TEST(WideLayers, ReplicasGatherTheirOwnMicroBatches) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
-  const Pipeline pipeline(test::wide_network(), 2, kWideSizes, kWideUnits);
+  const Pipeline pipeline(test::wide_network(), 2, kWideSizes, kWideMicroBatches);
   ScheduleOptions schedule;
   schedule.name = "1f1b";
-  schedule.units = kWideUnits;
+  schedule.micro_batches = kWideMicroBatches;
   schedule.replicas = {2, 1};
   const Program program = pipeline.program(schedule);
   Oracle oracle(pipeline.variants, 2, options);
@@ -470,9 +479,9 @@ TEST(WideLayers, ReplicasGatherTheirOwnUnits) {
 TEST(WideLayers, GatheredGradientsAreTheSums) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   std::vector<std::vector<float>> weights;
-  for (const std::int64_t micro_batches : {0, kWideUnits}) {
+  for (const std::int64_t micro_batches : {0, kWideMicroBatches}) {
     const Pipeline pipeline(test::wide_network(), 2, kWideSizes, micro_batches);
-    const Program program = pipeline.program("1f1b", kWideUnits);
+    const Program program = pipeline.program("1f1b", kWideMicroBatches);
     const std::vector<const Program*> programs = {&program};
     Runtime runtime(pipeline.variants, programs, options);
     train_wide(runtime, program);
@@ -516,7 +525,7 @@ TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
           runtime.run(program, data);
           before_last = std::exchange(replayed, machine.replayed());
         }
-        // Two stages, four units, a forward and a backward each, in one or two halves.
+        // Two stages, four micro-batches, a forward and a backward each, in one or two halves.
         const std::uint64_t passes = schedule == "zb-h1" ? 24 : 16;
         EXPECT_EQ(replayed - before_last, failing == 0 ? passes : 0U) << schedule << failing;
         const std::string bits = fingerprint(pipeline, runtime);
@@ -529,19 +538,20 @@ TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
 }
 
 TEST_P(SameBits, PipedreamAndItsOracle) {
-  constexpr int kUnits = 9;
+  constexpr int kMicroBatches = 9;
   for (const int stages : {1, 2, 3, 4}) {
     const Pipeline pipeline(/*tied=*/false, stages, {4});
-    const Program program = pipeline.program("pipedream", kUnits);
+    const Program program = pipeline.program("pipedream", kMicroBatches);
     for (int s = 0; s < stages; ++s)
       EXPECT_EQ(program.versions_per_stage[static_cast<std::size_t>(s)], stages - s);
-    test::FixedData data(2 * kUnits * 4, 6);
+    test::FixedData data(2 * kMicroBatches * 4, 6);
     const auto rounds = [&](auto& runner) {
       std::vector<double> losses;
       for (int round = 0; round < 2; ++round) {
-        data.set_stream(kUnits, 4, round * kUnits);
+        data.set_stream(kMicroBatches, 4, round * kMicroBatches);
         runner.run(program, data);
-        for (const MicroBatch& unit : data.units()) losses.push_back(unit.loss_sum);
+        for (const MicroBatch& micro_batch : data.micro_batches())
+          losses.push_back(micro_batch.loss_sum);
       }
       return std::pair(fingerprint(pipeline, runner), losses);
     };
@@ -565,8 +575,8 @@ TEST_P(SameBits, StaleWeightsAreNotTheSynchronousOnes) {
   EXPECT_FALSE(fingerprint(pipeline, stale) == fingerprint(pipeline, fresh));
 }
 
-/// Losses and everything that training has changed after two mini-batches of `units` units each, on
-/// the runtime and on the oracle.
+/// Losses and everything that training has changed after two mini-batches of `micro_batches`
+/// each, on the runtime and on the oracle.
 struct Pair {
   std::string bits, oracle_bits;
   std::vector<double> losses, oracle_losses;
@@ -576,18 +586,20 @@ Pair run_both(const Pipeline& pipeline, const Program& program, Place place, dou
               const Program* reference = nullptr, const Pipeline* reference_pipeline = nullptr) {
   Pair pair;
   const bool asynchronous = is_asynchronous(program.rule);
-  test::FixedData data(4 * program.units * kMicroBatch, 7);
+  test::FixedData data(4 * program.micro_batches * kMicroBatch, 7);
   const auto run = [&](auto& runner, const Program& what, const Pipeline& on,
                        std::vector<double>& losses) {
     for (std::int64_t step = 0; step < 2; ++step) {
       if (asynchronous) {
-        data.set_stream(program.units, kMicroBatch, step * program.units);
+        data.set_stream(program.micro_batches, kMicroBatch, step * program.micro_batches);
       } else {
-        const std::int64_t samples = program.units * kMicroBatch - 2;  // the last one is uneven
+        const std::int64_t samples =
+            program.micro_batches * kMicroBatch - 2;  // the last one is uneven
         data.set_mini_batch(step * samples, samples, kMicroBatch, step, kSizes);
       }
       runner.run(what, data);
-      for (const MicroBatch& unit : data.units()) losses.push_back(unit.loss_sum);
+      for (const MicroBatch& micro_batch : data.micro_batches())
+        losses.push_back(micro_batch.loss_sum);
     }
     return fingerprint(on, runner);
   };
@@ -603,9 +615,9 @@ TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
   const std::vector<std::string> names = {
       "gpipe", "1f1b",   "1f1b-eager", "1f1b-auto",        "zb-h1",         "zb-h2", "zb",
       "zb-v",  "v-half", "v-min",      "interleaved-1f1b", "interleaved-zb"};
-  constexpr int kUnits = 12;
+  constexpr int kMicroBatches = 12;
   const Pipeline one(/*tied=*/true, 1, kSizes);
-  const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);
+  const Program alone = one.program("gpipe", kMicroBatches, false, /*clip=*/true);
   for (const std::string& name : names) {
     for (const int devices : {1, 2, 3, 4, 6}) {
       for (const bool recompute : {false, true}) {
@@ -614,7 +626,7 @@ TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
         const Pipeline pipeline(/*tied=*/true, stages, kSizes);
         ScheduleOptions options;
         options.name = name;
-        options.units = kUnits;
+        options.micro_batches = kMicroBatches;
         options.recompute.assign(static_cast<std::size_t>(stages), recompute);
         const Program program = pipeline.program(options, /*clip=*/true);
         const Pair pair = run_both(pipeline, program, GetParam(), 0.5, &alone, &one);
@@ -626,11 +638,11 @@ TEST_P(SameBits, EverySynchronousScheduleIsOneDevice) {
 }
 
 TEST_P(SameBits, WholeAndSplitBackwardsOfOneStage) {
-  constexpr int kDevices = 2, kUnits = 6;
+  constexpr int kDevices = 2, kMicroBatches = 6;
   const Pipeline one(/*tied=*/true, 1, kSizes);
-  const Program alone = one.program("gpipe", kUnits, false, /*clip=*/true);
+  const Program alone = one.program("gpipe", kMicroBatches, false, /*clip=*/true);
   const Pipeline pipeline(/*tied=*/true, 2 * kDevices, kSizes);
-  Program program = dual_pipe_v(kDevices, kUnits).program;
+  Program program = dual_pipe_v(kDevices, kMicroBatches).program;
   add_gradient_sync(program);
   program = lower(program, pipeline.edges);
   check(program);
@@ -645,8 +657,8 @@ TEST_P(SameBits, EveryAsynchronousScheduleIsItsOracle) {
       const Pipeline pipeline(/*tied=*/false, stages, kSizes);
       ScheduleOptions options;
       options.name = name;
-      options.units = 4 * stages;
-      if (name == "pipedream-2bw") options.units_per_update = stages;
+      options.micro_batches = 4 * stages;
+      if (name == "pipedream-2bw") options.micro_batches_per_update = stages;
       const Program program = pipeline.program(options);
       const Pair pair = run_both(pipeline, program, GetParam(), 0);
       EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " on " << stages;
@@ -659,31 +671,31 @@ TEST_P(SameBits, ReplicasAreOneDeviceWithAnAccumulatorEach) {
   const std::vector<std::vector<int>> shapes = {{2}, {2, 1}, {1, 2}, {3, 1}, {2, 2}, {1, 3, 2}};
   for (const std::string name : {"gpipe", "1f1b", "pipedream", "pipedream-2bw"}) {
     for (const auto& replicas : shapes) {
-      for (const int units : {12, 7}) {
+      for (const int micro_batches : {12, 7}) {
         const int stages = static_cast<int>(replicas.size());
         const bool tied = name == "gpipe" || name == "1f1b";
         const Pipeline pipeline(tied, stages, kSizes);
         ScheduleOptions options;
         options.name = name;
-        options.units = units;
+        options.micro_batches = micro_batches;
         options.replicas = replicas;
-        if (name == "pipedream-2bw") options.units_per_update = 6;
+        if (name == "pipedream-2bw") options.micro_batches_per_update = 6;
         const Program program = pipeline.program(options, /*clip=*/tied);
         const Pair pair = run_both(pipeline, program, GetParam(), tied ? 0.5 : 0);
-        EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " " << units << " units";
-        EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " " << units << " units";
+        EXPECT_TRUE(pair.bits == pair.oracle_bits) << name << " " << micro_batches << " units";
+        EXPECT_EQ(pair.losses, pair.oracle_losses) << name << " " << micro_batches << " units";
       }
     }
   }
 }
 
 /// Mini-batches of which some were left out: those before were updates.
-class AfterSkips final : public UnitSource {
+class AfterSkips final : public MicroBatchSource {
  public:
   explicit AfterSkips(test::FixedData& data) : data_(data) {}
-  MicroBatch& acquire(int unit) override { return data_.acquire(unit); }
-  void release(int unit) override { data_.release(unit); }
-  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  MicroBatch& acquire(int micro_batch) override { return data_.acquire(micro_batch); }
+  void release(int micro_batch) override { data_.release(micro_batch); }
+  double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return updates; }
 
   std::int64_t updates = 0;
@@ -711,7 +723,8 @@ TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
   test::FixedData data(kRounds * kBatch, 5);
   const auto take_round = [&](std::int64_t step) {
     data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
-    for (int unit = 0; unit < 3; ++unit) data.acquire(unit).loss_scale *= kWeight;
+    for (int micro_batch = 0; micro_batch < 3; ++micro_batch)
+      data.acquire(micro_batch).loss_scale *= kWeight;
   };
   std::vector<bool> expected_skips;
   for (const Shape& shape :
@@ -721,7 +734,7 @@ TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
     const Pipeline pipeline(/*tied=*/true, shape.stages, kSizes);
     ScheduleOptions options;
     options.name = shape.schedule;
-    options.units = 3;
+    options.micro_batches = 3;
     options.recompute.assign(static_cast<std::size_t>(shape.stages), false);
     options.replicas = shape.replicas;
     const Program program = pipeline.program(options, /*clip=*/true);
@@ -765,16 +778,16 @@ TEST_P(SameBits, RoundsThatOverflowChangeNothing) {
 }
 
 // Where nothing comes back, only released entries keep a sender from overwriting what is read.
-TEST_P(SameBits, ManyUnitsGoForward) {
-  constexpr int kUnits = 24;
+TEST_P(SameBits, ManyMicroBatchesGoForward) {
+  constexpr int kMicroBatches = 24;
   const Pipeline pipeline(/*tied=*/true, 3, {4});
-  const Program program = pipeline.program("forward", kUnits);
-  test::FixedData data(kUnits * 4, 8);
-  data.set_mini_batch(0, kUnits * 4, 4, 0, {4});
+  const Program program = pipeline.program("forward", kMicroBatches);
+  test::FixedData data(kMicroBatches * 4, 8);
+  data.set_mini_batch(0, kMicroBatches * 4, 4, 0, {4});
   const auto losses = [&](PlacedRuntime& runtime) {
     runtime.run(program, data);
     std::vector<double> out;
-    for (const MicroBatch& unit : data.units()) out.push_back(unit.loss_sum);
+    for (const MicroBatch& micro_batch : data.micro_batches()) out.push_back(micro_batch.loss_sum);
     return out;
   };
   PlacedRuntime runtime(pipeline, program, GetParam());
@@ -804,7 +817,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, SameBits,
                                          Place::kManyDevices, Place::kExchanging),
                          name_of_place);
 
-/// Counts what the devices above have been asked to do; runs after them in this program.
+/// Counts the work of the devices above; runs after them in this program.
 class RecordedCount : public testing::Environment {
   void TearDown() override {
     if (PlacedRuntime::machines == 0) return;
@@ -853,8 +866,8 @@ TEST(Runtime, Float16OnDevicesIsThatInHostMemory) {
   EXPECT_TRUE(expected_skips[0] && !expected_skips[11]);
 }
 
-// Pictures with channels last, weights that are reordered once per version, products with what lies
-// around them: whatever the cut.
+// Feature maps with channels last, weights that are reordered once per version, products with what
+// lies around them: whatever the cut.
 TEST(Runtime, GraphsForGpusGiveTheSameBitsForEveryCut) {
   int last = 0, prepared = 0, sums = 0;
   for (const OnnxModel& network : {test::difficult_network(/*tied=*/true), test::wide_network()}) {
@@ -929,28 +942,28 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   data.set_mini_batch(0, 8, 4, 0, {99, 98, 4});
   const std::string before = fingerprint(pipeline, runtime);
   runtime.run(forward, data);
-  const double first = data.units()[1].loss_sum;
+  const double first = data.micro_batches()[1].loss_sum;
   runtime.run(forward, data);
-  EXPECT_EQ(data.units()[1].loss_sum, first);
+  EXPECT_EQ(data.micro_batches()[1].loss_sum, first);
   EXPECT_TRUE(fingerprint(pipeline, runtime) == before);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   runtime.run(training, data);
   data.set_mini_batch(0, 8, 4, 0, {99, 98, 4});
   runtime.run(forward, data);
-  EXPECT_NE(data.units()[1].loss_sum, first);
+  EXPECT_NE(data.micro_batches()[1].loss_sum, first);
 }
 
-/// Data of which one unit makes a kernel fail: a label out of range is found by the loss kernel or,
-/// failing that, nothing is; so the source itself fails.
-class FailingData final : public UnitSource {
+/// Data of which one micro-batch makes a kernel fail: a label out of range is found by the loss
+/// kernel or, failing that, nothing is; so the source itself fails.
+class FailingData final : public MicroBatchSource {
  public:
   explicit FailingData(test::FixedData& data) : data_(data) {}
-  MicroBatch& acquire(int unit) override {
-    PT_CHECK(unit < 2, kData, "sample 7 cannot be read");
-    return data_.acquire(unit);
+  MicroBatch& acquire(int micro_batch) override {
+    PT_CHECK(micro_batch < 2, kData, "sample 7 cannot be read");
+    return data_.acquire(micro_batch);
   }
-  void release(int unit) override { data_.release(unit); }
-  double learning_rate(int unit) const override { return data_.learning_rate(unit); }
+  void release(int micro_batch) override { data_.release(micro_batch); }
+  double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
@@ -976,8 +989,8 @@ TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
   runtime.run(program, data);  // and it runs again
 }
 
-// A device whose part of an exchange never comes: the others do not wait for ever, say for whom
-// they wait, and can start again.
+// When a device's part of an exchange never comes, the others time out, name the device, and can
+// start again.
 TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   const Pipeline pipeline(/*tied=*/false, 3, kSizes);
   const Program program = pipeline.program("1f1b", 3);
@@ -1003,29 +1016,29 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   EXPECT_NO_THROW(runtime.run(program, data));
 }
 
-TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
+TEST(Runtime, EmulatedStagesHaveTheIdealBubble) {
   for (const std::string schedule : {"gpipe", "1f1b"}) {
-    constexpr int kStages = 4, kUnits = 8;
+    constexpr int kStages = 4, kMicroBatches = 8;
     const Pipeline pipeline(/*tied=*/false, kStages, {4});
-    const Program program = pipeline.program(schedule, kUnits);
+    const Program program = pipeline.program(schedule, kMicroBatches);
     RuntimeOptions options = runtime_options(Place::kReference);
-    options.rehearsal.assign(kStages, {.forward = 0.010,
-                                       .backward = 0.020,
-                                       .backward_input = 0,
-                                       .backward_weight = 0,
-                                       .recompute = 0,
-                                       .update = 0});
+    options.emulated_stages.assign(kStages, {.forward = 0.010,
+                                             .backward = 0.020,
+                                             .backward_input = 0,
+                                             .backward_weight = 0,
+                                             .recompute = 0,
+                                             .update = 0});
     Runtime runtime(pipeline.variants, {&program}, options);
-    test::FixedData data(kUnits * 4, 5);
-    data.set_mini_batch(0, kUnits * 4, 4, 0, {4});
+    test::FixedData data(kMicroBatches * 4, 5);
+    data.set_mini_batch(0, kMicroBatches * 4, 4, 0, {4});
     runtime.run(program, data);
     std::vector<double> bubbles;
     for (int repeat = 0; repeat < 5; ++repeat) {
       const RoundResult result = runtime.run(program, data);
-      bubbles.push_back(1 - kUnits * 0.030 / result.seconds);
+      bubbles.push_back(1 - kMicroBatches * 0.030 / result.seconds);
     }
     std::sort(bubbles.begin(), bubbles.end());
-    const double ideal = 3.0 / (kUnits + 3.0);
+    const double ideal = 3.0 / (kMicroBatches + 3.0);
     RecordProperty("bubble_" + schedule, std::to_string(bubbles[2]));
     std::printf("[ figure  ] %s: bubble %.4f, ideal %.4f\n", schedule.c_str(), bubbles[2], ideal);
     // A loose bound: the figure itself is for bench/; a broken overlap shows as 0.5 and more.
@@ -1034,8 +1047,8 @@ TEST(Runtime, RehearsedBubbleIsTheIdealOne) {
   }
 }
 
-// One unit: F 5 ms, link 20 ms, F 5 ms, B 10 ms, link 20 ms, B 10 ms.
-TEST(Runtime, RehearsedLinksTakeTheirTimeAndReceivesShowIt) {
+// One micro-batch: F 5 ms, link 20 ms, F 5 ms, B 10 ms, link 20 ms, B 10 ms.
+TEST(Runtime, EmulatedLatencyShowsInReceives) {
   constexpr double kLatency = 0.020, kClock = 1e-9;
   const Pipeline pipeline(/*tied=*/false, 2, {4});
   const Program program = pipeline.program("1f1b", 1);
@@ -1043,8 +1056,8 @@ TEST(Runtime, RehearsedLinksTakeTheirTimeAndReceivesShowIt) {
   StageSeconds seconds;
   seconds.forward = 0.005;
   seconds.backward = 0.010;
-  options.rehearsal.assign(2, seconds);
-  options.rehearsed_latency_seconds = kLatency;
+  options.emulated_stages.assign(2, seconds);
+  options.emulated_latency_seconds = kLatency;
   Runtime runtime(pipeline.variants, {&program}, options);
   test::FixedData data(4, 5);
   data.set_mini_batch(0, 4, 4, 0, {4});

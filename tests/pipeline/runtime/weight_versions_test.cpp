@@ -1,10 +1,11 @@
-// Which weights a unit reads in an asynchronous schedule, from the papers alone: in the program's
-// numbers, and in the weights that training ends with. p stages, of which s = 0 is the first; unit
-// t of a long run.
+// Which weights a micro-batch reads in an asynchronous schedule, from the papers alone: in the
+// program's numbers, and in the weights that training ends with. p stages, of which s = 0 is the
+// first; micro-batch t of a long run.
 //   pipedream           stage s reads version max(0, t - (p-1-s)), backward as forward (Harlap et
 //                       al., 2018: weight stashing)
 //   pipedream-vertical  every stage reads version max(0, t - (p-1)) (the same: vertical sync)
-//   pipedream-2bw       the units of group g read version max(0, g - 1) of every stage, which so
+//   pipedream-2bw       the micro-batches of group g read version max(0, g - 1) of every stage,
+//   which so
 //                       needs two copies (Narayanan et al., 2021)
 #include <gtest/gtest.h>
 
@@ -24,19 +25,23 @@ namespace {
 /// An asynchronous schedule, and what the papers say of it.
 struct VersionRule {
   const char* schedule;
-  int (*version)(int stage, int stages, int unit, int group_size);
+  int (*version)(int stage, int stages, int micro_batch, int group_size);
   int (*copies)(int stage, int stages);
 };
 
 const VersionRule kVersionRules[] = {
     {"pipedream",
-     [](int stage, int stages, int unit, int) { return std::max(0, unit - (stages - 1 - stage)); },
+     [](int stage, int stages, int micro_batch, int) {
+       return std::max(0, micro_batch - (stages - 1 - stage));
+     },
      [](int stage, int stages) { return stages - stage; }},
     {"pipedream-vertical",
-     [](int, int stages, int unit, int) { return std::max(0, unit - (stages - 1)); },
+     [](int, int stages, int micro_batch, int) { return std::max(0, micro_batch - (stages - 1)); },
      [](int, int stages) { return stages; }},
     {"pipedream-2bw",
-     [](int, int, int unit, int group_size) { return std::max(0, unit / group_size - 1); },
+     [](int, int, int micro_batch, int group_size) {
+       return std::max(0, micro_batch / group_size - 1);
+     },
      [](int, int) { return 2; }}};
 
 /// Every group size that pipedream-2bw can have with so many stages, up to one above; else 1.
@@ -47,13 +52,14 @@ std::vector<int> group_sizes(const VersionRule& rule, int stages) {
   return sizes;
 }
 
-ScheduleOptions asynchronous_options(const VersionRule& rule, int stages, int units, int group) {
-  ScheduleOptions options = options_for(rule.schedule, stages, units);
-  if (std::string_view(rule.schedule) == "pipedream-2bw") options.units_per_update = group;
+ScheduleOptions asynchronous_options(const VersionRule& rule, int stages, int micro_batches,
+                                     int group) {
+  ScheduleOptions options = options_for(rule.schedule, stages, micro_batches);
+  if (std::string_view(rule.schedule) == "pipedream-2bw") options.micro_batches_per_update = group;
   return options;
 }
 
-TEST(WeightVersions, EachUnitReadsThoseOfThePaper) {
+TEST(WeightVersions, EachMicroBatchReadsThoseOfThePaper) {
   for (const VersionRule& rule : kVersionRules) {
     for (int p = 1; p <= 8; ++p) {
       for (const int group : group_sizes(rule, p)) {
@@ -70,7 +76,8 @@ TEST(WeightVersions, EachUnitReadsThoseOfThePaper) {
                                      to_text(program, one));
                 };
                 if (is_compute(one.kind))
-                  EXPECT_EQ(one.version, rule.version(one.stage, p, one.unit, group)) << what();
+                  EXPECT_EQ(one.version, rule.version(one.stage, p, one.micro_batch, group))
+                      << what();
                 if (one.kind != Kind::kUpdate) continue;
                 // Updates make one version after the other, the first of them from version 0.
                 EXPECT_EQ(one.version, ++updates[static_cast<std::size_t>(one.stage)]) << what();
@@ -110,8 +117,8 @@ Rows transposed(const Rows& a) {
 }
 
 /// Matrices one after the other, one a stage, and the cross-entropy of what comes out.
-constexpr std::int64_t kPixels = 72, kClasses = 5, kSamplesOfUnit = 4;
-constexpr int kUnitsOfRun = 14;
+constexpr std::int64_t kPixels = 72, kClasses = 5, kSamplesOfMicroBatch = 4;
+constexpr int kMicroBatchesOfRun = 14;
 constexpr double kRate = 0.05;  // of test::FixedData
 
 Rows initial_weight(int layer) {
@@ -147,30 +154,30 @@ OnnxModel matrices(int layers) {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-/// The run as the papers write it down, one unit after the other, in double.
+/// The run as the papers write it down, one micro-batch after the other, in double.
 std::vector<Rows> trained_by_the_paper(const VersionRule& rule, int stages, int group,
                                        test::FixedData& data) {
   std::vector<std::vector<Rows>> history;  // [stage][version]
   for (int s = 0; s < stages; ++s) history.push_back({initial_weight(s)});
   std::vector<Rows> sums(history.size());
-  for (int unit = 0; unit < kUnitsOfRun; ++unit) {
+  for (int micro_batch = 0; micro_batch < kMicroBatchesOfRun; ++micro_batch) {
     const auto weight = [&](int s) -> const Rows& {
       return history[static_cast<std::size_t>(s)].at(
-          static_cast<std::size_t>(rule.version(s, stages, unit, group)));
+          static_cast<std::size_t>(rule.version(s, stages, micro_batch, group)));
     };
-    const MicroBatch& given = data.acquire(unit);
+    const MicroBatch& given = data.acquire(micro_batch);
     const auto* x = reinterpret_cast<const float*>(given.columns[0]);
     const auto* labels = reinterpret_cast<const std::int64_t*>(given.columns[1]);
     std::vector<Rows> values(1);
-    for (std::int64_t i = 0; i < kSamplesOfUnit; ++i)
+    for (std::int64_t i = 0; i < kSamplesOfMicroBatch; ++i)
       values[0].emplace_back(x + i * kPixels, x + (i + 1) * kPixels);
     for (int s = 0; s < stages; ++s) values.push_back(product(values.back(), weight(s)));
     Rows gradient = values.back();
     for (std::size_t i = 0; i < gradient.size(); ++i) {
       double sum = 0;
       for (double& value : gradient[i]) sum += value = std::exp(value);
-      for (double& value : gradient[i]) value /= sum * kSamplesOfUnit;
-      gradient[i][static_cast<std::size_t>(labels[i])] -= 1.0 / kSamplesOfUnit;
+      for (double& value : gradient[i]) value /= sum * kSamplesOfMicroBatch;
+      gradient[i][static_cast<std::size_t>(labels[i])] -= 1.0 / kSamplesOfMicroBatch;
     }
     for (int s = stages; s-- > 0;) {
       const auto stage = static_cast<std::size_t>(s);
@@ -182,7 +189,7 @@ std::vector<Rows> trained_by_the_paper(const VersionRule& rule, int stages, int 
         for (std::size_t j = 0; j < kClasses; ++j) sum[i][j] += own[i][j];
       }
     }
-    if ((unit + 1) % group != 0 && unit + 1 < kUnitsOfRun) continue;
+    if ((micro_batch + 1) % group != 0 && micro_batch + 1 < kMicroBatchesOfRun) continue;
     for (std::size_t s = 0; s < history.size(); ++s) {
       Rows next = history[s].back();
       for (std::size_t i = 0; i < next.size(); ++i) {
@@ -201,7 +208,7 @@ TEST(WeightVersions, TrainingEndsWithTheWeightsOfThePaper) {
   for (const VersionRule& rule : kVersionRules) {
     for (int p = 1; p <= 4; ++p) {
       const OnnxModel model = matrices(p);
-      const auto graph = test::training_graph(model, kSamplesOfUnit);
+      const auto graph = test::training_graph(model, kSamplesOfMicroBatch);
       const Chain chain = linearise(*graph);
       std::vector<int> starts = {0};
       for (std::size_t at = 0; at < chain.order.size(); ++at) {
@@ -217,7 +224,7 @@ TEST(WeightVersions, TrainingEndsWithTheWeightsOfThePaper) {
         edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
       for (const int group : group_sizes(rule, p)) {
         const Program program =
-            lower(generate(asynchronous_options(rule, p, kUnitsOfRun, group)), edges);
+            lower(generate(asynchronous_options(rule, p, kMicroBatchesOfRun, group)), edges);
         check(program);
         RuntimeOptions options;
         options.backend = Backend::kReference;
@@ -225,8 +232,8 @@ TEST(WeightVersions, TrainingEndsWithTheWeightsOfThePaper) {
         options.timeout_seconds = 20;
         options.pin = false;
         Runtime runtime({{graph.get(), stage_of}}, {&program}, options);
-        test::FixedData data(kUnitsOfRun * kSamplesOfUnit, 6);
-        data.set_stream(kUnitsOfRun, kSamplesOfUnit, 0);
+        test::FixedData data(kMicroBatchesOfRun * kSamplesOfMicroBatch, 6);
+        data.set_stream(kMicroBatchesOfRun, kSamplesOfMicroBatch, 0);
         const std::vector<Rows> expected = trained_by_the_paper(rule, p, group, data);
         runtime.run(program, data);
         for (int s = 0; s < p; ++s) {

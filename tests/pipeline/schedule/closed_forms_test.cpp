@@ -9,10 +9,10 @@
 namespace pipetrain {
 namespace {
 
-/// Predicted and by the form: a device's work of one unit is f + i + w, whatever its stages.
-void expect_form(const std::string& name, int devices, int units, double f, double i, double w,
-                 int chunks = 2) {
-  ScheduleOptions options = options_for(name, devices, units);
+/// Predicted and by the form: a device's work of one micro-batch is f + i + w, whatever its stages.
+void expect_form(const std::string& name, int devices, int micro_batches, double f, double i,
+                 double w, int chunks = 2) {
+  ScheduleOptions options = options_for(name, devices, micro_batches);
   options.chunks = chunks;
   const int stages_each = stages_per_device(name, chunks);
   options.stages = devices * stages_each;
@@ -20,9 +20,11 @@ void expect_form(const std::string& name, int devices, int units, double f, doub
   const double v = stages_each;
   const Simulation simulation =
       simulate(program, uniform_costs(program, {f / v, (i + w) / v, i / v, w / v, f / v, 0}));
-  const auto theory = theoretical_bubble(program, mean_unit_seconds(program, simulation.events));
-  ASSERT_TRUE(theory.has_value()) << name << " " << devices << " " << units;
-  EXPECT_NEAR(*theory, simulation.bubble, 1e-9) << name << " p " << devices << " m " << units;
+  const auto theory =
+      theoretical_bubble(program, mean_micro_batch_seconds(program, simulation.events));
+  ASSERT_TRUE(theory.has_value()) << name << " " << devices << " " << micro_batches;
+  EXPECT_NEAR(*theory, simulation.bubble, 1e-9)
+      << name << " p " << devices << " m " << micro_batches;
 }
 
 TEST(ClosedForms, EqualTheSimulation) {

@@ -1,6 +1,6 @@
-// The exchanges between devices: every schedule's plan is run by a model in which a group goes on
-// only when all its parts have met their other ends, a device does one group at a time and whoever
-// needs something waits for it. What NCCL allows beyond that, no plan relies on.
+// Every schedule's communication plan is run by a strict model: a group completes only when all its
+// parts have met their peers, a device runs one group at a time, and consumers wait. No plan relies
+// on more than NCCL guarantees.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -78,7 +78,8 @@ class Model {
       return false;
     }
     if (is_compute(instruction.kind))
-      computed_.insert({static_cast<int>(instruction.kind), instruction.stage, instruction.unit});
+      computed_.insert(
+          {static_cast<int>(instruction.kind), instruction.stage, instruction.micro_batch});
     ++next_[at(device)];
     return true;
   }
@@ -103,8 +104,8 @@ class Model {
     return true;
   }
 
-  bool has_computed(Kind kind, int stage, int unit) const {
-    return computed_.count({static_cast<int>(kind), stage, unit}) > 0;
+  bool has_computed(Kind kind, int stage, int micro_batch) const {
+    return computed_.count({static_cast<int>(kind), stage, micro_batch}) > 0;
   }
 
   bool can_compute(const Instruction& instruction) {
@@ -115,43 +116,45 @@ class Model {
     for (std::size_t e = 0; e < program_.edges.size(); ++e) {
       const Edge& edge = program_.edges[e];
       if (edge.gradient == forward) continue;
-      const int operation = plan_.operation_of_unit[e * at(program_.units) + at(instruction.unit)];
+      const int operation = plan_.operation_of_micro_batch[e * at(program_.micro_batches) +
+                                                           at(instruction.micro_batch)];
       if (edge.to_stage == instruction.stage) {
         if (!over(operation)) return false;
         const bool made =
             edge.gradient
-                ? has_computed(Kind::kBackward, edge.from_stage, instruction.unit) ||
-                      has_computed(Kind::kBackwardInput, edge.from_stage, instruction.unit)
-                : has_computed(Kind::kForward, edge.from_stage, instruction.unit);
+                ? has_computed(Kind::kBackward, edge.from_stage, instruction.micro_batch) ||
+                      has_computed(Kind::kBackwardInput, edge.from_stage, instruction.micro_batch)
+                : has_computed(Kind::kForward, edge.from_stage, instruction.micro_batch);
         if (!made) return false;
       }
     }
     return entry_is_free(instruction, gradient);
   }
 
-  bool has_ended(int stage, int unit) const {
+  bool has_ended(int stage, int micro_batch) const {
     return program_.rule == UpdateRule::kNone
-               ? has_computed(Kind::kForward, stage, unit)
-               : has_computed(Kind::kBackward, stage, unit) ||
-                     has_computed(Kind::kBackwardWeight, stage, unit);
+               ? has_computed(Kind::kForward, stage, micro_batch)
+               : has_computed(Kind::kBackward, stage, micro_batch) ||
+                     has_computed(Kind::kBackwardWeight, stage, micro_batch);
   }
 
   /// What lies in the entry that an instruction writes has left the device.
   bool entry_is_free(const Instruction& instruction, bool gradient) {
     const StageCapacity& capacity = capacity_[at(instruction.stage)];
     const int entries = gradient ? capacity.gradient_entries : capacity.forward_entries;
-    const int replica = program_.replica_of(instruction.stage, instruction.unit);
-    std::vector<int>& units = handed_on_[{instruction.stage, replica, gradient}];
-    if (static_cast<int>(units.size()) >= entries) {
-      const int holder = units[units.size() - at(entries)];
+    const int replica = program_.replica_of(instruction.stage, instruction.micro_batch);
+    std::vector<int>& micro_batches = handed_on_[{instruction.stage, replica, gradient}];
+    if (static_cast<int>(micro_batches.size()) >= entries) {
+      const int holder = micro_batches[micro_batches.size() - at(entries)];
       for (std::size_t e = 0; e < program_.edges.size(); ++e) {
         const Edge& edge = program_.edges[e];
         if (edge.from_stage != instruction.stage || edge.gradient != gradient) continue;
-        const int operation = plan_.operation_of_unit[e * at(program_.units) + at(holder)];
+        const int operation =
+            plan_.operation_of_micro_batch[e * at(program_.micro_batches) + at(holder)];
         if (operation >= 0 ? !over(operation) : !has_ended(edge.to_stage, holder)) return false;
       }
     }
-    units.push_back(instruction.unit);
+    micro_batches.push_back(instruction.micro_batch);
     return true;
   }
 
@@ -255,7 +258,7 @@ void check_exchanges(const Program& program, const std::string& what, Counts& co
     ++counts.programs;
     counts.operations += plan.operations.size();
     for (const auto& groups : plan.groups) counts.groups += groups.size();
-    if (program.units <= 8) plant_faults(program, plan, ranks, counts, what);
+    if (program.micro_batches <= 8) plant_faults(program, plan, ranks, counts, what);
   }
 }
 
@@ -273,7 +276,7 @@ TEST(Communication, EveryScheduleGoesOnWhereSendsWaitForReceives) {
   Counts counts;
   const auto run = [&](ScheduleOptions options, bool skip) {
     std::string what = options.name + ", " + std::to_string(options.stages) + " stages, " +
-                       std::to_string(options.units) + " units";
+                       std::to_string(options.micro_batches) + " units";
     for (const int count : options.replicas) what += " r" + std::to_string(count);
     const Program program = lower(generate(options), edges_of(options.stages, skip));
     check(program);
@@ -281,15 +284,15 @@ TEST(Communication, EveryScheduleGoesOnWhereSendsWaitForReceives) {
   };
   for (const ScheduleDescription& schedule : schedules()) {
     for (const int devices : {1, 2, 3, 4, 6, 8}) {
-      for (const int units : {1, 3, 8, 16}) {
+      for (const int micro_batches : {1, 3, 8, 16}) {
         for (const bool skip : {false, true}) {
           ScheduleOptions options;
           options.name = schedule.name;
           options.stages = devices * stages_per_device(schedule.name, 2);
-          options.units = units;
+          options.micro_batches = micro_batches;
           options.gradient_sync = skip && schedule.rule == UpdateRule::kSync;
-          // Interleaved schedules take whole groups of units.
-          if (stages_per_device(schedule.name, 2) == 2 && units % devices != 0) continue;
+          // Interleaved schedules take whole groups of micro-batches.
+          if (stages_per_device(schedule.name, 2) == 2 && micro_batches % devices != 0) continue;
           run(options, skip);
         }
       }
@@ -297,13 +300,13 @@ TEST(Communication, EveryScheduleGoesOnWhereSendsWaitForReceives) {
     if (!schedule.takes_replicas) continue;
     for (const auto& replicas : std::vector<std::vector<int>>{
              {2}, {4}, {2, 1}, {1, 2}, {3, 1}, {2, 2}, {1, 3, 2}, {2, 2, 2, 2}}) {
-      for (const int units : {7, 12}) {
+      for (const int micro_batches : {7, 12}) {
         ScheduleOptions options;
         options.name = schedule.name;
         options.stages = static_cast<int>(replicas.size());
-        options.units = units;
+        options.micro_batches = micro_batches;
         options.replicas = replicas;
-        if (schedule.name == "pipedream-2bw") options.units_per_update = 6;
+        if (schedule.name == "pipedream-2bw") options.micro_batches_per_update = 6;
         run(options, false);
       }
     }
@@ -328,7 +331,7 @@ TEST(Communication, GroupsAreWhatLiesBetweenTwoComputations) {
   ScheduleOptions options;
   options.name = "1f1b";
   options.stages = 2;
-  options.units = 3;
+  options.micro_batches = 3;
   const Program program = lower(generate(options), chain_edges(2, 1));
   const CommunicationPlan plan = plan_communication(program, {0, 1});
   std::vector<std::size_t> sizes;
@@ -344,7 +347,7 @@ TEST(Communication, ListsWithoutOneOrderAreRefused) {
   ScheduleOptions options;
   options.name = "gpipe";
   options.stages = 2;
-  options.units = 2;
+  options.micro_batches = 2;
   Program program = lower(generate(options), chain_edges(2, 1));
   std::vector<Instruction*> receives;
   for (Instruction& instruction : program.device[1]) {
@@ -373,7 +376,7 @@ class TwoRanks : public testing::Test {
         stream->copy(values, begin.data(), 16);
         const auto communicator = machine.collectives().connect(machine.device(rank), id, rank, 2,
                                                                 CommunicatorUse::kEdges);
-        while (!communicator->settled()) std::this_thread::yield();
+        while (!communicator->is_settled()) std::this_thread::yield();
         (rank == 0 ? zero : one)(*communicator, *stream, values);
         stream->copy(results[rank], values, 16);
         stream->record(*point);

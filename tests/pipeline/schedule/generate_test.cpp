@@ -16,7 +16,7 @@ TEST(Generate, GoldenOneForwardOneBackward) {
   for (const auto& list : program.device) EXPECT_EQ(list.back().kind, Kind::kUpdate);
 }
 
-TEST(Generate, GoldenGpipeRunsBackwardsInUnitOrder) {
+TEST(Generate, GoldenGpipeRunsBackwardsInMicroBatchOrder) {
   const Program program = generate(options_for("gpipe", 2, 3));
   EXPECT_EQ(compute_text(program, 0), "F0 F1 F2 B0 B1 B2");
   EXPECT_EQ(compute_text(program, 1), "F0 F1 F2 B0 B1 B2");
@@ -28,7 +28,7 @@ TEST(Generate, GoldenRecomputeStandsBeforeEachBackward) {
   const Program program = generate(options);
   EXPECT_EQ(compute_text(program, 0), "F0 F1 R0 B0 R1 B1");
   EXPECT_EQ(compute_text(program, 1), "F0 F1 B0 B1");
-  // What is kept is the inputs: one activation slot serves every unit.
+  // What is kept is the inputs: one activation slot serves every micro-batch.
   EXPECT_EQ(program.slots_per_stage, (std::vector<int>{1, 2}));
 }
 
@@ -113,14 +113,15 @@ TEST(Generate, RecomputeStandsBeforeTheInputGradient) {
 }
 
 TEST(Generate, GoldenReplicasTakeTurns) {
-  // PipeDream's plan 3-1: one unit ahead on each of the three replicas, none on the last stage.
+  // PipeDream's plan 3-1: one micro-batch ahead on each of the three replicas, none on the last
+  // stage.
   ScheduleOptions options = options_for("pipedream", 2, 7);
   options.replicas = {3, 1};
   const Program program = generate(options);
   EXPECT_EQ(program.devices, 4);
   EXPECT_EQ(program.placement, (std::vector<std::vector<int>>{{0, 1, 2}, {3}}));
   EXPECT_EQ(full_text(program, 0), "0F0 0F3 0B0 0A2 0U2 0F6 0B3 0A5 0U5 0B6 0A6 0U6");
-  // No unit of the last group: its update is made all the same.
+  // No micro-batch of the last group: its update is made all the same.
   EXPECT_EQ(full_text(program, 1), "0F1 0F4 0B1 0A2 0U2 0B4 0A5 0U5 0A6 0U6");
   EXPECT_EQ(full_text(program, 3),
             "1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2 1F3 1B3 1U3 1F4 1B4 1U4 1F5 1B5 1U5 1F6 1B6 1U6");
@@ -138,7 +139,7 @@ TEST(Generate, ReplicasReduceBeforeTheGradientSync) {
   EXPECT_EQ(full_text(program, 2), "1F1 1B1 1A G 1U");
 }
 
-TEST(Generate, MoreReplicasThanUnits) {
+TEST(Generate, MoreReplicasThanMicroBatches) {
   for (const char* name : {"gpipe", "1f1b", "pipedream"}) {
     ScheduleOptions options = options_for(name, 2, 2);
     options.replicas = {3, 1};
@@ -160,7 +161,7 @@ TEST(Generate, VersionsPerStageOfPublishedPlans) {
 
 TEST(Generate, GoldenDoubleBuffering) {
   ScheduleOptions options = options_for("pipedream-2bw", 2, 5);
-  options.units_per_update = 2;
+  options.micro_batches_per_update = 2;
   const Program program = generate(options);
   EXPECT_EQ(full_text(program, 0), "0F0 0F1 0B0 0F2 0B1 0U1 0F3 0B2 0F4 0B3 0U3 0B4 0U4");
   std::string versions;
@@ -170,14 +171,14 @@ TEST(Generate, GoldenDoubleBuffering) {
   EXPECT_EQ(versions, "0000010010213");  // 0F3 reads 0, 0F4 reads 1
 }
 
-TEST(Generate, UnitsPerUpdateFitTheWarmUp) {
-  EXPECT_EQ(generate(options_for("pipedream-2bw", 4, 8)).units_per_update, 4);
+TEST(Generate, MicroBatchesPerUpdateFitTheWarmUp) {
+  EXPECT_EQ(generate(options_for("pipedream-2bw", 4, 8)).micro_batches_per_update, 4);
   ScheduleOptions options = options_for("pipedream-2bw", 4, 8);
   options.warm = {6, 4, 2, 0};
-  EXPECT_EQ(generate(options).units_per_update, 6);
+  EXPECT_EQ(generate(options).micro_batches_per_update, 6);
   options.warm.clear();
   options.replicas = {1, 1, 1, 7};
-  EXPECT_EQ(generate(options).units_per_update, 9);
+  EXPECT_EQ(generate(options).micro_batches_per_update, 9);
 }
 
 TEST(Generate, MemoryLimitsTheWarmUp) {
@@ -266,12 +267,12 @@ TEST(Generate, ErrorsSayWhatToDo) {
   contains(usage_error(options), "stage 0 has 1 and stage 1 has 2");
   options = options_for("gpipe", 2, 4);
   options.memory_units = 3;
-  contains(usage_error(options), "how many units to hold");
+  contains(usage_error(options), "does not support a limit on the micro-batches held");
   options = options_for("1f1b", 2, 4);
-  options.units_per_update = 3;
+  options.micro_batches_per_update = 3;
   contains(usage_error(options), "only pipedream-2bw");
   options = options_for("pipedream-2bw", 4, 8);
-  options.units_per_update = 2;
+  options.micro_batches_per_update = 2;
   contains(usage_error(options), "at least 3 micro-batches per update");
   options = options_for("pipedream", 2, 2);
   options.gradient_sync = true;

@@ -60,7 +60,7 @@ TEST(ImportedSchedules, TakeRecomputeAndGradientSync) {
     check(program, ErrorKind::kUsage);
     check(lower(program, chain_edges(program.stages, 1)));
     EXPECT_TRUE(program.gradient_sync);
-    // One recomputed unit, and another where weight gradients wait.
+    // One recomputed micro-batch, and another where weight gradients wait.
     for (const int slots : program.slots_per_stage) EXPECT_LE(slots, 2);
     Program plain = program;
     set_recompute(plain, std::vector<bool>(stages, false));

@@ -19,10 +19,11 @@ Program lower_naively(const Program& program) {
   Program result = program;
   for (std::size_t e = 0; e < result.edges.size(); ++e) {
     const Edge& edge = result.edges[e];
-    for (int unit = 0; unit < result.units; ++unit) {
+    for (int micro_batch = 0; micro_batch < result.micro_batches; ++micro_batch) {
       result.transfers.push_back({static_cast<int>(e), edge.from_stage, edge.to_stage,
-                                  result.device_of(edge.from_stage, unit),
-                                  result.device_of(edge.to_stage, unit), unit, edge.gradient});
+                                  result.device_of(edge.from_stage, micro_batch),
+                                  result.device_of(edge.to_stage, micro_batch), micro_batch,
+                                  edge.gradient});
     }
   }
   for (auto& list : result.device) {
@@ -34,10 +35,10 @@ Program lower_naively(const Program& program) {
         for (std::size_t t = 0; compute && t < result.transfers.size(); ++t) {
           const Transfer& transfer = result.transfers[t];
           const int stage = send ? transfer.from_stage : transfer.to_stage;
-          if (stage == instruction.stage && transfer.unit == instruction.unit &&
+          if (stage == instruction.stage && transfer.micro_batch == instruction.micro_batch &&
               transfer.gradient == gradient) {
-            merged.push_back(
-                {send ? Kind::kSend : Kind::kReceive, stage, transfer.unit, static_cast<int>(t)});
+            merged.push_back({send ? Kind::kSend : Kind::kReceive, stage, transfer.micro_batch,
+                              static_cast<int>(t)});
           }
         }
       };
@@ -72,15 +73,15 @@ TEST(Lower, EverySendFollowsItsProducerBeforeOtherWork) {
       if (list[i].kind != Kind::kSend) continue;
       std::size_t j = i;
       while (is_transfer(list[j].kind)) --j;
-      EXPECT_EQ(list[j].unit, list[i].unit) << to_text(program, list[i]);
+      EXPECT_EQ(list[j].micro_batch, list[i].micro_batch) << to_text(program, list[i]);
     }
   }
 }
 
 /// Replicas, warm-up, recompute and gradient sync by chance, where the schedule takes them.
-ScheduleOptions random_options(const ScheduleDescription& schedule, int devices, int units,
+ScheduleOptions random_options(const ScheduleDescription& schedule, int devices, int micro_batches,
                                int variant, std::mt19937& random) {
-  ScheduleOptions options = options_for(schedule.name, devices, units);
+  ScheduleOptions options = options_for(schedule.name, devices, micro_batches);
   options.chunks = 1 + static_cast<int>(random() % 3);
   options.stages = devices * stages_per_device(schedule.name, options.chunks);
   const auto stages = static_cast<std::size_t>(options.stages);
@@ -182,7 +183,7 @@ TEST(Lower, NaivePlacementDeadlocksAndIsCaught) {
   for (int p = 2; p <= 5; ++p) {
     for (int m = 1; m <= 6; ++m) {
       const Program naive = lower_naively(generate(options_for("1f1b", p, m)));
-      // One unit cannot block another, and GPipe's directions never meet.
+      // One micro-batch cannot block another, and GPipe's directions never meet.
       EXPECT_EQ(find_deadlock(naive, Lanes::kOne).empty(), m == 1) << p << " " << m;
       EXPECT_TRUE(find_deadlock(naive, Lanes::kThree).empty());
       EXPECT_NO_THROW(check(lower_naively(generate(options_for("gpipe", p, m)))));

@@ -13,7 +13,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr int kUnits = 8;
+constexpr int kMicroBatches = 8;
 
 /// Elements of random times; each saves a MiB and has a MiB of parameters.
 ChainCosts random_chain(int elements, unsigned seed) {
@@ -46,11 +46,11 @@ struct Case {
   Case(const std::string& schedule, int stages, int elements, unsigned seed,
        std::size_t memory_limit = 0)
       : chain(random_chain(elements, seed)) {
-    ScheduleOptions options = options_for(schedule, stages, kUnits);
+    ScheduleOptions options = options_for(schedule, stages, kMicroBatches);
     options.chunks = 2;
     const Program rounds = generate(options);
     request.stages = stages;
-    request.micro_batches = kUnits;
+    request.micro_batches = kMicroBatches;
     request.schedule = planned_schedule(schedule);
     request.memory_limit_bytes = memory_limit;
     for (int s = 0; s < stages; ++s) request.loads.push_back({rounds.slots_per_stage[at(s)], 1});
@@ -65,7 +65,7 @@ struct Case {
     return simulate(round, costs(of)).makespan;
   }
   Costs costs(const Plan& of) const {
-    Costs out = costs_of_plan(of, chain, kUnits);
+    Costs out = costs_of_plan(of, chain, kMicroBatches);
     out.link = {.latency_seconds = 0.01, .bytes_per_second = 1e7};
     return out;
   }
@@ -114,9 +114,11 @@ TEST(MoveCuts, SaysWhatAStepTakes) {
   const Plan moved = each.moved();
   ASSERT_NE(moved.cuts(), each.plan.cuts());
   const std::string& note = moved.notes.back();
-  EXPECT_NE(note.find(seconds_text(each.seconds(moved)) + " by simulation"), std::string::npos)
+  EXPECT_NE(note.find("shortest simulated step, " + seconds_text(each.seconds(moved))),
+            std::string::npos)
       << note;
-  EXPECT_NE(note.find("it would take " + seconds_text(each.seconds(each.plan))), std::string::npos)
+  EXPECT_NE(note.find("balanced cuts would take " + seconds_text(each.seconds(each.plan))),
+            std::string::npos)
       << note;
 }
 

@@ -1,5 +1,6 @@
 // What the literature promises of each schedule, by simulation: makespan of one round, seconds from
-// round to round, activations held. p devices, m units; f, b = i + w per unit on a whole device.
+// round to round, activations held. p devices, m micro-batches; f, b = i + w per micro-batch on a
+// whole device.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -13,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds of a unit on a whole device; a stage is one of `chunks` of them.
+/// Seconds of a micro-batch on a whole device; a stage is one of `chunks` of them.
 struct Times {
   double f = 1, i = 1, w = 1;
   double b() const { return i + w; }
@@ -100,7 +101,7 @@ TEST(ScheduleForms, Interleaved) {
   }
 }
 
-TEST(ScheduleForms, InterleavedTakesAnyNumberOfUnits) {
+TEST(ScheduleForms, InterleavedTakesAnyNumberOfMicroBatches) {
   // What does not divide by p goes into larger rounds: never slower than one stage a device where
   // the pipeline can be filled.
   for (int p = 2; p <= 6; ++p) {
@@ -168,8 +169,8 @@ TEST(ScheduleForms, ZeroBubbleFamilyBuysBubbleWithMemory) {
 TEST(ScheduleForms, ZeroBubbleHoldsNoMoreThanItMay) {
   for (int p = 1; p <= 6; ++p) {
     for (int memory = 1; memory <= 3 * p; ++memory) {
-      for (const int units : zero_bubble(p, 4 * p, memory).slots_per_stage) {
-        EXPECT_LE(units, memory);
+      for (const int micro_batches : zero_bubble(p, 4 * p, memory).slots_per_stage) {
+        EXPECT_LE(micro_batches, memory);
       }
     }
   }
@@ -202,7 +203,7 @@ TEST(ScheduleForms, ZeroBubbleV) {
       for (int r = 0; r < p; ++r) {
         EXPECT_LE(device_peak(program, static_cast<std::size_t>(r)), 2 * p);
       }
-      const double missing = std::max(0, 2 * p - 1 - m);  // units that the pipeline lacks
+      const double missing = std::max(0, 2 * p - 1 - m);  // micro-batches that the pipeline lacks
       EXPECT_NEAR(period(program, {}), 3 * m + missing, kExact) << p << " " << m;
       if (m < 2 * p - 1) continue;
       // Where the forward takes no longer than the input gradient.
@@ -218,7 +219,7 @@ TEST(ScheduleForms, ZeroBubbleV) {
 }
 
 TEST(ScheduleForms, ControllableMemory) {
-  // Units of a chunk: forward, input and weight gradient take 1 each.
+  // Micro-batches of a chunk: forward, input and weight gradient take 1 each.
   const Times times = {2, 2, 2};
   for (int p = 2; p <= 16; ++p) {
     for (const int m : {2 * p, 3 * p + 1}) {
@@ -255,7 +256,7 @@ TEST(ScheduleForms, Chimera) {
         EXPECT_GE(peak, p / 2 + 1);
         EXPECT_LE(peak, p);
       }
-      // Rounds of p units follow each other directly.
+      // Rounds of p micro-batches follow each other directly.
       EXPECT_NEAR(makespan(program, {}), p + 2 * (2 * p - 2) + (rounds - 1) * (3 * p + p - 2),
                   kExact)
           << p << " " << m;
@@ -269,7 +270,7 @@ double paired_makespan(const DualPipeV& dual, const Times& times) {
   const Program& program = dual.program;
   const double chunks = static_cast<double>(program.stages) / program.devices;
   const int last = program.stages - 1;
-  std::map<std::tuple<bool, int, int>, double> made;  // gradient, stage, unit
+  std::map<std::tuple<bool, int, int>, double> made;  // gradient, stage, micro-batch
   std::vector<double> free(program.device.size(), 0);
   std::vector<std::size_t> next(program.device.size(), 0);
   const auto gradient = [](const Instruction& i) { return i.kind != Kind::kForward; };
@@ -279,7 +280,7 @@ double paired_makespan(const DualPipeV& dual, const Times& times) {
     if (none || !is_compute(i.kind)) return 0.0;
     const bool turns = gradient(i) && i.stage == last;
     const int from = gradient(i) ? i.stage + (turns ? 0 : 1) : i.stage - 1;
-    const auto found = made.find({gradient(i) && !turns, from, i.unit});
+    const auto found = made.find({gradient(i) && !turns, from, i.micro_batch});
     return found == made.end() ? -1.0 : found->second;
   };
   const auto seconds = [&](const Instruction& i) {
@@ -307,7 +308,7 @@ double paired_makespan(const DualPipeV& dual, const Times& times) {
         for (const std::size_t end = next[d] + steps; next[d] < end; ++next[d]) {
           const Instruction& instruction = program.device[d][next[d]];
           if (instruction.kind == Kind::kBackwardWeight) continue;
-          made[{gradient(instruction), instruction.stage, instruction.unit}] = free[d];
+          made[{gradient(instruction), instruction.stage, instruction.micro_batch}] = free[d];
         }
         moved = true;
       }
@@ -321,8 +322,8 @@ TEST(ScheduleForms, DualPipeV) {
   for (int p = 1; p <= 8; ++p) {
     for (const int m : {2 * p, 2 * p + 3, 4 * p}) {
       const DualPipeV dual = dual_pipe_v(p, m);
-      // In units of a chunk: 6 m of work and 2 (p - 1) idle. One after the other the forward hands
-      // over before the backward runs, which halves the idle time.
+      // In micro-batches of a chunk: 6 m of work and 2 (p - 1) idle. One after the other the
+      // forward hands over before the backward runs, which halves the idle time.
       EXPECT_NEAR(paired_makespan(dual, {2, 2, 2}), 6 * m + 2 * (p - 1), kExact) << p << " " << m;
       EXPECT_NEAR(makespan(dual.program, {2, 2, 2}), 6 * m + (p - 1), kExact) << p << " " << m;
       int most = 0;
@@ -371,15 +372,15 @@ TEST(ScheduleForms, LatencyOfOneForwardOneBackward) {
     for (const double latency : {0.0, 0.25, 1.0, 4.0}) {
       const Times times = {1, 1, 1};
       const double work = times.f + times.b();
-      // The pattern repeats every warm-up + 1 units.
-      const auto unit_seconds = [&](const char* name, int repeats) {
+      // The pattern repeats every warm-up + 1 micro-batches.
+      const auto micro_batch_seconds = [&](const char* name, int repeats) {
         const int m = 10 * repeats;
         return (makespan(on_devices(name, p, 2 * m), times, latency) -
                 makespan(on_devices(name, p, m), times, latency)) /
                m;
       };
-      EXPECT_NEAR(unit_seconds("1f1b", p), work + 2 * (p - 1) * latency / p, 1e-6) << p;
-      EXPECT_NEAR(unit_seconds("1f1b-eager", 2 * p - 1),
+      EXPECT_NEAR(micro_batch_seconds("1f1b", p), work + 2 * (p - 1) * latency / p, 1e-6) << p;
+      EXPECT_NEAR(micro_batch_seconds("1f1b-eager", 2 * p - 1),
                   std::max(work, (p * work + 2 * (p - 1) * latency) / (2 * p - 1)), 1e-6)
           << p << " " << latency;
     }
@@ -433,15 +434,15 @@ TEST(ScheduleForms, VersionsAndStalenessOfVerticalSync) {
       const Program program = on_devices("pipedream-vertical", p, m);
       const auto stages = static_cast<std::size_t>(p);
       EXPECT_EQ(staleness(program), std::vector<int>(stages, std::min(p - 1, m - 1)));
-      // One version along the way of a unit.
+      // One version along the way of a micro-batch.
       std::vector<int> version(static_cast<std::size_t>(m), -1);
       for (const auto& list : program.device) {
         for (const Instruction& instruction : list) {
           if (!is_compute(instruction.kind)) continue;
-          int& seen = version[static_cast<std::size_t>(instruction.unit)];
+          int& seen = version[static_cast<std::size_t>(instruction.micro_batch)];
           if (seen < 0) seen = instruction.version;
           EXPECT_EQ(instruction.version, seen);
-          EXPECT_EQ(seen, std::max(0, instruction.unit - (p - 1)));
+          EXPECT_EQ(seen, std::max(0, instruction.micro_batch - (p - 1)));
         }
       }
     }
@@ -452,7 +453,7 @@ TEST(ScheduleForms, VersionsAndStalenessOfDoubleBuffering) {
   for (int p = 1; p <= 8; ++p) {
     for (int group = std::max(1, p - 1); group <= 2 * p + 1; ++group) {
       ScheduleOptions options = options_for("pipedream-2bw", p, 4 * group + 1);
-      options.units_per_update = group;
+      options.micro_batches_per_update = group;
       const Program program = generate(options);
       for (const int versions : program.versions_per_stage) EXPECT_EQ(versions, 2);
       EXPECT_EQ(staleness(program), std::vector<int>(static_cast<std::size_t>(p), 1));

@@ -9,12 +9,12 @@
 namespace pipetrain {
 namespace {
 
-/// Seconds between two units in the steady state, by simulation.
-double simulated_unit_seconds(const WarmUpCosts& costs, const std::vector<int>& warm,
-                              int units = 60) {
-  const auto makespan = [&](int units) {
+/// Seconds between two micro-batches in the steady state, by simulation.
+double simulated_micro_batch_seconds(const WarmUpCosts& costs, const std::vector<int>& warm,
+                                     int micro_batches = 60) {
+  const auto makespan = [&](int micro_batches) {
     ScheduleOptions options =
-        options_for("1f1b", static_cast<int>(costs.forward_seconds.size()), units);
+        options_for("1f1b", static_cast<int>(costs.forward_seconds.size()), micro_batches);
     options.warm = warm;
     options.replicas = costs.replicas;
     const Program program = generate(options);
@@ -33,7 +33,7 @@ double simulated_unit_seconds(const WarmUpCosts& costs, const std::vector<int>& 
     }
     return end;
   };
-  return (makespan(2 * units) - makespan(units)) / units;
+  return (makespan(2 * micro_batches) - makespan(micro_batches)) / micro_batches;
 }
 
 double uniform(std::mt19937& random, double least, double most) {
@@ -99,25 +99,29 @@ TEST(WarmUp, RandomPipelinesRunAtTheSlowestStage) {
     const int p = 2 + static_cast<int>(random() % 7);
     const WarmUpCosts costs = random_costs(p, 0.8, 1.5, random);
     const std::vector<int> warm = balanced_warm_up(costs);
-    EXPECT_DOUBLE_EQ(unit_seconds(costs, warm), slowest(costs));
-    const double ratio = simulated_unit_seconds(costs, warm) / slowest(costs);
+    EXPECT_DOUBLE_EQ(micro_batch_seconds(costs, warm), slowest(costs));
+    const double ratio = simulated_micro_batch_seconds(costs, warm) / slowest(costs);
     worst = std::max(worst, ratio);
-    // The first units may be slower, so that the later ones catch up; never the other way round.
+    // The first micro-batches may be slower, so that the later ones catch up; never the other way
+    // round.
     EXPECT_LE(ratio, 1 + 1e-9) << "pipeline " << n;
     EXPECT_GE(ratio, 0.97) << "pipeline " << n;
-    plain += simulated_unit_seconds(costs, standard_warm_up(p)) / slowest(costs) / kPipelines;
+    plain +=
+        simulated_micro_batch_seconds(costs, standard_warm_up(p)) / slowest(costs) / kPipelines;
 
-    // One unit less on the first stages is always slower, and as slow as predicted.
+    // One micro-batch less on the first stages is always slower, and as slow as predicted.
     std::vector<int> less = warm;
     const std::size_t prefix = 1 + random() % static_cast<std::size_t>(p - 1);
     for (std::size_t s = 0; s < prefix; ++s) --less[s];
     if (less[prefix - 1] < less[prefix]) continue;
     ++lowered_count;
-    const double predicted = unit_seconds(costs, less) / slowest(costs);
+    const double predicted = micro_batch_seconds(costs, less) / slowest(costs);
     EXPECT_GT(predicted, 1 + 1e-9) << n;
-    // A small loss shows late, once what the first units lost has been caught up.
-    const int units = predicted < 1.02 ? 600 : 60;
-    EXPECT_GT(simulated_unit_seconds(costs, less, units), slowest(costs) * (1 + 1e-9)) << n;
+    // A small loss shows late, once what the first micro-batches lost has been caught up.
+    const int micro_batches = predicted < 1.02 ? 600 : 60;
+    EXPECT_GT(simulated_micro_batch_seconds(costs, less, micro_batches),
+              slowest(costs) * (1 + 1e-9))
+        << n;
   }
   EXPECT_GT(lowered_count, 350);
   std::printf("balanced warm-up: worst %.6f of the slowest stage, standard %.3f; %d lowered\n",
@@ -134,8 +138,8 @@ TEST(WarmUp, ToleranceBoundsTheLossAndSavesMemory) {
     costs.tolerance = 0.02;
     const std::vector<int> warm = balanced_warm_up(costs);
     for (const int ahead : warm) tolerant += ahead;
-    EXPECT_LE(unit_seconds(costs, warm), slowest(costs) * 1.02 * (1 + 1e-9));
-    EXPECT_LE(simulated_unit_seconds(costs, warm), slowest(costs) * 1.02 * (1 + 1e-6));
+    EXPECT_LE(micro_batch_seconds(costs, warm), slowest(costs) * 1.02 * (1 + 1e-9));
+    EXPECT_LE(simulated_micro_batch_seconds(costs, warm), slowest(costs) * 1.02 * (1 + 1e-6));
   }
   EXPECT_LT(tolerant, exact);
 }
@@ -146,7 +150,9 @@ TEST(WarmUp, PredictsTheLossOfAnyWarmUp) {
     const int p = 2 + static_cast<int>(random() % 4);
     const WarmUpCosts costs = random_costs(p, 0.8, 1.0, random);
     const std::vector<int> warm = standard_warm_up(p);
-    EXPECT_NEAR(simulated_unit_seconds(costs, warm) / unit_seconds(costs, warm), 1, 0.02) << n;
+    EXPECT_NEAR(simulated_micro_batch_seconds(costs, warm) / micro_batch_seconds(costs, warm), 1,
+                0.02)
+        << n;
   }
 }
 
@@ -157,14 +163,14 @@ TEST(WarmUp, MemoryLimitsIt) {
   costs.hop_seconds.assign(3, 1);
   costs.tolerance = 0;
   EXPECT_EQ(balanced_warm_up(costs), (std::vector<int>{6, 4, 2, 0}));
-  costs.most_units = {5, 9, 2, 9};
+  costs.most_micro_batches = {5, 9, 2, 9};
   const std::vector<int> warm = balanced_warm_up(costs);
   EXPECT_EQ(warm, (std::vector<int>{4, 4, 1, 0}));
   for (std::size_t s = 0; s < warm.size(); ++s) {
-    EXPECT_LT(warm[s], costs.most_units[s]);
+    EXPECT_LT(warm[s], costs.most_micro_batches[s]);
     EXPECT_LE(warm[s], warm[s > 0 ? s - 1 : 0]);
   }
-  EXPECT_GT(unit_seconds(costs, warm), slowest(costs));
+  EXPECT_GT(micro_batch_seconds(costs, warm), slowest(costs));
   EXPECT_EQ(limited_warm_up({6, 4, 2, 0}, {1, 1, 1, 1}, 4), (std::vector<int>{3, 3, 2, 0}));
   EXPECT_EQ(limited_warm_up({7, 3, 3}, {1, 2, 2}, 4), (std::vector<int>{3, 1, 1}));
 }
@@ -178,7 +184,7 @@ TEST(WarmUp, ReplicasShareTheWork) {
   costs.replicas = {3, 1};
   costs.tolerance = 0;
   EXPECT_EQ(balanced_warm_up(costs), standard_warm_up(costs.replicas));
-  EXPECT_NEAR(simulated_unit_seconds(costs, balanced_warm_up(costs)), 3, 1e-9);
+  EXPECT_NEAR(simulated_micro_batch_seconds(costs, balanced_warm_up(costs)), 3, 1e-9);
   std::mt19937 random(14);
   for (int n = 0; n < 60; ++n) {
     costs = random_costs(3, 0.5, 0.5, random);
@@ -190,7 +196,7 @@ TEST(WarmUp, ReplicasShareTheWork) {
       seconds = std::max(seconds, work / costs.replicas[s]);
     }
     const std::vector<int> warm = balanced_warm_up(costs);
-    EXPECT_NEAR(simulated_unit_seconds(costs, warm) / seconds, 1, 0.01) << n;
+    EXPECT_NEAR(simulated_micro_batch_seconds(costs, warm) / seconds, 1, 0.01) << n;
   }
 }
 
@@ -202,7 +208,7 @@ TEST(WarmUp, RefusesCostsThatDoNotFit) {
   EXPECT_THROW(balanced_warm_up(costs), Error);
   costs.hop_seconds = {0};
   EXPECT_EQ(balanced_warm_up(costs), (std::vector<int>{1, 0}));
-  EXPECT_THROW(unit_seconds(costs, {1}), Error);
+  EXPECT_THROW(micro_batch_seconds(costs, {1}), Error);
 }
 
 }  // namespace

@@ -32,8 +32,8 @@ TEST(CostsFile, ReadsEveryField) {
   EXPECT_EQ(costs.edge_link[0].latency_seconds, 0.5);
   EXPECT_EQ(costs.edge_link[1].latency_seconds, 0.25);
   EXPECT_EQ(costs.edge_link[1].bytes_per_second, 8);
-  EXPECT_EQ(program.edges[1].bytes_per_unit, 16);
-  EXPECT_EQ(costs.unit_scale.back(), 0.5);
+  EXPECT_EQ(program.edges[1].bytes_per_micro_batch, 16);
+  EXPECT_EQ(costs.micro_batch_scale.back(), 0.5);
   EXPECT_EQ(costs.device_scale.back(), 2);
   EXPECT_EQ(costs.gradient_sync_seconds, 7);
   EXPECT_EQ(costs.transfers, TransferMode::kRendezvous);

@@ -42,7 +42,7 @@ TEST(CriticalPath, ASlowLastStageIsToBlame) {
             "  2.7 %     1.00 s  compute of other stages while the pipeline drains (1)\n");
 }
 
-TEST(CriticalPath, OneUnitMeetsEveryLink) {
+TEST(CriticalPath, OneMicroBatchMeetsEveryLink) {
   const Program program = lowered(options_for("gpipe", 3, 1));
   // One byte takes half a second on the wire and a quarter to arrive.
   const Costs costs = uniform_costs(program, {1, 2}, {0.25, 2});

@@ -37,7 +37,7 @@ TEST(MemoryUse, PeaksFollowTheClosedForms) {
         EXPECT_EQ(peak_bytes(all, same_for_all(all, bytes))[d].peak, 1100007 + 1000 * m);
         EXPECT_EQ(peak_bytes(stash, same_for_all(stash, bytes))[d].peak,
                   1000007 + 100000 * live + 1000 * live);
-        // Inputs of all units in flight, and the whole of the one that runs again.
+        // Inputs of all micro-batches in flight, and the whole of the one that runs again.
         EXPECT_EQ(peak_bytes(again, same_for_all(again, bytes))[d].peak, 1100007 + 1000 + 10 * live)
             << "p=" << p << " m=" << m << " s=" << s;
       }
@@ -57,7 +57,7 @@ TEST(MemoryUse, TheInputGradientFreesWhatTheWeightGradientDoesNotRead) {
   EXPECT_EQ(peak_bytes(program, {bytes})[0].peak, 200);
 }
 
-TEST(MemoryUse, ReceiveBuffersCountUntilTheUnitIsOver) {
+TEST(MemoryUse, ReceiveBuffersCountUntilTheMicroBatchIsOver) {
   const Program program = lower(generate(options_for("gpipe", 2, 3)), chain_edges(2, 8));
   const std::vector<DeviceBytes> peaks = peak_bytes(program, same_for_all(program, {}));
   EXPECT_EQ(peaks[1].peak, 3 * 8);

@@ -69,23 +69,25 @@ TEST(Simulate, GoldenNumbersOfLargerSchedules) {
 }
 
 TEST(Simulate, LatencyFollowsTheClosedForms) {
-  // 1F1B pays (f+b) + 2(p-1)c/p per unit, the eager warm-up max(f+b, (p(f+b) + 2(p-1)c)/(2p-1)).
+  // 1F1B pays (f+b) + 2(p-1)c/p per micro-batch, the eager warm-up max(f+b, (p(f+b) +
+  // 2(p-1)c)/(2p-1)).
   for (const int p : {2, 3, 4, 6}) {
     for (const double c : {0.25, 0.5, 3.0}) {
       for (const bool eager : {false, true}) {
-        const int tokens = eager ? 2 * p - 1 : p;  // the rate repeats after so many units
+        const int tokens = eager ? 2 * p - 1 : p;  // the rate repeats after so many micro-batches
         ScheduleOptions options = options_for("1f1b", p, 2 * (20 * tokens + 1));
         options.warm = standard_warm_up(p);
         for (int& warm : options.warm) warm *= eager ? 2 : 1;
         const Program program = lowered(options);
-        const double period = simulate(program, costs_of(program, 1, 2, {c, INFINITY})).unit_period;
+        const double period =
+            simulate(program, costs_of(program, 1, 2, {c, INFINITY})).micro_batch_period;
         const double expected = eager ? std::max(3.0, (3.0 * p + 2 * (p - 1) * c) / (2.0 * p - 1))
                                       : 3.0 + 2 * (p - 1) * c / p;
         EXPECT_NEAR(period, expected, 1e-9) << "p=" << p << " c=" << c << " eager " << eager;
       }
     }
   }
-  // GPipe hides latency but for the first and the last unit.
+  // GPipe hides latency but for the first and the last micro-batch.
   const Program gpipe = lowered(options_for("gpipe", 4, 6));
   EXPECT_DOUBLE_EQ(simulate(gpipe, costs_of(gpipe, 1, 2, {0.5, INFINITY})).makespan,
                    9 * 3 + 2 * 3 * 0.5);
@@ -95,7 +97,7 @@ TEST(Simulate, PipedreamRunsAtTheRateOfItsSlowestStage) {
   const Program program = generate(options_for("pipedream", 3, 40));
   Costs costs = costs_of(program, 1, 1);
   costs.stage[1].backward = 4;
-  EXPECT_DOUBLE_EQ(simulate(program, costs).unit_period, 5);
+  EXPECT_DOUBLE_EQ(simulate(program, costs).micro_batch_period, 5);
 }
 
 TEST(Simulate, UpdateAndSyncCloseTheRound) {
@@ -119,10 +121,10 @@ TEST(Simulate, RecomputeCostsOneForwardMore) {
   EXPECT_DOUBLE_EQ(simulate(program, costs_of(program, 1, 2)).makespan, 4 * 4);
 }
 
-TEST(Simulate, AnUnevenLastUnitIsShorter) {
+TEST(Simulate, AnUnevenLastMicroBatchIsShorter) {
   const Program program = generate(options_for("gpipe", 2, 3));
   Costs costs = costs_of(program, 2, 4);
-  costs.unit_scale = {1, 1, 0.5};
+  costs.micro_batch_scale = {1, 1, 0.5};
   // The last stage starts at 2, runs 2 2 1 forward and 4 backward; then the first stage runs 4 4 2.
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 2 + (2 + 2 + 1) + 4 + (4 + 4 + 2));
 }
@@ -133,7 +135,7 @@ TEST(Simulate, RefusesCostsThatDoNotFit) {
   costs.stage.pop_back();
   EXPECT_THROW(simulate(program, costs), Error);
   costs = costs_of(program, 1, 2);
-  costs.unit_scale = {1};
+  costs.micro_batch_scale = {1};
   EXPECT_THROW(simulate(program, costs), Error);
   costs = costs_of(program, 1, 2);
   costs.edge_link.resize(1);
@@ -195,11 +197,13 @@ class Clock {
   long whole(double seconds) const { return std::lround(seconds); }
 
   /// Looks an instruction up by what it does.
-  std::pair<std::size_t, std::size_t> find(Kind kind, int stage, int unit, int transfer) const {
+  std::pair<std::size_t, std::size_t> find(Kind kind, int stage, int micro_batch,
+                                           int transfer) const {
     for (std::size_t d = 0; d < program_.device.size(); ++d) {
       for (std::size_t i = 0; i < program_.device[d].size(); ++i) {
         const Instruction& x = program_.device[d][i];
-        if (x.kind == kind && x.stage == stage && x.unit == unit && x.transfer == transfer) {
+        if (x.kind == kind && x.stage == stage && x.micro_batch == micro_batch &&
+            x.transfer == transfer) {
           return {d, i};
         }
       }
@@ -212,19 +216,19 @@ class Clock {
     if (lane.next > 0 && !finished(lane.device, lane.list[lane.next - 1])) return false;
     const std::size_t index = lane.list[lane.next];
     const Instruction& x = program_.device[lane.device][index];
-    const double scale = x.unit < 0 || costs_.unit_scale.empty()
+    const double scale = x.micro_batch < 0 || costs_.micro_batch_scale.empty()
                              ? 1
-                             : costs_.unit_scale[static_cast<std::size_t>(x.unit)];
+                             : costs_.micro_batch_scale[static_cast<std::size_t>(x.micro_batch)];
     double seconds = 0;
     if (x.kind == Kind::kReduce || x.kind == Kind::kGradientSync) return meet(lane, x);
     if (is_transfer(x.kind)) {
       const Transfer& t = program_.transfers[static_cast<std::size_t>(x.transfer)];
       const auto edge = static_cast<std::size_t>(t.edge);
       const LinkCost& link = costs_.edge_link[edge];
-      const double wire =
-          scale * static_cast<double>(program_.edges[edge].bytes_per_unit) / link.bytes_per_second;
-      const auto [sd, si] = find(Kind::kSend, t.from_stage, t.unit, x.transfer);
-      const auto [rd, ri] = find(Kind::kReceive, t.to_stage, t.unit, x.transfer);
+      const double wire = scale * static_cast<double>(program_.edges[edge].bytes_per_micro_batch) /
+                          link.bytes_per_second;
+      const auto [sd, si] = find(Kind::kSend, t.from_stage, t.micro_batch, x.transfer);
+      const auto [rd, ri] = find(Kind::kReceive, t.to_stage, t.micro_batch, x.transfer);
       if (costs_.transfers == TransferMode::kRendezvous) {
         if (x.kind == Kind::kReceive) return false;  // moved by the send
         for (Lane& other : lanes_) {
@@ -243,19 +247,20 @@ class Clock {
         ++lane.next;
         return true;
       }
-      auto [pd, pi] = find(t.gradient ? Kind::kBackward : Kind::kForward, t.from_stage, t.unit, -1);
+      auto [pd, pi] =
+          find(t.gradient ? Kind::kBackward : Kind::kForward, t.from_stage, t.micro_batch, -1);
       if (pi == kNowhere) {
-        std::tie(pd, pi) = find(Kind::kBackwardInput, t.from_stage, t.unit, -1);
+        std::tie(pd, pi) = find(Kind::kBackwardInput, t.from_stage, t.micro_batch, -1);
       }
       if (!finished(pd, pi)) return false;
       seconds = wire;
     } else {
       for (std::size_t t = 0; t < program_.transfers.size(); ++t) {
         const Transfer& in = program_.transfers[t];
-        if (in.to_stage != x.stage || in.unit != x.unit) continue;
+        if (in.to_stage != x.stage || in.micro_batch != x.micro_batch) continue;
         const bool backward = x.kind == Kind::kBackward || x.kind == Kind::kBackwardInput;
         if (in.gradient ? !backward : x.kind != Kind::kForward) continue;
-        const auto [rd, ri] = find(Kind::kReceive, x.stage, x.unit, static_cast<int>(t));
+        const auto [rd, ri] = find(Kind::kReceive, x.stage, x.micro_batch, static_cast<int>(t));
         if (!finished(rd, ri)) return false;
       }
       const StageSeconds& stage = costs_.stage[static_cast<std::size_t>(x.stage)];
@@ -278,7 +283,8 @@ class Clock {
     for (Lane& other : lanes_) {
       if (&other != &lane && other.next == other.list.size()) continue;
       const Instruction& head = program_.device[other.device][other.list[other.next]];
-      if (head.kind != x.kind || head.stage != x.stage || head.unit != x.unit) continue;
+      if (head.kind != x.kind || head.stage != x.stage || head.micro_batch != x.micro_batch)
+        continue;
       if (other.next > 0 && !finished(other.device, other.list[other.next - 1])) continue;
       members.push_back(&other);
     }
@@ -334,15 +340,15 @@ TEST(Simulate, AgreesWithAClockOnRandomCosts) {
           {1 + pick(5), 1 + pick(9), 1 + pick(5), 1 + pick(5), 1 + pick(4), pick(3), pick(3)});
     }
     costs.gradient_sync_seconds = pick(3);
-    for (int k = 0; k < program.units; ++k) costs.unit_scale.push_back(1 + pick(2));
+    for (int k = 0; k < program.micro_batches; ++k) costs.micro_batch_scale.push_back(1 + pick(2));
     for (int d = 0; d < program.devices; ++d) costs.device_scale.push_back(1 + pick(1));
     for (std::size_t e = 0; e < program.edges.size(); ++e) costs.edge_link.push_back({pick(3), 1});
     for (const TransferMode mode : {TransferMode::kBuffered, TransferMode::kRendezvous}) {
       costs.transfers = mode;
       const Simulation result = simulate(program, costs);
       EXPECT_DOUBLE_EQ(result.makespan, static_cast<double>(Clock(program, costs).makespan()))
-          << program.schedule << " p=" << program.stages << " m=" << program.units << " mode "
-          << static_cast<int>(mode);
+          << program.schedule << " p=" << program.stages << " m=" << program.micro_batches
+          << " mode " << static_cast<int>(mode);
       for (std::size_t d = 0; d < result.idle.size(); ++d) {
         const IdleSeconds& split = result.idle_split[d];
         EXPECT_NEAR(split.warm_up + split.steady + split.drain, result.idle[d], 1e-9);
@@ -359,9 +365,9 @@ TEST(Simulate, IdleTimeIsSplitByWhatTheDeviceWaitsFor) {
       const Simulation in_turn = simulate(one, costs_of(one, f, b));
       const Simulation gpipe = simulate(all, costs_of(all, f, b));
       for (int s = 0; s < p; ++s) {
-        // A device waits for the first unit to come and to go on to the last stage and back; then
-        // for nothing until the last forward; then for the others' backwards, a forward each, and
-        // for those after it to end.
+        // A device waits for the first micro-batch to come and to go on to the last stage and back;
+        // then for nothing until the last forward; then for the others' backwards, a forward each,
+        // and for those after it to end.
         const auto d = static_cast<std::size_t>(s);
         EXPECT_DOUBLE_EQ(in_turn.idle_split[d].warm_up, s * f + (p - 1 - s) * b);
         EXPECT_DOUBLE_EQ(in_turn.idle_split[d].steady, 0);
@@ -373,7 +379,7 @@ TEST(Simulate, IdleTimeIsSplitByWhatTheDeviceWaitsFor) {
   }
 }
 
-TEST(Simulate, ReplicasShareTheUnitsAndSumTheirGradients) {
+TEST(Simulate, ReplicasShareTheMicroBatchesAndSumTheirGradients) {
   for (const int r : {1, 2, 3}) {
     ScheduleOptions options = options_for("1f1b", 1, 6);
     options.replicas = {r};
@@ -435,7 +441,7 @@ TEST(Simulate, WithoutEventsTheSameNumbers) {
   EXPECT_TRUE(lean.events.empty());
   EXPECT_EQ(lean.makespan, full.makespan);
   EXPECT_EQ(lean.busy, full.busy);
-  EXPECT_EQ(lean.unit_period, full.unit_period);
+  EXPECT_EQ(lean.micro_batch_period, full.micro_batch_period);
   EXPECT_EQ(lean.period, 0);
 }
 
@@ -453,7 +459,7 @@ TEST(Simulate, RecordsEveryInstructionAndItsWaits) {
 }
 
 TEST(Simulate, IsLinear) {
-  // 256 devices, 1024 units: half a million compute instructions and twice as many ends of
+  // 256 devices, 1024 micro-batches: half a million compute instructions and twice as many ends of
   // transfers.
   const Program program = lowered(options_for("1f1b", 256, 1024));
   const Simulation result =

@@ -77,14 +77,14 @@ TEST(Moments, OfReplicasAreThoseOfAllTheirValues) {
     for (int replica = 0; replica < 1 + round % 4; ++replica) {
       Moments own;
       own.reset(1);
-      for (unsigned unit = random() % 4; unit > 0; --unit) {
-        std::normal_distribution<double> values(static_cast<double>(replica * 5) - unit, 1 + unit);
+      for (unsigned left = random() % 4; left > 0; --left) {
+        std::normal_distribution<double> values(static_cast<double>(replica * 5) - left, 1 + left);
         std::vector<double> micro_batch(2 + random() % 9);
         for (double& value : micro_batch) value = values(random);
         all.insert(all.end(), micro_batch.begin(), micro_batch.end());
-        const WholeMoments of_unit(micro_batch);
-        const auto mean = static_cast<float>(of_unit.mean),
-                   variance = static_cast<float>(of_unit.biased);
+        const WholeMoments of_micro_batch(micro_batch);
+        const auto mean = static_cast<float>(of_micro_batch.mean),
+                   variance = static_cast<float>(of_micro_batch.biased);
         own.merge({&mean, 1}, {&variance, 1}, static_cast<double>(micro_batch.size()));
       }
       merged.merge(own);
@@ -104,7 +104,7 @@ TEST(Moments, OfReplicasAreThoseOfAllTheirValues) {
 /// A network that begins with a BatchNorm, so that what it sees are the data themselves: in stage 0
 /// of two, on three replicas.
 struct NormedData {
-  static constexpr std::int64_t kSamples = 18, kUnit = 4, kPixels = 36;
+  static constexpr std::int64_t kSamples = 18, kMicroBatch = 4, kPixels = 36;
   static constexpr int kReplicas = 3;
 
   NormedData() {
@@ -137,7 +137,7 @@ struct NormedData {
       edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
     ScheduleOptions options;
     options.stages = 2;
-    options.units = 5;
+    options.micro_batches = 5;
     options.replicas = {kReplicas, 1};
     program = lower(generate(options), edges);
     check(program);
@@ -149,11 +149,11 @@ struct NormedData {
   template <class Runner>
   void train_and_compare(Runner& runner) const {
     test::FixedData data(kSamples, 9);
-    data.set_mini_batch(0, kSamples, kUnit, 0, sizes);
+    data.set_mini_batch(0, kSamples, kMicroBatch, 0, sizes);
     runner.run(program, data);
     const HostTensor means = runner.read("mean"), variances = runner.read("variance");
     if (!means) return;  // another process has the stage
-    const auto* pixels = reinterpret_cast<const float*>(data.units()[0].columns[0]);
+    const auto* pixels = reinterpret_cast<const float*>(data.micro_batches()[0].columns[0]);
     for (std::int64_t channel = 0; channel < 2; ++channel) {
       std::vector<double> values;
       for (std::int64_t sample = 0; sample < kSamples; ++sample) {
@@ -211,7 +211,7 @@ TEST(Moments, RunningStatisticsOfReplicasInSeveralProcessesAreThoseOfAllSamples)
 /// `norms` trained BatchNorms behind one that no backward pass reads, and one over the weights of
 /// the product that follows; one stage.
 struct ManyNorms {
-  static constexpr std::int64_t kSamples = 18, kUnit = 4;
+  static constexpr std::int64_t kSamples = 18, kMicroBatch = 4;
 
   explicit ManyNorms(int norms) {
     OnnxBuilder builder("norms");
@@ -262,7 +262,7 @@ struct ManyNorms {
   std::string train(Device* device, bool recompute, int steps) const {
     ScheduleOptions options;
     options.stages = 1;
-    options.units = 5;
+    options.micro_batches = 5;
     options.recompute.assign(1, recompute);
     const Program program = lower(generate(options), {});
     check(program);
@@ -273,7 +273,7 @@ struct ManyNorms {
     Runtime runtime(variants, {&program}, settings);
     test::FixedData data(steps * kSamples, 9);
     for (std::int64_t step = 0; step < steps; ++step) {
-      data.set_mini_batch(step * kSamples, kSamples, kUnit, step, sizes);
+      data.set_mini_batch(step * kSamples, kSamples, kMicroBatch, step, sizes);
       runtime.run(program, data);
     }
     std::string bits;
@@ -314,8 +314,8 @@ TEST(Moments, OfAllNormsOfADeviceComeInOneCopyAMicroBatch) {
       }
       EXPECT_EQ(downloads[0], downloads[2]);
       EXPECT_EQ(downloads[1], downloads[3]);
-      // A unit's moments: of norms in its slot, and of the weights' norm. The loss: sum and right
-      // answers, once more when it is recomputed.
+      // A micro-batch's moments: of norms in its slot, and of the weights' norm. The loss: sum and
+      // correct predictions, once more when it is recomputed.
       EXPECT_EQ(downloads[1] - downloads[0], 2U * 5 * (recompute ? 6 : 4));
     }
   }

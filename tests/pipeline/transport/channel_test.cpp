@@ -14,21 +14,21 @@
 namespace pipetrain {
 namespace {
 
-TEST(Channel, HandsUnitsOverAndReusesMemoryAfterRelease) {
-  constexpr int kUnits = 200, kBuffers = 3;
+TEST(Channel, HandsMicroBatchesOverAndReusesMemoryAfterRelease) {
+  constexpr int kMicroBatches = 200, kBuffers = 3;
   Channel channel;
-  channel.reset(kUnits);
+  channel.reset(kMicroBatches);
   std::byte buffers[kBuffers];
   std::thread sender([&] {
-    for (int unit = 0; unit < kUnits; ++unit) {
-      if (unit >= kBuffers) channel.wait_released(unit - kBuffers);
-      buffers[unit % kBuffers] = static_cast<std::byte>(unit);
-      channel.send(unit, &buffers[unit % kBuffers]);
+    for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
+      if (micro_batch >= kBuffers) channel.wait_released(micro_batch - kBuffers);
+      buffers[micro_batch % kBuffers] = static_cast<std::byte>(micro_batch);
+      channel.send(micro_batch, &buffers[micro_batch % kBuffers]);
     }
   });
-  for (int unit = 0; unit < kUnits; ++unit) {
-    EXPECT_EQ(*channel.receive(unit), static_cast<std::byte>(unit));
-    channel.release(unit);
+  for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch) {
+    EXPECT_EQ(*channel.receive(micro_batch), static_cast<std::byte>(micro_batch));
+    channel.release(micro_batch);
   }
   sender.join();
 }
@@ -65,15 +65,17 @@ TEST(Channel, SendAndReleaseWakeWhoWaits) {
 }
 
 TEST(Channel, TwoSendersMayCrossEachOther) {
-  constexpr int kUnits = 100;
+  constexpr int kMicroBatches = 100;
   Channel channel;
-  channel.reset(kUnits);
-  std::byte buffers[kUnits];
+  channel.reset(kMicroBatches);
+  std::byte buffers[kMicroBatches];
   const auto send_every_second = [&](int first) {
-    for (int unit = first; unit < kUnits; unit += 2) channel.send(unit, &buffers[unit]);
+    for (int micro_batch = first; micro_batch < kMicroBatches; micro_batch += 2)
+      channel.send(micro_batch, &buffers[micro_batch]);
   };
   std::thread even([&] { send_every_second(0); }), odd([&] { send_every_second(1); });
-  for (int unit = 0; unit < kUnits; ++unit) EXPECT_EQ(channel.receive(unit), &buffers[unit]);
+  for (int micro_batch = 0; micro_batch < kMicroBatches; ++micro_batch)
+    EXPECT_EQ(channel.receive(micro_batch), &buffers[micro_batch]);
   even.join();
   odd.join();
 }
@@ -91,14 +93,14 @@ TEST(Channel, AbortWakesBothEnds) {
   EXPECT_EQ(channel.receive(0), &byte);
 }
 
-TEST(Channel, RefusesAUnitTwice) {
+TEST(Channel, RefusesAMicroBatchTwice) {
   Channel channel;
   channel.reset(4);
   channel.send(1, nullptr);
   EXPECT_THROW(channel.send(1, nullptr), Error);
 }
 
-TEST(Channel, WithALatencyUnitsAreThereLater) {
+TEST(Channel, WithALatencyMicroBatchesAreThereLater) {
   constexpr double kLatency = 0.02;
   Channel channel(kLatency);
   channel.reset(2);

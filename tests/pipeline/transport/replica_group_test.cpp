@@ -24,7 +24,7 @@ TEST(ReplicaGroup, SumsInTheOrderOfTheReplicasAndAllGetTheSum) {
     std::mt19937 random(static_cast<unsigned>(((step * 7 + replica) * 11) + gradient * 1009 + i));
     return std::uniform_real_distribution<float>(-1e3F, 1e3F)(random);
   };
-  // Every third step one replica has no unit.
+  // Every third step one replica has no micro-batch.
   const auto takes_part = [](int step, int replica) {
     return step % 3 != 0 || replica != step % 2;
   };

@@ -11,20 +11,20 @@
 namespace pipetrain {
 namespace {
 
-/// Pieces that note which thread has run them and with which memory.
-struct NotedPieces : SharedPieces {
-  explicit NotedPieces(std::size_t pieces, double known_seconds = 1e-3)
-      : times(pieces, known_seconds), runs(pieces), by(pieces), memory(pieces) {}
+/// Tasks that note which thread has run them and with which memory.
+struct NotedTasks : SharedTasks {
+  explicit NotedTasks(std::size_t tasks, double known_seconds = 1e-3)
+      : times(tasks, known_seconds), runs(tasks), by(tasks), memory(tasks) {}
   std::size_t count() const override { return runs.size(); }
-  double seconds(std::size_t piece) const override { return times[piece]; }
-  std::size_t workspace_bytes(std::size_t piece) const override { return 100 * (piece + 1); }
-  void run(std::size_t piece, std::byte* workspace) override {
-    ++runs[piece];
-    times[piece] *= 1.01;  // nobody may read it now
-    by[piece] = std::this_thread::get_id();
-    memory[piece] = workspace;
+  double seconds(std::size_t task) const override { return times[task]; }
+  std::size_t workspace_bytes(std::size_t task) const override { return 100 * (task + 1); }
+  void run(std::size_t task, std::byte* workspace) override {
+    ++runs[task];
+    times[task] *= 1.01;  // nobody may read it now
+    by[task] = std::this_thread::get_id();
+    memory[task] = workspace;
     if (taking.count() > 0) std::this_thread::sleep_for(taking);
-    if (static_cast<int>(piece) == failing) throw std::runtime_error("piece failed");
+    if (static_cast<int>(task) == failing) throw std::runtime_error("piece failed");
   }
 
   std::chrono::milliseconds taking{0};
@@ -60,17 +60,17 @@ class SharedWorkTest : public testing::Test {
   std::byte own_[1000], others_[1000];
 };
 
-TEST_F(SharedWorkTest, EachPieceRunsOnceWithTheMemoryOfWhoeverRunsIt) {
+TEST_F(SharedWorkTest, EachTaskRunsOnceWithTheMemoryOfWhoeverRunsIt) {
   Waiting helper(work_, {others_, sizeof others_});
   int helped = 0;
   for (int round = 0; round < 200; ++round) {
-    NotedPieces pieces(6);
-    work_.post(job_, 0, pieces);
+    NotedTasks tasks(6);
+    work_.post(job_, 0, tasks);
     work_.complete(job_, own_);
-    for (std::size_t i = 0; i < pieces.count(); ++i) {
-      ASSERT_EQ(pieces.runs[i], 1);
-      const bool here = pieces.by[i] == std::this_thread::get_id();
-      ASSERT_EQ(pieces.memory[i], here ? own_ : others_);
+    for (std::size_t i = 0; i < tasks.count(); ++i) {
+      ASSERT_EQ(tasks.runs[i], 1);
+      const bool here = tasks.by[i] == std::this_thread::get_id();
+      ASSERT_EQ(tasks.memory[i], here ? own_ : others_);
       helped += here ? 0 : 1;
     }
   }
@@ -79,77 +79,77 @@ TEST_F(SharedWorkTest, EachPieceRunsOnceWithTheMemoryOfWhoeverRunsIt) {
 }
 
 TEST_F(SharedWorkTest, OneThatWaitsTakesWhatTheOwnerCouldNotDoAsEarly) {
-  /// The first piece ends when somebody else has run the last one.
-  struct Pieces : NotedPieces {
-    using NotedPieces::NotedPieces;
-    void run(std::size_t piece, std::byte* workspace) override {
-      NotedPieces::run(piece, workspace);
-      if (piece + 1 == count()) last_has_run = true;
+  /// The first task ends when somebody else has run the last one.
+  struct Tasks : NotedTasks {
+    using NotedTasks::NotedTasks;
+    void run(std::size_t task, std::byte* workspace) override {
+      NotedTasks::run(task, workspace);
+      if (task + 1 == count()) last_has_run = true;
       const auto most = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-      while (piece == 0 && !last_has_run && std::chrono::steady_clock::now() < most)
+      while (task == 0 && !last_has_run && std::chrono::steady_clock::now() < most)
         std::this_thread::yield();
     }
     std::atomic<bool> last_has_run{false};
   };
   Waiting helper(work_, {others_, sizeof others_});
-  Pieces pieces(4);
-  pieces.taking = std::chrono::milliseconds(5);
-  work_.run(job_, 0, pieces, own_);
-  EXPECT_EQ(pieces.by.front(), std::this_thread::get_id());
-  EXPECT_NE(pieces.by.back(), std::this_thread::get_id());
+  Tasks tasks(4);
+  tasks.taking = std::chrono::milliseconds(5);
+  work_.run(job_, 0, tasks, own_);
+  EXPECT_EQ(tasks.by.front(), std::this_thread::get_id());
+  EXPECT_NE(tasks.by.back(), std::this_thread::get_id());
   helper.end();
   EXPECT_GT(helper.worked, 0.004);
 }
 
-TEST_F(SharedWorkTest, LeavesPiecesThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
-  NotedPieces unknown(4, 0), large(4), single(1), little(4, 1e-6);
-  for (NotedPieces* pieces : {&unknown, &large, &single, &little})
-    pieces->taking = std::chrono::milliseconds(5);
+TEST_F(SharedWorkTest, LeavesTasksThatAreShortTooLargeOrOfUnknownLengthToTheirOwner) {
+  NotedTasks unknown(4, 0), large(4), single(1), little(4, 1e-6);
+  for (NotedTasks* tasks : {&unknown, &large, &single, &little})
+    tasks->taking = std::chrono::milliseconds(5);
   {
-    Waiting helper(work_, {others_, 50});  // less than any piece wants
+    Waiting helper(work_, {others_, 50});  // less than any task wants
     work_.post(job_, 0, large);
     work_.complete(job_, own_);
   }
   Waiting helper(work_, {others_, sizeof others_});
-  for (NotedPieces* pieces : {&unknown, &single, &little}) {
-    work_.run(job_, 0, *pieces, own_);
+  for (NotedTasks* tasks : {&unknown, &single, &little}) {
+    work_.run(job_, 0, *tasks, own_);
   }
-  for (const NotedPieces* pieces : {&unknown, &large, &single, &little}) {
-    for (const std::thread::id id : pieces->by) EXPECT_EQ(id, std::this_thread::get_id());
+  for (const NotedTasks* tasks : {&unknown, &large, &single, &little}) {
+    for (const std::thread::id id : tasks->by) EXPECT_EQ(id, std::this_thread::get_id());
   }
 }
 
-TEST_F(SharedWorkTest, WhatIsPutOffIsDoneByWhoeverWaits) {
-  NotedPieces pieces(1, 3600);
-  work_.post(job_, 0, pieces);
+TEST_F(SharedWorkTest, DeferredTasksAreRunByIdleDevices) {
+  NotedTasks tasks(1, 3600);
+  work_.post(job_, 0, tasks);
   int looks = 0;
   work_.wait(1, {others_, sizeof others_}, [&] { return ++looks > 1; });
-  EXPECT_EQ(pieces.memory[0], others_);
+  EXPECT_EQ(tasks.memory[0], others_);
   work_.complete(job_, own_);
-  EXPECT_EQ(pieces.runs[0], 1);
+  EXPECT_EQ(tasks.runs[0], 1);
 }
 
-TEST_F(SharedWorkTest, LongPiecesAreDoneFirst) {
-  struct Pieces : NotedPieces {
-    using NotedPieces::NotedPieces;
-    void run(std::size_t piece, std::byte* workspace) override {
-      NotedPieces::run(piece, workspace);
-      order.push_back(piece);
+TEST_F(SharedWorkTest, LongTasksRunFirst) {
+  struct Tasks : NotedTasks {
+    using NotedTasks::NotedTasks;
+    void run(std::size_t task, std::byte* workspace) override {
+      NotedTasks::run(task, workspace);
+      order.push_back(task);
     }
     std::vector<std::size_t> order;
   };
-  Pieces pieces(4);
-  pieces.times = {2, 1, 8, 4};
-  work_.post(job_, 0, pieces);
+  Tasks tasks(4);
+  tasks.times = {2, 1, 8, 4};
+  work_.post(job_, 0, tasks);
   int looks = 0;
   work_.wait(1, {others_, sizeof others_}, [&] { return ++looks > 1; });
-  EXPECT_EQ(pieces.order, (std::vector<std::size_t>{2}));
+  EXPECT_EQ(tasks.order, (std::vector<std::size_t>{2}));
   work_.complete(job_, own_);
-  EXPECT_EQ(pieces.order, (std::vector<std::size_t>{2, 3, 0, 1}));
+  EXPECT_EQ(tasks.order, (std::vector<std::size_t>{2, 3, 0, 1}));
 }
 
 TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
-  NotedPieces own(3, 0);
+  NotedTasks own(3, 0);
   work_.post(job_, 0, own);
   int looks = 0;
   const double worked =
@@ -161,28 +161,28 @@ TEST_F(SharedWorkTest, WaitingDevicesDoTheirOwnFirst) {
   work_.complete(job_, own_);  // it is not posted any more
 }
 
-TEST_F(SharedWorkTest, WhatIsPutOffStaysSoUnlessTheRoundFails) {
-  NotedPieces pieces(2);
-  work_.post(job_, 0, pieces);
+TEST_F(SharedWorkTest, DeferredTasksStayDeferredUnlessTheRoundFails) {
+  NotedTasks tasks(2);
+  work_.post(job_, 0, tasks);
   work_.reset();
   EXPECT_TRUE(work_.complete(job_, own_));
-  EXPECT_EQ(pieces.runs, std::vector<int>(2, 1));
-  work_.post(job_, 0, pieces);
+  EXPECT_EQ(tasks.runs, std::vector<int>(2, 1));
+  work_.post(job_, 0, tasks);
   work_.abort();
   work_.reset();
   EXPECT_FALSE(work_.complete(job_, own_));
-  EXPECT_EQ(pieces.runs, std::vector<int>(2, 1));
+  EXPECT_EQ(tasks.runs, std::vector<int>(2, 1));
 }
 
 TEST_F(SharedWorkTest, FailuresReachTheOwner) {
   for (const int failing : {0, 5}) {
     Waiting helper(work_, {others_, sizeof others_});
-    NotedPieces pieces(6);
-    pieces.taking = std::chrono::milliseconds(2);
-    pieces.failing = failing;
-    work_.post(job_, 0, pieces);
+    NotedTasks tasks(6);
+    tasks.taking = std::chrono::milliseconds(2);
+    tasks.failing = failing;
+    work_.post(job_, 0, tasks);
     EXPECT_THROW(work_.complete(job_, own_), std::runtime_error);
-    NotedPieces next(2);
+    NotedTasks next(2);
     work_.post(job_, 0, next);
     work_.complete(job_, own_);
     EXPECT_EQ(next.runs, std::vector<int>(2, 1));

@@ -34,7 +34,7 @@ std::vector<int> widths_of_lines(const std::string& text) {
   return widths;
 }
 
-TEST(RenderColour, CellsHoldTheNumberOfTheUnit) {
+TEST(RenderColour, CellsHoldTheNumberOfTheMicroBatch) {
   const Program program = lowered(options_for("1f1b", 2, 2));
   const Simulation result = simulate(program, uniform_costs(program, {}));
   RowsOptions options;
@@ -85,7 +85,7 @@ TEST(RenderRows, LeavesOutTheMiddleOfManyDevices) {
   EXPECT_EQ(text.find("device 97 "), std::string::npos);
 }
 
-TEST(RenderRows, ReplicasShareTheUnits) {
+TEST(RenderRows, ReplicasShareTheMicroBatches) {
   ScheduleOptions schedule = options_for("1f1b", 2, 4);
   schedule.replicas = {2, 1};
   const Program program = lowered(schedule);

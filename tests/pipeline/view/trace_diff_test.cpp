@@ -12,8 +12,8 @@
 namespace pipetrain {
 namespace {
 
-Program program_for(const std::string& name, int devices = 4, int units = 8) {
-  return lowered(options_for(name, devices * stages_per_device(name, 2), units));
+Program program_for(const std::string& name, int devices = 4, int micro_batches = 8) {
+  return lowered(options_for(name, devices * stages_per_device(name, 2), micro_batches));
 }
 
 Costs costs_for(const Program& program) {
@@ -95,7 +95,7 @@ TEST(TraceDiff, FindsASlowLink) {
             "gradients from stage 2 take longer to reach stage 1 (transfer, waking up)");
 }
 
-/// Two stages, one unit: all on one path, so every cause is its own number.
+/// Two stages, one micro-batch: all on one path, so every cause is its own number.
 TEST(TraceDiff, GoldenStepByHand) {
   const Program program = lowered(options_for("1f1b", 2, 1));
   const auto events_of = [&](double f0, double f1, double b1, double b0, const double(&ends)[6]) {
@@ -158,7 +158,8 @@ TEST(TraceDiff, SharesAddUpForNoisySteps) {
                                 &stage.backward_weight, &stage.update})
           *seconds *= factor(random);
       }
-      for (int u = 0; u < program.units; ++u) noisy.unit_scale.push_back(factor(random));
+      for (int u = 0; u < program.micro_batches; ++u)
+        noisy.micro_batch_scale.push_back(factor(random));
       noisy.link.latency_seconds *= factor(random);
       const StepDifference difference =
           explain(program, time_round(program, costs), time_round(program, noisy));
@@ -220,7 +221,7 @@ TEST(TraceDiff, ManySmallCausesAreOne) {
   Costs slow = costs;
   std::mt19937 random(3);
   std::uniform_real_distribution<double> factor(1.0, 1.2);
-  for (int u = 0; u < program.units; ++u) slow.unit_scale.push_back(factor(random));
+  for (int u = 0; u < program.micro_batches; ++u) slow.micro_batch_scale.push_back(factor(random));
   const StepDifference difference =
       explain(program, time_round(program, costs), time_round(program, slow));
   EXPECT_GT(difference.causes.size(), 20U);

@@ -127,7 +127,7 @@ TEST(Trace, CountersReachThePeakAndReturnToNothing) {
   const TemporaryDirectory directory;
   const Program program = round_of("1f1b");
   TraceLabels labels;
-  labels.bytes_per_unit = {1000, 100, 10, 1};
+  labels.bytes_per_micro_batch = {1000, 100, 10, 1};
   labels.device_names = {"left", "d1", "d2", "right"};
   const Json trace = written(directory / "trace.json", program, labels);
   std::map<std::string, std::vector<int>> values;

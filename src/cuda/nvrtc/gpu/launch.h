@@ -1,4 +1,4 @@
-// gpu/launch.h for NVRTC, that is for kernels that are compiled at run time.
+// gpu/launch.h for NVRTC, which compiles kernels at run time.
 #pragma once
 
 #define PT_FULL_WARP 0xffffffffu

@@ -1,6 +1,5 @@
-// Conversions between float and the bits of bfloat16 and float16 by the GPU's own instructions, for
-// nvcc and, as no header of the toolkit is needed, for NVRTC. tests/emulator/gpu has the same for
-// the host's compiler.
+// Conversions between float and the bits of bfloat16 and float16 by GPU instructions, for nvcc and
+// NVRTC (no toolkit header is needed). tests/emulator/gpu has the version for the host's compiler.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +14,7 @@ __device__ __forceinline__ std::uint16_t to_bfloat16_bits(float value) {
   std::uint16_t bits;
   asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
-#else  // Turing has no such instruction
+#else  // Turing does not have this instruction
   const unsigned bits = __float_as_uint(value);
   if (value != value) return 0x7fff;
   return static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);

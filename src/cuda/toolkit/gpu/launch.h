@@ -7,7 +7,7 @@
 
 #define PT_LAUNCH(kernel, grid, block, stream, ...) \
   kernel<<<(grid), (block), 0, (stream)>>>(__VA_ARGS__)
-/// The thread with this index of the warp gives its value to all of a warp of 32.
+/// Broadcasts the value of the thread with this index to its warp of 32.
 #define PT_FULL_WARP 0xffffffffu
-/// A large parameter, which a kernel reads where it lies.
+/// A large kernel parameter that is read in place (constant memory).
 #define PT_LARGE(type) const __grid_constant__ type

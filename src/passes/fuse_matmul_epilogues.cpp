@@ -1,4 +1,4 @@
-#include "passes/fuse_products.h"
+#include "passes/fuse_matmul_epilogues.h"
 
 #include <algorithm>
 #include <numeric>
@@ -32,8 +32,8 @@ class ProductFuser {
     return folded;
   }
 
-  FusedProducts fuse() {
-    FusedProducts out;
+  FusedMatMulEpilogues fuse() {
+    FusedMatMulEpilogues out;
     for (int n = 0; n < count(); ++n) {
       out.activations += fuse_activation({n});
       out.sums += fuse_sum({n});
@@ -58,7 +58,7 @@ class ProductFuser {
     while (is_view(graph_[id].producer)) id = graph_[graph_[id].producer].inputs[0];
     return id;
   }
-  /// The forward product whose result, maybe reshaped, is `id`, with no other reader on the way.
+  /// The forward matmul whose result, maybe reshaped, is `id`, without other readers.
   NodeId product_of(ValueId id) const {
     NodeId producer = graph_[id].producer;
     while (is_view(producer)) {
@@ -87,7 +87,7 @@ class ProductFuser {
       if (made && made.index >= product.index) continue;
       graph_[product].inputs.resize(2);
       graph_[product].inputs.push_back(bias);
-      // What the product, or its view, gave now has the bias.
+      // The result of the matmul, or its view, now includes the bias.
       const NodeId last = graph_[z].producer;
       graph_[last].outputs[0] = y;
       graph_[y].producer = last;
@@ -126,7 +126,7 @@ class ProductFuser {
     return true;
   }
 
-  /// The activation's node becomes a view of the product's new result.
+  /// The activation node becomes a view of the matmul's new result.
   void reshape_behind(NodeId id, NodeId product, ValueId plain, bool kept) {
     Value result;
     result.name = graph_[graph_[id].outputs[0]].name + " rows";
@@ -141,7 +141,7 @@ class ProductFuser {
     if (kept) {
       node.outputs.push_back(plain);
     } else {
-      // Views of what is no longer there.
+      // Views of removed values.
       for (NodeId view = graph_[graph_[id].inputs[0]].producer; view != product;
            view = graph_[graph_[view].inputs[0]].producer)
         heir_[static_cast<std::size_t>(view.index)] = product;
@@ -225,8 +225,8 @@ int fold_biases(TrainingGraph& training) {
   return folded;
 }
 
-FusedProducts fuse_products(TrainingGraph& training) {
-  const FusedProducts fused = ProductFuser(training).fuse();
+FusedMatMulEpilogues fuse_matmul_epilogues(TrainingGraph& training) {
+  const FusedMatMulEpilogues fused = ProductFuser(training).fuse();
   training.graph.verify();
   return fused;
 }

@@ -1,4 +1,4 @@
-#include "ops/registry/narrow_pieces.h"
+#include "ops/registry/narrow_chunks.h"
 
 #include <omp.h>
 
@@ -9,12 +9,12 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::int64_t kSmallPiece = 8192;     // elements of an operand: a piece fits the L2
-constexpr std::int64_t kLargePiece = 1 << 20;  // elements of all operands: it fits the L3
+constexpr std::int64_t kSmallChunk = 8192;     // elements of an operand: a chunk fits the L2
+constexpr std::int64_t kLargeChunk = 1 << 20;  // elements of all operands: it fits the L3
 
 bool present(const TensorType& type) { return type.dtype != DType::kUndefined; }
 
-/// The first axis shared out, in units of one index of it, or of what `leading` axes count.
+/// Splits the first axis, or the first `leading` axes; a unit is one index of them.
 Share by_rows(const TensorType& type, std::size_t leading) {
   Share out;
   out.whole = false;
@@ -26,7 +26,7 @@ Share by_rows(const TensorType& type, std::size_t leading) {
   return out;
 }
 
-/// All of an operand, of which the axes are left out that all pieces share.
+/// An operand that is read whole by all chunks.
 Share all_of(const TensorType& type, std::size_t left_out = 0) {
   Share out;
   out.unit_shape = Shape(std::vector<std::int64_t>(
@@ -65,10 +65,10 @@ int follows(const Shape& operand, const Shape& result, std::size_t leading) {
   return same ? 1 : broadcast ? 0 : -1;
 }
 
-/// Elementwise operators: flat where all operands lie alike, else by the most leading axes that
-/// every operand has or is broadcast along.
-Pieces elementwise_pieces(const KernelRequest& request) {
-  Pieces out;
+/// Element-wise operators: split flat if all operands have one layout, else along the most leading
+/// axes that every operand has or is broadcast along.
+Chunks elementwise_chunks(const KernelRequest& request) {
+  Chunks out;
   const TensorType& result = request.outputs[0];
   for (const TensorType& type : request.outputs) {
     if (present(type) && (type.shape != result.shape || type.layout != result.layout)) return out;
@@ -92,8 +92,8 @@ Pieces elementwise_pieces(const KernelRequest& request) {
   }
   if (leading == 0 || result.count() == 0) return out;
   out.units = result.shape.count(0, leading);
-  out.units_per_piece = std::max<std::int64_t>(
-      1, kSmallPiece / std::max<std::int64_t>(1, result.count() / out.units));
+  out.units_per_chunk = std::max<std::int64_t>(
+      1, kSmallChunk / std::max<std::int64_t>(1, result.count() / out.units));
   out.side_by_side = true;
   for (const TensorType& type : request.inputs) {
     const bool shared =
@@ -108,9 +108,9 @@ Pieces elementwise_pieces(const KernelRequest& request) {
   return out;
 }
 
-/// Operators that work on each sample by itself.
-Pieces samples(const KernelRequest& request, const PieceRule& rule) {
-  Pieces out;
+/// Operators that process each sample separately.
+Chunks samples(const KernelRequest& request, const ChunkRule& rule) {
+  Chunks out;
   const Shape& samples = (rule.summed ? request.inputs : request.outputs)[0].shape;
   if (samples.rank() < 2 || samples[0] < 2) return out;
   if (rule.axis) {
@@ -126,7 +126,7 @@ Pieces samples(const KernelRequest& request, const PieceRule& rule) {
     return by_rows(type, 1);
   };
   for (std::size_t i = 0; i < request.inputs.size(); ++i) {
-    // A mask of less than four axes has no sample axis.
+    // A mask with fewer than four axes has no sample axis.
     const bool is_mask = static_cast<int>(i) == rule.mask && request.inputs[i].shape.rank() < 4;
     out.inputs.push_back(share(request.inputs[i], is_mask || rule.shared.contains(i)));
   }
@@ -135,20 +135,20 @@ Pieces samples(const KernelRequest& request, const PieceRule& rule) {
     out.outputs.back().summed = rule.summed;
   }
   out.units = count;
-  // Several threads have more cache, and each piece wakes them a few times.
-  const std::int64_t most = omp_get_max_threads() > 1 ? 4 * kLargePiece : kLargePiece;
-  out.units_per_piece =
+  // Several threads have more cache, and every chunk costs a few thread wake-ups.
+  const std::int64_t most = omp_get_max_threads() > 1 ? 4 * kLargeChunk : kLargeChunk;
+  out.units_per_chunk =
       std::clamp<std::int64_t>(most / std::max<std::int64_t>(1, elements), 1, count);
   return out;
 }
 
-Pieces channels(const KernelRequest& request) {
-  Pieces out;
+Chunks channels(const KernelRequest& request) {
+  Chunks out;
   const TensorType& map = request.outputs[0];
   const std::int64_t block = map.layout == Layout::kBlocked16  ? 16
                              : map.layout == Layout::kBlocked8 ? 8
                                                                : 1;
-  // A channel by itself pays where it has many positions.
+  // Splitting by single channels pays off only with many positions.
   const std::int64_t positions = map.shape.count(2, map.shape.rank());
   if (block == 1 && positions < 64) return out;
   for (const TensorType& type : request.inputs)
@@ -160,19 +160,19 @@ Pieces channels(const KernelRequest& request) {
   return out;
 }
 
-/// By the operator's rule; one unit where it has none, or not for these types.
-Pieces several_pieces(const KernelRequest& request) {
-  const PieceRule& rule = request.node.op->traits.pieces;
+/// By the operator's ChunkRule; a single unit if it has none, or not for these types.
+Chunks several_chunks(const KernelRequest& request) {
+  const ChunkRule& rule = request.node.op->traits.chunks;
   switch (rule.kind) {
-    case PieceRule::kElements:
-      return elementwise_pieces(request);
-    case PieceRule::kChannels:
+    case ChunkRule::kElements:
+      return elementwise_chunks(request);
+    case ChunkRule::kChannels:
       return channels(request);
-    case PieceRule::kSamples:
+    case ChunkRule::kSamples:
       return samples(request, rule);
-    case PieceRule::kUnstated:
-    case PieceRule::kWhole:
-    case PieceRule::kCopies:
+    case ChunkRule::kUnstated:
+    case ChunkRule::kWhole:
+    case ChunkRule::kCopies:
       break;
   }
   return {};
@@ -180,12 +180,12 @@ Pieces several_pieces(const KernelRequest& request) {
 
 }  // namespace
 
-Pieces pieces_of(const KernelRequest& request) {
+Chunks chunks_of(const KernelRequest& request) {
   if (!request.outputs.empty() && present(request.outputs[0])) {
-    const Pieces out = several_pieces(request);
+    const Chunks out = several_chunks(request);
     if (out.units > 1) return out;
   }
-  Pieces one;
+  Chunks one;
   for (const TensorType& type : request.inputs) one.inputs.push_back(all_of(type));
   for (const TensorType& type : request.outputs) one.outputs.push_back(all_of(type));
   return one;

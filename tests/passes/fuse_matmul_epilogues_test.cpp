@@ -1,4 +1,4 @@
-#include "passes/fuse_products.h"
+#include "passes/fuse_matmul_epilogues.h"
 
 #include <gtest/gtest.h>
 
@@ -74,13 +74,13 @@ std::vector<HostTensor> outcome_of(const TrainingGraph& training) {
                  wanted);
 }
 
-TEST(FuseProducts, WhatLiesAroundThem) {
+TEST(FuseMatMulEpilogues, WhatLiesAroundThem) {
   const OnnxModel model = layers();
   const TrainingGraph plain = built_layers(model);
   TrainingGraph fused = built_layers(model);
   EXPECT_EQ(fold_biases(fused), 3);
   fuse_elementwise(fused, FusedTypes::kStored);
-  const FusedProducts found = fuse_products(fused);
+  const FusedMatMulEpilogues found = fuse_matmul_epilogues(fused);
   const std::string text = fused.graph.to_text();
   EXPECT_EQ(found.activations, 3) << text;  // not the Gelu by erf
   EXPECT_EQ(found.sums, 4) << text;

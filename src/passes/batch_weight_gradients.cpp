@@ -1,4 +1,4 @@
-#include "passes/gather_gradients.h"
+#include "passes/batch_weight_gradients.h"
 
 #include <algorithm>
 #include <vector>
@@ -9,14 +9,14 @@
 namespace pipetrain {
 namespace {
 
-/// What is gathered for a weight may take so many times the weight's bytes.
+/// The batched operands of a weight take at most this multiple of its bytes.
 constexpr std::size_t kMostBytes = 2;
 
-class Gatherer {
+class GradientBatcher {
  public:
-  Gatherer(TrainingGraph& training, std::int64_t micro_batches)
+  GradientBatcher(TrainingGraph& training, std::int64_t micro_batches)
       : training_(training), graph_(training.graph), accumulation_of_(graph_.values.size(), -1) {
-    training_.gathered_micro_batches = micro_batches;
+    training_.batched_micro_batches = micro_batches;
     readers_.assign(graph_.values.size(), 0);
     for (const Node& node : graph_.nodes) {
       for (const ValueId id : node.inputs) {
@@ -30,7 +30,7 @@ class Gatherer {
     }
   }
 
-  /// Sums over axis 0 of both operands, and its results go nowhere but into accumulators.
+  /// A sum over axis 0 of both operands whose results go into accumulators only.
   bool is_wanted(const Node& node) const {
     if (node.part != Part::kWeightGradient || !sums_over_rows(node)) return false;
     std::size_t results = 0, operands = 0;
@@ -57,7 +57,7 @@ class Gatherer {
   TensorType whole(const TensorType& type) const {
     TensorType out = type;
     std::vector<std::int64_t> dims = type.shape.dims();
-    dims[0] *= training_.gathered_micro_batches;
+    dims[0] *= training_.batched_micro_batches;
     out.shape = Shape(std::move(dims));
     return out;
   }
@@ -67,11 +67,11 @@ class Gatherer {
       Value all;
       all.name = graph_[node.inputs[i]].name + " of several micro-batches";
       all.type = types[i];
-      all.role = Role::kGathered;
-      const ValueId gathered{static_cast<int>(graph_.values.size())};
+      all.role = Role::kBatched;
+      const ValueId batched{static_cast<int>(graph_.values.size())};
       graph_.values.push_back(std::move(all));
-      training_.gatherings.push_back({node.inputs[i], gathered, node.gradient_of});
-      node.inputs[i] = gathered;
+      training_.batched_values.push_back({node.inputs[i], batched, node.gradient_of});
+      node.inputs[i] = batched;
     }
     node.part = Part::kBatchGradient;
   }
@@ -99,23 +99,23 @@ class Gatherer {
 
 }  // namespace
 
-int gather_gradients(TrainingGraph& training, std::int64_t micro_batches_of_step) {
+int batch_weight_gradients(TrainingGraph& training, std::int64_t micro_batches_of_step) {
   if (micro_batches_of_step < 2) return 0;
-  Gatherer gatherer(training, std::clamp<std::int64_t>(micro_batches_of_step / 2, 2, 4));
+  GradientBatcher batcher(training, std::clamp<std::int64_t>(micro_batches_of_step / 2, 2, 4));
   int count = 0;
   for (Node& node : training.graph.nodes) {
-    if (!gatherer.is_wanted(node)) continue;
+    if (!batcher.is_wanted(node)) continue;
     std::vector<TensorType> types;
-    for (const ValueId id : node.inputs) types.push_back(gatherer.whole(training.graph[id].type));
-    gatherer.gather(node, types);
+    for (const ValueId id : node.inputs) types.push_back(batcher.whole(training.graph[id].type));
+    batcher.gather(node, types);
     ++count;
   }
   training.graph.verify();
   return count;
 }
 
-void gather_gradients_like(const TrainingGraph& first, TrainingGraph& training) {
-  Gatherer gatherer(training, first.gathered_micro_batches);
+void batch_weight_gradients_like(const TrainingGraph& first, TrainingGraph& training) {
+  GradientBatcher batcher(training, first.batched_micro_batches);
   std::vector<int> result_of(first.graph.values.size(), -1);
   for (std::size_t i = 0; i < first.accumulations.size(); ++i)
     result_of[static_cast<std::size_t>(first.accumulations[i].contribution.index)] =
@@ -131,7 +131,7 @@ void gather_gradients_like(const TrainingGraph& first, TrainingGraph& training) 
     PT_CHECK(same.op == node.op && same.part == Part::kWeightGradient, kInternal,
              "the gradient {} is computed otherwise in a smaller micro-batch",
              training.graph[contribution].name);
-    gatherer.gather(same, first.graph.input_types(node));
+    batcher.gather(same, first.graph.input_types(node));
   }
   training.graph.verify();
 }
@@ -143,7 +143,7 @@ double runs_per_micro_batch(const TrainingGraph& training, const Node& node) {
     case Part::kWeightGradient:
       return 1;
     case Part::kBatchGradient:
-      return 1 / static_cast<double>(training.gathered_micro_batches);
+      return 1 / static_cast<double>(training.batched_micro_batches);
     case Part::kPrepare:
     case Part::kFinish:
       break;

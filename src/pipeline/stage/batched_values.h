@@ -1,5 +1,5 @@
-// What the micro-batches of a step have computed of some values, side by side, for weight gradients
-// that are computed over several of them at once.
+// Values of several micro-batches side by side, for weight gradients that are computed over all of
+// them at once.
 #pragma once
 
 #include <vector>
@@ -8,26 +8,26 @@
 
 namespace pipetrain {
 
-class GatheredValues {
+class BatchedValues {
  public:
   /// `compiled` outlives this. `sets`: how many of them the memory has room for.
-  GatheredValues(const CompiledStage& compiled, int sets);
+  BatchedValues(const CompiledStage& compiled, int sets);
 
   /// The set that is being filled.
   int set() const { return set_; }
-  /// Lets the set be read while the next one is filled.
+  /// Switches to the next set, so that this one can be read while the next is filled.
   void begin_next_set() { set_ = (set_ + 1) % sets_; }
-  /// Keeps what a micro-batch of `variant` has computed.
+  /// Copies the values of a micro-batch of `variant`.
   void add(int variant, const StageAddresses& addresses, const StageExecutor& executor);
-  /// Whether the gradients over them are to be computed, after `micro_batch`: there are as many
-  /// micro-batches as these want, or no more will come.
+  /// Whether the gradients are to be computed after `micro_batch`: the batch is full, or it was the
+  /// last micro-batch.
   bool are_complete(const StageMicroBatch& micro_batch) const;
-  /// Fills the set up with zeros and forgets what it has.
+  /// Pads the set with zeros and resets it.
   void fill_up(const StageMemory& memory);
 
  private:
   std::size_t wanted() const {
-    return at(static_cast<int>(compiled_.variants.front().training->gathered_micro_batches));
+    return at(static_cast<int>(compiled_.variants.front().training->batched_micro_batches));
   }
 
   const CompiledStage& compiled_;

@@ -1,0 +1,376 @@
+#!/usr/bin/env python3
+"""Which networks of other people's code train, and whether they follow PyTorch: every one of coverage_networks.py.
+
+    PYTHON bench/coverage.py [--pipetrain FILE] [--only PREFIX …] [--from NAME] [--seconds N] [-o NAME]
+
+PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
+is exported by PyTorch's default exporter with random weights, for any number of samples where that can be, and trained for three steps of SGD on one batch of random
+numbers: by PyTorch in float32 and in float64, and by pipetrain from the file. Networks with BatchNorm are exported with
+optimize=False, without which the exporter folds it away; all parameters are moved a little from their initial values. NAME.json is written as the run goes on, and a
+name that it has already is not run again; NAME.md is the table. The networks follow when their losses are no further from
+those in float64 than 10 times PyTorch's in float32, or 1e-5 of them; without float64, than 1e-4 from those in float32. Where they do not,
+the network is exported again with optimize=False, since the exporter also folds arithmetic on parameters.
+"""
+
+import argparse
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+import warnings
+from pathlib import Path
+
+STEPS = 3
+RATE = 0.01
+NO_FURTHER, NO_LESS_THAN, WITHOUT_FLOAT64 = 10, 1e-5, 1e-4
+SEED = 1
+
+
+# ---- PyTorch's side, in a process of its own ----
+
+
+def is_float(tensor):
+    return tensor.is_floating_point()
+
+
+def wrapped(network):
+    """A module that takes its inputs in order and returns the tensor that is trained."""
+    import torch
+
+    from coverage_networks import first_tensor
+
+    names, pick = list(network.inputs), network.pick or first_tensor
+
+    class OneResult(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = network.module
+
+        def forward(self, *inputs):
+            result = self.module(**dict(zip(names, inputs))) if network.keywords else self.module(*inputs)
+            return pick(result)
+
+    return OneResult()
+
+
+def without_dropout(module):
+    import torch
+
+    for part in module.modules():
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        for name in ("drop_prob", "attn_drop_prob", "proj_drop_prob", "layerdrop"):
+            if isinstance(getattr(part, name, None), float):
+                setattr(part, name, 0.0)
+        if type(part).__name__ == "StochasticDepth":
+            part.p = 0.0
+    return module.train()
+
+
+def off_equal_values(module):
+    """Fresh gains and shifts are equal, and the exporter merges equal tensors: nobody could tell which were one in PyTorch."""
+    import torch
+
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if is_float(parameter):
+                parameter.add_(torch.randn(parameter.shape) * 0.02)
+    return module
+
+
+def loss_of(output, labels, kind):
+    """Mean; classes are the last axis of one to three, and the second of more."""
+    from torch.nn import functional
+
+    if kind != "cross-entropy":
+        return functional.mse_loss(output, labels)
+    if output.dim() == 3:
+        return functional.cross_entropy(output.flatten(0, 1), labels.flatten())
+    return functional.cross_entropy(output, labels)
+
+
+def labels_for(output, kind):
+    import torch
+
+    if kind != "cross-entropy":
+        return torch.randn(output.shape)
+    classes_last = output.dim() <= 3
+    classes = output.shape[-1 if classes_last else 1]
+    return torch.randint(0, classes, output.shape[:-1] if classes_last else output.shape[:1] + output.shape[2:])
+
+
+def normalizes(module):
+    import torch
+
+    return any(isinstance(part, torch.nn.modules.batchnorm._BatchNorm) for part in module.modules())
+
+
+def export(module, network, path, folds):
+    """With any number of samples, or with as many as there are where PyTorch cannot; says which."""
+    import copy
+
+    import torch
+
+    inputs = tuple(network.inputs.values())
+    for samples, shapes in (("any", (tuple({0: "batch"} for _ in inputs),)), ("fixed", None)):
+        try:
+            torch.onnx.export(copy.deepcopy(module), inputs, path, input_names=list(network.inputs), dynamic_shapes=shapes, dynamo=True,
+                              optimize=folds, external_data=False, verbose=False)
+            return samples
+        except Exception:  # noqa: BLE001: whatever the exporter cannot do
+            if samples == "fixed":
+                raise
+
+
+def trained(module, inputs, labels, kind, dtype):
+    import torch
+
+    module = module.to(dtype)
+    inputs = [x.to(dtype) if is_float(x) else x for x in inputs]
+    labels = labels.to(dtype) if is_float(labels) else labels
+    optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=RATE)
+    losses = []
+    for _ in range(STEPS):
+        optimizer.zero_grad()
+        loss = loss_of(module(*inputs), labels, kind)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def pytorch_side(name, folder, may_fold):
+    """Exports and trains; what is found goes into FOLDER, and how far it came into found.json."""
+    import copy
+
+    import numpy as np
+    import torch
+
+    from coverage_networks import NETWORKS
+
+    found = {"phase": "making"}
+
+    def reached(phase):
+        found["phase"] = phase
+        (folder / "found.json").write_text(json.dumps(found))
+
+    reached("making")
+    torch.manual_seed(SEED)
+    network = NETWORKS[name]()
+    module = off_equal_values(without_dropout(wrapped(network)))
+    inputs = list(network.inputs.values())
+    found["parameters"] = sum(p.numel() for p in module.parameters())
+    with torch.no_grad():
+        output = copy.deepcopy(module)(*inputs)
+    labels = labels_for(output, network.loss)
+    found["loss"] = network.loss
+    found["folds"] = folds = may_fold and not normalizes(module)
+    found["batch"] = inputs[0].shape[0]
+    reached("exporting")
+    found["samples"] = export(module, network, folder / "model.onnx", folds)
+    arrays = {key: value.numpy() for key, value in network.inputs.items()}
+    np.savez(folder / "batch.npz", **arrays, labels=labels.numpy())
+    reached("training")
+    found["float32"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float32)
+    try:
+        found["float64"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float64)
+    except RuntimeError as failure:  # some networks make float32 tensors on the way
+        found["no_float64"] = str(failure).splitlines()[0][:200]
+    reached("done")
+
+
+def in_child(name, folder, seconds, may_fold):
+    """Runs pytorch_side in a child, which has what this process has imported; returns what went wrong, or nothing."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            quiet = os.open(folder / "pytorch.log", os.O_CREAT | os.O_WRONLY)
+            os.dup2(quiet, 1)
+            os.dup2(quiet, 2)
+            pytorch_side(name, folder, may_fold)
+            code = 0
+        except BaseException as failure:  # noqa: BLE001: whatever it is, it is the result
+            traceback.print_exc()
+            while failure.__cause__ is not None:
+                failure = failure.__cause__
+            first = (str(failure).strip().splitlines() or [""])[0]
+            (folder / "failure.txt").write_text(f"{type(failure).__name__}: {first}"[:300])
+        finally:
+            os._exit(code)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            if status == 0:
+                return ""
+            failure = folder / "failure.txt"
+            return failure.read_text() if failure.exists() else f"ended with status {status}"
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return f"takes longer than {seconds} s"
+
+
+# ---- pipetrain's side ----
+
+
+def pipetrain_side(binary, folder, found, seconds):
+    """Trains the file; returns its losses, or the sentence that it was refused with."""
+    events = folder / "events.jsonl"
+    command = [binary, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
+               "--device", "cpu", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
+               "--optimizer", "sgd", "--lr", RATE, "--momentum", 0, "--lr-schedule", "constant", "--epochs", STEPS, "--save-every", "never",
+               "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]
+    try:
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds,
+                              env={**os.environ, "PIPETRAIN_CACHE_DIR": str(folder.parent / "cache")})
+    except subprocess.TimeoutExpired:
+        return {"refused": f"takes longer than {seconds} s"}
+    notes = [line for line in done.stderr.splitlines() if "taken for" in line]
+    if done.returncode:
+        words = [line.strip() for line in done.stderr.strip().splitlines() if line.strip() and not line.startswith(("warning", "note"))]
+        text = " ".join(words).replace(str(folder) + "/", "")
+        return {"refused": text[-400:] or f"exit code {done.returncode}", "exit": done.returncode}
+    lines = [json.loads(line) for line in events.read_text().splitlines()]
+    return {"losses": [line["loss"] for line in lines if line["event"] == "step"], **({"notes": notes} if notes else {})}
+
+
+def furthest(losses, others):
+    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True))
+
+
+def judged(found, ours):
+    """Whether the losses follow PyTorch's, and how far both are from float64."""
+    if not all(map(math.isfinite, found.get("float64", [math.nan]))):
+        apart = furthest(ours, found["float32"])
+        return {"apart": apart, "follows": apart <= WITHOUT_FLOAT64}
+    apart, theirs = furthest(ours, found["float64"]), furthest(found["float32"], found["float64"])
+    return {"apart": apart, "float32_apart": theirs, "follows": apart <= max(NO_FURTHER * theirs, NO_LESS_THAN)}
+
+
+def row_of(name, arguments, folder):
+    """What became of a network; where the exporter's folding of parameters makes another of it, of the one without."""
+    start = time.monotonic()
+    row = tried(name, arguments, folder, may_fold=True)
+    if row["result"] == "does not follow" and row["folds"]:
+        whole = tried(name, arguments, folder, may_fold=False)
+        if whole["result"] == "follows":
+            row = {**whole, "result": "follows if exported with optimize=False", "folded_apart": row["apart"],
+                   "reason": f"by default the exporter folds arithmetic on parameters: {row['apart']:.0e} from float64"}
+    return {**row, "seconds": round(time.monotonic() - start, 1)}
+
+
+def tried(name, arguments, folder, may_fold):
+    subprocess.run(["rm", "-rf", folder], check=True)
+    folder.mkdir()
+    failure = in_child(name, folder, arguments.seconds, may_fold)
+    path = folder / "found.json"
+    found = json.loads(path.read_text()) if path.exists() else {"phase": "making"}
+    row = {"name": name, **found}
+    if failure:
+        kind = {"making": "not made", "exporting": "not exported"}.get(found["phase"], "not trained by PyTorch")
+        row.update(result=kind, reason=failure)
+    else:
+        row.update(pipetrain_side(arguments.pipetrain, folder, found, arguments.seconds))
+        if "refused" in row:
+            row.update(result="refused", reason=row.pop("refused"))
+        else:
+            row.update(judged(found, row["losses"]))
+            row["result"] = "follows" if row["follows"] else "does not follow"
+    return row
+
+
+# ---- the report ----
+
+
+def cell(text):
+    return " ".join(str(text).replace("|", "\\|").split())
+
+
+def markdown(found, names):
+    rows = [found["networks"][name] for name in names if name in found["networks"]]
+    counts = {}
+    for row in rows:
+        counts[row["result"]] = counts.get(row["result"], 0) + 1
+    text = f"# Coverage\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
+    text += f"{len(rows)} of the {len(names)} networks of `bench/coverage_networks.py` were run: "
+    text += ", ".join(f"{count} {result}" for result, count in sorted(counts.items(), key=lambda x: -x[1])) + ".\n\n"
+    text += "| network | parameters | result | losses from float64 | PyTorch's float32 | why |\n|---|---:|---|---:|---:|---|\n"
+    for row in rows:
+        apart, theirs = (f"{row[key]:.1e}" if key in row else "" for key in ("apart", "float32_apart"))
+        text += f"| {row['name']} | {row.get('parameters', '')} | {row['result']} | {apart} | {theirs} | {cell(row.get('reason', ''))} |\n"
+    return text
+
+
+def versions(binary):
+    from importlib import metadata
+
+    out = {}
+    for package in ("torch", "torchvision", "transformers", "timm", "diffusers", "onnx", "onnxscript"):
+        try:
+            out[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            out[package] = "none"
+    shown = subprocess.run([str(binary), "--version"], capture_output=True, text=True)
+    return {**out, "pipetrain": shown.stdout.strip().splitlines()[0].removeprefix("pipetrain ") if shown.stdout.strip() else "?"}
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], epilog="\n".join(__doc__.splitlines()[2:]),
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    root = Path(__file__).resolve().parents[1]
+    parser.add_argument("--pipetrain", type=Path, default=root / "build" / "pipetrain")
+    parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
+    parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
+    parser.add_argument("--again", nargs="*", default=[], metavar="RESULT", help="run those again that ended so, such as refused")
+    parser.add_argument("--seconds", type=int, default=120, help="for each side of a network")
+    parser.add_argument("--keep", type=Path, help="a folder for the files of all networks")
+    parser.add_argument("-o", "--output", type=Path, default=Path("coverage"), help="name of the two files, without .md")
+    return parser.parse_args()
+
+
+def main():
+    import tempfile
+
+    import torch
+
+    from coverage_networks import NETWORKS
+
+    arguments = parse()
+    arguments.pipetrain = arguments.pipetrain.resolve()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    for package in ("torchvision.models", "transformers", "timm", "diffusers", "onnxscript"):
+        __import__(package)  # once: the children have it
+    if list(NETWORKS) != sorted(NETWORKS):
+        sys.exit("coverage_networks.py: the names are not in alphabetical order")
+    path = arguments.output.with_suffix(".json")
+    found = json.loads(path.read_text()) if path.exists() else {"networks": {}}
+    found.update(date=time.strftime("%Y-%m-%d"), versions=versions(arguments.pipetrain))
+    with tempfile.TemporaryDirectory() as temporary:
+        base = arguments.keep or Path(temporary)
+        base.mkdir(parents=True, exist_ok=True)
+        for name in NETWORKS:
+            known = found["networks"].get(name)
+            if name < arguments.first or not name.startswith(tuple(arguments.only)) or (known and known["result"] not in arguments.again):
+                continue
+            folder = base / name.replace("/", "-")
+            row = found["networks"][name] = row_of(name, arguments, folder)
+            if not arguments.keep:
+                subprocess.run(["rm", "-rf", folder], check=True)
+            print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
+            path.write_text(json.dumps(found, indent=1) + "\n")
+            arguments.output.with_suffix(".md").write_text(markdown(found, list(NETWORKS)))
+    wrong = [name for name, row in found["networks"].items() if row["result"] == "does not follow"]
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.dont_write_bytecode = True
+    sys.exit(main())

@@ -1,0 +1,68 @@
+// The setting of normalization as text: how inputs are shifted and scaled.
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "data/binding/bind.h"
+
+namespace pipetrain {
+
+namespace {
+
+// "0.5,0.4" of --normalize.
+std::vector<double> numbers_of(std::string_view text) {
+  std::vector<double> out;
+  while (!text.empty()) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || !std::isfinite(value)) return {};
+    out.push_back(value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (!text.empty() && text.front() != ',') return {};
+    if (!text.empty()) text.remove_prefix(1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Normalization Normalization::parse(std::string_view text) {
+  if (text == "auto") return {Kind::kAuto, 1};
+  if (text == "none") return {Kind::kNone, 1};
+  if (text == "max") return {Kind::kMax, 1};
+  // The training set's means and deviations as PyTorch's models know them.
+  if (text == "imagenet") text = "0.485,0.456,0.406/0.229,0.224,0.225";
+  if (const std::size_t bar = text.find('/'); bar != std::string_view::npos) {
+    Normalization out{Kind::kAuto, 1, numbers_of(text.substr(0, bar)),
+                      numbers_of(text.substr(bar + 1))};
+    PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
+                 std::ranges::all_of(out.deviation, [](double value) { return value > 0; }),
+             kUsage,
+             "--normalize takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
+             printable(std::string(text)));
+    return out;
+  }
+  double divisor = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), divisor);
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() && divisor > 0 &&
+               divisor <= std::numeric_limits<float>::max(),
+           kUsage,
+           "--normalize takes auto, none, max, imagenet, means/deviations or a number to divide "
+           "by, not \"{}\"",
+           printable(text));
+  return {Kind::kDivide, divisor};
+}
+
+std::string Normalization::text() const {
+  if (!mean.empty()) return fmt::format("{}/{}", fmt::join(mean, ","), fmt::join(deviation, ","));
+  return kind == Kind::kAuto   ? std::string("auto")
+         : kind == Kind::kNone ? "none"
+         : kind == Kind::kMax  ? "max"
+                               : fmt::format("{}", divisor);
+}
+
+}  // namespace pipetrain
