@@ -73,7 +73,7 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 and gpu_ids is None else []
     command += ["--schedule", schedule] if schedule else []
-    command += ["-q"] if quiet else []
+    command += ["-q"] if quiet else ["-v"]
     environment = {"PIPETRAIN_CACHE_DIR": str(folder / (cache or f"cache-{time.time_ns()}"))}
     _, used = run(command, environment)
     log = folder / "run" / "stderr.log"

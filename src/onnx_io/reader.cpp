@@ -117,6 +117,7 @@ class ModelDecoder {
       if (value.metadata_props().empty()) continue;
       model.value_metadata.emplace(value.name(), metadata_of(value.metadata_props()));
     }
+    read_modules(graph, model);
     read_initializers(graph, raw_data, model);
     read_values(graph, model);
     read_nodes(file, model);
@@ -159,6 +160,18 @@ class ModelDecoder {
     model.producer = file.producer_name();
     if (!file.producer_version().empty()) model.producer += " " + file.producer_version();
     model.metadata = metadata_of(file.metadata_props());
+  }
+
+  /// What PyTorch says of a node's module, kept with the node's first output.
+  static void read_modules(const onnx::Graph& graph, OnnxModel& model) {
+    for (const onnx::Node& node : graph.node()) {
+      for (const onnx::StringPair& entry : node.metadata_props()) {
+        const bool told = entry.key() == "pkg.torch.onnx.name_scopes" ||
+                          entry.key() == "pkg.torch.onnx.class_hierarchy";
+        if (told && !node.output().empty())
+          model.value_metadata[node.output(0)][entry.key()] = entry.value();
+      }
+    }
   }
 
   void warn_of_unwritten(OnnxModel& model) const {

@@ -82,6 +82,7 @@ constexpr Rule kRules[] = {
     {kNode, 5, "attribute", kNested, kMany, kAttribute},
     {kNode, 7, "domain", kName, kOnce},
     {kNode, 8, "overload", kName, kOnce},
+    {kNode, 9, "metadata_props", kNested, kMany, kPair},
     {kAttribute, 1, "name", kName, kOnce},
     {kAttribute, 2, "f", kFloat, kOnce},
     {kAttribute, 3, "i", kInt, kOnce},

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "onnx_io/subgraph.h"
+#include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
 
 namespace pipetrain {
@@ -478,6 +479,13 @@ std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, Ten
       const std::string place =
           node.name.empty() ? fmt::format("node{}", node.file_index) : node.name;
       std::string copy = fmt::format("{}@{}.{}", name, place, slot);
+      // PyTorch's name, where the file tells the module.
+      const std::string module = module_of(model, node);
+      const std::size_t dot = name.rfind('.');
+      if (!module.empty() && dot != std::string::npos) {
+        std::string own = module + name.substr(dot);
+        if (!originals.contains(own) && !rules.contains(own)) copy = std::move(own);
+      }
       node.inputs[slot] = copy;
       add_copy(name, std::move(copy), index_as_read[n], slot,
                statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);

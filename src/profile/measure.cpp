@@ -89,6 +89,12 @@ class Profiler {
     keys_ = std::move(groups.keys);
   }
 
+  /// A cost below 0 is none.
+  void forget() {
+    for (const std::string& key : keys_) cache_.add(key, {-1, 0});
+    cache_.save();
+  }
+
   Profile run() {
     const double start = steady_seconds();
     out_.device = processor_name();
@@ -233,6 +239,11 @@ Profile measure_profile(const TrainingGraph& training, Backend backend, int thre
            "a profile needs one thread, one copy and one repeat at least, got {}, {} and {}",
            threads, options.busy_threads, options.repeats);
   return Profiler(training, backend, threads, options).run();
+}
+
+void forget_profile(const TrainingGraph& training, Backend backend, int threads,
+                    const ProfileOptions& options) {
+  Profiler(training, backend, threads, options).forget();
 }
 
 }  // namespace pipetrain

@@ -28,4 +28,8 @@ struct ProfileOptions {
 Profile measure_profile(const TrainingGraph& training, Backend backend, int threads,
                         const ProfileOptions& options = {});
 
+/// Takes what such a profile has found out of the cache, so that it is measured again next time.
+void forget_profile(const TrainingGraph& training, Backend backend, int threads,
+                    const ProfileOptions& options = {});
+
 }  // namespace pipetrain

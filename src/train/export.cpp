@@ -50,7 +50,25 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   edits.metadata = metadata;
   WriteOptions options;
   options.overwrite_input = overwrite_input;
-  return write_trained(model.file, values, edits, path, options).changes;
+  std::vector<std::string> changes =
+      write_trained(model.file, values, edits, path, options).changes;
+  // What was merged and what is said of the training are many changes, but one thing to know.
+  std::erase_if(changes, [](const std::string& change) {
+    return change.starts_with("initializer '") || change.starts_with("metadata pipetrain.") ||
+           change.find(" now reads '") != std::string::npos;
+  });
+  if (edits.added.empty()) return changes;
+  constexpr std::size_t kNamed = 3;
+  std::string names;
+  for (std::size_t i = 0; i < std::min(kNamed, edits.added.size()); ++i)
+    names += (i > 0 ? ", " : "") + printable(edits.added[i].name);
+  const std::size_t more = edits.added.size() - std::min(kNamed, edits.added.size());
+  const bool one = edits.added.size() == 1;
+  changes.push_back(
+      fmt::format("{} tensor{} that the exporter had merged with others {} stored separately: {}{}",
+                  edits.added.size(), one ? "" : "s", one ? "is" : "are", names,
+                  more > 0 ? fmt::format(" and {} more", more) : ""));
+  return changes;
 }
 
 TrainingDescription training_of(const Network& network) {
@@ -97,21 +115,20 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
                         const auto& set) {
     const auto found = metadata.find(key);
     if (!is_open || found == metadata.end() || found->second == by_rule) return;
-    with_context(
-        [&] { return fmt::format("reading the model's metadata \"{}\"", key); },
-        [&] { set(found->second); });
+    with_context([&] { return fmt::format("reading the model's metadata \"{}\"", key); },
+                 [&] { set(found->second); });
     taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", option, printable(found->second));
   };
   LossOptions& loss = config.model.loss;
   take(kLoss, "--loss", "auto", loss.loss == "auto", [&](const std::string& v) { loss.loss = v; });
   take(kLossOutput, "--logits", "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
-  take(kIgnoreIndex, "--ignore-index", "-100", loss.ignore_index == -100,
-       [&](const std::string& v) {
-         const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
-         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
-                  "\"{}\" is no whole number", printable(v));
-       });
+  take(
+      kIgnoreIndex, "--ignore-index", "-100", loss.ignore_index == -100, [&](const std::string& v) {
+        const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
+        PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
+                 "\"{}\" is no whole number", printable(v));
+      });
   take(kLabelColumn, "--label-column", "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
   Normalization& normalization = config.data.bind.normalization;

@@ -17,6 +17,8 @@ std::string metric_named(std::string_view name) {
   std::string_view plain = name;
   if (plain.starts_with("val_") || plain.starts_with("val-")) plain.remove_prefix(4);
   if (top_of(plain) > 0) return std::string(plain);
+  if (plain == "acc") return "accuracy";
+  if (plain == "ppl") return "perplexity";
   for (const std::string_view metric : kMetrics) {
     if (metric == plain) return std::string(metric);
   }

@@ -84,6 +84,12 @@ double PlannedNetwork::predicted_step_seconds() const {
   return std::max(simulated, work / at_once);
 }
 
+double PlannedNetwork::predicted_bubble() const {
+  const double step = predicted_step_seconds();
+  if (asynchronous() || step <= 0) return prediction().bubble;
+  return 1 - (1 - prediction().bubble) * prediction().makespan / step;
+}
+
 PlannedNetwork plan_network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
                             const Network* same_data) {
   return PlannedNetwork(ProfiledNetwork(Network(config, mode, processes, same_data)));

@@ -37,6 +37,8 @@ class PlannedNetwork : public ProfiledNetwork {
   /// Seconds of a step as predicted: the simulator's, but no less than the work over the cores that
   /// the stages share.
   double predicted_step_seconds() const;
+  /// The idle share of the devices in such a step.
+  double predicted_bubble() const;
   /// Whether there are fewer cores than stages times threads, or fewer GPUs than devices.
   bool shares_cores() const;
 

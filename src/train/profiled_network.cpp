@@ -54,6 +54,23 @@ ProfiledNetwork::ProfiledNetwork(Network network)
   if (!leads()) take_order(std::move(chosen));
 }
 
+ProfileOptions ProfiledNetwork::profile_options() const {
+  const PipelineConfig& pipeline = config().pipeline;
+  ProfileOptions options;
+  options.use_cache = pipeline.profile_cache;
+  options.optimizer = config().optimization.optimizer;
+  options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
+  options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
+                  pipeline.memory_limit_bytes == 0;
+  return options;
+}
+
+void ProfiledNetwork::forget_measurements() const {
+  const PipelineConfig& pipeline = config().pipeline;
+  if (profile_.cached_nodes > 0 && pipeline.gpu_ids.empty() && pipeline.profile_path.empty())
+    forget_profile(graph(), pipeline.backend, threads(), profile_options());
+}
+
 /// All use the profile of process 0: it stays empty elsewhere if it would have to be measured.
 Profile ProfiledNetwork::make_profile() const {
   const PipelineConfig& pipeline = config().pipeline;
@@ -64,12 +81,7 @@ Profile ProfiledNetwork::make_profile() const {
   }
   if (!pipeline.profile_path.empty()) return read_profile(pipeline.profile_path, graph());
   if (!leads()) return {};
-  ProfileOptions options;
-  options.use_cache = pipeline.profile_cache;
-  options.optimizer = config().optimization.optimizer;
-  options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
-  options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
-                  pipeline.memory_limit_bytes == 0;
+  ProfileOptions options = profile_options();
   if (pipeline.gpu_ids.empty())
     return measure_profile(graph(), pipeline.backend, threads(), options);
   Device& gpu = cuda_plugin().open(pipeline.gpu_ids.front());

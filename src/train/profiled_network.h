@@ -7,6 +7,7 @@
 #include "partition/topology.h"
 #include "passes/linearise.h"
 #include "pipeline/stage/stage.h"
+#include "profile/measure.h"
 #include "profile/profile.h"
 #include "train/network.h"
 
@@ -33,6 +34,8 @@ class ProfiledNetwork : public Network {
   /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
   /// as there are, on devices that are not at hand.
   int processors() const;
+  /// Has the kernels measured again by the next run, where this one has taken them from the cache.
+  void forget_measurements() const;
 
  protected:
   /// Puts the measured times of a step into the profile, which was an estimate. Whether there were
@@ -40,6 +43,7 @@ class ProfiledNetwork : public Network {
   bool take_times(const KernelTimes& times, double update_seconds);
 
  private:
+  ProfileOptions profile_options() const;
   Profile make_profile() const;
   void choose_order();
   void take_order(std::vector<int> order);

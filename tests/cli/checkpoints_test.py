@@ -224,7 +224,7 @@ class Saving(Checkpoints):
 
     def test_short_epochs_are_not_saved_each_unless_that_is_asked_for(self):
         one = [*SMALL, "--batch-size", "320", "--epochs", "12"]
-        _, err = self.succeed("train", *one, "--run-dir", "run")
+        _, err = self.succeed("train", *one, "--run-dir", "run", "-v")
         self.assertEqual(self.names(), ["latest", "step-000012"])
         self.assertRegex(err, r"(?m)saves    1 checkpoint · blocked training \d+\.\d\d % of the time")
         self.succeed("train", *one, "--run-dir", "each", "--save-every", "1ep", "--keep", "all")

@@ -154,5 +154,19 @@ class Parsing(Case):
         self.assertIn(os.path.basename(MODEL), out)
 
 
+
+class Suggestions(Case):
+    def test_an_option_of_another_tool_is_known_by_its_meaning(self):
+        for given, meant in {"--amp": "--precision bf16", "--num-epochs": "--epochs", "--gradient-accumulation-steps": "--micro-batches",
+                             "--val": "--val-split", "--output-dir": "--run-dir", "--wd": "--weight-decay", "--devices": "--gpus",
+                             "--early-stopping-patience": "--patience", "--resume-from-checkpoint": "--resume=PATH"}.items():
+            with self.subTest(given):
+                self.refused("usage", "train", given, "1", says=f"did you mean {meant}?")
+
+    def test_values_are_known_without_their_dashes(self):
+        self.refused("usage", "-m", "m.onnx", "--schedule", "zbv", says="did you mean 'zb-v'")
+        self.refused("usage", "-m", "m.onnx", "--optimizer", "AdamW", says='did you mean "adamw"?')
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -6,7 +6,7 @@ import subprocess
 import threading
 import unittest
 
-from program import DATA, MODEL, MODELS, PROGRAM, Case
+from program import DATA, MODEL, MODELS, PROGRAM, Case, parse
 
 SCHEDULES = MODELS.parent / "schedules"
 CPU = ("--device", "cpu")
@@ -43,10 +43,28 @@ class Plans(Case):
     def test_what_is_predicted_is_taken(self):
         for schedule in ("1f1b", "zb-h1", "zb-v"):
             _, err = self.succeed("--model", MODEL, "--data", DATA, *CPU, "--gpus", "2", "--schedule", schedule,
-                                  "--max-steps", "1", "--drop-last", "--topology", "laptop")
+                                  "--max-steps", "1", "--drop-last", "--topology", "laptop", "-v")
             memory = next(line for line in err.splitlines() if "memory   " in line)
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
             self.assertEqual(taken, predicted.split(")")[0])
+
+    def test_a_plan_has_one_set_of_numbers(self):
+        out, _ = self.succeed("plan", MODEL, *CPU, "--gpus", "4")
+        row = next(line for line in out.splitlines() if "<- chosen" in line)
+        step = re.search(r"predicted step ([\d.]+ \w?s) · bubble ([\d.]+) %", out)
+        self.assertIn(f" {step[1]} ", row)
+        self.assertIn(f" {step[2]}%", row)
+        axis = out.rstrip().splitlines()[-1].split()  # of the drawing: 0 to the end of the step
+        shown, predicted = float(axis[1]), float(step[1].split()[0])
+        self.assertEqual(axis[2], step[1].split()[1])
+        self.assertAlmostEqual(shown / predicted, 1, delta=0.01)
+        self.assertIn("searched: ", out)
+
+    def test_the_optimizers_state_takes_memory(self):
+        def peak(*more):
+            return parse(self.succeed("plan", MODEL, *CPU, "--gpus", "2", "--schedule", "1f1b", "--json", *more)[0])
+        heavy, light = (sum(stage["memory_bytes"] for stage in peak("--optimizer", name)["stages"]) for name in ("adamw", "sgd"))
+        self.assertGreater(heavy, light)
 
     def test_more_stages_than_nodes_are_fewer_stages(self):
         self.succeed("new", "mlp", "--depth", "1", "-o", "small.onnx", "-q")

@@ -18,31 +18,19 @@ RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "
 
 GOLDEN = """
 pipetrain 0.1.0 · digits-cnn.onnx · 35418 trainable parameters in ~
-data models/digits.csv.gz: CSV, without a header
-  labels from the last column (--label-column NAME or NUMBER to change)
-  input "x" float32 (1, 8, 8): from "x" float32 (64), reshaped, not scaled
-  labels "labels" int64 (): from "y" int64 (), classes 0..9
-  64 of 320 samples used for validation, chosen by seed 1
-  first sample: "x" 0 … 16, "labels" 1
-  256 training samples, 64 validation samples
+data     models/digits.csv.gz: CSV, without a header · labels from the last column · 256 training samples, 64 validation samples
 loss     classifier (cross-entropy, 10 classes) on output "logits"
 batch    32 = 4 micro-batches x 8 samples
-device   1 stage x 1 thread
-plan     1f1b, profiled on ~
-stage  nodes        params        fwd        bwd     memory  starts at
-0      0-#          0.04 M ~
-predicted step ~
-
+plan     1f1b · 1 stage x 1 thread · predicted step ~
 step 1/16 ~
 step 5/16 ~
-val       8  ep 1.00  loss # acc #  (64 samples, ~
+val  8/16  ep   1.00  loss # acc #  (64 samples, ~
 step 10/16 ~
 step 15/16 ~
 step 16/16 ~
-val      16  ep 2.00  loss # acc #  (64 samples, ~
+val  16/16  ep   2.00  loss # acc #  (64 samples, ~
 done     16 steps in ~
-         accuracy # on 64 validation samples
-saved    run/trained.onnx  (run: run)
+saved    run/trained.onnx: the best~
 """
 
 DRAWINGS = {80: """
@@ -98,7 +86,7 @@ class Terminal(Case):
             self.assertGreaterEqual(len(live), 2, text)
             for step, bars in live:
                 self.assertLess(len(step), columns)
-                self.assertRegex(step, r"^step +\d+/400  loss \d\.\d{4}")
+                self.assertRegex(step, r"^step +\d+/400  loss +\d\.\d{4}")
                 self.assertEqual("\x1b[34m" in bars, colour)
                 self.assertRegex(re.sub(r"\x1b\[\d+m", "", bars), r"^busy( [01] [█▉▊▋▌▍▎▏░]+ +\d+%){2}$")
                 self.assertLess(len(re.sub(r"\x1b\[\d+m", "", bars)), columns)
@@ -117,12 +105,12 @@ class Terminal(Case):
             if lines[-1] == "":
                 lines.pop()
             measured = r"^(step +\d+/\d+) .*|( in) \d.*|(, profiled on) .*|(predicted step) .*|(samples,) .*s\)|^(0 +\S+ +\S+ M) .*"
-            kept = [re.sub(measured, lambda found: found[found.lastindex] + " ~", line) for line in lines
-                    if not line.startswith(("shares ", "memory ", "time ", "bubble ", "    +", "    -", "     +", "     -"))]
-            kept = [re.sub("^step +", "step ", line) for line in kept]  # narrow windows pad less
-            # Vectors of another width need other reorders, which are nodes.
-            kept = [re.sub(r"^(0 +0-)\d\d ", r"\1#  ", line) for line in kept]
-            return re.sub(r"(loss|acc|accuracy) [\d.]+ ?%?", r"\1 #", "\n".join(kept))
+            # Times that a busy machine makes differ much from those predicted are explained.
+            lines = [line for line in lines if not line.startswith(("time ", "bubble ", "    +", "    -", "     +", "     -"))]
+            kept = [re.sub(measured, lambda found: found[found.lastindex] + " ~", line) for line in lines]
+            kept = [re.sub("^(step|val) +", lambda found: f"{found[1]:<4} ", line) for line in kept]
+            kept = [re.sub("the best.*", "the best~", line) for line in kept]
+            return re.sub(r"(loss|acc) +[\d.]+ ?%?", r"\1 #", "\n".join(kept))
         run = [*RUN, "--val-split", "0.2", "--overwrite", "--run-dir", "run"]
         transcript = GOLDEN.strip("\n")
         for columns, environment in [(80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (80, {"LC_ALL": "de_DE.UTF-8"})]:
@@ -133,6 +121,29 @@ class Terminal(Case):
         show = ["schedule", "show", "1f1b", "--stages", "3", "--micro-batches", "6"]
         for columns, drawing in DRAWINGS.items():
             self.assertEqual(self.on_terminal(columns, *show, NO_COLOR="1").replace("\r\n", "\n"), drawing.lstrip("\n") + SUMMARY)
+
+    def test_a_short_run_prints_few_lines(self):
+        short = [word for word in RUN if word not in ("--log-every", "5")]
+        command = [*short, "--val-split", "0.2", "--epochs", "4", "--lr", "0.1", "--overwrite", "--run-dir", "run"]
+        _, err = self.succeed(*command)
+        # A busy machine may make the prediction so wrong that it is explained.
+        lines = [line for line in err.splitlines() if not line.startswith(("time ", "bubble ", "    "))]
+        self.assertLessEqual(len(lines), 10, err)
+        for part in ("step", "val", "done", "saved"):
+            self.assertEqual(len([line for line in err.splitlines() if line.startswith(part + " ")]), 2 if part in ("step", "val") else 1, err)
+        # With -v all that is known is said.
+        _, err = self.succeed(*command, "-v")
+        for part in ("  input \"x\"", "device   1 stage", "memory   ", "shares   ", "(predicted "):
+            self.assertIn(part, err)
+
+    def test_a_long_run_prints_a_line_a_second_at_most(self):
+        short = [word for word in RUN if word not in ("--log-every", "5")]
+        _, err = self.succeed(*short, "--epochs", "1000000", "--max-time", "3", "--run-dir", "run")
+        steps = [line for line in err.splitlines() if line.startswith("step")]
+        self.assertLessEqual(len(steps), 5, err)
+        self.assertGreaterEqual(len(steps), 2, err)
+        columns = {tuple(m.start() for m in re.finditer(r"  (ep|loss|acc|lr) ", line)) for line in steps}
+        self.assertEqual(len(columns), 1, steps)
 
     def test_a_dumb_terminal_gets_plain_lines(self):
         text = self.on_terminal(80, *RUN, "--run-dir", "run", TERM="dumb")
@@ -160,11 +171,11 @@ class Terminal(Case):
         for language in ["C", "de_DE.UTF-8"]:
             _, err = self.succeed(*RUN, "--run-dir", language, environment={"LC_ALL": language})
             # What was measured differs from run to run; its form does not.
-            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU [\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line))
+            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU +[\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line))
                           for line in err.splitlines() if line.startswith("step")])
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(len(lines[0]), 5)
-        self.assertRegex(lines[0][1], r"^step  5/20  ep 0\.50  loss \d\.\d{4}  acc \d+\.\d%  lr \d\.\de-\d\d N ms N samples/s")
+        self.assertRegex(lines[0][1], r"^step  5/20  ep   0\.50  loss  \d\.\d{4}  acc +\d+\.\d\d%  lr \d\.\de-\d\d N ms N samples/s")
         outputs = []
         for language in ["C", "de_DE.UTF-8"]:
             out, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--json", environment={"LC_ALL": language})

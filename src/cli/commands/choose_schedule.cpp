@@ -8,15 +8,29 @@
 #include "cli/commands/commands.h"
 #include "partition/topology_file.h"
 #include "train/auto_schedule.h"
+#include "train/planned_network.h"
 
 namespace pipetrain {
 namespace {
 
-std::string candidates_table(const FoundSchedules& found, std::size_t most) {
+/// What is planned with all its details is what is said of it.
+void put_planned(const PlannedNetwork& network, Candidate& candidate) {
+  candidate.step_seconds = network.predicted_step_seconds();
+  candidate.bubble = network.predicted_bubble();
+  candidate.samples_per_second =
+      static_cast<double>(network.micro_batch() * network.micro_batches()) / candidate.step_seconds;
+}
+
+}  // namespace
+
+std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& network,
+                             int devices) {
+  constexpr std::size_t kMost = 20;
   std::string out =
       fmt::format("{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12}{:>9}{:>12}\n", "schedule", "devices",
                   "replicas", "micro", "recompute", "step", "samples/s", "bubble", "memory");
-  const auto row = [&](const Candidate& candidate, bool chosen) {
+  const auto row = [&](Candidate candidate, bool chosen) {
+    if (chosen) put_planned(network, candidate);
     return fmt::format(
         "{:<20}{:>8}{:>9}{:>7}{:>11}{:>12}{:>12.5g}{:>8.1f}%{:>12}{}{}\n", candidate.schedule,
         candidate.places * candidate.replicas, candidate.replicas, candidate.micro_batches,
@@ -28,17 +42,16 @@ std::string candidates_table(const FoundSchedules& found, std::size_t most) {
   for (std::size_t i = 0; i < found.candidates.size(); ++i) {
     const bool chosen = static_cast<int>(i) == found.chosen;
     if (!found.candidates[i].pareto && !chosen) continue;
-    if (++rows <= most || chosen) out += row(found.candidates[i], chosen);
+    if (++rows <= kMost || chosen) out += row(found.candidates[i], chosen);
   }
-  return out +
-         fmt::format(
-             "{} of {} simulated configurations are Pareto-optimal in time and memory · {:.1f} s\n",
-             rows, found.candidates.size(), found.seconds);
+  return out + fmt::format(
+                   "{} of {} simulated configurations are Pareto-optimal in time and memory · "
+                   "{:.1f} s\nsearched: schedules, micro-batches, recompute, replicas, and up to "
+                   "{} devices; --schedule NAME plans {} stages of one device each\n",
+                   rows, found.candidates.size(), found.seconds, devices, devices);
 }
 
-}  // namespace
-
-void choose_schedule(Options& options, const SearchScope& scope, bool print_table) {
+FoundSchedules choose_schedule(Options& options, const SearchScope& scope) {
   PT_CHECK(options.run.pipeline.replicas.empty() && !options.run.pipeline.plan_replicas, kUsage,
            "--schedule auto chooses replicas itself; leave out --replicas, or name a schedule");
   const PipelineConfig& given = options.run.pipeline;
@@ -46,7 +59,6 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
            "--schedule auto cuts the model itself; leave out {}, or name a schedule",
            given.plan_path.empty() ? "--split" : "--plan");
   const FoundSchedules found = find_schedules(options.run, scope);
-  if (print_table) std::fputs(candidates_table(found, 20).c_str(), stdout);
   if (found.chosen < 0) {
     const auto least = std::min_element(
         found.candidates.begin(), found.candidates.end(),
@@ -67,9 +79,13 @@ void choose_schedule(Options& options, const SearchScope& scope, bool print_tabl
   const Candidate& chosen = found.candidates[static_cast<std::size_t>(found.chosen)];
   take_over(chosen, options.run);
   options.run.pipeline.order = found.order;
-  log_info("plan", "chose    {}: {} micro-batches on {} devices, {}/step",
-           options.run.pipeline.schedule, chosen.micro_batches, options.run.pipeline.devices,
-           seconds_text(chosen.step_seconds));
+  return found;
+}
+
+void log_choice(const Options& options, double step_seconds) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  log_info("plan", "chose    {}: {} micro-batches on {} devices, {}/step", pipeline.schedule,
+           pipeline.micro_batches, pipeline.devices, seconds_text(step_seconds));
 }
 
 }  // namespace pipetrain

@@ -7,6 +7,8 @@
 
 namespace pipetrain {
 
+class PlannedNetwork;
+
 class ProcessGroup;
 
 int train_command(Options& options);
@@ -36,8 +38,14 @@ void resolve_device(Options& options, const std::string& command,
 /// Takes the model from --model or from the first argument; refuses further arguments.
 void resolve_model(Options& options, const std::string& command);
 /// Sets the options that the command line leaves open, within the scope, to the best in simulation,
-/// and logs the choice. Error (kResource) when nothing fits.
-void choose_schedule(Options& options, const SearchScope& scope, bool print_table);
+/// and returns what was found. Error (kResource) when nothing fits.
+FoundSchedules choose_schedule(Options& options, const SearchScope& scope);
+/// Logs the choice and what a step of it takes.
+void log_choice(const Options& options, double step_seconds);
+/// What was found within so many devices, the best first, with the numbers of `network` for the one
+/// that was chosen and planned.
+std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& network,
+                             int devices);
 /// Takes schedule, micro-batches and devices from a plan file unless the command line sets them.
 void resolve_plan(Options& options);
 /// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.

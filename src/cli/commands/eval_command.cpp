@@ -24,33 +24,41 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The value that --assert names: a metric, or "top5" for what --top-k 5 gives.
-std::optional<double> asserted(const EvaluationReport& report, const std::string& name) {
-  if (report.top_k && name == fmt::format("top{}", report.k)) return report.top_k;
-  return metric_of(report, metric_named(name));
-}
+/// What --assert demands: "accuracy>=0.97".
+struct Assertion {
+  std::string text, metric, comparison;
+  double limit = 0;
+};
 
-/// "accuracy>=0.97" against a report. Error (kAssertion) when it does not hold.
-void check_assertion(const std::string& text, const EvaluationReport& report) {
-  for (const std::string_view comparison : {">=", "<=", ">", "<"}) {
+/// Error (kUsage) for what is no such demand, before anything is evaluated.
+Assertion parse_assertion(const std::string& text) {
+  Assertion out;
+  out.text = text;
+  for (const char* comparison : {">=", "<=", ">", "<"}) {
     const std::size_t at = text.find(comparison);
     if (at == std::string::npos) continue;
-    const std::string name = text.substr(0, at);
+    out.comparison = comparison;
+    out.metric = metric_named(text.substr(0, at));
+    const std::string number = text.substr(at + out.comparison.size());
     char* end = nullptr;
-    const std::string number = text.substr(at + comparison.size());
-    const double limit = std::strtod(number.c_str(), &end);
+    out.limit = std::strtod(number.c_str(), &end);
     PT_CHECK(end && end != number.c_str() && *end == 0, kUsage, "--assert: \"{}\" is not a number",
              printable(number));
-    const std::optional<double> value = asserted(report, name);
-    PT_CHECK(value.has_value(), kUsage, "--assert: this model has no {}", printable(name));
-    const bool holds = comparison == ">="   ? *value >= limit
-                       : comparison == "<=" ? *value <= limit
-                       : comparison == ">"  ? *value > limit
-                                            : *value < limit;
-    PT_CHECK(holds, kAssertion, "--assert {} does not hold: {} is {:.6g}", text, name, *value);
-    return;
+    return out;
   }
   PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
+}
+
+/// Error (kAssertion) when the report does not have what is demanded.
+void check(const Assertion& assertion, const EvaluationReport& report) {
+  const std::optional<double> value = metric_of(report, assertion.metric);
+  PT_CHECK(value.has_value(), kUsage, "--assert: this model has no {}", assertion.metric);
+  const bool holds = assertion.comparison == ">="   ? *value >= assertion.limit
+                     : assertion.comparison == "<=" ? *value <= assertion.limit
+                     : assertion.comparison == ">"  ? *value > assertion.limit
+                                                    : *value < assertion.limit;
+  PT_CHECK(holds, kAssertion, "--assert {} does not hold: {} is {:.6g}", assertion.text,
+           assertion.metric, *value);
 }
 
 Json json_of(const EvaluationReport& report) {
@@ -65,7 +73,9 @@ Json json_of(const EvaluationReport& report) {
 }
 
 std::string text_of(const EvaluationReport& report) {
-  std::string text = fmt::format("loss {:.6f}", report.loss);
+  const bool large = std::abs(report.loss) >= 1e6;
+  std::string text =
+      large ? fmt::format("loss {:.6e}", report.loss) : fmt::format("loss {:.6f}", report.loss);
   if (report.accuracy) text += fmt::format("  accuracy {:.4f}", *report.accuracy);
   if (report.top_k) text += fmt::format("  top{} {:.4f}", report.k, *report.top_k);
   if (report.perplexity) text += fmt::format("  perplexity {:.4f}", *report.perplexity);
@@ -97,7 +107,7 @@ void wait_for_run(const fs::path& run) {
 }
 
 /// Evaluates every checkpoint of a run as it appears, until the run has ended.
-int follow(Options& options) {
+int follow(Options& options, const std::optional<Assertion>& assertion) {
   const fs::path run = options.follow;
   const fs::path folder = run / "checkpoints";
   wait_for_run(run);
@@ -145,7 +155,7 @@ int follow(Options& options) {
   }
   PT_CHECK(started, kUsage, "--follow: the run in \"{}\" has ended without a checkpoint",
            printable(options.follow));
-  if (!options.assertion.empty()) check_assertion(options.assertion, last);
+  if (assertion) check(*assertion, last);
   return 0;
 }
 
@@ -154,7 +164,14 @@ int follow(Options& options) {
 int eval_command(Options& options) {
   resolve_verbosity(options);
   PT_CHECK(options.run.data.path != "synthetic", kUsage, "eval needs --data PATH");
-  if (!options.follow.empty()) return follow(options);
+  std::optional<Assertion> assertion;
+  if (!options.assertion.empty()) assertion = parse_assertion(options.assertion);
+  if (const int k = assertion ? top_of(assertion->metric) : 0; k > 0) {
+    PT_CHECK(options.top_k == 0 || options.top_k == k, kUsage,
+             "--assert looks at top{}, --top-k says {}", k, options.top_k);
+    options.top_k = k;
+  }
+  if (!options.follow.empty()) return follow(options, assertion);
   resolve_model(options, "eval");
   resolve_plan(options);
   resolve_device(options, "eval");
@@ -187,7 +204,7 @@ int eval_command(Options& options) {
   } else if (options.confusion != "-") {
     print(text_of(report));
   }
-  if (!options.assertion.empty()) check_assertion(options.assertion, report);
+  if (assertion) check(*assertion, report);
   return 0;
 }
 

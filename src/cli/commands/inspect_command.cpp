@@ -7,13 +7,16 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/layers_table.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "passes/build.h"
+#include "passes/exporter_traces.h"
 #include "passes/linearise.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
 #include "train/loaded_model.h"
+#include "train/planned_network.h"
 
 namespace pipetrain {
 namespace {
@@ -116,6 +119,8 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   for (const auto& [use, count] : uses) text += fmt::format(" {} {}", count, use);
   text += fmt::format("  ({} copies trained separately; list: --params)\n", model.copies.size());
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
+  if (const std::string note = note_on_folded_layers(model.file); !note.empty())
+    text += "note     " + note + "\n";
   if (const std::string note = note_on_uncertain_parameters(model.rules); !note.empty())
     text += "note     " + note + "\n";
   if (options.show_params) {
@@ -123,6 +128,30 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
       text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);
   }
   return text;
+}
+
+/// The layers as a table, with their share of the time of a step if there is a profile.
+void add_layers(const Options& options, const TrainingGraph& graph, const Chain& chain,
+                Description& out) {
+  std::vector<LayerRow> rows;
+  if (options.run.pipeline.profile_path.empty()) {
+    rows = layers_of(graph, chain, nullptr);
+  } else {
+    RunConfig config = options.run;
+    config.pipeline.devices = 1;
+    const PlannedNetwork network = plan_network(config);
+    rows = layers_of(network.graph(), network.chain(), &network.costs().elements);
+  }
+  out.text += layers_table(rows);
+  for (const LayerRow& row : rows) {
+    Json layer = {{"name", row.name},
+                  {"op", row.op},
+                  {"output", row.output},
+                  {"parameters", row.parameters},
+                  {"flops", row.flops}};
+    if (row.share >= 0) layer["time_share"] = row.share;
+    out.json["layers"].push_back(layer);
+  }
 }
 
 /// The trainable parameters of the model. Error if it cannot be trained.
@@ -150,6 +179,7 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
                               printable(node.name), bytes_text(chain.forward_bytes[i]));
     }
   }
+  if (options.show_layers) add_layers(options, graph, chain, out);
   for (const std::string& note : graph.notes) out.text += "note     " + note + "\n";
   if (options.show_graph) out.text += graph.graph.to_text();
 }

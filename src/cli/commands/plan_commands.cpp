@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -112,6 +113,20 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   return plan;
 }
 
+/// The simulated events, with all that is stretched by which devices share cores.
+Events events_as_predicted(const PlannedNetwork& network) {
+  Events events = network.prediction().events;
+  if (network.asynchronous() || network.prediction().makespan <= 0) return events;
+  const double stretch = network.predicted_step_seconds() / network.prediction().makespan;
+  for (auto& device : events) {
+    for (Event& event : device) {
+      event.start *= stretch;
+      event.end *= stretch;
+    }
+  }
+  return events;
+}
+
 /// Stages, notes, reasons for the cuts, memory, bounds and the critical path, as text.
 void print_plan(const PlannedNetwork& network) {
   print(plan_table(network));
@@ -134,7 +149,7 @@ void print_plan(const PlannedNetwork& network) {
                   4));
   }
   if (network.devices() <= 32)
-    print(render_rows(network.predicted_program(), network.prediction().events, 100));
+    print(render_rows(network.predicted_program(), events_as_predicted(network), 100));
 }
 
 }  // namespace
@@ -189,17 +204,19 @@ int plan_command(Options& options) {
   const bool open = pipeline.plan_path.empty() && pipeline.split.empty() &&
                     pipeline.replicas.empty() && !pipeline.plan_replicas;
   const bool document = options.json || !options.output.empty();
+  std::optional<FoundSchedules> found;
+  const int devices = std::max(1, options.gpus);
   if (pipeline.schedule == "auto" || (open && !options.schedule_given && !document)) {
-    choose_schedule(options,
-                    {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
-                     .fewer_devices = true},
-                    !document);
+    found = choose_schedule(
+        options, {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
+                  .fewer_devices = true});
   } else if (open && !options.schedule_given && options.gpus > 1) {
     log_info("plan",
              "note     this plan is for 1f1b, the default of train; --schedule auto searches for "
              "the best schedule");
   }
   const PlannedNetwork network = plan_network(options.run);
+  if (found) log_choice(options, network.predicted_step_seconds());
   const Simulation& prediction = network.prediction();
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
@@ -216,6 +233,7 @@ int plan_command(Options& options) {
                     network.order()));
     return 0;
   }
+  if (found) print(candidates_table(*found, network, devices));
   print_plan(network);
   return 0;
 }

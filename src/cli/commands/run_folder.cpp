@@ -31,9 +31,9 @@ void call_latest(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {"config.toml", "events.jsonl", "plan.json",
-                                             "profile.json", "stderr.log",  "classes.txt",
-                                             "model.onnx",  "model.onnx.data", "tb", "checkpoints"};
+  static const std::set<std::string> left = {
+      "config.toml", "events.jsonl", "plan.json",       "profile.json", "stderr.log",
+      "classes.txt", "model.onnx",   "model.onnx.data", "tb",           "checkpoints"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {

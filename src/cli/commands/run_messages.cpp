@@ -1,8 +1,12 @@
 #include "cli/commands/run_messages.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/output/terminal.h"
+#include "passes/exporter_traces.h"
 #include "passes/parameters.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
@@ -12,6 +16,9 @@ namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
+
+/// Whether the details are wanted, with --verbose.
+bool with_details() { return is_logged(LogLevel::kDebug); }
 
 void log_model(const Options& options, const PlannedNetwork& network) {
   const TrainingGraph& graph = network.graph();
@@ -25,14 +32,22 @@ void log_model(const Options& options, const PlannedNetwork& network) {
   for (const std::string& warning : network.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
+  if (const std::string note = note_on_folded_layers(network.model().file); !note.empty())
+    log_info("train", "note     {}", note);
   if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
     log_info("train", "note     {}", note);
   if (network.data().synthetic) {
     log_info("train",
-             "note     no --data: synthetic samples, to measure the speed; the trained weights are "
-             "not useful");
+             "note     no --data PATH: synthetic samples, to measure the speed; the trained "
+             "weights are not useful");
   }
-  log_info("train", "{}", network.data().description);
+  if (with_details()) {
+    log_info("train", "{}", network.data().description);
+  } else {
+    log_info("train", "{}", network.data().headline);
+    for (const std::string& warning : network.data().warnings)
+      log_info("train", "note     {}", warning);
+  }
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
   const auto named = static_cast<std::int64_t>(network.data().class_names.size());
   if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
@@ -60,14 +75,23 @@ void log_batch(const Options& options, const PlannedNetwork& network) {
 
 void log_plan(const Options& options, const PlannedNetwork& network) {
   const bool one_each = network.stages() == network.devices();
-  log_info("train", "device   {} {}{} x {} thread{}{}{}", network.devices(),
-           one_each ? "stage" : "device", network.devices() == 1 ? "" : "s", network.threads(),
-           network.threads() == 1 ? "" : "s",
-           one_each ? "" : fmt::format(", {} stages", network.stages()),
-           network.processes() ? fmt::format(", in {} processes ({})", network.processes()->size(),
-                                             network.processes()->processes().name())
-                               : "");
+  const std::string devices = fmt::format(
+      "{} {}{} x {} thread{}{}{}", network.devices(), one_each ? "stage" : "device",
+      network.devices() == 1 ? "" : "s", network.threads(), network.threads() == 1 ? "" : "s",
+      one_each ? "" : fmt::format(", {} stages", network.stages()),
+      network.processes() ? fmt::format(", in {} processes ({})", network.processes()->size(),
+                                        network.processes()->processes().name())
+                          : "");
   for (const std::string& note : network.plan().notes) log_info("train", "note     {}", note);
+  if (!with_details() && !options.dry_run) {
+    const std::string bubble =
+        network.devices() > 1 ? fmt::format(" · bubble {:.1f} %", network.predicted_bubble() * 100)
+                              : "";
+    return log_info("train", "plan     {} · {} · predicted step {}{}",
+                    options.run.pipeline.schedule, devices,
+                    seconds_text(network.predicted_step_seconds()), bubble);
+  }
+  log_info("train", "device   {}", devices);
   log_info("train", "plan     {}, {} {}{}\n{}", options.run.pipeline.schedule,
            network.profile().is_estimate ? "estimated for" : "profiled on",
            network.profile().device,
@@ -77,30 +101,46 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
            plan_table(network));
 }
 
+/// Whether a prediction was so far off that it is worth a word.
+bool is_off(double predicted, double measured) {
+  return std::abs(measured - predicted) > std::max(0.1, 0.2 * predicted);
+}
+
 void log_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
   const double predicted = network.predicted_step_seconds();
-  if (summary.steps > 1 && summary.steady_step_seconds > 0) {
-    log_info("train",
-             "done     {} steps in {:.1f} s · {}/step (predicted {}) · bubble {:.1f} % "
-             "(predicted {:.1f} %){}",
-             summary.steps, summary.seconds, seconds_text(summary.steady_step_seconds),
-             seconds_text(predicted), summary.steady_bubble * 100,
-             network.prediction().bubble * 100,
-             summary.steady_utilisation > 0
-                 ? fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100)
-                 : "");
-  } else {
-    log_info("train", "done     {} step{} in {:.1f} s", summary.steps,
-             summary.steps == 1 ? "" : "s", summary.seconds);
+  const double measured = summary.steady_step_seconds;
+  std::string text = fmt::format("{} step{} in {:.1f} s", summary.steps,
+                                 summary.steps == 1 ? "" : "s", summary.seconds);
+  if (summary.steps > 1 && measured > 0) {
+    const bool compares = with_details() || is_off(predicted, measured);
+    const auto beside = [&](const std::string& value) {
+      return compares ? fmt::format(" (predicted {})", value) : std::string();
+    };
+    text += fmt::format(" · {}/step{}", seconds_text(measured), beside(seconds_text(predicted)));
+    if (network.devices() > 1 || with_details()) {
+      text += fmt::format(" · bubble {:.1f} %{}", summary.steady_bubble * 100,
+                          beside(fmt::format("{:.1f} %", network.predicted_bubble() * 100)));
+    }
+    if (summary.steady_utilisation > 0)
+      text += fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100);
   }
+  if (summary.end == RunEnd::kStalled) {
+    text += fmt::format(" · early stopping: no improvement of {} for {} validations",
+                        summary.best->metric, summary.best->stalled);
+  }
+  log_info("train", "done     {}", text);
 }
 
 /// Skipped steps, checkpoints, and where the time went.
-void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
-                     const StepRecorder& recorder) {
+void log_time_shares(const PlannedNetwork& network, const TrainingSummary& summary,
+                     const TimeAccount& account, const StepRecorder& recorder) {
   if (summary.skipped_steps > 0)
     log_info("train", "skipped  {} of {} steps, whose gradients were not finite",
              summary.skipped_steps, summary.steps);
+  const bool off = is_off(network.predicted_step_seconds(), summary.steady_step_seconds);
+  if (const std::string text = recorder.explanation(); !text.empty() && (with_details() || off))
+    log_info("train", "time     {}", text);
+  if (!with_details()) return;
   if (summary.checkpoints > 0 && summary.seconds > 0) {
     log_info("train",
              "saves    {} checkpoint{} · blocked training {:.2f} % of the time · {} of background "
@@ -110,8 +150,6 @@ void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
   }
   if (const std::string text = account.text(); !text.empty())
     log_info("train", "shares   {}", text);
-  if (const std::string text = recorder.explanation(); !text.empty())
-    log_info("train", "time     {}", text);
 }
 
 }  // namespace
@@ -137,6 +175,7 @@ void log_resume(const Options& options, const PlannedNetwork& network,
 }
 
 void log_memory(const PipelineRun& run) {
+  if (!with_details()) return;
   const PlannedNetwork& network = run.network();
   std::string memory, predicted;
   for (int s = 0; s < network.stages(); ++s) {
@@ -168,29 +207,15 @@ void log_saved(const WrittenModels& written, const fs::path& folder) {
            written.output == "-" ? "standard output" : written.output, which, folder.string());
 }
 
-void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-             const TimeAccount& account, const StepRecorder& recorder,
-             const WrittenModels& written, const fs::path& folder) {
+void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
+             const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
+             const fs::path& folder) {
   log_speed(network, summary);
-  log_time_shares(summary, account, recorder);
-  if (summary.end == RunEnd::kStalled) {
-    log_info("train",
-             "early stopping: no improvement of {} for {} validations; best: {:.6g} at step {}",
-             summary.best->metric, summary.best->stalled, summary.best->value, summary.best->step);
-  }
-  if (summary.last_evaluation && summary.last_evaluation->accuracy) {
-    log_info("train", "         accuracy {:.2f} % on {} validation samples",
-             *summary.last_evaluation->accuracy * 100, summary.last_evaluation->samples);
-  }
+  log_time_shares(network, summary, account, recorder);
   log_saved(written, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,
              network.total_steps(), resume_command(folder));
-  if (network.data().synthetic)
-    log_info("train",
-             "next     pipetrain --model {} --data PATH   (these weights were trained on synthetic "
-             "data)",
-             printable(options.run.model.path));
 }
 
 }  // namespace pipetrain

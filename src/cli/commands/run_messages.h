@@ -26,8 +26,8 @@ std::string resume_command(const std::filesystem::path& folder);
 /// Where the trained model is.
 void log_saved(const WrittenModels& written, const std::filesystem::path& folder);
 /// The summary of a run that was not interrupted. `output`: where the trained model is.
-void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
-             const TimeAccount& account, const StepRecorder& recorder,
-             const WrittenModels& written, const std::filesystem::path& folder);
+void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
+             const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
+             const std::filesystem::path& folder);
 
 }  // namespace pipetrain

@@ -180,6 +180,7 @@ class LeadingRun {
       recorder_.finish();
       return end_stopped(signals_.stop() ? signals_.stop() : SIGTERM);
     }
+    forget_what_was_off();
     run_->collect_weights();
     written_ = write_trained_model(options_, *run_, output_, (folder_ / "trained.onnx").string(),
                                    training.save, summary_);
@@ -188,6 +189,18 @@ class LeadingRun {
       log_saved(written_, folder_);
       PT_FAIL(kResource, "{}", summary_.save_failure);
     }
+  }
+
+  /// A cached profile that steps of more than twice or less than half its time contradict was
+  /// measured beside other load.
+  void forget_what_was_off() const {
+    constexpr double kFactor = 2;
+    constexpr std::int64_t kEnough = 8;
+    const double predicted = network_.predicted_step_seconds();
+    const double measured = summary_.steady_step_seconds;
+    if (was_estimate_ || summary_.steps < kEnough || measured <= 0 || predicted <= 0) return;
+    if (measured < kFactor * predicted && predicted < kFactor * measured) return;
+    network_.forget_measurements();
   }
 
   /// Ends a run that a signal has stopped and that has been saved.
@@ -211,7 +224,7 @@ class LeadingRun {
                                                          : "ok";
     events_.run_end(end, 0, summary_, output_, written_.step);
     status_.end(end, 0);
-    log_end(options_, network_, summary_, account_, recorder_, written_, folder_);
+    log_end(network_, summary_, account_, recorder_, written_, folder_);
   }
 
   const Options& options_;
@@ -323,7 +336,10 @@ int train_in(Options& options, ProcessGroup* processes) {
   PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
            "--schedule auto needs a single process; run pipetrain plan --schedule auto, and give "
            "the schedule that it chooses");
-  if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
+  if (options.run.pipeline.schedule == "auto") {
+    const FoundSchedules found = choose_schedule(options, {});
+    log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+  }
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);

@@ -17,10 +17,10 @@ TrainingDescription training_of(const FoundCheckpoint& found);
 
 /// Which models of a run have been written.
 struct WrittenModels {
-  std::string output;                // the trained model; "-": to standard output
-  std::int64_t step = 0;             // after how many steps
-  std::string other;                 // the last one or the best one, beside it; empty: none
-  std::optional<BestResult> best;    // of runs with validation
+  std::string output;              // the trained model; "-": to standard output
+  std::int64_t step = 0;           // after how many steps
+  std::string other;               // the last one or the best one, beside it; empty: none
+  std::optional<BestResult> best;  // of runs with validation
   std::int64_t last_step = 0;
 };
 

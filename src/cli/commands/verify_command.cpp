@@ -16,7 +16,10 @@ int verify_command(Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
   // As many steps as an asynchronous schedule needs to be full twice.
   if (optimization.max_steps < 0) optimization.max_steps = 4 * options.run.pipeline.devices;
-  if (options.run.pipeline.schedule == "auto") choose_schedule(options, {}, /*print_table=*/false);
+  if (options.run.pipeline.schedule == "auto") {
+    const FoundSchedules found = choose_schedule(options, {});
+    log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+  }
   PlannedNetwork network = plan_network(options.run);
   PipelineRun run(network);
   const Verification result = verify(run);

@@ -24,6 +24,7 @@ inline constexpr const char* kDataCommands = "train profile plan simulate eval p
 inline constexpr const char* kPlanCommands = "train plan simulate verify";
 inline constexpr const char* kScheduleCommands = "train plan simulate verify schedule";
 inline constexpr const char* kTrainCommands = "train verify";
+inline constexpr const char* kOptimizerCommands = "train plan simulate verify";
 
 /// A number, also with k, M, KiB, GB, …; an Error (kUsage) that names the option.
 double parse_real(const std::string& name, std::string text);

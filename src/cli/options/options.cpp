@@ -2,12 +2,14 @@
 #include "cli/options/options.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <set>
 
 #include "base/error.h"
 #include "cli/options/config_file.h"
 #include "cli/options/option_values.h"
+#include "cli/options/other_names.h"
 
 namespace pipetrain {
 namespace {
@@ -34,6 +36,16 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row.back();
+}
+
+/// The letters and digits of a name, in lower case.
+std::string letters_of(std::string_view name) {
+  std::string out;
+  for (const char c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)))
+      out += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return out;
 }
 
 void set_options(const std::vector<std::pair<std::string, std::string>>& settings,
@@ -93,7 +105,10 @@ std::string commands_of(const std::vector<OptionSpec>& specs, const std::string&
   if (const std::string whose = commands_of(specs, name); !whose.empty()) {
     PT_FAIL(kUsage, "{} is not an option of \"{}\"; it belongs to: {}", name, command, whose);
   }
-  const std::string near = nearest(name, names_of_options(specs, command));
+  const std::vector<std::string> known = names_of_options(specs, command);
+  std::string near(option_meant_by(name));
+  if (std::ranges::count(known, near.substr(0, near.find_first_of(" ="))) == 0)
+    near = nearest(name, known);
   PT_FAIL(kUsage, "unknown option {}{}", printable(name),
           near.empty() ? fmt::format("; see: pipetrain {} --help", command)
                        : fmt::format("; did you mean {}?", near));
@@ -102,8 +117,8 @@ std::string commands_of(const std::vector<OptionSpec>& specs, const std::string&
 /// Whether the word behind a switch that may have a path is that path: "--resume runs/latest". A
 /// model and another option are not.
 bool takes_next(const OptionSpec& spec, const std::string& word) {
-  return spec.optional_value.find("PATH") != std::string::npos && !word.empty() &&
-         word[0] != '-' && !word.ends_with(".onnx");
+  return spec.optional_value.find("PATH") != std::string::npos && !word.empty() && word[0] != '-' &&
+         !word.ends_with(".onnx");
 }
 
 /// The settings of a command line, by the options' own names.
@@ -174,6 +189,15 @@ bool OptionSpec::applies_to(const std::string& command) const {
 }
 
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
+  // "zbv" is "zb-v", and "acc" the beginning of "accuracy".
+  const std::string letters = letters_of(name);
+  for (const std::string& candidate : known) {
+    if (!letters.empty() && letters_of(candidate) == letters) return candidate;
+  }
+  const auto begins = [&](const std::string& candidate) {
+    return letters.size() >= 3 && letters_of(candidate).starts_with(letters);
+  };
+  if (std::ranges::count_if(known, begins) == 1) return *std::ranges::find_if(known, begins);
   std::string best;
   std::size_t distance = std::max<std::size_t>(2, name.size() / 3) + 1;
   for (const std::string& candidate : known) {

@@ -29,7 +29,7 @@ struct Options {
   std::string run_dir;
   bool overwrite = false;
   std::string metrics;  // empty: RUN/events.jsonl; "-": standard output
-  int log_every = 10;
+  int log_every = 0;    // 0: by the clock
   bool json = false;
   bool dry_run = false;
   bool quiet = false, verbose = false;
@@ -44,7 +44,7 @@ struct Options {
   std::string max_time, status_file;
   std::string from;  // export: a checkpoint
   // Other commands
-  bool show_params = false, show_chain = false, show_graph = false;
+  bool show_params = false, show_chain = false, show_layers = false, show_graph = false;
   std::string assertion;    // eval --assert 'accuracy>=0.97'
   std::string plan_output;  // plan/profile: where to write
   std::string schedules = "gpipe,1f1b,pipedream";

@@ -34,27 +34,27 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
   OptimizerSettings& settings = options.run.optimization.optimizer;
   inner
       .late_real("--momentum", options.momentum, readers_of(&OptimizerRow::momentum),
-                 kTrainCommands)
+                 kOptimizerCommands)
       .recorded_as([&settings] { return in_force("momentum", settings.momentum); });
   inner
       .flag("--nesterov", settings.nesterov, readers_of(&OptimizerRow::reads_nesterov),
-            kTrainCommands)
+            kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
-  inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kTrainCommands)
+  inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kOptimizerCommands)
       .recorded_as([&settings] { return in_force("beta1", settings.beta1); });
-  inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kTrainCommands)
+  inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kOptimizerCommands)
       .recorded_as([&settings] { return in_force("beta2", settings.beta2); });
-  inner.late_real("--eps", options.epsilon, readers_of(&OptimizerRow::epsilon), kTrainCommands)
+  inner.late_real("--eps", options.epsilon, readers_of(&OptimizerRow::epsilon), kOptimizerCommands)
       .recorded_as([&settings] { return in_force("eps", settings.epsilon); });
   inner
       .late_real("--alpha", options.alpha,
-                 readers_of(&OptimizerRow::alpha, "decay of the mean square"), kTrainCommands)
+                 readers_of(&OptimizerRow::alpha, "decay of the mean square"), kOptimizerCommands)
       .recorded_as([&settings] { return in_force("alpha", settings.alpha); });
   inner
       .flag("--centered", settings.centered,
             readers_of(&OptimizerRow::reads_centered) +
                 ": divide by an estimate of the standard deviation",
-            kTrainCommands)
+            kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
   Table::nest(optimizer, std::move(inner));
 }
@@ -223,7 +223,7 @@ void describe_optimization(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   OptionSpec& optimizer = table
                               .choice("--optimizer", options.optimizer, optimizer_names(),
-                                      optimizer_help(), kTrainCommands)
+                                      optimizer_help(), kOptimizerCommands)
                               .affects(ResultEffect::kDerived);
   optimizer.in_short_help = true;
   describe_optimizer(optimizer, options);

@@ -65,6 +65,10 @@ void describe_planning(Table& table, Options& options) {
              "let PipeDream's planner leave machines unused", "plan");
   table.flag("--params", options.show_params, "list every tensor, whether it is trained, and why",
              "inspect");
+  table.flag("--layers", options.show_layers,
+             "list the layers: output shape, parameters, operations, and share of the time with "
+             "--profile",
+             "inspect");
   table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
              "inspect");
   table.flag("--graph", options.show_graph, "print the training graph, backward pass included",

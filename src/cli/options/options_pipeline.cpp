@@ -82,10 +82,11 @@ void describe_limits(Table& table, PipelineConfig& pipeline) {
     pipeline.memory_limit_bytes = static_cast<std::size_t>(parse_memory("--gpu-memory", v));
   };
   memory.get = [&pipeline] { return fmt::format("{}", pipeline.memory_limit_bytes); };
-  OptionSpec& profile = table
-                            .path("--profile", pipeline.profile_path, PathUse::kRead, "FILE",
-                                  "use this profile.json instead of measuring", kPlanCommands)
-                            .affects(ResultEffect::kNone);
+  OptionSpec& profile =
+      table
+          .path("--profile", pipeline.profile_path, PathUse::kRead, "FILE",
+                "use this profile.json instead of measuring", "train plan simulate verify inspect")
+          .affects(ResultEffect::kNone);
   Table profile_settings;
   profile_settings
       .flag("--cache", pipeline.profile_cache, "cache kernel measurements", kPlanCommands)

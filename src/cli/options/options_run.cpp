@@ -79,8 +79,10 @@ void describe_output(Table& table, Options& options) {
   table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
              "run folder; default: runs/<model>-<date>-<time>", "train");
   table.flag("--overwrite", options.overwrite, "replace existing files", "train new export data");
-  table.integer("--log-every", options.log_every, 1, "steps between log lines", "train").aliases = {
-      "--log-interval"};
+  table
+      .automatic("--log-every", options.log_every,
+                 "steps between log lines; auto: one a second at most, fewer in long runs", "train")
+      .aliases = {"--log-interval"};
   table.path("--metrics", options.metrics, PathUse::kWrite, "FILE|-",
              "metrics as JSON Lines; default: RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print JSON",

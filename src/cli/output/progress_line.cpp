@@ -15,26 +15,36 @@ struct LineField {
   std::string text;
 };
 
+std::string place_text(const char* kind, std::int64_t step, std::int64_t total) {
+  return fmt::format("{:<4} {:>{}}/{}", kind, step, fmt::formatted_size("{}", total), total);
+}
+
+std::string epoch_text(double epoch) { return fmt::format("ep {:>6.2f}", epoch); }
+
+std::string percent_text(std::string_view name, double share) {
+  return fmt::format("{} {:>6.2f}%", name, share * 100);
+}
+
 std::vector<LineField> fields_of(const StepReport& report, double eta_seconds) {
-  const std::size_t digits = fmt::formatted_size("{}", report.total_steps);
   std::vector<LineField> fields;
-  fields.push_back({0, fmt::format("step {:>{}}/{}", report.step, digits, report.total_steps)});
+  fields.push_back({0, place_text("step", report.step, report.total_steps)});
+  fields.push_back({9, epoch_text(report.epoch)});
+  fields.push_back({1, "loss " + loss_text(report.loss)});
+  if (report.accuracy) fields.push_back({3, percent_text("acc", *report.accuracy)});
+  if (report.gradient_norm)
+    fields.push_back({11, fmt::format("gnorm {:>8.3g}", *report.gradient_norm)});
+  fields.push_back({10, fmt::format("lr {:.1e}", report.learning_rate)});
+  fields.push_back({5, fmt::format("{:>6.1f} ms", report.seconds * 1e3)});
+  fields.push_back({4, fmt::format("{:>6.0f} samples/s", report.samples_per_second)});
+  if (report.utilisation)
+    fields.push_back({6, fmt::format("MFU {:>5.1f}%", *report.utilisation * 100)});
+  if (report.bubble && report.stage_busy.size() > 1)
+    fields.push_back({7, fmt::format("bubble {:>4.1f}%", *report.bubble * 100)});
+  // What is not in every line comes last, so that the columns stay.
   if (report.skipped)
     fields.push_back({1, report.loss_scale
                              ? fmt::format("skipped at scale {:g}", *report.loss_scale)
                              : std::string("skipped")});
-  fields.push_back({9, fmt::format("ep {:.2f}", report.epoch)});
-  fields.push_back({1, fmt::format("loss {:.4f}", report.loss)});
-  if (report.accuracy) fields.push_back({3, fmt::format("acc {:.1f}%", *report.accuracy * 100)});
-  if (report.gradient_norm)
-    fields.push_back({11, fmt::format("gnorm {:.3g}", *report.gradient_norm)});
-  fields.push_back({10, fmt::format("lr {:.1e}", report.learning_rate)});
-  fields.push_back({5, fmt::format("{:.1f} ms", report.seconds * 1e3)});
-  fields.push_back({4, fmt::format("{:.0f} samples/s", report.samples_per_second)});
-  if (report.utilisation)
-    fields.push_back({6, fmt::format("MFU {:.1f}%", *report.utilisation * 100)});
-  if (report.bubble && report.stage_busy.size() > 1)
-    fields.push_back({7, fmt::format("bubble {:.1f}%", *report.bubble * 100)});
   if (report.data_seconds > 0.05 * report.seconds)
     fields.push_back({8, fmt::format("data {:.0f}%", 100 * report.data_seconds / report.seconds)});
   if (report.step == 1)
@@ -85,6 +95,24 @@ std::size_t columns_of(std::string_view text) {
   return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;  // the first byte of a character
   }));
+}
+
+std::string loss_text(double loss) {
+  const double size = std::abs(loss);
+  const std::string text = size < 100   ? fmt::format("{:.4f}", loss)
+                           : size < 1e6 ? fmt::format("{:.6g}", loss)
+                                        : fmt::format("{:.1e}", loss);
+  return fmt::format("{:>7}", text);
+}
+
+std::string validation_line(const EvaluationReport& report, std::int64_t total_steps) {
+  std::string text = place_text("val", report.step, total_steps) + "  " + epoch_text(report.epoch) +
+                     "  loss " + loss_text(report.loss);
+  if (report.accuracy) text += "  " + percent_text("acc", *report.accuracy);
+  if (report.top_k) text += "  " + percent_text(fmt::format("top{}", report.k), *report.top_k);
+  if (report.perplexity) text += "  perplexity " + loss_text(*report.perplexity);
+  if (report.r2) text += fmt::format("  r2 {:.4f}", *report.r2);
+  return text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds);
 }
 
 std::string progress_line(const StepReport& report, double eta_seconds, std::size_t width) {

@@ -16,6 +16,12 @@ std::string duration_text(double seconds);
 /// Columns that a text takes on a terminal: one for each character.
 std::size_t columns_of(std::string_view text);
 
+/// A loss in seven columns: "0.4312", "655.908", "1.2e+09".
+std::string loss_text(double loss);
+
+/// A validation as a row of the same table.
+std::string validation_line(const EvaluationReport& report, std::int64_t total_steps);
+
 /// A step as one line. `eta_seconds`: until the end of the run, negative where unknown. `width`:
 /// the least important fields are dropped until the line fits; 0: all fields.
 std::string progress_line(const StepReport& report, double eta_seconds, std::size_t width);

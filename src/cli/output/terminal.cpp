@@ -84,18 +84,31 @@ double Progress::remaining_seconds(const StepReport& report) const {
   return seconds_ > 0 ? std::max(0.0, std::min(left, start_ + seconds_ - steady_seconds())) : left;
 }
 
+/// Seconds between two lines by the clock: a long run has less to say.
+double Progress::pause(double time) const {
+  constexpr double kLeast = 1, kMost = 60, kLines = 100;
+  return std::clamp((time - start_) / kLines, kLeast, kMost);
+}
+
 void Progress::step(const StepReport& report) {
   const bool first = first_ == 0;
-  const bool due = first || report.step == 1 || report.step % log_every_ == 0 ||
-                   report.step == report.total_steps;
   const double time = steady_seconds();
-  average(report);
   const double since = time - last_line_;
-  if (due || since >= (terminal_ ? 0.1 : 60)) {
-    last_line_ = time;
-    const std::string text =
-        progress_line(report, remaining_seconds(report), terminal_ ? terminal_width() - 1 : 0);
-    due || !terminal_ ? lasting(text) : live(text);
+  constexpr double kLongest = 60, kLive = 0.1;
+  const bool by_clock = log_every_ == 0 ? since >= pause(time) : !terminal_ && since >= kLongest;
+  const bool due = first || report.step == 1 || report.step == report.total_steps || by_clock ||
+                   (log_every_ > 0 && report.step % log_every_ == 0);
+  total_steps_ = report.total_steps;
+  average(report);
+  const std::size_t width = terminal_ ? terminal_width() - 1 : 0;
+  const std::string text = progress_line(report, remaining_seconds(report), width);
+  unsaid_step_ = due ? "" : text;
+  if (due) {
+    last_line_ = last_live_ = time;
+    lasting(text);
+  } else if (terminal_ && time - last_live_ >= kLive) {
+    last_live_ = time;
+    live(text);
   }
   if (first) {
     first_ = report.step;
@@ -110,16 +123,18 @@ void Progress::status(const StepReport& report) {
 }
 
 void Progress::evaluation(const EvaluationReport& report) {
-  std::string text =
-      fmt::format("val  {:>6}  ep {:.2f}  loss {:.4f}", report.step, report.epoch, report.loss);
-  if (report.accuracy) text += fmt::format("  acc {:.2f}%", *report.accuracy * 100);
-  if (report.top_k) text += fmt::format("  top{} {:.2f}%", report.k, *report.top_k * 100);
-  if (report.perplexity) text += fmt::format("  perplexity {:.2f}", *report.perplexity);
-  if (report.r2) text += fmt::format("  R² {:.4f}", *report.r2);
-  lasting(text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds));
+  const std::string text = validation_line(report, total_steps_);
+  const double time = steady_seconds();
+  const bool due = log_every_ > 0 || time - last_validation_ >= pause(time);
+  unsaid_validation_ = due ? "" : text;
+  if (!due) return;
+  last_validation_ = time;
+  lasting(text);
 }
 
 void Progress::finish() {
+  if (!unsaid_step_.empty()) lasting(std::exchange(unsaid_step_, {}));
+  if (!unsaid_validation_.empty()) lasting(std::exchange(unsaid_validation_, {}));
   if (lines_ > 0) std::fputc('\n', stderr);
   lines_ = 0;
 }
@@ -139,14 +154,13 @@ std::string plan_table(const PlannedNetwork& network) {
                     printable(network.costs().elements[static_cast<std::size_t>(stage.first)].name),
                     stage.recompute ? "  (recompute)" : "");
   }
-  const Simulation& prediction = network.prediction();
   const double step = network.predicted_step_seconds();
   double alone = 0;
   for (const StagePlan& stage : plan.stages)
     alone += (stage.forward_seconds + stage.backward_seconds) *
              static_cast<double>(network.micro_batches());
   out += fmt::format("predicted step {} · bubble {:.1f} % · {:.1f} % above ideal balance",
-                     seconds_text(step), prediction.bubble * 100, plan.gap() * 100);
+                     seconds_text(step), network.predicted_bubble() * 100, plan.gap() * 100);
   if (plan.stages.size() > 1 && step > 0)
     out += fmt::format(" · single-stage baseline {} · speed-up {:.2f}x", seconds_text(alone),
                        alone / step);

@@ -13,7 +13,8 @@ bool colours_suit(int descriptor);
 
 class Progress {
  public:
-  /// `seconds`: the time limit of the run; 0: none.
+  /// `log_every`: steps between two lasting lines; 0: by the clock, one a second at most and fewer
+  /// in long runs. `seconds`: the time limit of the run; 0: none.
   Progress(int log_every, bool quiet, double seconds);
   void step(const StepReport& report);
   /// The busy time of the devices in an asynchronous round, which single steps do not have.
@@ -23,12 +24,13 @@ class Progress {
   void status(const StepReport& report);
   /// Clears the live lines before other output.
   void clear();
-  /// Ends live lines.
+  /// Ends live lines, and says of the last step and validation what has not been said.
   void finish();
 
  private:
   void lasting(const std::string& text);
   void live(const std::string& text);
+  double pause(double time) const;
   double remaining_seconds(const StepReport& report) const;
   void average(const StepReport& report);
 
@@ -37,7 +39,9 @@ class Progress {
   bool terminal_, color_;
   double seconds_, start_;
   int lines_ = 0;  // live ones on the screen
-  double last_line_ = 0;
+  double last_line_ = 0, last_live_ = 0, last_validation_ = 0;
+  std::int64_t total_steps_ = 0;
+  std::string unsaid_step_, unsaid_validation_;
   double second_step_ = 0;    // when the first step was done
   std::int64_t first_ = 0;    // that step
   std::vector<double> busy_;  // of the devices, an average over the last steps

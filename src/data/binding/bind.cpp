@@ -45,7 +45,7 @@ class Binder {
     for (std::size_t i = 0; i < spec_.inputs.size(); ++i) bind_input(i);
     if (spec_.label) bind_label(*spec_.label);
     for (const std::size_t unused : match_.unused) {
-      out_.notes.push_back(fmt::format("array {} is not used", quoted(split_.columns[unused])));
+      warn(fmt::format("array {} is not used", quoted(split_.columns[unused])));
     }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
@@ -177,6 +177,7 @@ class Binder {
     const Column column{input.name, input.dtype, input.sample_shape};
     note_column("input", column,
                 fmt::format("filled with {}, as the data have none", name_of(filling)));
+    out_.warnings.push_back(out_.notes.back());
     add(column, std::make_unique<FillingSource>(filling));
   }
 
@@ -470,6 +471,11 @@ class Binder {
     out_.notes.push_back(fmt::format("{} {}: {}", kind, column.text(), from));
   }
 
+  void warn(std::string note) {
+    out_.warnings.push_back(note);
+    out_.notes.push_back(std::move(note));
+  }
+
   std::string place() const {
     return split_.columns.empty() ? "the data" : printable(split_.columns[0].file);
   }
@@ -488,7 +494,7 @@ class Binder {
       if (shown++ == kShownBadSamples) break;
       note += fmt::format("{} {}", shown == 1 ? ":" : ";", message);
     }
-    out_.notes.push_back(std::move(note));
+    warn(std::move(note));
     return std::make_shared<GoodRows>(std::move(whole), std::move(good));
   }
 

@@ -231,9 +231,18 @@ void describe_samples(OpenedData& out) {
                                  first_sample_range(*out.train, column)));
   }
   out.description += fmt::format("  first sample: {}\n", fmt::join(ranges, ", "));
-  out.description += fmt::format("  {} training samples", out.train->size());
-  if (out.validation)
-    out.description += fmt::format(", {} validation samples", out.validation->size());
+  std::string sizes = fmt::format("{} training samples", out.train->size());
+  if (out.validation) sizes += fmt::format(", {} validation samples", out.validation->size());
+  out.description += "  " + sizes;
+  out.headline += " · " + sizes;
+}
+
+// Where the labels of a table come from, without how to change it.
+std::string label_words(const std::vector<std::string>& notes) {
+  for (const std::string& note : notes) {
+    if (note.starts_with("labels from")) return " · " + note.substr(0, note.find(" ("));
+  }
+  return {};
 }
 
 }  // namespace
@@ -267,6 +276,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.format = "synthetic";
     out.train = make_synthetic(spec, samples, options.seed);
     out.description = "data: synthetic, generated for the model's inputs; labels by a fixed rule\n";
+    out.headline = "data     synthetic";
     split_and_limit(options, out);
     describe_samples(out);
     return out;
@@ -277,9 +287,12 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   if (options.workers == 0 && decodes) out.workers = workers_for_images();
   out.format = raw.format;
   out.description = fmt::format("data {}: {}\n", printable(raw.path), raw.format);
+  out.headline =
+      fmt::format("data     {}: {}{}", printable(raw.path), raw.format, label_words(raw.notes));
   add_lines(out.description, raw.notes);
   BoundData train = bind_data(raw.train, spec, options.bind);
   add_lines(out.description, train.notes);
+  out.warnings = train.warnings;
   out.train = train.dataset;
   out.class_names = train.class_names;
   out.divisors = train.divisors;
@@ -304,8 +317,9 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     } catch (const Error& error) {
       check_mapped_files();
       if (error.kind() != ErrorKind::kData) throw;
-      out.description +=
-          fmt::format("  no validation on the validation part of the data: {}\n", error.message());
+      out.warnings.push_back(
+          fmt::format("no validation on the validation part of the data: {}", error.message()));
+      out.description += "  " + out.warnings.back() + "\n";
     }
   }
   split_and_limit(options, out);

@@ -36,6 +36,9 @@ struct OpenedData {
   std::string format;
   /// What was detected and what becomes of it, for people: several lines.
   std::string description;
+  /// The same in one line, and what of it nobody may miss.
+  std::string headline;
+  std::vector<std::string> warnings;
   std::vector<std::string> class_names;
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;

@@ -9,24 +9,18 @@
 
 #include <cstdint>
 
+#include "pipeline/runtime/core_claims.h"
 #include "profile/machine.h"
 
 namespace pipetrain {
 namespace {
 
-/// Pins the calling thread to cores [first, first + count) of those the process may use. OpenMP
-/// threads inherit this.
-void pin_to_cores(int first, int count) {
-  cpu_set_t allowed, chosen;
-  CPU_ZERO(&allowed);
+/// Pins the calling thread to cores that no other device and no other run has, if there are enough.
+/// OpenMP threads inherit this.
+void pin_to_cores(int device, int count) {
+  cpu_set_t chosen;
   CPU_ZERO(&chosen);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
-  int seen = 0;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed)) continue;
-    if (seen >= first && seen < first + count) CPU_SET(core, &chosen);
-    ++seen;
-  }
+  for (const int core : claim_cores(device, device * count, count)) CPU_SET(core, &chosen);
   if (CPU_COUNT(&chosen) == count) sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
@@ -63,7 +57,7 @@ void become_device(int device, int devices, int threads, bool pin) {
   prctl(PR_SET_TIMERSLACK, 1UL);
   take_short_turns();
   omp_set_num_threads(threads);
-  if (pin && devices * threads <= available_cores()) pin_to_cores(device * threads, threads);
+  if (pin && devices * threads <= available_cores()) pin_to_cores(device, threads);
 }
 
 }  // namespace pipetrain

@@ -58,6 +58,15 @@ const Schedule* lookup(const std::string& name) {
   return nullptr;
 }
 
+namespace {
+
+std::string without_dashes(std::string name) {
+  std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+  return name;
+}
+
+}  // namespace
+
 const Schedule& find(const std::string& name) {
   if (const Schedule* schedule = lookup(name)) return *schedule;
   std::string names;
@@ -66,7 +75,11 @@ const Schedule& find(const std::string& name) {
   for (const Schedule& schedule : table()) {
     const std::string& known = schedule.description.name;
     names += names.empty() ? known : ", " + known;
-    const std::size_t letters = name.size() > 64 ? least : distance(name, known);
+    // "zbv" is "zb-v" before it is a misspelt "zb".
+    const std::size_t letters = name.size() > 64 ? least
+                                : without_dashes(name) == without_dashes(known)
+                                    ? 0
+                                    : distance(name, known);
     if (letters < least) {
       least = letters;
       nearest = &schedule;

@@ -96,6 +96,8 @@ std::string change_text(const DifferenceCause& cause) {
                                         seconds_text(cause.predicted_mean));
   // The mean may be faster while those on the critical path are slower.
   if ((change < 0) != (cause.seconds < 0)) return "uneven " + means;
+  const double times = cause.measured_mean / cause.predicted_mean;
+  if (times >= 3) return fmt::format("{:.1f} times as long {}", times, means);
   return fmt::format("{:.1f} % {} {}", 100 * std::abs(change) / cause.predicted_mean,
                      change < 0 ? "faster" : "slower", means);
 }

@@ -24,10 +24,10 @@ StepReport some_step() {
 }
 
 TEST(ProgressLine, SaysEverythingWithoutALimit) {
-  EXPECT_EQ(
-      progress_line(some_step(), 262, 0),
-      "step  120/1560  ep 0.25  loss 0.4312  acc 87.5%  gnorm 1.42  lr 9.1e-04  182.4 ms  351 "
-      "samples/s  MFU 31.8%  bubble 14.9%  data 11%  ETA 4m22s");
+  EXPECT_EQ(progress_line(some_step(), 262, 0),
+            "step  120/1560  ep   0.25  loss  0.4312  acc  87.50%  gnorm     1.42  lr 9.1e-04   "
+            "182.4 ms   "
+            "  351 samples/s  MFU  31.8%  bubble 14.9%  data 11%  ETA 4m22s");
 }
 
 TEST(ProgressLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
@@ -36,9 +36,10 @@ TEST(ProgressLine, LeavesOutTheLeastImportantFieldsUntilItFits) {
     const char* line;
   };
   for (const Case& c :
-       {Case{79, "step  120/1560  loss 0.4312  acc 87.5%  182.4 ms  351 samples/s  ETA 4m22s"},
-        Case{39, "step  120/1560  loss 0.4312  ETA 4m22s"}, Case{30, "step  120/1560  loss 0.4312"},
-        Case{20, "step  120/1560"}, Case{10, "step  120/"}}) {
+       {Case{79, "step  120/1560  loss  0.4312  acc  87.50%     351 samples/s  ETA 4m22s"},
+        Case{39, "step  120/1560  loss  0.4312  ETA 4m22s"},
+        Case{30, "step  120/1560  loss  0.4312"}, Case{20, "step  120/1560"},
+        Case{10, "step  120/"}}) {
     EXPECT_EQ(progress_line(some_step(), 262, c.width), c.line);
   }
 }
@@ -49,21 +50,47 @@ TEST(ProgressLine, SaysThatAStepWasLeftOut) {
   EXPECT_EQ(progress_line(report, 262, 0), progress_line(some_step(), 262, 0));
   report.skipped = true;
   const std::string line = progress_line(report, 262, 0);
-  EXPECT_NE(line.find("  skipped at scale 65536  "), std::string::npos) << line;
+  EXPECT_NE(line.find("  skipped at scale 65536"), std::string::npos) << line;
   report.step = report.total_steps;
-  EXPECT_EQ(progress_line(report, 0, 55), "step 1560/1560  skipped at scale 65536  loss 0.4312");
+  EXPECT_EQ(progress_line(report, 0, 55), "step 1560/1560  loss  0.4312  skipped at scale 65536");
 }
 
 TEST(ProgressLine, KnowsNoEtaAtTheEndsOfARun) {
   StepReport report = some_step();
   report.step = 1560;
-  EXPECT_EQ(progress_line(report, 0, 39), "step 1560/1560  loss 0.4312  acc 87.5%");
+  EXPECT_EQ(progress_line(report, 0, 41), "step 1560/1560  loss  0.4312  acc  87.50%");
   report.step = 1;
   report.stage_busy.clear();
   const std::string first = progress_line(report, -1, 0);
   EXPECT_NE(first.find("(first step: start-up)"), std::string::npos);
   EXPECT_EQ(first.find("ETA"), std::string::npos);
   EXPECT_EQ(first.find("bubble"), std::string::npos);
+}
+
+TEST(ProgressLine, KeepsItsColumns) {
+  StepReport report = some_step();
+  const std::string line = progress_line(report, 262, 0);
+  for (const double loss : {0.00012, 12.5, 655.9078, 123456.0, 3.2e9}) {
+    report.loss = loss;
+    report.epoch = 12.5;
+    report.accuracy = 1;
+    report.seconds = 1.5;
+    EXPECT_EQ(progress_line(report, 262, 0).find("  lr "), line.find("  lr ")) << loss;
+    EXPECT_EQ(progress_line(report, 262, 0).find("  MFU "), line.find("  MFU ")) << loss;
+  }
+  EXPECT_EQ(loss_text(3.2e9), "3.2e+09");
+  EXPECT_EQ(loss_text(655.9078), "655.908");
+}
+
+TEST(ProgressLine, PutsValidationsIntoTheSameColumns) {
+  EvaluationReport report;
+  report.step = 120;
+  report.epoch = 0.25;
+  report.loss = 0.43118;
+  report.accuracy = 0.875;
+  report.samples = 64;
+  EXPECT_EQ(validation_line(report, 1560),
+            "val   120/1560  ep   0.25  loss  0.4312  acc  87.50%  (64 samples, 0.00 s)");
 }
 
 TEST(StageBars, FillTheWindow) {

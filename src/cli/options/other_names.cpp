@@ -1,0 +1,93 @@
+#include "cli/options/other_names.h"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <utility>
+
+namespace pipetrain {
+namespace {
+
+using Meant = std::pair<std::string_view, std::string_view>;
+
+// PyTorch Lightning, Hugging Face's Trainer, DeepSpeed, Megatron, ultralytics, timm and Keras.
+constexpr Meant kMeant[] = {
+    {"--accelerator", "--device"},
+    {"--accumulate", "--micro-batches"},
+    {"--accumulate-grad-batches", "--micro-batches"},
+    {"--amp", "--precision bf16"},
+    {"--bf16", "--precision bf16"},
+    {"--checkpoint", "--resume=PATH"},
+    {"--checkpoint-interval", "--save-every"},
+    {"--ckpt", "--resume=PATH"},
+    {"--ckpt-path", "--resume=PATH"},
+    {"--class-weight", "--class-weights"},
+    {"--clip-grad", "--clip-norm"},
+    {"--dataset", "--data"},
+    {"--decay", "--weight-decay"},
+    {"--devices", "--gpus"},
+    {"--dtype", "--precision"},
+    {"--early-stop", "--patience"},
+    {"--early-stopping-patience", "--patience"},
+    {"--eval-data", "--val-data"},
+    {"--eval-every", "--val-every"},
+    {"--eval-interval", "--val-every"},
+    {"--eval-steps", "--val-every"},
+    {"--fp16", "--precision fp16"},
+    {"--grad-accum", "--micro-batches"},
+    {"--gradient-accumulation-steps", "--micro-batches"},
+    {"--gradient-checkpointing", "--recompute all"},
+    {"--gradient-clip-val", "--clip-norm"},
+    {"--half", "--precision fp16"},
+    {"--iterations", "--max-steps"},
+    {"--label", "--label-column"},
+    {"--label-names", "--label-column"},
+    {"--labels", "--label-column"},
+    {"--logging-steps", "--log-every"},
+    {"--lr0", "--lr"},
+    {"--max-epochs", "--epochs"},
+    {"--metric", "--best-metric"},
+    {"--metric-for-best-model", "--best-metric"},
+    {"--mixed-precision", "--precision bf16"},
+    {"--monitor", "--best-metric"},
+    {"--n-epochs", "--epochs"},
+    {"--num-devices", "--gpus"},
+    {"--num-epochs", "--epochs"},
+    {"--num-stages", "--gpus"},
+    {"--num-train-epochs", "--epochs"},
+    {"--output-dir", "--run-dir"},
+    {"--per-device-train-batch-size", "--batch-size"},
+    {"--pipeline-model-parallel-size", "--gpus"},
+    {"--pipeline-parallel-size", "--gpus"},
+    {"--pp", "--gpus"},
+    {"--pretrained", "--model"},
+    {"--project", "--run-dir"},
+    {"--resume-from-checkpoint", "--resume=PATH"},
+    {"--save-dir", "--run-dir"},
+    {"--save-total-limit", "--keep"},
+    {"--scheduler", "--lr-schedule"},
+    {"--stages", "--gpus"},
+    {"--steps", "--max-steps"},
+    {"--target", "--label-column"},
+    {"--test-size", "--val-split"},
+    {"--train-batch-size", "--batch-size"},
+    {"--train-data", "--data"},
+    {"--val", "--val-split"},
+    {"--val-fraction", "--val-split"},
+    {"--validation-data", "--val-data"},
+    {"--validation-file", "--val-data"},
+    {"--validation-split", "--val-split"},
+    {"--warmup-ratio", "--warmup"},
+    {"--wd", "--weight-decay"},
+    {"--weights", "--model"},
+};
+static_assert(std::ranges::is_sorted(kMeant, {}, &Meant::first));
+
+}  // namespace
+
+std::string_view option_meant_by(std::string_view name) {
+  const auto found = std::ranges::lower_bound(kMeant, name, {}, &Meant::first);
+  return found != std::end(kMeant) && found->first == name ? found->second : std::string_view();
+}
+
+}  // namespace pipetrain

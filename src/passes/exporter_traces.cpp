@@ -1,0 +1,74 @@
+#include "passes/exporter_traces.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace pipetrain {
+namespace {
+
+constexpr const char* kScopes = "pkg.torch.onnx.name_scopes";
+constexpr const char* kClasses = "pkg.torch.onnx.class_hierarchy";
+
+/// The strings of "['', 'fc1', 'linear']".
+std::vector<std::string> strings_in(const std::string& list) {
+  std::vector<std::string> out;
+  for (std::size_t at = list.find('\''); at != std::string::npos; at = list.find('\'', at + 1)) {
+    const std::size_t end = list.find('\'', at + 1);
+    if (end == std::string::npos) break;
+    out.push_back(list.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return out;
+}
+
+/// An entry of the metadata of a node, which the reader keeps with its first output.
+std::vector<std::string> entry_of(const OnnxModel& model, const OnnxNode& node, const char* key) {
+  if (node.outputs.empty()) return {};
+  const auto metadata = model.value_metadata.find(node.outputs[0]);
+  if (metadata == model.value_metadata.end()) return {};
+  const auto entry = metadata->second.find(key);
+  return entry == metadata->second.end() ? std::vector<std::string>() : strings_in(entry->second);
+}
+
+bool multiplies(const OnnxNode& node) {
+  return node.op_type == "Conv" || node.op_type == "ConvTranspose" || node.op_type == "Gemm" ||
+         node.op_type == "MatMul";
+}
+
+}  // namespace
+
+std::string module_of(const OnnxModel& model, const OnnxNode& node) {
+  // The last one is the call within the module.
+  const std::vector<std::string> scopes = entry_of(model, node, kScopes);
+  return scopes.size() < 2 ? std::string() : scopes[scopes.size() - 2];
+}
+
+std::string note_on_folded_layers(const OnnxModel& model) {
+  const auto is_folded = [&](const OnnxNode& node) {
+    const std::vector<std::string> classes = entry_of(model, node, kClasses);
+    return multiplies(node) && std::ranges::any_of(classes, [](const std::string& name) {
+             return name.find(".batchnorm.") != std::string::npos;
+           });
+  };
+  // The older exporter gives the weights that it has computed names of its own.
+  const auto is_computed = [&](const OnnxNode& node) {
+    return multiplies(node) && node.op_type != "MatMul" && node.has_input(1) &&
+           node.inputs[1].starts_with("onnx::Conv");
+  };
+  const auto folded = std::ranges::count_if(model.nodes, is_folded);
+  const auto computed = std::ranges::count_if(model.nodes, is_computed);
+  if (folded + computed == 0) return {};
+  return fmt::format(
+      "the exporter folded {} normalization layer{} into convolutions: {} not trained as such, and "
+      "the trained weights do not fit the module's names; {} keeps {}",
+      folded + computed, folded + computed == 1 ? "" : "s",
+      folded + computed == 1 ? "it is" : "they are",
+      folded > 0 ? "torch.onnx.export(..., optimize=False)"
+                 : "torch.onnx.export(..., dynamo=False, training=TrainingMode.TRAINING, "
+                   "do_constant_folding=False)",
+      folded + computed == 1 ? "it" : "them");
+}
+
+}  // namespace pipetrain
