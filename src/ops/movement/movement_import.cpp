@@ -249,6 +249,8 @@ std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode)
   return at < dim ? at : period - at;
 }
 
+constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
+
 // Constant padding is the operator Pad, negative pads are a slice, the other modes a gather.
 void import_pad(ImportContext& context) {
   GraphBuilder& builder = context.builder();
@@ -268,6 +270,10 @@ void import_pad(ImportContext& context) {
     const auto axis = static_cast<std::size_t>(resolve_axis(axes[i], rank_of(context.type(0))));
     pads[axis] = given[i];
     pads[axis + shape.rank()] = given[i + axes.size()];
+  }
+  for (const std::int64_t pad : pads) {
+    PT_CHECK(pad > -kMostPadding && pad < kMostPadding, kModel,
+             "pads must lie between -2147483647 and 2147483647, got {}", pad);
   }
 
   ValueId x = context.input(0);
