@@ -240,6 +240,8 @@ void import_tile(ImportContext& context) {
   context.set_output(0, builder.reshape(spread, Shape(result)));
 }
 
+constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
+
 /// The source index of position i (possibly outside) of an axis padded by reflect, edge or wrap.
 std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode) {
   if (mode == "edge") return std::clamp<std::int64_t>(i, 0, dim - 1);
@@ -248,8 +250,6 @@ std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode)
   const std::int64_t at = ((i % period) + period) % period;
   return at < dim ? at : period - at;
 }
-
-constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
 
 // Constant padding is the operator Pad, negative pads are a slice, the other modes a gather.
 void import_pad(ImportContext& context) {
