@@ -140,10 +140,10 @@ class ModelDecoder {
     PT_CHECK(model.ir_version >= kOldestIr, kModel,
              "its IR version is {}; {} is the oldest that is supported", model.ir_version,
              kOldestIr);
-    if (model.ir_version > kNewestIr) {
-      model.warnings.push_back(fmt::format("its IR version {} is newer than {}, the newest known",
-                                           model.ir_version, kNewestIr));
-    }
+    PT_CHECK(
+        model.ir_version <= kNewestIr, kModel,
+        "its IR version is {}; {} is the newest that is supported, export it with an older one",
+        model.ir_version, kNewestIr);
     model.opsets = opsets_of(file.opset_import(), "the model");
     const auto standard = model.opsets.find("");
     PT_CHECK(
@@ -153,10 +153,9 @@ class ModelDecoder {
     PT_CHECK(model.opset >= kOldestOpset, kModel,
              "its opset is {}; {} is the oldest that is supported, export it with a newer one",
              model.opset, kOldestOpset);
-    if (model.opset > kNewestOpset) {
-      model.warnings.push_back(fmt::format("its opset {} is newer than {}, the newest known",
-                                           model.opset, kNewestOpset));
-    }
+    PT_CHECK(model.opset <= kNewestOpset, kModel,
+             "its opset is {}; {} is the newest that is supported, export it with an older one",
+             model.opset, kNewestOpset);
     model.producer = file.producer_name();
     if (!file.producer_version().empty()) model.producer += " " + file.producer_version();
     model.metadata = metadata_of(file.metadata_props());

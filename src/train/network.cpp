@@ -247,7 +247,10 @@ void Network::choose_micro_batch() {
              pipeline.schedule);
     micro_batch_ = batch;
   } else if (pipeline.micro_batch_size > 0) {
-    micro_batch_ = std::min(pipeline.micro_batch_size, batch);
+    PT_CHECK(pipeline.micro_batch_size <= batch, kUsage,
+             "--micro-batch-size {} is more than --batch-size {}", pipeline.micro_batch_size,
+             batch);
+    micro_batch_ = pipeline.micro_batch_size;
   } else {
     const std::int64_t automatic =
         schedule_.fixed_units() > 0

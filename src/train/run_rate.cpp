@@ -10,6 +10,7 @@ namespace pipetrain {
 namespace {
 
 constexpr std::int64_t kTicks = 1'000'000;  // steps of a learning rate that goes by time
+constexpr double kMostSteps = 1e15;         // a number of steps that a double still counts
 
 }  // namespace
 
@@ -22,6 +23,8 @@ RunRate::RunRate(const Network& network, double max_seconds, double seconds_befo
   const double warmup = settings_.warmup_is_fraction
                             ? settings_.warmup * static_cast<double>(total_steps_)
                             : settings_.warmup;
+  PT_CHECK(warmup < kMostSteps, kUsage, "--warmup takes {:g} steps, but the run has only {}",
+           warmup, total_steps_);
   if (settings_.rate_every_epochs > 0) {
     curve_.every_steps =
         std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *

@@ -3,12 +3,15 @@
 import csv
 import hashlib
 import io
+import os
 import random
 import shutil
 import tarfile
 import unittest
+import warnings
+import zipfile
 
-from program import Case, events
+from program import SECONDS, Case, events
 
 SMALL = ["--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
 
@@ -37,6 +40,38 @@ class Command(Case):
         self.refused("usage", "data", "make", "glyphs", "-o", "d.h5", says=".npz")
         self.refused("usage", "data", "make", "glyphs", says="--output")
         self.refused("data", "data", "inspect", "nowhere", says="nowhere")
+
+    def test_a_pipe_is_read_once_and_needs_a_writer(self):
+        os.mkfifo(self.folder / "pipe")
+        for more in ([], ["--format", "csv"]):
+            self.refused("data", "data", "inspect", "pipe", *more, says=['"pipe"', "nothing writes to"])
+        self.refused("data", "data", "inspect", "/dev/zero", "--format", "csv", says=["/dev/zero", "device"])
+        with self.start("data", "inspect", "pipe") as reader:  # its format is found, then it is read
+            (self.folder / "pipe").write_text("a,b\n1,2\n3,4\n")
+            out, err = reader.communicate(timeout=SECONDS)
+        self.assertEqual(reader.returncode, 0, err)
+        self.assertIn("2 samples", out.decode())
+
+    def test_two_entries_of_one_name_are_refused(self):
+        def array(value):
+            header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1), }\n"
+            return b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes([value])
+
+        with warnings.catch_warnings(), zipfile.ZipFile(self.folder / "d.npz", "w") as out:
+            warnings.simplefilter("ignore")
+            for value in (1, 2):
+                out.writestr("x.npy", array(value))
+        self.refused("data", "data", "inspect", "d.npz", says=["d.npz", 'two entries "x.npy"'])
+
+    def test_links_to_folders_above_bring_nothing_twice(self):
+        for name in ("a", "b"):
+            (self.folder / "set" / name).mkdir(parents=True)
+            self.write(f"set/{name}/1.ppm", b"P6 1 1 255\n\1\2\3")
+        self.write("other.ppm", b"P6 1 1 255\n\1\2\3")
+        for link, target in [("a/up", ".."), ("a/self", "."), ("b/top", "../.."), ("c", "..")]:
+            (self.folder / "set" / link).symlink_to(target)
+        (self.folder / "set/b/of a").symlink_to("../a")  # this is another folder's, and may be wanted
+        self.assertIn("3 samples", self.succeed("data", "inspect", "set")[0])
 
 
 class Images(Case):

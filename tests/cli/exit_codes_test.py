@@ -37,6 +37,15 @@ class Usage(Case):
         for seconds in ("0", "-1", "0s", "1e300"):
             self.refused("usage", "-m", MODEL, "--comm-timeout", seconds, says=["--comm-timeout", "more than 0", seconds])
 
+    def test_a_number_that_contradicts_another_is_refused(self):
+        run = ["train", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "1"]
+        for split in ("1.0", "12.0"):
+            self.refused("usage", *run, "--val-split", split, says=["--val-split", split, "below 1"])
+        self.succeed(*run, "--val-split", "12", "--dry-run")
+        self.refused("usage", *run, "--micro-batch-size", "1000", "-b", "32",
+                     says=["--micro-batch-size 1000", "--batch-size 32"])
+        self.refused("usage", *run, "--warmup", "1e300", says="--warmup takes 1e+300 steps, but the run has only 1")
+
     def test_a_batch_for_no_memory_is_a_matter_of_memory(self):
         self.refused("resource", "-m", MODEL, "--batch-size", "100000000000", "--max-steps", "1", "--device", "cpu",
                      says=("12500000000 samples are too large", "TiB"))
@@ -52,6 +61,15 @@ class Usage(Case):
             out, err = self.succeed(*arguments)
             self.assertIn("pipetrain", out)
             self.assertEqual(err, "")
+
+
+class Diverged(Case):
+    def test_a_run_that_skipped_most_of_its_steps_has_diverged(self):
+        run = ["train", MODEL, "--data", DATA, "--device", "cpu", "-b", "16", "--max-steps", "20", "--on-nan", "skip", "-q"]
+        self.refused("diverged", *run, "--lr", "1e30", "--run-dir", "run",
+                     says=["of 20 steps were skipped", "a smaller --lr than 1e+30"])
+        self.assertIn('"exit_code":6', (self.folder / "run/events.jsonl").read_text().splitlines()[-1])
+        self.succeed(*run)
 
 
 class Model(Case):

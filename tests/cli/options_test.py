@@ -111,7 +111,7 @@ class Parsing(Case):
         config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\n')
         self.assertEqual(self.printed("--config", config, "--optimizer", "adam"), ['optimizer = "adam"'])
         self.assertEqual(self.printed("--config", config, "--momentum", "0.9"),
-                         ['optimizer = "sgd"', "momentum = 0.5", "momentum = 0.9"])
+                         ['optimizer = "sgd"', "momentum = 0.9"])
 
     def test_a_printed_file_says_the_same_again(self):
         words = ["--freeze", "conv*", "--freeze", 'odd"name', "--lr-schedule", "multistep:at=30%,60%,gamma=0.5",
@@ -135,9 +135,23 @@ class Parsing(Case):
                            ('loss = "mse\n', ["line 1", "closing"]),
                            ("\n[trian]\n", ["line 2", "did you mean train?"]),
                            ("lr = [1, 2]\n", ["line 1", "one value"]),
+                           ("seed = 1\nlr = 1\nseed = 2\n", ["line 3", "--seed", "already", "line 1"]),
+                           ("[train]\nbatch-size = 1\nbatch_size = 1\n", ["line 3", "--batch-size", "line 2"]),
+                           ("momentum = 0.5\nmomentum = 0.6\n", ["line 2", "--momentum", "line 1"]),
                            ("help = true\n", ["line 1", "help"])]:
             self.refused("usage", "train", "-m", MODEL, "--config", self.write("c.toml", text), says=["c.toml", *says])
         self.refused("usage", "train", "--config", "nowhere.toml", says="nowhere.toml")
+
+    def test_a_section_may_replace_what_holds_for_all_commands(self):
+        config = self.write("c.toml", "seed = 3\nfreeze = 'a*'\nfreeze = 'b*'\n[train]\nseed = 4\n")
+        self.assertEqual(self.printed("train", "--config", config), ['freeze = ["a*", "b*"]', "seed = 4"])
+
+    def test_a_configuration_that_is_no_file_is_refused(self):
+        os.mkfifo(self.folder / "pipe.toml")
+        for path, says in [(self.folder, "is a directory"), ("/dev/zero", "larger than"),
+                           (self.folder / "pipe.toml", "is a pipe that nothing writes to")]:
+            self.refused("usage", "train", "-m", MODEL, "--config", path, says=[str(path), says])
+        self.assertEqual(self.printed("train", "--config", "/dev/null"), [])
 
     def test_a_wrong_value_in_the_environment_names_the_variable(self):
         self.refused("usage", "-m", MODEL, environment={"PIPETRAIN_DEVICE": "gpu"}, says=["PIPETRAIN_DEVICE", '"gpu"', "cpu"])

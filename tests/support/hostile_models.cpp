@@ -160,10 +160,11 @@ class HostileFiles {
     };
     versions("no_opset", "which opset", {});
     versions("opset_6", "opset is 6", {encode_opset("", 6)});
+    versions("opset_99", "opset is 99; 28 is the newest", {encode_opset("", 99)});
     versions("opset_negative", "opset is -3", {encode_opset("", -3)});
     versions("opset_twice", "two versions", {encode_opset("", 17), encode_opset("ai.onnx", 13)});
     versions("opset_of_others_only", "which opset", {encode_opset("evil.corp", 1)});
-    for (const int version : {0, -1, 2}) {
+    for (const int version : {0, -1, 2, 99}) {
       edited(fmt_name("ir_version", version), "IR version",
              [&](ModelParts& parts) { parts.ir_version = version; });
     }

@@ -189,6 +189,21 @@ class LeadingRun {
       log_saved(written_, folder_);
       PT_FAIL(kResource, "{}", summary_.save_failure);
     }
+    check_skipped();
+  }
+
+  /// A run that left out most of its steps has not trained the model, although it has an end. In
+  /// float16 the search for a loss scale may take most of a short run.
+  void check_skipped() const {
+    if (options_.run.optimization.on_nonfinite != OnNonfinite::kSkip ||
+        options_.run.model.precision == DType::kFloat16 ||
+        2 * summary_.skipped_steps <= summary_.steps)
+      return;
+    log_saved(written_, folder_);
+    PT_FAIL(kDiverged,
+            "{} of {} steps were skipped, since their gradients were not finite\n"
+            "  try: a smaller --lr than {}, or --clip-norm 1",
+            summary_.skipped_steps, summary_.steps, options_.run.optimization.learning_rate.peak);
   }
 
   /// A cached profile that steps of more than twice or less than half its time contradict was

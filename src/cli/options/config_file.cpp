@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "data/files/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -23,6 +23,7 @@ struct ConfigLine {
 };
 
 constexpr std::string_view kBlank = " \t\r";
+constexpr std::size_t kMostBytes = std::size_t{16} << 20;  // of a file
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kBlank);
@@ -188,6 +189,9 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
   std::vector<Assignment> settings;
   ConfigLine line{name};
   bool applies = true;
+  std::string section;
+  // The lines that set options, by section and key: what is set twice is a mistake.
+  std::map<std::string, int> lines;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     const std::string_view content = trimmed(std::string_view(text).substr(begin, end - begin));
@@ -195,7 +199,8 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
     ++line.number;
     if (content.empty() || content[0] == '#') continue;
     if (content[0] == '[') {
-      applies = section_of(content, line) == command;
+      section = section_of(content, line);
+      applies = section == command;
       continue;
     }
     const std::size_t equal = content.find('=');
@@ -214,6 +219,11 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
                       found.spec || near.empty() ? "" : fmt::format("; did you mean {}?", near)));
     }
     const std::vector<std::string> values = ValueReader(content.substr(equal + 1), line).read();
+    if (found.part || !found.spec->repeatable) {
+      const std::string& name = found.part ? found.part->name : found.spec->name;
+      const auto [first, is_new] = lines.emplace(section + name, line.number);
+      if (!is_new) line.fail(fmt::format("{} is already set in line {}", name, first->second));
+    }
     if (!applies || !found.spec->applies_to(command)) continue;
     if (values.size() > 1 && !found.spec->repeatable)
       line.fail(fmt::format("{} takes one value", found.spec->name));
@@ -235,9 +245,9 @@ std::vector<Assignment> read_config(const std::string& path, const std::string& 
     const std::string text(std::istreambuf_iterator<char>(std::cin), {});
     return parse_config(text, "standard input", command, specs);
   }
-  std::ifstream file(path, std::ios::binary);
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  PT_CHECK(file.good() || file.eof(), kUsage, "--config: cannot read \"{}\"", printable(path));
+  const std::string text =
+      with_context([] { return "reading --config"; },
+                   [&] { return InputFile(path, ErrorKind::kUsage).read(kMostBytes); });
   return parse_config(text, path, command, specs);
 }
 
@@ -255,9 +265,12 @@ std::string config_text(const Options& options, const std::string& command, bool
     for (const auto& [name, value] : options.settings) {
       if (name != spec.name) continue;
       const std::string part = part_line(spec, value);
-      if (!part.empty())
+      if (!part.empty()) {
+        // The last value of a part holds; a file may set it only once.
+        const std::string key = part.substr(0, part.find('=') + 1);
+        std::erase_if(parts, [&](const std::string& line) { return line.starts_with(key); });
         parts.push_back(part);
-      else if (spec.repeatable)
+      } else if (spec.repeatable)
         values.push_back(value);
       else
         values = {value};

@@ -51,6 +51,10 @@ void describe_files(Table& table, DataOptions& data) {
     PT_CHECK(value >= 0 && (value < 1 || value == std::floor(value)), kUsage,
              "--val-split takes a fraction below 1 or a whole number of samples, not {}",
              printable(v));
+    PT_CHECK(
+        value < 1 || v.find('.') == std::string::npos, kUsage,
+        "--val-split {} is no fraction below 1; for that many samples write it without a point",
+        printable(v));
     data.validation_split = value < 1 ? value : 0;
     data.validation_rows = value < 1 ? 0 : static_cast<std::size_t>(value);
   };

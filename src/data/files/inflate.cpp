@@ -32,6 +32,14 @@ struct Inflater {
 // zlib counts in 32 bits, so both sides are handed over in pieces.
 constexpr std::size_t kInflatePiece = std::numeric_limits<uInt>::max() / 2;
 
+// Tapes and block devices pad files with zeros.
+void check_padding(std::span<const std::byte> rest, std::size_t begin, const std::string& name) {
+  const auto other = std::ranges::find_if(rest, [](std::byte b) { return b != std::byte{0}; });
+  PT_CHECK(other == rest.end(), kData,
+           "\"{}\" is a damaged gzip file: its last {} of {} bytes are not compressed data",
+           printable(name), rest.size(), begin + rest.size());
+}
+
 }  // namespace
 
 bool is_gzip(std::span<const std::byte> bytes) {
@@ -58,7 +66,10 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
     PT_CHECK(written <= kMaximumInflated, kData, "\"{}\" inflates to more than 64 GiB",
              printable(name));
     if (result == Z_STREAM_END) {
-      if (!is_gzip(bytes.subspan(read))) break;  // what follows the last member is padding
+      if (!is_gzip(bytes.subspan(read))) {
+        check_padding(bytes.subspan(read), read, name);
+        break;
+      }
       inflateReset(&stream);
       continue;
     }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <unordered_set>
 
 #include "base/error.h"
 
@@ -91,6 +92,7 @@ void ZipArchive::read_directory() {
     count = u64(record64, 32);
     begin = u64(record64, 48);
   }
+  std::unordered_set<std::string> names;
   for (std::uint64_t i = 0; i < count; ++i) {
     const auto header = part(begin, 46);
     PT_CHECK(u32(header, 0) == kDirectoryHeader, kData,
@@ -106,6 +108,9 @@ void ZipArchive::read_directory() {
     const std::size_t name_bytes = u16(header, 28), extra_bytes = u16(header, 30);
     const auto name = part(begin + 46, name_bytes);
     entry.name.assign(reinterpret_cast<const char*>(name.data()), name.size());
+    PT_CHECK(names.insert(entry.name).second, kData,
+             "\"{}\" is a damaged ZIP archive: it has two entries \"{}\"", name_,
+             printable(entry.name));
     read_extra64(part(begin + 46 + name_bytes, extra_bytes), entry);
     begin += 46 + name_bytes + extra_bytes + u16(header, 32);
     entries_.push_back(std::move(entry));

@@ -15,6 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kDeepest = 32;
+
 bool is_image_file(const fs::path& path) {
   std::string name = path.filename().string();
   if (name.starts_with(".")) return false;
@@ -22,12 +24,29 @@ bool is_image_file(const fs::path& path) {
   return has_image_name(name);
 }
 
+// True where a link leads to a folder that the link is in: its content would come again and again.
+bool leads_back(const fs::directory_entry& entry) {
+  std::error_code error;
+  if (!entry.is_symlink(error) || !entry.is_directory(error)) return false;
+  const fs::path target = fs::canonical(entry.path(), error);
+  if (error) return false;
+  for (fs::path place = entry.path().parent_path();; place = place.parent_path()) {
+    // Each folder on the way, since that may lead through other links.
+    const fs::path real = fs::canonical(place.empty() ? "." : place, error);
+    if (error) return false;
+    const auto [end, rest] = std::mismatch(target.begin(), target.end(), real.begin(), real.end());
+    if (end == target.end()) return true;
+    if (place.empty() || place == place.root_path()) return false;
+  }
+}
+
 // Folders below `folder`, by name.
 std::map<std::string, fs::path> folders_in(const fs::path& folder) {
   std::map<std::string, fs::path> out;
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !name.starts_with(".")) out.emplace(name, entry.path());
+    if (entry.is_directory() && !name.starts_with(".") && !leads_back(entry))
+      out.emplace(name, entry.path());
   }
   return out;
 }
@@ -40,8 +59,7 @@ std::vector<std::string> images_below(const fs::path& folder) {
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
        at.increment(error)) {
-    // Links to folders may go round in circles.
-    if (at.depth() > 32) at.disable_recursion_pending();
+    if (at.depth() > kDeepest || leads_back(*at)) at.disable_recursion_pending();
     if (is_image_file(at->path()) && at->is_regular_file(error)) out.push_back(at->path().string());
   }
   PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),

@@ -240,6 +240,8 @@ void import_tile(ImportContext& context) {
   context.set_output(0, builder.reshape(spread, Shape(result)));
 }
 
+constexpr std::int64_t kMostPadding = std::int64_t{1} << 31;
+
 /// The source index of position i (possibly outside) of an axis padded by reflect, edge or wrap.
 std::int64_t mirrored(std::int64_t i, std::int64_t dim, const std::string& mode) {
   if (mode == "edge") return std::clamp<std::int64_t>(i, 0, dim - 1);
@@ -268,6 +270,10 @@ void import_pad(ImportContext& context) {
     const auto axis = static_cast<std::size_t>(resolve_axis(axes[i], rank_of(context.type(0))));
     pads[axis] = given[i];
     pads[axis + shape.rank()] = given[i + axes.size()];
+  }
+  for (const std::int64_t pad : pads) {
+    PT_CHECK(pad > -kMostPadding && pad < kMostPadding, kModel,
+             "pads must lie between -2147483647 and 2147483647, got {}", pad);
   }
 
   ValueId x = context.input(0);

@@ -20,6 +20,8 @@ TEST(Gzip, InflatesOneAndSeveralMembers) {
   EXPECT_EQ(inflate_gzip(bytes_of(kHello), "f"), "hello hello hello\n");
   const std::string twice = kHello + kHello;
   EXPECT_EQ(inflate_gzip(bytes_of(twice), "f"), "hello hello hello\nhello hello hello\n");
+  const std::string padded = kHello + std::string(512, '\0');
+  EXPECT_EQ(inflate_gzip(bytes_of(padded), "f"), "hello hello hello\n");
 }
 
 // Python: lzma.compress(b"1,2,0\n3,4,1\n")
@@ -50,6 +52,8 @@ TEST(Gzip, TruncatedOrChangedIsAnError) {
   std::string changed = kHello;
   changed[changed.size() - 6] ^= 1;  // the checksum
   expect_contains(data_error([&] { inflate_gzip(bytes_of(changed), "f.gz"); }), "damaged");
+  const std::string longer = kHello + "more";
+  expect_contains(data_error([&] { inflate_gzip(bytes_of(longer), "f.gz"); }), "its last 4 of");
 }
 
 TEST(InflateRaw, GivesExactlyTheBytesAskedFor) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 
 #include "support/op_check.h"
@@ -330,6 +331,12 @@ TEST(MovementImport, Pad) {
   expect_values(with("reflect", {2, 2}), {7}, {3, 2, 1, 2, 3, 2, 1});
   expect_values(with("edge", {1, 2}), {6}, {1, 1, 2, 3, 3, 3});
   expect_values(with("wrap", {1, 2}), {6}, {3, 1, 2, 3, 1, 2});
+  // Sums of these leave 64 bits.
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  for (const char* mode : {"constant", "edge"}) {
+    EXPECT_THROW(with(mode, {kMost, kMost}), Error) << mode;
+    EXPECT_THROW(with(mode, {-kMost - 1, 0}), Error) << mode;
+  }
   const Imported old = import_node("Pad", 2, {{"pads", Ints{1, 0}}, {"value", 5.0}}, {x});
   expect_values(old.run()[0], {4}, {5, 1, 2, 3});
   const Imported one_axis =
