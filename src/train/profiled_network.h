@@ -35,6 +35,7 @@ class ProfiledNetwork : public Network {
   /// as there are, on devices that are not at hand.
   int processors() const;
   /// Has the kernels measured again by the next run, where this one has taken them from the cache.
+  /// Does nothing for asynchronous schedules, whose results depend on the cut.
   void forget_measurements() const;
 
  protected:

@@ -19,7 +19,7 @@ namespace pipetrain {
 namespace {
 
 constexpr int kLeastSteps = 3;  // the first of which is warm-up
-constexpr int kMostSteps = 40;
+constexpr int kMostTuneSteps = 40;
 constexpr double kSearchShare = 0.4;  // of the budget: profiles and simulations
 constexpr double kMayWin = 1.15;      // as much faster than predicted as any was so far, and more
 constexpr double kFinal = 0.93;       // share of the best speed from which it is measured again
@@ -157,7 +157,7 @@ class Tuning {
     // Enough steps for each candidate's share of the time and for filling asynchronous pipelines.
     const double share = scope_.budget_seconds / 20;
     const std::int64_t steps = std::clamp<std::int64_t>(
-        std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostSteps);
+        std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostTuneSteps);
     candidate.config.optimization.max_steps = steps + candidate.devices;
     PlannedNetwork network = planned(candidate);
     PipelineRun run(network);

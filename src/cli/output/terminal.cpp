@@ -125,7 +125,7 @@ void Progress::status(const StepReport& report) {
 void Progress::evaluation(const EvaluationReport& report) {
   const std::string text = validation_line(report, total_steps_);
   const double time = steady_seconds();
-  const bool due = log_every_ > 0 || time - last_validation_ >= pause(time);
+  const bool due = log_every_ > 0 || time - std::max(last_validation_, start_) >= pause(time);
   unsaid_validation_ = due ? "" : text;
   if (!due) return;
   last_validation_ = time;

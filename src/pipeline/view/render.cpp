@@ -15,7 +15,7 @@ std::string time_text(double seconds, bool unitless) {
   if (unitless) return fmt::format("{:.6g}", seconds);
   if (seconds >= 1) return fmt::format("{:.4g} s", seconds);
   if (seconds >= 1e-3) return fmt::format("{:.4g} ms", seconds * 1e3);
-  return fmt::format("{:.4g} µs", seconds * 1e6);
+  return fmt::format("{:.4g} us", seconds * 1e6);
 }
 
 /// The width of a UTF-8 text of single-width characters.
