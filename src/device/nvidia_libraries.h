@@ -14,14 +14,14 @@ struct FoundLibrary {
   std::string file;        // "libcudnn.so.9"
   void* handle = nullptr;  // null where it was not found
   std::string path;
-  std::string origin;    // "the system's loader", "the wheels of /usr/bin/python3"
+  std::string origin;    // "the system loader", "the wheels of /usr/bin/python3"
   std::string version;   // "9.19.0"
   std::string problem;   // why it was not found, and what to do; otherwise empty
   bool damaged = false;  // a file exists but cannot be loaded
 };
 
 /// Loads a library from the file that PIPETRAIN_NVRTC or PIPETRAIN_NCCL names, or from the first of
-/// these that has it: nvidia_folder(), the system's loader, a CUDA toolkit (CUDA_HOME, CUDA_PATH,
+/// these that has it: nvidia_folder(), the system loader, a CUDA toolkit (CUDA_HOME, CUDA_PATH,
 /// /usr/local/cuda), the nvidia-* wheels of python_packages(). Searched once, never unloaded. Calls
 /// may come from several threads.
 const FoundLibrary& nvidia_library(NvidiaLibrary library);

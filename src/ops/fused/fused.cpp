@@ -243,7 +243,7 @@ const OpFamily& fused_family() {
       {},
       fused_reference_kernels(),
       fused_cpu_kernels(),
-      /* steps say themselves what is rounded */ [](Backend, const KernelRequest&) {
+      /* the program says which steps are rounded */ [](Backend, const KernelRequest&) {
         return true;
       }};
   return family;
