@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
@@ -364,9 +365,10 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
       if (!options.train_only.empty()) {
         const bool chosen = matches_any(options.train_only, name);
         rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen,
-                chosen ? "--train-only" : "not in --train-only", rule.decays};
+                (chosen ? "" : "not in ") + setting("train-only"), rule.decays};
       }
-      if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze", rule.decays};
+      if (matches_any(options.freeze, name))
+        rule = {TensorUse::kFrozen, setting("freeze"), rule.decays};
     }
     rules[name] = rule;
   };
@@ -406,10 +408,10 @@ std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>
   return fmt::format(
       "{} tensor{} that may be {} and not trained: {}{}; to train {}, name all that is to be "
       "trained "
-      "with --train-only GLOB",
+      "with {} GLOB",
       count, one ? "" : "s",
       one ? "a parameter is taken for a constant" : "parameters are taken for constants", names,
-      count > kNamed ? ", …" : "", one ? "it" : "them");
+      count > kNamed ? ", …" : "", one ? "it" : "them", setting("train-only"));
 }
 
 std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/binding/bind_tokens.h"
 #include "data/binding/match_columns.h"
 #include "data/rows/class_labels.h"
@@ -50,9 +51,10 @@ class Binder {
     }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
-             "--augment needs an image input, which the model does not have");
+             "{} needs an image input, which the model does not have", setting("augment"));
     PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
-             "--normalize per channel needs an image input, which the model does not have");
+             "{} per channel needs an image input, which the model does not have",
+             setting("normalize"));
     auto dataset =
         std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
     out_.dataset = without_bad_rows(std::move(dataset));
@@ -147,7 +149,8 @@ class Binder {
     if (how.kind == Normalization::Kind::kNone) return 1;
     if (like_) return like_->divisors[index];
     PT_CHECK(images || how.kind == Normalization::Kind::kAuto, kUsage,
-             "--normalize max is not for sparse rows; divide by a number, or use none");
+             "{} max is not for sparse rows; divide by a number, or use none",
+             setting("normalize"));
     return images ? 255 : 1;
   }
 
@@ -155,8 +158,8 @@ class Binder {
     const Normalization& how = options_.normalization;
     if (how.mean.empty()) return;
     PT_CHECK(how.mean.size() == 1 || how.mean.size() == image.channels, kUsage,
-             "--normalize has {} means, and the images of input \"{}\" have {} channels",
-             how.mean.size(), printable(name), image.channels);
+             "{} has {} means, and the images of input \"{}\" have {} channels",
+             setting("normalize"), how.mean.size(), printable(name), image.channels);
     const auto spread = [&](const std::vector<double>& values) {
       return values.size() == 1 ? std::vector<double>(image.channels, values[0]) : values;
     };
@@ -193,9 +196,9 @@ class Binder {
       PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling && is_float(label.dtype) &&
                    label.sample_shape == spec_.inputs[0].sample_shape,
                kData,
-               "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use --bind "
+               "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use {} "
                "{}=ARRAY)",
-               place(), list_columns(split_.columns), label.name);
+               place(), list_columns(split_.columns), setting("bind"), label.name);
       const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
       PT_CHECK(inputs, kData,
                "{} has no labels, and images decoded on the fly cannot be their own labels; store "
@@ -342,7 +345,8 @@ class Binder {
         printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
         want.text(), want.count(),
         have.count() + 1 == want.count() && !raw.lines.empty()
-            ? "; the last column was used as labels: --label-column none if there are no labels"
+            ? fmt::format("; the last column was used as labels: {} none if there are no labels",
+                          setting("label-column"))
             : "");
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
@@ -394,7 +398,7 @@ class Binder {
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
       PT_CHECK(skip || !many, kData, "{}; {} of {} samples are like that", message, bad.size(),
                raw.rows());
-      PT_CHECK(skip, kData, "{} (--on-bad-sample skip skips such samples)", message);
+      PT_CHECK(skip, kData, "{} ({} skip skips such samples)", message, setting("on-bad-sample"));
       bad_rows_.emplace(element.row, message);
     }
   }
@@ -418,10 +422,11 @@ class Binder {
     }
     if (classes.empty()) return;
     PT_FAIL(kData,
-            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; --num-classes "
+            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; {} "
             "{} gives it a last layer for more",
             classes.size() == 1 ? "" : "s", fmt::join(classes, ", "), bad[0].reason, samples,
-            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, classes.back() + 1);
+            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, setting("num-classes"),
+            classes.back() + 1);
   }
 
   double divisor_of(const RawColumn& raw, const ArraySource& source, std::size_t index) const {

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -167,10 +168,11 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
       return i;
     }
     PT_CHECK(columns > 1, kData,
-             "{} has one column, which cannot be inputs and labels at once (--label-column none "
+             "{} has one column, which cannot be inputs and labels at once ({} none "
              "uses it as input)",
-             name);
-    notes.push_back("labels from the last column (--label-column NAME or NUMBER to change)");
+             name, setting("label-column"));
+    notes.push_back(fmt::format("labels from the last column ({} NAME or NUMBER to change)",
+                                setting("label-column")));
     return columns - 1;
   }
   const auto named = std::ranges::find(header, wanted);
