@@ -24,7 +24,7 @@ namespace pipetrain::simulation {
 namespace {
 
 constexpr std::size_t kStackBytes = 512 << 10;
-constexpr std::uint64_t kMostSwitches = 20'000'000;
+constexpr std::uint64_t kMostSwitches = 5'000'000;
 constexpr std::int64_t kNever = -1;
 
 /// The resume points of a fiber or the scheduler, by the compiler's setjmp builtins, which need no
@@ -257,6 +257,7 @@ Fiber* choose() {
 void run_all() {
   while (Fiber* fiber = choose()) {
     if (++simulation->switches > kMostSwitches) give_up("no end");
+    if (simulation->switches == simulation->faults.killed_after) ::_exit(kKilled);
     resume(*fiber);
   }
 }

@@ -17,7 +17,12 @@ struct Faults {
   /// How often, on average, one thread stops for a while: once per so many switches; 0: never.
   int switches_per_stop = 0;
   double longest_stop_seconds = 0.1;
+  /// The process ends after so many switches, with kKilled and without another instruction; 0:
+  /// never. For a child process.
+  std::uint64_t killed_after = 0;
 };
+
+constexpr int kKilled = 137;
 
 struct Outcome {
   std::uint64_t switches = 0;
