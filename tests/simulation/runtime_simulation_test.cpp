@@ -21,7 +21,7 @@ std::vector<PipelineCase> synchronous_cases() {
       if (schedule.rule != UpdateRule::kSync) continue;
       for (const int stages : {2, 4}) {
         // Interleaved schedules take micro-batches in groups of their devices.
-        const int micro_batches = schedule.placement == Placement::kLoop ? 4 : 3;
+        const int few = schedule.placement == Placement::kLoop ? 4 : 3;
         for (int k = 0; k < 8; ++k) {
           const bool recomputes = k % 4 == 1 && !schedule.splits_backward;
           out.push_back({.schedule = schedule.name,
@@ -31,7 +31,7 @@ std::vector<PipelineCase> synchronous_cases() {
                          .tied = k % 2 == 1,
                          .clip = k % 4 >= 2,
                          .recompute = recomputes,
-                         .micro_batches = micro_batches});
+                         .micro_batches = k % 3 == 2 ? 2 * few : few});
         }
         if (!schedule.takes_replicas) continue;
         out.push_back({.schedule = schedule.name, .stages = 1, .backend = backend, .replicas = {2}});
@@ -39,7 +39,7 @@ std::vector<PipelineCase> synchronous_cases() {
                        .backend = backend,
                        .tied = true,
                        .replicas = {2, 2},
-                       .micro_batches = 4});
+                       .micro_batches = 8});
         out.push_back({.schedule = schedule.name,
                        .backend = backend,
                        .difficult = true,
