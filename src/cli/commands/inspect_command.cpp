@@ -171,9 +171,11 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
                           chain.order.size());
   for (std::size_t i = 0; i < chain.order.size(); ++i) {
     const Node& node = graph.graph[chain.order[i]];
-    out.json["chain"].push_back({{"name", printable(node.name)},
-                                 {"op", node.op->name},
-                                 {"forward_bytes", chain.forward_bytes[i]}});
+    if (options.json) {
+      out.json["chain"].push_back({{"name", printable(node.name)},
+                                   {"op", node.op->name},
+                                   {"forward_bytes", chain.forward_bytes[i]}});
+    }
     if (options.show_chain) {
       out.text += fmt::format("  {:<4} {:<20} {:<40} cut before: {}\n", i, node.op->name,
                               printable(node.name), bytes_text(chain.forward_bytes[i]));

@@ -161,7 +161,8 @@ std::string write_csv(const RawData& data, const std::string& path,
     file.write(line + "\n");
   }
   file.commit();
-  return fmt::format("{} rows: {}", rows, header.size() > 60 ? header.substr(0, 60) + "…" : header);
+  return fmt::format("{} rows: {}{}", rows, std::string_view(header).substr(0, 60),
+                     header.size() > 60 ? "…" : "");
 }
 
 }  // namespace
