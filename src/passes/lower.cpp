@@ -9,6 +9,7 @@
 #include "base/read_budget.h"
 #include "onnx_io/subgraph.h"
 #include "ops/registry/registry.h"
+#include "ops/registry/standard_attributes.h"
 #include "passes/control_flow.h"
 #include "passes/sequences.h"
 
@@ -106,6 +107,15 @@ void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::st
   PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}",
           model.path.filename().string(), missing.size(), missing.size() == 1 ? " is" : "s are",
           list);
+}
+
+void check_attributes(const OnnxNode& node) {
+  if (!node.domain.empty()) return;
+  for (const OnnxAttribute& attribute : node.attributes) {
+    PT_CHECK(may_have_attribute(node.op_type, attribute.name), kModel,
+             "{} has no attribute \"{}\"; check the program that wrote the model",
+             printable(node.op_type), printable(attribute.name));
+  }
 }
 
 class Lowering {
@@ -260,6 +270,7 @@ class Lowering {
   void add_node(const OnnxNode& node) {
     with_context([&] { return "importing " + node.label(); },
                  [&] {
+                   check_attributes(node);
                    if (node.op_type == "Constant" && rule_of(node.outputs[0]) &&
                        rule_of(node.outputs[0])->use != TensorUse::kFrozen) {
                      add_tensor(node.outputs[0], node.tensor_attribute("value"));

@@ -1,5 +1,4 @@
 // pipetrain inspect: what a model is and whether it can be trained.
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "base/units.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/layers_table.h"
+#include "cli/output/output.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "passes/build.h"
@@ -204,10 +204,8 @@ int inspect_command(Options& options) {
     out.json[needs_flag ? "needs" : "error"] = error.what();
     if (needs_flag) out.text += fmt::format("trains   yes, needs an option: {}\n", error.what());
   }
-  std::fputs((options.json ? out.json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                           : out.text)
-                 .c_str(),
-             stdout);
+  print(options.json ? out.json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                     : out.text);
   if (failure) throw *failure;
   return 0;
 }
