@@ -7,6 +7,7 @@
 #include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -147,6 +148,11 @@ void report_terminations() {
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
+template <class Function>
+static Function* next_function(const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
 // The allocator of glibc under the names that it exports for this.
 extern "C" {
 void* __libc_malloc(std::size_t bytes);
@@ -175,10 +181,20 @@ int posix_memalign(void** memory, std::size_t alignment, std::size_t bytes) {
   return 0;
 }
 
+// Code that oneDNN compiles goes into mappings, and it goes on without them. Large ones are this
+// program's own or files, whose failure has better words.
+void* mmap(void* address, std::size_t bytes, int protection, int flags, int file, off_t offset) {
+  constexpr std::size_t kLarge = std::size_t{4} << 20;
+  static const auto map = next_function<decltype(mmap)>("mmap");
+  void* memory = map(address, bytes, protection, flags, file, offset);
+  if (memory == MAP_FAILED && errno == ENOMEM && (flags & MAP_ANONYMOUS) != 0 && bytes < kLarge)
+    pipetrain::end_without_memory(bytes);
+  return memory;
+}
+
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*),
                    void* argument) {
-  using Create = int(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
-  static const auto create = reinterpret_cast<Create*>(::dlsym(RTLD_NEXT, "pthread_create"));
+  static const auto create = next_function<decltype(pthread_create)>("pthread_create");
   const int result = create(thread, attributes, body, argument);
   if (result != 0) pipetrain::end_without_thread(result);
   return 0;
