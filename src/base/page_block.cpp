@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace pipetrain {
 namespace {
@@ -29,7 +30,8 @@ void touch(std::byte* data, std::size_t bytes) {
 PageBlock::PageBlock(std::size_t bytes) : bytes_(bytes) {
   if (bytes == 0) return;
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  PT_CHECK(memory != MAP_FAILED, kResource, "cannot allocate {} bytes of memory", bytes);
+  PT_CHECK(memory != MAP_FAILED, kResource, "not enough memory: {} more were asked for",
+           bytes_text(bytes));
   data_ = static_cast<std::byte*>(memory);
 }
 

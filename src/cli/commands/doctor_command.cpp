@@ -2,7 +2,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "base/vectors.h"
 #include "cli/commands/commands.h"
 #include "cli/output/doctor_measure.h"
+#include "cli/output/output.h"
 #include "device/nvidia_libraries.h"
 #include "device/plugin.h"
 
@@ -121,7 +121,7 @@ int doctor_command(Options& options) {
                        {"nccl", gpus.exchange},
                        {"cuda_libraries", libraries_json(gpus.libraries)},
                        {"cache", cache}};
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    print(json.dump(2) + "\n");
     return 0;
   }
   std::string text = fmt::format(
@@ -131,7 +131,7 @@ int doctor_command(Options& options) {
       bytes_text(memory),
       missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
       gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return 0;
 }
 

@@ -346,20 +346,19 @@ std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
     return buffers[a].bytes > buffers[b].bytes;
   });
   std::vector<PackedPlace> places(buffers.size());
-  std::vector<PlacedLifetime> inside = taken, outside;
+  const auto lies_before = [](const PlacedLifetime& a, const PlacedLifetime& b) {
+    return a.offset < b.offset;
+  };
+  std::vector<PlacedLifetime> inside = taken, outside;  // by offset
+  std::sort(inside.begin(), inside.end(), lies_before);
   *total = 0;
   // The first gap between those of `placed` that live at the same time.
   const auto first_gap = [](const Lifetime& buffer, const std::vector<PlacedLifetime>& placed) {
-    std::vector<std::pair<std::size_t, std::size_t>> spans;  // [begin, end)
-    for (const PlacedLifetime& other : placed) {
-      if (other.lifetime.first <= buffer.last && buffer.first <= other.lifetime.last)
-        spans.emplace_back(other.offset, other.offset + aligned(other.lifetime.bytes));
-    }
-    std::sort(spans.begin(), spans.end());
     std::size_t offset = 0;
-    for (const auto& [begin, end] : spans) {
-      if (offset + aligned(buffer.bytes) <= begin) break;
-      offset = std::max(offset, end);
+    for (const PlacedLifetime& other : placed) {
+      if (other.lifetime.first > buffer.last || buffer.first > other.lifetime.last) continue;
+      if (offset + aligned(buffer.bytes) <= other.offset) break;
+      offset = std::max(offset, other.offset + aligned(other.lifetime.bytes));
     }
     return offset;
   };
@@ -372,7 +371,9 @@ std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
       place.offset = first_gap(buffer, outside);
       *total = std::max(*total, place.offset + aligned(buffer.bytes));
     }
-    (place.inside ? inside : outside).push_back({buffer, place.offset});
+    std::vector<PlacedLifetime>& placed = place.inside ? inside : outside;
+    const PlacedLifetime here{buffer, place.offset};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), here, lies_before), here);
   }
   return places;
 }
