@@ -166,7 +166,7 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
            scaling.adapts
                ? "float16 overflows; use 1f1b or gpipe, --precision bf16 or a fixed "
                  "--loss-scale"
-               : "gradients are not finite; use 1f1b or gpipe, or leave out --on-nan skip");
+               : "gradients are not finite; use 1f1b or gpipe, or leave out --on-error nan=skip");
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(

@@ -7,7 +7,6 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/statistics.h"
-#include "passes/batch_weight_gradients.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
@@ -17,18 +16,13 @@
 #include "train/round_saves.h"
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
+#include "train/snapshot.h"
+#include "train/step_check.h"
 
 namespace pipetrain {
 namespace {
 
-/// FLOPs of training per sample, by the definitions of the operators, without work done once per
-/// step and without recomputation.
-double flops_of_sample(const TrainingGraph& training) {
-  double flops = 0;
-  for (const Node& node : training.graph.nodes)
-    flops += node_flops(training.graph, node) * runs_per_micro_batch(training, node);
-  return flops / static_cast<double>(training.micro_batch);
-}
+constexpr const char* kForRestart = "restart";  // why a state is kept that no checkpoint needs
 
 class Training {
  public:
@@ -51,8 +45,10 @@ class Training {
         loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
-                network_.asynchronous() ? TakeMemory() : network_.batch_memory()) {
+                network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
+                network_.config().pipeline.timeout_seconds) {
     if (options.resumed) summary_.best = options.resumed->best;
+    if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric();
   }
 
@@ -112,17 +108,25 @@ class Training {
     const double before = steady_seconds();
     const bool defers = only_improved(improved, last) && saving_.defers();
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-    if (as_process_0(network_.processes(), reason != nullptr)) {
-      Checkpoint checkpoint = checkpoint_of(step, reason);
+    const bool snapshot = options_.snapshot && (reason || options_.snapshot->is_due());
+    if (as_process_0(network_.processes(), reason || snapshot)) {
+      Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
+      if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
       if (defers) {
         saving_.defer(std::move(checkpoint));
       } else if (reason) {
         saving_.save(std::move(checkpoint));
       }
-    } else {
-      saving_.save_deferred();
     }
+    if (!reason) saving_.save_deferred();
     summary_.save_seconds += steady_seconds() - before;
+  }
+
+  /// `seconds`: what collecting the state has taken.
+  void keep_snapshot(Checkpoint checkpoint, double seconds) {
+    // Checkpoints of the best model may still be on their way to the disk.
+    checkpoint.best_weights = summary_.best_weights;
+    options_.snapshot->keep(checkpoint, seconds);
   }
 
   /// Medians of the steps that are warm.
@@ -175,7 +179,10 @@ class Training {
     if (settings_.rate_by_time) rate = as_process_0(network_.processes(), rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
     const Program& program = run_.program(network_.units_of(samples));
-    const RoundResult result = run_.runtime().run(program, units_);
+    const bool twice = options_.verify_every > 0 && (step + 1) % options_.verify_every == 0;
+    const bool follows = twice && std::exchange(checked_steps_, step + 1) == step;
+    const RoundResult result =
+        twice ? check_.run(program, units_, follows) : run_.runtime().run(program, units_);
     observer_.on_round(step + 1, program, result);
     StepReport report;
     report.step = step + 1;
@@ -186,6 +193,7 @@ class Training {
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
     if (network_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
+    if (twice) report.weights_digest = check_.weights_digest();
     report.skipped = result.skipped;
     report.skipped_steps = run_.runtime().loss_scale().skipped;
     report.seconds = steady_seconds() - start;
@@ -287,8 +295,8 @@ class Training {
 
   /// Keeps the weights of the best model where no checkpoint will.
   void keep_best(std::int64_t step) {
-    const bool never = options_.save.every.unit == SaveEvery::Unit::kNever;
-    if (!as_process_0(network_.processes(), never && step != network_.total_steps())) return;
+    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || options_.snapshot;
+    if (!as_process_0(network_.processes(), alone && step != network_.total_steps())) return;
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
 
@@ -396,15 +404,19 @@ class Training {
     // A boundary is a mini-batch; the first stage to get there decides for all.
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
-      return decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
+      const char* reason = decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
+      return !reason && options_.snapshot && options_.snapshot->is_due() ? kForRestart : reason;
     };
     RoundSaves saves(
         run_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
           const double before = steady_seconds();
-          saving_.save(completed(
+          Checkpoint checkpoint = completed(
               make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
-              reason));
+              reason);
+          if (options_.snapshot)
+            keep_snapshot(checkpoint, saves.copy_seconds() + steady_seconds() - before);
+          if (reason != kForRestart) saving_.save(std::move(checkpoint));
           summary_.save_seconds += steady_seconds() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
@@ -466,6 +478,8 @@ class Training {
   Sampler sampler_;
   Loader loader_;
   BatchUnits units_{run_, /*evaluation=*/false};
+  StepCheck check_{run_};
+  std::int64_t checked_steps_ = -1;  // done when the last one was computed twice
   TrainingSummary summary_;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round

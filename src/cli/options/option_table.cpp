@@ -202,7 +202,7 @@ void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
   for (const std::string& item : split_list_of(text)) {
     const std::size_t equal = item.find('=');
     if (equal == std::string::npos) {
-      PT_CHECK(!settings.empty(), kUsage, "{} takes KEY=VALUE after the colon, not \"{}\"", outer,
+      PT_CHECK(!settings.empty(), kUsage, "{} takes settings as KEY=VALUE, not \"{}\"", outer,
                printable(item));
       settings.back().second += "," + item;
     } else {
@@ -241,6 +241,7 @@ void Table::nest(OptionSpec& outer, Table inner) {
   }
   const Parts parts = std::make_shared<std::vector<OptionSpec>>(std::move(inner.specs));
   outer.set = [name = outer.name, own = outer.set, parts](const std::string& v) {
+    if (!own) return set_parts(name, *parts, v.substr(v.starts_with(':') ? 1 : 0));
     const std::size_t at = settings_at(v, *parts);
     if (at > 0) own(v.substr(0, at));
     if (at < v.size()) set_parts(name, *parts, v.substr(at + 1));

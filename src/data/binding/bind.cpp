@@ -394,7 +394,7 @@ class Binder {
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
       PT_CHECK(skip || !many, kData, "{}; {} of {} samples are like that", message, bad.size(),
                raw.rows());
-      PT_CHECK(skip, kData, "{} (--on-bad-sample skip skips such samples)", message);
+      PT_CHECK(skip, kData, "{} (--on-error bad-sample=skip skips such samples)", message);
       bad_rows_.emplace(element.row, message);
     }
   }
