@@ -144,6 +144,15 @@ Snapshot::~Snapshot() {
   }
 }
 
+void Snapshot::forget() {
+  for (Copy& copy : copies_) {
+    if (copy.memory) ::munmap(copy.memory, copy.bytes);
+    copy.memory = nullptr;
+    copy.bytes = 0;
+    [[maybe_unused]] const int ignored = ::ftruncate(copy.file, 0);
+  }
+}
+
 /// Makes a copy's memory at least that large, and resident.
 void Snapshot::map(Copy& copy, std::size_t bytes) {
   if (bytes <= copy.bytes) return;

@@ -29,6 +29,8 @@ class Snapshot {
   /// Keeps a copy of a state. `seconds`: that collecting it has taken so far. Error (kResource) when
   /// there is not enough memory.
   void keep(const Checkpoint& checkpoint, double seconds);
+  /// Gives the memory back: what it has is no longer the newest state.
+  void forget();
   /// The newest copy that is whole and unchanged; empty: there is none.
   std::optional<Checkpoint> newest() const;
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/statistics.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
@@ -108,7 +109,7 @@ class Training {
     const double before = steady_seconds();
     const bool defers = only_improved(improved, last) && saving_.defers();
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-    const bool snapshot = options_.snapshot && (reason || options_.snapshot->is_due());
+    const bool snapshot = snapshot_ && (reason || snapshot_->is_due());
     if (as_process_0(network_.processes(), reason || snapshot)) {
       Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
       if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
@@ -126,7 +127,12 @@ class Training {
   void keep_snapshot(Checkpoint checkpoint, double seconds) {
     // Checkpoints of the best model may still be on their way to the disk.
     checkpoint.best_weights = summary_.best_weights;
-    options_.snapshot->keep(checkpoint, seconds);
+    try {
+      snapshot_->keep(checkpoint, seconds);
+    } catch (const Error& error) {
+      log_warning("train", "{}; a restart begins with the newest checkpoint", error.message());
+      std::exchange(snapshot_, nullptr)->forget();
+    }
   }
 
   /// Medians of the steps that are warm.
@@ -295,7 +301,7 @@ class Training {
 
   /// Keeps the weights of the best model where no checkpoint will.
   void keep_best(std::int64_t step) {
-    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || options_.snapshot;
+    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_;
     if (!as_process_0(network_.processes(), alone && step != network_.total_steps())) return;
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
@@ -405,7 +411,7 @@ class Training {
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
       const char* reason = decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
-      return !reason && options_.snapshot && options_.snapshot->is_due() ? kForRestart : reason;
+      return !reason && snapshot_ && snapshot_->is_due() ? kForRestart : reason;
     };
     RoundSaves saves(
         run_, program, micro_batches, wanted,
@@ -414,7 +420,7 @@ class Training {
           Checkpoint checkpoint = completed(
               make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
               reason);
-          if (options_.snapshot)
+          if (snapshot_)
             keep_snapshot(checkpoint, saves.copy_seconds() + steady_seconds() - before);
           if (reason != kForRestart) saving_.save(std::move(checkpoint));
           summary_.save_seconds += steady_seconds() - before;
@@ -473,6 +479,7 @@ class Training {
   const TrainingOptions& options_;
   const OptimizationConfig& settings_;
   std::int64_t first_step_;
+  Snapshot* snapshot_ = options_.snapshot;  // null: none is kept, or no longer
   Saving saving_;
   RunRate rate_;
   Sampler sampler_;

@@ -109,7 +109,8 @@ constexpr std::string_view kEnvironment[][2] = {
 constexpr std::string_view kSignals[][2] = {
     {"INT, TERM, HUP", "finish the step, save and exit; a second signal exits at once"},
     {"USR1", "save a checkpoint and continue"},
-    {"USR2", "print a line of progress"},
+    {"USR2", "print a line of progress, and write the last instructions of each device to "
+             "RUN/instructions.txt"},
 };
 
 constexpr std::string_view kSyntax =

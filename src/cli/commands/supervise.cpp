@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 0.5;   // between looks at a process
 constexpr double kBusyShare = 0.01;    // of a core: a process that computes so much is not stuck
-constexpr std::streamoff kLogBytes = 8192;  // of the log in a crash report
+constexpr std::streamoff kLogBytes = 4096;  // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {
@@ -108,7 +108,8 @@ class Supervisor {
       }
       const ProcessEnd end = wait_for_end();
       const RestartDecision decision = policy_.after(end);
-      if (decision.restarts || end.signal != 0 || !decision.reason.empty()) report(end, decision);
+      const bool failed = end.signal != 0 || !decision.reason.empty();
+      if (decision.restarts || (failed && !stops_)) report(end, decision);
       if (!decision.restarts) return end.signal != 0 ? 128 + end.signal : end.code;
       wait_until(steady_seconds() + decision.delay_seconds);
     }
@@ -192,7 +193,8 @@ class Supervisor {
         fmt::print(file, "{}\nprocess {}\n\nthe last instructions of each device:\n", text, child_);
         std::fflush(file);
         write_last_instructions(::fileno(file));
-        fmt::print(file, "\nthe end of stderr.log:\n{}", tail_of(folder / "stderr.log"));
+        for (const char* log : {"stderr.log", "events.jsonl"})
+          fmt::print(file, "\nthe end of {}:\n{}", log, tail_of(folder / log));
         std::fclose(file);
         text += "; see " + printable(fs::proximate(kept).string());
       }

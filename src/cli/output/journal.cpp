@@ -39,9 +39,9 @@ Journal::Journal(const fs::path& path, bool append) {
       ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
   PT_CHECK(descriptor_ >= 0, kResource, "cannot write {}: {}", printable(path.string()),
            std::strerror(errno));
-  // A line that a kill has cut off ends here.
+  // A line that a kill has cut off ends here, and an empty one tells that it was cut off.
   const std::string head =
-      append ? "\n" : "# step, bits of the loss, SHA-256 of the weights\n";
+      append ? "\n\n" : "# step, bits of the loss, SHA-256 of the weights\n";
   [[maybe_unused]] const ssize_t ignored = ::write(descriptor_, head.data(), head.size());
 }
 
@@ -73,7 +73,7 @@ JournalContent read_journal(const fs::path& folder) {
                        parse(loss_text, read.loss_bits, 16) &&
                        (weights.empty() || is_hash(weights)) && more.empty();
     if (!whole) {
-      // A kill may have cut it off: the last line, or one before a restart, which begins with "\n".
+      // A kill may have cut it off: the last line, or one before a restart.
       const bool cut = in.peek() == std::istringstream::traits_type::eof() || in.peek() == '\n';
       PT_CHECK(cut, kData, "{}, line {}: expected a step, the bits of its loss and maybe a SHA-256",
                printable(path.string()), number);

@@ -56,7 +56,8 @@ class Line {
   /// With six decimals.
   Line& seconds(double value) {
     if (value < 0) letter('-');
-    const auto micros = static_cast<std::int64_t>(std::min(1e12, value < 0 ? -value : value) * 1e6);
+    const double size = std::min(1e12, value < 0 ? -value : value);
+    const auto micros = static_cast<std::int64_t>(size * 1e6 + 0.5);
     return number(micros / 1'000'000).letter('.').number(micros % 1'000'000, 6);
   }
   void write(int descriptor) {
