@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "onnx_io/writer.h"
+#include "train/adapter_file.h"
 #include "train/network.h"
 
 namespace pipetrain {
@@ -21,22 +22,40 @@ constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kNormalization = "pipetrain.normalize";
 
+/// The weight that an adapter has changed; nothing where `read` does not have the adapter.
+HostTensor merge(const LoadedModel& model, const Adapter& adapter,
+                 const std::function<HostTensor(const std::string&)>& read) {
+  const HostTensor a = read(adapter.a), b = read(adapter.b);
+  if (!a || !b) return {};
+  return merged_weight(adapter, model.model.find_initializer(adapter.weight)->to_float32(), a, b);
+}
+
 }  // namespace
 
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
                                         const OnnxMetadata& metadata, const std::string& path,
-                                        bool overwrite_input) {
+                                        bool overwrite_input, const std::string& adapters) {
   TrainedValues values;
   ExportEdits edits;
-  std::set<std::string> copies;
-  for (const UntiedCopy& copy : model.copies) copies.insert(copy.name);
+  std::set<std::string> not_in_file;
+  for (const UntiedCopy& copy : model.copies) not_in_file.insert(copy.name);
+  std::map<std::string, const Adapter*> adapted;  // by weight
+  for (const Adapter& adapter : model.adapters) {
+    adapted[adapter.weight] = &adapter;
+    not_in_file.insert({adapter.a, adapter.b});
+  }
+  const auto value_of = [&](const std::string& name) {
+    const auto adapter = adapted.find(name);
+    return adapter == adapted.end() ? read(name) : merge(model, *adapter->second, read);
+  };
   for (const auto& [name, rule] : model.rules) {
-    if (rule.use == TensorUse::kFrozen || copies.contains(name)) continue;
-    if (HostTensor value = read(name)) values[name] = std::move(value);
+    const bool changes = rule.use != TensorUse::kFrozen || adapted.contains(name);
+    if (!changes || not_in_file.contains(name)) continue;
+    if (HostTensor value = value_of(name)) values[name] = std::move(value);
   }
   for (const UntiedCopy& copy : model.copies) {
-    const HostTensor value = read(copy.name);
+    const HostTensor value = value_of(copy.name);
     const auto original = values.find(copy.original);
     if (!value || original == values.end() ||
         std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
@@ -48,6 +67,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
   edits.metadata = metadata;
+  if (!adapters.empty()) write_adapters(adapters, model, read);
   WriteOptions options;
   options.overwrite_input = overwrite_input;
   std::vector<std::string> changes =

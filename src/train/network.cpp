@@ -182,7 +182,7 @@ Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
       processes_(processes),
       schedule_(config.pipeline),
       cores_(share_cores(config.pipeline, schedule_, processes)),
-      model_(same_data ? same_data->model_ : load_model(config.model)),
+      model_(same_data ? same_data->model_ : load_model(config.model, config.optimization.seed)),
       loss_(config.model.loss) {
   config_.optimization.optimizer.own = own_rates(config_.optimization, model_);
   sample_shapes_ = given_sample_shapes(config_.model, model_.model);
@@ -338,7 +338,11 @@ std::vector<std::int64_t> Network::batch_sizes() const {
 void Network::release_initial_weights() {
   for (const Parameter& parameter : graph_->parameters) graph_->graph[parameter.value].data = {};
   for (OnnxModel* model : {&model_.file, &model_.model}) {
-    for (OnnxInitializer& initializer : model->initializers) initializer.value = {};
+    for (OnnxInitializer& initializer : model->initializers) {
+      // An exported weight is that of the file with its adapter's product added.
+      if (!std::ranges::count(model_.adapters, initializer.name, &Adapter::weight))
+        initializer.value = {};
+    }
   }
 }
 

@@ -218,12 +218,13 @@ std::vector<StageContent> PipelineRun::trained_contents() const {
 }
 
 std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input,
-                                                   const NamedTensors* weights) {
+                                                   const NamedTensors* weights,
+                                                   const std::string& adapters) {
   const auto write = [&](const auto& read) {
     const OnnxMetadata metadata =
         describe_training(network_.total_steps() > 0, training_of(network_),
                           network_.model().file.metadata);
-    return export_weights(network_.model(), read, metadata, path, overwrite_input);
+    return export_weights(network_.model(), read, metadata, path, overwrite_input, adapters);
   };
   if (weights) {
     return write([&](const std::string& name) {

@@ -50,7 +50,7 @@ class Training {
                 network_.config().pipeline.timeout_seconds) {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
-    check_metric();
+    check_metric(network_);
   }
 
   TrainingSummary run() {
@@ -254,22 +254,6 @@ class Training {
     } else if (seen.out_of_time && summary_.end == RunEnd::kDone) {
       summary_.end = RunEnd::kTime;
     }
-  }
-
-  /// Before the first step, not after the first epoch.
-  void check_metric() const {
-    const Loss& loss = network_.graph().loss;
-    EvaluationReport measured;
-    if (loss.correct) measured.accuracy = 0;
-    if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
-    if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
-    measured.k = top_of(settings_.best_metric);
-    if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage,
-             "--best-metric {} is not available for a {}", settings_.best_metric, loss.task);
-    PT_CHECK(
-        settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
-        kUsage, "--patience needs validation data; give --val-split or --val-data");
   }
 
   bool is_evaluated(std::int64_t step, bool last) const {

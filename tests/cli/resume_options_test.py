@@ -48,7 +48,7 @@ class EarlierNames(Case):
         manifest = json.loads(path.read_text())
         del manifest["sha256"]
         manifest.pop("hmac_sha256", None)
-        manifest["settings"] += ["--on-nan=skip", "--on-bad-sample=skip"]
+        manifest["settings"] += ["--on-nan=skip", "--on-bad-sample=skip", "--keep=7", "--patience=0"]
         manifest["outputs"] = ["--on-checkpoint-error=fail"]
         text = json.dumps(manifest, indent=2)[:-2] + ',\n  "sha256": "'
         path.write_text(text + hashlib.sha256(text.encode()).hexdigest() + '"\n}\n')
@@ -56,6 +56,7 @@ class EarlierNames(Case):
         resumed = json.loads((self.folder / "run/checkpoints/step-000003/manifest.json").read_text())
         self.assertIn("--on-error=:nan=skip", resumed["settings"])
         self.assertIn("--on-error=:bad-sample=skip", resumed["settings"])
+        self.assertIn("--save-every=:keep=7", resumed["settings"])
 
 
 class Rivals(Case):

@@ -58,6 +58,7 @@ struct Options {
   int top_k = 0;
   std::string init = "keep";
   std::int64_t num_classes = 0;
+  std::string adapter;  // where to write the adapters of --lora
   bool tensorboard = false;
   // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
@@ -116,7 +117,7 @@ struct OptionSpec {
   /// Options that only apply together with this one: settings after a colon in its value,
   /// "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the same.
   std::vector<OptionSpec> parts;
-  std::string key;
+  std::string key;  // of one with parts: a name for its own value, if it has one
   ResultEffect effect = ResultEffect::kUnclassified;
   /// What a checkpoint records of it, by name; none: its name and get().
   std::function<std::vector<Assignment>()> record;

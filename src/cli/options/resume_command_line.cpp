@@ -149,7 +149,8 @@ Setting under_todays_name(const Setting& setting, const Specs& specs) {
 /// The settings of a checkpoint. Refuses those that no run saves: unknown ones, and those that set
 /// where the run writes.
 std::vector<Setting> kept_settings(const FoundCheckpoint& found, const Specs& specs) {
-  static const std::set<std::string> renamed = {"--on-bad-sample", "--on-nan"};
+  static const std::set<std::string> renamed = {"--keep", "--on-bad-sample", "--on-nan",
+                                                "--patience"};
   std::vector<Setting> settings = found.checkpoint.run.settings;
   for (Setting& setting : settings) {
     if (renamed.contains(setting.first)) setting = under_todays_name(setting, specs);
