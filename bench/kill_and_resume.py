@@ -10,6 +10,7 @@ takes from a kill to the next step, and how many steps are computed again.
 
 import argparse
 import hashlib
+import math
 import os
 import pathlib
 import random
@@ -150,6 +151,7 @@ def restart(arguments, schedule, run, environment, most):
                 child = child_of(process)
                 if child is not None:
                     os.kill(child, signal.SIGKILL)
+                    killed = time.monotonic()
                     kills += 1
             done = steps_of(run)
             known = len(done)
@@ -191,8 +193,9 @@ def test_restarts(arguments, schedule, folder, environment):
         if not list(run.glob("crash-*.txt")) and result[0]:
             problems.append(f"{run.name}: no crash report")
         shutil.rmtree(run)
+    recoveries, again = recoveries or [math.nan], again or [math.nan]
     print(f"{schedule:<14} {kills} kills in {runs} runs: {same} ended with the same SHA-256; to the next step {statistics.median(recoveries):.3f} s "
-          f"(median), {max(recoveries):.3f} s (maximum); steps computed again {statistics.median(again):.0f} (median), {max(again)} (maximum)", flush=True)
+          f"(median), {max(recoveries):.3f} s (maximum); steps computed again {statistics.median(again)} (median), {max(again)} (maximum)", flush=True)
     for problem in problems:
         print("  " + problem)
     return not problems

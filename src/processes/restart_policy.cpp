@@ -19,8 +19,7 @@ constexpr double kLongestDelay = 10;
 bool may_end_otherwise(const ProcessEnd& end) {
   if (end.was_stopped) return false;
   if (end.signal != 0)
-    return end.stalled ||
-           (end.signal != SIGINT && end.signal != SIGTERM && end.signal != SIGHUP);
+    return end.stalled || (end.signal != SIGINT && end.signal != SIGTERM && end.signal != SIGHUP);
   return end.code == static_cast<int>(ErrorKind::kInternal) ||
          end.code == static_cast<int>(ErrorKind::kResource) ||
          end.code == static_cast<int>(ErrorKind::kDevice);
@@ -45,12 +44,14 @@ RestartDecision RestartPolicy::after(const ProcessEnd& end) {
   }
   idle_restarts_ = progressed ? 0 : idle_restarts_ + (was_restart ? 1 : 0);
   if (idle_restarts_ >= most_) {
-    return {false, 0,
-            fmt::format("{} restart{} in a row completed no new step", most_,
-                        most_ == 1 ? "" : "s")};
+    return {
+        false, 0,
+        fmt::format("{} restart{} in a row completed no new step", most_, most_ == 1 ? "" : "s")};
   }
   const double delay =
-      idle_restarts_ == 0 ? 0 : std::min(kLongestDelay, kFirstDelay * (1 << std::min(idle_restarts_ - 1, 10)));
+      idle_restarts_ == 0
+          ? 0
+          : std::min(kLongestDelay, kFirstDelay * (1 << std::min(idle_restarts_ - 1, 10)));
   return {true, delay, {}};
 }
 

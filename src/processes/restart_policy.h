@@ -10,11 +10,11 @@ namespace pipetrain {
 
 /// How a training process ended.
 struct ProcessEnd {
-  int code = 0;             // its exit code, where no signal ended it
-  int signal = 0;           // that ended it; 0: none
-  bool stalled = false;     // it stood still and was killed for that
-  bool trained = false;     // it had begun its first step
-  std::int64_t steps = 0;   // completed when it ended, those before a resume included
+  int code = 0;              // its exit code, where no signal ended it
+  int signal = 0;            // that ended it; 0: none
+  bool stalled = false;      // it stood still and was killed for that
+  bool trained = false;      // it had begun its first step
+  std::int64_t steps = 0;    // completed when it ended, those before a resume included
   bool was_stopped = false;  // it had been asked to end
 };
 
@@ -34,10 +34,10 @@ class RestartPolicy {
 
  private:
   int most_;
-  int ended_ = 0;                // processes
-  int idle_restarts_ = 0;        // in a row, without a new step
+  int ended_ = 0;          // processes
+  int idle_restarts_ = 0;  // in a row, without a new step
   bool lacked_resources_ = false;
-  std::int64_t furthest_ = 0;    // completed steps of any process
+  std::int64_t furthest_ = 0;              // completed steps of any process
   std::optional<std::int64_t> failed_at_;  // completed steps when training last failed by itself
 };
 

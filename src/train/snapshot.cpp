@@ -162,7 +162,8 @@ void Snapshot::map(Copy& copy, std::size_t bytes) {
   int failure = ::posix_fallocate(copy.file, 0, static_cast<off_t>(bytes));
   void* memory = MAP_FAILED;
   if (failure == 0) {
-    memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, copy.file, 0);
+    memory =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, copy.file, 0);
     if (memory == MAP_FAILED) failure = errno;
   }
   PT_CHECK(failure == 0, kResource, "a snapshot in memory needs 2 x {}: {}", bytes_text(bytes),
@@ -188,7 +189,8 @@ void Snapshot::keep(const Checkpoint& checkpoint, double seconds) {
     seconds += steady_seconds() - start;  // but not the time to take memory, once
     struct stat status {};
     // What an earlier process has left there is still needed.
-    const auto before = ::fstat(copy.file, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
+    const auto before =
+        ::fstat(copy.file, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
     map(copy, std::max(before, bytes + bytes / 8));
     start = steady_seconds();
   }

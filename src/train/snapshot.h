@@ -26,8 +26,8 @@ class Snapshot {
 
   /// Whether the next copy is due: copying takes at most kMostShare of the time.
   bool is_due() const;
-  /// Keeps a copy of a state. `seconds`: that collecting it has taken so far. Error (kResource) when
-  /// there is not enough memory.
+  /// Keeps a copy of a state. `seconds`: that collecting it has taken so far. Error (kResource)
+  /// when there is not enough memory.
   void keep(const Checkpoint& checkpoint, double seconds);
   /// Gives the memory back: what it has is no longer the newest state.
   void forget();

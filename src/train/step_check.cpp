@@ -52,8 +52,7 @@ StepCheck::Attempt StepCheck::attempt(const Program& program, MicroBatchSource& 
   out.result = run_.runtime().run(program, source);
   run_.runtime().note_sends(false);
   std::sort(out.result.sent.begin(), out.result.sent.end(), is_before);
-  for (int m = 0; m < program.micro_batches; ++m)
-    out.losses.push_back(source.acquire(m).loss_sum);
+  for (int m = 0; m < program.micro_batches; ++m) out.losses.push_back(source.acquire(m).loss_sum);
   out.contents = run_.runtime().contents();
   return out;
 }

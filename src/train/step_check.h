@@ -1,5 +1,5 @@
-// --verify-every: computes a step twice from the same state. Kernels have no random order, so any bit
-// that differs is a fault of the machine, or a race.
+// --verify-every: computes a step twice from the same state. Kernels have no random order, so any
+// bit that differs is a fault of the machine, or a race.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ class StepCheck {
   /// Runs a round twice. Error (kDevice) that names the first stage whose bits differ; also when
   /// they have changed since the last check, where `follows` says that no step lies between.
   RoundResult run(const Program& program, MicroBatchSource& source, bool follows);
-  /// SHA-256 of the parameters and running statistics after the last check, by their names: the same
-  /// on every cut.
+  /// SHA-256 of the parameters and running statistics after the last check, by their names: the
+  /// same on every cut.
   std::string weights_digest() const;
 
  private:

@@ -92,8 +92,7 @@ class StepCheckTest : public testing::Test {
       memory.emplace_back(column.batch_type(16));
       columns.push_back(memory.back().view());
     }
-    const std::vector<std::size_t> indices = {0, 1, 2,  3,  4,  5,  6,  7,
-                                              8, 9, 10, 11, 12, 13, 14, 15};
+    const std::vector<std::size_t> indices = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     gather_batch(*network.data().train, 0, indices, columns);
     BatchUnits units(run, /*evaluation=*/false);
     units.set(columns, 16, 0, 0.01);
@@ -128,9 +127,8 @@ TEST_F(StepCheckTest, PassesWhereNothingIsDamaged) { EXPECT_EQ(check(0, {}), "")
 TEST_F(StepCheckTest, NamesTheStageOfAFlippedWeight) {
   for (const int round : {0, 1}) {
     for (int stage = 0; stage < 3; ++stage) {
-      const std::string message = check(round, [&](PipelineRun& run) {
-        flip_weight(run, "w" + std::to_string(stage));
-      });
+      const std::string message =
+          check(round, [&](PipelineRun& run) { flip_weight(run, "w" + std::to_string(stage)); });
       EXPECT_NE(message.find("step 1 computed twice has different bits, first in stage " +
                              std::to_string(stage)),
                 std::string::npos)
@@ -145,9 +143,9 @@ TEST_F(StepCheckTest, NamesTheStageAndMicroBatchOfAFlippedActivation) {
       auto* bytes = static_cast<unsigned char*>(input_.data);
       bytes[(micro_batch * 4 * 6 + 3) * 4 + 2] ^= 16U;
     });
-    EXPECT_NE(message.find("stage 0: the activations of micro-batch " +
-                           std::to_string(micro_batch)),
-              std::string::npos)
+    EXPECT_NE(
+        message.find("stage 0: the activations of micro-batch " + std::to_string(micro_batch)),
+        std::string::npos)
         << message;
   }
 }
@@ -170,9 +168,9 @@ TEST_F(StepCheckTest, FindsWhatChangesBetweenSteps) {
     ADD_FAILURE() << "a flipped bit went unnoticed";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kDevice);
-    EXPECT_NE(error.message().find(
-                  "stage 1: weight \"w1\" has changed in memory between steps 2 and 3"),
-              std::string::npos)
+    EXPECT_NE(
+        error.message().find("stage 1: weight \"w1\" has changed in memory between steps 2 and 3"),
+        std::string::npos)
         << error.message();
   }
 }

@@ -109,8 +109,9 @@ constexpr std::string_view kEnvironment[][2] = {
 constexpr std::string_view kSignals[][2] = {
     {"INT, TERM, HUP", "finish the step, save and exit; a second signal exits at once"},
     {"USR1", "save a checkpoint and continue"},
-    {"USR2", "print a line of progress, and write the last instructions of each device to "
-             "RUN/instructions.txt"},
+    {"USR2",
+     "print a line of progress, and write the last instructions of each device to "
+     "RUN/instructions.txt"},
 };
 
 constexpr std::string_view kSyntax =
@@ -401,8 +402,9 @@ std::string reference_markdown() {
         fmt::format("| {} | {} | {} | {} |\n", markdown_code(usage_of(spec)), markdown(spec.help),
                     markdown(default_of(spec)), spec.commands == "*" ? "all" : spec.commands);
     for (const OptionSpec& part : spec.parts) {
-      out += fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(spec, part)),
-                         markdown_code(part.name), markdown(part.help), markdown(default_of(part)));
+      out +=
+          fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(spec, part)),
+                      markdown_code(part.name), markdown(part.help), markdown(default_of(part)));
     }
   }
   const auto list = [&](const char* title, const auto& items) {

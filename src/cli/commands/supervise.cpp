@@ -25,8 +25,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLookSeconds = 0.5;   // between looks at a process
-constexpr double kBusyShare = 0.01;    // of a core: a process that computes so much is not stuck
+constexpr double kLookSeconds = 0.5;  // between looks at a process
+constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
 constexpr std::streamoff kLogBytes = 4096;  // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
@@ -56,8 +56,8 @@ struct Supervision::Shared {
 };
 
 Supervision::Supervision() {
-  void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                        -1, 0);
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   PT_CHECK(memory != MAP_FAILED, kResource, "cannot share memory with a training process: {}",
            std::strerror(errno));
   shared_ = static_cast<Shared*>(memory);  // zeros are its initial state
@@ -83,7 +83,10 @@ void Supervision::note_step(std::int64_t steps) {
 class Supervisor {
  public:
   Supervisor(int most, double stall_seconds)
-      : policy_(most), stall_seconds_(stall_seconds), shared_(*supervision_.shared_) {}
+      : policy_(most), stall_seconds_(stall_seconds), shared_(*supervision_.shared_) {
+    keep_device_logs_in(
+        shared_.logs);  // of this process, which reads them, and of all its children
+  }
 
   int run(const std::function<int(Supervision&)>& train) {
     sigset_t before;
@@ -103,7 +106,6 @@ class Supervisor {
         ::prctl(PR_SET_PDEATHSIG, SIGTERM);
         if (::getppid() != parent) ::raise(SIGTERM);
         share_stop_request(shared_.stop);
-        keep_device_logs_in(shared_.logs);
         return train(supervision_);
       }
       const ProcessEnd end = wait_for_end();
@@ -132,7 +134,7 @@ class Supervisor {
       }
       // After a stop of both, by a terminal, the process gets its time again.
       const double now = steady_seconds();
-      const std::uint64_t instructions = instructions_begun_there();
+      const std::uint64_t instructions = instructions_begun();
       const double cpu = cpu_seconds(child_);
       if (!shared_.trains || instructions != begun || now - looked > 4 * kLookSeconds ||
           cpu - cpu_since > kBusyShare * stall_seconds_) {
@@ -152,13 +154,8 @@ class Supervisor {
     return end;
   }
 
-  std::uint64_t instructions_begun_there() const {
-    keep_device_logs_in(shared_.logs);
-    return instructions_begun();
-  }
-
-  /// Gives a signal to the training process. A terminal and most service managers have sent it there,
-  /// too: what asks to stop is noted where both see it.
+  /// Gives a signal to the training process. A terminal and most service managers have sent it
+  /// there, too: what asks to stop is noted where both see it.
   void pass_on(int number) {
     if (number == SIGUSR1 || number == SIGUSR2) {
       ::kill(child_, number);
@@ -180,8 +177,7 @@ class Supervisor {
   /// Logs how a process ended and keeps what is known of it in the run's folder.
   void report(const ProcessEnd& end, const RestartDecision& decision) const {
     const fs::path folder = supervision_.folder();
-    std::string text =
-        fmt::format("training ended by {} after step {}", text_of(end), end.steps);
+    std::string text = fmt::format("training ended by {} after step {}", text_of(end), end.steps);
     if (!decision.reason.empty()) text += "; not restarted: " + decision.reason;
     fs::path kept;
     if (!folder.empty()) {

@@ -41,10 +41,10 @@ class Supervision {
   int attempt_ = 0;
 };
 
-/// Runs `train` in a child process, again and again as RestartPolicy(most) says, and returns its exit
-/// code; 128 and the number of the signal that ended it. It stands still when for `stall_seconds` it
-/// neither begins an instruction nor computes. In the child this returns what `train` returns, or
-/// throws what it throws.
+/// Runs `train` in a child process, again and again as RestartPolicy(most) says, and returns its
+/// exit code; 128 and the number of the signal that ended it. It stands still when for
+/// `stall_seconds` it neither begins an instruction nor computes. In the child this returns what
+/// `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
 
 }  // namespace pipetrain

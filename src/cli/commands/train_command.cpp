@@ -57,6 +57,7 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
+  save.patience_seconds = options.run.pipeline.timeout_seconds;
   save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
   save.run.outputs = outputs_to_keep(options);
   return save;
@@ -276,7 +277,8 @@ class LeadingRun {
   int code_ = 0;
 };
 
-/// After a restart: what the process before has left in memory, or else on the disk. Empty: nothing.
+/// After a restart: what the process before has left in memory, or else on the disk. Empty:
+/// nothing.
 std::optional<FoundCheckpoint> left_behind(const Supervision& supervision) {
   const fs::path checkpoints = supervision.folder() / "checkpoints";
   if (std::optional<Checkpoint> newest = supervision.snapshot().newest())

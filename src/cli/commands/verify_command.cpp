@@ -43,8 +43,7 @@ int compare_runs(const Options& options) {
   for (const auto* run : {&one, &other}) {
     if (run->contradicted == 0) continue;
     log_warning("verify", "{} has computed step {} again with another result",
-                printable(run == &one ? options.arguments[0] : options.against),
-                run->contradicted);
+                printable(run == &one ? options.arguments[0] : options.against), run->contradicted);
   }
   return found.step == 0 ? 0 : static_cast<int>(ErrorKind::kAssertion);
 }

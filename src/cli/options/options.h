@@ -44,7 +44,7 @@ struct Options {
   std::string max_time, status_file;
   int restarts = 0;      // in a row without progress; 0: training is not restarted
   int verify_every = 0;  // steps; 0: never
-  std::string from;  // export: a checkpoint
+  std::string from;      // export: a checkpoint
   // Other commands
   bool show_params = false, show_chain = false, show_layers = false, show_graph = false;
   std::string against;      // verify: the folder of a run

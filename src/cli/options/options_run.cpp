@@ -89,9 +89,8 @@ void describe_checkpoints(Table& table, Options& options) {
   Table every_settings;
   every_settings.group = table.group;
   every_settings.effect = table.effect;
-  OptionSpec& keep =
-      every_settings.add("--keep", "N|all",
-                         "number of newest checkpoints to keep, besides the best", "train");
+  OptionSpec& keep = every_settings.add(
+      "--keep", "N|all", "number of newest checkpoints to keep, besides the best", "train");
   keep.aliases = {"--keep-last"};
   keep.key = "keep";
   keep.set = [&options](const std::string& v) {

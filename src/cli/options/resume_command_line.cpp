@@ -26,8 +26,9 @@ bool is_kept(const OptionSpec& spec) {
 
 /// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
 bool is_output(const std::string& name) {
-  static const std::set<std::string> names = {"--output",      "--metrics",   "--tensorboard",
-                                              "--status-file", "--log-every", "--on-checkpoint-error"};
+  static const std::set<std::string> names = {"--output",      "--metrics",
+                                              "--tensorboard", "--status-file",
+                                              "--log-every",   "--on-checkpoint-error"};
   return names.contains(name);
 }
 
@@ -324,7 +325,8 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
   if (!list.empty() && found.checkpoint.is_own)
     log_info("train", "outputs {} · from the checkpoint", list);
   if (!list.empty() && !found.checkpoint.is_own)
-    log_warning("train", "{} was not written by you on this machine, so these are not taken over:{}",
+    log_warning("train",
+                "{} was not written by you on this machine, so these are not taken over:{}",
                 manifest_of(found), list);
   return written;
 }

@@ -35,13 +35,12 @@ bool is_hash(const std::string& text) {
 }  // namespace
 
 Journal::Journal(const fs::path& path, bool append) {
-  descriptor_ =
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
+  descriptor_ = ::open(path.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
   PT_CHECK(descriptor_ >= 0, kResource, "cannot write {}: {}", printable(path.string()),
            std::strerror(errno));
   // A line that a kill has cut off ends here, and an empty one tells that it was cut off.
-  const std::string head =
-      append ? "\n\n" : "# step, bits of the loss, SHA-256 of the weights\n";
+  const std::string head = append ? "\n\n" : "# step, bits of the loss, SHA-256 of the weights\n";
   [[maybe_unused]] const ssize_t ignored = ::write(descriptor_, head.data(), head.size());
 }
 

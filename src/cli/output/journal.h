@@ -17,7 +17,8 @@ namespace pipetrain {
 
 class Journal {
  public:
-  /// `append`: after the steps of the resumed run. Error (kResource) when the file cannot be opened.
+  /// `append`: after the steps of the resumed run. Error (kResource) when the file cannot be
+  /// opened.
   Journal(const std::filesystem::path& path, bool append);
   ~Journal();
   Journal(const Journal&) = delete;
@@ -40,14 +41,14 @@ struct JournalContent {
   std::int64_t contradicted = 0;
 };
 
-/// Reads the journal of a run's folder. A last line that is cut off is left out. Error (kUsage) when
-/// there is none, (kData) that names a damaged line.
+/// Reads the journal of a run's folder. A last line that is cut off is left out. Error (kUsage)
+/// when there is none, (kData) that names a damaged line.
 JournalContent read_journal(const std::filesystem::path& folder);
 
 /// The first step of both in which they differ, and how; step 0: none.
 struct JournalDifference {
   std::int64_t step = 0;
-  bool in_weights = false;  // else in the loss
+  bool in_weights = false;    // else in the loss
   std::int64_t compared = 0;  // steps that both have
 };
 JournalDifference first_difference(const JournalContent& a, const JournalContent& b);

@@ -69,9 +69,8 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uin
     : ring_(std::make_unique<Ring>(std::move(dataset), std::move(sampler), first_step, end_step,
                                    std::max(workers, 1), memory, timeout_seconds)) {
   for (int worker = 0; worker < std::max(workers, 1); ++worker) {
-    threads_.emplace_back([ring = ring_.get()](const std::stop_token& stop) {
-      ring->read_ahead(stop);
-    });
+    threads_.emplace_back(
+        [ring = ring_.get()](const std::stop_token& stop) { ring->read_ahead(stop); });
   }
 }
 
@@ -118,9 +117,9 @@ void Loader::Ring::wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot
   hangs_ = true;
   PT_FAIL(kDevice, "no progress for {:.0f} s; training waits for the data of step {}, {}",
           timeout_seconds_, next_step_,
-          slot.taken_at > 0 ? fmt::format("which have been read for {:.1f} s",
-                                          steady_seconds() - slot.taken_at)
-                            : "which no thread reads");
+          slot.taken_at > 0
+              ? fmt::format("which have been read for {:.1f} s", steady_seconds() - slot.taken_at)
+              : "which no thread reads");
 }
 
 void Loader::Ring::read_ahead(const std::stop_token& stop) {

@@ -133,9 +133,7 @@ class DeviceWorker final : public LinkEnd {
 
 class DeviceWorker::Wait {
  public:
-  Wait(DeviceWorker& worker, int device) : worker_(worker) {
-    worker_.wait_for(device);
-  }
+  Wait(DeviceWorker& worker, int device) : worker_(worker) { worker_.wait_for(device); }
   ~Wait() { worker_.wait_for(kNobody); }
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;

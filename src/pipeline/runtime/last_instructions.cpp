@@ -42,8 +42,8 @@ class Line {
     char digits[24];
     int count = 0;
     const bool negative = value < 0;
-    std::uint64_t rest = negative ? 0 - static_cast<std::uint64_t>(value)
-                                  : static_cast<std::uint64_t>(value);
+    std::uint64_t rest =
+        negative ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
     do {
       digits[count++] = static_cast<char>('0' + rest % 10);
       rest /= 10;
@@ -92,7 +92,8 @@ extern "C" void dump_and_end(int number, siginfo_t*, void*) {
 /// Not where something else, a sanitizer or a debugger, looks after crashes.
 void watch_crashes() {
   for (const int number : kCrashes) {
-    struct sigaction action {}, former {};
+    struct sigaction action {
+    }, former{};
     if (::sigaction(number, nullptr, &former) != 0 || former.sa_handler != SIG_DFL) continue;
     action.sa_sigaction = dump_and_end;
     action.sa_flags = SA_SIGINFO | SA_ONSTACK;
@@ -118,9 +119,9 @@ void DeviceLog::begin(const Program& program, const Instruction& instruction, do
            .end = -1,
            .stage = instruction.stage,
            .micro_batch = instruction.micro_batch,
-           .peer = !moves                             ? -1
+           .peer = !moves                            ? -1
                    : instruction.kind == Kind::kSend ? transfer->to_stage
-                                                      : transfer->from_stage,
+                                                     : transfer->from_stage,
            .kind = instruction.kind,
            .gradient = moves && transfer->gradient};
   begun_.store(number + 1, std::memory_order_release);
@@ -135,8 +136,10 @@ void DeviceLog::write(int descriptor, int device, double now) const {
   const std::uint64_t count = begun();
   if (count == 0) return;
   Line line;
-  line.text("device ").number(device).text(": round ").number(
-      static_cast<std::int64_t>(rounds_.load(std::memory_order_relaxed)));
+  line.text("device ")
+      .number(device)
+      .text(": round ")
+      .number(static_cast<std::int64_t>(rounds_.load(std::memory_order_relaxed)));
   const int whom = waits_for();
   if (whom == kFinished) {
     line.text(", at the end of its list");

@@ -59,7 +59,7 @@ struct RoundResult {
       busy_seconds;           // per device: in compute instructions, and in tasks run while waiting
   double stolen_seconds = 0;  // seconds of all devices in such tasks, which have no events
   std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
-  std::vector<SentValues> sent;  // with Runtime::note_sends(), where stages are in host memory
+  std::vector<SentValues> sent;     // with Runtime::note_sends(), where stages are in host memory
 };
 
 }  // namespace pipetrain

@@ -242,7 +242,8 @@ RoundResult Runtime::result_of_round() {
     result.events.push_back(worker ? worker->events() : std::vector<Event>());
     result.busy_seconds.push_back(worker ? worker->busy_seconds() : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds() : 0);
-    if (worker) result.sent.insert(result.sent.end(), worker->noted().begin(), worker->noted().end());
+    if (worker)
+      result.sent.insert(result.sent.end(), worker->noted().begin(), worker->noted().end());
     result.stolen_seconds += worker ? worker->stolen_seconds() : 0;
   }
   return result;
@@ -289,7 +290,7 @@ std::string Runtime::describe_waits() const {
     } else {
       whom = fmt::format("device {}, which is at {}", waits, workers_[at(waits)]->describe_place());
     }
-    text += fmt::format("{}device {} is at {} and since {:.1f} s waits for {}",
+    text += fmt::format("{}device {} is at {} and has waited {:.1f} s for {}",
                         text.empty() ? "" : "; ", worker->device(), worker->describe_place(),
                         steady_seconds() - worker->waits_since(), whom);
   }

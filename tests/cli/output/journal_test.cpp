@@ -64,9 +64,10 @@ TEST(Journal, StepsThatAreComputedAgainHaveTheSameBits) {
 
 TEST(Journal, DamageIsNamedByLine) {
   const TemporaryDirectory folder;
-  for (const char* line : {"x 3fb999999999999a", "2", "0 3fb999999999999a", "2 3fb9", "2 3fb999999999999a abc",
-                           "2 zzzzzzzzzzzzzzzz"}) {
-    std::ofstream(folder.path() / "journal.txt") << "1 3fb999999999999a\n" << line << "\n3 3fb999999999999a\n";
+  for (const char* line : {"x 3fb999999999999a", "2", "0 3fb999999999999a", "2 3fb9",
+                           "2 3fb999999999999a abc", "2 zzzzzzzzzzzzzzzz"}) {
+    std::ofstream(folder.path() / "journal.txt") << "1 3fb999999999999a\n"
+                                                 << line << "\n3 3fb999999999999a\n";
     try {
       read_journal(folder.path());
       ADD_FAILURE() << line;

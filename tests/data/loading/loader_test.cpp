@@ -158,8 +158,9 @@ TEST(Loader, SaysWhatItWaitsForAndDoesNotWaitForAThreadThatIsStuck) {
       ADD_FAILURE() << "a batch came";
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kDevice);
-      EXPECT_NE(error.message().find("waits for the data of step 5, which have been read for 0.2 s"),
-                std::string::npos)
+      EXPECT_NE(
+          error.message().find("waits for the data of step 5, which have been read for 0.2 s"),
+          std::string::npos)
           << error.message();
     }
   }

@@ -18,8 +18,9 @@ namespace {
 
 Program program_with_transfers() {
   Program program;
-  program.transfers = {{.edge = 0, .from_stage = 0, .to_stage = 1, .micro_batch = 4},
-                       {.edge = 1, .from_stage = 1, .to_stage = 0, .micro_batch = 4, .gradient = true}};
+  program.transfers = {
+      {.edge = 0, .from_stage = 0, .to_stage = 1, .micro_batch = 4},
+      {.edge = 1, .from_stage = 1, .to_stage = 0, .micro_batch = 4, .gradient = true}};
   return program;
 }
 
@@ -41,7 +42,8 @@ TEST(LastInstructions, AreWrittenAsInTheTextOfASchedule) {
   EXPECT_EQ(written(*log, 100), "");
   const Program program = program_with_transfers();
   log->begin_round();
-  const auto run = [&](Kind kind, int stage, int micro_batch, int transfer, double begin, double end) {
+  const auto run = [&](Kind kind, int stage, int micro_batch, int transfer, double begin,
+                       double end) {
     Instruction instruction;
     instruction.kind = kind;
     instruction.stage = stage;
