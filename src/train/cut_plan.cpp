@@ -168,8 +168,8 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
            scaling.adapts
                ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
                              setting("precision"), setting("loss-scale"))
-               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} skip",
-                             setting("on-nan")));
+               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
+                             setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,

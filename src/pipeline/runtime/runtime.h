@@ -64,6 +64,8 @@ class Runtime {
   /// asynchronous ones.
   const LossScale& loss_scale() const;
   void set_loss_scale(const LossScale& scale);
+  /// Whether rounds have checksums of everything that stages hand to others. Between rounds.
+  void note_sends(bool notes);
   /// Restores what content() returned, as far as the stage holds it, with its version numbers.
   /// Between rounds.
   void restore(int stage, const StageContent& content);

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "passes/batch_weight_gradients.h"
@@ -1014,6 +1016,39 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   }
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   EXPECT_NO_THROW(runtime.run(program, data));
+}
+
+TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.timeout_seconds = 0.5;
+  Runtime runtime(pipeline.variants, {&program}, options);
+  test::FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  struct : MicroBatchSource {
+    MicroBatch& acquire(int micro_batch) override {
+      if (micro_batch == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+      return data->acquire(micro_batch);
+    }
+    void release(int micro_batch) override { data->release(micro_batch); }
+    double learning_rate(int micro_batch) const override {
+      return data->learning_rate(micro_batch);
+    }
+    std::int64_t updates_before() const override { return data->updates_before(); }
+    MicroBatchSource* data = nullptr;
+  } late;
+  late.data = &data;
+  try {
+    runtime.run(program, late);
+    FAIL() << "nobody has waited";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    const std::string& text = error.message();
+    EXPECT_NE(text.find("device 0 is at 0F1 and has waited "), std::string::npos) << text;
+    EXPECT_NE(text.find(" s for its data; device 1 is at 1"), std::string::npos) << text;
+    EXPECT_NE(text.find(" s for device 0, which is at 0F1"), std::string::npos) << text;
+  }
 }
 
 TEST(Runtime, EmulatedStagesHaveTheIdealBubble) {
