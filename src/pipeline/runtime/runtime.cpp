@@ -52,6 +52,11 @@ void Runtime::connect() {
     const bool waits = running_ > 0 && round_ > 0;
     return std::pair(waits ? describe_waits() : std::string(), progress_.load());
   };
+  settings.computes = [this] {
+    return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+      return worker && worker->waits_for() == DeviceWorker::kNobody;
+    });
+  };
   auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
   const std::lock_guard lock(mutex_);
   transport_ = std::move(transport);
