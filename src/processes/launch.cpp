@@ -32,9 +32,9 @@ std::string own_command() {
   for (std::size_t begin = 0; begin < bytes.size();) {
     const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());
     const std::string word = bytes.substr(begin, end - begin);
-    const bool plain =
-        !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX"
-                                                "YZ0123456789_-+=:,./@%") == std::string::npos;
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX"
+                                            "YZ0123456789_-+=:,./@%") == std::string::npos;
     command += (command.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", printable(word)));
     begin = end + 1;
   }

@@ -24,7 +24,7 @@ namespace pipetrain {
 class ProcessGroup {
  public:
   /// The tags below kFreeTag are the group's own.
-  static constexpr int kNoticeTag = 1, kValuesTag = 2, kFreeTag = 16;
+  static constexpr int kNoticeTag = 1, kValuesTag = 2, kMeasureTag = 3, kFreeTag = 16;
 
   explicit ProcessGroup(Processes& processes);
   ~ProcessGroup();

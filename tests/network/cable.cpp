@@ -1,6 +1,7 @@
-// cable NAMESPACE NAMESPACE DELAY_US MBIT: joins two network namespaces by a TUN device `wire0` in each, with a delay and a
-// rate in each direction, for kernels without netem. Says "up" when the devices are there. Stopped (SIGSTOP), the cable is
-// cut. Counts the bytes of each direction, and writes the sums to stdout at SIGTERM.
+// cable NAMESPACE NAMESPACE DELAY_US MBIT: joins two network namespaces by a TUN device `wire0` in
+// each, with a delay and a rate in each direction, for kernels without netem. Says "up" when the
+// devices are there. Stopped (SIGSTOP), the cable is cut. Counts the bytes of each direction, and
+// writes the sums to stdout at SIGTERM.
 #include <fcntl.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
@@ -111,8 +112,9 @@ int main(int count, char** arguments) {
       wait[i] = {direction.from, static_cast<short>(direction.has_room() ? POLLIN : 0), 0};
     }
     const double seconds = std::max(0.0, next - now());
-    const timespec time = {static_cast<time_t>(seconds),
-                           static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
+    const timespec time = {
+        static_cast<time_t>(seconds),
+        static_cast<long>((seconds - static_cast<double>(static_cast<time_t>(seconds))) * 1e9)};
     ppoll(wait.data(), wait.size(), &time, nullptr);
   }
   std::printf("%llu %llu\n", directions[0].bytes, directions[1].bytes);

@@ -44,6 +44,7 @@ void Runtime::connect() {
     settings.collectives = options.collectives;
   settings.processes = options.processes;
   settings.process_of_device = options.process_of_device;
+  settings.buckets = options.buckets;
   settings.latency_seconds = options.emulated_latency_seconds;
   settings.timeout_seconds = options.timeout_seconds;
   settings.failed = [this](std::exception_ptr error) { fail(error); };

@@ -57,8 +57,7 @@ void RemoteReplicas::reset() {
   std::fill(step_of_.begin(), step_of_.end(), steps_);
 }
 
-std::array<std::size_t, 2> RemoteReplicas::share_of(std::size_t bucket,
-                                                    std::size_t process) const {
+std::array<std::size_t, 2> RemoteReplicas::share_of(std::size_t bucket, std::size_t process) const {
   const std::size_t floats = on_way_[bucket].floats;
   return {floats * process / processes_.size(), floats * (process + 1) / processes_.size()};
 }
@@ -128,8 +127,8 @@ void RemoteReplicas::expect(std::size_t bucket) {
                            Requests& requests, int from_replica, Phase phase, int peer) {
     const auto [begin, end] = share_of(bucket, process);
     to.resize(more + end - begin);
-    requests.push_back(
-        processes.post_receive(to.data(), to.size() * sizeof(float), peer, tag(from_replica, phase)));
+    requests.push_back(processes.post_receive(to.data(), to.size() * sizeof(float), peer,
+                                              tag(from_replica, phase)));
   };
   for (int r = 0; r < replicas(); ++r) {
     if (is_here(r)) continue;
@@ -154,9 +153,8 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
       if (p == here_) continue;
       std::vector<float>& out = sum.sent[at(r) * processes_.size() + p];
       out.assign(1, member(r).absent ? 0.0F : 1.0F);
-      each_part(r, bucket, share_of(bucket, p), [&](std::span<float> part) {
-        out.insert(out.end(), part.begin(), part.end());
-      });
+      each_part(r, bucket, share_of(bucket, p),
+                [&](std::span<float> part) { out.insert(out.end(), part.begin(), part.end()); });
       sum.sends.push_back(group_.processes().post_send(out.data(), out.size() * sizeof(float),
                                                        processes_[p], tag(r, kParts)));
     }

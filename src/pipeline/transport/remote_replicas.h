@@ -77,8 +77,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   // Of the step, by the message thread: how many buckets have been sent, added up and taken over.
   std::atomic<std::size_t> sent_{0};
   std::size_t summed_ = 0, taken_ = 0;
-  std::vector<Sum> on_way_;  // [buckets]
-  std::int64_t steps_ = 0;   // that are finished; with mutex_
+  std::vector<Sum> on_way_;            // [buckets]
+  std::int64_t steps_ = 0;             // that are finished; with mutex_
   std::vector<std::int64_t> step_of_;  // [replicas], of its next reduce()
   std::vector<std::string> texts_;     // [replica]
   std::vector<std::uint64_t> text_sizes_;

@@ -4,6 +4,13 @@
 
 namespace pipetrain {
 
+BucketFloats buckets_for(double latency_seconds, double bytes_per_second) {
+  constexpr double kLatencies = 64, kLeast = 1 << 20, kMost = 4 << 20;  // bytes
+  const double bytes = std::clamp(kLatencies * latency_seconds * bytes_per_second, kLeast, kMost);
+  const auto floats = static_cast<std::size_t>(bytes) / sizeof(float);
+  return {floats / 4, floats};
+}
+
 std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) const {
   const auto edge = [&](int r) {
     return gradient.size() * static_cast<std::size_t>(r) / members_.size();

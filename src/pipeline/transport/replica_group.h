@@ -11,14 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/transport/bucket_floats.h"
 #include "pipeline/transport/channel.h"
 
 namespace pipetrain {
-
-/// About how many floats a bucket holds. A small first one leaves early.
-struct BucketFloats {
-  std::size_t first = std::size_t{1} << 20, others = std::size_t{1} << 20;
-};
 
 class ReplicaGroup {
  public:

@@ -109,9 +109,8 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
         ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
     for (int s = 0; s < stage; ++s)
       tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
-    auto remote = std::make_unique<RemoteReplicas>(*settings_.processes, *messages_,
-                                                   std::move(processes), tag, sizes,
-                                                   settings_.buckets);
+    auto remote = std::make_unique<RemoteReplicas>(
+        *settings_.processes, *messages_, std::move(processes), tag, sizes, settings_.buckets);
     messages_->add(*remote);
     group = std::move(remote);
   } else if (settings_.devices.empty()) {
