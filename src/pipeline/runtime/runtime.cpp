@@ -323,6 +323,8 @@ StageContent Runtime::content(int stage, int version) const {
 
 void Runtime::exchange_averages() { replicas_->exchange_averages(); }
 
+void Runtime::release_activations() { replicas_->release_activations(); }
+
 const LossScale& Runtime::loss_scale() const { return round_state_->loss_scale; }
 
 void Runtime::set_loss_scale(const LossScale& scale) { round_state_->loss_scale = scale; }
