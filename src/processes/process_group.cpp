@@ -83,6 +83,13 @@ void ProcessGroup::check_failure() const {
 
 void ProcessGroup::interrupt() { interrupted_ = true; }
 
+/// What another process has reported is the better reason; it is known before the interruption.
+void ProcessGroup::check_interrupted() const {
+  if (!interrupted_) return;
+  check_failure();
+  PT_FAIL(kDevice, "another stage failed");
+}
+
 /// Waits for the requests of a message. If that is interrupted, their memory is kept alive.
 void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
   // A reply on one machine takes microseconds; after that, yield the core.
@@ -93,7 +100,7 @@ void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
       while (!processes_.test(request)) {
         listen();
         check_failure();
-        PT_CHECK(!interrupted_, kDevice, "another stage failed");
+        check_interrupted();
         check_silence();
         std::this_thread::sleep_for(pause);
         pause = std::min(2 * pause, std::chrono::microseconds(200));
@@ -119,7 +126,7 @@ void ProcessGroup::post_parts(Letter& letter, int peer, bool sends) {
 }
 
 void ProcessGroup::send(std::string bytes, int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->count = bytes.size();
   letter->bytes = std::move(bytes);
@@ -130,7 +137,7 @@ void ProcessGroup::send(std::string bytes, int peer) {
 }
 
 std::string ProcessGroup::receive(int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->requests.push_back(
       processes_.post_receive(&letter->count, sizeof letter->count, peer, kValuesTag));

@@ -141,7 +141,7 @@ TEST(Simulation, ProcessesHaveTheBitsOfTheOracle) {
 
 TEST(Simulation, AFailureEndsAllProcessesWithItsSentence) {
   Pipelines pipelines(cases());
-  under_seeds(300, [&](std::uint64_t seed) {
+  under_seeds(1'000, [&](std::uint64_t seed) {
     const SimulatedPipeline& pipeline = pipelines.of(seed);
     const int processes = count_processes(pipeline, seed);
     const int failing = static_cast<int>(seed / 11) % processes;
