@@ -97,7 +97,8 @@ std::vector<std::string> npz_files() {
 /// Puts the CRC-32 of members that lie stored in a zip archive right.
 void mutate_zip(std::string& bytes, Random& random) {
   mutate_bytes(bytes, random);
-  for (std::size_t at = bytes.find("PK\3\4"); at != std::string::npos; at = bytes.find("PK\3\4", at + 4)) {
+  for (std::size_t at = bytes.find("PK\3\4"); at != std::string::npos;
+       at = bytes.find("PK\3\4", at + 4)) {
     if (at + 30 > bytes.size()) break;
     const auto field = [&](std::size_t offset, int size) {
       std::uint64_t value = 0;
@@ -121,14 +122,16 @@ std::vector<std::string> csv_files() {
 }
 
 std::vector<std::string> idx_files() {
-  return {std::string("\0\0\x08\x03", 4) + big(2, 4) + big(2, 4) + big(3, 4) + std::string(12, '\7'),
-          std::string("\0\0\x0d\x01", 4) + big(3, 4) + std::string(12, '\0')};
+  return {
+      std::string("\0\0\x08\x03", 4) + big(2, 4) + big(2, 4) + big(3, 4) + std::string(12, '\7'),
+      std::string("\0\0\x0d\x01", 4) + big(3, 4) + std::string(12, '\0')};
 }
 
 std::vector<std::string> cifar_files() { return {std::string(3073 * 2, '\3')}; }
 
 std::vector<std::string> token_files() {
-  return {little(20240520, 4) + little(1, 4) + little(6, 4) + std::string(1012, '\0') + std::string(12, '\1'),
+  return {little(20240520, 4) + little(1, 4) + little(6, 4) + std::string(1012, '\0') +
+              std::string(12, '\1'),
           std::string("\1\0\2\0\3\0\4\0", 8)};
 }
 
@@ -162,7 +165,8 @@ void mend_tar(std::string& bytes) {
 std::vector<std::string> tar_files() {
   std::string tar = tar_member("000.png", kPng) + tar_member("000.cls", "3") +
                     tar_member("001.png", kPng) + tar_member("001.cls", "1");
-  std::string json = tar_member("a.npy", npy_file()) + tar_member("a.json", R"({"label": 2, "w": [1, 2]})");
+  std::string json =
+      tar_member("a.npy", npy_file()) + tar_member("a.json", R"({"label": 2, "w": [1, 2]})");
   for (std::string* one : {&tar, &json}) {
     one->append(1024, '\0');
     mend_tar(*one);
@@ -217,7 +221,9 @@ std::vector<std::string> jsonl_files() {
           "{\"tokens\": [1, 2, 3]}\n{\"tokens\": [4, 5]}\n", "{\"a\": 1, \"b\": true, \"y\": 0}\n"};
 }
 
-std::vector<std::string> libsvm_files() { return {"1 1:0.5 3:2\n-1 2:1e3 # comment\n+1 qid:3 1:-1 9:4\n"}; }
+std::vector<std::string> libsvm_files() {
+  return {"1 1:0.5 3:2\n-1 2:1e3 # comment\n+1 qid:3 1:-1 9:4\n"};
+}
 
 std::vector<std::string> megatron_files() {
   put_file(directory() / "mega.bin", std::string(64, '\1'));
@@ -227,7 +233,12 @@ std::vector<std::string> megatron_files() {
 }
 
 std::vector<std::string> images() {
-  return {kPng, kBmp, kGreyJpeg, kColourJpeg, "P6\n2 1\n255\nabcdef", "P5 3 2 255\nabcdef",
+  return {kPng,
+          kBmp,
+          kGreyJpeg,
+          kColourJpeg,
+          "P6\n2 1\n255\nabcdef",
+          "P5 3 2 255\nabcdef",
           "P3\n1 1\n255\n1 2 3\n"};
 }
 
@@ -237,9 +248,11 @@ void mutate_image(std::string& bytes, Random& random) {
   if (!bytes.starts_with("\x89PNG") || random.below(8) == 0) return;
   for (std::size_t at = 8; at + 12 <= bytes.size();) {
     std::uint64_t size = 0;
-    for (std::size_t i = 0; i < 4; ++i) size = size << 8 | static_cast<unsigned char>(bytes[at + i]);
+    for (std::size_t i = 0; i < 4; ++i)
+      size = size << 8 | static_cast<unsigned char>(bytes[at + i]);
     if (size > bytes.size() - at - 12) break;
-    const auto crc = ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4), static_cast<uInt>(size + 4));
+    const auto crc = ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + at + 4),
+                             static_cast<uInt>(size + 4));
     bytes.replace(at + 8 + size, 4, big(crc, 4));
     at += 12 + size;
   }

@@ -109,7 +109,8 @@ void read_a_topology(std::string_view text) {
   refusing(ErrorKind::kUsage, [&] {
     const Topology topology = parse_topology(text, "topology.json");
     const std::string again = topology_text(topology, "");
-    expect(topology_text(parse_topology(again, "again"), "") == again, "another topology when read again");
+    expect(topology_text(parse_topology(again, "again"), "") == again,
+           "another topology when read again");
   });
 }
 
@@ -182,13 +183,14 @@ void read_costs_of_a_round(std::string_view text) {
 }
 
 std::vector<std::string> pipedream_profiles() {
-  return {"node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, "
-          "activation_size=0.0, parameter_size=0.000\n"
-          "node2 -- Conv2d(3, 64) -- forward_compute_time=5.100, backward_compute_time=9.200, "
-          "activation_size=512.0, parameter_size=6912.000\n"
-          "node3 -- Linear(9) -- forward_compute_time=1.000, backward_compute_time=2.000, "
-          "activation_size=[16.0; 8.0], parameter_size=100.000 -- stage_id=1\n"
-          "\tnode1 -- node2\n\tnode2 -- node3"};
+  return {
+      "node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, "
+      "activation_size=0.0, parameter_size=0.000\n"
+      "node2 -- Conv2d(3, 64) -- forward_compute_time=5.100, backward_compute_time=9.200, "
+      "activation_size=512.0, parameter_size=6912.000\n"
+      "node3 -- Linear(9) -- forward_compute_time=1.000, backward_compute_time=2.000, "
+      "activation_size=[16.0; 8.0], parameter_size=100.000 -- stage_id=1\n"
+      "\tnode1 -- node2\n\tnode2 -- node3"};
 }
 
 void read_a_pipedream_profile(std::string_view text) {
@@ -196,15 +198,17 @@ void read_a_pipedream_profile(std::string_view text) {
 }
 
 std::vector<std::string> configurations() {
-  return {"# how we train\nlr = 1e-3\noptimizer = \"sgd:momentum=0.9\"\nfreeze = [\"conv*\", \"bn*\"]\n"
-          "shuffle = false\n[eval]\nbatch_size = 256\n[train]\nepochs = 3\nbatch-size = 32\n",
-          "model = 'net.onnx'\ndata = \"a\\u00e9\\n.npz\"\nval_split = 0.1 # a part\nmomentum = 0.5\n"};
+  return {
+      "# how we train\nlr = 1e-3\noptimizer = \"sgd:momentum=0.9\"\nfreeze = [\"conv*\", \"bn*\"]\n"
+      "shuffle = false\n[eval]\nbatch_size = 256\n[train]\nepochs = 3\nbatch-size = 32\n",
+      "model = 'net.onnx'\ndata = \"a\\u00e9\\n.npz\"\nval_split = 0.1 # a part\nmomentum = 0.5\n"};
 }
 
 void read_a_configuration(std::string_view text) {
   static Options options;
   static const std::vector<OptionSpec> specs = describe_options(options);
-  refusing(ErrorKind::kUsage, [&] { parse_config(std::string(text), "config.toml", "train", specs); });
+  refusing(ErrorKind::kUsage,
+           [&] { parse_config(std::string(text), "config.toml", "train", specs); });
 }
 
 constexpr std::string_view kDigestLine = ",\n  \"sha256\": \"";
@@ -224,7 +228,8 @@ Checkpoint some_checkpoint() {
 }
 
 std::vector<std::string> manifests() {
-  FileRecord file{"weights.safetensors", 256, sha256("weights"), {{"w", 128, 64, 7}, {"b", 192, 64, 9}}};
+  FileRecord file{
+      "weights.safetensors", 256, sha256("weights"), {{"w", 128, 64, 7}, {"b", 192, 64, 9}}};
   return {manifest_text(some_checkpoint(), {file})};
 }
 
@@ -306,7 +311,8 @@ void read_a_tensor_file(std::string_view input) {
     }
     const auto offset = place[1].get<std::uint64_t>(), bytes = place[2].get<std::uint64_t>();
     if (offset > DocumentField::kMostBytes || bytes > DocumentField::kMostBytes) return;
-    record.tensors.push_back({place[0].get<std::string>(), offset, bytes, place[3].get<std::uint32_t>()});
+    record.tensors.push_back(
+        {place[0].get<std::string>(), offset, bytes, place[3].get<std::uint32_t>()});
   }
   put_file(directory / "t.safetensors", file);
   refusing(ErrorKind::kData, [&] { read_safetensors(directory / "t.safetensors", record); });

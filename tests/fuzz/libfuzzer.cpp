@@ -10,8 +10,7 @@
 namespace {
 
 const pipetrain::fuzz::Input& input() {
-  static const pipetrain::fuzz::Input& chosen =
-      pipetrain::fuzz::input_named(PIPETRAIN_FUZZ_INPUT);
+  static const pipetrain::fuzz::Input& chosen = pipetrain::fuzz::input_named(PIPETRAIN_FUZZ_INPUT);
   return chosen;
 }
 

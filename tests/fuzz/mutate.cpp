@@ -11,15 +11,35 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::array<std::string_view, 24> kNumbers = {
-    "0",    "1",     "-1",   "2",       "7",      "255",        "256",
-    "65535", "65536", "1e9", "1e308",   "-1e308", "1e-320",     "1e400",
-    "nan",  "inf",   "-0",   "2147483647", "2147483648", "4294967296", "9007199254740993",
-    "9223372036854775807", "-9223372036854775808", "18446744073709551615"};
+constexpr std::array<std::string_view, 24> kNumbers = {"0",
+                                                       "1",
+                                                       "-1",
+                                                       "2",
+                                                       "7",
+                                                       "255",
+                                                       "256",
+                                                       "65535",
+                                                       "65536",
+                                                       "1e9",
+                                                       "1e308",
+                                                       "-1e308",
+                                                       "1e-320",
+                                                       "1e400",
+                                                       "nan",
+                                                       "inf",
+                                                       "-0",
+                                                       "2147483647",
+                                                       "2147483648",
+                                                       "4294967296",
+                                                       "9007199254740993",
+                                                       "9223372036854775807",
+                                                       "-9223372036854775808",
+                                                       "18446744073709551615"};
 
 std::uint64_t wrong_number(Random& random) {
   static constexpr std::array<std::uint64_t, 12> kWrong = {
-      0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 62, ~0ULL};
+      0,      1,          0x7f,       0x80,       0xff,       0x7fff,
+      0xffff, 0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 62, ~0ULL};
   return kWrong[random.below(kWrong.size())];
 }
 
@@ -60,18 +80,30 @@ void collect(Json& value, std::vector<Json*>& out) {
 
 Json other_value(Random& random) {
   switch (random.below(12)) {
-    case 0: return nullptr;
-    case 1: return random.below(2) == 0;
-    case 2: return Json::array();
-    case 3: return Json::object();
-    case 4: return "";
-    case 5: return std::string(random.below(300), 'x');
-    case 6: return -1;
-    case 7: return 0;
-    case 8: return 1e308;
-    case 9: return static_cast<std::int64_t>(wrong_number(random));
-    case 10: return wrong_number(random);
-    default: return static_cast<double>(random.below(1000)) / 7;
+    case 0:
+      return nullptr;
+    case 1:
+      return random.below(2) == 0;
+    case 2:
+      return Json::array();
+    case 3:
+      return Json::object();
+    case 4:
+      return "";
+    case 5:
+      return std::string(random.below(300), 'x');
+    case 6:
+      return -1;
+    case 7:
+      return 0;
+    case 8:
+      return 1e308;
+    case 9:
+      return static_cast<std::int64_t>(wrong_number(random));
+    case 10:
+      return wrong_number(random);
+    default:
+      return static_cast<double>(random.below(1000)) / 7;
   }
 }
 
@@ -91,7 +123,8 @@ void change_value(Json& root, Random& random) {
     case 2:
       if (value.is_array() && !value.empty()) {
         const Json copy = value[random.below(value.size())];
-        value.insert(value.begin() + static_cast<std::ptrdiff_t>(random.below(value.size() + 1)), copy);
+        value.insert(value.begin() + static_cast<std::ptrdiff_t>(random.below(value.size() + 1)),
+                     copy);
       }
       break;
     case 3:
@@ -161,7 +194,9 @@ void mutate_bytes(std::string& bytes, Random& random) {
 void mutate_text(std::string& text, Random& random) {
   const std::uint64_t kind = random.below(8);
   if (kind < 2) return mutate_bytes(text, random);
-  const auto places = kind < 5 ? runs(text, is_number) : kind < 7 ? runs(text, is_word) : runs(text, is_line);
+  const auto places = kind < 5   ? runs(text, is_number)
+                      : kind < 7 ? runs(text, is_word)
+                                 : runs(text, is_line);
   if (places.empty()) return mutate_bytes(text, random);
   const auto [at, length] = places[random.below(places.size())];
   const auto [other, other_length] = places[random.below(places.size())];

@@ -20,7 +20,8 @@ namespace {
 /// A sender with few buffers, and a receiver that reads what it was sent until it releases it.
 TEST(TransportSimulation, ChannelsHandOverEachMicroBatchOnce) {
   under_seeds(2'000, [](std::uint64_t seed) {
-    const int buffers = 1 + static_cast<int>(seed % 3), micro_batches = 2 + static_cast<int>(seed % 5);
+    const int buffers = 1 + static_cast<int>(seed % 3),
+              micro_batches = 2 + static_cast<int>(seed % 5);
     return simulate(seed, {.switches_per_stop = 100}, [&] {
       Channel channel(seed % 7 == 0 ? 1e-3 : 0);
       for (int round = 0; round < 2; ++round) {
@@ -218,7 +219,8 @@ TEST(TransportSimulation, SharedTasksOfAnAbortedRoundAreForgotten) {
         work.reset();
         std::vector<std::unique_ptr<CountedTasks>> tasks;
         for (int d = 0; d < kDevices; ++d)
-          tasks.push_back(std::make_unique<CountedTasks>(3, aborts ? static_cast<int>(draw(3)) : -1));
+          tasks.push_back(
+              std::make_unique<CountedTasks>(3, aborts ? static_cast<int>(draw(3)) : -1));
         std::vector<std::thread> threads;
         for (int d = 0; d < kDevices; ++d) {
           threads.emplace_back([&, d] {
