@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/units.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
@@ -90,8 +91,9 @@ void check_room(const fs::path& folder, std::uint64_t bytes) {
   const std::uint64_t needed = bytes + kSpareBytes;
   PT_CHECK(free >= needed, kResource,
            "a checkpoint needs {} on the disk of {}, which has {} free; free some space, or give "
-           "another --run-dir or a smaller --keep",
-           bytes_text(needed), printable(folder.string()), bytes_text(free));
+           "another {} or a smaller {}",
+           bytes_text(needed), printable(folder.string()), bytes_text(free), setting("run-dir"),
+           setting("keep"));
 }
 
 NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
@@ -220,8 +222,8 @@ FolderLock::FolderLock(const fs::path& folder) {
     ::usleep(20000);  // is_locked() holds the lock only briefly
   }
   ::close(descriptor_);
-  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another --run-dir",
-          printable(folder.string()));
+  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another {}",
+          printable(folder.string()), setting("run-dir"));
 }
 
 FolderLock::~FolderLock() { ::close(descriptor_); }
