@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
 #include "train/network.h"
@@ -48,10 +49,11 @@ void check_metric(const PlannedNetwork& network) {
   if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
   measured.k = top_of(settings.best_metric);
   if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-  PT_CHECK(metric_of(measured, settings.best_metric), kUsage,
-           "--best-metric {} is not available for a {}", settings.best_metric, loss.task);
+  PT_CHECK(metric_of(measured, settings.best_metric), kUsage, "{} {} is not available for a {}",
+           setting("best-metric"), settings.best_metric, loss.task);
   PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
-           kUsage, "--patience needs validation data; give --val-split or --val-data");
+           kUsage, "{} needs validation data; give {} or {}", setting("patience"),
+           setting("val-split"), setting("val-data"));
 }
 
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
