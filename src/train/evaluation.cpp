@@ -49,9 +49,8 @@ void check_metric(const PlannedNetwork& network) {
   if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
   measured.k = top_of(settings.best_metric);
   if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-  PT_CHECK(metric_of(measured, settings.best_metric), kUsage,
-           "{} {} is not available for a {}", setting("best-metric"), settings.best_metric,
-           loss.task);
+  PT_CHECK(metric_of(measured, settings.best_metric), kUsage, "{} {} is not available for a {}",
+           setting("best-metric"), settings.best_metric, loss.task);
   PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
            kUsage, "{} needs validation data; give {} or {}", setting("patience"),
            setting("val-split"), setting("val-data"));

@@ -1,12 +1,14 @@
 #include "pipeline/runtime/runtime.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <string_view>
 #include <thread>
 
 #include "base/error.h"
@@ -1028,7 +1030,10 @@ TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   struct : MicroBatchSource {
     MicroBatch& acquire(int micro_batch) override {
-      if (micro_batch == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
+      char thread[16] = "";
+      ::pthread_getname_np(::pthread_self(), thread, sizeof thread);
+      if (micro_batch == 1 && thread == std::string_view("device 0"))
+        std::this_thread::sleep_for(std::chrono::seconds(4));
       return data->acquire(micro_batch);
     }
     void release(int micro_batch) override { data->release(micro_batch); }
