@@ -112,9 +112,9 @@ class Processes(Case):
 
     def test_the_option_that_differs_is_named(self):
         run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
-        code, _, err = self.run_in(1, *run, "--freeze", "conv*", ":", "-n", "1", PROGRAM, *run, "--seed", "7")
+        code, _, err = self.run_in(1, *run, "--lr-step", "2", ":", "-n", "1", PROGRAM, *run, "--seed", "7")
         self.assertEqual(code, EXIT["usage"], err)
-        self.assertRegex(err, "process 1 was started with (seed = 7 where process 0 has seed = 1|freeze not given where process 0 has freeze = )")
+        self.assertRegex(err, "process 1 was started with (seed = 7 where process 0 has seed = 1|lr-step .* where process 0 has lr-step = 2);")
 
     def test_all_must_have_the_same_data(self):
         """One number of one sample is different, in one of them."""

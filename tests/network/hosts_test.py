@@ -66,6 +66,7 @@ class Hosts(Case):
                                    stderr=subprocess.PIPE)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
+        self.addCleanup(hosts.close)  # first: what runs there has the pipes, too
         return process
 
     def run_on(self, hosts, *arguments, **options):
