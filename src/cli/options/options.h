@@ -55,6 +55,7 @@ struct Options {
   int top_k = 0;
   std::string init = "keep";
   std::int64_t num_classes = 0;
+  std::string adapter;  // where to write the adapters of --lora
   bool tensorboard = false;
   // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
@@ -113,7 +114,7 @@ struct OptionSpec {
   /// Options that only apply together with this one: settings after a colon in its value,
   /// "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the same.
   std::vector<OptionSpec> parts;
-  std::string key;
+  std::string key;  // of one with parts: a name for its own value, if it has one
   ResultEffect effect = ResultEffect::kUnclassified;
   /// What a checkpoint records of it, by name; none: its name and get().
   std::function<std::vector<Assignment>()> record;
@@ -138,6 +139,9 @@ struct OptionSpec {
 };
 
 std::vector<OptionSpec> describe_options(Options& options);
+
+/// The option of a setting that the code below names: "--lr" for "lr".
+std::string option_that_sets(std::string_view setting);
 
 /// A subcommand.
 struct CommandSpec {
