@@ -206,7 +206,7 @@ class Planner {
   void place_phase(const std::vector<NodeId>& nodes, int phase) {
     std::map<ValueId, Lifetime> lifetimes;
     std::map<ValueId, Lifetime> saved =
-        phase == kNoMicroBatch ? std::map<ValueId, Lifetime>{} : saved_during(nodes, phase);
+        phase == kNoMicroBatch ? gradients_during(nodes) : saved_during(nodes, phase);
     const int end = static_cast<int>(nodes.size());
     for (int n = 0; n < end; ++n) {
       const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
@@ -283,6 +283,29 @@ class Planner {
       layout_.temporary_bytes =
           std::max(layout_.temporary_bytes, places[i].offset + aligned(buffers[i].bytes));
     }
+  }
+
+  /// When the accumulators of `gradients_in_slot` are in use during finish. A sum of several may
+  /// be written over the first.
+  std::map<ValueId, Lifetime> gradients_during(const std::vector<NodeId>& nodes) const {
+    std::map<ValueId, Lifetime> out;
+    const int end = static_cast<int>(nodes.size());
+    for (const auto& [i, place] : layout_.accumulators) {
+      const ValueId id = training_.accumulations[static_cast<std::size_t>(i)].accumulator;
+      out[id] = {graph_[id].type.bytes(), 0, end};
+    }
+    for (int n = 0; n < end; ++n) {
+      for (const ValueId id : graph_[nodes[static_cast<std::size_t>(n)]].inputs) {
+        const auto found = id ? out.find(root(id)) : out.end();
+        if (found != out.end()) found->second.last = n;
+      }
+    }
+    for (const int i : slice_.parameters) {
+      const ValueId id = training_.parameters[static_cast<std::size_t>(i)].gradient;
+      const auto found = id ? out.find(root(id)) : out.end();
+      if (found != out.end()) found->second.last = end;
+    }
+    return out;
   }
 
   /// When the slot's values are in use during a phase, in indices of its nodes.
