@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/safe_text.h"
+#include "base/setting.h"
 #include "base/vectors.h"
 #include "cli/commands/option_documents.h"
 #include "cli/commands/run_together.h"
@@ -112,9 +113,11 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   check_vectors_wanted();
-  const int started = command == "train" ? 1 : launch_of_environment().size;
+  const bool together = command == "train" || command == "plan" || command == "doctor";
+  const int started = together ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
-           "{} processes were started, but only training supports several: pipetrain train",
+           "{} processes were started, but only training supports several: pipetrain train, with "
+           "plan and doctor",
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;
@@ -140,6 +143,7 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   restart_with_passive_wait_policy(argv);
+  pipetrain::write_settings_as(pipetrain::option_that_sets);
   give_back_large_blocks();
   pipetrain::report_terminations();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message

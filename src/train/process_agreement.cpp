@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "partition/topology_file.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
@@ -43,12 +44,12 @@ CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
   const int count = processes->size();
   const int devices = schedule.devices();
   PT_CHECK(count <= devices, kUsage,
-           "{} processes were started for {} stage{}; give --stages {} or more, or start fewer",
-           count, devices, devices == 1 ? "" : "s", count);
+           "{} processes were started for {} stage{}; give {} {} or more, or start fewer", count,
+           devices, devices == 1 ? "" : "s", setting("stages"), count);
   PT_CHECK(!is_asynchronous(schedule.rule()), kUsage,
-           "--schedule {} is asynchronous, which several processes do not support yet; use 1f1b, "
+           "{} {} is asynchronous, which several processes do not support yet; use 1f1b, "
            "gpipe or a zero-bubble schedule, or one process",
-           printable(config.schedule));
+           setting("schedule"), printable(config.schedule));
   ByteWriter mine;
   mine.put(available_cores());
   mine.put_text(processes->processes().host() + " " + cores_text());
@@ -128,6 +129,10 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
     }
     return fmt::format("{:08x}", sum);
   };
+  const auto of_data = [&](const Dataset* data) {
+    if (!data) return std::string();
+    return network.data().synthetic ? fingerprint(*data) : content_fingerprint(*data);
+  };
   std::string text;
   for (const Program* program : programs) {
     for (const auto& device : program->device) {
@@ -139,7 +144,8 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"another build of pipetrain", PIPETRAIN_VERSION},
       {"another model", fingerprint(network.model().model)},
       {"other weights", of_weights()},
-      {"other data", fingerprint(*network.data().train)},
+      {"other data", of_data(network.data().train.get())},
+      {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
        fmt::format("{} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,

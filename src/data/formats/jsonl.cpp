@@ -29,6 +29,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool null() override {
+    if (objects_ == 0) return complain("not a JSON object");
     return pass() || complain(fmt::format("\"{}\" is null", printable(key_)));
   }
   bool boolean(bool value) override { return pass() || number(std::int64_t{value}); }
@@ -42,6 +43,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool string(string_t& value) override {
     if (pass()) return true;
+    if (objects_ == 0) return complain("not a JSON object");
     if (depth_ > 0) return complain(fmt::format("\"{}\" has strings in a list", printable(key_)));
     current_->add(std::string_view(value));
     return finish_value(Shape{});

@@ -83,6 +83,7 @@ class StageReplicas {
   void write(const std::string& name, const HostTensor& value);
   HostTensor read_gradient(const std::string& name) const;
   void exchange_averages();
+  void release_activations();
   StageContent content(int stage, int version) const;
   void restore(int stage, const StageContent& content);
   std::vector<KernelTimes> take_kernel_times();
@@ -95,6 +96,7 @@ class StageReplicas {
   const Program* program_;
   std::vector<std::vector<StageReplica>> replicas_;  // [stage][replica]
   std::unique_ptr<SharedWork> shared_work_;          // null: idle devices do not help others
+  bool in_round_ = false;                            // since start_round(), also after a failure
 };
 
 }  // namespace pipetrain

@@ -90,6 +90,8 @@ class Stage {
   void complete_gradients(const StageMicroBatch& micro_batch);
   /// Runs deferred work after the last micro-batch of a step; all gradients are then complete.
   void flush_gradients();
+  /// Discards what a round that failed has left: batched values and running statistics.
+  void forget_round();
 
   /// Loss and correct predictions of the micro-batch whose forward ran last (on a GPU: that ended
   /// last); only on the stage with the loss.
@@ -141,6 +143,8 @@ class Stage {
   void set_content(const StageContent& content);
   /// Swaps the weights with their moving averages.
   void exchange_averages(int version_copy);
+  /// Gives the memory of activations back until the next micro-batch begins, if it can.
+  void release_activations() { executor_->release_activations(); }
   /// Reads the gradient of the last update of a parameter; false when there is none here.
   bool read_gradient(const std::string& name, HostTensor& out) const;
   /// Adds the kernel times of a variant since the last call to `out`.
