@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import pathlib
 import re
 import struct
 import subprocess
@@ -226,7 +227,7 @@ class HostileCommands(Case):
         for option, path in (("--plan", plan), ("--profile", profile)):
             for place, value in WRONG_FIELDS[option]:
                 with self.subTest(f"{option} {place}"):
-                    document = json.loads(open(path, encoding="utf-8").read())
+                    document = json.loads(pathlib.Path(path).read_text())
                     inner = document
                     for key in place[:-1]:
                         inner = inner[key]

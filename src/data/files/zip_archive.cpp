@@ -114,7 +114,9 @@ void ZipArchive::read_directory() {
              printable(entry.name));
     read_extra64(part(begin + 46 + name_bytes, extra_bytes), entry);
     begin += 46 + name_bytes + extra_bytes + u16(header, 32);
-    if (entry.method != 0) inflated += std::min<std::uint64_t>(entry.bytes, kIn64);
+    // A claim beyond what deflate can do is refused when the entry is read.
+    const std::uint64_t packed = std::min<std::uint64_t>(entry.compressed_bytes, size);
+    if (entry.method != 0 && entry.bytes / kMaximumExpansion <= packed) inflated += entry.bytes;
     check_inflated(size, inflated, name_, "unzip, or numpy.savez instead of savez_compressed");
     entries_.push_back(std::move(entry));
   }
