@@ -139,23 +139,14 @@ class Training {
   /// Medians of the steps that are warm.
   void measure_steady_state() {
     if (!step_seconds_.empty()) {
-      summary_.first_step_seconds = step_seconds_.front();
-      // The first steps warm caches and page in memory.
-      const std::size_t skip =
-          std::min<std::size_t>(step_seconds_.size() - 1, step_seconds_.size() > 8 ? 4 : 1);
-      summary_.steady_step_seconds =
-          median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
+      summary_.first_step_seconds = step_seconds_.first();
+      summary_.steady_step_seconds = step_seconds_.warm_median();
     }
     if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && peak_flops_ > 0) {
       summary_.steady_utilisation = sample_flops_ * static_cast<double>(settings_.batch_size) /
                                     summary_.steady_step_seconds / peak_flops_;
     }
-    if (!bubbles_.empty()) {
-      const std::size_t skip =
-          std::min<std::size_t>(bubbles_.size() - 1, bubbles_.size() > 8 ? 4 : 1);
-      summary_.steady_bubble =
-          median({bubbles_.begin() + static_cast<std::ptrdiff_t>(skip), bubbles_.end()});
-    }
+    if (!bubbles_.empty()) summary_.steady_bubble = bubbles_.warm_median();
   }
 
   double epoch_of(std::int64_t step) const {
@@ -208,8 +199,8 @@ class Training {
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
     set_model_utilisation(report);
     set_utilisation(report, result);
-    step_seconds_.push_back(result.seconds);
-    bubbles_.push_back(*report.bubble);
+    step_seconds_.add(result.seconds);
+    bubbles_.add(*report.bubble);
     observer_.on_step(report);
     check_finite(report);
   }
@@ -386,7 +377,7 @@ class Training {
       last = steady_seconds();
       report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
       set_model_utilisation(report);
-      step_seconds_.push_back(report.seconds);
+      step_seconds_.add(report.seconds);
       observer_.on_step(report);
       check_finite(report);
       report_saves();
@@ -429,7 +420,7 @@ class Training {
     observer_.on_round(first + 1, cut ? cut->rest : program, result);
     StepReport utilisation;
     set_utilisation(utilisation, result);
-    bubbles_.push_back(*utilisation.bubble);
+    bubbles_.add(*utilisation.bubble);
     return first + count;
   }
 
@@ -478,7 +469,7 @@ class Training {
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
   TopK top_k_{run_};
-  std::vector<double> step_seconds_, bubbles_;
+  ThinnedValues step_seconds_, bubbles_;
 };
 
 }  // namespace

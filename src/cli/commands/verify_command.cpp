@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/output/output.h"
 #include "cli/output/journal.h"
 #include "train/verify.h"
 
@@ -84,11 +85,11 @@ int verify_command(Options& options) {
                                          {"gradients", result.gradients},
                                          {"parameters", result.parameters},
                                          {"different", result.different}};
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    print(json.dump(2) + "\n");
   } else {
-    std::fputs((verdict + "\n").c_str(), stdout);
+    print(verdict + "\n");
     for (const std::string& name : result.different)
-      std::fputs(("  " + name + "\n").c_str(), stdout);
+      print("  " + name + "\n");
   }
   return result.equal() ? 0 : static_cast<int>(ErrorKind::kAssertion);
 }

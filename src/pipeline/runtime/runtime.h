@@ -60,6 +60,9 @@ class Runtime {
   StageContent content(int stage, int version = 0) const;
   /// Between rounds: swaps the weights with their moving averages.
   void exchange_averages();
+  /// Between rounds: gives the memory of activations back until the next round. Of gradients,
+  /// read_gradient() may then return zeros.
+  void release_activations();
   /// The current loss scale and the number of skipped rounds. Between rounds, and inside
   /// asynchronous ones.
   const LossScale& loss_scale() const;

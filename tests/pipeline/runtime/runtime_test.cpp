@@ -362,6 +362,68 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
+// With one micro-batch per step gradients lie where activations were, and are read from there by
+// norms, updates and read_gradient().
+TEST_P(SameBits, GradientsInThePlaceOfActivations) {
+  for (const char* network : {"difficult", "table"}) {
+    const bool table = network == std::string("table");
+    std::string expected;
+    for (const int stages : {0, 1, 2, 3}) {
+      const Pipeline pipeline(
+          table ? test::table_network() : test::difficult_network(/*tied=*/true),
+          std::max(stages, 1), {kMicroBatch});
+      for (const bool clip : {false, true}) {
+        for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
+          const bool recompute = clip && schedule == "gpipe";
+          const Program program = pipeline.program(schedule, 1, recompute, clip);
+          const auto train = [&](auto& runner) {
+            test::FixedData data(3 * kMicroBatch, 5);
+            for (std::int64_t step = 0; step < 3; ++step) {
+              data.set_mini_batch(step * kMicroBatch, kMicroBatch, kMicroBatch, step,
+                                  {kMicroBatch});
+              runner.run(program, data);
+            }
+            return fingerprint(pipeline, runner);
+          };
+          if (stages == 0) {
+            Oracle oracle(pipeline.variants, 1, runtime_options(GetParam()));
+            expected = train(oracle);
+            continue;
+          }
+          PlacedRuntime runtime(pipeline, program, GetParam(), clip ? 1e6 : 0);
+          EXPECT_TRUE(train(runtime) == expected) << network << " " << schedule << " " << stages;
+        }
+      }
+    }
+  }
+}
+
+TEST(Runtime, GradientsInThePlaceOfActivationsTakeNoMemoryAndCanBeRead) {
+  const Pipeline pipeline(test::wide_network(), 1, {kMicroBatch});
+  const Program one = pipeline.program("1f1b", 1), two = pipeline.program("1f1b", 2);
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  Runtime runtime(pipeline.variants, {&one}, options);
+  const Runtime apart(pipeline.variants, {&one, &two}, options);
+  EXPECT_LT(runtime.memory(0).total(), apart.memory(0).total());
+  EXPECT_LT(runtime.memory(0).gradients, apart.memory(0).gradients / 2);
+  Oracle oracle(pipeline.variants, 1, options);
+  test::FixedData data(kMicroBatch, 5);
+  data.set_mini_batch(0, kMicroBatch, kMicroBatch, 0, {kMicroBatch});
+  runtime.run(one, data);
+  oracle.run(one, data);
+  for (const Parameter& parameter : pipeline.graphs[0]->parameters) {
+    const HostTensor gradient = runtime.read_gradient(parameter.name);
+    EXPECT_EQ(gradient.to_doubles(), oracle.read_gradient(parameter.name).to_doubles())
+        << parameter.name;
+  }
+  // Given back and taken again.
+  runtime.release_activations();
+  data.set_mini_batch(0, kMicroBatch, kMicroBatch, 1, {kMicroBatch});
+  runtime.run(one, data);
+  oracle.run(one, data);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
+}
+
 /// Two steps of 5 micro-batches, the last of which is smaller: their gradients are batched in
 /// pairs.
 const std::vector<std::int64_t> kWideSizes = {32, 20};
