@@ -89,7 +89,7 @@ TEST(TransportSimulation, ReplicasAllGetTheSumInTheirOrder) {
     const int replicas = 2 + static_cast<int>(seed % 3);
     const std::vector<std::size_t> sizes = {5, 3, 7};
     return simulate(seed, {.switches_per_stop = 100}, [&] {
-      ReplicaGroup group(replicas, sizes, /*bucket_floats=*/4);
+      ReplicaGroup group(replicas, sizes, {.first = 4, .others = 4});
       std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(replicas));
       for (int r = 0; r < replicas; ++r) {
         auto& mine = gradients[static_cast<std::size_t>(r)];
