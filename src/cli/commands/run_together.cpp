@@ -16,6 +16,8 @@ namespace {
 
 /// Grace period for the other processes to finish a kernel or a file.
 constexpr double kGraceSeconds = 5;
+/// For the launcher to end after the processes, which takes it a fraction of a second.
+constexpr double kLauncherSeconds = 3;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
   group.say_failed(error);
@@ -34,6 +36,7 @@ constexpr double kGraceSeconds = 5;
     // Process 0 aborts all processes after it has printed the error.
     if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
   }
+  end_launcher_after(kLauncherSeconds);
   group.processes().abort(static_cast<int>(error.kind()));
   std::_Exit(static_cast<int>(error.kind()));
 }
