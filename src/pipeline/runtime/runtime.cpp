@@ -44,6 +44,7 @@ void Runtime::connect() {
     settings.collectives = options.collectives;
   settings.processes = options.processes;
   settings.process_of_device = options.process_of_device;
+  settings.buckets = options.buckets;
   settings.latency_seconds = options.emulated_latency_seconds;
   settings.timeout_seconds = options.timeout_seconds;
   settings.failed = [this](std::exception_ptr error) { fail(error); };
@@ -51,6 +52,11 @@ void Runtime::connect() {
     const std::lock_guard lock(mutex_);
     const bool waits = running_ > 0 && round_ > 0;
     return std::pair(waits ? describe_waits() : std::string(), progress_.load());
+  };
+  settings.computes = [this] {
+    return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+      return worker && worker->waits_for() == DeviceWorker::kNobody;
+    });
   };
   auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
   const std::lock_guard lock(mutex_);
