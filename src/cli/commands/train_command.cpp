@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/run_folder.h"
 #include "cli/commands/run_messages.h"
@@ -346,16 +347,17 @@ int train_in(Options& options, ProcessGroup* processes) {
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
   const Start start = take_up(options, processes);
+  const bool gives_stages = options.gpus > 0;
+  take_devices_of_processes(options, processes);
   resolve(options, processes);
   RunFolder folder;
   replace_head(options, start, processes, folder);
-  PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
-           "--schedule auto needs a single process; run pipetrain plan --schedule auto, and give "
-           "the schedule that it chooses");
   if (options.run.pipeline.schedule == "auto") {
-    const FoundSchedules found = choose_schedule(options, {});
-    log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+    const FoundSchedules found = choose_schedule_together(options, {}, processes);
+    if (leads)
+      log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
   }
+  choose_replicas(options, processes, gives_stages);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
