@@ -83,6 +83,13 @@ void ProcessGroup::check_failure() const {
 
 void ProcessGroup::interrupt() { interrupted_ = true; }
 
+/// What another process has reported is the better reason; it is known before the interruption.
+void ProcessGroup::check_interrupted() const {
+  if (!interrupted_) return;
+  check_failure();
+  PT_FAIL(kDevice, "another stage failed");
+}
+
 /// Waits for the requests of a message. If that is interrupted, their memory is kept alive.
 void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
   // A reply takes microseconds, and messages that the processes copy themselves get on only while
@@ -96,7 +103,7 @@ void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
       while (!processes_.test(request)) {
         listen();
         check_failure();
-        PT_CHECK(!interrupted_, kDevice, "another stage failed");
+        check_interrupted();
         check_silence();
         if (steady_seconds() - since < kPollSeconds) {
           std::this_thread::yield();
@@ -126,7 +133,7 @@ void ProcessGroup::post_parts(Letter& letter, int peer, bool sends) {
 }
 
 void ProcessGroup::send(std::string bytes, int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->count = bytes.size();
   letter->bytes = std::move(bytes);
@@ -137,7 +144,7 @@ void ProcessGroup::send(std::string bytes, int peer) {
 }
 
 std::string ProcessGroup::receive(int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->requests.push_back(
       processes_.post_receive(&letter->count, sizeof letter->count, peer, kValuesTag));

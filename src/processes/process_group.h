@@ -118,6 +118,7 @@ class ProcessGroup {
     std::string bytes;
     std::vector<Processes::Request> requests;
   };
+  void check_interrupted() const;
   void wait_for(std::unique_ptr<Letter>& letter);
   void check_silence() const;
   void post_parts(Letter& letter, int peer, bool sends);

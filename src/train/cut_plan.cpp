@@ -221,8 +221,8 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
            scaling.adapts
                ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
                              setting("precision"), setting("loss-scale"))
-               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} skip",
-                             setting("on-nan")));
+               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
+                             setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
@@ -235,7 +235,10 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
 /// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
-  const std::vector<StageCapacity> capacity = stage_capacities({&program});
+  std::vector<StageCapacity> capacity = stage_capacities({&program});
+  // The last batch of an epoch may be smaller: a network of its own, which computes gradients too.
+  for (StageCapacity& stage : capacity)
+    stage.one_micro_batch = stage.one_micro_batch && network.batch_sizes().size() == 1;
   std::vector<ArenaBytes> memory;
   std::vector<std::size_t> workspaces;
   for (std::size_t s = 0; s < slices.stages.size(); ++s) {

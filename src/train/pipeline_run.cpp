@@ -226,6 +226,7 @@ std::vector<StageContent> PipelineRun::trained_contents() const {
 std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input,
                                                    const NamedTensors* weights,
                                                    const std::string& adapters) {
+  runtime_->release_activations();  // the values that are written are copies
   const auto write = [&](const auto& read) {
     const OnnxMetadata metadata =
         describe_training(network_.total_steps() > 0, training_of(network_),

@@ -2,7 +2,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/run_together.h"
 #include "cli/output/doctor_measure.h"
+#include "cli/output/output.h"
 #include "device/nvidia_libraries.h"
 #include "device/plugin.h"
 #include "processes/link_measure.h"
@@ -164,7 +164,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
                  {"cuda_libraries", libraries_json(gpus.libraries)},
                  {"cache", cache}};
     if (processes) json["mpi"] = processes_json(hosts, links, *processes);
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    print(json.dump(2) + "\n");
     return 0;
   }
   std::string text = fmt::format(
@@ -175,7 +175,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
       missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
       gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
   if (processes) text += processes_text(hosts, links, *processes);
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return 0;
 }
 

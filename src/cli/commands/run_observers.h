@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
+#include "cli/commands/supervise.h"
 #include "cli/output/events.h"
+#include "cli/output/journal.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
 #include "cli/output/tensorboard.h"
@@ -23,6 +25,8 @@ struct RunReports {
   TensorBoard& board;
   StepRecorder& recorder;
   StatusFile& status;
+  Journal& journal;
+  Supervision* supervision;  // null: nobody restarts the run
 };
 
 /// Of process 0.

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/log.h"
 #include "processes/process_group.h"
 
@@ -23,14 +24,15 @@ constexpr double kLauncherSeconds = 3;
   group.say_failed(error);
   const bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
   if (group.leads()) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", safe_text(error.what()).c_str());
     if (error.kind() == ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     std::fflush(nullptr);
     group.wait_for_failures(kGraceSeconds);
   } else {
     if (!others_know) {
-      std::fprintf(stderr, "process %d: error: %s\n", group.rank(), error.what());
+      std::fprintf(stderr, "process %d: error: %s\n", group.rank(),
+                   safe_text(error.what()).c_str());
       std::fflush(nullptr);
     }
     // Process 0 aborts all processes after it has printed the error.
