@@ -71,16 +71,16 @@ std::vector<std::string> hosts_of_tf_config(const char* text) {
 void refuse_unconnected_launchers() {
   if (const int size = number_of("WORLD_SIZE"); size > 1 && number_of("RANK") >= 0) {
     const int local = number_of("LOCAL_WORLD_SIZE");
-    refuse("WORLD_SIZE", "torchrun", size, local > 0 && local < size ? " --hostfile HOSTS" : "");
+    refuse("WORLD_SIZE", "torchrun", size, local > 0 && local < size ? " -hostfile HOSTS" : "");
   }
   if (const char* text = std::getenv("TF_CONFIG")) {
     const std::vector<std::string> hosts = hosts_of_tf_config(text);
     if (hosts.size() > 1)
       refuse("TF_CONFIG", "TensorFlow's launcher", static_cast<int>(hosts.size()),
-             fmt::format(" --host {}", fmt::join(hosts, ",")));
+             fmt::format(" -H {}", fmt::join(hosts, ",")));
   }
   if (const int workers = number_of("DMLC_NUM_WORKER"); workers > 1 && std::getenv("DMLC_ROLE"))
-    refuse("DMLC_NUM_WORKER", "the DMLC tracker", workers, " --hostfile HOSTS");
+    refuse("DMLC_NUM_WORKER", "the DMLC tracker", workers, " -hostfile HOSTS");
 }
 
 Launch launch_of_environment() {

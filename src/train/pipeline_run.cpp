@@ -239,7 +239,8 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
       return found == weights->end() ? HostTensor() : found->second;
     });
   }
-  if (network_.processes()) return write([&](const std::string& name) { return collected_[name]; });
+  if (network_.processes())
+    return write([&](const std::string& name) { return collected_[name]; });
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
   const auto changes = write([&](const std::string& name) { return runtime_->read(name); });

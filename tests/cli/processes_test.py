@@ -151,7 +151,7 @@ class Processes(Case):
 
     def test_launchers_that_do_not_connect_processes(self):
         cluster = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
-        self.refused("usage", *DIGITS, environment={"TF_CONFIG": cluster}, says="mpirun -n 2 --host a,b ")
+        self.refused("usage", *DIGITS, environment={"TF_CONFIG": cluster}, says="mpirun -n 2 -H a,b ")
         self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0"}, says=["torchrun started 2 processes", "mpirun -n 2 "])
 
     def test_nothing_is_said_below_an_error(self):

@@ -3,6 +3,7 @@
 Also a command: two_hosts.py DELAY_US MBIT mpirun …, for measurements by hand.
 """
 
+import itertools
 import os
 import pathlib
 import shutil
@@ -34,8 +35,11 @@ def why_not():
 class TwoHosts:
     """Hosts node1 (10.88.0.1) and node2 (10.88.0.2), each on a core of its own where there are two."""
 
+    numbers = itertools.count()
+
     def __init__(self, delay_us=50, mbit=1000, slots=1):
-        self.names = [f"pt{os.getpid()}{letter}" for letter in "ab"]
+        number = next(TwoHosts.numbers)
+        self.names = [f"pt{os.getpid()}-{number}{letter}" for letter in "ab"]
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="two-hosts-"))
         self.cable = None
         try:

@@ -426,12 +426,12 @@ TEST(Launch, ProcessesThatMpiDoesNotConnectAreRefused) {
                        0),
             0U);
   EXPECT_NE(error_with({{"WORLD_SIZE", "4"}, {"RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}})
-                .find("mpirun -n 4 --hostfile HOSTS"),
+                .find("mpirun -n 4 -hostfile HOSTS"),
             std::string::npos);
   const std::string cluster =
       R"({"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]},)"
       R"( "task": {"type": "worker", "index": 0}})";
-  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 --host a,b,c"),
+  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 -H a,b,c"),
             std::string::npos);
   EXPECT_NE(error_with({{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}).find("mpirun -n 2 "),
             std::string::npos);

@@ -394,6 +394,26 @@ TEST(Simulate, ReplicasShareTheMicroBatchesAndSumTheirGradients) {
   EXPECT_EQ(all_reduce_seconds(80, 1, {0.5, 10}), 0);
 }
 
+/// Two replicas, one micro-batch each: forward until 1, backward until 3, update for 5.
+TEST(Simulate, BucketsAreSummedDuringTheBackward) {
+  ScheduleOptions options = options_for("1f1b", 1, 2);
+  options.replicas = {2};
+  const Program program = generate(options);
+  Costs costs = costs_of(program, 1, 2);
+  costs.stage[0].update = 5;
+  costs.stage[0].reduce = 4;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 + 4 + 5);
+  // Half of the backward completes the first one: from 2 to 2.5; the second one has to wait for 3.
+  costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25}};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.25 + 5);
+  // The second one has to wait for the first one: 2, 5, 6.
+  costs.stage[0].buckets = {{0.5, 3}, {1, 1}};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6 + 5);
+  // All is over before the backward is.
+  costs.stage[0].buckets = {{0.5, 0.5}};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 + 5);
+}
+
 TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
   ScheduleOptions options = options_for("pipedream", 1, 6);
   options.replicas = {2};
