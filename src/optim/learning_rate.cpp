@@ -12,7 +12,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kScheduleNames{{
+constexpr std::array<std::pair<LearningRateKind, std::string_view>, 11> kScheduleNames{{
     {LearningRateKind::kConstant, "constant"},
     {LearningRateKind::kCosine, "cosine"},
     {LearningRateKind::kLinear, "linear"},
@@ -23,6 +23,7 @@ constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kSchedul
     {LearningRateKind::kInverseSqrt, "inverse-sqrt"},
     {LearningRateKind::kWsd, "wsd"},
     {LearningRateKind::kOneCycle, "onecycle"},
+    {LearningRateKind::kRange, "range"},
 }};
 
 constexpr std::array<std::pair<LearningRateKind, std::string_view>, 3> kShortNames{{
@@ -38,6 +39,7 @@ bool needs_total(const LearningRateSettings& settings) {
     case LearningRateKind::kPolynomial:
     case LearningRateKind::kWsd:
     case LearningRateKind::kOneCycle:
+    case LearningRateKind::kRange:
       return true;
     case LearningRateKind::kMultistep:
       return std::any_of(settings.milestones.begin(), settings.milestones.end(),
@@ -101,6 +103,8 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
     PT_CHECK(std::isfinite(settings.power) && settings.power > 0, kUsage,
              "--lr-power must lie above 0, got {}", settings.power);
   }
+  PT_CHECK(kind != LearningRateKind::kRange || settings.minimum > 0, kUsage,
+           "--lr-schedule range grows from --min-lr, which must lie above 0");
   if (kind == LearningRateKind::kWsd) {
     PT_CHECK(settings.decay_fraction >= 0 && settings.decay_fraction <= 1, kUsage,
              "--lr-decay-fraction must lie between 0 and 1, got {}", settings.decay_fraction);
@@ -146,6 +150,10 @@ double learning_rate(const LearningRateSettings& settings, std::int64_t step, st
   switch (settings.kind) {
     case LearningRateKind::kConstant:
       return settings.peak;
+    case LearningRateKind::kRange:
+      return settings.minimum *
+             std::pow(settings.peak / settings.minimum,
+                      done / static_cast<double>(std::max<std::int64_t>(total - 1, 1)));
     case LearningRateKind::kCosine:
       return settings.minimum + span * 0.5 * (1 + std::cos(std::numbers::pi * x));
     case LearningRateKind::kLinear:

@@ -12,6 +12,7 @@
 #include "train/batch_source.h"
 #include "train/network.h"
 #include "train/predict.h"
+#include "train/scores.h"
 
 namespace pipetrain {
 namespace {
@@ -83,10 +84,10 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   return report;
 }
 
-TopK::TopK(PipelineRun& run) : run_(run) {}
-TopK::~TopK() = default;
+OutputMetrics::OutputMetrics(PipelineRun& run) : run_(run) {}
+OutputMetrics::~OutputMetrics() = default;
 
-void TopK::add(EvaluationReport& report, int k) {
+void OutputMetrics::add(EvaluationReport& report, int k) {
   const double start = steady_seconds();
   const Averaged averaged(run_);
   const TrainingGraph& graph = run_.network().graph();
@@ -109,18 +110,18 @@ void TopK::add(EvaluationReport& report, int k) {
       if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
     }
   }
-  report.k = k;
-  if (!run_.network().leads()) {
-    report.top_k = as_process_0(run_.network().processes(), 0.0);
-    return;
+  // Process 0 knows; the others only need the value that selects the best model.
+  Scores scores;
+  if (run_.network().leads()) {
+    predictor_->set_weights(weights);
+    scores = score(*predictor_, *run_.network().evaluation_data(), graph.loss, std::max(1, k));
   }
-  predictor_->set_weights(weights);
-  const Confusion confusion = confuse(*predictor_, *run_.network().evaluation_data(),
-                                      graph.loss.output, graph.loss.ignore_index, k);
-  report.top_k =
-      as_process_0(run_.network().processes(),
-                   static_cast<double>(confusion.in_top_k) /
-                       static_cast<double>(std::max<std::int64_t>(1, confusion.counted)));
+  for (std::optional<double>* metric : {&scores.f1, &scores.auc, &scores.miou, &scores.mae}) {
+    const double known = as_process_0(run_.network().processes(), metric->value_or(NAN));
+    if (!std::isnan(known)) *metric = known;
+  }
+  scores.top_k = as_process_0(run_.network().processes(), scores.top_k);
+  add_scores(report, scores, k);
   report.seconds += steady_seconds() - start;
 }
 

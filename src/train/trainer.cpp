@@ -17,6 +17,7 @@
 #include "train/round_saves.h"
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
+#include "train/scores.h"
 
 namespace pipetrain {
 namespace {
@@ -95,8 +96,8 @@ class Training {
     if (!is_evaluated(step, last) || (!last && summary_.end != RunEnd::kDone)) return false;
     saving_on_error(step, [&] {
       summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
-      if (const int k = top_of(settings_.best_metric); k > 0)
-        top_k_.add(*summary_.last_evaluation, k);
+      if (needs_outputs(settings_.best_metric))
+        output_metrics_.add(*summary_.last_evaluation, top_of(settings_.best_metric));
     });
     observer_.on_evaluation(*summary_.last_evaluation);
     const bool improved = note_best(*summary_.last_evaluation);
@@ -245,13 +246,7 @@ class Training {
   /// Before the first step, not after the first epoch.
   void check_metric() const {
     const Loss& loss = network_.graph().loss;
-    EvaluationReport measured;
-    if (loss.correct) measured.accuracy = 0;
-    if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
-    if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
-    measured.k = top_of(settings_.best_metric);
-    if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage,
+    PT_CHECK(offers(loss, settings_.best_metric), kUsage,
              "--best-metric {} is not available for a {}", settings_.best_metric, loss.task);
     PT_CHECK(
         settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
@@ -471,7 +466,7 @@ class Training {
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
-  TopK top_k_{run_};
+  OutputMetrics output_metrics_{run_};
   std::vector<double> step_seconds_, bubbles_;
 };
 

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import os
 import random
 import shutil
@@ -153,14 +154,18 @@ class Images(Case):
         self.assertEqual([row["file"] for row in rows], files)
         names = ["ape", 'b,"ee', "cat"]
         for row in rows:
-            self.assertEqual(list(row), ["logits", "file", "class", "class_name"])
+            self.assertEqual(list(row), ["logits", "file", "class", "class_name", "probabilities"])
+            powers = [math.exp(x) for x in row["logits"]]
+            for name, power in zip(names, powers):
+                self.assertAlmostEqual(row["probabilities"][name], power / sum(powers), places=5)
             self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
             self.assertEqual(row["class_name"], names[row["class"]])
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--to", "csv")
         table = list(csv.DictReader(io.StringIO(out)))
         self.assertEqual([(row["file"], int(row["class"]), row["class_name"]) for row in table],
                          [(row["file"], row["class"], row["class_name"]) for row in rows])
-        self.assertEqual(out.partition("\n")[0], "logits_0,logits_1,logits_2,file,class,class_name")
+        self.assertEqual(out.partition("\n")[0], 'logits_0,logits_1,logits_2,file,class,class_name,probability_ape,"probability_b,""ee",probability_cat')
+        self.assertAlmostEqual(float(table[0]["probability_ape"]), rows[0]["probabilities"]["ape"], places=5)
         # An image that is left out does not shift the names; an untrained model has those of the folders.
         (self.folder / files[3]).write_bytes(b"P6\n20 16\n255\n")
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--on-bad-sample", "skip")

@@ -7,6 +7,7 @@
 #include "cli/output/events.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
+#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -21,6 +22,7 @@ struct RunReports {
   Progress& progress;
   EventLog& events;
   TensorBoard& board;
+  MlflowRun& mlflow;
   StepRecorder& recorder;
   StatusFile& status;
 };

@@ -1,4 +1,5 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -7,6 +8,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/lr_find.h"
 #include "cli/commands/run_folder.h"
 #include "cli/commands/run_messages.h"
 #include "cli/commands/run_observers.h"
@@ -17,6 +19,7 @@
 #include "cli/output/events.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
+#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -58,6 +61,19 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
   save.run.outputs = outputs_to_keep(options);
   return save;
+}
+
+bool logs_to(const Options& options, const std::string& place) {
+  return std::ranges::count(options.log_to, place) > 0;
+}
+
+/// The folder that --log-to mlflow:DIR names; empty: none.
+fs::path mlflow_store(const Options& options) {
+  for (const std::string& place : options.log_to) {
+    if (place == "mlflow") return "mlruns";
+    if (place.starts_with("mlflow:")) return place.substr(7);
+  }
+  return {};
 }
 
 /// The time limit of the run; 0: none.
@@ -135,7 +151,9 @@ class LeadingRun {
         was_estimate_(network.profile().is_estimate),
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
-        board_(options.tensorboard ? folder / "tb" : fs::path()),
+        board_(logs_to(options, "tensorboard") ? folder / "tb" : fs::path()),
+        mlflow_(mlflow_store(options), folder / "mlflow-run.txt", folder.filename().string(),
+                recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
@@ -149,10 +167,12 @@ class LeadingRun {
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
       status_.end(end, static_cast<int>(error.kind()));
+      mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
       stop_copying_log();
       throw;
     }
+    mlflow_.end(/*success=*/summary_.end != RunEnd::kStopped);
     if (summary_.end != RunEnd::kStopped) end_by_itself();
     stop_copying_log();
     return code_;
@@ -171,7 +191,7 @@ class LeadingRun {
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     log_memory(*run_);
-    Watcher watcher(*run_, {account_, progress_, events_, board_, recorder_, status_}, signals_);
+    Watcher watcher(*run_, {account_, progress_, events_, board_, mlflow_, recorder_, status_}, signals_);
     signals_.watch_stops();
     summary_ = train(*run_, watcher, training);
     progress_.finish();
@@ -253,6 +273,7 @@ class LeadingRun {
   bool was_estimate_;
   EventLog events_;
   TensorBoard board_;
+  MlflowRun mlflow_;
   double max_seconds_;
   Progress progress_;
   TrainingSummary summary_;
@@ -348,6 +369,11 @@ int train_in(Options& options, ProcessGroup* processes) {
   resolve(options, processes);
   RunFolder folder;
   replace_head(options, start, processes, folder);
+  if (options.lr == "find") {
+    PT_CHECK(!processes && !start.found, kUsage,
+             "--lr find needs a new run of a single process; leave out mpirun and --resume");
+    return find_learning_rate(options);
+  }
   PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
            "--schedule auto needs a single process; run pipetrain plan --schedule auto, and give "
            "the schedule that it chooses");

@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/options/other_names.h"
 
 namespace pipetrain {
 namespace {
@@ -25,7 +26,7 @@ bool is_kept(const OptionSpec& spec) {
 
 /// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
 bool is_output(const std::string& name) {
-  static const std::set<std::string> names = {"--output",      "--metrics",   "--tensorboard",
+  static const std::set<std::string> names = {"--output",      "--metrics",   "--log-to",
                                               "--status-file", "--log-every", "--on-checkpoint-error"};
   return names.contains(name);
 }
@@ -278,7 +279,9 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
   fs::path written;
   std::string list;
   std::vector<OptionSpec> specs = describe_options(options);
-  for (const auto& [name, value] : outputs) {
+  for (const auto& [recorded, recorded_value] : outputs) {
+    const auto now = current_spelling(recorded, recorded_value);
+    const auto& [name, value] = now ? *now : Setting(recorded, recorded_value);
     const auto spec = std::ranges::find(specs, name, &OptionSpec::name);
     PT_CHECK(is_output(name) && spec != specs.end(), kData,
              "{}: outputs: {} is not taken from a checkpoint", manifest_of(found),
