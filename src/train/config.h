@@ -15,6 +15,7 @@
 #include "optim/learning_rate.h"
 #include "optim/optimizer.h"
 #include "partition/plan.h"
+#include "passes/adapters.h"
 #include "passes/loss.h"
 #include "passes/parameters.h"
 
@@ -26,6 +27,7 @@ struct ModelConfig {
   std::map<std::string, Shape> shapes;  // --shape: whole shapes by input name, sample axis included
   std::string output_node;
   ParameterOptions parameters;
+  AdapterOptions adapters;
   LossOptions loss;
   BatchNormMode batch_norm = BatchNormMode::kTrain;
   bool dropout = true;

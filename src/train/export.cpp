@@ -8,7 +8,9 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "onnx_io/writer.h"
+#include "train/adapter_file.h"
 #include "train/network.h"
 
 namespace pipetrain {
@@ -22,22 +24,40 @@ constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kNormalization = "pipetrain.normalize";
 
+/// The weight that an adapter has changed; nothing where `read` does not have the adapter.
+HostTensor merge(const LoadedModel& model, const Adapter& adapter,
+                 const std::function<HostTensor(const std::string&)>& read) {
+  const HostTensor a = read(adapter.a), b = read(adapter.b);
+  if (!a || !b) return {};
+  return merged_weight(adapter, model.model.find_initializer(adapter.weight)->to_float32(), a, b);
+}
+
 }  // namespace
 
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
                                         const OnnxMetadata& metadata, const std::string& path,
-                                        bool overwrite_input) {
+                                        bool overwrite_input, const std::string& adapters) {
   TrainedValues values;
   ExportEdits edits;
-  std::set<std::string> copies;
-  for (const UntiedCopy& copy : model.copies) copies.insert(copy.name);
+  std::set<std::string> not_in_file;
+  for (const UntiedCopy& copy : model.copies) not_in_file.insert(copy.name);
+  std::map<std::string, const Adapter*> adapted;  // by weight
+  for (const Adapter& adapter : model.adapters) {
+    adapted[adapter.weight] = &adapter;
+    not_in_file.insert({adapter.a, adapter.b});
+  }
+  const auto value_of = [&](const std::string& name) {
+    const auto adapter = adapted.find(name);
+    return adapter == adapted.end() ? read(name) : merge(model, *adapter->second, read);
+  };
   for (const auto& [name, rule] : model.rules) {
-    if (rule.use == TensorUse::kFrozen || copies.contains(name)) continue;
-    if (HostTensor value = read(name)) values[name] = std::move(value);
+    const bool changes = rule.use != TensorUse::kFrozen || adapted.contains(name);
+    if (!changes || not_in_file.contains(name)) continue;
+    if (HostTensor value = value_of(name)) values[name] = std::move(value);
   }
   for (const UntiedCopy& copy : model.copies) {
-    const HostTensor value = read(copy.name);
+    const HostTensor value = value_of(copy.name);
     const auto original = values.find(copy.original);
     if (!value || original == values.end() ||
         std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
@@ -49,6 +69,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
   edits.metadata = metadata;
+  if (!adapters.empty()) write_adapters(adapters, model, read);
   WriteOptions options;
   options.overwrite_input = overwrite_input;
   std::vector<std::string> changes =
@@ -114,8 +135,8 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
 
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   std::string taken;
-  const auto take = [&](const char* key, const char* option, std::string_view by_rule, bool is_open,
-                        const auto& set) {
+  const auto take = [&](const char* key, const std::string& option, std::string_view by_rule,
+                        bool is_open, const auto& set) {
     const auto found = metadata.find(key);
     if (!is_open || found == metadata.end() || found->second == by_rule) return;
     with_context([&] { return fmt::format("reading the model's metadata \"{}\"", key); },
@@ -123,16 +144,18 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
     taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", option, printable(found->second));
   };
   LossOptions& loss = config.model.loss;
-  take(kLoss, "--loss", "auto", loss.loss == "auto", [&](const std::string& v) { loss.loss = v; });
-  take(kLossOutput, "--logits", "", loss.output.empty(),
+  take(kLoss, setting("loss"), "auto", loss.loss == "auto",
+       [&](const std::string& v) { loss.loss = v; });
+  take(kLossOutput, setting("logits"), "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
   take(
-      kIgnoreIndex, "--ignore-index", "-100", loss.ignore_index == -100, [&](const std::string& v) {
+      kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
+      [&](const std::string& v) {
         const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
                  "\"{}\" is no whole number", printable(v));
       });
-  take(kLabelColumn, "--label-column", "", config.data.csv.label_column.empty(),
+  take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
   std::string& encoding = config.data.csv.encoding;
   const auto columns = metadata.find(kColumns);
@@ -141,7 +164,7 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
     taken += fmt::format("{}the encoding of the table's columns", taken.empty() ? "" : ", ");
   }
   Normalization& normalization = config.data.bind.normalization;
-  take(kNormalization, "--normalize", "auto", normalization.text() == "auto",
+  take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
   return taken.empty() ? taken : taken + " · as the model was trained";
 }
@@ -158,9 +181,9 @@ void check_one_file(const OnnxModel& model, const std::string& output) {
   if (output != "-") return;
   for (const OnnxInitializer& tensor : model.initializers) {
     PT_CHECK(!tensor.external, kUsage,
-             "--output -: {} has external weights, which cannot go to standard output; give "
-             "--output a file name",
-             printable(model.path.string()));
+             "{} -: {} has external weights, which cannot go to standard output; give "
+             "{} a file name",
+             setting("output"), printable(model.path.string()), setting("output"));
   }
 }
 

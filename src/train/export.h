@@ -15,11 +15,12 @@ namespace pipetrain {
 class Network;
 
 /// Writes the weights and running statistics that `read` gives by name (an empty tensor:
-/// unchanged). `metadata`: entries that are added. Returns what was changed besides bytes.
+/// unchanged). `metadata`: entries that are added. `adapters`: a file for the adapters alone; empty:
+/// none. Returns what was changed besides bytes.
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
                                         const OnnxMetadata& metadata, const std::string& path,
-                                        bool overwrite_input);
+                                        bool overwrite_input, const std::string& adapters = {});
 
 /// What a trained file says about its training, for evaluations and predictions.
 struct TrainingDescription {

@@ -1,11 +1,13 @@
 // A model as read: the file, the rules for its tensors, and which of them are trained separately.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "onnx_io/model.h"
+#include "passes/adapters.h"
 #include "passes/parameters.h"
 #include "train/config.h"
 
@@ -13,16 +15,17 @@ namespace pipetrain {
 
 struct LoadedModel {
   OnnxModel file;   // as in the file: what export writes back
-  OnnxModel model;  // with separate copies of merged tensors: what is trained
+  OnnxModel model;  // with adapters and separate copies of merged tensors: what is trained
   std::map<std::string, TensorRule> rules;
   std::vector<UntiedCopy> copies;
+  std::vector<Adapter> adapters;
 
   /// Whether the file says how many samples the model takes at a time.
   bool has_fixed_batch() const;
 };
 
-/// Reads the file. A tensor that could not be written back is not trained. Error (kModel, kUsage)
-/// for an invalid model.
-LoadedModel load_model(const ModelConfig& config);
+/// Reads the file. A tensor that could not be written back is not trained. `seed`: of new adapters.
+/// Error (kModel, kUsage) for an invalid model.
+LoadedModel load_model(const ModelConfig& config, std::uint64_t seed = 1);
 
 }  // namespace pipetrain

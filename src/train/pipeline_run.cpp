@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/setting.h"
 #include "device/plugin.h"
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
@@ -143,7 +144,8 @@ RuntimeOptions PipelineRun::runtime_options() const {
   } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {
     PT_CHECK(!adds_in_one_order(network_.config().pipeline), kUsage,
              "with several processes, NCCL sums the gradients of more than two GPU replicas in an "
-             "order that may change from run to run; leave out --deterministic");
+             "order that may change from run to run; leave out {}",
+             setting("deterministic"));
     options.collectives = &cuda_plugin().collectives();
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }
@@ -218,12 +220,13 @@ std::vector<StageContent> PipelineRun::trained_contents() const {
 }
 
 std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input,
-                                                   const NamedTensors* weights) {
+                                                   const NamedTensors* weights,
+                                                   const std::string& adapters) {
   const auto write = [&](const auto& read) {
     const OnnxMetadata metadata =
         describe_training(network_.total_steps() > 0, training_of(network_),
                           network_.model().file.metadata);
-    return export_weights(network_.model(), read, metadata, path, overwrite_input);
+    return export_weights(network_.model(), read, metadata, path, overwrite_input, adapters);
   };
   if (weights) {
     return write([&](const std::string& name) {

@@ -56,10 +56,11 @@ class PipelineRun {
   /// The final state of the stages, at process 0 after collect_weights(): of other processes'
   /// stages only the weights.
   std::vector<StageContent> trained_contents() const;
-  /// Writes the trained weights, or others of the model by name, into a copy of the user's file;
-  /// returns what was changed besides bytes.
+  /// Writes the trained weights, or others of the model by name, into a copy of the user's file, and
+  /// low-rank adapters alone to `adapters`; returns what was changed besides bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false,
-                                        const NamedTensors* weights = nullptr);
+                                        const NamedTensors* weights = nullptr,
+                                        const std::string& adapters = {});
 
  private:
   /// The network at one size of micro-batch.

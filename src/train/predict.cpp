@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/patterns.h"

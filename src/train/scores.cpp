@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "train/predict.h"
 
 namespace pipetrain {
@@ -77,7 +78,8 @@ class Scorer {
       case LossKind::kOutput:
         PT_FAIL(kUsage,
                 "the model computes its loss itself, so nothing says which output is compared with "
-                "the labels; choose it with --logits and --loss");
+                "the labels; choose it with {} and {}",
+                setting("logits"), setting("loss"));
     }
     const std::size_t batch = static_cast<std::size_t>(predictor_.batch());
     for (std::size_t first = 0; first < data_.size(); first += batch)
@@ -96,8 +98,8 @@ class Scorer {
     last_ = shape_.rank() <= 3;
     Confusion& confusion = out_.confusion;
     confusion.classes = last_ ? shape_[shape_.rank() - 1] : shape_[1];
-    PT_CHECK(k_ >= 1 && k_ <= confusion.classes, kUsage, "--top-k {}: the model has {} classes", k_,
-             confusion.classes);
+    PT_CHECK(k_ >= 1 && k_ <= confusion.classes, kUsage, "{} {}: the model has {} classes",
+             setting("top-k"), k_, confusion.classes);
     PT_CHECK(confusion.classes <= 65536 &&
                  confusion.classes * confusion.classes < (std::int64_t{1} << 28),
              kUsage, "{} classes are too many for a confusion matrix", confusion.classes);
@@ -108,7 +110,7 @@ class Scorer {
 
   // One label is two classes; of several each is scored alone.
   void begin_labels() {
-    PT_CHECK(k_ == 1, kUsage, "--top-k {}: the model has two classes", k_);
+    PT_CHECK(k_ == 1, kUsage, "{} {}: the model has two classes", setting("top-k"), k_);
     const std::size_t labels =
         static_cast<std::size_t>(shape_.count()) / static_cast<std::size_t>(shape_[0]);
     kept_.resize(labels);

@@ -54,6 +54,35 @@ class FineTuning(Case):
         for x, y in zip(a, b):
             self.assertAlmostEqual(x, y, delta=tolerance * max(1, abs(y)))
 
+    def test_adapters_are_merged_written_alone_and_resumed(self):
+        lora = [*SGD, "--lora", "rank=3,alpha=6", "--max-steps", "4"]
+        self.train(*lora, "--adapter", "whole.safetensors", "-o", "whole.onnx", run="whole")
+        self.train(*lora, "--gpus", "2", "-o", "cut.onnx", run="cut")
+        self.assertEqual(self.sha("whole.onnx"), self.sha("cut.onnx"))
+        # The checkpoint holds adapters and no weight; on resume they go on to the same model.
+        trained = self.weights(4, "whole")
+        self.assertEqual({name for name in trained if name.endswith("weight") and ".lora_" not in name}, set())
+        adapters = floats(self.folder / "whole.safetensors")
+        self.assertEqual(set(adapters), {f"base_model.model.{name}" for name in trained if ".lora_" in name})
+        self.succeed("train", *lora, "--run-dir", "stopped", "--save-every", "2", "--max-steps", "2", "-q")
+        self.succeed("train", "--resume=stopped", "--max-steps", "4", "-o", "resumed.onnx", "-q")
+        self.assertEqual(self.sha("whole.onnx"), self.sha("resumed.onnx"))
+        self.succeed("export", "whole", "-o", "exported.onnx", "--adapter", "exported.safetensors")
+        self.assertEqual(self.sha("whole.onnx"), self.sha("exported.onnx"))
+        self.assertEqual(self.sha("whole.safetensors"), self.sha("exported.safetensors"))
+        self.succeed("verify", *lora[:-2], "--gpus", "2")
+        # Merged weights compute what the adapters did: the validation of the run is that of its model.
+        self.train(*lora, "--val-data", DATA, "--save", "last", "-o", "validated.onnx", run="validated")
+        loss = [event["loss"] for event in events((self.folder / "validated/events.jsonl").read_text()) if event["event"] == "val"][-1]
+        out, _ = self.succeed("eval", "validated.onnx", "--data", DATA, "--limit", "320", "--json", "--device", "cpu")
+        self.assertAlmostEqual(json.loads(out)["loss"], loss, delta=2e-5)
+
+    def test_adapters_that_cannot_be(self):
+        self.refused("usage", "train", *SGD, "--lora", "4:targets=none*", says=["none*", "inspect --params"])
+        self.refused("usage", "train", *SGD, "--lora", "rank=x", says="--lora")
+        self.refused("usage", "train", *SGD, "--lora", "rank=2,beta=3", says=["beta", "alpha"])
+        self.refused("usage", "train", *SGD, "--adapter", "a.safetensors", says="--lora")
+
     def test_rates_by_pattern_scale_the_step(self):
         self.train(*SGD, "--max-steps", "1", run="plain")
         self.train(*SGD, "--max-steps", "1", "--lr-scale", "*=0", "--lr-scale", "*weight=0.5", run="scaled")
@@ -151,15 +180,19 @@ class FineTuning(Case):
 
     def test_a_learning_rate_may_go_by_time(self):
         run = [*SMALL, "--epochs", "1000000", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--warmup", "10%"]
-        _, err = self.succeed("train", *run, "--max-time", "2s", "--run-dir", "run")
-        self.assertIn("--max-time reached", err)
-        rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
-        top = rates.index(max(rates))
+        # On a busy machine the start alone may take most of a short time.
+        for seconds in [2, 10, 50]:
+            _, err = self.succeed("train", *run, "--max-time", f"{seconds}s", "--run-dir", "run", "--overwrite")
+            self.assertIn("--max-time reached", err)
+            rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+            top = rates.index(max(rates))
+            if rates[top] > 0.005:
+                break
         self.assertEqual(rates, sorted(rates[:top]) + sorted(rates[top:], reverse=True))
         self.assertGreater(max(rates), 0.005)
         self.assertLess(rates[-1], 0.005)
-        # The run stopped after two seconds at least, so half of four are over.
-        self.succeed("train", "--resume=run", "--max-time", "4s", "--run-dir", "rest")
+        # That time is over at least, so half of twice as much is.
+        self.succeed("train", "--resume=run", "--max-time", f"{2 * seconds}s", "--run-dir", "rest")
         rest = [e["lr"] for e in events((self.folder / "rest/events.jsonl").read_text()) if e["event"] == "step"]
         self.assertLess(max(rest), 0.006)
         self.refused("usage", "train", *run, says="--max-time")

@@ -15,10 +15,18 @@ class Tune(Case):
         """Cells of the lines of candidates."""
         return [line.split() for line in text.splitlines() if re.match(r" +\d+  ", line)]
 
+    def tune(self, candidates, *options):
+        """Runs tune with more time until it measures two candidates: on a busy machine a short budget ends before that."""
+        for budget in ["8s", "30s", "120s"]:
+            out, err = self.succeed(*SMALL, "--gpus", "2", "--budget", budget, "--overwrite", "-o", "fast.toml", *options)
+            if candidates(out) >= 2:
+                break
+        self.assertGreaterEqual(candidates(out), 2, out)
+        return out, err
+
     def test_a_configuration_comes_out_that_train_takes(self):
-        out, err = self.succeed(*SMALL, "--gpus", "2", "--lr", "0.002", "--epochs", "1", "--budget", "20s", "-o", "fast.toml")
+        out, err = self.tune(lambda out: len(self.rows(out)), "--lr", "0.002", "--epochs", "1")
         rows = self.rows(out)
-        self.assertGreaterEqual(len(rows), 2, out)
         self.assertEqual([int(row[0]) for row in rows], list(range(len(rows))))
         self.assertIn("as given", out.splitlines()[1])
         self.assertIn("best     ", err)
@@ -40,10 +48,9 @@ class Tune(Case):
         self.assertIn('there is no folder "nowhere"', err)
 
     def test_what_changes_numbers_has_to_be_allowed(self):
-        out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "8s", "--allow-numeric", "--json", "-o", "fast.toml")
+        out, _ = self.tune(lambda out: len(parse(out)["candidates"]), "--allow-numeric", "--json")
         document = parse(out)
         self.assertEqual(document["schema"], "pipetrain.tune/1")
-        self.assertGreaterEqual(len(document["candidates"]), 2)
         best = document["candidates"][document["best"]]
         self.assertGreater(best["samples_per_s"], 0)
         self.assertGreater(best["peak_bytes"], 0)

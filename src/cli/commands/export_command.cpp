@@ -57,6 +57,7 @@ int export_command(Options& options) {
            "{} is not the network of the checkpoint; give the right file with --model",
            printable(options.run.model.path));
   check_one_file(model.file, output);
+  check_adapter(options);
   const NamedTensors weights = exported_weights(found.checkpoint);
   const auto read = [&](const std::string& name) {
     const auto tensor = weights.find(name);
@@ -67,7 +68,8 @@ int export_command(Options& options) {
                 : fs::path(output);
   const OnnxMetadata metadata =
       describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
-  for (const std::string& change : export_weights(model, read, metadata, file.string(), overwrite))
+  for (const std::string& change : export_weights(model, read, metadata, file.string(),
+                                                overwrite, options.adapter))
     log_info("export", "note     {}", change);
   if (to_stdout) {
     std::cout << std::ifstream(file, std::ios::binary).rdbuf();

@@ -352,6 +352,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
       (fs::path(output) == folder / "trained.onnx" ||
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
+  check_adapter(options);
   copy_log_to(folder / "stderr.log");
   write_plan_and_profile(options, network, folder);
   write_configuration(options, network, folder);

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/commands/run_folder.h"
 #include "train/export.h"
 #include "train/resume.h"
 
@@ -59,7 +60,7 @@ std::vector<std::string> write_model(const Options& options, PipelineRun& run,
   const bool spare_is_input = fs::equivalent(options.run.model.path, spare, ignored);
   if (options.output == "-") {
     std::string temporary = spare + ".out";
-    changes = run.export_model(temporary, false, weights);
+    changes = run.export_model(temporary, false, weights, options.adapter);
     std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
@@ -69,7 +70,7 @@ std::vector<std::string> write_model(const Options& options, PipelineRun& run,
     fs::remove(temporary);
   } else {
     try {
-      changes = run.export_model(path, options.overwrite, weights);
+      changes = run.export_model(path, options.overwrite, weights, options.adapter);
     } catch (Error& error) {
       if (path == spare || spare_is_input || error.kind() == ErrorKind::kModel) throw;
       run.export_model(spare, /*overwrite=*/true, weights);
@@ -98,6 +99,12 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   const std::string scale = run.value("normalize");
   out.normalization = scale.empty() ? config.data.bind.normalization.text() : scale;
   return out;
+}
+
+void check_adapter(const Options& options) {
+  if (options.adapter.empty()) return;
+  PT_CHECK(options.run.model.adapters.rank > 0, kUsage, "--adapter needs --lora");
+  check_output(options, options.adapter, /*replaces_own=*/false);
 }
 
 std::string words_on(const BestResult& best) {

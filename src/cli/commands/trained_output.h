@@ -15,6 +15,9 @@ namespace pipetrain {
 /// What a checkpoint and its run's folder say of the training.
 TrainingDescription training_of(const FoundCheckpoint& found);
 
+/// Error (kUsage) where --adapter cannot be written.
+void check_adapter(const Options& options);
+
 /// Which models of a run have been written.
 struct WrittenModels {
   std::string output;              // the trained model; "-": to standard output

@@ -240,7 +240,14 @@ void Table::nest(OptionSpec& outer, Table inner) {
     if (part.key.empty()) part.key = part.name.substr(2);
   }
   const Parts parts = std::make_shared<std::vector<OptionSpec>>(std::move(inner.specs));
-  outer.set = [name = outer.name, own = outer.set, parts](const std::string& v) {
+  outer.set = [name = outer.name, key = outer.key, own = outer.set, parts](const std::string& v) {
+    // "rank=8,alpha=16" is "8:alpha=16".
+    if (!key.empty() && v.starts_with(key + "=")) {
+      const std::size_t end = std::min(v.find(','), v.size());
+      own(v.substr(key.size() + 1, end - key.size() - 1));
+      if (end < v.size()) set_parts(name, *parts, v.substr(end + 1));
+      return;
+    }
     const std::size_t at = settings_at(v, *parts);
     if (at > 0) own(v.substr(0, at));
     if (at < v.size()) set_parts(name, *parts, v.substr(at + 1));

@@ -105,7 +105,8 @@ class Table {
                    std::string help, std::string commands);
 
   /// Makes the options of `inner`, which only apply together with `outer`, settings of its value:
-  /// "sgd:momentum=0.9,nesterov=true". They can still be given by their own names.
+  /// "sgd:momentum=0.9,nesterov=true". They can still be given by their own names. If `outer` has a
+  /// key, "KEY=VALUE,momentum=0.9" is the same.
   static void nest(OptionSpec& outer, Table inner);
 
   std::string group;

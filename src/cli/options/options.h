@@ -56,6 +56,7 @@ struct Options {
   bool details = false;
   std::string init = "keep";
   std::int64_t num_classes = 0;
+  std::string adapter;  // where to write the adapters of --lora
   std::vector<std::string> log_to;  // "tensorboard", "mlflow:DIR"
   // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
@@ -118,7 +119,7 @@ struct OptionSpec {
   /// Options that only apply together with this one: settings after a colon in its value,
   /// "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the same.
   std::vector<OptionSpec> parts;
-  std::string key;
+  std::string key;  // of one with parts: a name for its own value, if it has one
   ResultEffect effect = ResultEffect::kUnclassified;
   /// What a checkpoint records of it, by name; none: its name and get().
   std::function<std::vector<Assignment>()> record;
@@ -156,6 +157,9 @@ struct OptionSpec {
 };
 
 std::vector<OptionSpec> describe_options(Options& options);
+
+/// The option of a setting that the code below names: "--lr" for "lr".
+std::string option_that_sets(std::string_view setting);
 
 /// A subcommand.
 struct CommandSpec {

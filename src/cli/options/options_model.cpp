@@ -86,6 +86,44 @@ void describe_precision(Table& table, Options& options) {
   Table::nest(precision, std::move(inner));
 }
 
+/// Recorded where there are adapters.
+void record_adapters(OptionSpec& spec, const AdapterOptions& adapters) {
+  spec.recorded_as([&adapters, name = spec.name.substr(2), get = spec.get] {
+    if (adapters.rank == 0) return std::vector<Assignment>();
+    return std::vector<Assignment>{{name, get()}};
+  });
+}
+
+void describe_adapters(Table& table, Options& options) {
+  AdapterOptions& adapters = options.run.model.adapters;
+  const std::string commands = std::string(kModelCommands) + " export";
+  OptionSpec& lora = table.integer(
+      "--lora", adapters.rank, 0,
+      "train low-rank adapters of rank N (LoRA) and freeze all other tensors but those of "
+      "--train-only; the written model has them merged; 0: off",
+      commands);
+  lora.key = "rank";
+  record_adapters(lora, adapters);
+  Table inner;
+  OptionSpec& alpha = inner.real("--lora-alpha", adapters.alpha,
+                                 "adapters are scaled by alpha / rank; default: the rank", commands);
+  alpha.key = "alpha";
+  record_adapters(alpha, adapters);
+  OptionSpec& targets =
+      inner.list("--lora-targets", adapters.targets, "GLOB",
+                 "layers with adapters, by tensor, module or the last part of a module's name; "
+                 "default: all MatMul, Gemm and 1x1 Conv",
+                 commands);
+  targets.key = "targets";
+  record_adapters(targets, adapters);
+  Table::nest(lora, std::move(inner));
+  table
+      .path("--adapter", options.adapter, PathUse::kWrite, "FILE",
+            "also write the adapters of --lora alone (safetensors with PEFT's names)",
+            "train export")
+      .affects(ResultEffect::kNone);
+}
+
 }  // namespace
 
 void describe_model(Table& table, Options& options) {
@@ -111,6 +149,7 @@ void describe_model(Table& table, Options& options) {
       .list("--train-only", model.parameters.train_only, "GLOB", "train only matching tensors",
             "train inspect")
       .affects(ResultEffect::kUnrecorded);
+  describe_adapters(table, options);
   table
       .choice("--init", options.init, {"keep", "random"},
               "random: initialise the weights instead of using those of the file", "train")

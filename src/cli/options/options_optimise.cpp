@@ -182,12 +182,6 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
                : fmt::format("{}{}", optimization.evaluate_every,
                              optimization.evaluate_by_steps ? "" : "ep");
   };
-  table
-      .integer("--patience", optimization.patience, 0,
-               "early stopping: validations without improvement before the run ends; 0: never",
-               "train")
-      .affects(ResultEffect::kNone)
-      .aliases = {"--early-stopping"};
   OptionSpec& best = table
                          .add("--best-metric", "loss|accuracy|perplexity|r2|mae|f1|auc|miou|topK",
                               "validation metric that selects the best model", "train")
@@ -196,6 +190,14 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
   best.get = [&optimization] { return optimization.best_metric; };
   Table best_settings;
   best_settings.group = table.group;
+  OptionSpec& patience =
+      best_settings
+          .integer("--patience", optimization.patience, 0,
+                   "early stopping: validations without improvement before the run ends; 0: never",
+                   "train")
+          .affects(ResultEffect::kNone);
+  patience.aliases = {"--early-stopping"};
+  patience.key = "patience";
   best_settings
       .choice("--save", save, {"best", "last"},
               "which model --output and RUN/trained.onnx are with validation; the other one is "

@@ -37,9 +37,14 @@ void describe_checkpoints(Table& table, Options& options) {
     options.save_every = v;
   };
   every.get = [&options] { return options.save_every; };
-  OptionSpec& keep = table.add("--keep", "N|all",
-                               "number of newest checkpoints to keep, besides the best", "train");
+  Table every_settings;
+  every_settings.group = table.group;
+  every_settings.effect = table.effect;
+  OptionSpec& keep =
+      every_settings.add("--keep", "N|all",
+                         "number of newest checkpoints to keep, besides the best", "train");
   keep.aliases = {"--keep-last"};
+  keep.key = "keep";
   keep.set = [&options](const std::string& v) {
     options.keep =
         v == "all"
@@ -47,6 +52,7 @@ void describe_checkpoints(Table& table, Options& options) {
             : static_cast<int>(std::min<std::int64_t>(1 << 30, parse_integer("--keep", v, 2)));
   };
   keep.get = [&options] { return options.keep == 0 ? "all" : fmt::format("{}", options.keep); };
+  Table::nest(every, std::move(every_settings));
   table.choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
                "when a checkpoint cannot be written; warn: continue, but stop after the third "
                "failure in a row",

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/formats/table_encoding.h"
 #include "data/rows/readers.h"
 
@@ -157,10 +158,11 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
       return i;
     }
     PT_CHECK(columns > 1, kData,
-             "{} has one column, which cannot be inputs and labels at once (--label-column none "
+             "{} has one column, which cannot be inputs and labels at once ({} none "
              "uses it as input)",
-             name);
-    notes.push_back("labels from the last column (--label-column NAME or NUMBER to change)");
+             name, setting("label-column"));
+    notes.push_back(fmt::format("labels from the last column ({} NAME or NUMBER to change)",
+                                setting("label-column")));
     return columns - 1;
   }
   const auto named = std::ranges::find(header, wanted);
@@ -390,9 +392,9 @@ class TableReader {
   // What makes a number of a cell that is none.
   std::string advice_for(std::size_t column, std::string_view cell) const {
     if (is_missing(cell))
-      return "; --missing mean fills such cells, --missing marker also marks them";
-    return fmt::format("; encode words with --categories one-hot or codes, or leave the column "
-                       "out: --drop-columns {}",
+      return fmt::format("; {} mean fills such cells, marker also marks them", setting("missing"));
+    return fmt::format("; encode words with {} one-hot or codes, or leave the column out: {} {}",
+                       setting("categories"), setting("drop-columns"),
                        header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
   }
 
@@ -400,12 +402,12 @@ class TableReader {
     return header_.empty() ? fmt::format("column {}", i) : header_[i];
   }
 
-  std::size_t column_named(const std::string& wanted, const char* option) const {
+  std::size_t column_named(const std::string& wanted, const std::string& whose) const {
     for (std::size_t i = 0; i < first_.size(); ++i) {
       if (name_of_column(i) == wanted || (header_.empty() && fmt::format("{}", i) == wanted))
         return i;
     }
-    PT_FAIL(kData, "{} has no column \"{}\"{}: {}", name_, printable(wanted), option,
+    PT_FAIL(kData, "{} has no column \"{}\"{}: {}", name_, printable(wanted), whose,
             header_.empty() ? fmt::format("it has {} columns, without a header", first_.size())
                             : fmt::format("its header is {}",
                                           printable(fmt::format("{}", fmt::join(header_, ", ")))));
@@ -421,9 +423,9 @@ class TableReader {
     }
     std::vector<std::size_t> left_out;
     for (const std::string& name : options_.drop)
-      left_out.push_back(column_named(name, " (--drop-columns)"));
+      left_out.push_back(column_named(name, " for " + setting("drop-columns")));
     for (const std::string& name : options_.features)
-      out.push_back(column_named(name, " (--feature-columns)"));
+      out.push_back(column_named(name, " for " + setting("feature-columns")));
     for (std::size_t i = 0; options_.features.empty() && i < first_.size(); ++i) {
       if (i != label_) out.push_back(i);
     }

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 
@@ -40,8 +41,9 @@ void fit_words(const TableCells& cells, std::size_t at, std::span<const std::siz
   }
   PT_CHECK(counts.size() <= kMaxCategories, kData,
            "column \"{}\" of {} has {} different words, too many for categories; leave it out: "
-           "--drop-columns {}",
-           printable(out.name), printable(cells.file), counts.size(), printable(out.name));
+           "{} {}",
+           printable(out.name), printable(cells.file), counts.size(), setting("drop-columns"),
+           printable(out.name));
   out.kind = options.categories == CsvOptions::Categories::kCodes ? Kind::kCodes : Kind::kOneHot;
   if (options.missing == CsvOptions::Missing::kMarker && gaps) out.words.emplace_back();
   std::size_t most = 0;
@@ -64,8 +66,9 @@ void fit_numbers(const TableCells& cells, std::size_t at, std::span<const std::s
     if (value && std::isfinite(*value)) values.push_back(*value);
   }
   PT_CHECK(!values.empty(), kData,
-           "column \"{}\" of {} has no values; leave it out: --drop-columns {}",
-           printable(out.name), printable(cells.file), printable(out.name));
+           "column \"{}\" of {} has no values; leave it out: {} {}",
+           printable(out.name), printable(cells.file), setting("drop-columns"),
+           printable(out.name));
   double sum = 0, squares = 0;
   for (const double value : values) sum += value;
   const double mean = sum / static_cast<double>(values.size());
@@ -126,8 +129,8 @@ class ColumnEncoder {
     if (how_.marked) out[1] = missing ? 1 : 0;
     if (!value && bad_as_nan_) value = std::numeric_limits<double>::quiet_NaN();
     PT_CHECK(value || !missing, kData,
-             "{} is missing; --missing mean fills such cells, --missing marker also marks them",
-             place(cells_, at_, row));
+             "{} is missing; {} mean fills such cells, marker also marks them",
+             place(cells_, at_, row), setting("missing"));
     PT_CHECK(value, kData, "{}: \"{}\" is not a number, as it is in the training data",
              place(cells_, at_, row), printable(cell));
     out[0] = static_cast<float>((*value - how_.mean) / how_.deviation);
@@ -136,9 +139,9 @@ class ColumnEncoder {
   void put_word(std::size_t row, const std::string& cell, bool missing, float* out) {
     const bool one_hot = how_.kind == Kind::kOneHot;
     PT_CHECK(!missing || how_.word || bad_as_nan_, kData,
-             "{} is missing; --missing mean fills in the most frequent word, --missing marker "
-             "makes a category of it",
-             place(cells_, at_, row));
+             "{} is missing; {} mean fills in the most frequent word, marker makes a category of "
+             "missing cells",
+             place(cells_, at_, row), setting("missing"));
     const std::string& word = missing && how_.word ? *how_.word : cell;
     const auto found = std::ranges::lower_bound(how_.words, word);
     const bool known = found != how_.words.end() && *found == word;
@@ -219,9 +222,10 @@ TableEncoding fit_encoding(const TableCells& cells, std::span<const std::size_t>
     PT_CHECK(word == rows.end() || options.categories != CsvOptions::Categories::kNone ||
                  options.bad_cells_as_nan,
              kData,
-             "{}: \"{}\" is not a number; encode words with --categories one-hot or codes, or "
-             "leave the column out: --drop-columns {}",
-             place(cells, at, *word), printable(cells.columns[at][*word]), printable(column.name));
+             "{}: \"{}\" is not a number; encode words with {} one-hot or codes, or leave the column "
+             "out: {} {}",
+             place(cells, at, *word), printable(cells.columns[at][*word]), setting("categories"),
+             setting("drop-columns"), printable(column.name));
     if (word != rows.end() && options.categories != CsvOptions::Categories::kNone) {
       fit_words(cells, at, rows, options, column);
     } else {

@@ -105,9 +105,9 @@ TEST(TableEncoding, WithoutAHeaderColumnsHaveNumbers) {
 
 TEST(TableEncoding, RefusalsNameTheOption) {
   CsvOptions options;
-  EXPECT_NE(refusal(kTable, options).find("--missing mean"), std::string::npos);
+  EXPECT_NE(refusal(kTable, options).find("`missing` mean"), std::string::npos);
   options.drop = {"age"};
-  EXPECT_NE(refusal(kTable, options).find("--categories one-hot"), std::string::npos);
+  EXPECT_NE(refusal(kTable, options).find("`categories` one-hot"), std::string::npos);
   options.categories = CsvOptions::Categories::kCodes;
   EXPECT_NE(refusal(kTable, options).find("line 4, column \"city\" is missing"), std::string::npos);
   options.drop = {"height"};
