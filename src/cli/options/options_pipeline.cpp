@@ -19,6 +19,7 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
                "of zb: most micro-batches that a device may hold; 0: one per stage", commands)
         .affects(ResultEffect::kNone);
   };
+  for (const ScheduleDescription& each : schedules()) schedule.words.push_back(each.name);
   Table inner;
   rows(inner, kPlanCommands);
   inner
@@ -127,7 +128,6 @@ void describe_pipeline(Table& table, Options& options) {
   schedule.in_short_help = true;
   schedule.path = PathUse::kRead;
   schedule.names_file = names_schedule_file;
-  for (const ScheduleDescription& each : schedules()) schedule.words.push_back(each.name);
   schedule.set = [&options](const std::string& v) {
     options.run.pipeline.schedule = v;
     options.schedule_given = true;
@@ -157,8 +157,7 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
             "devices and links; default: as measured by doctor --measure", kPlanCommands)
-      .completes({}, {"json"})
-          .affects(ResultEffect::kNone);
+      .completes({}, {"json"}).affects(ResultEffect::kNone);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
@@ -182,8 +181,7 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "use this plan.json",
             "train plan simulate")
-      .completes({}, {"json"})
-          .affects(ResultEffect::kDerived);
+      .completes({}, {"json"}).affects(ResultEffect::kDerived);
   table
       .list("--split", pipeline.split, "NODE,NODE", "nodes where stages begin, instead of planning",
             "train plan simulate")
