@@ -45,7 +45,7 @@ class Metrics(Case):
 
 class Logs(Case):
     def test_mlflow_has_parameters_and_metrics(self):
-        self.succeed("train", *SMALL, "--max-steps", "3", "--run-dir", "run", "--log-to", "mlflow:store,tensorboard", "-q")
+        self.succeed("train", *SMALL, "--max-steps", "3", "--run-dir", "run", "--log-to", "mlflow:store", "--log-to", "tensorboard", "-q")
         self.assertEqual(len(list((self.folder / "run/tb").iterdir())), 1)
         (run,) = [path for path in (self.folder / "store/0").iterdir() if path.is_dir()]
         meta = (run / "meta.yaml").read_text()

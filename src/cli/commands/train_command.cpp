@@ -70,7 +70,6 @@ bool logs_to(const Options& options, const std::string& place) {
 /// The folder that --log-to mlflow:DIR names; empty: none.
 fs::path mlflow_store(const Options& options) {
   for (const std::string& place : options.log_to) {
-    if (place == "mlflow") return "mlruns";
     if (place.starts_with("mlflow:")) return place.substr(7);
   }
   return {};

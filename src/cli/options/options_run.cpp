@@ -107,13 +107,12 @@ void describe_output(Table& table, Options& options) {
                                   "also log to TensorBoard (RUN/tb), or to an MLflow file store",
                                   "train");
   log_to.words = {"tensorboard", "mlflow:mlruns"};
+  log_to.path = PathUse::kWrite;
   log_to.set = [&options](const std::string& v) {
     if (v == "none") return options.log_to.clear();
-    for (const std::string& part : split_list_of(v)) {
-      PT_CHECK(part == "tensorboard" || part == "mlflow" || part.starts_with("mlflow:"), kUsage,
-               "--log-to takes tensorboard or mlflow:DIR, not \"{}\"", printable(part));
-      if (std::ranges::count(options.log_to, part) == 0) options.log_to.push_back(part);
-    }
+    PT_CHECK(v == "tensorboard" || (v.starts_with("mlflow:") && v.size() > 7), kUsage,
+             "--log-to takes tensorboard or mlflow:DIR, not \"{}\"", printable(v));
+    if (std::ranges::count(options.log_to, v) == 0) options.log_to.push_back(v);
   };
   OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",
                                  "write a timeline of some steps, for ui.perfetto.dev", "train");

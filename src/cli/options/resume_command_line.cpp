@@ -290,7 +290,7 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
     if (has(options.given, name)) continue;
     list += " " + as_option({name, value});
     if (!found.checkpoint.is_own) continue;
-    const bool is_path = spec->path == PathUse::kWrite && value != "-";
+    const bool is_path = spec->path == PathUse::kWrite && value != "-" && name != "--log-to";
     const fs::path near = is_path ? fs::proximate(value) : fs::path(value);
     spec->set(near.string().starts_with("..") ? value : near.string());
     options.settings.emplace_back(name, value);
@@ -309,7 +309,14 @@ std::vector<Setting> outputs_to_keep(const Options& options) {
   for (const auto& [name, value] : options.settings) {
     if (!is_output(name)) continue;
     const bool is_path = specs.at(name).path == PathUse::kWrite && value != "-";
-    outputs.emplace_back(name, is_path ? fs::absolute(value).lexically_normal().string() : value);
+    const auto absolute = [](const std::string& path) {
+      return fs::absolute(path).lexically_normal().string();
+    };
+    if (name == "--log-to" && value.starts_with("mlflow:")) {
+      outputs.emplace_back(name, "mlflow:" + absolute(value.substr(7)));
+    } else {
+      outputs.emplace_back(name, is_path && name != "--log-to" ? absolute(value) : value);
+    }
   }
   return outputs;
 }
