@@ -135,9 +135,10 @@ class Images(Case):
             (self.folder / "some").mkdir(exist_ok=True)
             shutil.copytree(self.folder / "p" / name, self.folder / "some" / name)
         out, _ = self.succeed("eval", "run.onnx", "--data", "some", "--device", "cpu", "--confusion", "-")
-        rows = [[int(x) for x in line.split(",")] for line in out.splitlines()[1:4]]
-        self.assertEqual(sum(rows[0][1:]), 0)
-        self.assertGreater(min(sum(rows[1][1:]), sum(rows[2][1:])), 0)
+        self.assertEqual(out.splitlines()[0], "label,class0,class1,class2")
+        rows = [[int(x) for x in line.split(",")[1:]] for line in out.splitlines()[1:4]]
+        self.assertEqual(sum(rows[0]), 0)
+        self.assertGreater(min(sum(rows[1]), sum(rows[2])), 0)
         shutil.copytree(self.folder / "p/class0", self.folder / "some/zebra")
         self.refused("data", "eval", "run.onnx", "--data", "some", "--device", "cpu", says=['"zebra"', "training data"])
         # Without training the file is what it was.
