@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/setting.h"
 #include "base/vectors.h"
 #include "cli/commands/option_documents.h"
 #include "cli/commands/run_together.h"
 #include "cli/options/config_file.h"
 #include "cli/options/options.h"
+#include "out_of_memory.h"
 #include "processes/processes.h"
 
 namespace {
@@ -111,9 +113,11 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   check_vectors_wanted();
-  const int started = command == "train" ? 1 : launch_of_environment().size;
+  const bool together = command == "train" || command == "plan" || command == "doctor";
+  const int started = together ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
-           "{} processes were started, but only training supports several: pipetrain train",
+           "{} processes were started, but only training supports several: pipetrain train, with "
+           "plan and doctor",
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;
@@ -141,6 +145,7 @@ int main(int argc, char** argv) {
   restart_with_passive_wait_policy(argv);
   pipetrain::write_settings_as(pipetrain::option_that_sets);
   give_back_large_blocks();
+  pipetrain::report_terminations();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message
   try {
     const int result = run({argv + 1, argv + argc});
@@ -148,13 +153,12 @@ int main(int argc, char** argv) {
     return result;
   } catch (const pipetrain::Error& error) {
     pipetrain::report_first_error_only();
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", pipetrain::safe_text(error.what()).c_str());
     if (error.kind() == pipetrain::ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     return static_cast<int>(error.kind());
   } catch (const std::bad_alloc&) {
-    std::fputs("error: not enough memory\n", stderr);
-    return static_cast<int>(pipetrain::ErrorKind::kResource);
+    return pipetrain::report_out_of_memory();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\nthis is a bug in pipetrain; please report it\n", error.what());
     return static_cast<int>(pipetrain::ErrorKind::kInternal);

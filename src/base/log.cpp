@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 
 namespace pipetrain {
 namespace {
@@ -92,7 +93,7 @@ void stop_copying_log() { the_log().stop_copying(); }
 void write_log(LogLevel level, std::string_view tag, std::string_view text) {
   spdlog::logger& logger = the_log().logger();
   if (!logger.should_log(spdlog_level(level))) return;
-  logger.log(spdlog_level(level), spdlog::string_view_t(line(level, tag, text)));
+  logger.log(spdlog_level(level), spdlog::string_view_t(line(level, tag, safe_text(text))));
 }
 
 }  // namespace pipetrain

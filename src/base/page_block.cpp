@@ -9,11 +9,13 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{4} << 20;  // bytes that a thread populates at a time
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 /// MADV_POPULATE_WRITE of Linux 5.14, missing in older headers.
 constexpr int kPopulateWrite = 23;
@@ -26,20 +28,33 @@ void touch(std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-PageBlock::PageBlock(std::size_t bytes) : bytes_(bytes) {
+PageBlock::PageBlock(std::size_t bytes, bool huge_pages) : bytes_(bytes) {
   if (bytes == 0) return;
-  void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  PT_CHECK(memory != MAP_FAILED, kResource, "cannot allocate {} bytes of memory", bytes);
+  const std::size_t alignment = huge_pages ? kHugePage : 0;
+  mapped_bytes_ = bytes + alignment;
+  void* memory = mapped_bytes_ < bytes ? MAP_FAILED
+                                       : ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  PT_CHECK(memory != MAP_FAILED, kResource, "not enough memory: {} more were asked for",
+           bytes_text(bytes));
+  mapping_ = memory;
   data_ = static_cast<std::byte*>(memory);
+  if (!huge_pages) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  data_ += (kHugePage - address % kHugePage) % kHugePage;
+  // No effect if the system has none.
+  ::madvise(data_, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
 }
 
 PageBlock::~PageBlock() {
-  if (data_) ::munmap(data_, bytes_);
+  if (mapping_) ::munmap(mapping_, mapped_bytes_);
 }
 
 void PageBlock::swap(PageBlock& other) noexcept {
   std::swap(data_, other.data_);
   std::swap(bytes_, other.bytes_);
+  std::swap(mapping_, other.mapping_);
+  std::swap(mapped_bytes_, other.mapped_bytes_);
 }
 
 void PageBlock::take() const {
@@ -50,6 +65,10 @@ void PageBlock::take() const {
     const std::size_t bytes = std::min(kChunk, bytes_ - at);
     if (::madvise(data_ + at, bytes, kPopulateWrite) != 0) touch(data_ + at, bytes);
   }
+}
+
+void PageBlock::release() const {
+  if (data_) ::madvise(data_, bytes_, MADV_DONTNEED);
 }
 
 }  // namespace pipetrain

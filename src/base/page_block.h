@@ -1,6 +1,6 @@
 // Memory mapped directly from the operating system. The first touch of a page is slow: the system
-// zeroes it, and in a virtual machine the host may have to allocate it first. So all threads of a
-// stage populate its block in parallel before any kernel runs.
+// zeroes it, and in a virtual machine the host may have to allocate it first. take() shares that
+// work among threads.
 #pragma once
 
 #include <cstddef>
@@ -11,8 +11,9 @@ namespace pipetrain {
 class PageBlock {
  public:
   PageBlock() = default;
-  /// Error (kResource) when the mapping fails.
-  explicit PageBlock(std::size_t bytes);
+  /// Memory is allocated where it is first touched, in huge pages if the system has them and
+  /// `huge_pages` asks for them. Error (kResource) when the mapping fails.
+  explicit PageBlock(std::size_t bytes, bool huge_pages = false);
   PageBlock(PageBlock&& other) noexcept { swap(other); }
   PageBlock& operator=(PageBlock&& other) noexcept {
     swap(other);
@@ -27,12 +28,16 @@ class PageBlock {
 
   /// Populates all pages with the calling thread's OpenMP team. The content is kept.
   void take() const;
+  /// Gives all pages back to the system. The content is zero afterwards.
+  void release() const;
 
  private:
   void swap(PageBlock& other) noexcept;
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  void* mapping_ = nullptr;  // begins before data_ if huge pages need an alignment
+  std::size_t mapped_bytes_ = 0;
 };
 
 }  // namespace pipetrain

@@ -20,4 +20,20 @@ double percentile(std::vector<double> values, double percent) {
 
 double median(std::vector<double> values) { return percentile(std::move(values), 50); }
 
+void ThinnedValues::add(double value) {
+  constexpr std::size_t kMost = 8192;
+  if (kept_.size() == kMost) {
+    for (std::size_t i = 0; i < kMost / 2; ++i) kept_[i] = kept_[2 * i];
+    kept_.resize(kMost / 2);
+    stride_ *= 2;
+  }
+  if (seen_++ % stride_ == 0) kept_.push_back(value);
+}
+
+double ThinnedValues::warm_median() const {
+  const std::size_t cold = seen_ > 8 ? 4 : 1;
+  const std::size_t skipped = std::min(kept_.size() - 1, (cold + stride_ - 1) / stride_);
+  return median({kept_.begin() + static_cast<std::ptrdiff_t>(skipped), kept_.end()});
+}
+
 }  // namespace pipetrain

@@ -112,7 +112,9 @@ bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 
 Processes* join_processes() {
   const int size = launch_of_environment().size;
-  return size > 1 ? load<ProcessesEntry>(kMpiPlugin).join(size) : nullptr;
+  if (size > 1) return load<ProcessesEntry>(kMpiPlugin).join(size);
+  refuse_unconnected_launchers();
+  return nullptr;
 }
 
 }  // namespace pipetrain

@@ -3,8 +3,16 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 
 namespace pipetrain {
+
+namespace {
+
+// About what a value and its node take, names and shapes included.
+constexpr std::size_t kBytesOfValue = 512;
+
+}  // namespace
 
 GraphBuilder::GraphBuilder(Graph& graph, FindOp find_op, Evaluate evaluate)
     : graph_(graph), find_op_(std::move(find_op)), evaluate_(std::move(evaluate)) {}
@@ -16,6 +24,7 @@ void GraphBuilder::set_origin(std::string name, Part part, NodeId gradient_of) {
 }
 
 ValueId GraphBuilder::add_value(Value value) {
+  ReadBudget::charge(kBytesOfValue);
   graph_.values.push_back(std::move(value));
   return {static_cast<int>(graph_.values.size()) - 1};
 }

@@ -1,7 +1,9 @@
 // The MPI transport, the only file that uses MPI; compiled into libpipetrain_mpi.so alone. No call
 // blocks: MPI busy-waits, which would take cores from the stages.
+#include <dlfcn.h>
 #include <mpi.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -22,10 +24,20 @@ void check(int code, const char* what) {
           printable(std::string(text, static_cast<std::size_t>(length))));
 }
 
+/// Settings of Open MPI that others are better for, unless the user has set them: messages that the
+/// processes copy themselves need many parts under way, and activations over a network should not
+/// wait for an answer before they leave.
+void set_defaults() {
+  setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "64", /*overwrite=*/0);
+  setenv("OMPI_MCA_btl_tcp_eager_limit", "266240", /*overwrite=*/0);  // 256 KiB and a header
+  setenv("OMPI_MCA_btl_tcp_max_send_size", "266240", /*overwrite=*/0);
+}
+
 /// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.
 class MpiProcesses final : public Processes {
  public:
   explicit MpiProcesses(int expected) {
+    set_defaults();
     int provided = 0;
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     PT_CHECK(provided >= MPI_THREAD_SERIALIZED, kResource,
@@ -94,7 +106,13 @@ class MpiProcesses final : public Processes {
     MPI_Comm_free(&all_);
     check(MPI_Finalize(), "MPI_Finalize");
   }
-  void abort(int code) noexcept override { MPI_Abort(MPI_COMM_WORLD, code); }
+  void abort(int code) noexcept override {
+    // What Open MPI's MPI_Abort calls after it has had mpirun print a banner, below our error.
+    using Abort = int (*)(MPI_Comm, int);
+    if (const auto quiet = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ompi_mpi_abort")))
+      quiet(MPI_COMM_WORLD, code);
+    MPI_Abort(MPI_COMM_WORLD, code);
+  }
 
  private:
   template <class Post>

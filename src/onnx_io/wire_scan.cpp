@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "onnx_io/wire.h"
 
 namespace pipetrain {
@@ -182,40 +183,6 @@ std::size_t decoded_size(Message message) {
     default:
       return 96;
   }
-}
-
-bool is_utf8(std::string_view text) {
-  std::size_t i = 0;
-  while (i < text.size()) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    std::size_t more = 0;
-    std::uint32_t code = lead;
-    std::uint32_t smallest = 0;
-    if (lead >= 0xf0 && lead < 0xf8) {
-      more = 3;
-      code = lead & 7U;
-      smallest = 0x10000;
-    } else if (lead >= 0xe0 && lead < 0xf0) {
-      more = 2;
-      code = lead & 15U;
-      smallest = 0x800;
-    } else if (lead >= 0xc0 && lead < 0xe0) {
-      more = 1;
-      code = lead & 31U;
-      smallest = 0x80;
-    } else if (lead >= 0x80) {
-      return false;
-    }
-    if (text.size() - i <= more) return false;
-    for (std::size_t k = 1; k <= more; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xc0) != 0x80) return false;
-      code = code << 6 | (next & 0x3fU);
-    }
-    if (code < smallest || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
-    i += more + 1;
-  }
-  return true;
 }
 
 class Scan {

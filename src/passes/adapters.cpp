@@ -123,11 +123,10 @@ class Targets {
     return chosen;
   }
 
-  void check_used(const char* name, const char* nothing) const {
+  void check_used(const std::string& option, const char* nothing) const {
     for (std::size_t i = 0; i < globs_.size(); ++i) {
       PT_CHECK(used_[i], kUsage,
-               "{}: {} matches \"{}\"; list the tensors with: pipetrain inspect {}",
-               setting(name),
+               "{}: {} matches \"{}\"; list the tensors with: pipetrain inspect {}", option,
                nothing, printable(globs_[i]), setting("params"));
     }
   }
@@ -231,7 +230,8 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
     std::string module =
         uses.empty() ? tensor.name : module_name(model, tensor, model.nodes[uses[0].node]);
     if (!options.trained_whole.empty() && whole.choose(module, tensor.name)) continue;
-    rule->second = {TensorUse::kFrozen, fmt::format("beside adapters ({})", setting("lora")), rule->second.decays};
+    rule->second = {TensorUse::kFrozen, fmt::format("beside adapters ({})", setting("lora")),
+                    rule->second.decays};
     if (uses.empty() || !targets.choose(module, tensor.name)) continue;
     rule->second.reason = fmt::format("has an adapter ({})", setting("lora"));
     while (!modules.insert(module).second) module += "@";
@@ -245,11 +245,11 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
          .outputs_first = uses[0].outputs_first});
     add_matrices(adapters.back(), tensor.shape, options.rank, seed, added);
   }
-  targets.check_used("lora", "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
-  whole.check_used("train-only", "no trainable tensor");
+  targets.check_used(setting("lora"), "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
+  whole.check_used(setting("train-only"), "no trainable tensor");
   PT_CHECK(!adapters.empty(), kUsage,
-           "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its own",
-           setting("lora"));
+           "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its "
+           "own", setting("lora"));
 
   std::vector<OnnxNode> nodes;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {

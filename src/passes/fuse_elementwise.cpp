@@ -83,7 +83,8 @@ class PartFuser {
 
   bool is_allowed(const Members& moved, const Members& merged, int last) const {
     if (merged.size() > kMostMembers) return false;
-    if (inputs_of(merged).size() + merged.size() > kMostFusedOperands) return false;
+    if (inputs_of(merged, kMostFusedOperands).size() + merged.size() > kMostFusedOperands)
+      return false;
     std::size_t results = 0;
     for (const int n : merged) results += is_result(merged, n);
     if (results > kMostResults) return false;
@@ -108,11 +109,13 @@ class PartFuser {
                        [&](int reader) { return !contains(members, reader); });
   }
 
-  std::vector<ValueId> inputs_of(const Members& members) const {
+  /// Stops when there are more than `most`.
+  std::vector<ValueId> inputs_of(const Members& members, std::size_t most = SIZE_MAX) const {
     std::set<ValueId> inside;
     std::vector<ValueId> inputs;
     for (const int n : members) {
       for (const ValueId id : node(n).inputs) {
+        if (inputs.size() > most) return inputs;
         if (!inside.contains(id) && std::find(inputs.begin(), inputs.end(), id) == inputs.end())
           inputs.push_back(id);
       }
@@ -137,8 +140,7 @@ class PartFuser {
     }
     for (const ValueId id : inputs_of(moved)) {
       if (!graph_[id].producer || graph_[id].type.shape != type_of(last).shape) continue;
-      const auto& readers = readers_[at(id)];
-      if (std::all_of(readers.begin(), readers.end(), [&](int reader) { return reader <= last; }))
+      if (readers_[at(id)].back() <= last)  // in graph order
         longer += graph_[id].type.bytes();
     }
     return longer <= gone;

@@ -22,54 +22,79 @@ std::vector<NodeId> graph_order(const Graph& graph) {
 }
 
 /// Greedy: of the ready nodes picks the one that leaves the fewest live bytes, gradients included.
-/// Ties: the first in the graph.
+/// Ties: the first in the graph. What running a node adds is kept up to date, so the time is near
+/// linear in the uses of values.
 class SmallestLiveCut {
  public:
   explicit SmallestLiveCut(const Graph& graph)
-      : graph_(graph), readers_(graph.values.size(), 0), waits_for_(graph.nodes.size(), 0) {
+      : graph_(graph),
+        values_(graph.values.size()),
+        growth_(graph.nodes.size(), 0),
+        waits_for_(graph.nodes.size(), 0),
+        ran_(graph.nodes.size(), false),
+        read_at_(graph.nodes.size()),
+        successors_(graph.nodes.size()) {
     for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
       const int place = place_of(n);
       if (place < 0) continue;
-      for (const ValueId id : distinct_inputs(graph.nodes[n])) {
+      for (const ValueId id : distinct(graph.nodes[n].inputs)) {
         const NodeId producer = graph[id].producer;
         if (!producer || graph.nodes[at(producer.index)].part != Part::kForward) continue;
-        ++readers_[at(id.index)];
-        read_at_[place].push_back(id);
+        read_at_[at(place)].push_back(id);
         if (graph.nodes[n].part != Part::kForward) continue;
         ++waits_for_[n];
-        successors_[producer.index].push_back(static_cast<int>(n));
+        successors_[at(producer.index)].push_back(static_cast<int>(n));
       }
+    }
+    for (std::size_t n = 0; n < read_at_.size(); ++n) {
+      read_at_[n] = distinct(read_at_[n]);
+      for (const ValueId id : read_at_[n]) {
+        ++values_[at(id.index)].readers;
+        values_[at(id.index)].sum_of_readers += static_cast<int>(n);
+      }
+    }
+    for (std::size_t n = 0; n < read_at_.size(); ++n) {
+      for (const ValueId id : graph.nodes[n].outputs)
+        if (values_[at(id.index)].readers > 0) growth_[n] += bytes_of(id);
+      for (const ValueId id : read_at_[n])
+        if (values_[at(id.index)].readers == 1) growth_[n] -= bytes_of(id);
     }
   }
 
   std::vector<NodeId> run() {
-    std::set<int> ready;
     for (const NodeId id : graph_order(graph_)) {
-      if (waits_for_[at(id.index)] == 0) ready.insert(id.index);
+      if (waits_for_[at(id.index)] == 0) ready_.emplace(growth_[at(id.index)], id.index);
     }
     std::vector<NodeId> order;
-    while (!ready.empty()) {
-      const int next = *std::min_element(ready.begin(), ready.end(), [&](int a, int b) {
-        const std::int64_t growth_a = growth(a), growth_b = growth(b);
-        return growth_a != growth_b ? growth_a < growth_b : a < b;
-      });
-      ready.erase(next);
+    while (!ready_.empty()) {
+      const int next = ready_.begin()->second;
+      ready_.erase(ready_.begin());
+      ran_[at(next)] = true;
       order.push_back({next});
-      for (const ValueId id : read_at_[next]) --readers_[at(id.index)];
-      for (const int successor : successors_[next]) {
-        if (--waits_for_[at(successor)] == 0) ready.insert(successor);
+      for (const ValueId id : read_at_[at(next)]) remove_reader(id, next);
+      for (const int successor : successors_[at(next)]) {
+        if (--waits_for_[at(successor)] == 0)
+          ready_.emplace(growth_[at(successor)], successor);
       }
     }
     return order;
   }
 
  private:
-  static std::set<ValueId> distinct_inputs(const Node& node) {
-    std::set<ValueId> inputs;
-    for (const ValueId id : node.inputs) {
-      if (id) inputs.insert(id);
-    }
-    return inputs;
+  struct Live {
+    int readers = 0;                  // forward nodes, still to come
+    std::int64_t sum_of_readers = 0;  // of their indices: the index of the last one
+  };
+
+  static std::vector<ValueId> distinct(std::vector<ValueId> ids) {
+    std::erase_if(ids, [](ValueId id) { return !id; });
+    std::sort(ids.begin(), ids.end());
+    ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+    return ids;
+  }
+
+  std::int64_t bytes_of(ValueId id) const {
+    return static_cast<std::int64_t>(graph_[id].type.bytes());
   }
 
   /// The forward node where a node runs.
@@ -80,25 +105,29 @@ class SmallestLiveCut {
     return gradient && node.gradient_of ? node.gradient_of.index : -1;
   }
 
-  std::int64_t growth(int node) {
-    std::int64_t bytes = 0;
-    for (const ValueId id : graph_.nodes[at(node)].outputs) {
-      if (readers_[at(id.index)] > 0) bytes += static_cast<std::int64_t>(graph_[id].type.bytes());
-    }
-    std::map<ValueId, int> here;
-    for (const ValueId id : read_at_[node]) ++here[id];
-    for (const auto& [id, count] : here) {
-      if (readers_[at(id.index)] == count)
-        bytes -= static_cast<std::int64_t>(graph_[id].type.bytes());
-    }
-    return bytes;
+  void remove_reader(ValueId id, int reader) {
+    Live& value = values_[at(id.index)];
+    value.sum_of_readers -= reader;
+    if (--value.readers == 1) shrink(static_cast<int>(value.sum_of_readers), bytes_of(id));
+    if (value.readers == 0) shrink(graph_[id].producer.index, bytes_of(id));
+  }
+
+  /// Running `node` leaves so many bytes fewer than before.
+  void shrink(int node, std::int64_t bytes) {
+    if (ran_[at(node)]) return;
+    const bool was_ready = ready_.erase({growth_[at(node)], node}) > 0;
+    growth_[at(node)] -= bytes;
+    if (was_ready) ready_.emplace(growth_[at(node)], node);
   }
 
   const Graph& graph_;
-  std::vector<int> readers_;                     // of every value, still to come
-  std::vector<int> waits_for_;                   // of every forward node: inputs not yet made
-  std::map<int, std::vector<ValueId>> read_at_;  // by forward node
-  std::map<int, std::vector<int>> successors_;
+  std::vector<Live> values_;
+  std::vector<std::int64_t> growth_;  // of every forward node: live bytes after it less those before
+  std::vector<int> waits_for_;        // of every forward node: inputs not yet made
+  std::vector<bool> ran_;
+  std::vector<std::vector<ValueId>> read_at_;  // by forward node, without duplicates
+  std::vector<std::vector<int>> successors_;
+  std::set<std::pair<std::int64_t, int>> ready_;  // growth, node
 };
 
 Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
@@ -115,8 +144,8 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
     return node.gradient_of ? position[static_cast<std::size_t>(node.gradient_of.index)] : -1;
   };
   const std::size_t cuts = chain.order.size() + 1;
-  chain.forward_bytes.assign(cuts, 0);
-  chain.backward_bytes.assign(cuts, 0);
+  chain.forward_bytes.assign(cuts + 1, 0);  // differences at first, one more than sums
+  chain.backward_bytes.assign(cuts + 1, 0);
   std::vector<int> first(graph.values.size(), -1), last(graph.values.size(), -1);
   const auto read = [&](ValueId id, int here) {
     if (!id || first[at(id.index)] < 0) return;
@@ -138,9 +167,14 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
     if (first[v] < 0) continue;
     auto& bytes =
         graph.values[v].role == Role::kGradient ? chain.backward_bytes : chain.forward_bytes;
+    // Only where a value begins and ends to count; the sums follow.
     const int low = std::min(first[v], last[v]), high = std::max(first[v], last[v]);
-    for (int cut = low + 1; cut <= high; ++cut)
-      bytes[static_cast<std::size_t>(cut)] += graph.values[v].type.bytes();
+    bytes[at(low) + 1] += graph.values[v].type.bytes();
+    bytes[at(high) + 1] -= graph.values[v].type.bytes();
+  }
+  for (auto* bytes : {&chain.forward_bytes, &chain.backward_bytes}) {
+    std::partial_sum(bytes->begin(), bytes->end(), bytes->begin());
+    bytes->resize(cuts);
   }
   return chain;
 }

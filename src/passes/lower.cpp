@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 #include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "ops/registry/registry.h"
+#include "ops/registry/standard_attributes.h"
 #include "passes/control_flow.h"
 #include "passes/sequences.h"
 
@@ -53,20 +57,21 @@ Attributes attributes_of(const OnnxNode& node) {
 }
 
 /// Names of the values that the targets depend on.
-std::set<std::string> needed_values(const OnnxModel& model,
+std::unordered_set<std::string> needed_values(const OnnxModel& model,
                                     const std::vector<std::string>& targets) {
-  std::set<std::string> needed(targets.begin(), targets.end());
+  std::unordered_set<std::string> needed(targets.begin(), targets.end());
   for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {
     const bool wanted = std::any_of(node->outputs.begin(), node->outputs.end(),
                                     [&](const std::string& name) { return needed.contains(name); });
     if (!wanted) continue;
     needed.insert(node->inputs.begin(), node->inputs.end());
-    needed.merge(captured_names(*node));
+    const std::set<std::string> captured = captured_names(*node);
+    needed.insert(captured.begin(), captured.end());
   }
   return needed;
 }
 
-bool is_needed(const OnnxNode& node, const std::set<std::string>& needed) {
+bool is_needed(const OnnxNode& node, const std::unordered_set<std::string>& needed) {
   return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
     return !name.empty() && needed.contains(name);
   });
@@ -82,16 +87,21 @@ bool is_quantized(std::string_view op) {
          op.find("QLinear") != std::string_view::npos || op.ends_with("Integer");
 }
 
-void refuse_unsupported(const OnnxModel& model, const std::set<std::string>& needed) {
+void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::string>& needed) {
   std::map<std::string, std::vector<std::string>> missing;
   for (const OnnxNode& outer : model.nodes) {
     if (!is_needed(outer, needed)) continue;
-    for (const OnnxNode& node : with_inner_nodes(outer)) {
+    const auto look_at = [&](const OnnxNode& node) {
       if (has_subgraphs(node) || is_sequence_operator(node) ||
           (node.domain.empty() && find_import(node.op_type)))
-        continue;
+        return;
       missing[full_type(node)].push_back(
           node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name);
+    };
+    if (has_subgraphs(outer)) {
+      for (const OnnxNode& node : with_inner_nodes(outer)) look_at(node);
+    } else {
+      look_at(outer);
     }
   }
   if (missing.empty()) return;
@@ -110,6 +120,15 @@ void refuse_unsupported(const OnnxModel& model, const std::set<std::string>& nee
           list);
 }
 
+void check_attributes(const OnnxNode& node) {
+  if (!node.domain.empty()) return;
+  for (const OnnxAttribute& attribute : node.attributes) {
+    PT_CHECK(may_have_attribute(node.op_type, attribute.name), kModel,
+             "{} has no attribute \"{}\"; check the program that wrote the model",
+             printable(node.op_type), printable(attribute.name));
+  }
+}
+
 class Lowering {
  public:
   Lowering(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
@@ -124,7 +143,7 @@ class Lowering {
     } else {
       targets.push_back(find_output_node());
     }
-    const std::set<std::string> needed = needed_values(model_, targets);
+    const std::unordered_set<std::string> needed = needed_values(model_, targets);
     refuse_unsupported(model_, needed);
     for (const OnnxValue& input : model_.inputs) {
       if (needed.contains(input.name)) add_input(input);
@@ -210,7 +229,7 @@ class Lowering {
     value.type = {is_float(input.dtype) ? DType::kFloat32 : input.dtype, Shape(std::move(dims))};
     value.role = Role::kInput;
     const ValueId id = builder_.add_value(std::move(value));
-    values_[input.name] = id;
+    name_value(input.name, id);
     result_.inputs.push_back({input.name, id, -1});
   }
 
@@ -235,7 +254,7 @@ class Lowering {
                  : use == TensorUse::kRunningStatistic ? Role::kState
                                                        : Role::kConstant;
     const ValueId id = builder_.add_value(std::move(value));
-    values_[name] = id;
+    name_value(name, id);
     if (use == TensorUse::kTrained) result_.parameters.push_back({name, id, {}});
   }
 
@@ -263,6 +282,7 @@ class Lowering {
   void add_node(const OnnxNode& node) {
     with_context([&] { return "importing " + node.label(); },
                  [&] {
+                   check_attributes(node);
                    if (node.op_type == "Constant" && rule_of(node.outputs[0]) &&
                        rule_of(node.outputs[0])->use != TensorUse::kFrozen) {
                      add_tensor(node.outputs[0], node.tensor_attribute("value"));
@@ -296,7 +316,7 @@ class Lowering {
 
   void set_value(const std::string& name, ValueId id) {
     if (!id || name.empty()) return;
-    values_[name] = id;
+    name_value(name, id);
     if (result_.graph[id].role == Role::kActivation && renamed_.insert(id.index).second) {
       builder_.rename(id, name);
     }
@@ -329,8 +349,15 @@ class Lowering {
     if (value.list) {
       lists_[name] = *value.list;
     } else {
-      values_[name] = value.tensor;
+      name_value(name, value.tensor);
     }
+  }
+
+  /// Names a value, within a sub-graph until that ends.
+  void name_value(const std::string& name, ValueId id) {
+    ValueId& named = values_[name];
+    if (subgraphs_ > 0) hidden_.emplace_back(name, named);
+    named = id;
   }
 
   void add_control_flow(const OnnxNode& node) {
@@ -353,8 +380,10 @@ class Lowering {
   /// Adds the nodes of a sub-graph. Its names end with it.
   std::vector<TensorOrList> add_subgraph(const OnnxSubgraph& graph,
                                          const std::vector<TensorOrList>& arguments) {
-    const std::map<std::string, ValueId> outside = values_;
+    const std::size_t hidden_outside = hidden_.size();
     const ValueLists lists_outside = lists_;
+    ReadBudget::charge(sizeof(ValueLists::value_type) * lists_.size());
+    ++subgraphs_;
     for (std::size_t i = 0; i < graph.inputs.size() && i < arguments.size(); ++i) {
       stand_for(graph.inputs[i], arguments[i]);
     }
@@ -364,7 +393,15 @@ class Lowering {
     }
     std::vector<TensorOrList> outputs;
     for (const std::string& name : graph.outputs) outputs.push_back(tensor_or_list(name));
-    values_ = outside;
+    for (; hidden_.size() > hidden_outside; hidden_.pop_back()) {
+      const auto& [name, before] = hidden_.back();
+      if (before) {
+        values_[name] = before;
+      } else {
+        values_.erase(name);
+      }
+    }
+    --subgraphs_;
     lists_ = lists_outside;
     return outputs;
   }
@@ -403,10 +440,12 @@ class Lowering {
   const LowerOptions& options_;
   TrainingGraph result_;
   GraphBuilder builder_;
-  std::map<std::string, ValueId> values_;
+  std::unordered_map<std::string, ValueId> values_;
   ValueLists lists_;
-  std::set<int> renamed_;
-  std::set<std::string> names_;
+  int subgraphs_ = 0;                                     // that are being added
+  std::vector<std::pair<std::string, ValueId>> hidden_;  // what their names stood for before
+  std::unordered_set<int> renamed_;
+  std::unordered_set<std::string> names_;
   std::size_t repeated_ = 0;
 };
 
@@ -414,6 +453,11 @@ class Lowering {
 
 TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
                     const LowerOptions& options) {
+  std::uint64_t bytes = model.file_bytes;
+  for (const OnnxInitializer& initializer : model.initializers) {
+    if (initializer.external && initializer.value) bytes += initializer.value.type().bytes();
+  }
+  const ReadBudget budget(bytes);
   TrainingGraph result = with_context([&] { return "reading " + printable(model.path.string()); },
                                       [&] { return Lowering(model, rules, options).run(); });
   return result;

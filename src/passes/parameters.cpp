@@ -1,7 +1,10 @@
 #include "passes/parameters.h"
 
 #include <algorithm>
+#include <deque>
 #include <set>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -90,17 +93,11 @@ class Classifier {
   explicit Classifier(const OnnxModel& model) {
     for (const OnnxValue& input : model.inputs) data_.insert(input.name);
     for (const OnnxNode& outer : model.nodes) {
-      for (OnnxNode& node : with_inner_nodes(outer)) nodes_.push_back(std::move(node));
-    }
-    for (const OnnxNode& node : nodes_) {
-      const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
-      bool data = false;
-      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-        uses_[node.inputs[slot]].push_back({&node, slot});
-        data = data || (!shape_only && data_.contains(node.inputs[slot]));
+      if (!has_subgraphs(outer)) {
+        add_uses(outer);
+        continue;
       }
-      for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
-      if (data) data_.insert(node.outputs.begin(), node.outputs.end());
+      for (OnnxNode& node : with_inner_nodes(outer)) add_uses(inner_.emplace_back(std::move(node)));
     }
     for (const OnnxInitializer& initializer : model.initializers) {
       const auto kind = initializer.metadata.find(std::string(kKindKey));
@@ -183,6 +180,17 @@ class Classifier {
   }
 
  private:
+  void add_uses(const OnnxNode& node) {
+    const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
+    bool data = false;
+    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+      uses_[node.inputs[slot]].push_back({&node, slot});
+      data = data || (!shape_only && data_.contains(node.inputs[slot]));
+    }
+    for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
+    if (data) data_.insert(node.outputs.begin(), node.outputs.end());
+  }
+
   static constexpr int kMaximumDepth = 32;
   static constexpr std::int64_t kFew = 8;  // tensors up to this size are not reported
 
@@ -310,9 +318,9 @@ class Classifier {
     return nullptr;
   }
 
-  std::vector<OnnxNode> nodes_;  // those of sub-graphs too
-  std::set<std::string> data_;   // values that depend on what is fed, not on its shape alone
-  std::map<std::string, std::vector<Use>> uses_;
+  std::deque<OnnxNode> inner_;  // copies of nodes with sub-graphs, and the nodes of those
+  std::unordered_set<std::string> data_;  // depend on what is fed, not on its shape alone
+  std::unordered_map<std::string, std::vector<Use>> uses_;
   bool has_torch_metadata_ = false;
 };
 

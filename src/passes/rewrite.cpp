@@ -77,6 +77,7 @@ ValueId Rewriter::transposed_input(ValueId x, const Ints& perm) const {
 }
 
 void Rewriter::apply() {
+  if (replacements_.empty()) return;
   std::vector<Node> nodes;
   for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
     const auto found = replacements_.find(n);

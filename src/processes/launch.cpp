@@ -1,6 +1,13 @@
 // The environment that launchers set for their processes.
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "processes/processes.h"
@@ -17,7 +24,64 @@ int number_of(const char* variable) {
   return *end == '\0' && value >= 0 && value < 1'000'000 ? static_cast<int>(value) : -1;
 }
 
+/// The command line of this process, as a shell takes it.
+std::string own_command() {
+  std::ifstream file("/proc/self/cmdline", std::ios::binary);
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::string command;
+  for (std::size_t begin = 0; begin < bytes.size();) {
+    const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());
+    const std::string word = bytes.substr(begin, end - begin);
+    const bool plain = !word.empty() && word.find_first_not_of(
+                                            "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWX"
+                                            "YZ0123456789_-+=:,./@%") == std::string::npos;
+    command += (command.empty() ? "" : " ") + (plain ? word : fmt::format("'{}'", printable(word)));
+    begin = end + 1;
+  }
+  return command.empty() ? "pipetrain …" : command;
+}
+
+[[noreturn]] void refuse(const std::string& variable, const std::string& launcher, int processes,
+                         const std::string& where) {
+  PT_FAIL(kUsage,
+          "{} says that {} started {} processes, but only MPI connects them; start them with: "
+          "mpirun -n {}{} {}",
+          variable, launcher, processes, processes, where, own_command());
+}
+
+/// The hosts of a TF_CONFIG that train: {"cluster": {"worker": ["a:2222", "b:2222"], …}, …}.
+std::vector<std::string> hosts_of_tf_config(const char* text) {
+  const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::vector<std::string> hosts;
+  if (!config.is_object() || !config.contains("cluster") || !config["cluster"].is_object())
+    return hosts;
+  for (const char* job : {"chief", "master", "worker"}) {
+    if (!config["cluster"].contains(job) || !config["cluster"][job].is_array()) continue;
+    for (const auto& address : config["cluster"][job]) {
+      if (!address.is_string()) continue;
+      const auto name = address.get<std::string>();
+      hosts.push_back(printable(name.substr(0, name.rfind(':'))));
+    }
+  }
+  return hosts;
+}
+
 }  // namespace
+
+void refuse_unconnected_launchers() {
+  if (const int size = number_of("WORLD_SIZE"); size > 1 && number_of("RANK") >= 0) {
+    const int local = number_of("LOCAL_WORLD_SIZE");
+    refuse("WORLD_SIZE", "torchrun", size, local > 0 && local < size ? " --hostfile HOSTS" : "");
+  }
+  if (const char* text = std::getenv("TF_CONFIG")) {
+    const std::vector<std::string> hosts = hosts_of_tf_config(text);
+    if (hosts.size() > 1)
+      refuse("TF_CONFIG", "TensorFlow's launcher", static_cast<int>(hosts.size()),
+             fmt::format(" --host {}", fmt::join(hosts, ",")));
+  }
+  if (const int workers = number_of("DMLC_NUM_WORKER"); workers > 1 && std::getenv("DMLC_ROLE"))
+    refuse("DMLC_NUM_WORKER", "the DMLC tracker", workers, " --hostfile HOSTS");
+}
 
 Launch launch_of_environment() {
   struct Names {

@@ -83,18 +83,32 @@ void ProcessGroup::check_failure() const {
 
 void ProcessGroup::interrupt() { interrupted_ = true; }
 
+/// What another process has reported is the better reason; it is known before the interruption.
+void ProcessGroup::check_interrupted() const {
+  if (!interrupted_) return;
+  check_failure();
+  PT_FAIL(kDevice, "another stage failed");
+}
+
 /// Waits for the requests of a message. If that is interrupted, their memory is kept alive.
 void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
-  // A reply on one machine takes microseconds; after that, yield the core.
+  // A reply takes microseconds, and messages that the processes copy themselves get on only while
+  // both poll. Whoever waits for longer than that waits for another's work.
+  constexpr double kPollSeconds = 0.002;
   auto pause = std::chrono::microseconds(5);
+  const double since = steady_seconds();
   waits_ = true;
   try {
     for (const Processes::Request request : letter->requests) {
       while (!processes_.test(request)) {
         listen();
         check_failure();
-        PT_CHECK(!interrupted_, kDevice, "another stage failed");
+        check_interrupted();
         check_silence();
+        if (steady_seconds() - since < kPollSeconds) {
+          std::this_thread::yield();
+          continue;
+        }
         std::this_thread::sleep_for(pause);
         pause = std::min(2 * pause, std::chrono::microseconds(200));
       }
@@ -119,7 +133,7 @@ void ProcessGroup::post_parts(Letter& letter, int peer, bool sends) {
 }
 
 void ProcessGroup::send(std::string bytes, int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->count = bytes.size();
   letter->bytes = std::move(bytes);
@@ -130,7 +144,7 @@ void ProcessGroup::send(std::string bytes, int peer) {
 }
 
 std::string ProcessGroup::receive(int peer) {
-  PT_CHECK(!interrupted_, kDevice, "another stage failed");
+  check_interrupted();
   auto letter = std::make_unique<Letter>();
   letter->requests.push_back(
       processes_.post_receive(&letter->count, sizeof letter->count, peer, kValuesTag));
@@ -187,12 +201,18 @@ bool ProcessGroup::wait_for_failures(double seconds) {
     try {
       const std::lock_guard lock(mutex_);
       listen_locked();
+      // Those that were missed for too long will not answer.
+      const auto is_lost = [&](int peer) {
+        return patience_ > 0 && steady_seconds() - peers_[at(peer)]->heard > patience_;
+      };
       bool all = true;
       for (int peer = 0; peer < size_; ++peer) {
         const bool matters = peer != rank_ && (rank_ == 0 || peer == 0);
-        if (matters && !peers_[at(peer)]->failed) all = false;
+        if (matters && !peers_[at(peer)]->failed && !is_lost(peer)) all = false;
       }
-      if (all && outgoing_.empty()) return true;
+      if (all && std::all_of(outgoing_.begin(), outgoing_.end(),
+                             [&](const Outgoing& out) { return is_lost(out.peer); }))
+        return true;
     } catch (const Error&) {
       return false;  // they can no longer be heard
     }
@@ -219,6 +239,8 @@ void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress)
 void ProcessGroup::expect_signs_of_life(double seconds) {
   const std::lock_guard lock(mutex_);
   most_silence_ = seconds;
+  if (seconds <= 0) return;
+  patience_ = seconds;
   for (const auto& peer : peers_) {
     if (peer) peer->heard = peer->got_on = steady_seconds();
   }

@@ -24,7 +24,7 @@ namespace pipetrain {
 class ProcessGroup {
  public:
   /// The tags below kFreeTag are the group's own.
-  static constexpr int kNoticeTag = 1, kValuesTag = 2, kFreeTag = 16;
+  static constexpr int kNoticeTag = 1, kValuesTag = 2, kMeasureTag = 3, kFreeTag = 16;
 
   explicit ProcessGroup(Processes& processes);
   ~ProcessGroup();
@@ -69,7 +69,8 @@ class ProcessGroup {
   void check_failure() const;
   /// Reports the failure of this process to all others, once.
   void say_failed(const Error& error);
-  /// Waits until process 0 (on process 0: all others) has reported a failure too. False on timeout.
+  /// Waits until process 0 (on process 0: all others) has reported a failure too or is lost. False
+  /// on timeout.
   bool wait_for_failures(double seconds);
 
   /// Sends a heartbeat with what this process waits for: empty while a device computes. `progress`
@@ -117,6 +118,7 @@ class ProcessGroup {
     std::string bytes;
     std::vector<Processes::Request> requests;
   };
+  void check_interrupted() const;
   void wait_for(std::unique_ptr<Letter>& letter);
   void check_silence() const;
   void post_parts(Letter& letter, int peer, bool sends);
@@ -126,6 +128,7 @@ class ProcessGroup {
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> waits_{false};
   double most_silence_ = 0;  // seconds; 0: any
+  double patience_ = 0;      // the last most_silence_ that was not 0
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this process
   std::list<Outgoing> outgoing_;

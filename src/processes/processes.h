@@ -55,10 +55,18 @@ struct Launch {
 /// Reads the environment of this process. Error (kUsage) when srun started several that are not
 /// connected to each other.
 Launch launch_of_environment();
+/// Error (kUsage), with the command that works, where torchrun, TensorFlow's launchers (TF_CONFIG)
+/// or the DMLC tracker have started several processes: each would train a model of its own.
+void refuse_unconnected_launchers();
+
+/// Called before abort(): has Open MPI's mpirun ended if it still runs so many seconds later. It
+/// waits without end for a host that can no longer be reached. Does nothing where another program
+/// has started this process.
+void end_launcher_after(double seconds);
 
 /// Joins the processes of the launcher through libpipetrain_mpi.so (see device/plugin.h for where
 /// it is looked for); null when there is only one. Error (kResource) when there is no such plugin
-/// or it belongs to another build.
+/// or it belongs to another build, and (kUsage) of refuse_unconnected_launchers().
 Processes* join_processes();
 
 }  // namespace pipetrain

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "passes/batch_weight_gradients.h"
 #include "profile/node_key.h"
 
 namespace pipetrain {
@@ -11,6 +12,13 @@ namespace pipetrain {
 double node_flops(const Graph& graph, const Node& node) {
   if (!node.op->cost) return 0;
   return node.op->cost(node.attributes, graph.input_types(node), graph.output_types(node)).flops;
+}
+
+double flops_of_sample(const TrainingGraph& training) {
+  double flops = 0;
+  for (const Node& node : training.graph.nodes)
+    flops += node_flops(training.graph, node) * runs_per_micro_batch(training, node);
+  return flops / static_cast<double>(training.micro_batch);
 }
 
 double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>& is_read) {

@@ -18,6 +18,9 @@ struct DeviceSpeed {
 /// Additions and multiplications of one run of a node; 0 where its operator counts none.
 double node_flops(const Graph& graph, const Node& node);
 
+/// FLOPs of training per sample, without work done once per step and without recomputation.
+double flops_of_sample(const TrainingGraph& training);
+
 /// Bytes that one run of a node moves between memory and the processor: every operand once, except
 /// that an operator without arithmetic (a copy, a selection) reads no more of an operand than it
 /// writes. `is_read` is values_read(): outputs that nobody reads are not written.

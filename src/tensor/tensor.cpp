@@ -10,6 +10,8 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/read_budget.h"
+#include "base/units.h"
 
 namespace pipetrain {
 
@@ -45,9 +47,10 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   const bool large = bytes >= 2 * kHugePage;
   const std::size_t alignment = large ? kHugePage : kLine;
   const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
-  void* data = nullptr;
-  PT_CHECK(posix_memalign(&data, alignment, rounded ? rounded : kLine) == 0, kResource,
-           "cannot allocate {} bytes of memory", bytes);
+  ReadBudget::charge(rounded);
+  void* const data = std::aligned_alloc(alignment, rounded ? rounded : kLine);
+  PT_CHECK(data != nullptr, kResource, "not enough memory: {} more were asked for",
+           bytes_text(bytes));
   // Requests huge pages: matrix products read operands along columns, where small pages cost up to
   // a fifth of the time. No effect if the system has none.
   if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);

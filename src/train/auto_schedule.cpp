@@ -114,6 +114,8 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   if (!config.pipeline.topology.empty()) {
     request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
     if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;
+  } else if (scope.topology) {
+    request.topology = first_devices(*scope.topology, request.devices);
   } else if (const std::optional<Topology> measured = measured_topology();
              measured && !measured->levels.empty()) {
     // Stages beyond the cores of this machine use the same links as those on cores.

@@ -1,8 +1,10 @@
 // --schedule auto: the best configuration in simulation for a model, its data and its devices.
 #pragma once
 
+#include <optional>
 #include <vector>
 
+#include "partition/topology.h"
 #include "pipeline/schedule/search.h"
 #include "train/config.h"
 
@@ -18,10 +20,11 @@ struct FoundSchedules {
 };
 
 struct SearchScope {
-  bool micro_batches = false;          // try other numbers of micro-batches than the run's own
-  bool fewer_devices = false;          // leave devices idle, or use them as replicas
-  bool asynchronous = false;           // try schedules that train with older weights too
-  const Network* same_data = nullptr;  // of the same model: its data are taken
+  bool micro_batches = false;             // try other numbers of micro-batches than the run's own
+  bool fewer_devices = false;             // leave devices idle, or use them as replicas
+  bool asynchronous = false;              // try schedules that train with older weights too
+  const Network* same_data = nullptr;     // of the same model: its data are taken
+  std::optional<Topology> topology = {};  // where no option names one; nothing: what was measured
   double profile_seconds = 0;  // after which no other number of micro-batches is profiled; 0: all
 };
 

@@ -72,6 +72,8 @@ struct Checkpoint {
   NamedTensors weights;
   NamedTensors optimizer;
   std::map<int, NamedTensors> stashed;  // by version of the round
+  /// Of snapshots (train/snapshot.h): the best model so far, as it is exported.
+  NamedTensors best_weights;
 
   bool in_flight() const { return round_start != step; }
   double epoch() const;

@@ -1,11 +1,13 @@
 #include "train/cut_plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/setting.h"
 #include "device/plugin.h"
 #include "partition/plan_file.h"
@@ -16,6 +18,7 @@
 #include "pipeline/schedule/plan_costs.h"
 #include "pipeline/schedule/schedule_file.h"
 #include "pipeline/stage/slice.h"
+#include "pipeline/transport/bucket_floats.h"
 
 namespace pipetrain {
 namespace {
@@ -49,32 +52,78 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   }
 }
 
+/// The buckets in which the gradients of a stage with replicas in several processes are summed:
+/// the backward completes them from the last element to the first.
+std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const StagePlan& stage) {
+  std::vector<ReduceBucket> buckets;
+  const bool apart =
+      stage.replicas > 1 && network.process_of(stage.first_device) !=
+                                network.process_of(stage.first_device + stage.replicas - 1);
+  if (!apart || !network.topology() || stage.backward_seconds <= 0 || stage.parameter_bytes == 0)
+    return buckets;
+  const TopologyLevel& link = network.topology()->levels.back();
+  const BucketFloats sizes = buckets_for(link.latency_seconds, link.bytes_per_second);
+  double done = 0;
+  std::size_t bytes = 0;
+  for (int e = stage.last - 1; e >= stage.first; --e) {
+    const ChainCost& element = network.costs().elements[at(e)];
+    done += element.input_gradient_seconds + element.weight_gradient_seconds;
+    bytes += element.parameter_bytes;
+    const std::size_t full = sizeof(float) * (buckets.empty() ? sizes.first : sizes.others);
+    if (bytes < full && e > stage.first) continue;
+    const double share = static_cast<double>(bytes) / static_cast<double>(stage.parameter_bytes);
+    buckets.push_back(
+        {std::min(1.0, done / stage.backward_seconds),
+         share * stage.all_reduce_seconds + (buckets.empty() ? 0 : 2 * link.latency_seconds)});
+    bytes = 0;
+  }
+  return buckets;
+}
+
 /// The costs of the stages of a plan.
 Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
+  for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s)
+    costs.stage[s].buckets = buckets_of(network, plan.stages[s]);
   return costs;
 }
 
-/// Gives every edge the link between its devices, if those are not present. (Within one process
-/// values are not copied: only the latency counts.)
-void set_links(const ProfiledNetwork& network, const Program& program, Costs& costs) {
-  if (!network.estimated()) return;
-  for (const Edge& edge : program.edges) {
+/// Gives every edge the link between its devices, if those are not present or in several processes.
+/// (Within one process values are not copied: only the latency counts.) `placement`: by stage.
+void set_links(const ProfiledNetwork& network, const std::vector<Edge>& edges,
+               const std::vector<std::vector<int>>& placement, Costs& costs) {
+  if (!network.estimated() && !network.processes()) return;
+  costs.edge_link.clear();
+  for (const Edge& edge : edges) {
     // Of replicas the two that are farthest apart.
     int level = -1;
-    for (const int from : program.placement[static_cast<std::size_t>(edge.from_stage)]) {
-      for (const int to : program.placement[static_cast<std::size_t>(edge.to_stage)])
+    bool copied = network.estimated();
+    for (const int from : placement[at(edge.from_stage)]) {
+      for (const int to : placement[at(edge.to_stage)]) {
         level = std::max(level, network.topology()->common_level(from, to));
+        copied = copied || network.process_of(from) != network.process_of(to);
+      }
     }
     if (level < 0) {
       costs.edge_link.emplace_back();
       continue;
     }
-    const TopologyLevel& link = network.topology()->levels[static_cast<std::size_t>(level)];
-    costs.edge_link.push_back({link.latency_seconds, link.bytes_per_second});
+    const TopologyLevel& link = network.topology()->levels[at(level)];
+    costs.edge_link.push_back({link.latency_seconds, LinkCost().bytes_per_second});
+    if (copied) costs.edge_link.back().bytes_per_second = link.bytes_per_second;
   }
+}
+
+/// The devices of each stage of a plan, where each device has one stage.
+std::vector<std::vector<int>> devices_of(const Plan& plan) {
+  std::vector<std::vector<int>> devices;
+  for (const StagePlan& stage : plan.stages) {
+    devices.emplace_back(at(stage.replicas));
+    std::iota(devices.back().begin(), devices.back().end(), stage.first_device);
+  }
+  return devices;
 }
 
 /// Fits the cuts of a plan to the schedule. An asynchronous one is as fast as its slowest stage.
@@ -84,10 +133,12 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
     return;
   Costs costs = costs_of_stages(network, plan);
   const int units = static_cast<int>(network.micro_batches());
+  if (network.schedule().balances_warm_up())
+    set_links(network, edges_of_plan(plan, network.costs()), devices_of(plan), costs);
   const ProgramMaker programs(network.schedule(), plan, edges_of_plan(plan, network.costs()), costs,
                               /*gradient_sync=*/false, units);
   Program program = programs.training(units);
-  set_links(network, program, costs);
+  set_links(network, program.edges, program.placement, costs);
   plan = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
 }
 
@@ -109,10 +160,7 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
       static_cast<std::size_t>(std::max(request.stages, network.schedule().devices()));
   request.optimizer_bytes_per_parameter_byte = kept_slots(network.config().optimization.optimizer);
   request.recompute = network.config().pipeline.recompute;
-  if (network.topology() && !network.topology()->levels.empty()) {
-    request.transfer = {network.topology()->levels.front().latency_seconds,
-                        network.topology()->levels.front().bytes_per_second};
-  }
+  network.set_links(request);
   return request;
 }
 
@@ -154,7 +202,12 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
   for (const int count : replicas)
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
   // The closed forms consider replicas; the memory of one program does not.
-  if (!places.empty()) request.loads.clear();
+  if (!places.empty()) {
+    request.loads.clear();
+    if (network.processes() && network.topology())
+      request.topology.levels =
+          first_devices(*network.topology(), network.schedule().devices()).levels;
+  }
   return plan_with_cuts(network.costs(), request, cuts, {}, places);
 }
 
@@ -168,8 +221,8 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
            scaling.adapts
                ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
                              setting("precision"), setting("loss-scale"))
-               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} skip",
-                             setting("on-nan")));
+               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
+                             setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
@@ -182,7 +235,10 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
 /// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
-  const std::vector<StageCapacity> capacity = stage_capacities({&program});
+  std::vector<StageCapacity> capacity = stage_capacities({&program});
+  // The last batch of an epoch may be smaller: a network of its own, which computes gradients too.
+  for (StageCapacity& stage : capacity)
+    stage.one_micro_batch = stage.one_micro_batch && network.batch_sizes().size() == 1;
   std::vector<ArenaBytes> memory;
   std::vector<std::size_t> workspaces;
   for (std::size_t s = 0; s < slices.stages.size(); ++s) {
@@ -215,12 +271,13 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
 
   const int micro_batches = static_cast<int>(network.micro_batches());
   Costs costs = costs_of_stages(network, plan);
+  if (network.schedule().balances_warm_up()) set_links(network, edges, devices_of(plan), costs);
   ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
                         micro_batches);
   // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
-  set_links(network, program, costs);
+  set_links(network, program.edges, program.placement, costs);
   Simulation prediction = simulate(program, costs);
   std::vector<ArenaBytes> memory = lay_out(network, slices, program);
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/error.h"
+#include "base/setting.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
 #include "train/network.h"
@@ -38,6 +40,16 @@ class Averaged {
 };
 
 }  // namespace
+
+void check_metric(const PlannedNetwork& network) {
+  const OptimizationConfig& settings = network.config().optimization;
+  const Loss& loss = network.graph().loss;
+  PT_CHECK(offers(loss, settings.best_metric), kUsage, "{} {} is not available for a {}",
+           setting("best-metric"), settings.best_metric, loss.task);
+  PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
+           kUsage, "{} needs validation data; give {} or {}", setting("patience"),
+           setting("val-split"), setting("val-data"));
+}
 
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   const PlannedNetwork& network = run.network();

@@ -8,8 +8,13 @@
 
 namespace pipetrain {
 
-class Predictor;
 class PipelineRun;
+class PlannedNetwork;
+class Predictor;
+
+/// Error (kUsage) when the metric of the best model, or early stopping, does not suit the network.
+/// Before the first step, not after the first epoch.
+void check_metric(const PlannedNetwork& network);
 
 /// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);

@@ -69,6 +69,16 @@ class Fingerprint {
   Sha256 hash_;
 };
 
+std::uint32_t checksum(const Dataset& dataset, std::span<const std::size_t> indices,
+                       std::uint32_t crc) {
+  for (std::size_t c = 0; c < dataset.columns().size(); ++c) {
+    const HostTensor values(dataset.columns()[c].batch_type(indices.size()));
+    dataset.gather(indices, c, values.view());
+    crc = crc32c({static_cast<const std::byte*>(values.view().data), values.type().bytes()}, crc);
+  }
+  return crc;
+}
+
 }  // namespace
 
 std::string fingerprint(const OnnxModel& model) {
@@ -86,13 +96,23 @@ std::string fingerprint(const Dataset& dataset) {
   std::vector<std::size_t> indices;
   for (std::size_t i = 0; i < std::min(kLooked, samples); ++i)
     indices.push_back(i * samples / std::min(kLooked, samples));
+  return fmt::format("{} samples, {:08x}", samples, checksum(dataset, indices, 0));
+}
+
+std::string content_fingerprint(const Dataset& dataset) {
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30, kLooked = 4'096, kAtOnce = 1'024;
+  std::size_t bytes = 0;
+  for (const Column& column : dataset.columns()) bytes += column.batch_type(1).bytes();
+  const bool all = bytes * dataset.size() <= kMostBytes;
+  const std::size_t looked = all ? dataset.size() : kLooked;
   std::uint32_t crc = 0;
-  for (std::size_t c = 0; c < dataset.columns().size(); ++c) {
-    const HostTensor values(dataset.columns()[c].batch_type(indices.size()));
-    dataset.gather(indices, c, values.view());
-    crc = crc32c({static_cast<const std::byte*>(values.view().data), values.type().bytes()}, crc);
+  for (std::size_t begin = 0; begin < looked; begin += kAtOnce) {
+    std::vector<std::size_t> indices;
+    for (std::size_t i = begin; i < std::min(looked, begin + kAtOnce); ++i)
+      indices.push_back(all ? i : i * dataset.size() / looked);
+    crc = checksum(dataset, indices, crc);
   }
-  return fmt::format("{} samples, {:08x}", samples, crc);
+  return fmt::format("{} samples, {:08x}", dataset.size(), crc);
 }
 
 }  // namespace pipetrain

@@ -15,4 +15,8 @@ std::string fingerprint(const OnnxModel& model);
 /// "SAMPLES samples, CRC-32C of some of them".
 std::string fingerprint(const Dataset& dataset);
 
+/// The same of all samples where they take at most 1 GiB, else of 4,096: where one differs, so do
+/// the data of two processes.
+std::string content_fingerprint(const Dataset& dataset);
+
 }  // namespace pipetrain

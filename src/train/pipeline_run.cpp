@@ -150,6 +150,10 @@ RuntimeOptions PipelineRun::runtime_options() const {
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }
   options.processes = network_.processes();
+  if (network_.topology() && !network_.topology()->levels.empty()) {
+    const TopologyLevel& link = network_.topology()->levels.back();
+    options.buckets = buckets_for(link.latency_seconds, link.bytes_per_second);
+  }
   for (int device = 0; network_.processes() && device < network_.devices(); ++device)
     options.process_of_device.push_back(network_.process_of(device));
   options.devices_before = network_.cores().devices_before;
@@ -222,6 +226,7 @@ std::vector<StageContent> PipelineRun::trained_contents() const {
 std::vector<std::string> PipelineRun::export_model(const std::string& path, bool overwrite_input,
                                                    const NamedTensors* weights,
                                                    const std::string& adapters) {
+  runtime_->release_activations();  // the values that are written are copies
   const auto write = [&](const auto& read) {
     const OnnxMetadata metadata =
         describe_training(network_.total_steps() > 0, training_of(network_),
@@ -234,8 +239,7 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
       return found == weights->end() ? HostTensor() : found->second;
     });
   }
-  if (network_.processes())
-    return write([&](const std::string& name) { return collected_[name]; });
+  if (network_.processes()) return write([&](const std::string& name) { return collected_[name]; });
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
   const auto changes = write([&](const std::string& name) { return runtime_->read(name); });

@@ -129,6 +129,10 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
     }
     return fmt::format("{:08x}", sum);
   };
+  const auto of_data = [&](const Dataset* data) {
+    if (!data) return std::string();
+    return network.data().synthetic ? fingerprint(*data) : content_fingerprint(*data);
+  };
   std::string text;
   for (const Program* program : programs) {
     for (const auto& device : program->device) {
@@ -140,7 +144,8 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"another build of pipetrain", PIPETRAIN_VERSION},
       {"another model", fingerprint(network.model().model)},
       {"other weights", of_weights()},
-      {"other data", fingerprint(*network.data().train)},
+      {"other data", of_data(network.data().train.get())},
+      {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
        fmt::format("{} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,

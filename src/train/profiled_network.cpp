@@ -15,6 +15,7 @@
 #include "profile/measure.h"
 #include "profile/measure_device.h"
 #include "train/model_order.h"
+#include "train/process_topology.h"
 
 namespace pipetrain {
 namespace {
@@ -45,6 +46,9 @@ ProfiledNetwork::ProfiledNetwork(Network network)
                               : topology_->memory_bytes),
       chain_(linearise(graph())),
       profile_(make_profile()) {
+  if (processes() && config().pipeline.topology.empty())
+    topology_ = topology_of_processes(*processes(), schedule().devices(), topology_,
+                                      config().pipeline.profile_cache);
   if (processes()) share_profile(*processes(), graph().graph.nodes.size(), topology_, profile_);
   costs_ = chain_costs(graph(), chain_, profile_);
   if (leads()) choose_order();
@@ -112,11 +116,23 @@ void ProfiledNetwork::choose_order() {
   request.optimizer_bytes_per_parameter_byte = kept_slots(config().optimization.optimizer);
   request.loads = schedule().loads(request.micro_batches);
   request.recompute = pipeline.recompute;
-  if (topology_ && !topology_->levels.empty()) {
-    request.transfer = {topology_->levels.front().latency_seconds,
-                        topology_->levels.front().bytes_per_second};
-  }
+  set_links(request);
   take_order(better_order(graph(), profile_, chain_, costs_, request));
+}
+
+/// Stages lie on the devices in order where each device has one; else any two may be neighbours.
+void ProfiledNetwork::set_links(PlanRequest& request) const {
+  if (!topology_ || topology_->levels.empty()) return;
+  const std::vector<TopologyLevel>& levels = topology_->levels;
+  const bool in_order = config().pipeline.replicas.empty() &&
+                        schedule().stages() == schedule().devices() &&
+                        schedule().devices() <= topology_->devices();
+  if (levels.size() > 1 && in_order) {
+    request.topology.name = topology_->name;
+    request.topology.levels = first_devices(*topology_, schedule().devices()).levels;
+  }
+  const TopologyLevel& link = processes() ? levels.back() : levels.front();
+  request.transfer = {link.latency_seconds, link.bytes_per_second};
 }
 
 void ProfiledNetwork::take_order(std::vector<int> order) {

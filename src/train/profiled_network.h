@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "partition/plan.h"
 #include "partition/topology.h"
 #include "passes/linearise.h"
 #include "pipeline/stage/stage.h"
@@ -25,6 +26,8 @@ class ProfiledNetwork : public Network {
   bool estimated() const { return estimated_; }
   /// The links between the devices; empty if unknown.
   const std::optional<Topology>& topology() const { return topology_; }
+  /// Gives a plan of one device per stage the links that its cuts go over.
+  void set_links(PlanRequest& request) const;
   const Chain& chain() const { return chain_; }
   /// The order of the chain if it is not the standard one; else empty.
   const std::vector<int>& order() const { return order_; }

@@ -114,9 +114,13 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
                                     (recompute_[s] ? costs.stage[s].recompute : 0));
     if (s + 1 < plan.stages.size()) {
       double hop = costs.link.latency_seconds;
-      for (const Edge& edge : edges_) {
-        if (edge.from_stage == static_cast<int>(s) && edge.to_stage == static_cast<int>(s) + 1)
-          hop += static_cast<double>(edge.bytes_per_micro_batch) / costs.link.bytes_per_second;
+      for (std::size_t e = 0; e < edges_.size(); ++e) {
+        const Edge& edge = edges_[e];
+        if (edge.from_stage != static_cast<int>(s) || edge.to_stage != static_cast<int>(s) + 1)
+          continue;
+        const LinkCost& link = costs.edge_link.empty() ? costs.link : costs.edge_link[e];
+        hop += link.latency_seconds - costs.link.latency_seconds +
+               static_cast<double>(edge.bytes_per_micro_batch) / link.bytes_per_second;
       }
       warm.hop_seconds.push_back(hop);
     }

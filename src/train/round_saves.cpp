@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/clock.h"
 #include "pipeline/program/program_cut.h"
 
 namespace pipetrain {
@@ -29,8 +30,11 @@ void RoundSaves::updated(int stage, int replica, int unit, int version) {
   }
   if (boundary.reason) {
     lock.unlock();
+    const double before = steady_seconds();
     StageContent content = run_.runtime().content(stage, version);
+    const double seconds = steady_seconds() - before;
     lock.lock();
+    boundary.copy_seconds += seconds;
     boundary.contents[static_cast<std::size_t>(stage)] = std::move(content);
   }
   if (++boundary.arrived < stages) return;
@@ -38,6 +42,7 @@ void RoundSaves::updated(int stage, int replica, int unit, int version) {
   boundaries_.erase(place);
   if (!complete.reason) return;
   newest_ = complete.contents;
+  copy_seconds_ = complete.copy_seconds;
   save_(units / micro_batches_, complete.reason, complete.contents);
 }
 

@@ -37,6 +37,9 @@ class RoundSaves {
   /// See MicroBatchSource::updated().
   void updated(int stage, int replica, int unit, int version);
 
+  /// What stages have spent on copying the contents of the boundary that is saved, or was last.
+  double copy_seconds() const { return copy_seconds_; }
+
   /// After a stop: puts the weights as of the last save where a drained runtime has them.
   void restore_newest();
 
@@ -44,6 +47,7 @@ class RoundSaves {
   struct Boundary {
     const char* reason = nullptr;
     int arrived = 0;
+    double copy_seconds = 0;
     std::vector<StageContent> contents;
   };
   PipelineRun& run_;
@@ -54,6 +58,7 @@ class RoundSaves {
   std::mutex mutex_;
   std::map<int, Boundary> boundaries_;  // by units
   std::vector<StageContent> newest_;
+  double copy_seconds_ = 0;
 };
 
 }  // namespace pipetrain

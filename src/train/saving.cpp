@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/setting.h"
 
 namespace pipetrain {
@@ -114,10 +116,20 @@ void Saving::save(Checkpoint checkpoint) {
 void Saving::hand_over(Checkpoint checkpoint) {
   const double start = steady_seconds();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !waiting_; });
+  wait_until_written(lock, [&] { return !waiting_; });
   waiting_ = std::move(checkpoint);
   changed_.notify_all();
   waited_seconds_ += steady_seconds() - start;
+}
+
+void Saving::wait_until_written(std::unique_lock<std::mutex>& lock,
+                                const std::function<bool()>& ready) {
+  const std::chrono::duration<double> patience(settings_.patience_seconds);
+  while (!changed_.wait_for(lock, patience, ready)) {
+    log_warning("checkpoint",
+                "training waits for the checkpoint of step {}, on which {:.1f} s have been spent",
+                written_step_, steady_seconds() - writing_since_);
+  }
 }
 
 bool Saving::defers() const {
@@ -134,7 +146,7 @@ void Saving::finish() {
   if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
   const double start = steady_seconds();
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !waiting_ && !writing_; });
+  wait_until_written(lock, [&] { return !waiting_ && !writing_; });
   waited_seconds_ += steady_seconds() - start;
 }
 
@@ -171,6 +183,8 @@ void Saving::write_checkpoints() {
     if (!waiting_) return;
     const Checkpoint checkpoint = *std::exchange(waiting_, std::nullopt);
     writing_ = true;
+    written_step_ = checkpoint.step;
+    writing_since_ = steady_seconds();
     changed_.notify_all();
     lock.unlock();
     SaveOutcome outcome;

@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <filesystem>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -36,9 +37,10 @@ struct SaveSettings {
   /// Least seconds between two checkpoints that are not due by time. The best model is kept in
   /// memory until then, unless a better one follows.
   double least_seconds = 0;
-  int keep = 3;                // newest ones; 0: all
-  bool only_finite = true;     // leave out checkpoints with weights that are not finite
-  bool stop_on_error = false;  // otherwise only the third failure in a row ends the run
+  int keep = 3;                  // newest ones; 0: all
+  bool only_finite = true;       // leave out checkpoints with weights that are not finite
+  bool stop_on_error = false;    // otherwise only the third failure in a row ends the run
+  double patience_seconds = 60;  // a warning says so when training has waited that long for a write
   RunRecord run;
 };
 
@@ -87,6 +89,8 @@ class Saving {
  private:
   void write_checkpoints();
   void hand_over(Checkpoint checkpoint);
+  /// Waits until `ready`, and says for what where that takes long.
+  void wait_until_written(std::unique_lock<std::mutex>& lock, const std::function<bool()>& ready);
 
   SaveSettings settings_;
   std::int64_t period_ = 0;  // in steps
@@ -98,6 +102,8 @@ class Saving {
   std::optional<Checkpoint> deferred_;  // of the training thread alone
   double waited_seconds_ = 0, write_seconds_ = 0;
   bool writing_ = false, ending_ = false;
+  std::int64_t written_step_ = 0;  // while writing
+  double writing_since_ = 0;
   int failures_ = 0;  // in a row
   std::vector<SaveOutcome> outcomes_;
   std::string last_failure_;

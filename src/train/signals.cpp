@@ -7,10 +7,14 @@
 #include <csignal>
 #include <cstddef>
 
+#include "pipeline/runtime/last_instructions.h"
+
 namespace pipetrain {
 namespace {
 
-std::atomic<int> stop_number{0};
+std::atomic<int> own_stop_number{0};
+std::atomic<int>* stop_number = &own_stop_number;
+std::atomic<bool> stop_came{false};  // to this process
 std::atomic<bool> save_asked{false}, status_asked{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "a signal handler may not wait");
@@ -24,11 +28,11 @@ extern "C" void note_signal(int number) {
     save_asked = true;
   } else if (number == SIGUSR2) {
     status_asked = true;
-  } else if (int none = 0; !stop_number.compare_exchange_strong(none, number)) {
+    dump_last_instructions();
+  } else if (stop_came.exchange(true)) {
     ::_exit(128 + number);
-  } else {
-    constexpr char kText[] = "\nfinishing the step and saving; a second signal stops at once\n";
-    [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+  } else if (int none = 0; stop_number->compare_exchange_strong(none, number)) {
+    say_that_run_will_stop();
   }
 }
 
@@ -46,8 +50,8 @@ void watch(std::size_t index) {
 }  // namespace
 
 Signals::Signals() {
-  stop_number = 0;
-  save_asked = status_asked = false;
+  own_stop_number = 0;
+  stop_came = save_asked = status_asked = false;
   watch(0);
   watch(1);
 }
@@ -63,9 +67,16 @@ void Signals::watch_stops() {
   for (std::size_t i = 2; i < kNumbers.size(); ++i) watch(i);
 }
 
-int Signals::stop() const { return stop_number; }
+int Signals::stop() const { return *stop_number; }
 bool Signals::take_save() { return save_asked.exchange(false); }
 bool Signals::take_status() { return status_asked.exchange(false); }
+
+void share_stop_request(std::atomic<int>& number) { stop_number = &number; }
+
+void say_that_run_will_stop() {
+  constexpr char kText[] = "\nfinishing the step and saving; a second signal stops at once\n";
+  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+}
 
 const char* name_of_signal(int number) {
   return number == SIGINT ? "INT" : number == SIGTERM ? "TERM" : number == SIGHUP ? "HUP" : "?";

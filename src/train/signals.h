@@ -1,6 +1,9 @@
 // Signals of a run: INT, TERM and HUP ask it to finish the step, save and end; USR1 to save and go
-// on; USR2 for a line of status. A second INT, TERM or HUP ends the process at once.
+// on; USR2 for a line of status and the last instructions (pipeline/runtime/last_instructions.h). A
+// second INT, TERM or HUP ends the process at once.
 #pragma once
+
+#include <atomic>
 
 namespace pipetrain {
 
@@ -22,6 +25,12 @@ class Signals {
   bool take_save();
   bool take_status();
 };
+
+/// Keeps the number of the signal that asked to stop in memory shared with another process, which
+/// may set it too.
+void share_stop_request(std::atomic<int>& number);
+/// What a first signal to stop prints. Async-signal-safe.
+void say_that_run_will_stop();
 
 /// "INT", "TERM" or "HUP".
 const char* name_of_signal(int number);

@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/setting.h"
 #include "base/statistics.h"
-#include "passes/batch_weight_gradients.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
@@ -19,18 +19,13 @@
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
 #include "train/scores.h"
+#include "train/snapshot.h"
+#include "train/step_check.h"
 
 namespace pipetrain {
 namespace {
 
-/// FLOPs of training per sample, by the definitions of the operators, without work done once per
-/// step and without recomputation.
-double flops_of_sample(const TrainingGraph& training) {
-  double flops = 0;
-  for (const Node& node : training.graph.nodes)
-    flops += node_flops(training.graph, node) * runs_per_micro_batch(training, node);
-  return flops / static_cast<double>(training.micro_batch);
-}
+constexpr const char* kForRestart = "restart";  // why a state is kept that no checkpoint needs
 
 class Training {
  public:
@@ -53,9 +48,11 @@ class Training {
         loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
-                network_.asynchronous() ? TakeMemory() : network_.batch_memory()) {
+                network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
+                network_.config().pipeline.timeout_seconds) {
     if (options.resumed) summary_.best = options.resumed->best;
-    check_metric();
+    if (options.resumed) summary_.best_weights = options.resumed->best_weights;
+    check_metric(network_);
   }
 
   TrainingSummary run() {
@@ -114,39 +111,43 @@ class Training {
     const double before = steady_seconds();
     const bool defers = only_improved(improved, last) && saving_.defers();
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-    if (as_process_0(network_.processes(), reason != nullptr)) {
-      Checkpoint checkpoint = checkpoint_of(step, reason);
+    const bool snapshot = snapshot_ && (reason || snapshot_->is_due());
+    if (as_process_0(network_.processes(), reason || snapshot)) {
+      Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
+      if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
       if (defers) {
         saving_.defer(std::move(checkpoint));
       } else if (reason) {
         saving_.save(std::move(checkpoint));
       }
-    } else {
-      saving_.save_deferred();
     }
+    if (!reason) saving_.save_deferred();
     summary_.save_seconds += steady_seconds() - before;
+  }
+
+  /// `seconds`: what collecting the state has taken.
+  void keep_snapshot(Checkpoint checkpoint, double seconds) {
+    // Checkpoints of the best model may still be on their way to the disk.
+    checkpoint.best_weights = summary_.best_weights;
+    try {
+      snapshot_->keep(checkpoint, seconds);
+    } catch (const Error& error) {
+      log_warning("train", "{}; a restart begins with the newest checkpoint", error.message());
+      std::exchange(snapshot_, nullptr)->forget();
+    }
   }
 
   /// Medians of the steps that are warm.
   void measure_steady_state() {
     if (!step_seconds_.empty()) {
-      summary_.first_step_seconds = step_seconds_.front();
-      // The first steps warm caches and page in memory.
-      const std::size_t skip =
-          std::min<std::size_t>(step_seconds_.size() - 1, step_seconds_.size() > 8 ? 4 : 1);
-      summary_.steady_step_seconds =
-          median({step_seconds_.begin() + static_cast<std::ptrdiff_t>(skip), step_seconds_.end()});
+      summary_.first_step_seconds = step_seconds_.first();
+      summary_.steady_step_seconds = step_seconds_.warm_median();
     }
     if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && peak_flops_ > 0) {
       summary_.steady_utilisation = sample_flops_ * static_cast<double>(settings_.batch_size) /
                                     summary_.steady_step_seconds / peak_flops_;
     }
-    if (!bubbles_.empty()) {
-      const std::size_t skip =
-          std::min<std::size_t>(bubbles_.size() - 1, bubbles_.size() > 8 ? 4 : 1);
-      summary_.steady_bubble =
-          median({bubbles_.begin() + static_cast<std::ptrdiff_t>(skip), bubbles_.end()});
-    }
+    if (!bubbles_.empty()) summary_.steady_bubble = bubbles_.warm_median();
   }
 
   double epoch_of(std::int64_t step) const {
@@ -177,7 +178,10 @@ class Training {
     if (settings_.rate_by_time) rate = as_process_0(network_.processes(), rate);
     units_.set(batch->columns, samples, static_cast<std::uint64_t>(step), rate);
     const Program& program = run_.program(network_.units_of(samples));
-    const RoundResult result = run_.runtime().run(program, units_);
+    const bool twice = options_.verify_every > 0 && (step + 1) % options_.verify_every == 0;
+    const bool follows = twice && std::exchange(checked_steps_, step + 1) == step;
+    const RoundResult result =
+        twice ? check_.run(program, units_, follows) : run_.runtime().run(program, units_);
     observer_.on_round(step + 1, program, result);
     StepReport report;
     report.step = step + 1;
@@ -188,6 +192,7 @@ class Training {
     if (settings_.clip_norm > 0) report.gradient_norm = result.gradient_norm;
     report.learning_rate = rate;
     if (network_.loss_scaling().adapts) report.loss_scale = result.loss_scale;
+    if (twice) report.weights_digest = check_.weights_digest();
     report.skipped = result.skipped;
     report.skipped_steps = run_.runtime().loss_scale().skipped;
     report.seconds = steady_seconds() - start;
@@ -195,8 +200,8 @@ class Training {
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
     set_model_utilisation(report);
     set_utilisation(report, result);
-    step_seconds_.push_back(result.seconds);
-    bubbles_.push_back(*report.bubble);
+    step_seconds_.add(result.seconds);
+    bubbles_.add(*report.bubble);
     observer_.on_step(report);
     check_finite(report);
   }
@@ -244,18 +249,6 @@ class Training {
     }
   }
 
-  /// Before the first step, not after the first epoch.
-  void check_metric() const {
-    const Loss& loss = network_.graph().loss;
-    PT_CHECK(offers(loss, settings_.best_metric), kUsage,
-             "{} {} is not available for a {}", setting("best-metric"), settings_.best_metric,
-             loss.task);
-    PT_CHECK(
-        settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
-        kUsage, "{} needs validation data; give {} or {}", setting("patience"),
-        setting("val-split"), setting("val-data"));
-  }
-
   bool is_evaluated(std::int64_t step, bool last) const {
     if (!network_.evaluation_data() || settings_.evaluate_every <= 0) return false;
     const double every =
@@ -285,8 +278,8 @@ class Training {
 
   /// Keeps the weights of the best model where no checkpoint will.
   void keep_best(std::int64_t step) {
-    const bool never = options_.save.every.unit == SaveEvery::Unit::kNever;
-    if (!as_process_0(network_.processes(), never && step != network_.total_steps())) return;
+    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_;
+    if (!as_process_0(network_.processes(), alone && step != network_.total_steps())) return;
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
 
@@ -385,7 +378,7 @@ class Training {
       last = steady_seconds();
       report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
       set_model_utilisation(report);
-      step_seconds_.push_back(report.seconds);
+      step_seconds_.add(report.seconds);
       observer_.on_step(report);
       check_finite(report);
       report_saves();
@@ -394,15 +387,19 @@ class Training {
     // A boundary is a mini-batch; the first stage to get there decides for all.
     const auto wanted = [&](std::int64_t batches) -> const char* {
       look_at_requests();
-      return decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
+      const char* reason = decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
+      return !reason && snapshot_ && snapshot_->is_due() ? kForRestart : reason;
     };
     RoundSaves saves(
         run_, program, micro_batches, wanted,
         [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
           const double before = steady_seconds();
-          saving_.save(completed(
+          Checkpoint checkpoint = completed(
               make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
-              reason));
+              reason);
+          if (snapshot_)
+            keep_snapshot(checkpoint, saves.copy_seconds() + steady_seconds() - before);
+          if (reason != kForRestart) saving_.save(std::move(checkpoint));
           summary_.save_seconds += steady_seconds() - before;
           if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
         });
@@ -424,7 +421,7 @@ class Training {
     observer_.on_round(first + 1, cut ? cut->rest : program, result);
     StepReport utilisation;
     set_utilisation(utilisation, result);
-    bubbles_.push_back(*utilisation.bubble);
+    bubbles_.add(*utilisation.bubble);
     return first + count;
   }
 
@@ -459,18 +456,21 @@ class Training {
   const TrainingOptions& options_;
   const OptimizationConfig& settings_;
   std::int64_t first_step_;
+  Snapshot* snapshot_ = options_.snapshot;  // null: none is kept, or no longer
   Saving saving_;
   RunRate rate_;
   Sampler sampler_;
   Loader loader_;
   BatchUnits units_{run_, /*evaluation=*/false};
+  StepCheck check_{run_};
+  std::int64_t checked_steps_ = -1;  // done when the last one was computed twice
   TrainingSummary summary_;
   bool save_wanted_ = false;
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
   OutputMetrics output_metrics_{run_};
-  std::vector<double> step_seconds_, bubbles_;
+  ThinnedValues step_seconds_, bubbles_;
 };
 
 }  // namespace

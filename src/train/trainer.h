@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "pipeline/runtime/runtime.h"
@@ -15,6 +16,7 @@
 
 namespace pipetrain {
 
+class Snapshot;
 struct ProgramCut;
 
 struct StepReport {
@@ -25,6 +27,7 @@ struct StepReport {
   std::optional<double> gradient_norm;
   double learning_rate = 0;
   std::optional<double> loss_scale;  // where the precision has one that adapts
+  std::string weights_digest;        // behind this step, where it was computed twice
   bool skipped = false;              // gradients were not finite: the step changed nothing
   std::int64_t skipped_steps = 0;    // of the whole run
   double seconds = 0;                // of this step; 0 inside a round without a drain
@@ -87,6 +90,8 @@ struct TrainingOptions {
   double max_seconds = 0;               // 0: no limit
   const Checkpoint* resumed = nullptr;  // what has been restored into the run, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round continues
+  Snapshot* snapshot = nullptr;         // where the newest state is kept for a restart
+  std::int64_t verify_every = 0;        // steps of which the last is computed twice; 0: none is
 };
 
 /// Trains to the end of the run, or until that is requested. Error (kDiverged) names the

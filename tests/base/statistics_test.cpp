@@ -35,6 +35,20 @@ TEST(Clock, CpuTimeCountsWorkAndNotWaiting) {
   EXPECT_LT(used, steady_seconds() - wall + 0.01);
 }
 
+TEST(ThinnedValues, AreAllOfAShortRunAndSomeOfALongOne) {
+  ThinnedValues few;
+  for (const double value : {90.0, 1.0, 3.0, 2.0}) few.add(value);
+  EXPECT_EQ(few.first(), 90);
+  EXPECT_EQ(few.warm_median(), 2);  // without the first
+  ThinnedValues ten;
+  for (const double value : {9.0, 9.0, 9.0, 9.0, 1.0, 5.0, 2.0, 4.0, 3.0, 6.0}) ten.add(value);
+  EXPECT_EQ(ten.warm_median(), 3.5);  // without the first four
+  ThinnedValues many;
+  for (int i = 0; i < 1'000'000; ++i) many.add(i % 1000);
+  EXPECT_EQ(many.first(), 0);
+  EXPECT_NEAR(many.warm_median(), 500, 20);
+}
+
 TEST(Clock, WaitsUntilATimeAndSleepsMeanwhile) {
   const double cpu = thread_cpu_seconds(), end = steady_seconds() + 0.03;
   wait_until(end);

@@ -108,18 +108,18 @@ class BadSamples(Labelled):
         return self.refused("data", "train", self.write("m.onnx", linear(4, outputs)), "--data", data, "--max-steps", "1", *CPU, *more, **says)
 
     def test_classes_that_the_model_lacks_are_never_left_out(self):
-        for more in [], ["--on-bad-sample", "skip"]:
+        for more in [], ["--on-error", "bad-sample=skip"]:
             err = self.refused_labels(lambda i: i % 5, *more, says=["labels 3, 4 out of range 0..2 in 24 of 60 samples", "--num-classes 5"])
-            self.assertNotIn("--on-bad-sample", err)
+            self.assertNotIn("--on-error bad-sample", err)
 
     def test_one_bad_label_is_a_bad_sample(self):
         label = lambda i: 7 if i == 30 else i % 3
-        self.refused_labels(label, says=["label 7 out of range 0..2", "--on-bad-sample skip"])
-        self.assertIn("1 bad samples", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-bad-sample", "skip", *CPU[:-1])))
+        self.refused_labels(label, says=["label 7 out of range 0..2", "--on-error bad-sample=skip"])
+        self.assertIn("1 bad samples", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-error", "bad-sample=skip", *CPU[:-1])))
 
     def test_what_all_samples_have_is_no_matter_of_samples(self):
         err = self.refused_labels(lambda i: 2.5, "--loss", "bce", outputs=1, says="60 of 60 samples")
-        self.assertNotIn("--on-bad-sample", err)
+        self.assertNotIn("--on-error bad-sample", err)
 
 
 if __name__ == "__main__":

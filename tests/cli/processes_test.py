@@ -8,7 +8,7 @@ import subprocess
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, digits, environment_of_user
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, digits, environment_of_user, parse
 
 MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
@@ -109,6 +109,55 @@ class Processes(Case):
             code, _, err = self.run_in(1, *run, ":", "-n", "1", PROGRAM, *run, other)
             self.assertEqual(code, EXIT["usage"], err)
             self.assertIn("process 1 was started with", err)
+
+    def test_the_option_that_differs_is_named(self):
+        run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
+        code, _, err = self.run_in(1, *run, "--lr-step", "2", ":", "-n", "1", PROGRAM, *run, "--seed", "7")
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertRegex(err, "process 1 was started with (seed = 7 where process 0 has seed = 1|lr-step .* where process 0 has lr-step = 2);")
+
+    def test_all_must_have_the_same_data(self):
+        """One number of one sample is different, in one of them."""
+        rows = digits()[:320]
+        self.write("data.csv", "\n".join(rows) + "\n")
+        (self.folder / "elsewhere").mkdir()
+        values = rows[77].split(",")
+        values[5] = "9" if values[5] != "9" else "8"
+        self.write("elsewhere/data.csv", "\n".join(rows[:77] + [",".join(values)] + rows[78:]) + "\n")
+        run = [*RUN, "-m", MODEL, "--data", "data.csv", "--batch-size", "32", "--stages", "2", "--max-steps", "2", "--run-dir", "run"]
+        code, _, err = self.run_in(1, *run, ":", "-n", "1", "-wdir", str(self.folder / "elsewhere"), PROGRAM, *run)
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertIn("process 1 has other data than process 0", err)
+
+    def test_without_stages_they_are_chosen(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3"]
+        err = self.train_in(4, *run, "--run-dir", "run")
+        self.assertRegex(err, "chose    (4 stages|2 stages x 2 replicas|1 stage x 4 replicas) for 4 processes; predicted steps: 4 stages ")
+        plan = parse((self.folder / "run" / "plan.json").read_text())
+        self.assertEqual(sum(stage.get("replicas", 1) for stage in plan["stages"]), 4)
+
+    def test_auto_plan_and_doctor(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3", "--stages", "2"]
+        err = self.train_in(2, *run, "--schedule", "auto", "--run-dir", "run")
+        self.assertEqual(err.count("chose    "), 1, err)
+        code, out, err = self.run_in(2, "plan", "-m", MODEL, "--data", DATA, "--device", "cpu", "--schedule", "1f1b", "--stages", "2", "--json")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(len(parse(out)["stages"]), 2)
+        code, out, err = self.run_in(2, "doctor", "--json")
+        self.assertEqual(code, 0, err)
+        mpi = parse(out)["mpi"]
+        self.assertEqual((mpi["processes"], mpi["hosts"]), (2, 1))
+        self.assertGreater(mpi["links_on_host"]["bytes_per_second"], 1e6)
+
+    def test_launchers_that_do_not_connect_processes(self):
+        cluster = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
+        self.refused("usage", *DIGITS, environment={"TF_CONFIG": cluster}, says="mpirun -n 2 --host a,b ")
+        self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0"}, says=["torchrun started 2 processes", "mpirun -n 2 "])
+
+    def test_nothing_is_said_below_an_error(self):
+        code, _, err = self.run_in(2, *RUN, "-m", MODEL, "--stages", "1")
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertNotIn("MPI_ABORT was invoked", err)
 
     def test_all_must_have_the_same_vectors(self):
         if "AVX-512" not in self.succeed("doctor")[0]:

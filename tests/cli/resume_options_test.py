@@ -1,5 +1,6 @@
 """Options given on resume: which of the checkpoint's they put out of force, and that these stay out of force."""
 
+import hashlib
 import json
 import shutil
 import unittest
@@ -38,6 +39,24 @@ class Names(Case):
         self.succeed(*SMALL, "--schedule", "gpipe", "--gpus", "2", "--max-steps", "2", "--run-dir", "run")
         manifest = json.loads(next(self.folder.glob("run/checkpoints/step-*/manifest.json")).read_text())
         self.assertIn("--schedule=gpipe", manifest["settings"])
+
+
+class EarlierNames(Case):
+    def test_what_an_earlier_version_saved_under_names_of_their_own(self):
+        self.succeed(*SMALL, "--max-steps", "2", "--run-dir", "run", "--save-every", "2")
+        path = self.folder / "run/checkpoints/step-000002/manifest.json"
+        manifest = json.loads(path.read_text())
+        del manifest["sha256"]
+        manifest.pop("hmac_sha256", None)
+        manifest["settings"] += ["--on-nan=skip", "--on-bad-sample=skip", "--keep=7", "--patience=0"]
+        manifest["outputs"] = ["--on-checkpoint-error=fail"]
+        text = json.dumps(manifest, indent=2)[:-2] + ',\n  "sha256": "'
+        path.write_text(text + hashlib.sha256(text.encode()).hexdigest() + '"\n}\n')
+        self.succeed("train", "--resume=run", "-m", MODEL, "--data", DATA, "--max-steps", "3", "-q")
+        resumed = json.loads((self.folder / "run/checkpoints/step-000003/manifest.json").read_text())
+        self.assertIn("--on-error=:nan=skip", resumed["settings"])
+        self.assertIn("--on-error=:bad-sample=skip", resumed["settings"])
+        self.assertIn("--save-every=:keep=7", resumed["settings"])
 
 
 class Rivals(Case):

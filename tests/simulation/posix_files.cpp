@@ -20,7 +20,11 @@ template <class Function>
 Function* real(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
-#define PT_REAL(name) ([] { static auto* const found = real(&name, #name); return found; }())
+#define PT_REAL(name)                              \
+  ([] {                                            \
+    static auto* const found = real(&name, #name); \
+    return found;                                  \
+  }())
 
 /// A path of openat() and the like.
 std::string path_at(int directory, const char* path) {

@@ -22,7 +22,11 @@ template <class Function>
 Function* real(Function*, const char* name) {
   return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
 }
-#define PT_REAL(name) ([] { static auto* const found = real(&name, #name); return found; }())
+#define PT_REAL(name)                              \
+  ([] {                                            \
+    static auto* const found = real(&name, #name); \
+    return found;                                  \
+  }())
 
 /// Handles of simulated threads: no address of a real one.
 constexpr std::uint64_t kFirstHandle = 0x51D0'0000;

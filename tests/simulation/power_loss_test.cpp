@@ -117,7 +117,8 @@ class SavedRun {
       const auto found = newest_checkpoint(folder);
       if (!found && first > 0) problem = "no checkpoint is left";
       if (found && !is_one(found->checkpoint))
-        problem = fmt::format("{} is read, which is none of those", found->path.filename().string());
+        problem =
+            fmt::format("{} is read, which is none of those", found->path.filename().string());
       if (first == last && first > 0) {  // between two saves
         const FoundCheckpoint latest = find_checkpoint(folder / "latest");
         if (!is_one(latest.checkpoint)) problem = "latest names another checkpoint";
@@ -158,20 +159,20 @@ int random_states(int in_a_test_run) {
 TEST(PowerLoss, LeavesEveryCheckpointThatWasSaved) {
   SavedRun run({checkpoint_of(10), checkpoint_of(20), checkpoint_of(30)});
   run.save(/*keep=*/3);
-  run.fail_everywhere(random_states(20));
+  run.fail_everywhere(random_states(6));
 }
 
 TEST(PowerLoss, WhileOldCheckpointsAreDeletedLeavesTheNewest) {
   SavedRun run({checkpoint_of(10), checkpoint_of(20), checkpoint_of(30), checkpoint_of(40)});
   run.save(/*keep=*/1);
-  run.fail_everywhere(random_states(20));
+  run.fail_everywhere(random_states(6));
 }
 
 // A run that went back to an older checkpoint comes to the same step again.
 TEST(PowerLoss, WhileACheckpointIsReplacedLeavesOneOfTheTwo) {
   SavedRun run({checkpoint_of(10), checkpoint_of(10, 1), checkpoint_of(10, 2)});
   run.save(/*keep=*/3);
-  run.fail_everywhere(random_states(20));
+  run.fail_everywhere(random_states(6));
 }
 
 }  // namespace

@@ -56,8 +56,8 @@ struct Trouble {
   int process = 0;
 };
 
-Ending run_processes(const SimulatedPipeline& pipeline, int processes, std::uint64_t seed, int steps,
-                     Trouble trouble) {
+Ending run_processes(const SimulatedPipeline& pipeline, int processes, std::uint64_t seed,
+                     int steps, Trouble trouble) {
   Ending ending;
   ending.errors.resize(static_cast<std::size_t>(processes));
   test::MemoryWorld world(processes, seed);
@@ -141,16 +141,18 @@ TEST(Simulation, ProcessesHaveTheBitsOfTheOracle) {
 
 TEST(Simulation, AFailureEndsAllProcessesWithItsSentence) {
   Pipelines pipelines(cases());
-  under_seeds(300, [&](std::uint64_t seed) {
+  under_seeds(1'000, [&](std::uint64_t seed) {
     const SimulatedPipeline& pipeline = pipelines.of(seed);
     const int processes = count_processes(pipeline, seed);
     const int failing = static_cast<int>(seed / 11) % processes;
-    const Ending ending = run_processes(pipeline, processes, seed, 20,
-                                        {.data_fails = true, .process = failing});
+    const Ending ending =
+        run_processes(pipeline, processes, seed, 20, {.data_fails = true, .process = failing});
     for (int rank = 0; rank < processes; ++rank) {
       const std::string& error = ending.errors[static_cast<std::size_t>(rank)];
-      EXPECT_EQ(error.rfind("a sample is damaged", 0), 0U) << rank << " " << error << " " << pipeline.describe();
-      const bool names = error.find(fmt::format("in process {} on here", failing)) != std::string::npos;
+      EXPECT_EQ(error.rfind("a sample is damaged", 0), 0U)
+          << rank << " " << error << " " << pipeline.describe();
+      const bool names =
+          error.find(fmt::format("in process {} on here", failing)) != std::string::npos;
       EXPECT_EQ(names, rank != failing) << rank << " " << error;
     }
     return ending.outcome;
@@ -163,12 +165,13 @@ TEST(Simulation, AProcessThatDiesIsNamed) {
     const SimulatedPipeline& pipeline = pipelines.of(seed);
     const int processes = count_processes(pipeline, seed);
     const int dead = static_cast<int>(seed / 11) % processes;
-    const Ending ending = run_processes(pipeline, processes, seed, 1'000,
-                                        {.process_dies = true, .process = dead});
+    const Ending ending =
+        run_processes(pipeline, processes, seed, 1'000, {.process_dies = true, .process = dead});
     for (int rank = 0; rank < processes; ++rank) {
       if (rank == dead) continue;
       const std::string& error = ending.errors[static_cast<std::size_t>(rank)];
-      EXPECT_NE(error.find(fmt::format("process {} on here has been silent", dead)), std::string::npos)
+      EXPECT_NE(error.find(fmt::format("process {} on here has been silent", dead)),
+                std::string::npos)
           << rank << " " << error << " " << pipeline.describe();
     }
     return ending.outcome;

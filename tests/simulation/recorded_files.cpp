@@ -1,7 +1,7 @@
 #include "simulation/recorded_files.h"
 
-#include <fmt/format.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -72,7 +72,10 @@ void RecordedFiles::wrote(int descriptor, std::string bytes) {
   if (found == open_.end()) return;
   const std::int64_t offset = found->second.offset;
   found->second.offset += static_cast<std::int64_t>(bytes.size());
-  add({.kind = Kind::kWrite, .node = found->second.node, .offset = offset, .bytes = std::move(bytes)});
+  add({.kind = Kind::kWrite,
+       .node = found->second.node,
+       .offset = offset,
+       .bytes = std::move(bytes)});
 }
 
 void RecordedFiles::resized(int descriptor, std::int64_t size) {
@@ -125,8 +128,7 @@ void RecordedFiles::apply(const Operation& operation, bool cut, std::vector<Cont
   const auto offset = static_cast<std::size_t>(operation.offset);
   switch (operation.kind) {
     case Kind::kWrite: {
-      const std::string bytes =
-          operation.bytes.substr(0, operation.bytes.size() / (cut ? 2 : 1));
+      const std::string bytes = operation.bytes.substr(0, operation.bytes.size() / (cut ? 2 : 1));
       if (node.bytes.size() < offset + bytes.size()) node.bytes.resize(offset + bytes.size());
       node.bytes.replace(offset, bytes.size(), bytes);
       break;
@@ -192,9 +194,11 @@ void RecordedFiles::write(const std::vector<Content>& nodes, Node node,
 }
 
 std::string RecordedFiles::describe(std::size_t operation) const {
-  static const char* const words[] = {"write", "resize", "sync", "enter", "rename", "exchange", "remove"};
+  static const char* const words[] = {"write",  "resize",   "sync",  "enter",
+                                      "rename", "exchange", "remove"};
   const Operation& one = operations_[operation];
-  return fmt::format("{} node {} {} {}", words[static_cast<int>(one.kind)], one.node, one.name, one.other);
+  return fmt::format("{} node {} {} {}", words[static_cast<int>(one.kind)], one.node, one.name,
+                     one.other);
 }
 
 }  // namespace pipetrain::simulation

@@ -34,16 +34,15 @@ std::vector<PipelineCase> synchronous_cases() {
                          .micro_batches = k % 3 == 2 ? 2 * few : few});
         }
         if (!schedule.takes_replicas) continue;
-        out.push_back({.schedule = schedule.name, .stages = 1, .backend = backend, .replicas = {2}});
+        out.push_back(
+            {.schedule = schedule.name, .stages = 1, .backend = backend, .replicas = {2}});
         out.push_back({.schedule = schedule.name,
                        .backend = backend,
                        .tied = true,
                        .replicas = {2, 2},
                        .micro_batches = 8});
-        out.push_back({.schedule = schedule.name,
-                       .backend = backend,
-                       .difficult = true,
-                       .replicas = {3, 1}});
+        out.push_back(
+            {.schedule = schedule.name, .backend = backend, .difficult = true, .replicas = {3, 1}});
       }
     }
   }
@@ -56,10 +55,12 @@ std::vector<PipelineCase> asynchronous_cases() {
     if (!is_asynchronous(schedule.rule)) continue;
     for (const Backend backend : {Backend::kCpu, Backend::kReference}) {
       for (const int stages : {2, 3, 4}) {
-        out.push_back({.schedule = schedule.name, .stages = stages, .backend = backend, .micro_batches = 6});
+        out.push_back(
+            {.schedule = schedule.name, .stages = stages, .backend = backend, .micro_batches = 6});
       }
       if (!schedule.takes_replicas) continue;
-      out.push_back({.schedule = schedule.name, .backend = backend, .replicas = {2, 1}, .micro_batches = 6});
+      out.push_back(
+          {.schedule = schedule.name, .backend = backend, .replicas = {2, 1}, .micro_batches = 6});
     }
   }
   return out;
@@ -78,7 +79,8 @@ std::string train(Runtime& runtime, const SimulatedPipeline& pipeline, int steps
 }
 
 void expect_bits(const SimulatedPipeline& pipeline, int steps, const std::string& bits) {
-  EXPECT_TRUE(bits == pipeline.expected(steps)) << "other bits than the oracle's: " << pipeline.describe();
+  EXPECT_TRUE(bits == pipeline.expected(steps))
+      << "other bits than the oracle's: " << pipeline.describe();
 }
 
 Outcome train_simulated(const SimulatedPipeline& pipeline, std::uint64_t seed, int steps) {
@@ -93,12 +95,14 @@ Outcome train_simulated(const SimulatedPipeline& pipeline, std::uint64_t seed, i
 
 TEST(Simulation, StepsHaveTheBitsOfTheOracle) {
   Pipelines pipelines(synchronous_cases());
-  under_seeds(2'000, [&](std::uint64_t seed) { return train_simulated(pipelines.of(seed), seed, 2); });
+  under_seeds(2'000,
+              [&](std::uint64_t seed) { return train_simulated(pipelines.of(seed), seed, 2); });
 }
 
 TEST(Simulation, AsynchronousRoundsHaveTheBitsOfTheOracle) {
   Pipelines pipelines(asynchronous_cases());
-  under_seeds(1'000, [&](std::uint64_t seed) { return train_simulated(pipelines.of(seed), seed, 1); });
+  under_seeds(1'000,
+              [&](std::uint64_t seed) { return train_simulated(pipelines.of(seed), seed, 1); });
 }
 
 TEST(Simulation, ASeedGivesTheSameRun) {
@@ -134,7 +138,8 @@ TEST(Simulation, AFailureEndsTheRoundAndNothingElse) {
         error = thrown.message();
       }
       failed = failing.has_failed();
-      for (int s = 0; s < runtime.stages(); ++s) runtime.restore(s, before[static_cast<std::size_t>(s)]);
+      for (int s = 0; s < runtime.stages(); ++s)
+        runtime.restore(s, before[static_cast<std::size_t>(s)]);
       bits = train(runtime, pipeline, 1);
     });
     EXPECT_EQ(error, failed ? "a sample is damaged" : "") << pipeline.describe();

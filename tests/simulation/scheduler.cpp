@@ -39,8 +39,8 @@ struct HandledExceptions {
 };
 
 enum class State { kReady, kLock, kWait, kSleep, kJoin, kDone };
-const char* const kWords[] = {"is ready", "waits for a mutex", "waits for a wake-up",
-                              "sleeps",   "joins",             "is done"};
+const char* const kWords[] = {
+    "is ready", "waits for a mutex", "waits for a wake-up", "sleeps", "joins", "is done"};
 
 struct Fiber {
   std::uint64_t number = 0;
@@ -105,9 +105,10 @@ bool one_in(std::uint64_t count) { return count > 0 && next_random() % count == 
                static_cast<double>(simulation->now) * 1e-9);
   for (const auto& fiber : simulation->fibers) {
     if (fiber->state == State::kDone) continue;
-    std::fprintf(stderr, "  thread %llu (%s, process %d) %s%s", 
+    std::fprintf(stderr, "  thread %llu (%s, process %d) %s%s",
                  static_cast<unsigned long long>(fiber->number), fiber->name, fiber->process,
-                 kWords[static_cast<int>(fiber->state)], fiber.get() == simulation->current ? ", runs" : "");
+                 kWords[static_cast<int>(fiber->state)],
+                 fiber.get() == simulation->current ? ", runs" : "");
     if (fiber->waits_on) std::fprintf(stderr, " at %p", fiber->waits_on);
     if (fiber->deadline != kNever)
       std::fprintf(stderr, " until %.6f s", static_cast<double>(fiber->deadline) * 1e-9);
@@ -211,7 +212,8 @@ std::int64_t next_time() {
   for (const auto& fiber : simulation->fibers) {
     std::int64_t time = kNever;
     if (fiber->state == State::kReady) time = std::max(fiber->stopped_until, simulation->now);
-    if ((fiber->state == State::kWait || fiber->state == State::kSleep) && fiber->deadline != kNever)
+    if ((fiber->state == State::kWait || fiber->state == State::kSleep) &&
+        fiber->deadline != kNever)
       time = std::max(fiber->deadline, fiber->stopped_until);
     if (time != kNever && (next == kNever || time < next)) next = time;
   }
@@ -247,7 +249,8 @@ Fiber* choose() {
     if (one_in(static_cast<std::uint64_t>(simulation->faults.switches_per_stop))) {
       const double longest = simulation->faults.longest_stop_seconds;
       const double share = static_cast<double>(next_random() % 1'000) / 1e3;
-      chosen->stopped_until = simulation->now + static_cast<std::int64_t>(1e9 * longest * share * share * share);
+      chosen->stopped_until =
+          simulation->now + static_cast<std::int64_t>(1e9 * longest * share * share * share);
       continue;
     }
     return chosen;
@@ -311,7 +314,8 @@ Outcome simulate(std::uint64_t seed, const Faults& faults, const std::function<v
   handled_exceptions() = here.outside;
   release_stacks();
   simulation = nullptr;
-  return {here.switches, static_cast<double>(here.now) * 1e-9 - 1, static_cast<int>(here.fibers.size())};
+  return {here.switches, static_cast<double>(here.now) * 1e-9 - 1,
+          static_cast<int>(here.fibers.size())};
 }
 
 bool is_simulated() { return simulation != nullptr; }
@@ -329,7 +333,8 @@ void stop_process(int process, double seconds) {
 }
 
 void switch_point() {
-  if (simulation->switch_one_in == 1 || one_in(static_cast<std::uint64_t>(simulation->switch_one_in)) ||
+  if (simulation->switch_one_in == 1 ||
+      one_in(static_cast<std::uint64_t>(simulation->switch_one_in)) ||
       simulation->policy == Policy::kPriorities)
     suspend();
 }

@@ -1,5 +1,5 @@
-// Deterministic simulation of threads. simulate() runs a function and every thread that it starts as
-// fibers of one thread: one runs at a time, and a seed decides at every lock, wait, wake-up and
+// Deterministic simulation of threads. simulate() runs a function and every thread that it starts
+// as fibers of one thread: one runs at a time, and a seed decides at every lock, wait, wake-up and
 // reading of the clock which one goes on. Time is virtual: it jumps when everybody waits.
 //
 // The code that runs is the production code as it is: posix_threads.cpp replaces the functions of

@@ -39,9 +39,10 @@ void under_seeds(int count, const std::function<Outcome(std::uint64_t seed)>& sc
     return;
   }
   const double taken = thread_cpu_seconds() - start;
-  std::printf("%llu seeds, %llu switches, %.0f simulated seconds, in %.2f s: %.0f seeds/core-hour\n",
-              static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(switches),
-              seconds, taken, 3600 * static_cast<double>(seeds) / taken);
+  std::printf(
+      "%llu seeds, %llu switches, %.0f simulated seconds, in %.2f s: %.0f seeds/core-hour\n",
+      static_cast<unsigned long long>(seeds), static_cast<unsigned long long>(switches), seconds,
+      taken, 3600 * static_cast<double>(seeds) / taken);
 }
 
 }  // namespace pipetrain::simulation

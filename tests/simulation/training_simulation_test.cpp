@@ -84,7 +84,8 @@ class TrainedCase {
     config_.pipeline.profile_cache = false;
     config_.pipeline.pin = false;
     config_.pipeline.schedule = schedule;
-    config_.pipeline.micro_batches = schedule == "pipedream" || schedule == "pipedream-vertical" ? 0 : 3;
+    config_.pipeline.micro_batches =
+        schedule == "pipedream" || schedule == "pipedream-vertical" ? 0 : 3;
     config_.pipeline.devices = stages;
     for (int s = 1; s < stages; ++s) config_.pipeline.cuts.push_back(s * 6 / stages);
     config_.optimization.batch_size = 8;
@@ -128,7 +129,8 @@ class TrainedCase {
   void expect_same_end() const {
     EXPECT_EQ(error, "");
     EXPECT_TRUE(bytes == expected_bytes_) << "other weights than those of the whole run";
-    for (const auto& [step, loss] : losses) EXPECT_EQ(loss, expected_losses_.at(step)) << "step " << step;
+    for (const auto& [step, loss] : losses)
+      EXPECT_EQ(loss, expected_losses_.at(step)) << "step " << step;
     EXPECT_EQ(losses.empty() ? kSteps : losses.rbegin()->first, kSteps);
   }
 
@@ -154,8 +156,8 @@ class Training : public testing::Test {
   }
 
   TrainedCase& of(std::uint64_t seed) {
-    static const char* const schedules[] = {"1f1b",          "pipedream",          "gpipe", "pipedream-2bw",
-                                            "zb-h1", "pipedream-vertical"};
+    static const char* const schedules[] = {"1f1b",          "pipedream", "gpipe",
+                                            "pipedream-2bw", "zb-h1",     "pipedream-vertical"};
     const std::string schedule = schedules[seed % 6];
     const int stages = 2 + static_cast<int>(seed / 6 % 2);
     auto& chosen = cases_[{schedule, stages}];

@@ -2,9 +2,11 @@
 // little time.
 #include <gtest/gtest.h>
 
-#include <numeric>
+#include <functional>
+#include <memory>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "pipeline/transport/channel.h"
@@ -18,7 +20,8 @@ namespace {
 /// A sender with few buffers, and a receiver that reads what it was sent until it releases it.
 TEST(TransportSimulation, ChannelsHandOverEachMicroBatchOnce) {
   under_seeds(2'000, [](std::uint64_t seed) {
-    const int buffers = 1 + static_cast<int>(seed % 3), micro_batches = 2 + static_cast<int>(seed % 5);
+    const int buffers = 1 + static_cast<int>(seed % 3),
+              micro_batches = 2 + static_cast<int>(seed % 5);
     return simulate(seed, {.switches_per_stop = 100}, [&] {
       Channel channel(seed % 7 == 0 ? 1e-3 : 0);
       for (int round = 0; round < 2; ++round) {
@@ -86,7 +89,7 @@ TEST(TransportSimulation, ReplicasAllGetTheSumInTheirOrder) {
     const int replicas = 2 + static_cast<int>(seed % 3);
     const std::vector<std::size_t> sizes = {5, 3, 7};
     return simulate(seed, {.switches_per_stop = 100}, [&] {
-      ReplicaGroup group(replicas, sizes, /*bucket_floats=*/4);
+      ReplicaGroup group(replicas, sizes, {.first = 4, .others = 4});
       std::vector<std::vector<std::vector<float>>> gradients(static_cast<std::size_t>(replicas));
       for (int r = 0; r < replicas; ++r) {
         auto& mine = gradients[static_cast<std::size_t>(r)];
@@ -199,6 +202,45 @@ TEST(TransportSimulation, SharedTasksRunOnceAndFailuresReachTheirDevice) {
         for (std::thread& thread : threads) thread.join();
         done = true;
         changes.join();
+      }
+    });
+  });
+}
+
+// Tasks of a round that failed are neither run nor heard of in the next one.
+TEST(TransportSimulation, SharedTasksOfAnAbortedRoundAreForgotten) {
+  under_seeds(2'000, [](std::uint64_t seed) {
+    constexpr int kDevices = 3;
+    return simulate(seed, {.switches_per_stop = 100}, [&] {
+      SharedWork work(kDevices);
+      std::vector<int> workspaces(kDevices);
+      std::vector<SharedWork::Job> jobs(kDevices);
+      for (const bool aborts : {true, false}) {
+        work.reset();
+        std::vector<std::unique_ptr<CountedTasks>> tasks;
+        for (int d = 0; d < kDevices; ++d)
+          tasks.push_back(
+              std::make_unique<CountedTasks>(3, aborts ? static_cast<int>(draw(3)) : -1));
+        std::vector<std::thread> threads;
+        for (int d = 0; d < kDevices; ++d) {
+          threads.emplace_back([&, d] {
+            auto* memory = reinterpret_cast<std::byte*>(&workspaces[static_cast<std::size_t>(d)]);
+            SharedWork::Job& job = jobs[static_cast<std::size_t>(d)];
+            CountedTasks& mine = *tasks[static_cast<std::size_t>(d)];
+            work.post(job, d, mine);
+            if (aborts && d == 0) {
+              for (std::uint64_t i = draw(30); i > 0; --i) switch_point();
+              work.abort();
+            } else if (aborts) {
+              work.wait(d, {memory, sizeof(int)}, [] { return false; });
+            } else {
+              EXPECT_TRUE(work.complete(job, memory));
+              for (const int runs : mine.runs) EXPECT_EQ(runs, 1);
+              work.finish(d, {memory, sizeof(int)});
+            }
+          });
+        }
+        for (std::thread& thread : threads) thread.join();
       }
     });
   });

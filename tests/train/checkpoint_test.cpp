@@ -391,5 +391,24 @@ TEST(SaveEvery, KnowsItsUnits) {
     EXPECT_THROW(SaveEvery::parse(bad), Error) << bad;
 }
 
+TEST(Saving, SaysWhatItWaitsFor) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder.path() / "checkpoints";
+  settings.patience_seconds = 0.005;
+  Checkpoint large = small_checkpoint();
+  large.weights["large"] = numbers({4096, 4096}, 0);  // takes longer to hash
+  testing::internal::CaptureStderr();
+  {
+    Saving saving(settings, 0, 8);
+    saving.save(large);
+    saving.finish();
+  }
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(said.find("warning: training waits for the checkpoint of step 12, on which 0."),
+            std::string::npos)
+      << said;
+}
+
 }  // namespace
 }  // namespace pipetrain

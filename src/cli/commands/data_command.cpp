@@ -1,11 +1,11 @@
 // pipetrain data: inspects, converts and generates data sets.
-#include <cstdio>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/output/output.h"
 #include "data/formats/made_data.h"
 #include "data/formats/write_data.h"
 
@@ -81,7 +81,7 @@ int data_command(Options& options) {
   const std::string& what = options.arguments[0];
   if (what == "inspect") {
     const std::string path = argument_of(options, "inspect images/");
-    std::fputs(describe(read_source(path, options.run.data)).c_str(), stdout);
+    print(describe(read_source(path, options.run.data)));
     return 0;
   }
   if (what == "convert") {

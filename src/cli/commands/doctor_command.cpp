@@ -2,7 +2,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -12,9 +11,13 @@
 #include "base/units.h"
 #include "base/vectors.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_together.h"
 #include "cli/output/doctor_measure.h"
+#include "cli/output/output.h"
 #include "device/nvidia_libraries.h"
 #include "device/plugin.h"
+#include "processes/link_measure.h"
+#include "processes/process_group.h"
 
 namespace pipetrain {
 namespace {
@@ -89,9 +92,48 @@ Json libraries_json(const std::vector<FoundLibrary>& libraries) {
   return json;
 }
 
-}  // namespace
+/// Of the processes that a launcher has started: how many, where, and the links between them.
+std::string processes_text(const std::vector<std::vector<int>>& hosts, const ProcessLinks& links,
+                           ProcessGroup& group) {
+  std::string text =
+      fmt::format("mpi      {}: {} processes on {} host{}\n", group.processes().name(),
+                  group.size(), hosts.size(), hosts.size() == 1 ? "" : "s");
+  const auto line = [&](bool any, const char* where, const ProcessLink& link) {
+    if (any)
+      text += fmt::format("links    {}: {}/s one way, {}/s both ways, {} per message\n", where,
+                          bytes_text(static_cast<std::size_t>(link.bytes_per_second)),
+                          bytes_text(static_cast<std::size_t>(link.both_bytes_per_second)),
+                          seconds_text(link.latency_seconds));
+  };
+  line(links.on_hosts, "between processes of a host", links.on_host);
+  line(links.between_hosts, "between hosts", links.between);
+  return text;
+}
 
-int doctor_command(Options& options) {
+Json processes_json(const std::vector<std::vector<int>>& hosts, const ProcessLinks& links,
+                    ProcessGroup& group) {
+  const auto link = [](bool any, const ProcessLink& one) {
+    return !any ? Json()
+                : Json({{"latency_seconds", one.latency_seconds},
+                        {"bytes_per_second", one.bytes_per_second},
+                        {"both_bytes_per_second", one.both_bytes_per_second}});
+  };
+  return {{"library", group.processes().name()},
+          {"processes", group.size()},
+          {"hosts", hosts.size()},
+          {"links_on_host", link(links.on_hosts, links.on_host)},
+          {"links_between_hosts", link(links.between_hosts, links.between)}};
+}
+
+int doctor_in(const Options& options, ProcessGroup* processes) {
+  const bool leads = !processes || processes->leads();
+  std::vector<std::vector<int>> hosts;
+  ProcessLinks links;
+  if (processes) {
+    hosts = processes_of_hosts(*processes);
+    links = measure_process_links(*processes);
+  }
+  if (!leads) return 0;
   resolve_verbosity(options);
   if (options.measure) {
     check_processor();
@@ -108,20 +150,21 @@ int doctor_command(Options& options) {
   // Also if the plugin is unusable; after loading it, so that these are the libraries it uses.
   if (has_cuda_plugin()) gpus.libraries = nvidia_libraries();
   if (options.json) {
-    const Json json = {{"schema", "pipetrain.doctor/1"},
-                       {"version", PIPETRAIN_VERSION},
-                       {"cores", cores},
-                       {"memory_bytes", memory},
-                       {"avx2", vectors != "none"},
-                       {"avx512", vectors.starts_with("AVX-512")},
-                       {"avx512_bfloat16", vectors == "AVX-512 with bfloat16"},
-                       {"gpus", gpus.names.size()},
-                       {"gpu_names", gpus.names},
-                       {"gpus_absent", gpus.absent},
-                       {"nccl", gpus.exchange},
-                       {"cuda_libraries", libraries_json(gpus.libraries)},
-                       {"cache", cache}};
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    Json json = {{"schema", "pipetrain.doctor/1"},
+                 {"version", PIPETRAIN_VERSION},
+                 {"cores", cores},
+                 {"memory_bytes", memory},
+                 {"avx2", vectors != "none"},
+                 {"avx512", vectors.starts_with("AVX-512")},
+                 {"avx512_bfloat16", vectors == "AVX-512 with bfloat16"},
+                 {"gpus", gpus.names.size()},
+                 {"gpu_names", gpus.names},
+                 {"gpus_absent", gpus.absent},
+                 {"nccl", gpus.exchange},
+                 {"cuda_libraries", libraries_json(gpus.libraries)},
+                 {"cache", cache}};
+    if (processes) json["mpi"] = processes_json(hosts, links, *processes);
+    print(json.dump(2) + "\n");
     return 0;
   }
   std::string text = fmt::format(
@@ -131,8 +174,15 @@ int doctor_command(Options& options) {
       bytes_text(memory),
       missing.empty() ? vectors : "too old for this build's CPU kernels, which need " + missing,
       gpus_text(gpus), libraries_text(gpus.libraries), cache.empty() ? "none" : cache);
-  std::fputs(text.c_str(), stdout);
+  if (processes) text += processes_text(hosts, links, *processes);
+  print(text);
   return 0;
+}
+
+}  // namespace
+
+int doctor_command(Options& options) {
+  return run_together([&](ProcessGroup* processes) { return doctor_in(options, processes); });
 }
 
 }  // namespace pipetrain

@@ -1,5 +1,4 @@
 // pipetrain inspect: what a model is and whether it can be trained.
-#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -8,6 +7,7 @@
 #include "base/units.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/layers_table.h"
+#include "cli/output/output.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "passes/build.h"
@@ -171,9 +171,11 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
                           chain.order.size());
   for (std::size_t i = 0; i < chain.order.size(); ++i) {
     const Node& node = graph.graph[chain.order[i]];
-    out.json["chain"].push_back({{"name", printable(node.name)},
-                                 {"op", node.op->name},
-                                 {"forward_bytes", chain.forward_bytes[i]}});
+    if (options.json) {
+      out.json["chain"].push_back({{"name", printable(node.name)},
+                                   {"op", node.op->name},
+                                   {"forward_bytes", chain.forward_bytes[i]}});
+    }
     if (options.show_chain) {
       out.text += fmt::format("  {:<4} {:<20} {:<40} cut before: {}\n", i, node.op->name,
                               printable(node.name), bytes_text(chain.forward_bytes[i]));
@@ -202,10 +204,8 @@ int inspect_command(Options& options) {
     out.json[needs_flag ? "needs" : "error"] = error.what();
     if (needs_flag) out.text += fmt::format("trains   yes, needs an option: {}\n", error.what());
   }
-  std::fputs((options.json ? out.json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
-                           : out.text)
-                 .c_str(),
-             stdout);
+  print(options.json ? out.json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"
+                     : out.text);
   if (failure) throw *failure;
   return 0;
 }

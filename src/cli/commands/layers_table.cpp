@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/op.h"
 #include "profile/estimate.h"
 
 namespace pipetrain {

@@ -72,9 +72,10 @@ std::vector<const OptionSpec*> parts_of(const OptionSpec& spec, const std::strin
   return parts;
 }
 
-/// How a setting after the colon is written.
-std::string part_usage(const OptionSpec& part) {
-  return fmt::format(":{}={}", part.key, part.is_switch() ? "true|false" : part.value);
+/// How a setting is written: after a colon, unless the option has no other value.
+std::string part_usage(const OptionSpec& spec, const OptionSpec& part) {
+  return fmt::format("{}{}={}", spec.value.starts_with("KEY=") ? "" : ":", part.key,
+                     part.is_switch() ? "true|false" : part.value);
 }
 
 const CommandSpec& command_named(const std::string& name) {
@@ -129,7 +130,9 @@ constexpr std::string_view kEnvironment[][2] = {
 constexpr std::string_view kSignals[][2] = {
     {"INT, TERM, HUP", "finish the step, save and exit; a second signal exits at once"},
     {"USR1", "save a checkpoint and continue"},
-    {"USR2", "print a line of progress"},
+    {"USR2",
+     "print a line of progress, and write the last instructions of each device to "
+     "RUN/instructions.txt"},
 };
 
 constexpr std::string_view kSyntax =
@@ -362,7 +365,7 @@ std::string full_help(const std::string& name) {
     group = spec.group;
     rows.emplace_back(usage_of(spec), help_of(spec, name));
     for (const OptionSpec* part : parts_of(spec, name))
-      rows.emplace_back("    " + part_usage(*part),
+      rows.emplace_back("    " + part_usage(spec, *part),
                         fmt::format("{} ({})", help_of(*part), part->name));
   }
   flush();
@@ -391,7 +394,7 @@ std::string manual_page() {
     if (spec.commands != "*") out += fmt::format(".br\nCommands: {}\n", roff(spec.commands));
     for (const OptionSpec& part : spec.parts) {
       out += fmt::format(".RS\n{}.RE\n",
-                         roff_item(part_usage(part), help_of(part) + " (" + part.name + ")"));
+                         roff_item(part_usage(spec, part), help_of(part) + " (" + part.name + ")"));
     }
   }
   const auto list = [&](const char* title, const auto& items) {
@@ -430,8 +433,9 @@ std::string reference_markdown() {
         fmt::format("| {} | {} | {} | {} |\n", markdown_code(usage_of(spec)), markdown(spec.help),
                     markdown(default_of(spec)), spec.commands == "*" ? "all" : spec.commands);
     for (const OptionSpec& part : spec.parts) {
-      out += fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(part)),
-                         markdown_code(part.name), markdown(part.help), markdown(default_of(part)));
+      out +=
+          fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(spec, part)),
+                      markdown_code(part.name), markdown(part.help), markdown(default_of(part)));
     }
   }
   const auto list = [&](const char* title, const auto& items) {

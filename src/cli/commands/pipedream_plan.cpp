@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -11,6 +10,7 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "cli/output/output.h"
 #include "partition/pipedream_graph.h"
 #include "partition/topology_file.h"
 #include "pipeline/schedule/generate.h"
@@ -238,7 +238,7 @@ int plan_pipedream_profile(const PipeDreamPlanOptions& options) {
   const std::string text =
       options.json ? document_text("pipetrain.pipedream-plan/1", json_of(comparison, options))
                    : table_of(comparison, options);
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return 0;
 }
 

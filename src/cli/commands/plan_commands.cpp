@@ -10,8 +10,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/pipedream_plan.h"
+#include "cli/commands/run_together.h"
+#include "cli/commands/same_start.h"
 #include "cli/output/kernel_rates.h"
 #include "cli/output/output.h"
 #include "cli/output/terminal.h"
@@ -25,6 +28,7 @@
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/view/render.h"
 #include "pipeline/view/svg.h"
+#include "processes/process_group.h"
 #include "profile/link_measure.h"
 #include "profile/measure_device.h"
 #include "train/trainer.h"
@@ -34,11 +38,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-void prepare(Options& options, const std::string& command) {
-  resolve_verbosity(options);
+void prepare(Options& options, const std::string& command, ProcessGroup* processes = nullptr) {
+  if (!processes || processes->leads()) resolve_verbosity(options);
   resolve_model(options, command);
   resolve_plan(options);
-  resolve_device(options, command);
+  resolve_device(options, command, processes);
   // A named topology describes devices that need not be present.
   options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
 }
@@ -193,13 +197,13 @@ int profile_command(Options& options) {
   return 0;
 }
 
-int plan_command(Options& options) {
-  if (!options.pipedream_profile.empty()) {
-    const PipeDreamPlanOptions plan = pipedream_options(options);
-    resolve_verbosity(options);
-    return plan_pipedream_profile(plan);
-  }
-  prepare(options, "plan");
+namespace {
+
+int plan_in(Options& options, ProcessGroup* processes) {
+  check_same_options(options, processes);
+  const bool gives_stages = options.gpus > 0;
+  take_devices_of_processes(options, processes);
+  prepare(options, "plan", processes);
   PipelineConfig& pipeline = options.run.pipeline;
   const bool open = pipeline.plan_path.empty() && pipeline.split.empty() &&
                     pipeline.replicas.empty() && !pipeline.plan_replicas;
@@ -207,15 +211,20 @@ int plan_command(Options& options) {
   std::optional<FoundSchedules> found;
   const int devices = std::max(1, options.gpus);
   if (pipeline.schedule == "auto" || (open && !options.schedule_given && !document)) {
-    found = choose_schedule(
-        options, {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
-                  .fewer_devices = true});
+    // Processes without a device cannot take part.
+    found = choose_schedule_together(
+        options,
+        {.micro_batches = pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0,
+         .fewer_devices = !processes},
+        processes);
   } else if (open && !options.schedule_given && options.gpus > 1) {
     log_info("plan",
              "note     this plan is for 1f1b, the default of train; --schedule auto searches for "
              "the best schedule");
   }
-  const PlannedNetwork network = plan_network(options.run);
+  if (!found) choose_replicas(options, processes, gives_stages);
+  const PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
+  if (processes && !processes->leads()) return 0;
   if (found) log_choice(options, network.predicted_step_seconds());
   const Simulation& prediction = network.prediction();
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
@@ -236,6 +245,17 @@ int plan_command(Options& options) {
   if (found) print(candidates_table(*found, network, devices));
   print_plan(network);
   return 0;
+}
+
+}  // namespace
+
+int plan_command(Options& options) {
+  if (!options.pipedream_profile.empty()) {
+    const PipeDreamPlanOptions plan = pipedream_options(options);
+    resolve_verbosity(options);
+    return plan_pipedream_profile(plan);
+  }
+  return run_together([&](ProcessGroup* processes) { return plan_in(options, processes); });
 }
 
 int simulate_command(Options& options) {

@@ -44,7 +44,7 @@ class RowWriter {
     if (file_) {
       file_->write(text);
     } else {
-      print(text);
+      print_data(text);
       std::fflush(stdout);
     }
   }

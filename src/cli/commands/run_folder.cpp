@@ -31,14 +31,16 @@ void call_latest(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {
-      "config.toml", "events.jsonl", "plan.json",       "profile.json", "stderr.log",
-      "classes.txt", "model.onnx",   "model.onnx.data", "tb",           "checkpoints"};
+  static const std::set<std::string> left = {"config.toml",  "events.jsonl",    "plan.json",
+                                             "profile.json", "stderr.log",      "classes.txt",
+                                             "model.onnx",   "model.onnx.data", "tb",
+                                             "checkpoints",  "journal.txt",     "instructions.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if (!left.contains(name) || (name == "checkpoints" && !fs::is_empty(i->path(), error)))
+    if ((!left.contains(name) && !name.starts_with("crash-")) ||
+        (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
   }
   // A run that has ended well may keep its model elsewhere.

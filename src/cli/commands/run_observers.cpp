@@ -17,7 +17,9 @@ void Watcher::on_round(std::int64_t step, const Program& program, const RoundRes
 }
 
 void Watcher::on_step(const StepReport& report) {
+  if (reports_.supervision) reports_.supervision->note_step(report.step);
   reports_.events.step(report);
+  reports_.journal.step(report);
   reports_.board.step(report);
   reports_.mlflow.step(report);
   reports_.progress.step(report);

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 
+#include "cli/commands/supervise.h"
 #include "cli/output/events.h"
+#include "cli/output/journal.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
 #include "cli/output/mlflow.h"
@@ -25,6 +27,8 @@ struct RunReports {
   MlflowRun& mlflow;
   StepRecorder& recorder;
   StatusFile& status;
+  Journal& journal;
+  Supervision* supervision;  // null: nobody restarts the run
 };
 
 /// Of process 0.

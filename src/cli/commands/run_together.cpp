@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/log.h"
 #include "processes/process_group.h"
 
@@ -16,24 +17,28 @@ namespace {
 
 /// Grace period for the other processes to finish a kernel or a file.
 constexpr double kGraceSeconds = 5;
+/// For the launcher to end after the processes, which takes it a fraction of a second.
+constexpr double kLauncherSeconds = 3;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
   group.say_failed(error);
   const bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
   if (group.leads()) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    std::fprintf(stderr, "error: %s\n", safe_text(error.what()).c_str());
     if (error.kind() == ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     std::fflush(nullptr);
     group.wait_for_failures(kGraceSeconds);
   } else {
     if (!others_know) {
-      std::fprintf(stderr, "process %d: error: %s\n", group.rank(), error.what());
+      std::fprintf(stderr, "process %d: error: %s\n", group.rank(),
+                   safe_text(error.what()).c_str());
       std::fflush(nullptr);
     }
     // Process 0 aborts all processes after it has printed the error.
     if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
   }
+  end_launcher_after(kLauncherSeconds);
   group.processes().abort(static_cast<int>(error.kind()));
   std::_Exit(static_cast<int>(error.kind()));
 }

@@ -1,6 +1,7 @@
 #include "cli/commands/same_start.h"
 
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "base/error.h"
@@ -18,6 +19,19 @@ std::string told_of(const std::string& line) {
   return line.starts_with("# ") ? line.substr(2) : line;
 }
 
+/// The lines of a configuration by the names of their options, which several lines may have.
+std::map<std::string, std::string> told_by_name(const std::string& text) {
+  std::map<std::string, std::string> told;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    line = told_of(line);
+    if (line.find(" = ") == std::string::npos) continue;
+    std::string& all = told[line.substr(0, line.find(" = "))];
+    all += (all.empty() ? "" : ", ") + line;
+  }
+  return told;
+}
+
 }  // namespace
 
 void check_same_options(const Options& options, ProcessGroup* processes) {
@@ -27,13 +41,18 @@ void check_same_options(const Options& options, ProcessGroup* processes) {
   const std::string mine = config_text(told, "train", /*all=*/true) +
                            fmt::format("resume = {}\ndry-run = {}\n", told.resume, told.dry_run);
   const std::string first = processes->broadcast(mine);
-  std::istringstream here(mine), there(first);
-  for (std::string line, other; std::getline(here, line) && std::getline(there, other);) {
-    PT_CHECK(line == other, kUsage,
-             "{} was started with {} where process 0 has {}; all must be started with the same "
-             "options",
-             processes->name_of(processes->rank()), printable(told_of(line)),
-             printable(told_of(other)));
+  const auto here = told_by_name(mine), there = told_by_name(first);
+  const auto value = [](const auto& told, const std::string& name) {
+    const auto found = told.find(name);
+    return printable(found == told.end() ? name + " not given" : found->second);
+  };
+  for (const auto* told : {&here, &there}) {
+    for (const auto& [name, line] : *told) {
+      PT_CHECK(value(here, name) == value(there, name), kUsage,
+               "{} was started with {} where process 0 has {}; all must be started with the same "
+               "options",
+               processes->name_of(processes->rank()), value(here, name), value(there, name));
+    }
   }
   PT_CHECK(mine == first, kUsage, "{} was started with other options than process 0",
            processes->name_of(processes->rank()));

@@ -280,8 +280,8 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
   rows.colour = colours_wanted(options.color);
   rows.unitless = times.unitless;
   rows.most_rows = 48;
-  print(render_rows(program, simulation.events, rows));
-  print(render_legend(program, simulation.events, rows.colour));
+  print_colored(render_rows(program, simulation.events, rows));
+  print_colored(render_legend(program, simulation.events, rows.colour));
   print(summary_text(shown));
   if (!options.costs.empty())
     print("critical path:\n" +

@@ -1,11 +1,11 @@
 #include "cli/commands/trace_command.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/document.h"
 #include "base/error.h"
+#include "cli/output/output.h"
 #include "pipeline/view/trace.h"
 #include "pipeline/view/trace_diff.h"
 
@@ -93,7 +93,7 @@ int trace_command(const TraceCommandOptions& options) {
   const StepDifference mean = mean_of(differences);
   const std::string text = options.json ? document_text("pipetrain.difference/1", json_of(mean))
                                         : difference_text(mean, std::max(options.causes, 0));
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return 0;
 }
 

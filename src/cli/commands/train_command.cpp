@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/lr_find.h"
 #include "cli/commands/run_folder.h"
@@ -14,6 +15,7 @@
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
+#include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
@@ -23,6 +25,7 @@
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
+#include "pipeline/runtime/last_instructions.h"
 #include "processes/process_group.h"
 #include "profile/link_measure.h"
 #include "profile/machine.h"
@@ -58,6 +61,7 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.keep = options.keep;
   save.only_finite = options.run.optimization.on_nonfinite != OnNonfinite::kIgnore;
   save.stop_on_error = options.on_checkpoint_error == "fail";
+  save.patience_seconds = options.run.pipeline.timeout_seconds;
   save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
   save.run.outputs = outputs_to_keep(options);
   return save;
@@ -126,6 +130,7 @@ int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoin
 
 /// What a run starts from, as the command line and the checkpoint say.
 struct Start {
+  Supervision* supervision = nullptr;  // null: nobody restarts the run
   std::optional<FoundCheckpoint> found;
   bool goes_on = false;  // with the whole checkpoint, not only its weights
   fs::path resumed;      // the folder of the resumed run
@@ -150,6 +155,7 @@ class LeadingRun {
         was_estimate_(network.profile().is_estimate),
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
+        journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
         board_(logs_to(options, "tensorboard") ? folder / "tb" : fs::path()),
         mlflow_(mlflow_store(options), folder / "mlflow-run.txt", folder.filename().string(),
                 recorded_settings(options)),
@@ -185,13 +191,22 @@ class LeadingRun {
     training.save = save_settings(options_, network_, folder_);
     training.max_seconds = max_seconds_;
     training.peak_flops = [&] { return peak_flops(network_); };
+    training.verify_every = options_.verify_every;
+    if (start_.supervision) training.snapshot = &start_.supervision->snapshot();
     std::optional<ProgramCut> cut;
     if (network_.processes()) network_.processes()->broadcast("begin");
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     log_memory(*run_);
-    Watcher watcher(*run_, {account_, progress_, events_, board_, mlflow_, recorder_, status_}, signals_);
+    Watcher watcher(
+        *run_,
+        {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_, start_.supervision},
+        signals_);
     signals_.watch_stops();
+    if (start_.supervision) {
+      if (training.resumed) start_.supervision->note_step(training.resumed->step);
+      start_.supervision->note_begin();
+    }
     summary_ = train(*run_, watcher, training);
     progress_.finish();
     if (was_estimate_) write_plan_and_profile(options_, network_, folder_);
@@ -271,6 +286,7 @@ class LeadingRun {
   Signals& signals_;
   bool was_estimate_;
   EventLog events_;
+  Journal journal_;
   TensorBoard board_;
   MlflowRun mlflow_;
   double max_seconds_;
@@ -282,20 +298,45 @@ class LeadingRun {
   int code_ = 0;
 };
 
+/// After a restart: what the process before has left in memory, or else on the disk. Empty:
+/// nothing.
+std::optional<FoundCheckpoint> left_behind(const Supervision& supervision) {
+  const fs::path checkpoints = supervision.folder() / "checkpoints";
+  if (std::optional<Checkpoint> newest = supervision.snapshot().newest())
+    return FoundCheckpoint{checkpoints / checkpoint_name(newest->step), *std::move(newest), {}};
+  return newest_checkpoint(checkpoints);
+}
+
 /// Finds the checkpoint to resume from and applies its settings.
-Start take_up(Options& options, ProcessGroup* processes) {
+Start take_up(Options& options, ProcessGroup* processes, Supervision* supervision) {
   PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
            "--resume-weights-only needs --resume");
   Start start;
-  start.found = same_checkpoint(options, processes);
-  start.goes_on = start.found && !options.resume_weights_only;
-  if (!start.goes_on) return start;
-  take_over(*start.found, "train", options);
-  // The head has been replaced already, in the model of the run.
-  if (options.num_classes > 0) {
-    options.run.model.path = model_of(*start.found, "train");
-    options.arguments.clear();
+  start.supervision = supervision;
+  const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run
+  if (!folder.empty()) start.found = left_behind(*supervision);
+  if (start.found) {  // which goes before what the run began with
+    options.resume_weights_only = false;
+    std::erase_if(options.given, [](const Assignment& s) { return s.first == "--resume"; });
   }
+  if (!folder.empty() && options.resume.empty()) options.resume = "auto";  // in the same folder
+  if (!start.found) start.found = same_checkpoint(options, processes);
+  start.goes_on = start.found && !options.resume_weights_only;
+  if (start.goes_on) {
+    take_over(*start.found, "train", options);
+    // The head has been replaced already, in the model of the run.
+    if (options.num_classes > 0) {
+      options.run.model.path = model_of(*start.found, "train");
+      options.arguments.clear();
+    }
+  }
+  if (!folder.empty()) {
+    options.run_dir = fs::proximate(folder).string();
+    // The plan stays the same even if kernel times are not cached.
+    if (options.run.pipeline.profile_path.empty() && fs::exists(folder / "profile.json"))
+      options.run.pipeline.profile_path = (folder / "profile.json").string();
+  }
+  if (!start.goes_on) return start;
   start.resumed = folder_to_resume(options, *start.found);
   start.output = take_outputs(*start.found, start.resumed, options);
   return start;
@@ -336,11 +377,15 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
            network.total_steps() == 1 ? "" : "s");
   StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
+  if (start.supervision) start.supervision->note_folder(folder);
+  dump_last_instructions_to(folder / "instructions.txt");
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
+  // What a restarted run finds there may be older.
+  const bool is_restart = start.supervision && start.supervision->is_restart();
   if (start.goes_on && start.found->checkpoint.step == network.total_steps() &&
-      fs::exists(output)) {
+      fs::exists(output) && !is_restart) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.processes()) network.processes()->broadcast("nothing to do");
@@ -358,14 +403,16 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
   return LeadingRun(options, network, start, folder, output, status, signals).run();
 }
 
-int train_in(Options& options, ProcessGroup* processes) {
+int train_in(Options& options, ProcessGroup* processes, Supervision* supervision) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe must not end the training
   check_same_options(options, processes);
   check_same_vectors(processes);
   Signals signals;
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
-  const Start start = take_up(options, processes);
+  const Start start = take_up(options, processes, supervision);
+  const bool gives_stages = options.gpus > 0;
+  take_devices_of_processes(options, processes);
   resolve(options, processes);
   RunFolder folder;
   replace_head(options, start, processes, folder);
@@ -374,15 +421,16 @@ int train_in(Options& options, ProcessGroup* processes) {
              "--lr find needs a new run of a single process; leave out mpirun and --resume");
     return find_learning_rate(options);
   }
-  PT_CHECK(!processes || options.run.pipeline.schedule != "auto", kUsage,
-           "--schedule auto needs a single process; run pipetrain plan --schedule auto, and give "
-           "the schedule that it chooses");
   if (options.run.pipeline.schedule == "auto") {
-    const FoundSchedules found = choose_schedule(options, {});
-    log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
+    const FoundSchedules found = choose_schedule_together(options, {}, processes);
+    if (leads)
+      log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
   }
+  choose_replicas(options, processes, gives_stages);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
+  PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
+           "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
   if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
   check_one_file(network.model().file, options.output);
   log_start(options, network);
@@ -393,7 +441,16 @@ int train_in(Options& options, ProcessGroup* processes) {
 }  // namespace
 
 int train_command(Options& options) {
-  return run_together([&](ProcessGroup* processes) { return train_in(options, processes); });
+  if (options.restarts == 0 || options.dry_run) {
+    return run_together(
+        [&](ProcessGroup* processes) { return train_in(options, processes, nullptr); });
+  }
+  PT_CHECK(launch_of_environment().size == 1, kUsage,
+           "--restarts needs a single process; whatever starts several has to restart them");
+  resolve_verbosity(options);
+  constexpr double kLater = 5;  // than the process itself would notice that it stands still
+  return supervise(options.restarts, options.run.pipeline.timeout_seconds + kLater,
+                   [&](Supervision& s) { return train_in(options, nullptr, &s); });
 }
 
 }  // namespace pipetrain

@@ -1,15 +1,59 @@
-// pipetrain verify: compares a schedule with one device, bit for bit.
+// pipetrain verify: compares a schedule with one device, or the journals of two runs, bit for bit.
+#include <fmt/format.h>
+
+#include <bit>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/output/output.h"
+#include "cli/output/journal.h"
 #include "train/verify.h"
 
 namespace pipetrain {
 
+namespace {
+
+/// Compares the journals of two runs.
+int compare_runs(const Options& options) {
+  PT_CHECK(options.arguments.size() == 1, kUsage,
+           "--against compares two runs: pipetrain verify RUN --against OTHER-RUN");
+  const JournalContent one = read_journal(options.arguments[0]);
+  const JournalContent other = read_journal(options.against);
+  const JournalDifference found = first_difference(one, other);
+  PT_CHECK(found.compared > 0, kData, "{} and {} have no step in common",
+           printable(options.arguments[0]), printable(options.against));
+  const char* what = found.in_weights ? "weights" : "loss";
+  if (options.json) {
+    nlohmann::ordered_json json = {{"schema", "pipetrain.comparison/1"},
+                                   {"equal", found.step == 0},
+                                   {"steps", found.compared}};
+    if (found.step > 0) json["first_different"] = {{"step", found.step}, {"what", what}};
+    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+  } else if (found.step == 0) {
+    fmt::print("bit-identical: {} steps\n", found.compared);
+  } else {
+    const auto loss = [&](const JournalContent& run) {
+      return std::bit_cast<double>(run.steps.at(found.step).loss_bits);
+    };
+    fmt::print("DIFFERENT: first in the {} of step {}{}\n", what, found.step,
+               found.in_weights ? "" : fmt::format(", {} and {}", loss(one), loss(other)));
+  }
+  for (const auto* run : {&one, &other}) {
+    if (run->contradicted == 0) continue;
+    log_warning("verify", "{} has computed step {} again with another result",
+                printable(run == &one ? options.arguments[0] : options.against), run->contradicted);
+  }
+  return found.step == 0 ? 0 : static_cast<int>(ErrorKind::kAssertion);
+}
+
+}  // namespace
+
 int verify_command(Options& options) {
   resolve_verbosity(options);
+  if (!options.against.empty()) return compare_runs(options);
   resolve_model(options, "verify");
   resolve_plan(options);
   resolve_device(options, "verify");
@@ -41,11 +85,11 @@ int verify_command(Options& options) {
                                          {"gradients", result.gradients},
                                          {"parameters", result.parameters},
                                          {"different", result.different}};
-    std::fputs((json.dump(2) + "\n").c_str(), stdout);
+    print(json.dump(2) + "\n");
   } else {
-    std::fputs((verdict + "\n").c_str(), stdout);
+    print(verdict + "\n");
     for (const std::string& name : result.different)
-      std::fputs(("  " + name + "\n").c_str(), stdout);
+      print("  " + name + "\n");
   }
   return result.equal() ? 0 : static_cast<int>(ErrorKind::kAssertion);
 }

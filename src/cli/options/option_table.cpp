@@ -202,7 +202,7 @@ void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
   for (const std::string& item : split_list_of(text)) {
     const std::size_t equal = item.find('=');
     if (equal == std::string::npos) {
-      PT_CHECK(!settings.empty(), kUsage, "{} takes KEY=VALUE after the colon, not \"{}\"", outer,
+      PT_CHECK(!settings.empty(), kUsage, "{} takes settings as KEY=VALUE, not \"{}\"", outer,
                printable(item));
       settings.back().second += "," + item;
     } else {
@@ -241,6 +241,7 @@ void Table::nest(OptionSpec& outer, Table inner) {
   }
   const Parts parts = std::make_shared<std::vector<OptionSpec>>(std::move(inner.specs));
   outer.set = [name = outer.name, key = outer.key, own = outer.set, parts](const std::string& v) {
+    if (!own) return set_parts(name, *parts, v.substr(v.starts_with(':') ? 1 : 0));
     // "rank=8,alpha=16" is "8:alpha=16".
     if (!key.empty() && v.starts_with(key + "=")) {
       const std::size_t end = std::min(v.find(','), v.size());

@@ -106,7 +106,8 @@ class Table {
 
   /// Makes the options of `inner`, which only apply together with `outer`, settings of its value:
   /// "sgd:momentum=0.9,nesterov=true". They can still be given by their own names. If `outer` has a
-  /// key, "KEY=VALUE,momentum=0.9" is the same.
+  /// key, "KEY=VALUE,momentum=0.9" is the same; without a setter it has no value besides:
+  /// "momentum=0.9,nesterov=true".
   static void nest(OptionSpec& outer, Table inner);
 
   std::string group;

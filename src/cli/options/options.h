@@ -42,9 +42,12 @@ struct Options {
   std::string save = "best";  // which model is written where there is validation
   std::string on_checkpoint_error = "warn";
   std::string max_time, status_file;
-  std::string from;  // export: a checkpoint
+  int restarts = 0;      // in a row without progress; 0: training is not restarted
+  int verify_every = 0;  // steps; 0: never
+  std::string from;      // export: a checkpoint
   // Other commands
   bool show_params = false, show_chain = false, show_layers = false, show_graph = false;
+  std::string against;      // verify: the folder of a run
   std::string assertion;    // eval --assert 'accuracy>=0.97'
   std::string plan_output;  // plan/profile: where to write
   std::string schedules = "gpipe,1f1b,pipedream";

@@ -190,11 +190,6 @@ void describe_data(Table& table, Options& options) {
           {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
           "how to fit images of another size: center crop, stretch or pad", kReadCommands)
       .affects(ResultEffect::kContent);
-  table
-      .choice_of<BadSample>("--on-bad-sample", data.bind.on_bad_sample,
-                            {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
-                            "stop at an invalid sample, or skip it", kDataCommands)
-      .affects(ResultEffect::kContent);
   describe_order(table, options);
 }
 

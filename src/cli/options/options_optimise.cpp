@@ -277,15 +277,6 @@ void describe_optimization(Table& table, Options& options) {
       .affects(ResultEffect::kRecorded)
       .in_short_help = true;
   describe_validation(table, optimization, options.save);
-  table
-      .choice_of<OnNonfinite>(
-          "--on-nan", optimization.on_nonfinite,
-          {{"stop", OnNonfinite::kStop},
-           {"skip", OnNonfinite::kSkip},
-           {"ignore", OnNonfinite::kIgnore}},
-          "what to do when the loss is not finite; skip: skip steps whose gradients are not finite",
-          kTrainCommands)
-      .affects(ResultEffect::kUnrecorded);
 }
 
 }  // namespace pipetrain

@@ -19,6 +19,9 @@ void describe_planning(Table& table, Options& options) {
                "output format; default: by the extension of --output, else jsonl", "predict");
   table.text("--assert", options.assertion, "'accuracy>=0.97'",
              "exit with code 8 if the condition fails", "eval");
+  table.path("--against", options.against, PathUse::kRead, "RUN",
+             "instead compare the journals of two runs, and name the first step that differs",
+             "verify");
   table.real("--jitter", options.jitter,
              "random variation of times, as a fraction; gives the p50 and p95 of the step",
              "simulate");

@@ -6,6 +6,55 @@
 
 namespace pipetrain {
 
+namespace {
+
+/// What happens at errors that need not end the run. The parts keep the groups of their topics.
+void describe_errors(Table& table, Options& options) {
+  OptionSpec& errors = table.add("--on-error", "KEY=VALUE,…",
+                                 "what to do about errors that need not end a run", kDataCommands);
+  Table kinds;
+  kinds.group = "Data";
+  kinds
+      .choice_of<BadSample>("--on-bad-sample", options.run.data.bind.on_bad_sample,
+                            {{"error", BadSample::kError}, {"skip", BadSample::kSkip}},
+                            "stop at an invalid sample, or skip it", kDataCommands)
+      .affects(ResultEffect::kContent)
+      .key = "bad-sample";
+  kinds.group = "Optimise";
+  kinds
+      .choice_of<OnNonfinite>(
+          "--on-nan", options.run.optimization.on_nonfinite,
+          {{"stop", OnNonfinite::kStop},
+           {"skip", OnNonfinite::kSkip},
+           {"ignore", OnNonfinite::kIgnore}},
+          "what to do when the loss is not finite; skip: skip steps whose gradients are not finite",
+          kTrainCommands)
+      .affects(ResultEffect::kUnrecorded)
+      .key = "nan";
+  kinds.group = "Checkpoints";
+  kinds
+      .choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
+              "when a checkpoint cannot be written; warn: continue, but stop after the third "
+              "failure in a row",
+              "train")
+      .affects(ResultEffect::kNone)
+      .key = "checkpoint";
+  Table::nest(errors, std::move(kinds));
+}
+
+/// Errors, restarts, and checks of what the machine computes.
+void describe_faults(Table& table, Options& options) {
+  describe_errors(table, options);
+  table.integer("--restarts", options.restarts, 0,
+                "restart training after a crash, a kill or a stall, from a copy of the newest step "
+                "in memory; stop after N restarts in a row without progress; 0: no restarts",
+                "train");
+  table.integer("--verify-every", options.verify_every, 0,
+                "compute every Nth step twice and stop if a bit differs; 0: never", "train");
+}
+
+}  // namespace
+
 void describe_checkpoints(Table& table, Options& options) {
   table.group = "Checkpoints";
   table.effect = ResultEffect::kNone;
@@ -40,9 +89,8 @@ void describe_checkpoints(Table& table, Options& options) {
   Table every_settings;
   every_settings.group = table.group;
   every_settings.effect = table.effect;
-  OptionSpec& keep =
-      every_settings.add("--keep", "N|all",
-                         "number of newest checkpoints to keep, besides the best", "train");
+  OptionSpec& keep = every_settings.add(
+      "--keep", "N|all", "number of newest checkpoints to keep, besides the best", "train");
   keep.aliases = {"--keep-last"};
   keep.key = "keep";
   keep.set = [&options](const std::string& v) {
@@ -53,10 +101,6 @@ void describe_checkpoints(Table& table, Options& options) {
   };
   keep.get = [&options] { return options.keep == 0 ? "all" : fmt::format("{}", options.keep); };
   Table::nest(every, std::move(every_settings));
-  table.choice("--on-checkpoint-error", options.on_checkpoint_error, {"warn", "fail"},
-               "when a checkpoint cannot be written; warn: continue, but stop after the third "
-               "failure in a row",
-               "train");
   OptionSpec& time =
       table.add("--max-time", "TIME", "save and stop after this time: 90, 30min, 2h", "train")
           .affects(ResultEffect::kUnrecorded);
@@ -67,6 +111,7 @@ void describe_checkpoints(Table& table, Options& options) {
   time.get = [&options] { return options.max_time; };
   table.path("--status-file", options.status_file, PathUse::kWrite, "FILE",
              "write the progress as JSON, once a second", "train");
+  describe_faults(table, options);
   table.path("--from", options.from, PathUse::kRead, "CHECKPOINT",
              "a checkpoint, or the newest of a run folder, even while it trains; for data make "
              "bytes: a text or a folder of texts",

@@ -21,7 +21,8 @@ bool is_kept(const OptionSpec& spec) {
   // Initialisation is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
-  return groups.contains(spec.group) || spec.name == "--save-every" || spec.name == "--keep";
+  static const std::set<std::string> names = {"--save-every", "--keep", "--on-error"};
+  return groups.contains(spec.group) || names.contains(spec.name);
 }
 
 /// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
@@ -36,6 +37,15 @@ bool has(const std::vector<Setting>& settings, const std::string& name) {
   return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
     return s.first == name && s.second.rfind(':', 0) != 0;
   });
+}
+
+/// Whether settings set the part of an option that ":KEY=VALUE" sets.
+bool sets_same_part(const std::vector<Setting>& settings, const std::string& name,
+                    const std::string& value) {
+  const std::string part = value.substr(0, value.find('=') + 1);
+  return part.starts_with(':') && std::ranges::any_of(settings, [&](const Setting& s) {
+           return s.first == name && s.second.starts_with(part);
+         });
 }
 
 /// Options given now override these of a checkpoint.
@@ -126,9 +136,26 @@ std::string as_option(const Setting& setting) {
   return printable(setting.first + "=" + setting.second);
 }
 
-/// Refuses settings that no run saves: unknown ones, and those that set where the run writes.
-void check_kept(const FoundCheckpoint& found, const Specs& specs) {
-  for (const auto& [name, value] : found.checkpoint.run.settings) {
+/// A setting of an earlier version under its name today: some options have become parts of others.
+Setting under_todays_name(const Setting& setting, const Specs& specs) {
+  if (specs.contains(setting.first)) return setting;
+  for (const auto& [name, spec] : specs) {
+    for (const OptionSpec& part : spec.parts) {
+      if (part.name == setting.first) return setting_of(spec, &part, setting.second);
+    }
+  }
+  return setting;
+}
+
+/// The settings of a checkpoint. Refuses those that no run saves: unknown ones, and those that set
+/// where the run writes.
+std::vector<Setting> kept_settings(const FoundCheckpoint& found, const Specs& specs) {
+  static const std::set<std::string> renamed = {"--keep", "--on-bad-sample", "--on-nan",
+                                                "--patience"};
+  std::vector<Setting> settings = found.checkpoint.run.settings;
+  for (Setting& setting : settings) {
+    if (renamed.contains(setting.first)) setting = under_todays_name(setting, specs);
+    const std::string& name = setting.first;
     const auto spec = specs.find(name);
     PT_CHECK(spec != specs.end(), kData,
              "{}: settings: unknown setting \"{}\"; was the file written by another version of "
@@ -139,6 +166,7 @@ void check_kept(const FoundCheckpoint& found, const Specs& specs) {
              "want it, and remove it from the file",
              manifest_of(found), name);
   }
+  return settings;
 }
 
 /// Refuses to read files outside the run folder that another user's checkpoint names.
@@ -191,9 +219,8 @@ void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
 std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
                                       const Options& options) {
   const Specs specs = train_options();
-  check_kept(found, specs);
   std::vector<Setting> taken;
-  for (const auto& [name, value] : found.checkpoint.run.settings) {
+  for (const auto& [name, value] : kept_settings(found, specs)) {
     // The model may have been named without its option.
     const bool is_given =
         is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
@@ -279,15 +306,16 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
   fs::path written;
   std::string list;
   std::vector<OptionSpec> specs = describe_options(options);
-  for (const auto& [recorded, recorded_value] : outputs) {
-    const auto now = current_spelling(recorded, recorded_value);
-    const auto& [name, value] = now ? *now : Setting(recorded, recorded_value);
+  const Specs by_name = train_options();
+  for (const Setting& saved : outputs) {
+    const auto earlier = current_spelling(saved.first, saved.second);
+    const auto [name, value] = under_todays_name(earlier ? *earlier : saved, by_name);
     const auto spec = std::ranges::find(specs, name, &OptionSpec::name);
-    PT_CHECK(is_output(name) && spec != specs.end(), kData,
+    PT_CHECK(is_output(saved.first) && spec != specs.end(), kData,
              "{}: outputs: {} is not taken from a checkpoint", manifest_of(found),
-             printable(name));
+             printable(saved.first));
     if (name == "--output" && found.checkpoint.is_own) written = value;
-    if (has(options.given, name)) continue;
+    if (has(options.given, name) || sets_same_part(options.given, name, value)) continue;
     list += " " + as_option({name, value});
     if (!found.checkpoint.is_own) continue;
     const bool is_path = spec->path == PathUse::kWrite && value != "-" && name != "--log-to";
@@ -298,7 +326,8 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
   if (!list.empty() && found.checkpoint.is_own)
     log_info("train", "outputs {} · from the checkpoint", list);
   if (!list.empty() && !found.checkpoint.is_own)
-    log_warning("train", "{} was not written by you on this machine, so these are not taken over:{}",
+    log_warning("train",
+                "{} was not written by you on this machine, so these are not taken over:{}",
                 manifest_of(found), list);
   return written;
 }
@@ -339,9 +368,8 @@ std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwo
 
 std::string model_of(const FoundCheckpoint& found, const std::string& command) {
   const Specs specs = train_options();
-  check_kept(found, specs);
   std::vector<Setting> models;
-  for (const Setting& setting : found.checkpoint.run.settings) {
+  for (const Setting& setting : kept_settings(found, specs)) {
     if (setting.first == "--model") models = {setting};
   }
   check_paths(found, specs, models, command);

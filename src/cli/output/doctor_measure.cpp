@@ -5,13 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
+#include "cli/output/output.h"
 #include "partition/topology_file.h"
 #include "pipeline/transport/channel.h"
 #include "profile/link_measure.h"
@@ -148,7 +148,7 @@ int measure_and_report(bool json, const std::string& output) {
                       : fmt::format("wrote {}{}\n", file,
                                     output.empty() ? ", which the planner uses from now on" : ""));
   }
-  std::fputs(text.c_str(), stdout);
+  print(text);
   return 0;
 }
 

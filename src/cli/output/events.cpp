@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/safe_text.h"
 
 namespace pipetrain {
 
@@ -52,6 +54,12 @@ struct EventLog::Line {
 
 namespace {
 
+/// The name of the `number`-th file that is full: events.1.jsonl of events.jsonl.
+std::filesystem::path rotated(const std::filesystem::path& path, int number) {
+  return path.parent_path() /
+         fmt::format("{}.{}{}", path.stem().string(), number, path.extension().string());
+}
+
 /// Truncates a file after its last complete line: a killed run may have left a partial one.
 void drop_half_line(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -60,6 +68,19 @@ void drop_half_line(const std::string& path) {
   const std::size_t end = text.rfind('\n');
   std::error_code ignored;
   std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
+}
+
+/// Removes the full files of the run that is being overwritten, and nothing else of such a name.
+void remove_full_files(const std::filesystem::path& path) {
+  constexpr std::string_view kBegin = "{\"event\":";
+  std::error_code ignored;
+  for (int number = 1;; ++number) {
+    std::ifstream file(rotated(path, number), std::ios::binary);
+    std::string begin(kBegin.size(), '\0');
+    if (!file.read(begin.data(), static_cast<std::streamsize>(begin.size())) || begin != kBegin)
+      return;
+    std::filesystem::remove(rotated(path, number), ignored);
+  }
 }
 
 /// Writes a whole line or, in a regular file, nothing; errno has the reason.
@@ -84,7 +105,16 @@ bool write_line(int descriptor, std::string_view text, bool own) {
 
 }  // namespace
 
-EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds()) {
+std::vector<std::filesystem::path> event_files(const std::filesystem::path& path) {
+  std::vector<std::filesystem::path> out;
+  for (int number = 1; std::filesystem::is_regular_file(rotated(path, number)); ++number)
+    out.push_back(rotated(path, number));
+  out.push_back(path);
+  return out;
+}
+
+EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes)
+    : most_bytes_(most_bytes), start_(steady_seconds()) {
   if (path == "-") {
     std::fflush(stdout);
     descriptor_ = STDOUT_FILENO;
@@ -93,10 +123,33 @@ EventLog::EventLog(const std::string& path, bool append) : start_(steady_seconds
   path_ = path;
   // A pipe cannot be truncated.
   if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
-  descriptor_ = ::open(path.c_str(),
-                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
-  PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path),
+  if (!append) remove_full_files(path);
+  open(append ? 0 : O_TRUNC);
+}
+
+void EventLog::open(int flags) {
+  descriptor_ =
+      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666);
+  PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path_),
            std::strerror(errno));
+  struct stat status {};
+  const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
+  if (!is_file) most_bytes_ = std::numeric_limits<std::int64_t>::max();  // a pipe, a device
+  written_ = is_file ? status.st_size : 0;
+}
+
+void EventLog::rotate(std::size_t line_bytes) {
+  const auto bytes = static_cast<std::int64_t>(line_bytes);
+  if (path_.empty() || written_ == 0 || bytes <= most_bytes_ - written_) return;
+  const std::filesystem::path to = rotated(path_, static_cast<int>(event_files(path_).size()));
+  std::error_code failed;
+  std::filesystem::rename(path_, to, failed);
+  if (failed) {
+    most_bytes_ = std::numeric_limits<std::int64_t>::max();  // goes on in this file
+    return;
+  }
+  ::close(descriptor_);
+  open(O_TRUNC);
 }
 
 EventLog::~EventLog() {
@@ -108,8 +161,13 @@ void EventLog::write(Line& line) {
   line.json["seq"] = sequence_++;
   line.json["t"] = wall_seconds();
   line.json["el"] = steady_seconds() - start_;  // monotonic
-  const std::string text = line.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (write_line(descriptor_, text, !path_.empty())) return;
+  const std::string text =
+      safe_text(line.json.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
+  rotate(text.size());
+  if (write_line(descriptor_, text, !path_.empty())) {
+    written_ += static_cast<std::int64_t>(text.size());
+    return;
+  }
   // A closed pipe or a full disk must not end the training.
   gone_ = errno == EPIPE;
   if (gone_) {

@@ -1,18 +1,31 @@
 // Results go to stdout, everything else to stderr.
 #pragma once
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <string>
 
 #include "base/atomic_file.h"
+#include "base/safe_text.h"
 
 namespace pipetrain {
 
-inline void print(const std::string& result) { std::fputs(result.c_str(), stdout); }
+/// What came from files is made safe for terminals, which no other code needs to think of.
+inline void print(const std::string& result) { std::fputs(safe_text(result).c_str(), stdout); }
+/// A drawing of this program, with colours.
+inline void print_colored(const std::string& drawing) {
+  std::fputs(safe_colored_text(drawing).c_str(), stdout);
+}
+
+/// A result that programs read: unchanged, except on a terminal.
+inline void print_data(const std::string& result) {
+  isatty(STDOUT_FILENO) != 0 ? print(result) : void(std::fputs(result.c_str(), stdout));
+}
 
 /// Writes a result to a file, or to stdout where `path` is "-".
 inline void write_or_print(const std::string& path, const std::string& result) {
-  path == "-" ? print(result) : write_file(path, result);
+  path == "-" ? print_data(result) : write_file(path, result);
 }
 
 }  // namespace pipetrain

@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/document.h"
 #include "base/error.h"
+#include "cli/output/events.h"
 
 namespace pipetrain {
 namespace {
@@ -99,7 +100,8 @@ void take(const EventJson& event, RecordedRun& run) {
   if (kind == "error") run.error = text(event, "message");
 }
 
-void read_events(const std::filesystem::path& path, RecordedRun& run) {
+/// `first`: it begins with the run's start.
+void read_event_file(const std::filesystem::path& path, bool first, RecordedRun& run) {
   std::ifstream file(path);
   PT_CHECK(file.good(), kUsage,
            "cannot read \"{}\"; give the folder of a run, for example runs/latest",
@@ -112,11 +114,16 @@ void read_events(const std::filesystem::path& path, RecordedRun& run) {
     if (event.is_discarded() && last) break;
     PT_CHECK(event.is_object() && event.contains("event"), kUsage,
              "\"{}\", line {}: not an event of a run", printable(path.string()), number);
-    PT_CHECK(number > 1 || text(event, "schema") == "pipetrain.events/1", kUsage,
+    PT_CHECK(number > 1 || !first || text(event, "schema") == "pipetrain.events/1", kUsage,
              "\"{}\" does not begin with a run_start of pipetrain.events/1",
              printable(path.string()));
     take(event, run);
   }
+}
+
+void read_events(const std::filesystem::path& path, RecordedRun& run) {
+  const std::vector<std::filesystem::path> files = event_files(path);
+  for (const std::filesystem::path& file : files) read_event_file(file, file == files[0], run);
   PT_CHECK(!run.name.empty(), kUsage, "\"{}\" contains no run", printable(path.string()));
 }
 

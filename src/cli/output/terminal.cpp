@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/units.h"
 #include "cli/output/progress_line.h"
 
@@ -55,14 +56,15 @@ void Progress::clear() {
 void Progress::lasting(const std::string& text) {
   if (quiet_) return;
   clear();
-  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "", text.c_str());
+  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "",
+               safe_text(text).c_str());
 }
 
 void Progress::live(const std::string& text) {
   if (quiet_) return;
   clear();
   const std::string bars = stage_bars(busy_, terminal_width() - 1, color_);
-  std::fprintf(stderr, "\r\033[K%s%s%s", text.c_str(), bars.empty() ? "" : "\n", bars.c_str());
+  std::fprintf(stderr, "\r\033[K%s%s%s", safe_text(text).c_str(), bars.empty() ? "" : "\n", bars.c_str());
   std::fflush(stderr);
   lines_ = bars.empty() ? 1 : 2;
 }

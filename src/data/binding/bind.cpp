@@ -370,7 +370,8 @@ class Binder {
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
       PT_CHECK(skip || !many, kData, "{}; {} of {} samples are like that", message, bad.size(),
                raw.rows());
-      PT_CHECK(skip, kData, "{} ({} skip skips such samples)", message, setting("on-bad-sample"));
+      PT_CHECK(skip, kData, "{} ({} bad-sample=skip skips such samples)", message,
+               setting("on-error"));
       bad_rows_.emplace(element.row, message);
     }
   }

@@ -55,6 +55,10 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
 std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name,
                        std::size_t most = SIZE_MAX);
 
+/// Error (kData) if a file of `compressed` bytes inflates to too many; `program` inflates it.
+void check_inflated(std::uint64_t compressed, std::uint64_t inflated, const std::string& name,
+                    const char* program);
+
 /// Inflates a raw deflate stream (RFC 1951) that must give exactly out.size() bytes.
 void inflate_raw(std::span<const std::byte> bytes, std::span<std::byte> out,
                  const std::string& name);

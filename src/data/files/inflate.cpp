@@ -7,16 +7,27 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "data/files/file_bytes.h"
 
 namespace pipetrain {
 
 namespace {
 
-// A file that claims to be larger is a mistake or an attack.
-constexpr std::size_t kMaximumInflated = std::size_t{64} << 30;
 // The dictionaries of xz -9 take 64 MiB.
 constexpr std::uint64_t kMaximumXzMemory = std::uint64_t{1} << 30;
+
+/// What a compressed file may inflate to: tables of text shrink to a tenth or so, and a small file
+/// that fills the memory is a mistake or an attack.
+std::uint64_t most_inflated(std::uint64_t compressed) {
+  constexpr std::uint64_t kAlways = std::uint64_t{256} << 20, kPerByte = 32;
+  return kAlways + kPerByte * compressed;
+}
+
+// Makes room for more, and for a byte too many at last.
+void grow(std::string& out, std::size_t first, std::size_t largest) {
+  out.resize(std::min(std::max(out.size() * 2, first), largest + 1));
+}
 
 struct Inflater {
   z_stream stream{};
@@ -42,6 +53,13 @@ void check_padding(std::span<const std::byte> rest, std::size_t begin, const std
 
 }  // namespace
 
+void check_inflated(std::uint64_t compressed, std::uint64_t inflated, const std::string& name,
+                    const char* program) {
+  PT_CHECK(inflated <= most_inflated(compressed), kData,
+           "\"{}\" has {}, but inflates to more than {}; if that is right, inflate it first: {}",
+           printable(name), bytes_text(compressed), bytes_text(most_inflated(compressed)), program);
+}
+
 bool is_gzip(std::span<const std::byte> bytes) {
   return bytes.size() >= 3 && bytes[0] == std::byte{0x1f} && bytes[1] == std::byte{0x8b} &&
          bytes[2] == std::byte{8};
@@ -51,10 +69,11 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
                          std::size_t most) {
   Inflater inflater(15 + 16, name);  // 16: gzip's header and checksum
   z_stream& stream = inflater.stream;
+  const std::size_t largest = most_inflated(bytes.size());
   std::string out;
   std::size_t read = 0, written = 0;
   while (written < most) {
-    if (written == out.size()) out.resize(std::max<std::size_t>(out.size() * 2, bytes.size() * 4));
+    if (written == out.size()) grow(out, bytes.size() * 4, largest);
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
     stream.avail_in = static_cast<uInt>(std::min(kInflatePiece, bytes.size() - read));
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
@@ -63,8 +82,7 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
     const int result = inflate(&stream, Z_NO_FLUSH);
     read += given_in - stream.avail_in;
     written += given_out - stream.avail_out;
-    PT_CHECK(written <= kMaximumInflated, kData, "\"{}\" inflates to more than 64 GiB",
-             printable(name));
+    check_inflated(bytes.size(), written, name, "gunzip");
     if (result == Z_STREAM_END) {
       if (!is_gzip(bytes.subspan(read))) {
         check_padding(bytes.subspan(read), read, name);
@@ -99,10 +117,11 @@ std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name
            "cannot inflate \"{}\"", printable(name));
   stream.next_in = reinterpret_cast<const std::uint8_t*>(bytes.data());
   stream.avail_in = bytes.size();
+  const std::size_t largest = most_inflated(bytes.size());
   std::string out;
   std::size_t written = 0;
   while (written < most) {
-    if (written == out.size()) out.resize(std::max<std::size_t>(out.size() * 2, 65536));
+    if (written == out.size()) grow(out, 65536, largest);
     stream.next_out = reinterpret_cast<std::uint8_t*>(out.data() + written);
     stream.avail_out = out.size() - written;
     const lzma_ret result = lzma_code(&stream, LZMA_FINISH);
@@ -110,7 +129,8 @@ std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name
     if (result == LZMA_STREAM_END) break;
     PT_CHECK(result != LZMA_MEMLIMIT_ERROR, kData, "\"{}\" needs more than 1 GiB to be inflated",
              printable(name));
-    PT_CHECK(result == LZMA_OK && written <= kMaximumInflated, kData,
+    check_inflated(bytes.size(), written, name, "unxz");
+    PT_CHECK(result == LZMA_OK, kData,
              "\"{}\" is a damaged or truncated xz file ({} of {} bytes inflated)", printable(name),
              bytes.size() - stream.avail_in, bytes.size());
   }

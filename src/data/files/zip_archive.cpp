@@ -73,6 +73,7 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t l
 
 void ZipArchive::read_directory() {
   const std::size_t size = content_.size();
+  std::uint64_t inflated = 0;
   PT_CHECK(size >= kEndBytes, kData, "\"{}\" is too short for a ZIP archive: {} bytes", name_,
            size);
   std::size_t end = size - kEndBytes;
@@ -113,6 +114,8 @@ void ZipArchive::read_directory() {
              printable(entry.name));
     read_extra64(part(begin + 46 + name_bytes, extra_bytes), entry);
     begin += 46 + name_bytes + extra_bytes + u16(header, 32);
+    if (entry.method != 0) inflated += std::min<std::uint64_t>(entry.bytes, kIn64);
+    check_inflated(size, inflated, name_, "unzip, or numpy.savez instead of savez_compressed");
     entries_.push_back(std::move(entry));
   }
 }

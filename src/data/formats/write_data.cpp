@@ -162,7 +162,8 @@ std::string write_csv(const RawData& data, const std::string& path,
     file.write(line + "\n");
   }
   file.commit();
-  return fmt::format("{} rows: {}{}", rows, header.substr(0, 60), header.size() > 60 ? "…" : "");
+  return fmt::format("{} rows: {}{}", rows, std::string_view(header).substr(0, 60),
+                     header.size() > 60 ? "…" : "");
 }
 
 }  // namespace

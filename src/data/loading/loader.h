@@ -11,7 +11,6 @@
 #include <exception>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -34,41 +33,24 @@ struct Batch {
 class Loader {
  public:
   /// Batches of steps [first_step, end_step), in order. No bit depends on the number of workers.
-  /// They lie in memory that `memory` gives.
+  /// They lie in memory that `memory` gives. `timeout_seconds`: how long a batch may be waited for;
+  /// 0: without end.
   Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uint64_t first_step,
-         std::uint64_t end_step, int workers = 1, const TakeMemory& memory = {});
+         std::uint64_t end_step, int workers = 1, const TakeMemory& memory = {},
+         double timeout_seconds = 0);
   ~Loader();
   Loader(const Loader&) = delete;
   Loader& operator=(const Loader&) = delete;
 
   /// The next batch, valid until the following call; nullptr after the last one. Rethrows what
-  /// went wrong in a worker, with the step's number.
+  /// went wrong in a worker, with the step's number; Error (kDevice) when none comes in time.
   const Batch* next();
   /// Time that next() has waited for data, in all.
-  double waited_seconds() const { return waited_seconds_; }
+  double waited_seconds() const;
 
  private:
-  struct Slot {
-    Batch batch;
-    BatchMemory memory;
-    std::exception_ptr failure;
-    bool full = false;
-  };
-  void read_ahead(std::stop_token stop);
-  void fill(Slot& slot, std::uint64_t step);
-  Slot& slot(std::uint64_t step) { return slots_[(step - first_step_) % slots_.size()]; }
-
-  std::shared_ptr<const Dataset> dataset_;
-  Sampler sampler_;
-  std::uint64_t next_step_;   // that next() gives
-  std::uint64_t taken_step_;  // that the next free worker fills
-  std::uint64_t first_step_;
-  std::uint64_t end_step_;
-  double waited_seconds_ = 0;
-  std::vector<Slot> slots_;
-  Slot* in_use_ = nullptr;
-  std::mutex mutex_;
-  std::condition_variable_any changed_;
+  class Ring;
+  std::unique_ptr<Ring> ring_;
   std::vector<std::jthread> threads_;  // last: they must end before what they use
 };
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 #include "ops/composed/composed.h"
 
 namespace pipetrain::composed {
@@ -110,6 +111,7 @@ void import_lrn(ImportContext& context) {
 
 /// 0, 1, 2 … along `axis` of a tensor of `rank` axes.
 ValueId ramp(GraphBuilder& builder, std::int64_t length, std::size_t rank, std::int64_t axis) {
+  ReadBudget::charge(sizeof(std::int64_t) * static_cast<std::size_t>(length));
   std::vector<std::int64_t> values(static_cast<std::size_t>(length));
   std::iota(values.begin(), values.end(), 0);
   std::vector<std::int64_t> dims(rank, 1);

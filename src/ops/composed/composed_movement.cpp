@@ -3,7 +3,9 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 #include "ops/composed/composed.h"
+#include "ops/kernel/constant_size.h"
 
 namespace pipetrain::composed {
 namespace {
@@ -210,6 +212,8 @@ void import_affine_grid(ImportContext& context) {
   PT_CHECK((theta == Shape{size[0], columns - 1, columns}), kModel,
            "AffineGrid needs theta of shape ({}, {}, {}), got {}", size[0], columns - 1, columns,
            theta.text());
+  expect_reasonable({DType::kFloat32, spatial});
+  ReadBudget::charge(sizeof(float) * static_cast<std::size_t>(spatial.count() * columns));
   std::vector<float> base(static_cast<std::size_t>(spatial.count() * columns), 1.0F);
   const std::vector<std::int64_t> strides = spatial.strides();
   for (std::int64_t i = 0; i < spatial.count(); ++i) {

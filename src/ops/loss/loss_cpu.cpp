@@ -127,8 +127,9 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
   const float spread = smoothing / static_cast<float>(loss.classes);
 #pragma omp parallel for schedule(static) if (loss.rows * loss.classes > kParallelElements)
   for (std::int64_t row = 0; row < loss.rows; ++row) {
-    const float* __restrict x = in[0].as<float>() + row * loss.classes;
-    float* __restrict dx = out[0].as<float>() + row * loss.classes;
+    // The gradient may be written over the logits.
+    const float* x = in[0].as<float>() + row * loss.classes;
+    float* dx = out[0].as<float>() + row * loss.classes;
     if (labels[row] == loss.ignore_index) {
       std::fill_n(dx, loss.classes, 0.0f);
       continue;

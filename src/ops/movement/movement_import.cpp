@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 #include "ops/movement/movement.h"
 
 namespace pipetrain::movement {
@@ -286,6 +287,9 @@ void import_pad(ImportContext& context) {
       if (before == 0 && after == 0) continue;
       PT_CHECK(shape[axis] > 0, kModel, "cannot pad {} with this mode: it has no elements",
                shape.text());
+      ReadBudget::charge(sizeof(std::int64_t) *
+                         static_cast<std::size_t>(std::max<std::int64_t>(
+                             0, before + shape[axis] + after)));
       Ints source;
       for (std::int64_t i = -before; i < shape[axis] + after; ++i)
         source.push_back(mirrored(i, shape[axis], mode));

@@ -100,7 +100,9 @@ std::unique_ptr<Kernel> make_kernel(Backend backend, const KernelRequest& reques
 
 std::vector<HostTensor> evaluate(const Node& node, std::span<const HostTensor> inputs,
                                  std::span<const TensorType> outputs) {
+  // What is larger or longer is computed when training begins, by the kernels of the device.
   constexpr std::size_t kMaximumBytes = std::size_t{256} << 20;
+  constexpr double kMaximumFlops = 1e9;
   std::size_t bytes = 0;
   for (const TensorType& type : outputs) bytes += type.bytes();
   if (bytes > kMaximumBytes) return {};
@@ -110,6 +112,9 @@ std::vector<HostTensor> evaluate(const Node& node, std::span<const HostTensor> i
     request.inputs.push_back(tensor.type());
     in.push_back(tensor ? tensor.view() : Tensor{});
   }
+  if (node.op->cost &&
+      node.op->cost(node.attributes, request.inputs, outputs).flops > kMaximumFlops)
+    return {};
   if (node.op->flags & kView) return {inputs[0].reshaped(outputs[0].shape)};
   std::vector<HostTensor> results;
   std::vector<Tensor> out;

@@ -60,6 +60,15 @@ void DeviceWorker::start_round() {
   at_ = -1;
   stolen_seconds_ = 0;
   waits_for_ = kNobody;
+  log_.begin_round();
+  noted_.clear();
+}
+
+void DeviceWorker::wait_for(int whom) {
+  const double now = steady_seconds();
+  waits_since_.store(now, std::memory_order_relaxed);
+  waits_for_.store(whom, std::memory_order_relaxed);
+  log_.wait_for(whom, now);
 }
 
 void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
@@ -77,7 +86,7 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
     synchronize();
     if (times_) times_->finish(events_);
     transport_.finish(device_);
-    waits_for_ = kFinished;
+    wait_for(kFinished);
     if (SharedWork* work = replicas_.shared_work())
       stolen_seconds_ += work->finish(device_, replicas_.free_workspace(device_));
   } catch (Error& error) {
@@ -97,7 +106,7 @@ void DeviceWorker::end_list() {
   } catch (const Error&) {
     // The first failure has been reported.
   }
-  waits_for_ = kFinished;
+  wait_for(kFinished);
   cpu_seconds_ = thread_cpu_seconds() - cpu_began_;
 }
 
@@ -143,7 +152,9 @@ void DeviceWorker::execute(const Instruction& instruction) {
   Event& event = this->event();
   event.device = device_;
   event.index = at_.load(std::memory_order_relaxed);
-  event.start = steady_seconds() - round_.start_seconds;
+  const double now = steady_seconds();
+  log_.begin(*round_.program, instruction, now);
+  event.start = now - round_.start_seconds;
   // The compute instructions time the receives.
   if (instruction.kind != Kind::kReceive) begin_work();
   switch (instruction.kind) {
@@ -159,7 +170,9 @@ void DeviceWorker::execute(const Instruction& instruction) {
       run_stage(instruction);
   }
   end_work();
-  event.end = steady_seconds() - round_.start_seconds;
+  const double end = steady_seconds();
+  log_.end(end);
+  event.end = end - round_.start_seconds;
 }
 
 void DeviceWorker::run_stage(const Instruction& instruction) {

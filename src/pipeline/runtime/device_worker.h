@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pipeline/runtime/device_times.h"
+#include "pipeline/runtime/last_instructions.h"
 #include "pipeline/runtime/process_sharing.h"
 #include "pipeline/runtime/round_state.h"
 #include "pipeline/runtime/stage_replicas.h"
@@ -21,9 +22,10 @@ namespace pipetrain {
 class DeviceWorker final : public LinkEnd {
  public:
   // What it waits for if not a device.
-  static constexpr int kNobody = -1;
-  static constexpr int kFinished = -2;
-  static constexpr int kEverybody = -3;  // in a barrier
+  static constexpr int kNobody = DeviceLog::kNobody;
+  static constexpr int kFinished = DeviceLog::kFinished;
+  static constexpr int kEverybody = DeviceLog::kEverybody;
+  static constexpr int kData = DeviceLog::kData;
 
   DeviceWorker(int device, const RuntimeSetup& setup, StageReplicas& replicas, RoundState& round,
                ProcessSharing& sharing, Transport& transport)
@@ -32,7 +34,8 @@ class DeviceWorker final : public LinkEnd {
         replicas_(replicas),
         round_(round),
         sharing_(sharing),
-        transport_(transport) {}
+        transport_(transport),
+        log_(log_of_device(device)) {}
 
   // In its thread.
 
@@ -54,11 +57,13 @@ class DeviceWorker final : public LinkEnd {
   double busy_seconds() const;  // in compute instructions, and in tasks run while waiting
   double stolen_seconds() const { return stolen_seconds_; }  // seconds
   double cpu_seconds() const { return cpu_seconds_; }        // of the thread
+  const std::vector<SentValues>& noted() const { return noted_; }
 
   // At any time.
 
   /// A device, or one of the above.
   int waits_for() const { return waits_for_.load(); }
+  double waits_since() const { return waits_since_.load(); }
   /// The current instruction as text, for error messages.
   std::string describe_place() const;
 
@@ -76,6 +81,8 @@ class DeviceWorker final : public LinkEnd {
  private:
   /// Records what the worker waits for while this object exists.
   class Wait;
+
+  void wait_for(int whom);
 
   // Instructions.
   void execute(const Instruction& instruction);
@@ -97,6 +104,7 @@ class DeviceWorker final : public LinkEnd {
   StreamPoint* record(const Instruction& instruction,
                       std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);
   void send(const Instruction& instruction, bool gradient, const std::byte* base);
+  void note_send(int edge, int micro_batch, const std::byte* base);
   void expect(const Instruction& instruction);
   void receive_all(const Instruction& instruction, bool gradient);
   void note_receive(int edge, int micro_batch, double asked, double there_at);
@@ -114,18 +122,19 @@ class DeviceWorker final : public LinkEnd {
   std::unique_ptr<Stream> compute_, transfer_;  // null: the CPU
   std::unique_ptr<DeviceTimes> times_;          // of the compute stream
   std::vector<Event> events_;
+  std::vector<SentValues> noted_;  // with RoundState::notes_sends
   double cpu_began_ = 0, cpu_seconds_ = 0;
   double stolen_seconds_ = 0;
   std::atomic<int> at_{-1};  // index of the instruction in progress
   std::atomic<int> waits_for_{kNobody};
+  std::atomic<double> waits_since_{0};
+  DeviceLog& log_;
 };
 
 class DeviceWorker::Wait {
  public:
-  Wait(DeviceWorker& worker, int device) : worker_(worker) {
-    worker_.waits_for_.store(device, std::memory_order_relaxed);
-  }
-  ~Wait() { worker_.waits_for_.store(kNobody, std::memory_order_relaxed); }
+  Wait(DeviceWorker& worker, int device) : worker_(worker) { worker_.wait_for(device); }
+  ~Wait() { worker_.wait_for(kNobody); }
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/checksum.h"
 #include "base/clock.h"
 #include "pipeline/runtime/device_worker.h"
 #include "pipeline/transport/shared_work.h"
@@ -10,7 +11,10 @@ namespace pipetrain {
 
 /// Binds a micro-batch's inputs: the first thing that a stage does with it.
 void DeviceWorker::start_micro_batch(const Instruction& instruction, const StageReplica& replica) {
-  MicroBatch& from = round_.source->acquire(instruction.micro_batch);
+  MicroBatch& from = [&]() -> MicroBatch& {
+    const Wait wait(*this, kData);
+    return round_.source->acquire(instruction.micro_batch);
+  }();
   if (replica.stage->has_loss(from.variant)) round_.results[at(instruction.micro_batch)] = &from;
   StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
   micro_batch.variant = from.variant;
@@ -47,10 +51,22 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
                                    : &RoundState::MicroBatchEvents::forward);
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
     if (!values[at(edge)]) continue;
+    if (round_.notes_sends && !compute_ && base) note_send(edge, instruction.micro_batch, base);
     transport_.link(edge, instruction.micro_batch)
         .send(*this, instruction.micro_batch, base, written);
     if (SharedWork* work = replicas_.shared_work()) work->notify();
   }
+}
+
+void DeviceWorker::note_send(int edge, int micro_batch, const std::byte* base) {
+  const LinkEdge& stages = transport_.edge(edge);
+  SentValues note = {.from = stages.from,
+                     .to = stages.to,
+                     .micro_batch = micro_batch,
+                     .gradient = stages.gradient};
+  for (const ExchangedSpan& span : sent(edge, micro_batch, base))
+    note.crc32c = crc32c({span.data, span.bytes}, note.crc32c);
+  noted_.push_back(note);
 }
 
 void DeviceWorker::expect(const Instruction& instruction) {

@@ -82,6 +82,7 @@ void ProcessSharing::share_memory() {
 
 void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
+  here.put(result.seconds);
   const std::vector<MicroBatch*>& micro_batches = round_.results;
   here.put(static_cast<std::int32_t>(
       std::count_if(micro_batches.begin(), micro_batches.end(),
@@ -102,6 +103,8 @@ void ProcessSharing::share_results(RoundResult& result) {
   }
   for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
     ByteReader reader(bytes);
+    // Stages without a backward are done before the others.
+    result.seconds = std::max(result.seconds, reader.get<double>());
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
       MicroBatch& micro_batch = round_.source->acquire(reader.get<std::int32_t>());
       micro_batch.loss_sum = reader.get<double>();

@@ -39,6 +39,14 @@ class MicroBatchSource {
   virtual void updated(int /*stage*/, int /*replica*/, int /*micro-batch*/, int /*version*/) {}
 };
 
+/// What a stage has handed to another for a micro-batch.
+struct SentValues {
+  int from = 0, to = 0;  // stages
+  int micro_batch = 0;
+  bool gradient = false;
+  std::uint32_t crc32c = 0;
+};
+
 struct RoundResult {
   double seconds = 0;
   double gradient_norm = 0;  // of kSync rounds with clipping or asked for; of the loss unscaled
@@ -51,6 +59,7 @@ struct RoundResult {
       busy_seconds;           // per device: in compute instructions, and in tasks run while waiting
   double stolen_seconds = 0;  // seconds of all devices in such tasks, which have no events
   std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
+  std::vector<SentValues> sent;     // with Runtime::note_sends(), where stages are in host memory
 };
 
 }  // namespace pipetrain

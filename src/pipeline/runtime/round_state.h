@@ -60,6 +60,7 @@ struct RoundState {
   bool skips = false;  // the round's update is left out
 
   LossScale loss_scale;  // kept between rounds
+  bool notes_sends = false;
 };
 
 }  // namespace pipetrain

@@ -10,6 +10,7 @@
 #include "pipeline/program/program_cut.h"
 #include "pipeline/runtime/device_thread.h"
 #include "pipeline/runtime/device_worker.h"
+#include "pipeline/runtime/last_instructions.h"
 #include "pipeline/transport/shared_work.h"
 #include "processes/process_group.h"
 
@@ -44,6 +45,7 @@ void Runtime::connect() {
     settings.collectives = options.collectives;
   settings.processes = options.processes;
   settings.process_of_device = options.process_of_device;
+  settings.buckets = options.buckets;
   settings.latency_seconds = options.emulated_latency_seconds;
   settings.timeout_seconds = options.timeout_seconds;
   settings.failed = [this](std::exception_ptr error) { fail(error); };
@@ -51,6 +53,11 @@ void Runtime::connect() {
     const std::lock_guard lock(mutex_);
     const bool waits = running_ > 0 && round_ > 0;
     return std::pair(waits ? describe_waits() : std::string(), progress_.load());
+  };
+  settings.computes = [this] {
+    return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+      return worker && worker->waits_for() == DeviceWorker::kNobody;
+    });
   };
   auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
   const std::lock_guard lock(mutex_);
@@ -219,6 +226,7 @@ void Runtime::wait_for_devices() {
       std::string text = describe_hang();
       if (text.empty()) continue;
       lock.unlock();
+      dump_last_instructions();
       fail(std::make_exception_ptr(Error(ErrorKind::kDevice, text)));
       lock.lock();
     }
@@ -240,6 +248,8 @@ RoundResult Runtime::result_of_round() {
     result.events.push_back(worker ? worker->events() : std::vector<Event>());
     result.busy_seconds.push_back(worker ? worker->busy_seconds() : 0);
     result.cpu_seconds.push_back(worker ? worker->cpu_seconds() : 0);
+    if (worker)
+      result.sent.insert(result.sent.end(), worker->noted().begin(), worker->noted().end());
     result.stolen_seconds += worker ? worker->stolen_seconds() : 0;
   }
   return result;
@@ -278,14 +288,17 @@ std::string Runtime::describe_waits() const {
     std::string whom;
     if (waits == DeviceWorker::kEverybody) {
       whom = "all others";
+    } else if (waits == DeviceWorker::kData) {
+      whom = "its data";
     } else if (!workers_[at(waits)]) {
       whom = fmt::format("device {} of {}", waits,
                          options.processes->name_of(options.process_of_device[at(waits)]));
     } else {
       whom = fmt::format("device {}, which is at {}", waits, workers_[at(waits)]->describe_place());
     }
-    text += fmt::format("{}device {} is at {} and waits for {}", text.empty() ? "" : "; ",
-                        worker->device(), worker->describe_place(), whom);
+    text += fmt::format("{}device {} is at {} and has waited {:.1f} s for {}",
+                        text.empty() ? "" : "; ", worker->device(), worker->describe_place(),
+                        steady_seconds() - worker->waits_since(), whom);
   }
   return text.empty() ? "all devices are done" : text;
 }
@@ -310,9 +323,13 @@ StageContent Runtime::content(int stage, int version) const {
 
 void Runtime::exchange_averages() { replicas_->exchange_averages(); }
 
+void Runtime::release_activations() { replicas_->release_activations(); }
+
 const LossScale& Runtime::loss_scale() const { return round_state_->loss_scale; }
 
 void Runtime::set_loss_scale(const LossScale& scale) { round_state_->loss_scale = scale; }
+
+void Runtime::note_sends(bool notes) { round_state_->notes_sends = notes; }
 
 void Runtime::restore(int stage, const StageContent& content) {
   replicas_->restore(stage, content);

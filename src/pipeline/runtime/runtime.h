@@ -60,10 +60,15 @@ class Runtime {
   StageContent content(int stage, int version = 0) const;
   /// Between rounds: swaps the weights with their moving averages.
   void exchange_averages();
+  /// Between rounds: gives the memory of activations back until the next round. Of gradients,
+  /// read_gradient() may then return zeros.
+  void release_activations();
   /// The current loss scale and the number of skipped rounds. Between rounds, and inside
   /// asynchronous ones.
   const LossScale& loss_scale() const;
   void set_loss_scale(const LossScale& scale);
+  /// Whether rounds have checksums of everything that stages hand to others. Between rounds.
+  void note_sends(bool notes);
   /// Restores what content() returned, as far as the stage holds it, with its version numbers.
   /// Between rounds.
   void restore(int stage, const StageContent& content);

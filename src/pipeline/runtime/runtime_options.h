@@ -10,6 +10,7 @@
 #include "optim/optimizer.h"
 #include "passes/training_graph.h"
 #include "pipeline/simulate/simulate.h"
+#include "pipeline/transport/bucket_floats.h"
 
 namespace pipetrain {
 
@@ -29,8 +30,9 @@ struct RuntimeOptions {
   std::vector<int> process_of_device;
   /// With processes and devices (null: another process's): which of its process's devices each is.
   std::vector<int> device_numbers;
-  int threads = 1;  // OpenMP threads of each stage
-  bool pin = true;  // give each stage cores of its own when there are enough
+  BucketFloats buckets;  // of the gradients of replicas in several processes
+  int threads = 1;       // OpenMP threads of each stage
+  bool pin = true;       // give each stage cores of its own when there are enough
   /// Devices of several processes may share the cores of one machine: how many come before this
   /// process's own, and how many there are; 0: only its own.
   int devices_before = 0, sharing_devices = 0;

@@ -83,6 +83,7 @@ class StageReplicas {
   void write(const std::string& name, const HostTensor& value);
   HostTensor read_gradient(const std::string& name) const;
   void exchange_averages();
+  void release_activations();
   StageContent content(int stage, int version) const;
   void restore(int stage, const StageContent& content);
   std::vector<KernelTimes> take_kernel_times();

@@ -39,6 +39,14 @@ void StageReplicas::exchange_averages() {
   }
 }
 
+void StageReplicas::release_activations() {
+  for (auto& replicas : replicas_) {
+    for (StageReplica& replica : replicas) {
+      if (replica.stage) replica.stage->release_activations();
+    }
+  }
+}
+
 StageContent StageReplicas::content(int stage, int version) const {
   const StageReplica& first = of(stage).front();
   StageContent out = first.stage->content(block_of(first, stage, version));

@@ -16,6 +16,8 @@ struct StageCapacity {
   int batched_sets = 1;      // sets of values for batched weight gradients
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
+  /// A step has one micro-batch on one device: gradients may lie where its activations were.
+  bool one_micro_batch = false;
 };
 
 /// Returns the capacity of each stage (on each of its replicas) that is enough for all programs. A

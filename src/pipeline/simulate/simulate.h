@@ -10,6 +10,12 @@
 
 namespace pipetrain {
 
+/// A part of a sum over replicas that begins as soon as all have completed its gradients.
+struct ReduceBucket {
+  double ready = 1;    // the share of a replica's last backward after which it has
+  double seconds = 0;  // one bucket after the other
+};
+
 /// Seconds of one full micro-batch on one stage.
 struct StageSeconds {
   double forward = 1;
@@ -19,6 +25,8 @@ struct StageSeconds {
   double recompute = 1;
   double update = 0;
   double reduce = 0;  // sum over all replicas, once a group (all_reduce_seconds())
+  /// Where parts of the sum begin before the reduce, in the order of the backward; empty: nowhere.
+  std::vector<ReduceBucket> buckets;
 };
 
 /// The seconds that an instruction of this kind takes.

@@ -17,6 +17,7 @@ TimedRun::TimedRun(const Program& program, const Costs& costs)
       inputs_(2 * index(program.stages)),
       outputs_(2 * index(program.stages)),
       free_(program.device.size(), 0),
+      adds_(program.device.size(), {0, 0}),
       ready_((2 * index(program.stages) + program.edges.size()) * index(program.micro_batches)) {
   for (std::size_t e = 0; e < program.edges.size(); ++e) {
     const Edge& edge = program.edges[e];
@@ -70,6 +71,7 @@ void TimedRun::set_jitter(const Jitter& jitter, std::uint64_t sample) {
 
 void TimedRun::restart() {
   free_.assign(free_.size(), 0);
+  adds_.assign(adds_.size(), {0, 0});
   channels_.assign(channels_.size(), {});
 }
 
@@ -170,6 +172,7 @@ bool TimedRun::run_compute(std::size_t device, const Instruction& instruction) {
   if (!costs_.device_scale.empty()) seconds *= costs_.device_scale[device];
   const double end = start + seconds;
   free_[device] = end;
+  if (adds_gradient(instruction.kind)) adds_[device] = {start, end};
   finish(device, start, end);
   if (instruction.kind == Kind::kForward) made(instruction, false, end);
   if (instruction.kind == Kind::kBackward || instruction.kind == Kind::kBackwardInput) {
@@ -237,7 +240,18 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
   double start = 0;
   for (std::size_t n = 0; n < members; ++n) start = std::max(start, free_[member(n)]);
   const double seconds = sync ? costs_.gradient_sync_seconds : stage_seconds(instruction);
-  const double end = start + seconds * stretch(member(0), jitter_.compute);
+  double end = start + seconds * stretch(member(0), jitter_.compute);
+  if (!sync && !costs_.stage[group].buckets.empty()) {
+    double lane = 0;
+    for (const ReduceBucket& bucket : costs_.stage[group].buckets) {
+      for (std::size_t n = 0; n < members; ++n) {
+        const auto [from, to] = adds_[member(n)];
+        lane = std::max(lane, from + bucket.ready * (to - from));
+      }
+      lane += bucket.seconds * stretch(member(0), jitter_.compute);
+    }
+    end = std::max(start, lane);
+  }
   for (std::size_t n = 0; n < members; ++n) {
     free_[member(n)] = end;
     finish(member(n), start, end);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "pipeline/program/program.h"
@@ -106,8 +107,9 @@ class TimedRun {
   std::vector<int> channel_of_;                    // (edge, sending replica, receiving replica)
   std::vector<Channel> channels_;
 
-  std::vector<double> free_;        // [devices], end of the compute lane
-  std::vector<std::size_t> next_;   // [devices]
+  std::vector<double> free_;                     // [devices], end of the compute lane
+  std::vector<std::pair<double, double>> adds_;  // [devices], the last backward that adds gradients
+  std::vector<std::size_t> next_;                // [devices]
   std::vector<double> ready_;       // when it was produced, then when it arrived; -1: not yet
   std::vector<std::size_t> await_;  // [devices], the key of ready_ that it waits for
   std::vector<int> met_;            // [stages + 1], devices at the stage's reduce; at the sync

@@ -47,7 +47,7 @@ void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, S
     for (const auto* list : {&variant.slice->accumulations, &variant.slice->remote_accumulations}) {
       for (const int i : *list) {
         std::size_t& offset = arena.accumulators[static_cast<std::size_t>(i)];
-        if (offset != kNoPlace) continue;
+        if (offset != kNoPlace || variant.layout->accumulators.contains(i)) continue;
         const ValueId id = all[static_cast<std::size_t>(i)].accumulator;
         const std::size_t bytes = variant.training->graph[id].type.bytes();
         offset = bump.take(bytes);
@@ -111,6 +111,12 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   arena.gradient_out = bump.take(gradient);
   memory.transfers = forward + gradient;
   arena.temporary = bump.take(temporary);
+  for (const ArenaVariant& variant : variants) {
+    for (const auto& [i, place] : variant.layout->accumulators) {
+      arena.accumulators[static_cast<std::size_t>(i)] =
+          (place.space == Space::kSlot ? arena.slots : arena.temporary) + place.offset;
+    }
+  }
   memory.temporaries = temporary;
   arena.bytes = bump.used();
   return arena;
@@ -143,7 +149,8 @@ std::size_t wanted_workspace(const StageSlice& slice,
 
 ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
                          const StageCapacity& capacity, const OptimizerSettings& optimizer) {
-  const StageLayout layout = lay_out_stage(training, slices, stage, capacity.split_backward);
+  const StageLayout layout =
+      lay_out_stage(training, slices, stage, capacity.split_backward, capacity.one_micro_batch);
   const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
   return plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
 }

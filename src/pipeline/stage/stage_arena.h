@@ -49,7 +49,8 @@ struct StageArena {
   std::vector<ParameterPlace> parameters;
   std::size_t parameter_block_bytes = 0;  // of one version
   std::size_t parameter_block = 0;
-  std::vector<std::size_t> accumulators;           // by accumulation; kNoPlace where not needed
+  // By accumulation; kNoPlace where not needed; behind `slots` where they lie among activations.
+  std::vector<std::size_t> accumulators;
   std::size_t batched = 0, batched_bytes = 0;      // of all variants; of one set
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;

@@ -19,13 +19,19 @@ class StageCompiler {
       : index_(index), capacity_(capacity), executor_(executor) {}
 
   CompiledStage run(const std::vector<StageVariant>& variants, const OptimizerSettings& optimizer) {
+    // Accumulators have one place for all variants.
+    const bool gradients_in_slot =
+        capacity_.one_micro_batch &&
+        std::count_if(variants.begin(), variants.end(), [](const StageVariant& variant) {
+          return !variant.training->accumulations.empty();
+        }) == 1;
     for (const StageVariant& variant : variants) {
       CompiledVariant& compiled = out_.variants.emplace_back();
       compiled.training = variant.training;
       compiled.slices = variant.slices;
       compiled.slice = &variant.slices->stages[at(index_)];
-      compiled.layout =
-          lay_out_stage(*variant.training, *variant.slices, index_, capacity_.split_backward);
+      compiled.layout = lay_out_stage(*variant.training, *variant.slices, index_,
+                                      capacity_.split_backward, gradients_in_slot);
       for (const auto& [id, slot] : compiled.layout.table)
         compiled.table_size = std::max(compiled.table_size, slot + 1);
     }
@@ -211,7 +217,9 @@ class StageCompiler {
     out_.touched_rows.resize(out_.arena.accumulators.size());
     for (const auto& [accumulation, sharing] : kernels) {
       const std::int64_t rows = sharing.front()->rows();
-      if (rows == 0 || sharing.size() != variants[accumulation] ||
+      // Activations overwrite rows that are not touched.
+      const bool in_slot = out_.arena.accumulators[at(accumulation)] >= out_.arena.slots;
+      if (rows == 0 || in_slot || sharing.size() != variants[accumulation] ||
           std::any_of(sharing.begin(), sharing.end(),
                       [&](const RowAddingKernel* kernel) { return kernel->rows() != rows; }))
         continue;

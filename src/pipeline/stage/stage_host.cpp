@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -74,10 +75,13 @@ ArenaHalves StageHost::take_arena(const StageArena& arena) {
   // Matmuls read weights down columns, where small pages cost up to a fifth of their time.
   // Activations are read along rows and are most of the memory; in virtual machines small pages are
   // allocated several times faster.
-  arena_ = Buffer(arena.slots);
+  arena_ = PageBlock(arena.slots, /*huge_pages=*/true);
   activations_ = PageBlock(arena.bytes - arena.slots);
-  activations_.take();
   return {arena_.data(), activations_.data()};
+}
+
+void StageHost::release_activations() {
+  if (std::exchange(has_activations_, false)) activations_.release();
 }
 
 std::byte* StageHost::place_constant(const HostTensor& value) {
@@ -95,6 +99,11 @@ void StageHost::move(void* to, const void* from, std::size_t bytes) const {
 }
 
 void StageHost::add(float* to, const float* from, std::size_t count) { add_into(to, from, count); }
+
+void StageHost::begin(const CompiledVariant& /*variant*/, StageMicroBatch& /*micro_batch*/) {
+  // Not earlier: the model's own copy of the weights is released before the first step.
+  if (!std::exchange(has_activations_, true)) activations_.take();
+}
 
 void StageHost::take_loss(const StageMicroBatch& /*micro_batch*/, const float* loss_sum,
                           const float* correct, LossResults& results) {

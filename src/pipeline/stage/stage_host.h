@@ -16,6 +16,7 @@ class StageHost final : public StageExecutor {
 
   StageKernel make_kernel(const KernelRequest& request) override;
   ArenaHalves take_arena(const StageArena& arena) override;
+  void release_activations() override;
   std::byte* place_constant(const HostTensor& value) override;
   std::byte* place_running(const std::string& name, const HostTensor& value) override;
   void take_workspace(std::size_t bytes) override;
@@ -29,7 +30,7 @@ class StageHost final : public StageExecutor {
     return values;
   }
 
-  void begin(const CompiledVariant& /*variant*/, StageMicroBatch& /*micro_batch*/) override {}
+  void begin(const CompiledVariant& variant, StageMicroBatch& micro_batch) override;
   void receive(const CompiledVariant& /*variant*/, const ValueEdge& /*edge*/, Device* /*sender*/,
                const StreamPoint* /*written*/, StageMicroBatch& /*micro_batch*/) override {}
   void take_loss(const StageMicroBatch& micro_batch, const float* loss_sum, const float* correct,
@@ -53,8 +54,9 @@ class StageHost final : public StageExecutor {
 
  private:
   Backend backend_;
-  Buffer arena_;           // what lies before the slots
+  PageBlock arena_;        // what lies before the slots
   PageBlock activations_;  // slots, edges and temporaries
+  bool has_activations_ = false;
   Buffer workspace_;
   float loss_scale_ = 1;
 };

@@ -1,8 +1,10 @@
 #include "pipeline/stage/stage_layout.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "graph/op.h"
@@ -12,13 +14,15 @@ namespace {
 
 class Planner {
  public:
-  Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split)
+  Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split,
+          bool gradients_in_slot)
       : training_(training),
         graph_(training.graph),
         slices_(slices),
         slice_(slices.stages[static_cast<std::size_t>(stage)]),
         stage_(stage),
-        split_(split) {}
+        split_(split),
+        gradients_in_slot_(gradients_in_slot && !split) {}
 
   StageLayout run() {
     place_outside_values();
@@ -166,6 +170,22 @@ class Planner {
           made->second != 0)
         layout_.direct[id] = i;
     }
+    if (!gradients_in_slot_) return;
+    for (const auto& [id, i] : layout_.direct) {
+      if (made_in_.at(id) == kNoMicroBatch || is_kept_by_rows(id, i))
+        layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
+    }
+  }
+
+  /// Whether a contribution is the gradient of an embedding, of which only the rows that a step
+  /// touches are written and read: the rest must stay zero from step to step.
+  bool is_kept_by_rows(ValueId contribution, int accumulation) const {
+    const std::string_view op = graph_[graph_[contribution].producer].op->name;
+    if (op != "GatherGrad" && op != "GatherNDGrad") return false;
+    const ValueId sum = training_.accumulations[static_cast<std::size_t>(accumulation)].accumulator;
+    return std::any_of(slice_.parameters.begin(), slice_.parameters.end(), [&](int i) {
+      return training_.parameters[static_cast<std::size_t>(i)].gradient == sum;
+    });
   }
 
   void place_temporaries() {
@@ -186,7 +206,7 @@ class Planner {
   void place_phase(const std::vector<NodeId>& nodes, int phase) {
     std::map<ValueId, Lifetime> lifetimes;
     std::map<ValueId, Lifetime> saved =
-        phase == kNoMicroBatch ? std::map<ValueId, Lifetime>{} : saved_during(nodes, phase);
+        phase == kNoMicroBatch ? gradients_during(nodes) : saved_during(nodes, phase);
     const int end = static_cast<int>(nodes.size());
     for (int n = 0; n < end; ++n) {
       const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
@@ -213,6 +233,9 @@ class Planner {
     }
     for (const int i : slice_.parameters)
       keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
+    for (const auto& [id, i] : layout_.direct) {
+      if (gradients_in_slot_) keep(id);
+    }
 
     const std::map<ValueId, ValueId> place_of = take_over_places(nodes, lifetimes, saved);
     std::vector<ValueId> ids;
@@ -222,18 +245,67 @@ class Planner {
       ids.push_back(id);
       buffers.push_back(lifetime);
     }
-    std::vector<PlacedLifetime> taken;
-    for (const auto& [id, lifetime] : saved)
-      taken.push_back({lifetime, layout_.location.at(id).offset});
-    std::size_t total = 0;
-    const std::vector<PackedPlace> places =
-        pack_into(buffers, taken, phase == kNoMicroBatch ? 0 : layout_.slot_bytes, &total);
-    for (std::size_t i = 0; i < ids.size(); ++i) {
-      layout_.location[ids[i]] = {places[i].inside ? Space::kSlot : Space::kTemporary,
-                                  places[i].offset};
+    if (phase == kNoMicroBatch) {
+      place_beside_gradients(ids, buffers, end);
+    } else {
+      std::vector<PlacedLifetime> taken;
+      for (const auto& [id, lifetime] : saved)
+        taken.push_back({lifetime, layout_.location.at(id).offset});
+      std::size_t total = 0;
+      const std::vector<PackedPlace> places = pack_into(buffers, taken, layout_.slot_bytes, &total);
+      for (std::size_t i = 0; i < ids.size(); ++i) {
+        layout_.location[ids[i]] = {places[i].inside ? Space::kSlot : Space::kTemporary,
+                                    places[i].offset};
+      }
+      layout_.temporary_bytes = std::max(layout_.temporary_bytes, total);
     }
     for (const auto& [id, host] : place_of) layout_.location[id] = layout_.location.at(host);
-    layout_.temporary_bytes = std::max(layout_.temporary_bytes, total);
+    for (const auto& [id, i] : layout_.direct) {
+      if (gradients_in_slot_ && lifetimes.contains(id))
+        layout_.accumulators[i] = layout_.location.at(id);
+    }
+  }
+
+  /// Places values in the temporaries, around the gradients that lie there.
+  void place_beside_gradients(const std::vector<ValueId>& ids, const std::vector<Lifetime>& buffers,
+                              int end) {
+    std::vector<PlacedLifetime> taken;
+    for (const auto& [i, place] : layout_.accumulators) {
+      const Accumulation& accumulation = training_.accumulations[static_cast<std::size_t>(i)];
+      if (place.space == Space::kTemporary)
+        taken.push_back({{graph_[accumulation.accumulator].type.bytes(), 0, end}, place.offset});
+    }
+    std::size_t outside = 0;
+    const std::vector<PackedPlace> places =
+        pack_into(buffers, taken, std::numeric_limits<std::size_t>::max(), &outside);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      layout_.location[ids[i]] = {Space::kTemporary, places[i].offset};
+      layout_.temporary_bytes =
+          std::max(layout_.temporary_bytes, places[i].offset + aligned(buffers[i].bytes));
+    }
+  }
+
+  /// When the accumulators of `gradients_in_slot` are in use during finish. A sum of several may
+  /// be written over the first.
+  std::map<ValueId, Lifetime> gradients_during(const std::vector<NodeId>& nodes) const {
+    std::map<ValueId, Lifetime> out;
+    const int end = static_cast<int>(nodes.size());
+    for (const auto& [i, place] : layout_.accumulators) {
+      const ValueId id = training_.accumulations[static_cast<std::size_t>(i)].accumulator;
+      out[id] = {graph_[id].type.bytes(), 0, end};
+    }
+    for (int n = 0; n < end; ++n) {
+      for (const ValueId id : graph_[nodes[static_cast<std::size_t>(n)]].inputs) {
+        const auto found = id ? out.find(root(id)) : out.end();
+        if (found != out.end()) found->second.last = n;
+      }
+    }
+    for (const int i : slice_.parameters) {
+      const ValueId id = training_.parameters[static_cast<std::size_t>(i)].gradient;
+      const auto found = id ? out.find(root(id)) : out.end();
+      if (found != out.end()) found->second.last = end;
+    }
+    return out;
   }
 
   /// When the slot's values are in use during a phase, in indices of its nodes.
@@ -273,6 +345,14 @@ class Planner {
     return out;
   }
 
+  /// Inputs whose elements a node reads before it writes those of its output.
+  static std::size_t inputs_to_write_over(const Node& node) {
+    // The gradient of a loss is written over its logits; a Sum reads its second and later operands
+    // after it has begun to write.
+    if (node.op->name == "SoftmaxCrossEntropyGrad" || node.op->name == "Sum") return 1;
+    return node.op->flags & kElementwise ? node.inputs.size() : 0;
+  }
+
   /// In-place results: the output of an element-wise node reuses the memory of an input that is
   /// dead afterwards. Returns output → reused value, whose lifetime grows.
   std::map<ValueId, ValueId> take_over_places(const std::vector<NodeId>& nodes,
@@ -281,13 +361,11 @@ class Planner {
     std::map<ValueId, ValueId> place_of;
     for (int n = 0; n < static_cast<int>(nodes.size()); ++n) {
       const Node& node = graph_[nodes[static_cast<std::size_t>(n)]];
-      if (!(node.op->flags & kElementwise) || node.outputs.size() != 1) continue;
+      if (node.outputs.size() != 1) continue;
       const ValueId out = node.outputs[0];
       const auto own = lifetimes.find(out);
       if (own == lifetimes.end() || layout_.direct.contains(out)) continue;
-      // A Sum reads its second and later operands after it has begun to write.
-      const std::size_t inputs = node.op->name == "Sum" ? 1 : node.inputs.size();
-      for (std::size_t i = 0; i < std::min(inputs, node.inputs.size()); ++i) {
+      for (std::size_t i = 0; i < std::min(inputs_to_write_over(node), node.inputs.size()); ++i) {
         if (!fits_over(node, i)) continue;
         const ValueId source = root(node.inputs[i]);
         const auto known = place_of.find(source);
@@ -329,6 +407,7 @@ class Planner {
   const StageSlice& slice_;
   int stage_;
   bool split_;
+  bool gradients_in_slot_;
   StageLayout layout_;
   std::map<ValueId, int> made_in_;
   std::map<ValueId, std::set<int>> read_in_;
@@ -346,20 +425,19 @@ std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
     return buffers[a].bytes > buffers[b].bytes;
   });
   std::vector<PackedPlace> places(buffers.size());
-  std::vector<PlacedLifetime> inside = taken, outside;
+  const auto lies_before = [](const PlacedLifetime& a, const PlacedLifetime& b) {
+    return a.offset < b.offset;
+  };
+  std::vector<PlacedLifetime> inside = taken, outside;  // by offset
+  std::sort(inside.begin(), inside.end(), lies_before);
   *total = 0;
   // The first gap between those of `placed` that live at the same time.
   const auto first_gap = [](const Lifetime& buffer, const std::vector<PlacedLifetime>& placed) {
-    std::vector<std::pair<std::size_t, std::size_t>> spans;  // [begin, end)
-    for (const PlacedLifetime& other : placed) {
-      if (other.lifetime.first <= buffer.last && buffer.first <= other.lifetime.last)
-        spans.emplace_back(other.offset, other.offset + aligned(other.lifetime.bytes));
-    }
-    std::sort(spans.begin(), spans.end());
     std::size_t offset = 0;
-    for (const auto& [begin, end] : spans) {
-      if (offset + aligned(buffer.bytes) <= begin) break;
-      offset = std::max(offset, end);
+    for (const PlacedLifetime& other : placed) {
+      if (other.lifetime.first > buffer.last || buffer.first > other.lifetime.last) continue;
+      if (offset + aligned(buffer.bytes) <= other.offset) break;
+      offset = std::max(offset, other.offset + aligned(other.lifetime.bytes));
     }
     return offset;
   };
@@ -372,7 +450,9 @@ std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
       place.offset = first_gap(buffer, outside);
       *total = std::max(*total, place.offset + aligned(buffer.bytes));
     }
-    (place.inside ? inside : outside).push_back({buffer, place.offset});
+    std::vector<PlacedLifetime>& placed = place.inside ? inside : outside;
+    const PlacedLifetime here{buffer, place.offset};
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), here, lies_before), here);
   }
   return places;
 }
@@ -384,8 +464,8 @@ std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t*
 }
 
 StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
-                          bool split_backward) {
-  return Planner(training, slices, stage, split_backward).run();
+                          bool split_backward, bool gradients_in_slot) {
+  return Planner(training, slices, stage, split_backward, gradients_in_slot).run();
 }
 
 }  // namespace pipetrain

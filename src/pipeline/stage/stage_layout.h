@@ -42,14 +42,18 @@ struct StageLayout {
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
+  /// Accumulators that lie in the slot or in the temporaries: those of `gradients_in_slot`.
+  std::map<int, Location> accumulators;
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t batched_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
 };
 
 /// Plans a stage. `split_backward`: what I computes and W reads is kept in the slot.
+/// `gradients_in_slot`: a step has one micro-batch, so its gradients may lie where activations were
+/// that the backward pass has read for the last time. They stay there until the next forward pass.
 StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
-                          bool split_backward);
+                          bool split_backward, bool gradients_in_slot = false);
 
 /// Packs buffers with lifetimes into one block: returns their offsets (multiples of 64) and the
 /// block's size.

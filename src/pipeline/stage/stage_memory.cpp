@@ -5,7 +5,9 @@ namespace pipetrain {
 StageMemory::StageMemory(const CompiledStage& compiled, StageExecutor& executor)
     : arena_(compiled.arena), halves_(executor.take_arena(arena_)), bytes_(arena_.memory) {
   for (const std::size_t offset : arena_.accumulators)
-    accumulators_.push_back(reinterpret_cast<std::byte*>(floats_at(offset)));
+    accumulators_.push_back(offset == kNoPlace || offset < arena_.slots
+                                ? reinterpret_cast<std::byte*>(floats_at(offset))
+                                : from_slots(offset));
   for (const CompiledVariant& variant : compiled.variants) place_constants(variant, executor);
   workspace_bytes_ = compiled.workspace_bytes;
   bytes_.temporaries += workspace_bytes_;

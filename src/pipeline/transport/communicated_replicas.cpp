@@ -8,7 +8,7 @@ namespace pipetrain {
 CommunicatedReplicas::CommunicatedReplicas(const std::vector<std::size_t>& sizes,
                                            std::vector<Stream*> streams, std::vector<int> devices,
                                            Exchange& exchange)
-    : ReplicaGroup(static_cast<int>(streams.size()), sizes, std::size_t{1} << 20,
+    : ReplicaGroup(static_cast<int>(streams.size()), sizes, BucketFloats(),
                    static_cast<int>(streams.size()) -
                        static_cast<int>(std::count(streams.begin(), streams.end(), nullptr))),
       streams_(std::move(streams)),

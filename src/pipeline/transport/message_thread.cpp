@@ -13,10 +13,11 @@ namespace pipetrain {
 
 MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                              std::function<std::pair<std::string, std::uint64_t>()> state,
-                             double timeout_seconds)
+                             std::function<bool()> computes, double timeout_seconds)
     : group_(group),
       failed_(std::move(failed)),
       state_(std::move(state)),
+      computes_(std::move(computes)),
       timeout_seconds_(timeout_seconds),
       period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
   thread_ = std::thread([this] { work(); });
@@ -50,6 +51,19 @@ int MessageThread::tag_of(int link, int micro_batch) {
 void MessageThread::start_round() {
   const std::lock_guard lock(mutex_);
   inboxes_.clear();
+}
+
+void MessageThread::add(MessageTask& task) {
+  const std::lock_guard lock(mutex_);
+  tasks_.push_back(&task);
+}
+
+void MessageThread::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    wakes_ = true;
+  }
+  changed_.notify_all();
 }
 
 int MessageThread::add(Inbox inbox) {
@@ -171,22 +185,64 @@ void MessageThread::say_alive() {
   group_.say_alive(waits_for, progress);
 }
 
+/// Does what can be done now. Returns whether there was anything.
+bool MessageThread::get_on(bool& is_open) {
+  std::vector<MessageTask*> tasks;
+  bool moved = false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_ || aborted_) return false;
+    post_receives();
+    moved = look_at_messages();
+    is_open = !open_.empty();
+    tasks = tasks_;
+  }
+  for (MessageTask* task : tasks) {
+    moved = task->go_on() || moved;
+    is_open = is_open || task->is_open();
+  }
+  return moved;
+}
+
+/// Waits for a moment, or for something to do. Returns false when the thread is to end.
+bool MessageThread::rest(bool is_open) {
+  using namespace std::chrono_literals;
+  constexpr auto kShortest = 10us;
+  // Slow links get on by themselves, and so does what is waited for longer than this.
+  constexpr double kPollSeconds = 0.02;
+  const double now = steady_seconds();
+  std::unique_lock lock(mutex_);
+  if (stopping_) return false;
+  if (std::exchange(wakes_, false)) {
+    moved_ = now;
+    pause_ = kShortest;
+    return true;
+  }
+  const bool moves = is_open && !aborted_;
+  if (moves && now - moved_ < kPollSeconds && !computes_()) {
+    lock.unlock();
+    std::this_thread::yield();
+    return true;
+  }
+  const auto longest = moves ? 200us : 20'000us;
+  pause_ = std::clamp<std::chrono::microseconds>(2 * pause_, kShortest, longest);
+  changed_.wait_for(lock, pause_, [&] { return stopping_ || wakes_; });
+  return !stopping_;
+}
+
 void MessageThread::work() {
   prctl(PR_SET_NAME, "messages");
   prctl(PR_SET_TIMERSLACK, 1UL);
-  constexpr auto kShortest = std::chrono::microseconds(10);
-  auto pause = kShortest;
-  for (;;) {
+  bool is_open = false;
+  do {
     std::exception_ptr error;
     try {
       say_alive();
       group_.listen();
       group_.check_failure();
-      const std::lock_guard lock(mutex_);
-      if (stopping_) return;
-      if (!aborted_) {
-        post_receives();
-        if (look_at_messages()) pause = kShortest;
+      if (get_on(is_open)) {
+        moved_ = steady_seconds();
+        pause_ = {};
       }
     } catch (...) {
       error = std::current_exception();
@@ -197,17 +253,7 @@ void MessageThread::work() {
       lock.unlock();
       if (first) failed_(error);
     }
-    std::unique_lock lock(mutex_);
-    const bool moves = !open_.empty() && !aborted_;
-    const auto longest = moves ? std::chrono::microseconds(200) : std::chrono::microseconds(20'000);
-    if (changed_.wait_for(lock, std::min(pause, longest), [&] { return stopping_ || wakes_; })) {
-      if (stopping_) return;
-      wakes_ = false;
-      pause = kShortest;
-    } else {
-      pause = std::min(2 * pause, longest);
-    }
-  }
+  } while (rest(is_open));
 }
 
 }  // namespace pipetrain

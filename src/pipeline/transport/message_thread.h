@@ -3,10 +3,12 @@
 //   RemoteLink ─send→ memory of the stage ─→ message ─→ receive buffer ─→ RemoteLink
 //        ←release─ when it has left        |      into a free one, early     ─send→
 //
-// It polls for completed messages and sleeps in between, so that the cores are free for the stages.
-// It also sends and receives heartbeats.
+// It polls for completed messages. In between it sleeps while a stage here computes, so that the
+// cores are free for the stages, and else only yields: where messages are copied by the processes
+// themselves, they get on only while both poll. It also sends and receives heartbeats.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -24,6 +26,17 @@
 
 namespace pipetrain {
 
+/// Messages that belong to no link: the sums of replicas.
+class MessageTask {
+ public:
+  virtual ~MessageTask() = default;
+  /// In the message thread: does what can be done without waiting. Returns whether there was
+  /// anything.
+  virtual bool go_on() = 0;
+  /// Whether messages are under way.
+  virtual bool is_open() const = 0;
+};
+
 class MessageThread {
  public:
   /// Distinct tags of one link: more than micro-batches in flight.
@@ -31,10 +44,10 @@ class MessageThread {
 
   /// `failed` is called at most once a round, from the thread of this class, when another process
   /// has failed or messages have. `state`: what this process waits for (empty while a device
-  /// computes), and its progress.
+  /// computes), and its progress. `computes`: whether a device here does.
   MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                 std::function<std::pair<std::string, std::uint64_t>()> state,
-                double timeout_seconds);
+                std::function<bool()> computes, double timeout_seconds);
   ~MessageThread();
   MessageThread(const MessageThread&) = delete;
   MessageThread& operator=(const MessageThread&) = delete;
@@ -56,6 +69,10 @@ class MessageThread {
     std::size_t posted = 0;  // arrivals
   };
 
+  /// Adds a task, which outlives the thread.
+  void add(MessageTask& task);
+  /// Has the thread look at messages and tasks now.
+  void wake();
   /// Called when all processes have created this thread.
   void expect_signs_of_life();
   /// Begins a round without pending receives.
@@ -84,6 +101,8 @@ class MessageThread {
     const std::byte* base = nullptr;  // of a received message; null: it was sent
   };
   void work();
+  bool get_on(bool& is_open);
+  bool rest(bool is_open);
   void post_receives();
   bool look_at_messages();
   void say_alive();
@@ -92,12 +111,16 @@ class MessageThread {
   ProcessGroup& group_;
   std::function<void(std::exception_ptr)> failed_;
   std::function<std::pair<std::string, std::uint64_t>()> state_;
+  std::function<bool()> computes_;
   const double timeout_seconds_, period_seconds_;
   double said_alive_ = 0;
+  double moved_ = 0;  // when a message was last posted or completed
+  std::chrono::microseconds pause_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Inbox> inboxes_;
   std::vector<Message> open_;
+  std::vector<MessageTask*> tasks_;
   std::size_t sending_ = 0;
   bool wakes_ = false, aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
   std::thread thread_;

@@ -4,6 +4,13 @@
 
 namespace pipetrain {
 
+BucketFloats buckets_for(double latency_seconds, double bytes_per_second) {
+  constexpr double kLatencies = 64, kLeast = 1 << 20, kMost = 4 << 20;  // bytes
+  const double bytes = std::clamp(kLatencies * latency_seconds * bytes_per_second, kLeast, kMost);
+  const auto floats = static_cast<std::size_t>(bytes) / sizeof(float);
+  return {floats / 4, floats};
+}
+
 std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) const {
   const auto edge = [&](int r) {
     return gradient.size() * static_cast<std::size_t>(r) / members_.size();
@@ -12,11 +19,11 @@ std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) con
 }
 
 ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-                           std::size_t bucket_floats, int here)
+                           BucketFloats buckets, int here)
     : members_(static_cast<std::size_t>(replicas)), barrier_(here > 0 ? here : replicas) {
   std::size_t floats = 0;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
-    if (buckets_.empty() || floats >= bucket_floats) {
+    if (buckets_.empty() || floats >= (buckets_.size() == 1 ? buckets.first : buckets.others)) {
       buckets_.push_back({g, g});
       floats = 0;
     }
@@ -49,7 +56,7 @@ void ReplicaGroup::complete(int replica, std::size_t gradient) {
     const std::lock_guard lock(mutex_);
     if (--member(replica).missing[bucket_of_[gradient]] > 0) return;
   }
-  changed_.notify_all();
+  bucket_completed();
 }
 
 void ReplicaGroup::reduce(int replica, bool contributes) {

@@ -11,25 +11,25 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/transport/bucket_floats.h"
 #include "pipeline/transport/channel.h"
 
 namespace pipetrain {
 
 class ReplicaGroup {
  public:
-  /// `sizes`: floats of each gradient, in the order in which a backward completes them. They are
-  /// put into buckets of about `bucket_floats`.
-  /// `here`: how many of them are in this process; 0: all.
-  ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-               std::size_t bucket_floats = std::size_t{1} << 20, int here = 0);
+  /// `sizes`: floats of each gradient, in the order in which a backward completes them.
+  /// `here`: how many of the replicas are in this process; 0: all.
+  ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes, BucketFloats buckets = {},
+               int here = 0);
   virtual ~ReplicaGroup() = default;
 
   /// Resets the group after an aborted round.
-  void reset();
+  virtual void reset();
   /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
   /// Marks a gradient as complete: the replica has added its last micro-batch.
-  virtual void complete(int replica, std::size_t gradient);
+  void complete(int replica, std::size_t gradient);
   /// Sets the instruction of a replica's next reduce().
   virtual void at_instruction(int /*replica*/, int /*instruction*/) {}
   /// Waits for the others and replaces the gradients of this replica by the sum over all
@@ -57,26 +57,27 @@ class ReplicaGroup {
     std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
     bool absent = false;               // takes part in this step without a gradient
   };
+  void restart(Member& member) const;
   bool is_aborted();
   Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
   /// The part of a gradient that one replica sums.
   std::span<float> share(std::span<float> gradient, int replica) const;
   /// Sums the replica's share of the elements over all replicas, in their order.
   virtual void sum_share(int replica, const Bucket& bucket);
+  /// A replica has completed a bucket, or takes part without one.
+  virtual void bucket_completed() { changed_.notify_all(); }
   /// Takes the other replicas' shares over from them.
   virtual void collect_shares(int replica, const Bucket& bucket);
 
   std::vector<Bucket> buckets_;
   std::vector<Member> members_;
-
- private:
-  void restart(Member& member) const;
-
-  std::vector<std::size_t> bucket_of_;  // [gradients]
-  Barrier barrier_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of the members' counts and aborted_
   std::condition_variable changed_;
   bool aborted_ = false;
+
+ private:
+  std::vector<std::size_t> bucket_of_;  // [gradients]
+  Barrier barrier_;
 };
 
 }  // namespace pipetrain

@@ -22,8 +22,9 @@ Transport::Transport(const Program& program, TransportSettings settings)
       groups_(placement_.size()),
       program_(&program) {
   if (settings_.processes) {
-    messages_ = std::make_unique<MessageThread>(*settings_.processes, settings_.failed,
-                                                settings_.state, settings_.timeout_seconds);
+    messages_ =
+        std::make_unique<MessageThread>(*settings_.processes, settings_.failed, settings_.state,
+                                        settings_.computes, settings_.timeout_seconds);
   }
   if (settings_.collectives) {
     exchange_ = std::make_unique<Exchange>(*settings_.collectives, settings_.devices,
@@ -108,8 +109,10 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
         ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
     for (int s = 0; s < stage; ++s)
       tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
-    group =
-        std::make_unique<RemoteReplicas>(*settings_.processes, std::move(processes), tag, sizes);
+    auto remote = std::make_unique<RemoteReplicas>(
+        *settings_.processes, *messages_, std::move(processes), tag, sizes, settings_.buckets);
+    messages_->add(*remote);
+    group = std::move(remote);
   } else if (settings_.devices.empty()) {
     group = std::make_unique<ReplicaGroup>(static_cast<int>(streams.size()), sizes);
   } else {

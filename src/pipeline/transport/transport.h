@@ -35,12 +35,15 @@ struct TransportSettings {
   Collectives* collectives = nullptr;  // null: copies from device to device
   ProcessGroup* processes = nullptr;   // null: this process runs all devices
   std::vector<int> process_of_device;  // with processes
+  BucketFloats buckets;                // of replicas in several processes
   double latency_seconds = 0;          // of emulated links
   double timeout_seconds = 60;
   /// Called from threads of this object when an exchange, a message or another process fails.
   std::function<void(std::exception_ptr)> failed;
   /// What this process waits for (empty while a device computes), and its progress.
   std::function<std::pair<std::string, std::uint64_t>()> state;
+  /// Whether a device of this process computes.
+  std::function<bool()> computes;
 };
 
 class Transport {

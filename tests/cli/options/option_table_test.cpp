@@ -57,6 +57,7 @@ std::set<std::string> unknown_words(const OptionSpec& spec) {
                                                "NAME=N",
                                                "GLOB",
                                                "GLOB=X",
+                                               "KEY=VALUE,…",
                                                "A-B",
                                                "NODE,NODE",
                                                "NAME=1x3x224x224",

@@ -333,6 +333,8 @@ TEST_F(Formats, WrongJsonNamesTheLine) {
       {"{\"x\": [\"a\"]}\n", "strings in a list"},
       {"{\"x\": [1]}\n[1]\n", "line 2: not a JSON object"},
       {"{\"x\": [1]}\n3\n", "line 2: not a JSON object"},
+      {"\"a word\"\n", "line 1: not a JSON object"},
+      {"null\n", "line 1: not a JSON object"},
       {"{\"x\": 1, \"x\": 2}\n", "twice"},
       {"{\"x\": [1.5, 2]}\n{\"x\": [1]}\n", "several lengths"},
       {"{\"x\": [[[[[[[1]]]]]]]}\n", "nested too deeply"},

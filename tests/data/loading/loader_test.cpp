@@ -147,5 +147,25 @@ TEST(GatherBatch, ChecksItsTensors) {
   EXPECT_THROW(gather_batch(data, {&index, 1}, std::span(tensors).first(1)), Error);
 }
 
+TEST(Loader, SaysWhatItWaitsForAndDoesNotWaitForAThreadThatIsStuck) {
+  auto data = std::make_shared<Counting>();
+  data->delay = std::chrono::seconds(3);
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    Loader loader(data, in_order(4), 5, 9, /*workers=*/1, {}, /*timeout_seconds=*/0.2);
+    try {
+      loader.next();
+      ADD_FAILURE() << "a batch came";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+      EXPECT_NE(
+          error.message().find("waits for the data of step 5, which have been read for 0.2 s"),
+          std::string::npos)
+          << error.message();
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -407,5 +407,39 @@ TEST(Launch, IsReadFromTheEnvironment) {
        [] { EXPECT_EQ(launch_of_environment().size, 1); });
 }
 
+/// torchrun's, TensorFlow's and DMLC's variables, as their documentation gives them.
+TEST(Launch, ProcessesThatMpiDoesNotConnectAreRefused) {
+  const auto error_with = [](const std::map<std::string, std::string>& variables) {
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    std::string text;
+    try {
+      refuse_unconnected_launchers();
+    } catch (const Error& error) {
+      text = fmt::format("{} {}", static_cast<int>(error.kind()), error.what());
+    }
+    for (const auto& [name, value] : variables) unsetenv(name.c_str());
+    return text;
+  };
+  EXPECT_EQ(error_with({{"WORLD_SIZE", "4"}, {"RANK", "1"}, {"LOCAL_WORLD_SIZE", "4"}})
+                .rfind("2 WORLD_SIZE says that torchrun started 4 processes, but only MPI connects "
+                       "them; start them with: mpirun -n 4 ",
+                       0),
+            0U);
+  EXPECT_NE(error_with({{"WORLD_SIZE", "4"}, {"RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}})
+                .find("mpirun -n 4 --hostfile HOSTS"),
+            std::string::npos);
+  const std::string cluster =
+      R"({"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]},)"
+      R"( "task": {"type": "worker", "index": 0}})";
+  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 --host a,b,c"),
+            std::string::npos);
+  EXPECT_NE(error_with({{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}).find("mpirun -n 2 "),
+            std::string::npos);
+  // One process, and what is no cluster.
+  EXPECT_EQ(error_with({{"WORLD_SIZE", "1"}, {"RANK", "0"}}), "");
+  EXPECT_EQ(error_with({{"TF_CONFIG", R"({"cluster": {"worker": ["a:1"]}})"}}), "");
+  EXPECT_EQ(error_with({{"TF_CONFIG", "not JSON"}, {"DMLC_ROLE", "worker"}}), "");
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -1,11 +1,15 @@
 #include "pipeline/runtime/runtime.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <mutex>
+#include <string_view>
+#include <thread>
 
 #include "base/error.h"
 #include "passes/batch_weight_gradients.h"
@@ -356,6 +360,68 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
       }
     }
   }
+}
+
+// With one micro-batch per step gradients lie where activations were, and are read from there by
+// norms, updates and read_gradient().
+TEST_P(SameBits, GradientsInThePlaceOfActivations) {
+  for (const char* network : {"difficult", "table"}) {
+    const bool table = network == std::string("table");
+    std::string expected;
+    for (const int stages : {0, 1, 2, 3}) {
+      const Pipeline pipeline(
+          table ? test::table_network() : test::difficult_network(/*tied=*/true),
+          std::max(stages, 1), {kMicroBatch});
+      for (const bool clip : {false, true}) {
+        for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
+          const bool recompute = clip && schedule == "gpipe";
+          const Program program = pipeline.program(schedule, 1, recompute, clip);
+          const auto train = [&](auto& runner) {
+            test::FixedData data(3 * kMicroBatch, 5);
+            for (std::int64_t step = 0; step < 3; ++step) {
+              data.set_mini_batch(step * kMicroBatch, kMicroBatch, kMicroBatch, step,
+                                  {kMicroBatch});
+              runner.run(program, data);
+            }
+            return fingerprint(pipeline, runner);
+          };
+          if (stages == 0) {
+            Oracle oracle(pipeline.variants, 1, runtime_options(GetParam()));
+            expected = train(oracle);
+            continue;
+          }
+          PlacedRuntime runtime(pipeline, program, GetParam(), clip ? 1e6 : 0);
+          EXPECT_TRUE(train(runtime) == expected) << network << " " << schedule << " " << stages;
+        }
+      }
+    }
+  }
+}
+
+TEST(Runtime, GradientsInThePlaceOfActivationsTakeNoMemoryAndCanBeRead) {
+  const Pipeline pipeline(test::wide_network(), 1, {kMicroBatch});
+  const Program one = pipeline.program("1f1b", 1), two = pipeline.program("1f1b", 2);
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  Runtime runtime(pipeline.variants, {&one}, options);
+  const Runtime apart(pipeline.variants, {&one, &two}, options);
+  EXPECT_LT(runtime.memory(0).total(), apart.memory(0).total());
+  EXPECT_LT(runtime.memory(0).gradients, apart.memory(0).gradients / 2);
+  Oracle oracle(pipeline.variants, 1, options);
+  test::FixedData data(kMicroBatch, 5);
+  data.set_mini_batch(0, kMicroBatch, kMicroBatch, 0, {kMicroBatch});
+  runtime.run(one, data);
+  oracle.run(one, data);
+  for (const Parameter& parameter : pipeline.graphs[0]->parameters) {
+    const HostTensor gradient = runtime.read_gradient(parameter.name);
+    EXPECT_EQ(gradient.to_doubles(), oracle.read_gradient(parameter.name).to_doubles())
+        << parameter.name;
+  }
+  // Given back and taken again.
+  runtime.release_activations();
+  data.set_mini_batch(0, kMicroBatch, kMicroBatch, 1, {kMicroBatch});
+  runtime.run(one, data);
+  oracle.run(one, data);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
 }
 
 /// Two steps of 5 micro-batches, the last of which is smaller: their gradients are batched in
@@ -1014,6 +1080,42 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   }
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   EXPECT_NO_THROW(runtime.run(program, data));
+}
+
+TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.timeout_seconds = 0.5;
+  Runtime runtime(pipeline.variants, {&program}, options);
+  test::FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  struct : MicroBatchSource {
+    MicroBatch& acquire(int micro_batch) override {
+      char thread[16] = "";
+      ::pthread_getname_np(::pthread_self(), thread, sizeof thread);
+      if (micro_batch == 1 && thread == std::string_view("device 0"))
+        std::this_thread::sleep_for(std::chrono::seconds(4));
+      return data->acquire(micro_batch);
+    }
+    void release(int micro_batch) override { data->release(micro_batch); }
+    double learning_rate(int micro_batch) const override {
+      return data->learning_rate(micro_batch);
+    }
+    std::int64_t updates_before() const override { return data->updates_before(); }
+    MicroBatchSource* data = nullptr;
+  } late;
+  late.data = &data;
+  try {
+    runtime.run(program, late);
+    FAIL() << "nobody has waited";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    const std::string& text = error.message();
+    EXPECT_NE(text.find("device 0 is at 0F1 and has waited "), std::string::npos) << text;
+    EXPECT_NE(text.find(" s for its data; device 1 is at 1"), std::string::npos) << text;
+    EXPECT_NE(text.find(" s for device 0, which is at 0F1"), std::string::npos) << text;
+  }
 }
 
 TEST(Runtime, EmulatedStagesHaveTheIdealBubble) {

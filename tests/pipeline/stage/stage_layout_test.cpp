@@ -118,6 +118,71 @@ TEST(StageLayout, PlacesEveryValueOfEveryCut) {
   }
 }
 
+/// What a node of the backward pass writes, or reads for the last time, does not overlap with
+/// gradients that are complete.
+TEST(StageLayout, GradientsLieWhereActivationsWere) {
+  const OnnxModel model = test::difficult_network(/*tied=*/true);
+  const auto training = test::training_graph(model, 4);
+  const Graph& graph = training->graph;
+  const Chain chain = linearise(*training);
+  int in_slot = 0;
+  for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut) {
+    const Slices slices = slice_stages(*training, stages_of_chain(*training, chain, {0, cut}), 2);
+    const auto root = [&](ValueId id) { return slices.root[static_cast<std::size_t>(id.index)]; };
+    for (int s = 0; s < 2; ++s) {
+      EXPECT_TRUE(lay_out_stage(*training, slices, s, /*split_backward=*/true,
+                                /*gradients_in_slot=*/true)
+                      .accumulators.empty());
+      const StageLayout layout = lay_out_stage(*training, slices, s, false, true);
+      const StageSlice& slice = slices.stages[static_cast<std::size_t>(s)];
+      std::vector<NodeId> nodes = slice.backward;
+      nodes.insert(nodes.end(), slice.finish.begin(), slice.finish.end());
+      for (const auto& [i, place] : layout.accumulators) {
+        in_slot += place.space == Space::kSlot;
+        const ValueId sum = root(training->accumulations[static_cast<std::size_t>(i)].contribution);
+        const std::size_t bytes = graph[sum].type.bytes();
+        EXPECT_LE(place.offset + bytes,
+                  place.space == Space::kSlot ? layout.slot_bytes : layout.temporary_bytes);
+        bool complete = false;
+        for (const NodeId id : nodes) {
+          std::vector<ValueId> values = graph[id].outputs;
+          values.insert(values.end(), graph[id].inputs.begin(), graph[id].inputs.end());
+          for (const ValueId value : values) {
+            if (!value || root(value) == sum) continue;
+            const auto found = layout.location.find(root(value));
+            if (found == layout.location.end() || found->second.space != place.space) continue;
+            const std::size_t begin = found->second.offset;
+            const bool overlap = begin < place.offset + bytes &&
+                                 place.offset < begin + graph[root(value)].type.bytes();
+            const bool writes_sum = graph[id].outputs.size() > 0 && graph[sum].producer == id;
+            EXPECT_FALSE((complete || writes_sum) && overlap)
+                << graph[id].name << " at cut " << cut << ", stage " << s;
+          }
+          complete = complete || graph[sum].producer == id;
+        }
+        EXPECT_TRUE(complete);
+      }
+    }
+  }
+  EXPECT_GT(in_slot, 20);
+}
+
+TEST(StageLayout, TheLossGradientIsWrittenOverTheLogits) {
+  const auto training = test::training_graph(test::difficult_network(/*tied=*/false), 4);
+  const Slices slices = slice_stages(
+      *training, stages_of_chain(*training, linearise(*training), std::vector<int>{0}), 1);
+  const StageLayout layout = lay_out_stage(*training, slices, 0, /*split_backward=*/false);
+  int found = 0;
+  for (const Node& node : training->graph.nodes) {
+    if (node.op->name != "SoftmaxCrossEntropyGrad") continue;
+    ++found;
+    const ValueId logits = slices.root[static_cast<std::size_t>(node.inputs[0].index)];
+    EXPECT_EQ(layout.location.at(node.outputs[0]).space, Space::kSlot);
+    EXPECT_EQ(layout.location.at(node.outputs[0]).offset, layout.location.at(logits).offset);
+  }
+  EXPECT_EQ(found, 1);
+}
+
 TEST(SharedWorkspaces, OneOnEachDeviceIsEnoughForEveryStage) {
   EXPECT_EQ(shared_workspaces({10, 30, 20, 5}, {{0}, {1}, {1}, {0}}),
             (std::vector<std::size_t>{30, 30, 20, 5}));

@@ -12,7 +12,7 @@ namespace {
 TEST(ReplicaGroup, SumsInTheOrderOfTheReplicasAndAllGetTheSum) {
   constexpr int kReplicas = 3, kSteps = 20;
   const std::vector<std::size_t> sizes = {5, 1, 700, 0, 33};
-  ReplicaGroup group(kReplicas, sizes, /*bucket_floats=*/40);
+  ReplicaGroup group(kReplicas, sizes, BucketFloats{40, 40});
   std::vector<std::vector<std::vector<float>>> gradients(kReplicas);
   for (int r = 0; r < kReplicas; ++r) {
     std::vector<std::span<float>> spans;

@@ -1,0 +1,136 @@
+#include "cli/commands/choose_for_processes.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/index.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "cli/commands/commands.h"
+#include "partition/topology_file.h"
+#include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/schedule_file.h"
+#include "processes/process_group.h"
+#include "train/planned_network.h"
+#include "train/process_agreement.h"
+#include "train/process_topology.h"
+
+namespace pipetrain {
+namespace {
+
+void put_numbers(ByteWriter& writer, const std::vector<int>& numbers) {
+  writer.put(numbers.size());
+  for (const int number : numbers) writer.put(number);
+}
+
+std::vector<int> get_numbers(ByteReader& reader) {
+  std::vector<int> numbers(reader.get<std::size_t>());
+  for (int& number : numbers) number = reader.get<int>();
+  return numbers;
+}
+
+std::string text_of(int stages, int replicas) {
+  return fmt::format("{} stage{}{}", stages, stages == 1 ? "" : "s",
+                     replicas == 1 ? "" : fmt::format(" x {} replicas", replicas));
+}
+
+}  // namespace
+
+void take_devices_of_processes(Options& options, ProcessGroup* processes) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&
+                    pipeline.plan_path.empty() && pipeline.split.empty() &&
+                    !names_schedule_file(pipeline.schedule);
+  if (processes && open) options.gpus = processes->size();
+}
+
+void choose_replicas(Options& options, ProcessGroup* processes, bool were_given) {
+  PipelineConfig& pipeline = options.run.pipeline;
+  if (!processes || were_given || options.gpus != processes->size() || !pipeline.gpu_ids.empty() ||
+      pipeline.plan_replicas || pipeline.schedule == "auto" ||
+      !describe_schedule(pipeline.schedule).takes_replicas)
+    return;
+  const int devices = options.gpus;
+  std::unique_ptr<PlannedNetwork> first;  // whose data the others take
+  std::optional<Error> refused;
+  double least = 0;
+  std::string others;
+  int chosen = 0;
+  for (int replicas = 1; replicas <= devices; ++replicas) {
+    if (devices % replicas != 0) continue;
+    const int stages = devices / replicas;
+    RunConfig config = options.run;
+    config.pipeline.devices = devices;
+    if (replicas > 1) config.pipeline.replicas.assign(at(stages), replicas);
+    try {
+      auto network = std::make_unique<PlannedNetwork>(
+          ProfiledNetwork(Network(config, RunMode::kTrain, processes, first.get())));
+      if (network->stages() != stages || network->devices() != devices) continue;
+      const double seconds = network->predicted_step_seconds();
+      others += fmt::format("{}{} {}", others.empty() ? "" : ", ", text_of(stages, replicas),
+                            seconds_text(seconds));
+      if (chosen == 0 || seconds < least) {
+        least = seconds;
+        chosen = replicas;
+      }
+      if (!first) first = std::move(network);
+    } catch (const Error& error) {
+      // The same in all processes: they plan from the same numbers.
+      if (error.kind() != ErrorKind::kUsage && error.kind() != ErrorKind::kResource) throw;
+      refused = error;
+    }
+  }
+  if (chosen == 0 && refused) throw Error(*refused);
+  PT_CHECK(chosen > 0, kUsage,
+           "{} processes were started, but the model cannot be divided among them; give --stages, "
+           "or start fewer",
+           devices);
+  if (chosen > 1) pipeline.replicas.assign(at(devices / chosen), chosen);
+  log_info("plan", "chose    {} for {} processes; predicted steps: {}",
+           text_of(devices / chosen, chosen), devices, others);
+}
+
+FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
+                                        ProcessGroup* processes) {
+  if (!processes) return choose_schedule(options, scope);
+  PipelineConfig& pipeline = options.run.pipeline;
+  PipelineConfig any = pipeline;
+  any.schedule = "1f1b";
+  any.replicas.clear();
+  any.plan_replicas = false;
+  const CoreShare cores = share_cores(any, RunSchedule(any), processes);
+  if (pipeline.topology.empty())
+    scope.topology = topology_of_processes(*processes, pipeline.devices, measured_topology(),
+                                           pipeline.profile_cache);
+  FoundSchedules found;
+  const int threads = std::exchange(pipeline.threads, cores.threads);
+  ByteWriter mine;
+  if (processes->leads()) {
+    found = choose_schedule(options, scope);
+    mine.put_text(pipeline.schedule);
+    mine.put(pipeline.devices);
+    mine.put(pipeline.chunks);
+    mine.put(pipeline.micro_batches);
+    mine.put(static_cast<int>(pipeline.recompute));
+    for (const auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order})
+      put_numbers(mine, *numbers);
+  }
+  const std::string bytes = processes->broadcast(mine.take());
+  pipeline.threads = threads;
+  if (processes->leads()) return found;
+  ByteReader reader(bytes);
+  pipeline.schedule = reader.get_text();
+  pipeline.devices = reader.get<int>();
+  pipeline.chunks = reader.get<int>();
+  pipeline.micro_batches = reader.get<std::remove_reference_t<decltype(pipeline.micro_batches)>>();
+  pipeline.micro_batch_size = 0;
+  pipeline.recompute = static_cast<Recompute>(reader.get<int>());
+  for (auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order})
+    *numbers = get_numbers(reader);
+  return found;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,23 @@
+// What several processes choose together where the options leave it open.
+#pragma once
+
+#include "cli/options/options.h"
+#include "train/auto_schedule.h"
+
+namespace pipetrain {
+
+class ProcessGroup;
+
+/// Without stages given: as many devices as processes.
+void take_devices_of_processes(Options& options, ProcessGroup* processes);
+
+/// Without stages given: as many replicas of each stage as make the predicted step shortest, with
+/// one device per process. `were_given`: whether stages or devices were.
+void choose_replicas(Options& options, ProcessGroup* processes, bool were_given);
+
+/// choose_schedule() of process 0, over the links between the processes; the others take its
+/// choice, and nothing is found there.
+FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
+                                        ProcessGroup* processes);
+
+}  // namespace pipetrain

@@ -1,0 +1,218 @@
+#include "cli/commands/supervise.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "pipeline/runtime/last_instructions.h"
+#include "processes/restart_policy.h"
+#include "train/signals.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kLookSeconds = 0.5;  // between looks at a process
+constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
+constexpr std::streamoff kLogBytes = 4096;  // of a log in a crash report
+
+/// Seconds of CPU time that a process has used; 0 when it is gone.
+double cpu_seconds(pid_t process) {
+  clockid_t clock{};
+  timespec time{};
+  if (::clock_getcpuclockid(process, &clock) != 0 || ::clock_gettime(clock, &time) != 0) return 0;
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+std::string tail_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary | std::ios::ate);
+  if (!file) return {};
+  const std::streamoff length = file.tellg();
+  file.seekg(std::max<std::streamoff>(0, length - kLogBytes));
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+}  // namespace
+
+struct Supervision::Shared {
+  std::atomic<std::int64_t> steps;
+  std::atomic<bool> trains;
+  std::atomic<int> stop;  // the signal that asked to stop; 0: none
+  char folder[4096];
+  alignas(64) std::byte logs[kDeviceLogBytes];
+};
+
+Supervision::Supervision() {
+  void* memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  PT_CHECK(memory != MAP_FAILED, kResource, "cannot share memory with a training process: {}",
+           std::strerror(errno));
+  shared_ = static_cast<Shared*>(memory);  // zeros are its initial state
+}
+
+Supervision::~Supervision() { ::munmap(shared_, sizeof(Shared)); }
+
+fs::path Supervision::folder() const { return shared_->folder; }
+
+void Supervision::note_folder(const fs::path& folder) {
+  const std::string text = fs::absolute(folder).lexically_normal().string();
+  if (text.size() < sizeof shared_->folder)
+    std::memcpy(shared_->folder, text.c_str(), text.size() + 1);
+}
+
+void Supervision::note_begin() { shared_->trains = true; }
+
+void Supervision::note_step(std::int64_t steps) {
+  shared_->steps.store(steps, std::memory_order_relaxed);
+}
+
+/// The process that restarts the others.
+class Supervisor {
+ public:
+  Supervisor(int most, double stall_seconds)
+      : policy_(most), stall_seconds_(stall_seconds), shared_(*supervision_.shared_) {
+    keep_device_logs_in(
+        shared_.logs);  // of this process, which reads them, and of all its children
+  }
+
+  int run(const std::function<int(Supervision&)>& train) {
+    sigset_t before;
+    sigemptyset(&watched_);
+    for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2})
+      sigaddset(&watched_, number);
+    ::sigprocmask(SIG_BLOCK, &watched_, &before);
+    for (;; ++supervision_.attempt_) {
+      std::fflush(nullptr);
+      shared_.trains = false;
+      shared_.stop = 0;
+      const pid_t parent = ::getpid();
+      child_ = ::fork();
+      PT_CHECK(child_ >= 0, kResource, "cannot start a training process: {}", std::strerror(errno));
+      if (child_ == 0) {
+        ::sigprocmask(SIG_SETMASK, &before, nullptr);
+        ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (::getppid() != parent) ::raise(SIGTERM);
+        share_stop_request(shared_.stop);
+        return train(supervision_);
+      }
+      const ProcessEnd end = wait_for_end();
+      const RestartDecision decision = policy_.after(end);
+      const bool failed = end.signal != 0 || !decision.reason.empty();
+      if (decision.restarts || (failed && !stops_)) report(end, decision);
+      if (!decision.restarts) return end.signal != 0 ? 128 + end.signal : end.code;
+      wait_until(steady_seconds() + decision.delay_seconds);
+    }
+  }
+
+ private:
+  ProcessEnd wait_for_end() {
+    ProcessEnd end;
+    std::uint64_t begun = 0;
+    double looked = steady_seconds(), since = looked, cpu_since = 0;
+    for (;;) {
+      const timespec time{0, static_cast<long>(kLookSeconds * 1e9)};
+      const int number = ::sigtimedwait(&watched_, nullptr, &time);
+      if (number > 0 && number != SIGCHLD) pass_on(number);
+      int status = 0;
+      if (::waitpid(child_, &status, WNOHANG) == child_) {
+        end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+        end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+        break;
+      }
+      // After a stop of both, by a terminal, the process gets its time again.
+      const double now = steady_seconds();
+      const std::uint64_t instructions = instructions_begun();
+      const double cpu = cpu_seconds(child_);
+      if (!shared_.trains || instructions != begun || now - looked > 4 * kLookSeconds ||
+          cpu - cpu_since > kBusyShare * stall_seconds_) {
+        begun = instructions;
+        since = now;
+        cpu_since = cpu;
+      }
+      looked = now;
+      if (now - since > stall_seconds_ && !end.stalled) {
+        end.stalled = true;
+        ::kill(child_, SIGKILL);
+      }
+    }
+    end.trained = shared_.trains;
+    end.steps = shared_.steps;
+    end.was_stopped = shared_.stop != 0;
+    return end;
+  }
+
+  /// Gives a signal to the training process. A terminal and most service managers have sent it
+  /// there, too: what asks to stop is noted where both see it.
+  void pass_on(int number) {
+    if (number == SIGUSR1 || number == SIGUSR2) {
+      ::kill(child_, number);
+      return;
+    }
+    if (stops_) {
+      ::kill(child_, SIGKILL);
+      return;
+    }
+    stops_ = true;
+    int none = 0;
+    if (!shared_.trains) {
+      ::kill(child_, number);
+    } else if (shared_.stop.compare_exchange_strong(none, number)) {
+      say_that_run_will_stop();
+    }
+  }
+
+  /// Logs how a process ended and keeps what is known of it in the run's folder.
+  void report(const ProcessEnd& end, const RestartDecision& decision) const {
+    const fs::path folder = supervision_.folder();
+    std::string text = fmt::format("training ended by {} after step {}", text_of(end), end.steps);
+    if (!decision.reason.empty()) text += "; not restarted: " + decision.reason;
+    fs::path kept;
+    if (!folder.empty()) {
+      int number = 1;
+      std::error_code ignored;
+      while (fs::exists(kept = folder / fmt::format("crash-{}.txt", number), ignored)) ++number;
+      std::FILE* file = std::fopen(kept.c_str(), "we");
+      if (file) {
+        fmt::print(file, "{}\nprocess {}\n\nthe last instructions of each device:\n", text, child_);
+        std::fflush(file);
+        write_last_instructions(::fileno(file));
+        for (const char* log : {"stderr.log", "events.jsonl"})
+          fmt::print(file, "\nthe end of {}:\n{}", log, tail_of(folder / log));
+        std::fclose(file);
+        text += "; see " + printable(fs::proximate(kept).string());
+      }
+    }
+    if (decision.restarts) {
+      log_warning("train", "{}; restarting it", text);
+    } else {
+      log_error("train", "{}", text);
+    }
+  }
+
+  RestartPolicy policy_;
+  double stall_seconds_;
+  Supervision supervision_;
+  Supervision::Shared& shared_;
+  sigset_t watched_{};
+  pid_t child_ = -1;
+  bool stops_ = false;
+};
+
+int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train) {
+  return Supervisor(most, stall_seconds).run(train);
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,50 @@
+// train --restarts: training in a child process, which is started again when it crashes, is killed
+// or stands still.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+
+#include "train/snapshot.h"
+
+namespace pipetrain {
+
+/// What the training processes of a run and the one that restarts them share.
+class Supervision {
+ public:
+  Supervision();
+  ~Supervision();
+  Supervision(const Supervision&) = delete;
+  Supervision& operator=(const Supervision&) = delete;
+
+  Snapshot& snapshot() { return snapshot_; }
+  const Snapshot& snapshot() const { return snapshot_; }
+  /// The folder of the run, once one of the processes has chosen it; empty before.
+  std::filesystem::path folder() const;
+  /// Whether this is not the run's first training process.
+  bool is_restart() const { return attempt_ > 0; }
+
+  // Of the training process.
+
+  void note_folder(const std::filesystem::path& folder);
+  /// The first step begins. Signals to stop are watched from now on.
+  void note_begin();
+  void note_step(std::int64_t steps);
+
+ private:
+  friend class Supervisor;
+  struct Shared;
+  Shared* shared_;
+  Snapshot snapshot_;
+  int attempt_ = 0;
+};
+
+/// Runs `train` in a child process, again and again as RestartPolicy(most) says, and returns its
+/// exit code; 128 and the number of the signal that ended it. It stands still when for
+/// `stall_seconds` it neither begins an instruction nor computes. In the child this returns what
+/// `train` returns, or throws what it throws.
+int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
+
+}  // namespace pipetrain

@@ -1,0 +1,183 @@
+#include "processes/link_measure.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/index.h"
+#include "processes/process_group.h"
+
+namespace pipetrain {
+namespace {
+
+constexpr std::size_t kShort = 8, kMedium = std::size_t{256} << 10, kLong = std::size_t{8} << 20;
+constexpr double kSecondsEach = 0.03;  // for which one size is tried
+constexpr int kLeastTries = 4;         // of each: a network needs some to reach its speed
+
+/// One of two processes that measure their link: the first one decides what is sent.
+class LinkEndPoint {
+ public:
+  LinkEndPoint(ProcessGroup& group, int peer) : group_(group), peer_(peer) {
+    out_.resize(kLong);
+    in_.resize(kLong);
+  }
+
+  ProcessLink measure() {
+    for (int i = 0; i < 2; ++i) seconds_of(kShort, /*both=*/false, 0);  // connects
+    ProcessLink link;
+    link.latency_seconds = seconds_of(kShort, /*both=*/false, kSecondsEach) / 2;
+    const double medium = seconds_of(kMedium, /*both=*/false, kSecondsEach);
+    const double rate = kMedium / std::max(medium - 2 * link.latency_seconds, 1e-9);
+    const std::size_t bytes =
+        std::clamp(static_cast<std::size_t>(rate * kSecondsEach), 2 * kMedium, kLong);
+    const double some = seconds_of(bytes, /*both=*/false, kSecondsEach);
+    link.bytes_per_second = some > medium ? static_cast<double>(bytes - kMedium) / (some - medium)
+                                          : static_cast<double>(bytes) / some;
+    const double before = 2 * link.latency_seconds;
+    const double both = seconds_of(bytes, /*both=*/true, kSecondsEach);
+    link.both_bytes_per_second =
+        std::min(2 * static_cast<double>(bytes) / std::max(both - before, both / 8),
+                 2 * link.bytes_per_second);
+    order({});
+    return link;
+  }
+
+  void follow() {
+    while (receive_order().bytes > 0) exchange(order_, /*first=*/false);
+  }
+
+ private:
+  struct Order {
+    std::uint64_t bytes = 0;  // 0: the end
+    std::uint32_t both = 0;
+  };
+
+  /// The least time of a message and its answer, which is short or, with `both`, as long and sent
+  /// at the same time.
+  double seconds_of(std::size_t bytes, bool both, double for_seconds) {
+    const double begin = steady_seconds();
+    double least = 1e9;
+    int tries = 0;
+    do {
+      order({bytes, both ? 1U : 0U});
+      const double start = steady_seconds();
+      exchange(order_, /*first=*/true);
+      least = std::min(least, steady_seconds() - start);
+    } while (for_seconds > 0 && (++tries < kLeastTries || steady_seconds() - begin < for_seconds));
+    return least;
+  }
+
+  void exchange(const Order& order, bool first) {
+    const std::size_t answer = order.both ? order.bytes : kShort;
+    if (order.both) {
+      const auto receive = group_.processes().post_receive(in_.data(), order.bytes, peer_, kTag);
+      const auto send = group_.processes().post_send(out_.data(), order.bytes, peer_, kTag);
+      wait(receive);
+      wait(send);
+    } else if (first) {
+      const auto receive = group_.processes().post_receive(in_.data(), answer, peer_, kTag);
+      wait(group_.processes().post_send(out_.data(), order.bytes, peer_, kTag));
+      wait(receive);
+    } else {
+      wait(group_.processes().post_receive(in_.data(), order.bytes, peer_, kTag));
+      wait(group_.processes().post_send(out_.data(), answer, peer_, kTag));
+    }
+  }
+
+  /// The answer says that the other side is ready.
+  void order(const Order& next) {
+    order_ = next;
+    const auto receive = group_.processes().post_receive(&ready_, 1, peer_, kTag);
+    wait(group_.processes().post_send(&order_, sizeof order_, peer_, kTag));
+    wait(receive);
+  }
+  const Order& receive_order() {
+    wait(group_.processes().post_receive(&order_, sizeof order_, peer_, kTag));
+    wait(group_.processes().post_send(&ready_, 1, peer_, kTag));
+    return order_;
+  }
+
+  void wait(Processes::Request request) {
+    while (!group_.processes().test(request)) {
+      group_.listen();
+      group_.check_failure();
+      std::this_thread::yield();
+    }
+  }
+
+  static constexpr int kTag = ProcessGroup::kMeasureTag;
+  ProcessGroup& group_;
+  const int peer_;
+  std::vector<std::byte> out_, in_;
+  Order order_;
+  char ready_ = 1;
+};
+
+/// Measures the link to `peer`, or helps it to. Empty: it does.
+std::string measure_with(ProcessGroup& group, int peer, bool first) {
+  auto end = std::make_unique<LinkEndPoint>(group, peer);
+  try {
+    ByteWriter writer;
+    first ? writer.put(end->measure()) : end->follow();
+    return writer.take();
+  } catch (...) {
+    end.release();  // messages in flight may still use its memory
+    throw;
+  }
+}
+
+void add_slower(ProcessLink& slowest, bool& any, const ProcessLink& link) {
+  if (!std::exchange(any, true)) {
+    slowest = link;
+    return;
+  }
+  slowest.latency_seconds = std::max(slowest.latency_seconds, link.latency_seconds);
+  slowest.bytes_per_second = std::min(slowest.bytes_per_second, link.bytes_per_second);
+  slowest.both_bytes_per_second =
+      std::min(slowest.both_bytes_per_second, link.both_bytes_per_second);
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> processes_of_hosts(ProcessGroup& group) {
+  std::vector<std::vector<int>> hosts;
+  std::map<std::string, std::size_t> numbers;
+  const std::vector<std::string> names = group.all_gather(group.processes().host());
+  for (int rank = 0; rank < group.size(); ++rank) {
+    const auto [place, is_new] = numbers.emplace(names[at(rank)], hosts.size());
+    if (is_new) hosts.emplace_back();
+    hosts[place->second].push_back(rank);
+  }
+  return hosts;
+}
+
+ProcessLinks measure_process_links(ProcessGroup& group) {
+  const std::vector<std::vector<int>> hosts = processes_of_hosts(group);
+  std::string mine;
+  const auto measure = [&](int first, int second) {
+    if (group.rank() == first) mine = measure_with(group, second, /*first=*/true);
+    if (group.rank() == second) measure_with(group, first, /*first=*/false);
+  };
+  ProcessLinks links;
+  // Pairs of one phase share no host.
+  for (int phase = 0; phase < 3; ++phase) {
+    mine.clear();
+    for (std::size_t h = 0; h < hosts.size(); ++h) {
+      if (phase == 0 && hosts[h].size() > 1) measure(hosts[h][0], hosts[h][1]);
+      if (phase > 0 && h % 2 == at(phase - 1) && h + 1 < hosts.size())
+        measure(hosts[h].front(), hosts[h + 1].front());
+    }
+    for (const std::string& bytes : group.all_gather(mine)) {
+      if (bytes.empty()) continue;
+      const auto link = ByteReader(bytes).get<ProcessLink>();
+      phase == 0 ? add_slower(links.on_host, links.on_hosts, link)
+                 : add_slower(links.between, links.between_hosts, link);
+    }
+  }
+  return links;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,233 @@
+"""train --restarts: what ends a training process, what becomes of the run, and what is kept of it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import time
+import unittest
+
+from program import DATA, EXIT, MODEL, SECONDS, Case
+
+RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "300", "--batch-size", "32", "--device", "cpu", "--gpus", "2", "--threads", "1", "--no-pin",
+       "--micro-batches", "4"]
+SHORT = [*RUN, "--max-steps", "60"]
+ENDLESS = [*RUN, "--max-steps", "1000000"]
+
+
+def is_alive(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class Restarts(Case):
+    def begin(self, *arguments):
+        """Starts a run in a new folder."""
+        self.number = getattr(self, "number", 0) + 1
+        self.run_folder = self.folder / f"run{self.number}"
+        self.process = self.start(*arguments, "--run-dir", self.run_folder.name)
+        self.addCleanup(self.end)
+        return self.process
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
+
+    def wait_for(self, what, seconds=SECONDS):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.005)
+        self.fail("nothing has happened")
+
+    def child_now(self):
+        """The training process; None: there is none now."""
+        try:
+            words = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return int(words[0]) if words else None
+
+    def child(self):
+        return self.wait_for(self.child_now)
+
+    def steps(self):
+        """The steps in the journal of the run, in the order in which they were computed."""
+        try:
+            lines = (self.run_folder / "journal.txt").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
+
+    def wait_for_steps(self, count):
+        self.wait_for(lambda: len(self.steps()) >= count or self.process.poll() is not None)
+
+    def finish(self, code):
+        out, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, code, err.decode())
+        return err.decode()
+
+    def expect_the_run_that_was_not_disturbed(self, *more):
+        self.succeed(*SHORT, *more, "-q", "--overwrite", "--run-dir", "whole")
+        self.assertEqual((self.run_folder / "trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        out, _ = self.succeed("verify", "whole", "--against", self.run_folder.name)
+        self.assertEqual(out, "bit-identical: 60 steps\n")
+
+    def test_a_crash_changes_no_bit(self):
+        for number, name in ((signal.SIGSEGV, "Segmentation fault"), (signal.SIGKILL, "Killed"), (signal.SIGABRT, "Aborted")):
+            with self.subTest(name):
+                self.begin(*SHORT, "--restarts", "3")
+                self.wait_for_steps(10)
+                child = self.child()
+                os.kill(child, number)
+                err = self.finish(0)
+                self.assertIn(f"warning: training ended by signal {number:d} ({name}) after step ", err)
+                report = (self.run_folder / "crash-1.txt").read_text()
+                self.assertEqual(report.splitlines()[1], f"process {child}")
+                self.assertEqual(report.count("\ndevice "), 2)
+                self.assertTrue(re.search(r"  1B\d+\n", report))
+                self.assertIn('"event":"step"', report)
+                self.expect_the_run_that_was_not_disturbed()
+                steps = self.steps()
+                self.assertEqual(sorted(set(steps)), list(range(1, 61)))
+
+    def test_the_best_model_so_far_is_not_lost(self):
+        # At this rate the loss grows soon: the best model is an early one, which no checkpoint has.
+        diverging = ["--val-rows", "40", "--lr", "0.2", "--optimizer", "sgd:momentum=0.95", "--lr-schedule", "constant", "--val-every", "3",
+                     "--save-every", "never"]
+        self.begin(*SHORT, *diverging, "--restarts", "3")
+        self.wait_for_steps(40)
+        os.kill(self.child(), signal.SIGKILL)
+        self.finish(0)
+        self.expect_the_run_that_was_not_disturbed(*diverging)
+
+    def test_a_process_that_stands_still_is_started_again(self):
+        self.begin(*SHORT, "--restarts", "3", "--comm-timeout", "1")
+        self.wait_for_steps(10)
+        os.kill(self.child(), signal.SIGSTOP)
+        err = self.finish(0)
+        self.assertIn("training ended by a stall after step", err)
+        self.expect_the_run_that_was_not_disturbed()
+
+    def test_what_cannot_end_otherwise_is_not_tried_again(self):
+        for kind, arguments in (("usage", ["--batch-size", "0"]), ("data", ["--data", "missing.csv"]), ("model", ["-m", "missing.onnx"]),
+                                ("diverged", ["--lr", "1e30", "--optimizer", "sgd"])):
+            with self.subTest(kind):
+                code, _, err = self.run_program(*SHORT, "--run-dir", kind, "--restarts", "3", *arguments)
+                self.assertIn(code, (EXIT[kind], EXIT["usage"]), err)
+                self.assertNotIn("restarting", err)
+                self.assertEqual(err.count("error: "), 1, err)
+
+    def test_it_gives_up(self):
+        self.begin(*ENDLESS, "--restarts", "2")
+        killed = []
+        while self.process.poll() is None:
+            child = self.child_now()
+            if child and child not in killed:
+                os.kill(child, signal.SIGKILL)
+                killed.append(child)
+            time.sleep(0.002)
+        err = self.finish(128 + signal.SIGKILL)
+        self.assertEqual(len(killed), 3, err)
+        self.assertIn("error: training ended by signal 9 (Killed) after step 0; not restarted: 2 restarts in a row completed no new step", err)
+
+    def test_signals_reach_the_training_process(self):
+        for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+            with self.subTest(code):
+                self.begin(*ENDLESS, "--restarts", "3")
+                self.wait_for_steps(10)
+                child = self.child()
+                os.kill(self.process.pid, signal.SIGUSR1)
+                self.wait_for(lambda: list((self.run_folder / "checkpoints").glob("step-*")))
+                os.kill(self.process.pid, signal.SIGUSR2)
+                self.wait_for(lambda: (self.run_folder / "instructions.txt").exists())
+                os.kill(self.process.pid, number)
+                err = self.finish(code)
+                self.assertIn("finishing the step and saving", err)
+                self.assertIn("stopped  by " + number.name[3:], err)
+                self.assertNotIn("restarting", err)
+                self.assertFalse(is_alive(child))
+                self.assertIn("device 1: round ", (self.run_folder / "instructions.txt").read_text())
+                newest = (self.run_folder / "checkpoints/latest").read_text().split()[0]
+                saved = json.loads((self.run_folder / "checkpoints" / newest / "manifest.json").read_text())
+                self.assertEqual(saved["reason"], "signal")
+                self.assertEqual(saved["step"], self.steps()[-1])
+
+    def test_a_signal_to_both_stops_as_one(self):
+        # As a terminal and service managers send it.
+        self.run_folder = self.folder / "run"
+        self.process = subprocess.Popen([os.environ["PIPETRAIN"], *ENDLESS, "--restarts", "3", "--run-dir", "run"], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+                                        env=dict(os.environ, PIPETRAIN_CACHE_DIR=self.cache))
+        self.addCleanup(self.end)
+        self.wait_for_steps(10)
+        os.killpg(self.process.pid, signal.SIGINT)
+        err = self.finish(130)
+        self.assertEqual(err.count("finishing the step and saving"), 1, err)
+        self.assertIn("stopped  by INT", err)
+
+    def test_training_does_not_outlive_its_parent(self):
+        self.begin(*ENDLESS, "--restarts", "3")
+        self.wait_for_steps(10)
+        child = self.child()
+        self.process.kill()
+        self.wait_for(lambda: not is_alive(child), seconds=60)
+        # It has ended as if it had been asked to.
+        self.succeed(*RUN, "--run-dir", self.run_folder.name, "--resume", "--max-steps", str(max(self.steps()) + 1), "-q")
+
+    def test_restarts_are_refused_to_several_processes(self):
+        self.refused("usage", *SHORT, "--restarts", "3", environment={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, says="--restarts")
+
+
+class Verified(Case):
+    def test_every_step_twice_changes_no_bit(self):
+        self.succeed(*SHORT, "--verify-every", "3", "--run-dir", "run", "-q")
+        self.succeed(*SHORT, "--run-dir", "plain", "-q")
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "plain/trained.onnx").read_bytes())
+        lines = [line.split() for line in (self.folder / "run/journal.txt").read_text().splitlines() if line and line[0] != "#"]
+        self.assertEqual([int(words[0]) for words in lines if len(words) == 3], list(range(3, 61, 3)))
+
+    def test_the_first_step_that_differs_is_named(self):
+        short = [*RUN, "--max-steps", "20", "-q"]
+        self.succeed(*short, "--verify-every", "2", "--run-dir", "one")
+        self.succeed(*short, "--verify-every", "4", "--run-dir", "same", "--gpus", "3", "--schedule", "gpipe")
+        # The rate counts from the first update on: the loss of step 1 is the same.
+        self.succeed(*short, "--verify-every", "2", "--run-dir", "other", "--weight-decay", "0.5")
+        out, _ = self.succeed("verify", "one", "--against", "same")
+        self.assertEqual(out, "bit-identical: 20 steps\n")
+        code, out, err = self.run_program("verify", "one", "--against", "other")
+        self.assertEqual(code, EXIT["assertion"], err)
+        self.assertRegex(out, r"^DIFFERENT: first in the loss of step 2, \S+ and \S+\n$")
+        code, out, err = self.run_program("verify", "one", "--against", "other", "--json")
+        self.assertEqual(code, EXIT["assertion"], err)
+        self.assertEqual(json.loads(out)["first_different"], {"step": 2, "what": "loss"})
+        self.refused("usage", "verify", "--against", "one", says="verify RUN --against")
+        self.refused("usage", "verify", "one", "--against", "missing", says="missing")
+
+    def test_asynchronous_schedules_are_refused(self):
+        self.refused("usage", *SHORT, "--micro-batches", "1", "--schedule", "pipedream", "--verify-every", "2", says=["--verify-every", "synchronous"])
+
+
+class Errors(Case):
+    def test_old_and_new_names_mean_the_same(self):
+        for words in (["--on-error", "nan=skip,checkpoint=fail"], ["--on-nan", "skip", "--on-checkpoint-error", "fail"],
+                      ["--on-error=nan=skip", "--on-checkpoint-error=fail"]):
+            out, _ = self.succeed("train", *words, "--print-config")
+            again, _ = self.succeed("train", "--config", self.write("again.toml", out), "--print-config")
+            self.assertEqual(out, again)
+            self.assertEqual(out.count("skip"), 1, out)
+            self.assertEqual(out.count("fail"), 1, out)
+        self.refused("usage", "train", "--on-error", "nan=maybe", says=["--on-nan", '"maybe"'])
+        self.refused("usage", "train", "--on-error", "nam=skip", says=["--on-error", "did you mean nan?"])
+        self.refused("usage", "train", "--on-error", "skip", says=["--on-error", "KEY=VALUE"])
+
+
+if __name__ == "__main__":
+    unittest.main()

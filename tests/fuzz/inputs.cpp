@@ -1,0 +1,25 @@
+#include "fuzz/inputs.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace pipetrain::fuzz {
+
+const std::vector<Input>& inputs() {
+  static const std::vector<Input> all = [] {
+    std::vector<Input> out = document_inputs();
+    for (const Input& input : data_inputs()) out.push_back(input);
+    return out;
+  }();
+  return all;
+}
+
+const Input& input_named(std::string_view name) {
+  for (const Input& input : inputs()) {
+    if (input.name == name) return input;
+  }
+  std::fprintf(stderr, "there is no input \"%s\"\n", std::string(name).c_str());
+  std::exit(2);
+}
+
+}  // namespace pipetrain::fuzz

@@ -1,0 +1,27 @@
+// The kinds of input that are fuzzed. Of any bytes at all, a reader makes what it promises or an
+// Error that says whose fault it is; anything else is a finding.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fuzz/mutate.h"
+
+namespace pipetrain::fuzz {
+
+struct Input {
+  const char* name;
+  /// Good ones to begin with.
+  std::vector<std::string> (*seeds)();
+  void (*mutate)(std::string& input, Random& random);
+  void (*read)(std::string_view input);
+};
+
+const std::vector<Input>& inputs();
+/// Of documents and schedules, and of data.
+std::vector<Input> document_inputs();
+std::vector<Input> data_inputs();
+const Input& input_named(std::string_view name);
+
+}  // namespace pipetrain::fuzz

@@ -1,0 +1,34 @@
+// One libFuzzer target for a kind of input (PIPETRAIN_FUZZ_INPUT). It begins with the input's own
+// seeds: any bytes that libFuzzer has no corpus for are replaced by one of them.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "fuzz/inputs.h"
+
+namespace {
+
+const pipetrain::fuzz::Input& input() {
+  static const pipetrain::fuzz::Input& chosen = pipetrain::fuzz::input_named(PIPETRAIN_FUZZ_INPUT);
+  return chosen;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  input().read({reinterpret_cast<const char*>(data), size});
+  return 0;
+}
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
+                                               std::size_t most, unsigned seed) {
+  static const std::vector<std::string> seeds = input().seeds();
+  pipetrain::fuzz::Random random(seed);
+  std::string bytes(reinterpret_cast<const char*>(data), size);
+  if (size < 2 || random.below(64) == 0) bytes = seeds[random.below(seeds.size())];
+  input().mutate(bytes, random);
+  const std::size_t length = std::min(bytes.size(), most);
+  std::memcpy(data, bytes.data(), length);
+  return length;
+}

@@ -1,0 +1,153 @@
+"""Training on two hosts: bits, links, and what becomes of a run whose network fails."""
+
+import struct
+import subprocess
+import time
+import unittest
+
+from program import DATA, MODEL, PROGRAM, SECONDS, Case, environment_of_user, field, parse
+from two_hosts import TwoHosts, why_not
+
+RUN = ["train", "--device", "cpu", "--threads", "1", "--no-pin", "--log-every", "1", "--save-every", "never"]
+DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32"]
+
+
+def dense(widths):
+    """The bytes of an ONNX file: layers of these widths with Relu between them."""
+    def text(number, value):
+        return field(number, value.encode())
+
+    def number_of(key, value):
+        out = bytes([key << 3])
+        while value > 127:
+            out, value = out + bytes([value & 127 | 128]), value >> 7
+        return out + bytes([value])
+
+    def value(name, dims):
+        shape = b"".join(field(1, text(2, dim) if isinstance(dim, str) else number_of(1, dim)) for dim in dims)
+        return text(1, name) + field(2, field(1, number_of(1, 1) + field(2, shape)))
+
+    nodes = tensors = b""
+    last = "x"
+    for layer, (rows, columns) in enumerate(zip(widths, widths[1:])):
+        scale = (6 / rows) ** 0.5
+        state, numbers = layer + 1, []
+        for _ in range(rows * columns):  # a linear congruential generator is random enough
+            state = (1103515245 * state + 12345) % 2**31
+            numbers.append(scale * (state / 2**30 - 1))
+        tensors += field(5, number_of(1, rows) + number_of(1, columns) + number_of(2, 1) + text(8, f"w{layer}") +
+                         field(9, struct.pack(f"<{len(numbers)}f", *numbers)))
+        nodes += field(1, text(1, last) + text(1, f"w{layer}") + text(2, f"h{layer}") + text(3, f"layer{layer}") + text(4, "MatMul"))
+        last = f"h{layer}"
+        if layer + 2 < len(widths):
+            nodes += field(1, text(1, last) + text(2, f"r{layer}") + text(3, f"relu{layer}") + text(4, "Relu"))
+            last = f"r{layer}"
+    graph = nodes + text(2, "dense") + tensors + field(11, value("x", ["batch", widths[0]])) + field(12, value(last, ["batch", widths[-1]]))
+    return number_of(1, 8) + field(7, graph) + field(8, number_of(2, 17))
+
+
+class Hosts(Case):
+    @classmethod
+    def setUpClass(cls):
+        reason = why_not()
+        if reason:
+            raise unittest.SkipTest(reason)
+        super().setUpClass()
+
+    def hosts(self, *cable):
+        hosts = TwoHosts(*cable)
+        self.addCleanup(hosts.close)
+        return hosts
+
+    def start_on(self, hosts, *arguments, count=2):
+        environment = environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache}
+        command = hosts.mpirun("-n", str(count), "-x", "PIPETRAIN_CACHE_DIR", PROGRAM, *arguments)
+        process = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.addCleanup(hosts.close)  # first: what runs there has the pipes, too
+        return process
+
+    def run_on(self, hosts, *arguments, **options):
+        process = self.start_on(hosts, *arguments, **options)
+        out, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, err.decode())
+        return out.decode(), err.decode()
+
+    def wait_for_steps(self, process, count):
+        end = time.monotonic() + SECONDS
+        path = self.folder / "run" / "events.jsonl"
+        while not path.exists() or path.read_text().count('"step"') < count:
+            self.assertIsNone(process.poll(), "it has ended")
+            self.assertLess(time.monotonic(), end, "it does not get on")
+            time.sleep(0.05)
+
+    def content(self, run):
+        return (self.folder / run / "trained.onnx").read_bytes()
+
+    def test_the_bits_are_those_of_one_process(self):
+        hosts = self.hosts(1000, 1000)
+        for name, more in (("stages", ["--stages", "2"]), ("replicas", ["--replicas", "2"]), ("zero", ["--stages", "2", "--schedule", "zb-h1"])):
+            self.succeed(*DIGITS, *more, "--max-steps", "4", "--run-dir", f"{name}-1")
+            self.run_on(hosts, *DIGITS, *more, "--max-steps", "4", "--run-dir", name)
+            self.assertEqual(self.content(name), self.content(f"{name}-1"), name)
+
+    def test_a_slow_network_is_crossed_where_little_is_sent(self):
+        """By work alone the cut would be in front of layer 3, where 512 numbers cross; behind layer 1 there are 8."""
+        (self.folder / "narrow.onnx").write_bytes(dense([64, 512, 8, 512, 512, 10]))
+        run = [*RUN, "-m", "narrow.onnx", "--data", "synthetic", "--batch-size", "256", "--stages", "2", "--max-steps", "4"]
+        first = {}
+        for name, cable in (("slow", (100, 50)), ("fast", (20, 100000))):
+            self.run_on(self.hosts(*cable), *run, "--run-dir", name, "--no-cache")
+            plan = parse((self.folder / name / "plan.json").read_text())
+            first[name] = str(plan["stages"][1])
+        self.assertRegex(first["slow"], "layer2|relu1")
+
+    def test_doctor_measures_the_cable(self):
+        out, _ = self.run_on(self.hosts(5000, 100), "doctor", "--json")
+        mpi = parse(out)["mpi"]
+        self.assertEqual((mpi["processes"], mpi["hosts"]), (2, 2))
+        link = mpi["links_between_hosts"]
+        self.assertGreater(link["latency_seconds"], 0.005)  # the cable's own; a busy machine adds to it
+        self.assertLess(link["bytes_per_second"], 13e6)
+        self.assertGreater(link["bytes_per_second"], 1e6)
+        self.assertIsNone(mpi["links_on_host"])
+
+    def test_a_cut_cable_ends_the_command(self):
+        hosts = self.hosts(100, 1000)
+        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--comm-timeout", "3", "--run-dir", "run")
+        self.wait_for_steps(process, 3)
+        hosts.cut()
+        start = time.monotonic()
+        _, err = process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertLess(time.monotonic() - start, 3 + 15)
+        self.assertIn("process 1 on node2 has been silent", err.decode())
+
+    def test_a_short_cut_is_survived(self):
+        hosts = self.hosts(100, 1000)
+        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--max-time", "8s", "--comm-timeout", "30",
+                                "--run-dir", "run")
+        self.wait_for_steps(process, 3)
+        hosts.cut()
+        time.sleep(2)
+        hosts.mend()
+        steps = (self.folder / "run" / "events.jsonl").read_text().count('"step"')
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, err.decode())
+        self.assertGreater((self.folder / "run" / "events.jsonl").read_text().count('"step"'), steps)
+
+    def test_a_killed_host_ends_the_command(self):
+        hosts = self.hosts(100, 1000)
+        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--comm-timeout", "5", "--run-dir", "run")
+        self.wait_for_steps(process, 3)
+        start = time.monotonic()
+        hosts.kill_all_on(2)
+        process.communicate(timeout=60)
+        self.assertNotEqual(process.returncode, 0)
+        self.assertLess(time.monotonic() - start, 20)
+
+
+if __name__ == "__main__":
+    unittest.main()
