@@ -13,7 +13,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kScheduleNames{{
+constexpr std::array<std::pair<LearningRateKind, std::string_view>, 11> kScheduleNames{{
     {LearningRateKind::kConstant, "constant"},
     {LearningRateKind::kCosine, "cosine"},
     {LearningRateKind::kLinear, "linear"},
@@ -24,6 +24,7 @@ constexpr std::array<std::pair<LearningRateKind, std::string_view>, 10> kSchedul
     {LearningRateKind::kInverseSqrt, "inverse-sqrt"},
     {LearningRateKind::kWsd, "wsd"},
     {LearningRateKind::kOneCycle, "onecycle"},
+    {LearningRateKind::kRange, "range"},
 }};
 
 constexpr std::array<std::pair<LearningRateKind, std::string_view>, 3> kShortNames{{
@@ -39,6 +40,7 @@ bool needs_total(const LearningRateSettings& settings) {
     case LearningRateKind::kPolynomial:
     case LearningRateKind::kWsd:
     case LearningRateKind::kOneCycle:
+    case LearningRateKind::kRange:
       return true;
     case LearningRateKind::kMultistep:
       return std::any_of(settings.milestones.begin(), settings.milestones.end(),
@@ -104,6 +106,9 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
     PT_CHECK(std::isfinite(settings.power) && settings.power > 0, kUsage,
              "{} must lie above 0, got {}", setting("lr-power"), settings.power);
   }
+  PT_CHECK(kind != LearningRateKind::kRange || settings.minimum > 0, kUsage,
+           "{} range grows from {}, which must lie above 0", setting("lr-schedule"),
+           setting("min-lr"));
   if (kind == LearningRateKind::kWsd) {
     PT_CHECK(settings.decay_fraction >= 0 && settings.decay_fraction <= 1, kUsage,
              "{} must lie between 0 and 1, got {}", setting("lr-decay-fraction"),
@@ -153,6 +158,10 @@ double learning_rate(const LearningRateSettings& settings, std::int64_t step, st
   switch (settings.kind) {
     case LearningRateKind::kConstant:
       return settings.peak;
+    case LearningRateKind::kRange:
+      return settings.minimum *
+             std::pow(settings.peak / settings.minimum,
+                      done / static_cast<double>(std::max<std::int64_t>(total - 1, 1)));
     case LearningRateKind::kCosine:
       return settings.minimum + span * 0.5 * (1 + std::cos(std::numbers::pi * x));
     case LearningRateKind::kLinear:

@@ -23,7 +23,8 @@ enum class LearningRateKind : std::uint8_t {
   kPolynomial,
   kInverseSqrt,
   kWsd,
-  kOneCycle
+  kOneCycle,
+  kRange  // grows from the minimum to the peak, by the same factor each step: a range test
 };
 
 /// A point of the run: a number of steps, or a fraction of all steps.

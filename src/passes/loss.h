@@ -20,6 +20,7 @@ struct LossOptions {
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;         // of cross-entropies
   std::vector<double> class_weights;  // of cross-entropies; empty: all 1
+  bool balanced_classes = false;      // class_weights follow from the training data
 };
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the

@@ -81,6 +81,12 @@ std::string full_type(const OnnxNode& node) {
   return node.domain.empty() ? node.op_type : node.domain + "." + node.op_type;
 }
 
+/// Whether an operator is one of quantized models, whose integer weights have no gradients.
+bool is_quantized(std::string_view op) {
+  return op.find("QuantizeLinear") != std::string_view::npos ||
+         op.find("QLinear") != std::string_view::npos || op.ends_with("Integer");
+}
+
 void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::string>& needed) {
   std::map<std::string, std::vector<std::string>> missing;
   for (const OnnxNode& outer : model.nodes) {
@@ -105,8 +111,12 @@ void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::st
                         nodes.size() == 1 ? " " : "s", printable(nodes.front()));
     if (nodes.size() > 1) list += ", …";
   }
-  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}",
+  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}{}",
           model.path.filename().string(), missing.size(), missing.size() == 1 ? " is" : "s are",
+          std::any_of(missing.begin(), missing.end(),
+                      [](const auto& each) { return is_quantized(each.first); })
+              ? "; it is quantized: give the float model that it was made from"
+              : "",
           list);
 }
 

@@ -14,6 +14,7 @@
 #include "train/batch_source.h"
 #include "train/network.h"
 #include "train/predict.h"
+#include "train/scores.h"
 
 namespace pipetrain {
 namespace {
@@ -43,13 +44,7 @@ class Averaged {
 void check_metric(const PlannedNetwork& network) {
   const OptimizationConfig& settings = network.config().optimization;
   const Loss& loss = network.graph().loss;
-  EvaluationReport measured;
-  if (loss.correct) measured.accuracy = 0;
-  if (loss.kind == LossKind::kCausalLm) measured.perplexity = 0;
-  if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
-  measured.k = top_of(settings.best_metric);
-  if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-  PT_CHECK(metric_of(measured, settings.best_metric), kUsage, "{} {} is not available for a {}",
+  PT_CHECK(offers(loss, settings.best_metric), kUsage, "{} {} is not available for a {}",
            setting("best-metric"), settings.best_metric, loss.task);
   PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
            kUsage, "{} needs validation data; give {} or {}", setting("patience"),
@@ -101,10 +96,10 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   return report;
 }
 
-TopK::TopK(PipelineRun& run) : run_(run) {}
-TopK::~TopK() = default;
+OutputMetrics::OutputMetrics(PipelineRun& run) : run_(run) {}
+OutputMetrics::~OutputMetrics() = default;
 
-void TopK::add(EvaluationReport& report, int k) {
+void OutputMetrics::add(EvaluationReport& report, int k) {
   const double start = steady_seconds();
   const Averaged averaged(run_);
   const TrainingGraph& graph = run_.network().graph();
@@ -127,18 +122,18 @@ void TopK::add(EvaluationReport& report, int k) {
       if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
     }
   }
-  report.k = k;
-  if (!run_.network().leads()) {
-    report.top_k = as_process_0(run_.network().processes(), 0.0);
-    return;
+  // Process 0 knows; the others only need the value that selects the best model.
+  Scores scores;
+  if (run_.network().leads()) {
+    predictor_->set_weights(weights);
+    scores = score(*predictor_, *run_.network().evaluation_data(), graph.loss, std::max(1, k));
   }
-  predictor_->set_weights(weights);
-  const Confusion confusion = confuse(*predictor_, *run_.network().evaluation_data(),
-                                      graph.loss.output, graph.loss.ignore_index, k);
-  report.top_k =
-      as_process_0(run_.network().processes(),
-                   static_cast<double>(confusion.in_top_k) /
-                       static_cast<double>(std::max<std::int64_t>(1, confusion.counted)));
+  for (std::optional<double>* metric : {&scores.f1, &scores.auc, &scores.miou, &scores.mae}) {
+    const double known = as_process_0(run_.network().processes(), metric->value_or(NAN));
+    if (!std::isnan(known)) *metric = known;
+  }
+  scores.top_k = as_process_0(run_.network().processes(), scores.top_k);
+  add_scores(report, scores, k);
   report.seconds += steady_seconds() - start;
 }
 

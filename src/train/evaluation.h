@@ -19,13 +19,14 @@ void check_metric(const PlannedNetwork& network);
 /// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
 
-/// Top-k accuracy, which needs the outputs besides the loss.
-class TopK {
+/// Metrics that need the outputs besides the loss.
+class OutputMetrics {
  public:
-  explicit TopK(PipelineRun& run);
-  ~TopK();
+  explicit OutputMetrics(PipelineRun& run);
+  ~OutputMetrics();
 
-  /// Runs the network once more over the evaluation data and adds what it finds to the report.
+  /// Runs the network once more over the evaluation data and adds what it finds to the report. `k`:
+  /// of top-k accuracy; 0: without it.
   void add(EvaluationReport& report, int k);
 
  private:

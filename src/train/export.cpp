@@ -21,6 +21,7 @@ constexpr const char* kLoss = "pipetrain.loss";
 constexpr const char* kLossOutput = "pipetrain.loss-output";
 constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
+constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kNormalization = "pipetrain.normalize";
 
 /// The weight that an adapter has changed; nothing where `read` does not have the adapter.
@@ -101,6 +102,7 @@ TrainingDescription training_of(const Network& network) {
   out.loss_output = config.model.loss.output;
   out.ignore_index = config.model.loss.ignore_index;
   out.label_column = config.data.csv.label_column;
+  out.columns = network.data().encoding;
   Normalization scale = config.data.bind.normalization;
   const std::vector<double>& divisors = network.data().divisors;
   const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
@@ -126,6 +128,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kLossOutput, training.loss_output, "");
   set(kIgnoreIndex, fmt::format("{}", training.ignore_index), "-100");
   set(kLabelColumn, training.label_column, "");
+  set(kColumns, training.columns, "");
   set(kNormalization, training.normalization, "auto");
   return out;
 }
@@ -154,6 +157,12 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
       });
   take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
+  std::string& encoding = config.data.csv.encoding;
+  const auto columns = metadata.find(kColumns);
+  if (columns != metadata.end() && !columns->second.empty() && !config.data.csv.encodes()) {
+    encoding = columns->second;
+    taken += fmt::format("{}the encoding of the table's columns", taken.empty() ? "" : ", ");
+  }
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
@@ -176,6 +185,16 @@ void check_one_file(const OnnxModel& model, const std::string& output) {
              "{} a file name",
              setting("output"), printable(model.path.string()), setting("output"));
   }
+}
+
+TrainingDescription described_training(const OnnxMetadata& metadata) {
+  TrainingDescription out;
+  const auto take = [&](const char* key, std::string& field) {
+    if (const auto found = metadata.find(key); found != metadata.end()) field = found->second;
+  };
+  take(kLoss, out.loss);
+  take(kLossOutput, out.loss_output);
+  return out;
 }
 
 std::vector<std::string> trained_classes(const OnnxModel& model) {

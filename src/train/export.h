@@ -30,6 +30,7 @@ struct TrainingDescription {
   std::string loss_output;               // the output that --logits names; empty: by rule
   std::int64_t ignore_index = -100;
   std::string label_column;   // of a table; empty: by rule
+  std::string columns;        // of a table: how they were encoded (TableEncoding::text)
   std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
 };
 /// The same of a network that has been trained.
@@ -46,6 +47,8 @@ NamedTensors exported_weights(const Checkpoint& checkpoint);
 /// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output
 /// takes one.
 void check_one_file(const OnnxModel& model, const std::string& output);
+/// The loss and its output that a model's metadata name; empty where they do not.
+TrainingDescription described_training(const OnnxMetadata& metadata);
 /// The names of the classes that a model was trained with; empty where it does not say.
 std::vector<std::string> trained_classes(const OnnxModel& model);
 

@@ -8,8 +8,8 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::string_view, 5> kMetrics = {"loss", "accuracy", "perplexity", "r2",
-                                                      "top-k"};
+constexpr std::array<std::string_view, 9> kMetrics = {
+    "loss", "accuracy", "perplexity", "r2", "mae", "f1", "auc", "miou", "top-k"};
 
 }  // namespace
 
@@ -22,7 +22,7 @@ std::string metric_named(std::string_view name) {
   for (const std::string_view metric : kMetrics) {
     if (metric == plain) return std::string(metric);
   }
-  PT_FAIL(kUsage, "unknown metric \"{}\"; one of: loss, accuracy, perplexity, r2, top5",
+  PT_FAIL(kUsage, "unknown metric \"{}\"; one of: loss, accuracy, perplexity, r2, mae, f1, auc, miou, top5",
           printable(std::string(name)));
 }
 
@@ -30,6 +30,10 @@ std::optional<double> metric_of(const EvaluationReport& report, std::string_view
   if (metric == "loss") return report.loss;
   if (metric == "accuracy") return report.accuracy;
   if (metric == "perplexity") return report.perplexity;
+  if (metric == "mae") return report.mae;
+  if (metric == "f1") return report.f1;
+  if (metric == "auc") return report.auc;
+  if (metric == "miou") return report.miou;
   if (metric == "top-k") return report.top_k;
   if (const int k = top_of(metric); k > 0) return report.k == k ? report.top_k : std::nullopt;
   return report.r2;
@@ -42,7 +46,9 @@ int top_of(std::string_view metric) {
   return error == std::errc() && end == metric.data() + metric.size() && k > 0 ? k : 0;
 }
 
-bool grows(std::string_view metric) { return metric != "loss" && metric != "perplexity"; }
+bool grows(std::string_view metric) { 
+  return metric != "loss" && metric != "perplexity" && metric != "mae";
+}
 
 void Spread::add(const Tensor& targets) {
   const auto values = targets.span<const float>();

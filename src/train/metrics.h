@@ -21,11 +21,14 @@ struct EvaluationReport {
   std::optional<double> r2;     // of regression: coefficient of determination
   std::optional<double> top_k;  // top-k accuracy, if requested
   int k = 0;
+  /// Means over the classes: of F1 scores, areas under ROC curves, intersections over unions.
+  std::optional<double> f1, auc, miou;
+  std::optional<double> mae;  // of regression: mean absolute error
   std::int64_t samples = 0;
   double seconds = 0;
 };
 
-/// "loss", "accuracy", "perplexity", "r2", "top5"; "val_loss" … mean the same. Error (kUsage) with
+/// "loss", "accuracy", "perplexity", "r2", "mae", "f1", "auc", "miou", "top5"; "val_loss" … mean the same. Error (kUsage) with
 /// the nearest one for another name.
 std::string metric_named(std::string_view name);
 /// The value of a metric in a report; empty where the task has none.

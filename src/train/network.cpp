@@ -15,6 +15,7 @@
 #include "processes/process_group.h"
 #include "train/export.h"
 #include "train/predict.h"
+#include "train/sample_weights.h"
 
 namespace pipetrain {
 namespace {
@@ -195,6 +196,7 @@ Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
 /// afterwards.
 void Network::open_data_and_graph(const Network* same_data) {
   std::optional<RawData> raw;
+  config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
   if (same_data) {
     data_ = same_data->data_;
     loss_ = same_data->loss_;
@@ -222,8 +224,11 @@ void Network::open_data_and_graph(const Network* same_data) {
   choose_micro_batch();
   graph_ = build_at_size(model_, build_options(micro_batch_, mode_ == RunMode::kEvaluate));
   loss_.loss = std::string(name_of(graph_->loss.kind));
-  config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
   if (!data_.train) data_ = open_data(config_.data, data_spec_of(*graph_), raw ? &*raw : nullptr);
+  if (!loss_.balanced_classes || mode_ == RunMode::kEvaluate) return;
+  loss_.class_weights = balanced_class_weights(*data_.train, graph_->loss.classes);
+  config_.model.loss.class_weights = loss_.class_weights;
+  graph_ = build_at_size(model_, build_options(micro_batch_, /*evaluation=*/false));
 }
 
 void Network::choose_micro_batch() {

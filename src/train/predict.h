@@ -10,7 +10,6 @@
 #include "data/rows/raw_data.h"
 #include "train/config.h"
 #include "train/loaded_model.h"
-#include "train/metrics.h"
 
 namespace pipetrain {
 
@@ -40,18 +39,5 @@ class Predictor {
   Backend backend_;
   TrainingGraph graph_;
 };
-
-/// Confusion matrix and top-k accuracy.
-struct Confusion {
-  std::int64_t classes = 0;
-  std::vector<std::int64_t> counts;  // [label × classes + prediction]
-  std::int64_t in_top_k = 0, counted = 0;
-};
-
-/// Compares a classifier's output `output` (samples, classes[, …]) with the labels in the last
-/// column of a data set. Of equal values the first is the likelier. Error (kUsage) when the model
-/// is no classifier.
-Confusion confuse(const Predictor& predictor, const Dataset& data, const std::string& output,
-                  std::int64_t ignore_index, int k);
 
 }  // namespace pipetrain

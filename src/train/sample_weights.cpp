@@ -62,6 +62,31 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
 
 }  // namespace
 
+std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t classes) {
+  const std::size_t last = data.columns().size() - 1;
+  const Column& label = data.columns()[last];
+  PT_CHECK(classes > 0 && !is_float(label.dtype), kUsage,
+           "{} balanced needs labels that are classes", setting("class-weights"));
+  std::vector<double> weights(static_cast<std::size_t>(classes), 0);
+  double counted = 0;
+  constexpr std::size_t kAtOnce = 4096;
+  for (std::size_t first = 0; first < data.size(); first += kAtOnce) {
+    std::vector<std::size_t> indices(std::min(kAtOnce, data.size() - first));
+    std::iota(indices.begin(), indices.end(), first);
+    HostTensor labels(label.batch_type(indices.size()));
+    data.gather(indices, last, labels.view());
+    for (const std::int64_t number : labels.to_int64s()) {
+      if (number < 0 || number >= classes) continue;
+      ++weights[static_cast<std::size_t>(number)];
+      ++counted;
+    }
+  }
+  const auto occurring = static_cast<double>(
+      std::ranges::count_if(weights, [](double count) { return count > 0; }));
+  for (double& weight : weights) weight = weight > 0 ? counted / (occurring * weight) : 0;
+  return weights;
+}
+
 std::vector<double> sample_weights(const std::string& source, const Dataset& data,
                                    std::int64_t classes) {
   std::vector<double> weights =

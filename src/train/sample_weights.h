@@ -14,4 +14,8 @@ namespace pipetrain {
 std::vector<double> sample_weights(const std::string& source, const Dataset& data,
                                    std::int64_t classes);
 
+/// Weights of classes that are inverse to how often they occur, with mean 1 over the samples; 0 for
+/// those that do not. Error (kUsage) where the task has no classes.
+std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t classes);
+
 }  // namespace pipetrain

@@ -18,6 +18,7 @@
 #include "train/round_saves.h"
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
+#include "train/scores.h"
 #include "train/snapshot.h"
 #include "train/step_check.h"
 
@@ -93,8 +94,8 @@ class Training {
     if (!is_evaluated(step, last) || (!last && summary_.end != RunEnd::kDone)) return false;
     saving_on_error(step, [&] {
       summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
-      if (const int k = top_of(settings_.best_metric); k > 0)
-        top_k_.add(*summary_.last_evaluation, k);
+      if (needs_outputs(settings_.best_metric))
+        output_metrics_.add(*summary_.last_evaluation, top_of(settings_.best_metric));
     });
     observer_.on_evaluation(*summary_.last_evaluation);
     const bool improved = note_best(*summary_.last_evaluation);
@@ -468,7 +469,7 @@ class Training {
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
-  TopK top_k_{run_};
+  OutputMetrics output_metrics_{run_};
   ThinnedValues step_seconds_, bubbles_;
 };
 

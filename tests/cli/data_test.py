@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import io
+import math
 import os
 import random
 import shutil
@@ -134,9 +135,10 @@ class Images(Case):
             (self.folder / "some").mkdir(exist_ok=True)
             shutil.copytree(self.folder / "p" / name, self.folder / "some" / name)
         out, _ = self.succeed("eval", "run.onnx", "--data", "some", "--device", "cpu", "--confusion", "-")
-        rows = [[int(x) for x in line.split(",")] for line in out.splitlines()[1:4]]
-        self.assertEqual(sum(rows[0][1:]), 0)
-        self.assertGreater(min(sum(rows[1][1:]), sum(rows[2][1:])), 0)
+        self.assertEqual(out.splitlines()[0], "label,class0,class1,class2")
+        rows = [[int(x) for x in line.split(",")[1:]] for line in out.splitlines()[1:4]]
+        self.assertEqual(sum(rows[0]), 0)
+        self.assertGreater(min(sum(rows[1]), sum(rows[2])), 0)
         shutil.copytree(self.folder / "p/class0", self.folder / "some/zebra")
         self.refused("data", "eval", "run.onnx", "--data", "some", "--device", "cpu", says=['"zebra"', "training data"])
         # Without training the file is what it was.
@@ -153,14 +155,18 @@ class Images(Case):
         self.assertEqual([row["file"] for row in rows], files)
         names = ["ape", 'b,"ee', "cat"]
         for row in rows:
-            self.assertEqual(list(row), ["logits", "file", "class", "class_name"])
+            self.assertEqual(list(row), ["logits", "file", "class", "class_name", "probabilities"])
+            powers = [math.exp(x) for x in row["logits"]]
+            for name, power in zip(names, powers):
+                self.assertAlmostEqual(row["probabilities"][name], power / sum(powers), places=5)
             self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
             self.assertEqual(row["class_name"], names[row["class"]])
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--to", "csv")
         table = list(csv.DictReader(io.StringIO(out)))
         self.assertEqual([(row["file"], int(row["class"]), row["class_name"]) for row in table],
                          [(row["file"], row["class"], row["class_name"]) for row in rows])
-        self.assertEqual(out.partition("\n")[0], "logits_0,logits_1,logits_2,file,class,class_name")
+        self.assertEqual(out.partition("\n")[0], 'logits_0,logits_1,logits_2,file,class,class_name,probability_ape,"probability_b,""ee",probability_cat')
+        self.assertAlmostEqual(float(table[0]["probability_ape"]), rows[0]["probabilities"]["ape"], places=5)
         # An image that is left out does not shift the names; an untrained model has those of the folders.
         (self.folder / files[3]).write_bytes(b"P6\n20 16\n255\n")
         out, _ = self.succeed("predict", "run.onnx", "--data", "p", "--on-bad-sample", "skip")

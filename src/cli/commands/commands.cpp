@@ -62,8 +62,9 @@ const std::vector<CommandSpec>& commands() {
        "show, export or check a schedule, without a model", show_schedule_command},
       {"trace", "diff FILE", "explain why a measured step took longer than predicted",
        compare_traces_command},
-      {"report", "RUN",
-       "write an HTML report of a run: curves, stages, step timeline, slowest kernels",
+      {"report", "RUN…",
+       "write an HTML report of a run: curves, stages, step timeline, slowest kernels; or a "
+       "comparison of several",
        report_run_command},
       {"eval", "MODEL", "evaluate a model on data: loss and accuracy", eval_command,
        /*computes=*/true},
@@ -291,9 +292,9 @@ int show_schedule_command(Options& options) {
 }
 
 int report_run_command(Options& options) {
-  PT_CHECK(options.arguments.size() == 1, kUsage,
-           "report needs the folder of one run, for example: pipetrain report runs/latest");
-  return report_command({options.arguments[0], options.output, options.curves});
+  PT_CHECK(!options.arguments.empty(), kUsage,
+           "report needs the folder of a run, for example: pipetrain report runs/latest");
+  return report_command({options.arguments, options.output, options.curves});
 }
 
 int compare_traces_command(Options& options) {

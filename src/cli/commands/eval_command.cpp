@@ -14,8 +14,11 @@
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
+#include "cli/output/output_table.h"
+#include "cli/output/progress_line.h"
 #include "train/export.h"
 #include "train/predict.h"
+#include "train/scores.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -49,6 +52,12 @@ Assertion parse_assertion(const std::string& text) {
   PT_FAIL(kUsage, "--assert takes METRIC>=NUMBER, not \"{}\"", printable(text));
 }
 
+/// Error (kUsage) where the task does not have the metric, before anything is evaluated.
+void check_offered(const Assertion& assertion, const Loss& loss) {
+  PT_CHECK(offers(loss, assertion.metric), kUsage, "--assert: a {} has no {}", loss.task,
+           assertion.metric);
+}
+
 /// Error (kAssertion) when the report does not have what is demanded.
 void check(const Assertion& assertion, const EvaluationReport& report) {
   const std::optional<double> value = metric_of(report, assertion.metric);
@@ -69,6 +78,10 @@ Json json_of(const EvaluationReport& report) {
   if (report.top_k) json[fmt::format("top{}", report.k)] = *report.top_k;
   if (report.perplexity) json["perplexity"] = number(*report.perplexity);
   if (report.r2) json["r2"] = number(*report.r2);
+  if (report.mae) json["mae"] = number(*report.mae);
+  if (report.f1) json["f1"] = *report.f1;
+  if (report.auc) json["auc"] = *report.auc;
+  if (report.miou) json["miou"] = *report.miou;
   return json;
 }
 
@@ -80,19 +93,64 @@ std::string text_of(const EvaluationReport& report) {
   if (report.top_k) text += fmt::format("  top{} {:.4f}", report.k, *report.top_k);
   if (report.perplexity) text += fmt::format("  perplexity {:.4f}", *report.perplexity);
   if (report.r2) text += fmt::format("  r2 {:.4f}", *report.r2);
+  if (report.mae) text += fmt::format("  mae {:.6g}", *report.mae);
+  if (report.f1) text += fmt::format("  f1 {:.4f}", *report.f1);
+  if (report.auc) text += fmt::format("  auc {:.4f}", *report.auc);
+  if (report.miou) text += fmt::format("  miou {:.4f}", *report.miou);
   return fmt::format("{}  samples {}\n", text, report.samples);
 }
 
+/// The name of a class where classes have names, else its number.
+std::string class_name(const std::vector<std::string>& names, std::size_t c) {
+  return c < names.size() ? names[c] : fmt::format("{}", c);
+}
+
 /// Rows are labels, columns predictions.
-std::string confusion_csv(const Confusion& confusion) {
+std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& names) {
   std::string out = "label";
-  for (std::int64_t c = 0; c < confusion.classes; ++c) out += fmt::format(",{}", c);
+  const auto classes = static_cast<std::size_t>(confusion.classes);
+  for (std::size_t c = 0; c < classes; ++c) out += "," + csv_text(class_name(names, c));
   for (std::size_t i = 0; i < confusion.counts.size(); ++i) {
-    const auto classes = static_cast<std::size_t>(confusion.classes);
-    if (i % classes == 0) out += fmt::format("\n{}", i / classes);
+    if (i % classes == 0) out += "\n" + csv_text(class_name(names, i / classes));
     out += fmt::format(",{}", confusion.counts[i]);
   }
   return out + "\n";
+}
+
+Json json_of(const std::vector<ClassScore>& classes, const std::vector<std::string>& names) {
+  Json all = Json::array();
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    const ClassScore& each = classes[c];
+    Json json = {{"class", class_name(names, c)}, {"samples", each.labels},
+                 {"precision", each.precision},   {"recall", each.recall},
+                 {"f1", each.f1},                 {"iou", each.iou}};
+    json["auc"] = each.auc ? Json(*each.auc) : Json();
+    all.push_back(std::move(json));
+  }
+  return all;
+}
+
+std::string table_of(const std::vector<ClassScore>& classes,
+                     const std::vector<std::string>& names) {
+  constexpr std::size_t kMostRows = 1000, kMostName = 28;
+  if (classes.empty() || classes.size() > kMostRows) return {};
+  std::size_t width = 5;
+  std::vector<std::string> shown;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    shown.push_back(printable(class_name(names, c)).substr(0, kMostName));
+    width = std::max(width, columns_of(shown.back()));
+  }
+  const auto padded = [&](const std::string& name) {
+    return name + std::string(width - columns_of(name), ' ');
+  };
+  std::string out = padded("class") + "  precision  recall      f1     auc     iou  samples\n";
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    const ClassScore& each = classes[c];
+    out += fmt::format("{}  {:>9.4f}  {:.4f}  {:.4f}  {:>6}  {:.4f}  {:>7}\n", padded(shown[c]),
+                       each.precision, each.recall, each.f1,
+                       each.auc ? fmt::format("{:.4f}", *each.auc) : "-", each.iou, each.labels);
+  }
+  return out;
 }
 
 /// Waits until a run has begun in a folder, which need not be there yet.
@@ -137,6 +195,7 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
         // The checkpoint knows it, the model may be as it was before training.
         follow_training(describe_training(true, training_of(newer), {}), options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
+        if (assertion) check_offered(*assertion, network->graph().loss);
         started.emplace(*network);
       }
       for (const auto& [name, value] : exported_weights(checkpoint))
@@ -159,6 +218,25 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
   return 0;
 }
 
+/// The names of the classes: of the data, else of the training.
+std::vector<std::string> class_names_of(const PlannedNetwork& network) {
+  const std::vector<std::string> names = trained_classes(network.model().file);
+  return names.empty() ? network.data().class_names : names;
+}
+
+/// Runs the network once more, for its outputs.
+Scores scores_of(const Options& options, const PlannedNetwork& network) {
+  std::map<std::string, Shape> shapes;
+  const TrainingGraph& graph = network.graph();
+  for (const GraphInput& input : graph.inputs) {
+    const auto& dims = graph.graph[input.value].type.shape.dims();
+    shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
+  }
+  const Predictor predictor(options.run.model, options.run.pipeline.backend, network.micro_batch(),
+                            shapes);
+  return score(predictor, *network.evaluation_data(), graph.loss, std::max(1, options.top_k));
+}
+
 }  // namespace
 
 int eval_command(Options& options) {
@@ -176,33 +254,28 @@ int eval_command(Options& options) {
   resolve_plan(options);
   resolve_device(options, "eval");
   PlannedNetwork network = plan_network(options.run, RunMode::kEvaluate);
+  if (assertion) check_offered(*assertion, network.graph().loss);
   PipelineRun run(network);
   EvaluationReport report = evaluate(run, 0, 0);
-  std::optional<Confusion> confusion;
-  if (options.top_k > 0 || !options.confusion.empty()) {
-    std::map<std::string, Shape> shapes;
-    const TrainingGraph& graph = network.graph();
-    for (const GraphInput& input : graph.inputs) {
-      const auto& dims = graph.graph[input.value].type.shape.dims();
-      shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
-    }
-    const Predictor predictor(options.run.model, options.run.pipeline.backend,
-                              network.micro_batch(), shapes);
-    confusion = confuse(predictor, *network.evaluation_data(), graph.loss.output,
-                        graph.loss.ignore_index, std::max(1, options.top_k));
-    if (options.top_k > 0) {
-      report.k = options.top_k;
-      report.top_k = static_cast<double>(confusion->in_top_k) /
-                     static_cast<double>(std::max<std::int64_t>(1, confusion->counted));
-    }
-    if (!options.confusion.empty()) write_or_print(options.confusion, confusion_csv(*confusion));
+  Scores scores;
+  const std::vector<std::string> names = class_names_of(network);
+  const bool asked = assertion && needs_outputs(assertion->metric);
+  if (options.top_k > 0 || !options.confusion.empty() || options.details || asked) {
+    scores = scores_of(options, network);
+    add_scores(report, scores, options.top_k);
+    PT_CHECK(options.confusion.empty() || scores.confusion.classes > 0, kUsage,
+             "the model is no classifier: it has no confusion matrix");
+    if (!options.confusion.empty())
+      write_or_print(options.confusion, confusion_csv(scores.confusion, names));
   }
   if (options.json) {
     Json json = {{"schema", "pipetrain.eval/1"}};
     json.update(json_of(report));
+    if (options.details) json["classes"] = json_of(scores.classes, names);
     print(json.dump(2) + "\n");
   } else if (options.confusion != "-") {
     print(text_of(report));
+    if (options.details) print(table_of(scores.classes, names));
   }
   if (assertion) check(*assertion, report);
   return 0;

@@ -18,6 +18,7 @@
 #include "onnx_io/reader.h"
 #include "train/export.h"
 #include "train/predict.h"
+#include "train/scores.h"
 
 namespace pipetrain {
 namespace {
@@ -59,8 +60,8 @@ std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Extra columns after the outputs of a row: its file if the samples are files, and the predicted
-/// class if classes have names.
+/// Extra columns after the outputs of a row: its file if the samples are files; of a classifier the
+/// predicted class, its name if classes have names, and the probabilities.
 class ExtraColumns {
  public:
   ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
@@ -71,14 +72,12 @@ class ExtraColumns {
       if (column.source && !column.source->name(0).empty()) files_ = column.source;
       if (class_names_.empty()) class_names_ = column.class_names;
     }
-    for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
-      const TensorType& type = graph.graph[graph.outputs[k]].type;
-      const bool one_each = type.dtype == DType::kFloat32 && type.shape.rank() == 2 &&
-                            type.shape[1] == static_cast<std::int64_t>(class_names_.size());
-      if (one_each && type.shape[1] > 1) scores_ = k;
-    }
+    find_scores(model, graph);
     if (files_) names_.push_back("file");
-    if (scores_) names_.insert(names_.end(), {"class", "class_name"});
+    if (scores_ && !several_) {
+      names_.push_back("class");
+      if (!class_names_.empty()) names_.push_back("class_name");
+    }
     for (std::string& name : names_) {
       while (std::ranges::count(graph.output_names, name) > 0) name += "_";
     }
@@ -87,6 +86,8 @@ class ExtraColumns {
   std::string header() const {
     std::string out;
     for (const std::string& name : names_) out += "," + name;
+    for (std::size_t c = 0; scores_ && c < classes_; ++c)
+      out += "," + csv_text("probability_" + name_of_class(c));
     return out;
   }
 
@@ -95,45 +96,105 @@ class ExtraColumns {
     std::string out;
     if (files_) out += "," + csv_text(file(sample));
     if (!scores_) return out;
-    const std::optional<std::size_t> likeliest = class_of(outputs, row);
-    return out + (likeliest ? fmt::format(",{},{}", *likeliest, csv_text(class_names_[*likeliest]))
-                            : ",,");
+    const std::vector<double> all = probabilities(outputs, row);
+    if (!several_) {
+      const std::optional<std::size_t> likeliest = class_of(all);
+      out += likeliest ? fmt::format(",{}", *likeliest) : ",";
+      if (!class_names_.empty()) out += "," + (likeliest ? csv_text(class_names_[*likeliest]) : "");
+    }
+    for (const double p : all) out += std::isnan(p) ? "," : fmt::format(",{:.6g}", p);
+    return out;
   }
 
   std::string json(std::size_t sample, const std::vector<HostTensor>& outputs,
                    std::size_t row) const {
     std::vector<std::string> values;
     if (files_) values.push_back(json_text(file(sample)));
+    std::string rest;
     if (scores_) {
-      const std::optional<std::size_t> likeliest = class_of(outputs, row);
-      values.push_back(likeliest ? fmt::format("{}", *likeliest) : "null");
-      values.push_back(likeliest ? json_text(class_names_[*likeliest]) : "null");
+      const std::vector<double> all = probabilities(outputs, row);
+      const std::optional<std::size_t> likeliest = class_of(all);
+      if (!several_) values.push_back(likeliest ? fmt::format("{}", *likeliest) : "null");
+      if (!several_ && !class_names_.empty())
+        values.push_back(likeliest ? json_text(class_names_[*likeliest]) : "null");
+      for (std::size_t c = 0; c < classes_; ++c)
+        rest += fmt::format("{}{}:{}", c > 0 ? "," : "", json_text(name_of_class(c)),
+                            std::isnan(all[c]) ? "null" : fmt::format("{:.6g}", all[c]));
+      rest = ",\"probabilities\":{" + rest + "}";
     }
     std::string out;
-    for (std::size_t i = 0; i < values.size(); ++i)
+    for (std::size_t i = 0; i < names_.size(); ++i)
       out += "," + json_text(names_[i]) + ":" + values[i];
-    return out;
+    return out + rest;
   }
 
  private:
+  /// The output that has a score for each class or label, by what the model says of its training.
+  void find_scores(const OnnxModel& model, const TrainingGraph& graph) {
+    TrainingDescription training = described_training(model.metadata);
+    several_ = training.loss == "bce";
+    if (training.loss != "cross-entropy" && !several_ && class_names_.empty()) return;
+    for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
+      const TensorType& type = graph.graph[graph.outputs[k]].type;
+      if (!training.loss_output.empty() && graph.output_names[k] != training.loss_output) continue;
+      if (type.dtype != DType::kFloat32 || type.shape.rank() == 0 || type.shape.rank() > 2)
+        continue;
+      const std::int64_t width = type.shape.rank() == 2 ? type.shape[1] : 1;
+      const bool fits = class_names_.empty() ||
+                        width == static_cast<std::int64_t>(class_names_.size()) || several_;
+      if (!fits || (width < 2 && !several_) || width > kMostClasses) continue;
+      scores_ = k;
+      classes_ = static_cast<std::size_t>(width);
+      activated_ = gives_probabilities(graph, k);
+    }
+    // A single label is the second of two classes.
+    if (several_ && classes_ == 1) several_ = !(one_label_ = true);
+    if (one_label_) classes_ = 2;
+    if (class_names_.size() != classes_) class_names_.clear();
+  }
+
+  std::string name_of_class(std::size_t c) const {
+    return class_names_.empty() ? fmt::format("{}", c) : class_names_[c];
+  }
+
   std::string file(std::size_t sample) const {
     return files_->name(rows_.empty() ? sample : rows_[sample]);
   }
 
-  /// The argmax of a row, the first of equal values; none if a value is NaN.
-  std::optional<std::size_t> class_of(const std::vector<HostTensor>& outputs,
-                                      std::size_t row) const {
-    const auto scores = outputs[*scores_].span<const float>().subspan(row * class_names_.size(),
-                                                                      class_names_.size());
-    if (std::ranges::any_of(scores, [](float x) { return std::isnan(x); })) return {};
-    return static_cast<std::size_t>(std::ranges::max_element(scores) - scores.begin());
+  std::vector<double> probabilities(const std::vector<HostTensor>& outputs, std::size_t row) const {
+    const std::size_t width = one_label_ ? 1 : classes_;
+    const auto scores = outputs[*scores_].span<const float>().subspan(row * width, width);
+    std::vector<double> out(scores.begin(), scores.end());
+    if (!activated_ && (several_ || one_label_)) {
+      for (double& x : out) x = 1 / (1 + std::exp(-x));
+    } else if (!activated_) {
+      const double most = *std::ranges::max_element(out);
+      double sum = 0;
+      for (double& x : out) sum += x = std::exp(x - most);
+      for (double& x : out) x /= sum;
+    }
+    if (one_label_) out.insert(out.begin(), 1 - out[0]);
+    return out;
   }
+
+  /// The likeliest class, the first of equal ones; none if a value is NaN.
+  static std::optional<std::size_t> class_of(const std::vector<double>& all) {
+    if (std::ranges::any_of(all, [](double x) { return std::isnan(x); })) return {};
+    return static_cast<std::size_t>(std::ranges::max_element(all) - all.begin());
+  }
+
+  // More columns than this are a vocabulary.
+  static constexpr std::int64_t kMostClasses = 1000;
 
   std::vector<std::size_t> rows_;  // of the samples; empty: all of them in order
   std::vector<std::string> class_names_;
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
-  std::vector<std::string> names_;     // of the columns
+  std::size_t classes_ = 0;
+  bool activated_ = false;  // which are probabilities already
+  bool several_ = false;    // a sample may have several labels
+  bool one_label_ = false;  // a score of the second of two classes
+  std::vector<std::string> names_;  // of the columns
 };
 
 /// Concatenates parts of an array.

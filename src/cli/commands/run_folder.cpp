@@ -150,6 +150,8 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
   if (!network.data().class_names.empty())
     write_file(folder / "classes.txt",
                fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
+  if (!network.data().encoding.empty())
+    write_file(folder / "columns.json", network.data().encoding + "\n");
 }
 
 }  // namespace pipetrain

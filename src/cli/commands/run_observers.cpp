@@ -21,6 +21,7 @@ void Watcher::on_step(const StepReport& report) {
   reports_.events.step(report);
   reports_.journal.step(report);
   reports_.board.step(report);
+  reports_.mlflow.step(report);
   reports_.progress.step(report);
   reports_.status.step(report);
   if (signals_.take_status()) {
@@ -32,6 +33,7 @@ void Watcher::on_step(const StepReport& report) {
 void Watcher::on_evaluation(const EvaluationReport& report) {
   reports_.events.evaluation(report);
   reports_.board.evaluation(report);
+  reports_.mlflow.evaluation(report);
   reports_.progress.evaluation(report);
 }
 

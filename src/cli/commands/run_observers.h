@@ -9,6 +9,7 @@
 #include "cli/output/journal.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
+#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -23,6 +24,7 @@ struct RunReports {
   Progress& progress;
   EventLog& events;
   TensorBoard& board;
+  MlflowRun& mlflow;
   StepRecorder& recorder;
   StatusFile& status;
   Journal& journal;

@@ -1,4 +1,5 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -8,6 +9,7 @@
 #include "base/units.h"
 #include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/lr_find.h"
 #include "cli/commands/run_folder.h"
 #include "cli/commands/run_messages.h"
 #include "cli/commands/run_observers.h"
@@ -19,6 +21,7 @@
 #include "cli/output/events.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
+#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -62,6 +65,18 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   save.run = describe_run(network, settings_to_keep(options, network), recorded_settings(options));
   save.run.outputs = outputs_to_keep(options);
   return save;
+}
+
+bool logs_to(const Options& options, const std::string& place) {
+  return std::ranges::count(options.log_to, place) > 0;
+}
+
+/// The folder that --log-to mlflow:DIR names; empty: none.
+fs::path mlflow_store(const Options& options) {
+  for (const std::string& place : options.log_to) {
+    if (place.starts_with("mlflow:")) return place.substr(7);
+  }
+  return {};
 }
 
 /// The time limit of the run; 0: none.
@@ -141,7 +156,9 @@ class LeadingRun {
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
         journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
-        board_(options.tensorboard ? folder / "tb" : fs::path()),
+        board_(logs_to(options, "tensorboard") ? folder / "tb" : fs::path()),
+        mlflow_(mlflow_store(options), folder / "mlflow-run.txt", folder.filename().string(),
+                recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
@@ -155,10 +172,12 @@ class LeadingRun {
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
       status_.end(end, static_cast<int>(error.kind()));
+      mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
       stop_copying_log();
       throw;
     }
+    mlflow_.end(/*success=*/summary_.end != RunEnd::kStopped);
     if (summary_.end != RunEnd::kStopped) end_by_itself();
     stop_copying_log();
     return code_;
@@ -181,7 +200,7 @@ class LeadingRun {
     log_memory(*run_);
     Watcher watcher(
         *run_,
-        {account_, progress_, events_, board_, recorder_, status_, journal_, start_.supervision},
+        {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_, start_.supervision},
         signals_);
     signals_.watch_stops();
     if (start_.supervision) {
@@ -269,6 +288,7 @@ class LeadingRun {
   EventLog events_;
   Journal journal_;
   TensorBoard board_;
+  MlflowRun mlflow_;
   double max_seconds_;
   Progress progress_;
   TrainingSummary summary_;
@@ -396,6 +416,11 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   resolve(options, processes);
   RunFolder folder;
   replace_head(options, start, processes, folder);
+  if (options.lr == "find") {
+    PT_CHECK(!processes && !start.found, kUsage,
+             "--lr find needs a new run of a single process; leave out mpirun and --resume");
+    return find_learning_rate(options);
+  }
   if (options.run.pipeline.schedule == "auto") {
     const FoundSchedules found = choose_schedule_together(options, {}, processes);
     if (leads)

@@ -89,6 +89,9 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   TrainingDescription out;
   out.synthetic = config.data.path == "synthetic";
   out.class_names = lines_of(found.path.parent_path().parent_path() / "classes.txt");
+  const std::vector<std::string> columns =
+      lines_of(found.path.parent_path().parent_path() / "columns.json");
+  if (!columns.empty()) out.columns = columns[0];
   out.loss = run.value("loss");
   out.loss_output = config.model.loss.output;
   out.ignore_index = config.model.loss.ignore_index;

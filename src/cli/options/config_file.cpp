@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "cli/options/other_names.h"
 #include "data/files/input_file.h"
 
 namespace pipetrain {
@@ -209,7 +210,8 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
     if (key.size() > 1 && key.front() == '"' && key.back() == '"')
       key = key.substr(1, key.size() - 2);
     std::replace(key.begin(), key.end(), '_', '-');
-    const FoundKey found = find_key(key, command, specs);
+    const bool is_earlier = current_spelling("--" + key, "true").has_value();
+    const FoundKey found = find_key(is_earlier ? "log-to" : key, command, specs);
     static const std::set<std::string> meaningless = {"--config", "--print-config", "--help",
                                                       "--version"};
     if (!found.spec || meaningless.contains(found.spec->name)) {
@@ -227,7 +229,8 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
     if (!applies || !found.spec->applies_to(command)) continue;
     if (values.size() > 1 && !found.spec->repeatable)
       line.fail(fmt::format("{} takes one value", found.spec->name));
-    for (const std::string& value : values) {
+    for (const std::string& given : values) {
+      const std::string value = is_earlier ? current_spelling("--" + key, given)->second : given;
       settings.push_back(setting_of(*found.spec, found.part, value));
       try {
         found.spec->set(settings.back().second);

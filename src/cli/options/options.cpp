@@ -140,6 +140,12 @@ std::vector<Assignment> read_arguments(const std::string& command,
     }
     const std::size_t equal = std::min(argument.find('='), argument.size());
     const std::string name = argument.substr(0, equal);
+    if (const auto now = current_spelling(name, equal < argument.size()
+                                                    ? argument.substr(equal + 1)
+                                                    : std::string("true"))) {
+      settings.push_back(*now);
+      continue;
+    }
     const Named named = find_named(specs, name, command);
     if (!named.spec) fail_unknown(specs, name, command);
     const bool has_value = equal < argument.size();
@@ -186,6 +192,13 @@ bool OptionSpec::applies_to(const std::string& command) const {
   // tune takes the options of train, which end up in the configuration that it writes.
   if (command == "tune" && applies_to("train")) return true;
   return (" " + commands + " ").find(" " + command + " ") != std::string::npos;
+}
+
+const std::string& OptionSpec::help_for(const std::string& command) const {
+  for (const auto& [names, text] : help_of_commands) {
+    if ((" " + names + " ").find(" " + command + " ") != std::string::npos) return text;
+  }
+  return help;
 }
 
 std::string option_that_sets(std::string_view setting) { return "--" + std::string(setting); }

@@ -56,10 +56,11 @@ struct Options {
   std::string trace, trace_steps;
   std::string follow, confusion, to;  // eval, predict
   int top_k = 0;
+  bool details = false;
   std::string init = "keep";
   std::int64_t num_classes = 0;
   std::string adapter;  // where to write the adapters of --lora
-  bool tensorboard = false;
+  std::vector<std::string> log_to;  // "tensorboard", "mlflow:DIR"
   // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
   double bandwidth = 1e9;
@@ -112,6 +113,10 @@ struct OptionSpec {
   PathUse path = PathUse::kNone;
   std::function<bool(const std::string&)> names_file;  // of a value that may also be a name
   bool repeatable = false;
+  /// For completion: words that a value may be besides keywords(), and how files' names may end.
+  std::vector<std::string> words = {}, endings = {};
+  /// Help of single commands, "eval predict", in place of `help`.
+  std::vector<std::pair<std::string, std::string>> help_of_commands = {};
   std::string optional_value;  // of a switch: what may follow "="
   std::string environment;     // the variable that sets it if the command line does not
   /// Options that only apply together with this one: settings after a colon in its value,
@@ -132,6 +137,19 @@ struct OptionSpec {
     record = std::move(all);
     return *this;
   }
+
+  /// What it means to other commands than most.
+  OptionSpec& says(std::string of_commands, std::string other_help) {
+    help_of_commands.emplace_back(std::move(of_commands), std::move(other_help));
+    return *this;
+  }
+  OptionSpec& completes(std::vector<std::string> with_words,
+                        std::vector<std::string> with_endings = {}) {
+    words = std::move(with_words);
+    endings = std::move(with_endings);
+    return *this;
+  }
+  const std::string& help_for(const std::string& command) const;
 
   bool is_switch() const { return value.empty(); }
   /// The keywords that a value may be, by its notation: "synthetic" in "PATH|synthetic".

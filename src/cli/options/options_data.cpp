@@ -8,7 +8,55 @@ namespace pipetrain {
 
 namespace {
 
+std::string without_blanks(std::string text) {
+  std::erase(text, ' ');
+  return text;
+}
+
 constexpr const char* kReadCommands = "train profile plan simulate eval predict verify data";
+
+/// How the columns of a table become numbers.
+void describe_columns(Table& table, CsvOptions& csv) {
+  using Categories = CsvOptions::Categories;
+  using Missing = CsvOptions::Missing;
+  using Scale = CsvOptions::Scale;
+  table
+      .list("--feature-columns", csv.features, "NAME|N,…",
+            "input columns of a CSV; default: all but the label", kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "features";
+  table
+      .list("--drop-columns", csv.drop, "NAME|N,…", "columns of a CSV to leave out", kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "drop";
+  table
+      .choice_of<Categories>("--categories", csv.categories,
+                             {{"none", Categories::kNone},
+                              {"one-hot", Categories::kOneHot},
+                              {"codes", Categories::kCodes}},
+                             "how to encode words in a CSV: a column per word, or numbers from 0",
+                             kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "categories";
+  table
+      .choice_of<Missing>("--missing", csv.missing,
+                          {{"error", Missing::kError},
+                           {"mean", Missing::kMean},
+                           {"marker", Missing::kMarker}},
+                          "missing cells of a CSV: refuse, fill with the mean or the most frequent "
+                          "word, or fill and mark in a column of their own",
+                          kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "missing";
+  table
+      .choice_of<Scale>("--scale", csv.scale,
+                        {{"none", Scale::kNone}, {"standard", Scale::kStandard}},
+                        "scale number columns of a CSV to mean 0 and deviation 1 on the training "
+                        "part",
+                        kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "scale";
+}
 
 /// What is read, and what of it is used for validation.
 void describe_files(Table& table, DataOptions& data) {
@@ -16,13 +64,16 @@ void describe_files(Table& table, DataOptions& data) {
       .path("--data", data.path, PathUse::kRead, "PATH|synthetic",
             "training data: image folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
-      .affects(ResultEffect::kContent);
+      .affects(ResultEffect::kContent)
+      .says("eval", "data to evaluate the model on: image folders, npz, CSV and others")
+      .says("predict", "samples to predict: image folders, npz, CSV and others; -: standard input");
   table.specs.back().in_short_help = true;
   OptionSpec& format =
       table
           .text("--format", data.format, "NAME",
                 "data format, instead of detecting it: " + format_names(), kReadCommands)
-          .affects(ResultEffect::kContent);
+          .affects(ResultEffect::kContent)
+          .completes(split_list_of(without_blanks(format_names())));
   Table formats;
   formats
       .choice_of<DType>("--token-dtype", data.token_dtype,
@@ -35,6 +86,7 @@ void describe_files(Table& table, DataOptions& data) {
             "label column of a CSV; default: the last", kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "label";
+  describe_columns(formats, data.csv);
   Table::nest(format, std::move(formats));
   table.path("--val-data", data.validation_path, PathUse::kRead, "PATH", "validation data", "train")
       .affects(ResultEffect::kNone)

@@ -133,6 +133,7 @@ void describe_model(Table& table, Options& options) {
       .path("--model", model.path, PathUse::kRead, "FILE", "ONNX model",
             "train inspect profile plan simulate eval predict verify export")
       .affects(ResultEffect::kContent)
+      .completes({}, {"onnx"})
       .aliases = {"-m"};
   table.specs.back().in_short_help = true;
   describe_shapes(table, model);
@@ -201,18 +202,25 @@ void describe_loss(Table& table, Options& options) {
       .affects(ResultEffect::kRecorded)
       .key = "smoothing";
   OptionSpec& weights =
-      inner.add("--class-weights", "X,X,…", "class weights of cross-entropy", kTrainCommands)
+      inner.add("--class-weights", "X,X,…|balanced",
+                "class weights of cross-entropy; balanced: inverse to how often classes occur",
+                kTrainCommands)
           .affects(ResultEffect::kRecorded);
   weights.key = "weights";
   weights.set = [&loss](const std::string& v) {
     loss.class_weights.clear();
+    loss.balanced_classes = v == "balanced";
+    if (loss.balanced_classes) return;
     for (const std::string& text : split_list_of(v)) {
       loss.class_weights.push_back(parse_real("--class-weights", text));
       PT_CHECK(loss.class_weights.back() >= 0, kUsage,
                "--class-weights must not be negative, not {}", printable(text));
     }
   };
-  weights.get = [&loss] { return fmt::format("{}", fmt::join(loss.class_weights, ",")); };
+  weights.get = [&loss] {
+    return loss.balanced_classes ? std::string("balanced")
+                                 : fmt::format("{}", fmt::join(loss.class_weights, ","));
+  };
   Table::nest(spec, std::move(inner));
 }
 

@@ -183,7 +183,7 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
                              optimization.evaluate_by_steps ? "" : "ep");
   };
   OptionSpec& best = table
-                         .add("--best-metric", "loss|accuracy|perplexity|r2|topK",
+                         .add("--best-metric", "loss|accuracy|perplexity|r2|mae|f1|auc|miou|topK",
                               "validation metric that selects the best model", "train")
                          .affects(ResultEffect::kNone);
   best.set = [&optimization](const std::string& v) { optimization.best_metric = metric_named(v); };
@@ -231,11 +231,17 @@ void describe_optimization(Table& table, Options& options) {
   describe_optimizer(optimizer, options);
   table
       .late_real("--lr", options.lr,
-                 "learning rate; default: " + defaults_of(&OptimizerRow::learning_rate),
+                 "learning rate; find: print where the loss falls fastest, and train nothing; "
+                 "default: " + defaults_of(&OptimizerRow::learning_rate),
                  kTrainCommands)
       .recorded_as([&optimization] { return in_force("lr", optimization.learning_rate.peak); })
       .aliases = {"--learning-rate"};
-  table.specs.back().in_short_help = true;
+  OptionSpec& rate = table.specs.back();
+  rate.value = "X|find";
+  rate.in_short_help = true;
+  rate.set = [&options](const std::string& v) {
+    options.lr = v == "find" ? v : fmt::format("{}", parse_real("--lr", v));
+  };
   describe_tensors(table, options);
   OptionSpec& schedule = table
                              .add("--lr-schedule",

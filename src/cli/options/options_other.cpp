@@ -9,6 +9,10 @@ void describe_planning(Table& table, Options& options) {
   table.path("--follow", options.follow, PathUse::kRead, "RUN",
              "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
   table.integer("--top-k", options.top_k, 1, "also report the top-k accuracy", "eval");
+  table.flag("--details", options.details,
+             "also report F1, AUC and mean IoU, and precision and recall of each class; of "
+             "regressions the mean absolute error",
+             "eval");
   table.path("--confusion", options.confusion, PathUse::kWrite, "FILE|-",
              "write the confusion matrix as CSV, one row per label", "eval");
   table.choice("--to", options.to, {"npz", "csv", "jsonl"},

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cli/options/option_table.h"
+#include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/schedule_file.h"
 
 namespace pipetrain {
@@ -18,6 +19,7 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
                "of zb: most micro-batches that a device may hold; 0: one per stage", commands)
         .affects(ResultEffect::kNone);
   };
+  for (const ScheduleDescription& each : schedules()) schedule.words.push_back(each.name);
   Table inner;
   rows(inner, kPlanCommands);
   inner
@@ -86,6 +88,7 @@ void describe_limits(Table& table, PipelineConfig& pipeline) {
       table
           .path("--profile", pipeline.profile_path, PathUse::kRead, "FILE",
                 "use this profile.json instead of measuring", "train plan simulate verify inspect")
+          .completes({}, {"json"})
           .affects(ResultEffect::kNone);
   Table profile_settings;
   profile_settings
@@ -154,7 +157,7 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
             "devices and links; default: as measured by doctor --measure", kPlanCommands)
-      .affects(ResultEffect::kNone);
+      .completes({}, {"json"}).affects(ResultEffect::kNone);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
@@ -178,7 +181,7 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "use this plan.json",
             "train plan simulate")
-      .affects(ResultEffect::kDerived);
+      .completes({}, {"json"}).affects(ResultEffect::kDerived);
   table
       .list("--split", pipeline.split, "NODE,NODE", "nodes where stages begin, instead of planning",
             "train plan simulate")

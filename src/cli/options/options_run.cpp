@@ -125,6 +125,16 @@ void describe_output(Table& table, Options& options) {
       .path("--output", options.output, PathUse::kWrite, "FILE|-",
             "trained model; default: RUN/trained.onnx",
             "train plan profile tune new schedule doctor export report predict data")
+      .says("plan", "the plan, as JSON for --plan")
+      .says("profile", "the profile, as JSON for --profile")
+      .says("tune", "the configuration, for --config; default: MODEL.tuned.toml")
+      .says("new", "the model; default: NAME.onnx")
+      .says("schedule", "the program of the schedule, as text")
+      .says("doctor", "what --measure found, as a topology")
+      .says("export", "the model")
+      .says("report", "the page; default: RUN/report.html")
+      .says("predict", "the predictions: .npz, .csv or .jsonl")
+      .says("data", "the data set")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
@@ -138,7 +148,17 @@ void describe_output(Table& table, Options& options) {
              "metrics as JSON Lines; default: RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print JSON",
              "inspect profile plan simulate eval verify tune schedule trace doctor");
-  table.flag("--tensorboard", options.tensorboard, "also write RUN/tb for TensorBoard", "train");
+  OptionSpec& log_to = table.list("--log-to", options.log_to, "tensorboard|mlflow:DIR",
+                                  "also log to TensorBoard (RUN/tb), or to an MLflow file store",
+                                  "train");
+  log_to.words = {"tensorboard", "mlflow:mlruns"};
+  log_to.path = PathUse::kWrite;
+  log_to.set = [&options](const std::string& v) {
+    if (v == "none") return options.log_to.clear();
+    PT_CHECK(v == "tensorboard" || (v.starts_with("mlflow:") && v.size() > 7), kUsage,
+             "--log-to takes tensorboard or mlflow:DIR, not \"{}\"", printable(v));
+    if (std::ranges::count(options.log_to, v) == 0) options.log_to.push_back(v);
+  };
   OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",
                                  "write a timeline of some steps, for ui.perfetto.dev", "train");
   Table trace_settings;

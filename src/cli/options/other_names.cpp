@@ -85,6 +85,13 @@ static_assert(std::ranges::is_sorted(kMeant, {}, &Meant::first));
 
 }  // namespace
 
+std::optional<std::pair<std::string, std::string>> current_spelling(const std::string& name,
+                                                                    const std::string& value) {
+  if (name != "--tensorboard" && name != "--no-tensorboard") return {};
+  const bool on = name == "--tensorboard" && (value == "true" || value == "on" || value == "1");
+  return std::pair<std::string, std::string>("--log-to", on ? "tensorboard" : "none");
+}
+
 std::string_view option_meant_by(std::string_view name) {
   const auto found = std::ranges::lower_bound(kMeant, name, {}, &Meant::first);
   return found != std::end(kMeant) && found->first == name ? found->second : std::string_view();

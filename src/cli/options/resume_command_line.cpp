@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/options/other_names.h"
 
 namespace pipetrain {
 namespace {
@@ -26,9 +27,8 @@ bool is_kept(const OptionSpec& spec) {
 
 /// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
 bool is_output(const std::string& name) {
-  static const std::set<std::string> names = {"--output",      "--metrics",
-                                              "--tensorboard", "--status-file",
-                                              "--log-every",   "--on-checkpoint-error"};
+  static const std::set<std::string> names = {"--output",      "--metrics",   "--log-to",
+                                              "--status-file", "--log-every", "--on-checkpoint-error"};
   return names.contains(name);
 }
 
@@ -308,7 +308,8 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
   std::vector<OptionSpec> specs = describe_options(options);
   const Specs by_name = train_options();
   for (const Setting& saved : outputs) {
-    const auto [name, value] = under_todays_name(saved, by_name);
+    const auto earlier = current_spelling(saved.first, saved.second);
+    const auto [name, value] = under_todays_name(earlier ? *earlier : saved, by_name);
     const auto spec = std::ranges::find(specs, name, &OptionSpec::name);
     PT_CHECK(is_output(saved.first) && spec != specs.end(), kData,
              "{}: outputs: {} is not taken from a checkpoint", manifest_of(found),
@@ -317,7 +318,7 @@ fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Opt
     if (has(options.given, name) || sets_same_part(options.given, name, value)) continue;
     list += " " + as_option({name, value});
     if (!found.checkpoint.is_own) continue;
-    const bool is_path = spec->path == PathUse::kWrite && value != "-";
+    const bool is_path = spec->path == PathUse::kWrite && value != "-" && name != "--log-to";
     const fs::path near = is_path ? fs::proximate(value) : fs::path(value);
     spec->set(near.string().starts_with("..") ? value : near.string());
     options.settings.emplace_back(name, value);
@@ -337,7 +338,14 @@ std::vector<Setting> outputs_to_keep(const Options& options) {
   for (const auto& [name, value] : options.settings) {
     if (!is_output(name)) continue;
     const bool is_path = specs.at(name).path == PathUse::kWrite && value != "-";
-    outputs.emplace_back(name, is_path ? fs::absolute(value).lexically_normal().string() : value);
+    const auto absolute = [](const std::string& path) {
+      return fs::absolute(path).lexically_normal().string();
+    };
+    if (name == "--log-to" && value.starts_with("mlflow:")) {
+      outputs.emplace_back(name, "mlflow:" + absolute(value.substr(7)));
+    } else {
+      outputs.emplace_back(name, is_path && name != "--log-to" ? absolute(value) : value);
+    }
   }
   return outputs;
 }

@@ -263,6 +263,10 @@ void EventLog::evaluation(const EvaluationReport& report) {
   line.number("accuracy", report.accuracy);
   line.number("perplexity", report.perplexity);
   line.number("r2", report.r2);
+  line.number("mae", report.mae);
+  line.number("f1", report.f1);
+  line.number("auc", report.auc);
+  line.number("miou", report.miou);
   if (report.top_k) line.number(fmt::format("top{}", report.k), report.top_k);
   line.json["samples"] = report.samples;
   line.number("seconds", report.seconds);

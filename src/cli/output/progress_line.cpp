@@ -112,6 +112,10 @@ std::string validation_line(const EvaluationReport& report, std::int64_t total_s
   if (report.top_k) text += "  " + percent_text(fmt::format("top{}", report.k), *report.top_k);
   if (report.perplexity) text += "  perplexity " + loss_text(*report.perplexity);
   if (report.r2) text += fmt::format("  r2 {:.4f}", *report.r2);
+  if (report.mae) text += "  mae " + loss_text(*report.mae);
+  if (report.f1) text += fmt::format("  f1 {:.4f}", *report.f1);
+  if (report.auc) text += fmt::format("  auc {:.4f}", *report.auc);
+  if (report.miou) text += fmt::format("  miou {:.4f}", *report.miou);
   return text + fmt::format("  ({} samples, {:.2f} s)", report.samples, report.seconds);
 }
 

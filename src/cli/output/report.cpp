@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <map>
 
 #include "base/error.h"
@@ -11,6 +12,7 @@
 #include "cli/output/line_chart.h"
 #include "cli/output/output.h"
 #include "pipeline/view/svg.h"
+#include "pipeline/view/trace_diff.h"
 
 namespace pipetrain {
 namespace {
@@ -214,6 +216,58 @@ std::string gantt(const TraceFile& trace) {
          "</div>\n";
 }
 
+/// Why the measured step took longer, as `trace diff` says.
+std::string causes(const TraceFile& trace) {
+  const auto first = [&](TraceSide side) {
+    return std::ranges::find(trace.steps, side, &TraceStep::side);
+  };
+  const auto measured = first(TraceSide::kMeasured), predicted = first(TraceSide::kPredicted);
+  if (measured == trace.steps.end() || predicted == trace.steps.end() ||
+      trace.programs[measured->program] != trace.programs[predicted->program])
+    return "";
+  const StepDifference difference =
+      explain(trace.programs[measured->program], predicted->events, measured->events);
+  return "<h2>Why it differs</h2>\n<pre>" + xml_text(difference_text(difference)) + "</pre>\n";
+}
+
+/// The cells of a line of CSV.
+std::vector<std::string> cells_of(const std::string& line) {
+  std::vector<std::string> cells(1);
+  bool is_quoted = false;
+  for (std::size_t i = 0; i < line.size(); ++i) {
+    const bool doubled = is_quoted && line[i] == '"' && i + 1 < line.size() && line[i + 1] == '"';
+    if (doubled) ++i;
+    if (line[i] == '"' && !doubled) {
+      is_quoted = !is_quoted;
+    } else if (line[i] == ',' && !is_quoted) {
+      cells.emplace_back();
+    } else {
+      cells.back() += line[i];
+    }
+  }
+  return cells;
+}
+
+/// What `eval --confusion RUN/confusion.csv` wrote: labels down, predictions across.
+std::string confusion(const std::string& csv) {
+  if (csv.empty()) return "";
+  std::string out =
+      "<h2>Confusion matrix</h2>\n<p class=\"soft\">Rows are labels, columns "
+      "predictions.</p>\n<div class=\"wide\"><table>\n";
+  bool is_head = true;
+  for (std::size_t begin = 0; begin < csv.size(); is_head = false) {
+    const std::size_t end = std::min(csv.find('\n', begin), csv.size());
+    const std::vector<std::string> cells = cells_of(csv.substr(begin, end - begin));
+    begin = end + 1;
+    out += "<tr>";
+    for (std::size_t i = 0; i < cells.size(); ++i)
+      out += fmt::format("<{}{}>{}", is_head || i == 0 ? "th" : "td",
+                         i > 0 ? " class=\"num\"" : "", xml_text(cells[i]));
+    out += "</tr>\n";
+  }
+  return out + "</table></div>\n";
+}
+
 std::string kernels(const RecordedRun& run) {
   if (run.kernels.empty()) return "";
   double total = 0;
@@ -265,16 +319,20 @@ std::optional<TraceFile> trace_of(const RecordedRun& run) {
 
 }  // namespace
 
+std::string page_begin(const std::string& title) {
+  return fmt::format(
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+      "name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n{}</head>\n"
+      "<body>\n",
+      xml_text(title), kStyle);
+}
+
 std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
-                        const std::optional<TraceFile>& trace) {
-  return fmt::format(
-             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
-             "name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n{}</head>\n"
-             "<body>\n",
-             xml_text(run.name), kStyle) +
-         head(run) + tiles(run) + charts(run) + stages(run) + (trace ? gantt(*trace) : "") +
-         kernels(run) + settings(changed) + "</body>\n</html>\n";
+                        const std::optional<TraceFile>& trace, const std::string& confusion_csv) {
+  return page_begin(run.name) +
+         head(run) + tiles(run) + charts(run) + stages(run) + (trace ? gantt(*trace) + causes(*trace) : "") +
+         confusion(confusion_csv) + kernels(run) + settings(changed) + "</body>\n</html>\n";
 }
 
 std::string curves_csv(const RecordedRun& run) {
@@ -299,15 +357,27 @@ std::string curves_csv(const RecordedRun& run) {
 }
 
 int report_command(const ReportOptions& options) {
-  const RecordedRun run = read_run(options.run);
+  std::vector<RecordedRun> runs;
+  for (const std::string& path : options.runs) runs.push_back(read_run(path));
+  if (runs.size() > 1) {
+    PT_CHECK(options.curves.empty(), kUsage, "--curves needs a single run");
+    const std::string output = options.output.empty() ? "comparison.html" : options.output;
+    write_or_print(output, comparison_html(runs));
+    if (options.output.empty()) print(output + "\n");
+    return 0;
+  }
+  const RecordedRun& run = runs.front();
   if (!options.curves.empty()) write_or_print(options.curves, curves_csv(run));
   if (!options.curves.empty() && options.output.empty()) return 0;
-  std::filesystem::path output = options.output;
-  if (output.empty()) {
-    const std::filesystem::path path = options.run;
-    output = (std::filesystem::is_directory(path) ? path : path.parent_path()) / "report.html";
-  }
-  write_or_print(output.string(), report_html(run, changed_settings(run), trace_of(run)));
+  const std::filesystem::path path = options.runs.front();
+  const std::filesystem::path folder =
+      std::filesystem::is_directory(path) ? path : path.parent_path();
+  const std::filesystem::path output =
+      options.output.empty() ? folder / "report.html" : std::filesystem::path(options.output);
+  std::string confusion_csv;
+  std::getline(std::ifstream(folder / "confusion.csv"), confusion_csv, '\0');
+  write_or_print(output.string(),
+                 report_html(run, changed_settings(run), trace_of(run), confusion_csv));
   if (options.output.empty()) print(output.string() + "\n");
   return 0;
 }

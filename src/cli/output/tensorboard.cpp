@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <ctime>
-#include <optional>
 
 #include "base/checksum.h"
 #include "base/error.h"
@@ -50,11 +49,6 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 && name[0] ? name : "localhost";
 }
 
-void add(std::vector<std::pair<std::string, double>>& scalars, std::string tag,
-         const std::optional<double>& value) {
-  if (value) scalars.emplace_back(std::move(tag), *value);
-}
-
 }  // namespace
 
 std::string tensorboard_record(std::string_view data) {
@@ -85,7 +79,7 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder) {
       folder / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<std::int64_t>(now),
                            host_name(), ::getpid());
   file_ = std::fopen(path.c_str(), "wb");
-  PT_CHECK(file_, kResource, "--tensorboard: cannot write \"{}\"", printable(path.string()));
+  PT_CHECK(file_, kResource, "--log-to tensorboard: cannot write \"{}\"", printable(path.string()));
   const std::string first = tensorboard_record(wall_time_field(now) + field(3, "brain.Event:2"));
   std::fwrite(first.data(), 1, first.size(), file_);
 }
@@ -96,34 +90,10 @@ TensorBoard::~TensorBoard() {
 
 void TensorBoard::write(std::int64_t step,
                         const std::vector<std::pair<std::string, double>>& scalars) {
+  if (!file_) return;
   const std::string record = tensorboard_record(tensorboard_event(clock_seconds(), step, scalars));
   std::fwrite(record.data(), 1, record.size(), file_);
   std::fflush(file_);
-}
-
-void TensorBoard::step(const StepReport& report) {
-  if (!file_) return;
-  std::vector<std::pair<std::string, double>> scalars = {{"train/loss", report.loss},
-                                                         {"train/lr", report.learning_rate}};
-  add(scalars, "train/accuracy", report.accuracy);
-  add(scalars, "train/grad_norm", report.gradient_norm);
-  add(scalars, "train/loss_scale", report.loss_scale);
-  scalars.emplace_back("perf/step_ms", report.seconds * 1e3);
-  scalars.emplace_back("perf/samples_per_s", report.samples_per_second);
-  add(scalars, "perf/mfu", report.utilisation);
-  add(scalars, "pipeline/bubble", report.bubble);
-  for (std::size_t s = 0; s < report.stage_busy.size(); ++s)
-    scalars.emplace_back(fmt::format("pipeline/stage{}/busy", s), report.stage_busy[s]);
-  write(report.step, scalars);
-}
-
-void TensorBoard::evaluation(const EvaluationReport& report) {
-  if (!file_) return;
-  std::vector<std::pair<std::string, double>> scalars = {{"val/loss", report.loss}};
-  add(scalars, "val/accuracy", report.accuracy);
-  add(scalars, "val/perplexity", report.perplexity);
-  add(scalars, "val/r2", report.r2);
-  write(report.step, scalars);
 }
 
 }  // namespace pipetrain

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/trainer.h"
+#include "cli/output/scalars.h"
 
 namespace pipetrain {
 
@@ -29,8 +29,8 @@ class TensorBoard {
   TensorBoard(const TensorBoard&) = delete;
   TensorBoard& operator=(const TensorBoard&) = delete;
 
-  void step(const StepReport& report);
-  void evaluation(const EvaluationReport& report);
+  void step(const StepReport& report) { write(report.step, scalars_of(report)); }
+  void evaluation(const EvaluationReport& report) { write(report.step, scalars_of(report)); }
 
  private:
   void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);

@@ -474,6 +474,8 @@ BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptio
     BoundData out;
     out.divisors.assign(spec.inputs.size(), 1.0);
     out.dataset = bind_token_stream(shards, spec, out.notes);
+    if (std::string warning = warning_about_bytes(shards, spec); !warning.empty())
+      out.warnings.push_back(std::move(warning));
     return out;
   };
   return read_and_check(bind, check_mapped_files);

@@ -35,11 +35,14 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
     std::size_t at = 0;
     while (at < count && shard.token(at) < static_cast<std::uint64_t>(bound)) ++at;
     if (at == count) continue;  // the file has just been cut, which is said when all is read
-    const bool guessed = shard.header_bytes == 0 && shard.dtype != DType::kUint8;
-    PT_FAIL(
-        kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
-        printable(shard.file), at,
-        guessed ? fmt::format(" ({} u16 or u32 sets the token type)", setting("token-dtype")) : "");
+    const bool is_text = shard.dtype == DType::kUint8;
+    const bool guessed = shard.header_bytes == 0 && !is_text;
+    PT_FAIL(kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
+            printable(shard.file), at,
+            guessed   ? fmt::format(" ({} u16 or u32 sets the token type)", setting("token-dtype"))
+            : is_text ? "; the tokens of a text are its bytes: give the ids of the model's own "
+                        "tokenizer, as uint16 in a .bin file or in a .npy array"
+                      : "");
   }
 }
 
@@ -97,6 +100,18 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
     add("labels", column, "the next tokens", std::make_unique<TokenSource>(shards, length, 1, 1));
   }
   return std::make_shared<ColumnsDataset>(samples, std::move(columns), std::move(sources));
+}
+
+std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec) {
+  constexpr std::int64_t kBytesAndSpecials = 512;
+  const ModelInput* input = find_token_input(spec);
+  if (shards->front().dtype != DType::kUint8 || !input || input->upper_bound <= kBytesAndSpecials)
+    return {};
+  return fmt::format(
+      "the tokens of a text are its bytes, but the model has a vocabulary of {}: for a model that "
+      "was trained before, give the ids of its tokenizer, as uint16 in a .bin file or in a .npy "
+      "array",
+      input->upper_bound);
 }
 
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {

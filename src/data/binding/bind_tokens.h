@@ -22,6 +22,10 @@ using TokenShards = std::shared_ptr<const std::vector<TokenShard>>;
 std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
                                                  std::vector<std::string>& notes);
 
+/// A warning if the tokens are the bytes of a text and the model has a vocabulary of its own; empty:
+/// none.
+std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec);
+
 /// A single array of whole numbers with one axis, given to a model that predicts the next token, is
 /// a stream too; null if that is not what `split` and `spec` are.
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);

@@ -1,4 +1,4 @@
-// CSV: quoting of RFC 4180, numbers independent of the locale.
+// CSV: numbers independent of the locale.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,11 +6,13 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <list>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/formats/csv_records.h"
+#include "data/formats/table_encoding.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -18,105 +20,6 @@ namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Splits a text into records of fields; blank lines and lines beginning with '#' are passed over.
-class RecordReader {
- public:
-  RecordReader(std::string_view text, char delimiter, const std::string& name)
-      : rest_(text), delimiter_(delimiter), name_(name) {}
-
-  /// The next record's fields, valid until the following call; false at the end.
-  bool next(std::vector<std::string_view>& fields) {
-    fields.clear();
-    unquoted_.clear();
-    while (!rest_.empty()) {
-      ++line_;
-      record_line_ = line_;
-      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
-      const std::string_view line = trim(rest_.substr(0, end));
-      if (!line.empty() && line.front() != '#') break;
-      rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    }
-    if (rest_.empty()) return false;
-    bool more = true;
-    while (more) more = take_field(fields);
-    return true;
-  }
-  /// The line that the record begins on, from 1.
-  std::uint32_t line() const { return record_line_; }
-
-  static std::string_view trim(std::string_view text) {
-    const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\t'; };
-    while (!text.empty() && blank(text.front())) text.remove_prefix(1);
-    while (!text.empty() && blank(text.back())) text.remove_suffix(1);
-    return text;
-  }
-
- private:
-  // Takes one field and its delimiter; returns whether the record continues.
-  bool take_field(std::vector<std::string_view>& fields) {
-    std::size_t begin = 0;
-    while (begin < rest_.size() && rest_[begin] == ' ') ++begin;
-    if (begin < rest_.size() && rest_[begin] == '"') {
-      rest_.remove_prefix(begin + 1);
-      fields.push_back(take_quoted());
-      const std::size_t end = find_end();
-      PT_CHECK(trim(rest_.substr(0, end)).empty(), kData,
-               "{} line {}: text follows the closing quote of column {}", name_, line_,
-               fields.size());
-      return take_end(end);
-    }
-    const std::size_t end = find_end();
-    fields.push_back(trim(rest_.substr(0, end)));
-    return take_end(end);
-  }
-  std::size_t find_end() const {
-    std::size_t end = 0;
-    while (end < rest_.size() && rest_[end] != delimiter_ && rest_[end] != '\n') ++end;
-    return end;
-  }
-  bool take_end(std::size_t end) {
-    const bool more = end < rest_.size() && rest_[end] == delimiter_;
-    rest_.remove_prefix(std::min(end + 1, rest_.size()));
-    return more;
-  }
-  // rest_ is after the opening quote; "" inside is an escaped quote.
-  std::string_view take_quoted() {
-    std::string out;
-    while (true) {
-      const std::size_t quote = rest_.find('"');
-      PT_CHECK(quote != std::string_view::npos, kData, "{} line {}: a quoted field is never closed",
-               name_, record_line_);
-      const std::string_view part = rest_.substr(0, quote);
-      line_ += static_cast<std::uint32_t>(std::count(part.begin(), part.end(), '\n'));
-      out += part;
-      rest_.remove_prefix(quote + 1);
-      if (!rest_.starts_with('"')) break;
-      out += '"';
-      rest_.remove_prefix(1);
-    }
-    return *unquoted_.insert(unquoted_.end(), std::move(out));
-  }
-
-  std::string_view rest_;
-  char delimiter_;
-  const std::string& name_;
-  std::uint32_t line_ = 0;
-  std::uint32_t record_line_ = 0;
-  std::list<std::string> unquoted_;  // unescaped quoted fields of this record
-};
-
-std::optional<double> number(std::string_view text) {
-  text = RecordReader::trim(text);  // a quoted field keeps its spaces
-  if (text.starts_with('+')) text.remove_prefix(1);
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end != text.data() + text.size() || text.empty()) return std::nullopt;
-  // Numbers beyond double's range become infinite and are caught with the other bad values.
-  if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
-  if (error != std::errc()) return std::nullopt;
-  return value;
-}
 
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
@@ -142,13 +45,13 @@ char guess_delimiter(std::string_view text) {
   return ',';
 }
 
-// A header is a row with a word in a column that holds a number in the next row. What begins like
-// a number is a damaged number, not a word.
+// A header is a row with a word in a column that holds a number below it. What begins like a number
+// is a damaged number, not a word.
 bool looks_like_header(const std::vector<std::string>& first,
                        const std::vector<std::string>& second) {
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
     const std::string_view cell = first[i];
-    if (cell.empty() || number(cell) || !number(second[i])) continue;
+    if (cell.empty() || number_in(cell) || !number_in(second[i])) continue;
     if (std::string_view("0123456789+-.").find(cell.front()) == std::string_view::npos) return true;
   }
   return false;
@@ -222,105 +125,254 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
   return out;
 }
 
-/// The values of all rows.
-struct Cells {
-  std::size_t columns, label;
-  bool labels_are_words;
-  std::vector<float> features = {};
-  std::vector<double> wide = {};  // in place of features, when float would round a whole number
-  std::vector<double> labels = {};
-  Classes classes = {};
-  std::vector<std::uint32_t> lines = {};
+// The labels of a table: words, which become classes, or numbers.
+struct Labels {
+  bool are_words = false;
+  Classes classes;
+  std::vector<double> values;
 
-  void add(const std::vector<std::string_view>& fields, const CsvOptions& options,
-           const std::vector<std::string>& header, const std::string& name, std::uint32_t line) {
-    lines.push_back(line);
-    for (std::size_t i = 0; i < columns; ++i) {
-      if (i == label && labels_are_words) {
-        classes.words.emplace_back(fields[i]);
-        continue;
-      }
-      std::optional<double> value = number(fields[i]);
-      if (!value && options.bad_cells_as_nan) value = std::numeric_limits<double>::quiet_NaN();
-      PT_CHECK(value, kData, "{} line {}, column {}{}: \"{}\" is not a number", name, line, i + 1,
-               header.empty() ? std::string() : fmt::format(" ({})", printable(header[i])),
-               printable(fields[i]));
-      if (i == label) {
-        labels.push_back(*value);
-        continue;
-      }
-      const bool rounds = is_whole(*value) && static_cast<float>(*value) != *value;
-      if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
-      if (rounds || !wide.empty()) wide.push_back(*value);
-      features.push_back(static_cast<float>(*value));
+  std::size_t size() const { return are_words ? classes.words.size() : values.size(); }
+  RawColumn column(const std::string& file, std::vector<std::uint32_t> lines) {
+    const Shape shape{static_cast<std::int64_t>(size())};
+    const auto make = [&](const auto& numbers) {
+      return make_column("y", file, ColumnRole::kLabel, shape, numbers, std::move(lines));
+    };
+    if (are_words) {
+      RawColumn out = make(classes.numbers());
+      out.class_names = classes.names;
+      return out;
     }
+    // An integer type tells the choice of the loss that these may be classes.
+    if (std::ranges::all_of(values, is_whole))
+      return make(std::vector<std::int64_t>(values.begin(), values.end()));
+    return make(values);
   }
 };
 
-RawSplit split_of(Cells cells, const std::vector<std::string>& header, const std::string& file) {
-  const auto rows = static_cast<std::int64_t>(cells.lines.size());
-  const Shape matrix{rows,
-                     static_cast<std::int64_t>(cells.columns - (cells.label == kNoLabel ? 0 : 1))};
-  RawSplit out;
-  if (matrix[1] > 0) {
-    out.columns.push_back(
-        cells.wide.empty()
-            ? make_column("x", file, ColumnRole::kInput, matrix, cells.features, cells.lines)
-            : make_column("x", file, ColumnRole::kInput, matrix, cells.wide, cells.lines));
-    for (std::size_t i = 0; i < header.size(); ++i) {
-      if (i != cells.label) out.columns[0].field_names.push_back(header[i]);
+// One table: its beginning is looked at, then all rows are read.
+class TableReader {
+ public:
+  TableReader(std::string_view text, const std::string& file, const CsvOptions& options,
+              std::vector<std::string>& notes)
+      : text_(text), file_(file), name_(printable(file)), options_(options), notes_(notes) {
+    if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // byte order mark
+    delimiter_ = options.delimiter ? options.delimiter : guess_delimiter(text_);
+    if (!options.encoding.empty()) encoding_ = TableEncoding::parse(options.encoding);
+    look_at_head();
+    choose_label();
+  }
+
+  /// Numbers as they are.
+  RawSplit read() {
+    std::vector<float> features;
+    std::vector<double> wide;  // in place of features, when float would round a whole number
+    each_row([&](const std::vector<std::string_view>& fields, std::uint32_t line) {
+      for (std::size_t i = 0; i < fields.size(); ++i) {
+        if (take_label(i, fields[i], line)) continue;
+        const double value = number_at(i, fields[i], line);
+        const bool rounds = is_whole(value) && static_cast<float>(value) != value;
+        if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
+        if (rounds || !wide.empty()) wide.push_back(value);
+        features.push_back(static_cast<float>(value));
+      }
+    });
+    const auto rows = static_cast<std::int64_t>(lines_.size());
+    const std::size_t columns = first_.size() - (label_ == kNoLabel ? 0 : 1);
+    const Shape matrix{rows, static_cast<std::int64_t>(columns)};
+    RawSplit out;
+    if (columns > 0) {
+      const auto role = ColumnRole::kInput;
+      out.columns.push_back(wide.empty() ? make_column("x", file_, role, matrix, features, lines_)
+                                         : make_column("x", file_, role, matrix, wide, lines_));
+      for (std::size_t i = 0; i < header_.size(); ++i) {
+        if (i != label_) out.columns[0].field_names.push_back(header_[i]);
+      }
     }
+    if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
+    return out;
   }
-  if (cells.label == kNoLabel) return out;
-  const auto add_labels = [&](const auto& values) {
+
+  /// Chosen columns, encoded.
+  RawSplit read_encoded() {
+    const std::vector<std::size_t> chosen = feature_columns();
+    TableCells cells;
+    cells.file = file_;
+    for (const std::size_t i : chosen) cells.names.push_back(name_of_column(i));
+    cells.columns.resize(chosen.size());
+    each_row([&](const std::vector<std::string_view>& fields, std::uint32_t line) {
+      if (label_ != kNoLabel) take_label(label_, fields[label_], line);
+      for (std::size_t k = 0; k < chosen.size(); ++k)
+        cells.columns[k].emplace_back(fields[chosen[k]]);
+    });
+    cells.lines = lines_;
+    if (!encoding_) {
+      std::vector<std::size_t> rows(lines_.size());
+      std::iota(rows.begin(), rows.end(), std::size_t{0});
+      if (options_.training_rows) rows = options_.training_rows(lines_.size());
+      encoding_ = fit_encoding(cells, rows, options_);
+      encoding_->has_header = !header_.empty();
+      if (!header_.empty() && label_ != kNoLabel) encoding_->label = header_[label_];
+    }
+    const std::vector<float> values =
+        encode_table(cells, *encoding_, options_.bad_cells_as_nan, notes_);
+    const Shape matrix{static_cast<std::int64_t>(lines_.size()),
+                       static_cast<std::int64_t>(encoding_->width())};
+    RawSplit out;
     out.columns.push_back(
-        make_column("y", file, ColumnRole::kLabel, Shape{rows}, values, std::move(cells.lines)));
-  };
-  if (cells.labels_are_words) {
-    add_labels(cells.classes.numbers());
-    out.columns.back().class_names = cells.classes.names;
-  } else if (std::ranges::all_of(cells.labels, is_whole)) {
-    // An integer type tells the choice of the loss that these may be classes.
-    add_labels(std::vector<std::int64_t>(cells.labels.begin(), cells.labels.end()));
-  } else {
-    add_labels(cells.labels);
+        make_column("x", file_, ColumnRole::kInput, matrix, values, lines_));
+    out.columns[0].field_names = encoding_->field_names();
+    out.encoding = encoding_->text();
+    if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
+    return out;
   }
-  return out;
-}
+
+ private:
+  void look_at_head() {
+    std::vector<std::string_view> fields;
+    RecordReader peek(text_, delimiter_, name_);
+    if (peek.next(fields)) first_.assign(fields.begin(), fields.end());
+    first_line_ = peek.line();
+    if (peek.next(fields)) second_.assign(fields.begin(), fields.end());
+    PT_CHECK(!first_.empty(), kData, "{} has no rows", name_);
+    // Gaps may hide that a column has numbers.
+    std::vector<std::string> below = second_;
+    for (int i = 0; i < kLookedAt && std::ranges::any_of(below, is_missing) && peek.next(fields);
+         ++i) {
+      for (std::size_t c = 0; c < std::min(below.size(), fields.size()); ++c) {
+        if (is_missing(below[c])) below[c] = fields[c];
+      }
+    }
+    const bool named =
+        encoding_ && encoding_->has_header &&
+        std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
+          return std::ranges::count(first_, column.name) > 0;
+        });
+    const bool has_header =
+        options_.header == CsvOptions::Header::kYes || named ||
+        (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below));
+    if (has_header) header_ = first_;
+  }
+
+  void choose_label() {
+    CsvOptions options = options_;
+    if (encoding_ && options.label_column.empty() && !header_.empty()) {
+      const bool there = std::ranges::count(header_, encoding_->label) > 0;
+      options.label_column = there ? encoding_->label : "none";
+    }
+    // A table to predict may have the features only.
+    if (encoding_ && header_.empty() && first_.size() == encoding_->columns.size())
+      options.label_column = "none";
+    label_ = find_label(options, header_, first_.size(), name_, notes_);
+    const std::vector<std::string>& sample = header_.empty() ? first_ : second_;
+    labels_.are_words =
+        label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
+  }
+
+  template <class Take>
+  void each_row(const Take& take) {
+    std::vector<std::string_view> fields;
+    RecordReader reader(text_, delimiter_, name_);
+    if (!header_.empty()) reader.next(fields);
+    while (reader.next(fields)) {
+      PT_CHECK(fields.size() == first_.size(), kData, "{} line {} has {} columns, line {} has {}",
+               name_, reader.line(), fields.size(), first_line_, first_.size());
+      lines_.push_back(reader.line());
+      take(fields, reader.line());
+    }
+    PT_CHECK(!lines_.empty(), kData, "{} has a header and no rows", name_);
+  }
+
+  bool take_label(std::size_t column, std::string_view cell, std::uint32_t line) {
+    if (column != label_) return false;
+    if (labels_.are_words) {
+      labels_.classes.words.emplace_back(cell);
+    } else {
+      labels_.values.push_back(number_at(column, cell, line));
+    }
+    return true;
+  }
+
+  double number_at(std::size_t column, std::string_view cell, std::uint32_t line) const {
+    std::optional<double> value = number_in(cell);
+    if (!value && options_.bad_cells_as_nan) value = std::numeric_limits<double>::quiet_NaN();
+    PT_CHECK(value, kData, "{} line {}, column {}{}: \"{}\" is not a number{}", name_, line,
+             column + 1,
+             header_.empty() ? std::string() : fmt::format(" ({})", printable(header_[column])),
+             printable(cell), column == label_ ? "" : advice_for(column, cell));
+    return *value;
+  }
+
+  // What makes a number of a cell that is none.
+  std::string advice_for(std::size_t column, std::string_view cell) const {
+    if (is_missing(cell))
+      return fmt::format("; {} mean fills such cells, marker also marks them", setting("missing"));
+    return fmt::format("; encode words with {} one-hot or codes, or leave the column out: {} {}",
+                       setting("categories"), setting("drop-columns"),
+                       header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
+  }
+
+  std::string name_of_column(std::size_t i) const {
+    return header_.empty() ? fmt::format("column {}", i) : header_[i];
+  }
+
+  std::size_t column_named(const std::string& wanted, const std::string& whose) const {
+    for (std::size_t i = 0; i < first_.size(); ++i) {
+      if (name_of_column(i) == wanted || (header_.empty() && fmt::format("{}", i) == wanted))
+        return i;
+    }
+    PT_FAIL(kData, "{} has no column \"{}\"{}: {}", name_, printable(wanted), whose,
+            header_.empty() ? fmt::format("it has {} columns, without a header", first_.size())
+                            : fmt::format("its header is {}",
+                                          printable(fmt::format("{}", fmt::join(header_, ", ")))));
+  }
+
+  // In the order of the encoding, or of the table.
+  std::vector<std::size_t> feature_columns() const {
+    std::vector<std::size_t> out;
+    if (encoding_) {
+      for (const EncodedColumn& column : encoding_->columns)
+        out.push_back(column_named(column.name, ", which the model was trained with"));
+      return out;
+    }
+    std::vector<std::size_t> left_out;
+    for (const std::string& name : options_.drop)
+      left_out.push_back(column_named(name, " for " + setting("drop-columns")));
+    for (const std::string& name : options_.features)
+      out.push_back(column_named(name, " for " + setting("feature-columns")));
+    for (std::size_t i = 0; options_.features.empty() && i < first_.size(); ++i) {
+      if (i != label_) out.push_back(i);
+    }
+    std::erase_if(out, [&](std::size_t i) { return std::ranges::count(left_out, i) > 0; });
+    PT_CHECK(!out.empty(), kUsage, "no column of {} is left as an input", name_);
+    PT_CHECK(std::ranges::count(out, label_) == 0, kUsage,
+             "column \"{}\" of {} is the label, and cannot be an input too",
+             printable(name_of_column(label_)), name_);
+    return out;
+  }
+
+  // Rows at the beginning in which a number tells a header from data.
+  static constexpr int kLookedAt = 100;
+
+  std::string_view text_;
+  const std::string& file_;
+  std::string name_;
+  const CsvOptions& options_;
+  std::vector<std::string>& notes_;
+  char delimiter_ = ',';
+  std::vector<std::string> first_, second_, header_;
+  std::uint32_t first_line_ = 0;
+  std::size_t label_ = kNoLabel;
+  Labels labels_;
+  std::vector<std::uint32_t> lines_;
+  std::optional<TableEncoding> encoding_;
+};
 
 }  // namespace
 
 RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOptions& options,
                    std::vector<std::string>& notes) {
-  const std::string name = printable(file);
-  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
-  const char delimiter = options.delimiter ? options.delimiter : guess_delimiter(text);
-  std::vector<std::string_view> fields;
-  std::vector<std::string> first, second;
-  RecordReader peek(text, delimiter, name);
-  if (peek.next(fields)) first.assign(fields.begin(), fields.end());
-  const std::uint32_t first_line = peek.line();
-  if (peek.next(fields)) second.assign(fields.begin(), fields.end());
-  PT_CHECK(!first.empty(), kData, "{} has no rows", name);
-  const bool has_header =
-      options.header == CsvOptions::Header::kYes ||
-      (options.header == CsvOptions::Header::kAuto && looks_like_header(first, second));
-  const std::vector<std::string> header = has_header ? first : std::vector<std::string>();
-  const std::size_t columns = first.size();
-  const std::size_t label = find_label(options, header, columns, name, notes);
-  const std::vector<std::string>& sample = has_header ? second : first;
-  const bool words = label != kNoLabel && label < sample.size() && !number(sample[label]);
-
-  Cells cells{columns, label, words};
-  RecordReader reader(text, delimiter, name);
-  if (has_header) reader.next(fields);
-  while (reader.next(fields)) {
-    PT_CHECK(fields.size() == columns, kData, "{} line {} has {} columns, line {} has {}", name,
-             reader.line(), fields.size(), first_line, columns);
-    cells.add(fields, options, header, name, reader.line());
-  }
-  PT_CHECK(!cells.lines.empty(), kData, "{} has a header and no rows", name);
-  return split_of(std::move(cells), header, file);
+  TableReader reader(text, file, options, notes);
+  return options.encodes() ? reader.read_encoded() : reader.read();
 }
 
 bool looks_like_table(std::string_view head, bool is_whole_text) {
@@ -338,7 +390,7 @@ bool looks_like_table(std::string_view head, bool is_whole_text) {
     std::size_t cells = 0, numbers = 0;
     for (std::size_t begin = 0; begin <= line.size(); ++cells) {
       const std::size_t stop = std::min(line.find(delimiter, begin), line.size());
-      if (number(line.substr(begin, stop - begin))) ++numbers;
+      if (number_in(line.substr(begin, stop - begin))) ++numbers;
       begin = stop + 1;
     }
     if (width > 0 && (cut ? cells > width : cells != width)) return false;
@@ -368,17 +420,21 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
     }
     PT_CHECK(!train.empty(), kData, "\"{}\" has no train.csv", printable(path));
   }
-  const auto read = [&](const std::string& file, std::vector<std::string>& notes) {
-    CsvOptions chosen = options;
+  const auto read = [](const std::string& file, CsvOptions chosen,
+                       std::vector<std::string>& notes) {
     if (!chosen.delimiter && (file.ends_with(".tsv") || file.ends_with(".tsv.gz"))) {
       chosen.delimiter = '\t';
     }
     const FileBytes content = FileBytes::open_inflated(file);
     return parse_csv(content.text(), file == "-" ? "standard input" : file, chosen, notes);
   };
-  out.train = read(train, out.notes);
+  out.train = read(train, options, out.notes);
   std::vector<std::string> ignored;
-  if (!validation.empty()) out.validation = read(validation, ignored);
+  if (!validation.empty()) {
+    CsvOptions as_trained = options;
+    as_trained.encoding = out.train.encoding;
+    out.validation = read(validation, as_trained, ignored);
+  }
   const bool header = !out.train.columns.empty() && !out.train.columns[0].field_names.empty();
   out.format = fmt::format("CSV{}", header ? ", with a header" : ", without a header");
   return out;

@@ -83,7 +83,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
   }
   const bool flat = classes.empty();
   if (flat) files = images_below(folder);
-  PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, BMP, PPM",
+  PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(folder.string()));
   RawSplit out;
   const std::string name = folder.string();

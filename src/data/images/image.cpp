@@ -50,6 +50,8 @@ ImageFormat image_format(std::span<const std::byte> bytes) {
                               std::min<std::size_t>(bytes.size(), 16));
   if (text.starts_with("\x89PNG\r\n\x1a\n")) return ImageFormat::kPng;
   if (text.starts_with("\xff\xd8\xff")) return ImageFormat::kJpeg;
+  if (text.starts_with("RIFF") && text.size() >= 12 && text.substr(8, 4) == "WEBP")
+    return ImageFormat::kWebp;
   if (text.starts_with("BM") && text.size() >= 14) return ImageFormat::kBmp;
   const bool blank = text.size() > 2 && (text[2] == '\n' || text[2] == ' ' || text[2] == '\r' ||
                                          text[2] == '\t' || text[2] == '#');
@@ -61,7 +63,8 @@ ImageFormat image_format(std::span<const std::byte> bytes) {
 }
 
 bool has_image_name(std::string_view name) {
-  constexpr std::string_view kEndings[] = {".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".pnm"};
+  constexpr std::string_view kEndings[] = {".png", ".jpg", ".jpeg", ".webp",
+                                           ".bmp", ".ppm", ".pgm",  ".pnm"};
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
@@ -75,6 +78,9 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name, st
     case ImageFormat::kJpeg:
       out = decode_jpeg(bytes, name, /*grey=*/channels == 1, least);
       break;
+    case ImageFormat::kWebp:
+      out = decode_webp(bytes, name);
+      break;
     case ImageFormat::kBmp:
       out = decode_bmp(bytes, name);
       break;
@@ -83,7 +89,7 @@ Image decode_image(std::span<const std::byte> bytes, const std::string& name, st
       break;
     case ImageFormat::kNone:
       PT_CHECK(!bytes.empty(), kData, "{} is an empty file, not an image", name);
-      PT_FAIL(kData, "cannot decode {}; supported: PNG, JPEG, BMP, PPM", name);
+      PT_FAIL(kData, "cannot decode {}; supported: PNG, JPEG, WebP, BMP, PPM", name);
   }
   return channels == 0 || channels == out.channels ? std::move(out) : with_channels(out, channels);
 }

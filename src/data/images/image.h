@@ -1,4 +1,4 @@
-// Images: decoded from PNG, JPEG, BMP or PPM into bytes.
+// Images: decoded from PNG, JPEG, WebP, BMP or PPM into bytes.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@ struct LeastSize {
   std::size_t width = 0;
 };
 
-enum class ImageFormat { kNone, kPng, kJpeg, kBmp, kPnm };
+enum class ImageFormat { kNone, kPng, kJpeg, kWebp, kBmp, kPnm };
 /// By the first bytes.
 ImageFormat image_format(std::span<const std::byte> bytes);
-/// By the name: ".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".pnm".
+/// By the name: ".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".pgm", ".pnm".
 bool has_image_name(std::string_view lower_case_name);
 
 /// Decodes with as many channels as the file has (1, 3 or 4), or with `channels` if that is not 0.
@@ -37,10 +37,11 @@ bool has_image_name(std::string_view lower_case_name);
 Image decode_image(std::span<const std::byte> bytes, const std::string& name,
                    std::size_t channels = 0, LeastSize least = {});
 
-/// One reader for each format; as decode_image without a wanted number of channels.
+/// One reader for each format (of a moving WebP image, none); as decode_image without a wanted number of channels.
 Image decode_png(std::span<const std::byte> bytes, const std::string& name);
 Image decode_jpeg(std::span<const std::byte> bytes, const std::string& name, bool grey,
                   LeastSize least);
+Image decode_webp(std::span<const std::byte> bytes, const std::string& name);
 Image decode_bmp(std::span<const std::byte> bytes, const std::string& name);
 Image decode_pnm(std::span<const std::byte> bytes, const std::string& name);
 

@@ -146,8 +146,30 @@ std::string detect_format(const std::string& path) {
   return detect_by_content(files[0], name);
 }
 
+/// Samples of so many that a split takes for validation; 0: none.
+std::size_t validation_rows_of(const DataOptions& options, std::size_t samples) {
+  if (options.validation_rows > 0 || options.validation_split <= 0) return options.validation_rows;
+  return std::max<std::size_t>(
+      1, static_cast<std::size_t>(
+             std::llround(options.validation_split * static_cast<double>(samples))));
+}
+
+/// The rows that are trained on, of so many: what is fitted to them must not see the others.
+std::vector<std::size_t> training_rows_of(const DataOptions& options, std::size_t rows) {
+  const std::size_t used = options.limit ? std::min(options.limit, rows) : rows;
+  const std::size_t validation = validation_rows_of(options, used);
+  std::vector<std::uint8_t> held_out(used);
+  if (validation > 0) held_out = held_out_rows(used, validation, options.seed);
+  std::vector<std::size_t> out;
+  for (std::size_t row = 0; row < used; ++row) {
+    if (!held_out[row]) out.push_back(row);
+  }
+  return out;
+}
+
 RawData read_table(const std::string& path, const DataOptions& options, char delimiter) {
   CsvOptions csv = options.csv;
+  csv.training_rows = [&options](std::size_t rows) { return training_rows_of(options, rows); };
   csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
   if (!csv.delimiter) csv.delimiter = delimiter;
   return read_csv(path, csv);
@@ -202,12 +224,7 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
   PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
            "{} takes a fraction from 0 to below 1, not {}", setting("val-split"),
            options.validation_split);
-  std::size_t rows = options.validation_rows;
-  if (!rows && options.validation_split > 0) {
-    rows = std::max<std::size_t>(
-        1, static_cast<std::size_t>(
-               std::llround(options.validation_split * static_cast<double>(out.train->size()))));
-  }
+  const std::size_t rows = validation_rows_of(options, out.train->size());
   if (!rows) return;
   const std::size_t all = out.train->size();
   DatasetSplit parts = split_dataset(out.train, rows, options.seed);
@@ -292,12 +309,15 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.headline =
       fmt::format("data     {}: {}{}", printable(raw.path), raw.format, label_words(raw.notes));
   add_lines(out.description, raw.notes);
+  if (!raw.train.encoding.empty())
+    out.headline += fmt::format(" · {} numbers per row", raw.train.columns[0].sample_shape()[0]);
   BoundData train = bind_data(raw.train, spec, options.bind);
   add_lines(out.description, train.notes);
   out.warnings = train.warnings;
   out.train = train.dataset;
   out.class_names = train.class_names;
   out.divisors = train.divisors;
+  out.encoding = raw.train.encoding;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
     PT_CHECK(!own_split, kUsage, "{} and {} exclude each other", setting("val-data"),
@@ -307,7 +327,9 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
           return fmt::format("reading the validation data {}", printable(options.validation_path));
         },
         [&] {
-          const RawData other = read_source(options.validation_path, options);
+          DataOptions as_trained = options;
+          as_trained.csv.encoding = raw.train.encoding;
+          const RawData other = read_source(options.validation_path, as_trained);
           out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
           out.description +=
               fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
@@ -327,45 +349,6 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   }
   split_and_limit(options, out);
   describe_samples(out);
-  return out;
-}
-
-std::string describe(const RawData& raw) {
-  std::string out = fmt::format("{}: {}\n", printable(raw.path), raw.format);
-  const auto part = [&](const char* name, const RawSplit& split) {
-    if (split.empty()) return;
-    if (split.shards) {
-      std::size_t tokens = 0;
-      double largest = 0;
-      for (const TokenShard& shard : *split.shards) {
-        tokens += shard.tokens();
-        const auto bytes = shard.content.bytes().subspan(shard.header_bytes);
-        largest = std::max(largest, range_of(bytes.data(), shard.dtype, shard.tokens()).high);
-        shard.content.check();
-      }
-      out += fmt::format("  {}: {} tokens in {} files, the largest id is {:.0f}\n", name, tokens,
-                         split.shards->size(), largest);
-      return;
-    }
-    for (const RawColumn& column : split.columns) {
-      if (column.source) {
-        out += fmt::format("  {}: {} samples of \"{}\" {} {}, decoded on the fly\n", name,
-                           column.rows(), printable(column.name), name_of(column.dtype()),
-                           column.sample_shape().text());
-        continue;
-      }
-      const ValueRange range = range_of(column.values.view().data, column.values.dtype(),
-                                        static_cast<std::size_t>(column.sample_shape().count()));
-      out += fmt::format("  {}: {} samples of \"{}\" {} {}, the first in {:.6g} … {:.6g}{}\n", name,
-                         column.rows(), printable(column.name), name_of(column.values.dtype()),
-                         column.sample_shape().text(), column.rows() ? range.low : 0,
-                         column.rows() ? range.high : 0,
-                         column.role == ColumnRole::kLabel ? " (labels)" : "");
-    }
-  };
-  part("train", raw.train);
-  part("validation", raw.validation);
-  add_lines(out, raw.notes);
   return out;
 }
 

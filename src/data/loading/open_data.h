@@ -40,6 +40,7 @@ struct OpenedData {
   std::string headline;
   std::vector<std::string> warnings;
   std::vector<std::string> class_names;
+  std::string encoding;          // of a table's columns (TableEncoding::text); empty: none
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;
   /// Threads that read ahead.

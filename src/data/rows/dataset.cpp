@@ -79,9 +79,8 @@ void SubsetDataset::gather_augmented(std::uint64_t step, std::span<const std::si
   whole_->gather_augmented(step, of_whole(indices), column, out);
 }
 
-DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
-                           std::uint64_t seed) {
-  const std::size_t count = whole->size();
+std::vector<std::uint8_t> held_out_rows(std::size_t count, std::size_t validation_rows,
+                                        std::uint64_t seed) {
   PT_CHECK(
       validation_rows > 0 && validation_rows < count, kData,
       "cannot use {} of {} samples for validation: training and validation need at least one each",
@@ -90,6 +89,13 @@ DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t val
   for (std::size_t i = 0; i < validation_rows; ++i) {
     held_out[shuffled_index(seed, kHoldOutEpoch, count, i)] = 1;
   }
+  return held_out;
+}
+
+DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
+                           std::uint64_t seed) {
+  const std::size_t count = whole->size();
+  const std::vector<std::uint8_t> held_out = held_out_rows(count, validation_rows, seed);
   std::vector<std::size_t> train, validation;
   for (std::size_t i = 0; i < count; ++i) (held_out[i] ? validation : train).push_back(i);
   return {std::make_shared<SubsetDataset>(whole, std::move(train)),

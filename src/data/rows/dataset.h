@@ -70,6 +70,10 @@ struct DatasetSplit {
   std::shared_ptr<const Dataset> validation;
 };
 
+/// Which of `count` samples a split takes for validation. Error (kData) unless both parts have one.
+std::vector<std::uint8_t> held_out_rows(std::size_t count, std::size_t validation_rows,
+                                        std::uint64_t seed);
+
 /// Splits off `validation_rows` samples, chosen by the seed alone; both parts keep the file's
 /// order. Error kData unless both parts have a sample.
 DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,

@@ -54,7 +54,9 @@ struct TokenShard {
 /// Either columns or shards is empty.
 struct RawSplit {
   std::vector<RawColumn> columns;
-  std::shared_ptr<const std::vector<TokenShard>> shards;
+  std::shared_ptr<const std::vector<TokenShard>> shards = nullptr;
+  /// Of a table whose columns were encoded: how (TableEncoding::text).
+  std::string encoding = {};
 
   bool empty() const { return columns.empty() && !shards; }
 };

@@ -2,6 +2,7 @@
 // name the file, and the line or the array.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -59,6 +60,21 @@ struct CsvOptions {
   enum class Header { kAuto, kYes, kNo } header = Header::kAuto;
   /// Values that are not numbers become NaN, to be skipped later, instead of an error.
   bool bad_cells_as_nan = false;
+  /// Columns by the header's names, or numbers from 0: those that are inputs (empty: all), and
+  /// those that are left out.
+  std::vector<std::string> features, drop;
+  enum class Categories { kNone, kOneHot, kCodes } categories = Categories::kNone;
+  enum class Missing { kError, kMean, kMarker } missing = Missing::kError;
+  enum class Scale { kNone, kStandard } scale = Scale::kNone;
+  /// As an earlier table was encoded (TableEncoding::text); empty: fitted to this one.
+  std::string encoding;
+  /// The rows that an encoding is fitted to, of that many; none: all of them.
+  std::function<std::vector<std::size_t>(std::size_t)> training_rows;
+
+  bool encodes() const {
+    return !features.empty() || !drop.empty() || categories != Categories::kNone ||
+           missing != Missing::kError || scale != Scale::kNone || !encoding.empty();
+  }
 };
 /// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label
 /// column may hold words, which become classes in byte order. A directory: train.csv, test.csv.

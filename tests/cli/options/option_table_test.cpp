@@ -34,8 +34,8 @@ bool is_lower(const std::string& word) {
 
 /// Checks an option; returns the words of its notation that are neither a place nor known.
 std::set<std::string> unknown_words(const OptionSpec& spec) {
-  static const std::set<std::string> places = {"FILE", "PATH",       "DIR",
-                                               "RUN",  "CHECKPOINT", "graph.txt"};
+  static const std::set<std::string> places = {
+      "FILE", "PATH", "DIR", "RUN", "CHECKPOINT", "graph.txt", "mlflow:DIR"};
   static const std::set<std::string> others = {"N",
                                                "N,N,…",
                                                "N,N,...",

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/error.h"
 #include "data/images/augment.h"
 #include "data/images/resample.h"
 #include "support/data_files.h"
@@ -30,7 +31,7 @@ TEST(Image, ReadsWhatPillowWrote) {
   const std::string ppm = "P6 3 2 255\n" + std::string(kSix.begin(), kSix.end());
   const std::string ascii =
       "P3\n# made by hand\n3 2\n255\n255 0 0 0 255 0 0 0 255\n10 20 30 40 50 60 70 80 90\n";
-  for (const std::string& file : {kPng, kBmp, ppm, ascii}) {
+  for (const std::string& file : {kPng, kWebp, kBmp, ppm, ascii}) {
     const Image image = decode(file);
     EXPECT_EQ(image.height, 2u);
     EXPECT_EQ(image.width, 3u);
@@ -40,6 +41,21 @@ TEST(Image, ReadsWhatPillowWrote) {
   const Image grey = decode("P5 2 1 1000\n" + from_hex("000003e8"));
   EXPECT_EQ(grey.channels, 1u);
   EXPECT_EQ(grey.pixels, (Pixels3{0, 255}));
+}
+
+TEST(Image, WebpWithOpacityAndWithLoss) {
+  EXPECT_EQ(decode(kWebpWithOpacity).pixels, (Pixels3{10, 20, 30, 40}));
+  EXPECT_EQ(decode(kWebpWithOpacity, 3).pixels, (Pixels3{10, 20, 30}));
+  const Image lossy = decode(kLossyWebp);
+  EXPECT_EQ(lossy.height, 16u);
+  const std::uint8_t* pixel = &lossy.pixels[(8 * 16 + 8) * 3];
+  EXPECT_EQ(Pixels3(pixel, pixel + 3), (Pixels3{201, 100, 50}));
+}
+
+TEST(Image, DamagedAndMovingWebpAreRefused) {
+  EXPECT_THROW(decode(kMovingWebp), Error);
+  for (std::size_t size = 12; size < kWebp.size() - 1; ++size)
+    EXPECT_THROW(decode(kWebp.substr(0, size)), Error) << size;
 }
 
 /// A JPEG file with EXIF data behind its first marker.

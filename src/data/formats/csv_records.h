@@ -1,0 +1,103 @@
+// Records of CSV: quoting of RFC 4180.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <list>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+
+namespace pipetrain {
+
+// Splits a text into records of fields; blank lines and lines beginning with '#' are passed over.
+class RecordReader {
+ public:
+  RecordReader(std::string_view text, char delimiter, const std::string& name)
+      : rest_(text), delimiter_(delimiter), name_(name) {}
+
+  /// The next record's fields, valid until the following call; false at the end.
+  bool next(std::vector<std::string_view>& fields) {
+    fields.clear();
+    unquoted_.clear();
+    while (!rest_.empty()) {
+      ++line_;
+      record_line_ = line_;
+      const std::size_t end = std::min(rest_.find('\n'), rest_.size());
+      const std::string_view line = trim(rest_.substr(0, end));
+      if (!line.empty() && line.front() != '#') break;
+      rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    }
+    if (rest_.empty()) return false;
+    bool more = true;
+    while (more) more = take_field(fields);
+    return true;
+  }
+  /// The line that the record begins on, from 1.
+  std::uint32_t line() const { return record_line_; }
+
+  static std::string_view trim(std::string_view text) {
+    const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\t'; };
+    while (!text.empty() && blank(text.front())) text.remove_prefix(1);
+    while (!text.empty() && blank(text.back())) text.remove_suffix(1);
+    return text;
+  }
+
+ private:
+  // Takes one field and its delimiter; returns whether the record continues.
+  bool take_field(std::vector<std::string_view>& fields) {
+    std::size_t begin = 0;
+    while (begin < rest_.size() && rest_[begin] == ' ') ++begin;
+    if (begin < rest_.size() && rest_[begin] == '"') {
+      rest_.remove_prefix(begin + 1);
+      fields.push_back(take_quoted());
+      const std::size_t end = find_end();
+      PT_CHECK(trim(rest_.substr(0, end)).empty(), kData,
+               "{} line {}: text follows the closing quote of column {}", name_, line_,
+               fields.size());
+      return take_end(end);
+    }
+    const std::size_t end = find_end();
+    fields.push_back(trim(rest_.substr(0, end)));
+    return take_end(end);
+  }
+  std::size_t find_end() const {
+    std::size_t end = 0;
+    while (end < rest_.size() && rest_[end] != delimiter_ && rest_[end] != '\n') ++end;
+    return end;
+  }
+  bool take_end(std::size_t end) {
+    const bool more = end < rest_.size() && rest_[end] == delimiter_;
+    rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    return more;
+  }
+  // rest_ is after the opening quote; "" inside is an escaped quote.
+  std::string_view take_quoted() {
+    std::string out;
+    while (true) {
+      const std::size_t quote = rest_.find('"');
+      PT_CHECK(quote != std::string_view::npos, kData, "{} line {}: a quoted field is never closed",
+               name_, record_line_);
+      const std::string_view part = rest_.substr(0, quote);
+      line_ += static_cast<std::uint32_t>(std::count(part.begin(), part.end(), '\n'));
+      out += part;
+      rest_.remove_prefix(quote + 1);
+      if (!rest_.starts_with('"')) break;
+      out += '"';
+      rest_.remove_prefix(1);
+    }
+    return *unquoted_.insert(unquoted_.end(), std::move(out));
+  }
+
+  std::string_view rest_;
+  char delimiter_;
+  const std::string& name_;
+  std::uint32_t line_ = 0;
+  std::uint32_t record_line_ = 0;
+  std::list<std::string> unquoted_;  // unescaped quoted fields of this record
+};
+
+}  // namespace pipetrain

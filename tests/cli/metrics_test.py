@@ -1,0 +1,96 @@
+"""Metrics, learning rate test, logs and pages that several runs share. tests/oracle/check_tables.py compares values with scikit-learn."""
+
+import csv
+import io
+import re
+import unittest
+
+import program
+from program import DATA, MODEL, Case, parse
+
+SMALL = ["-m", MODEL, "--data", DATA, "--val-split", "0.2", "--device", "cpu", "--threads", "1"]
+
+
+class Metrics(Case):
+    def test_details_agree_with_the_confusion_matrix(self):
+        out, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--details", "--json", "--confusion", "matrix.csv")
+        report = parse(out)
+        rows = list(csv.reader(io.StringIO((self.folder / "matrix.csv").read_text())))
+        counts = [[int(cell) for cell in row[1:]] for row in rows[1:]]
+        f1, iou = [], []
+        for i, found in enumerate(report["classes"]):
+            labels, predicted = sum(counts[i]), sum(row[i] for row in counts)
+            self.assertEqual((found["class"], found["samples"]), (rows[0][i + 1], labels))
+            self.assertAlmostEqual(found["recall"], counts[i][i] / labels)
+            self.assertAlmostEqual(found["precision"], counts[i][i] / predicted if predicted else 0)
+            f1.append(2 * counts[i][i] / (labels + predicted))
+            iou.append(counts[i][i] / (labels + predicted - counts[i][i]))
+        self.assertAlmostEqual(report["f1"], sum(f1) / 10)
+        self.assertAlmostEqual(report["miou"], sum(iou) / 10)
+        text, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--details")
+        self.assertRegex(text, r"class +precision +recall +f1 +auc +iou +samples\n0 ")
+
+    def test_what_a_task_lacks_is_said_before_the_evaluation(self):
+        err = self.refused("usage", "eval", MODEL, "--data", DATA, "--device", "cpu", "--assert", "mae<=1", says=["classifier", "has no mae"])
+        self.assertNotIn("r2", err)
+        self.refused("usage", "train", *SMALL, "--best-metric", "r2", "--max-steps", "1", says="--best-metric r2 is not available")
+
+    def test_the_best_model_may_be_the_one_of_the_best_f1(self):
+        self.succeed("train", *SMALL, "--best-metric", "f1", "--epochs", "2", "--run-dir", "run", "-q")
+        found = [parse(line) for line in (self.folder / "run/events.jsonl").read_text().splitlines()]
+        validations = [event for event in found if event["event"] == "val"]
+        self.assertEqual(len(validations), 2)
+        self.assertTrue(all(0 < event["f1"] <= 1 and 0 < event["auc"] <= 1 for event in validations))
+
+
+class Logs(Case):
+    def test_mlflow_has_parameters_and_metrics(self):
+        self.succeed("train", *SMALL, "--max-steps", "3", "--run-dir", "run", "--log-to", "mlflow:store", "--log-to", "tensorboard", "-q")
+        self.assertEqual(len(list((self.folder / "run/tb").iterdir())), 1)
+        (run,) = [path for path in (self.folder / "store/0").iterdir() if path.is_dir()]
+        meta = (run / "meta.yaml").read_text()
+        self.assertIn("status: 3\n", meta)
+        self.assertIn(f"run_id: {run.name}\n", meta)
+        lines = (run / "metrics/train/loss").read_text().splitlines()
+        self.assertEqual([line.split()[2] for line in lines], ["1", "2", "3"])
+        self.assertTrue((run / "params/lr").exists())
+        # A resumed run goes on in its place.
+        self.succeed("--resume", "run", "--max-steps", "5", "-q")
+        self.assertEqual(len((run / "metrics/train/loss").read_text().splitlines()), 5)
+        self.refused("usage", "train", *SMALL, "--log-to", "paper", says="tensorboard or mlflow:DIR")
+
+    def test_the_earlier_name_still_means_tensorboard(self):
+        self.write("c.toml", "tensorboard = true\n")
+        for given, folder in [(["--tensorboard"], "a"), (["--config", "c.toml"], "b")]:
+            self.succeed("train", *SMALL, "--max-steps", "1", "--run-dir", folder, *given, "-q")
+            self.assertTrue((self.folder / folder / "tb").is_dir(), given)
+        self.succeed("train", *SMALL, "--max-steps", "1", "--run-dir", "c", "--no-tensorboard", "-q")
+        self.assertFalse((self.folder / "c/tb").exists())
+
+
+class Rates(Case):
+    def test_a_rate_is_found(self):
+        out, _ = self.succeed("train", *SMALL[:4], "--device", "cpu", "--lr", "find", "-o", "curve.svg", "-q")
+        rate = float(re.search(r"^lr ([0-9.e-]+):", out, re.MULTILINE)[1])
+        self.assertTrue(1e-6 < rate < 1, out)
+        self.assertGreater(out.count("*"), 20)
+        self.assertTrue(all(len(line) <= 80 for line in out.splitlines()), out)
+        self.assertIn("<svg", (self.folder / "curve.svg").read_text())
+        self.assertFalse((self.folder / "runs").exists())
+        self.refused("usage", "train", *SMALL, "--lr", "find", "-o", "m.onnx", says=".svg")
+
+
+class Pages(Case):
+    def test_runs_stand_side_by_side(self):
+        for name, rate in [("one", "1e-3"), ("two", "5e-3")]:
+            self.succeed("train", *SMALL, "--max-steps", "30", "--lr", rate, "--run-dir", name, "-q")
+        out, _ = self.succeed("report", "one", "two", "-o", "-")
+        for part in ["<td>one", "<td>two", "--lr<td>0.001<td>0.005", "best validation loss"]:
+            self.assertIn(part, out)
+        self.succeed("eval", "one/trained.onnx", "--data", DATA, "--device", "cpu", "--confusion", "one/confusion.csv")
+        out, _ = self.succeed("report", "one", "-o", "-")
+        self.assertIn("Confusion matrix", out)
+
+
+if __name__ == "__main__":
+    unittest.main()

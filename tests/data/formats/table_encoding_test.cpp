@@ -1,0 +1,132 @@
+// Tables with words and gaps. tests/oracle/check_tables.py compares with scikit-learn.
+#include "data/formats/table_encoding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+using Doubles = std::vector<double>;
+using Names = std::vector<std::string>;
+
+const char* const kTable =
+    "id,age,city,price\n"
+    "1,20,Rome,1.5\n"
+    "2,,Paris,2.5\n"
+    "3,40,,3.5\n"
+    "4,60,Rome,4.5\n";
+
+RawSplit read(const std::string& text, const CsvOptions& options) {
+  std::vector<std::string> notes;
+  return parse_csv(text, "t.csv", options, notes);
+}
+
+CsvOptions chosen() {
+  CsvOptions options;
+  options.drop = {"id"};
+  options.categories = CsvOptions::Categories::kOneHot;
+  options.missing = CsvOptions::Missing::kMean;
+  return options;
+}
+
+std::string refusal(const std::string& text, const CsvOptions& options) {
+  try {
+    read(text, options);
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return "nothing";
+}
+
+TEST(TableEncoding, OneHotAndMeans) {
+  const RawSplit got = read(kTable, chosen());
+  EXPECT_EQ(got.columns[0].field_names, (Names{"age", "city=Paris", "city=Rome"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(),
+            (Doubles{20, 0, 1, 40, 1, 0, 40, 0, 1, 60, 0, 1}));
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{1.5, 2.5, 3.5, 4.5}));
+}
+
+TEST(TableEncoding, CodesAndMarkers) {
+  CsvOptions options = chosen();
+  options.categories = CsvOptions::Categories::kCodes;
+  options.missing = CsvOptions::Missing::kMarker;
+  const RawSplit got = read(kTable, options);
+  // The empty word is the first category.
+  EXPECT_EQ(got.columns[0].field_names, (Names{"age", "age missing", "city"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(),
+            (Doubles{20, 0, 2, 40, 1, 1, 40, 0, 0, 60, 0, 2}));
+}
+
+TEST(TableEncoding, IsFittedToTheTrainingRows) {
+  CsvOptions options = chosen();
+  options.scale = CsvOptions::Scale::kStandard;
+  options.training_rows = [](std::size_t rows) {
+    EXPECT_EQ(rows, 4u);
+    return std::vector<std::size_t>{0, 2};
+  };
+  const RawSplit got = read(kTable, options);
+  // Of 20 and 40: mean 30, deviation 10; Paris is not among the training rows.
+  EXPECT_EQ(got.columns[0].field_names, (Names{"age", "city=Rome"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{-1, 1, 0, 0, 1, 1, 3, 1}));
+}
+
+TEST(TableEncoding, GapsCountInTheDeviationOfAFilledColumn) {
+  CsvOptions options = chosen();
+  options.scale = CsvOptions::Scale::kStandard;
+  const TableEncoding got = TableEncoding::parse(read(kTable, options).encoding);
+  EXPECT_EQ(got.columns[0].mean, 40);
+  EXPECT_DOUBLE_EQ(got.columns[0].deviation, std::sqrt((400.0 + 0 + 0 + 400) / 4));
+}
+
+TEST(TableEncoding, OfATrainedModelReadsOtherTables) {
+  CsvOptions later;
+  later.encoding = read(kTable, chosen()).encoding;
+  // Other order, no labels, a new word.
+  const RawSplit got = read("city,age\nOslo,7\nParis,\n", later);
+  EXPECT_EQ(got.columns.size(), 1u);
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{7, 0, 0, 40, 1, 0}));
+  EXPECT_NE(refusal("city,height\nOslo,7\n", later).find("no column \"age\""), std::string::npos);
+}
+
+TEST(TableEncoding, WithoutAHeaderColumnsHaveNumbers) {
+  CsvOptions options;
+  options.categories = CsvOptions::Categories::kOneHot;
+  options.drop = {"0"};
+  const RawSplit got = read("1,a,5\n2,b,6\n", options);
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 0, 0, 1}));
+  CsvOptions later;
+  later.encoding = got.encoding;
+  EXPECT_EQ(read("9,b,0\n", later).columns[0].values.to_doubles(), (Doubles{0, 1}));
+}
+
+TEST(TableEncoding, RefusalsNameTheOption) {
+  CsvOptions options;
+  EXPECT_NE(refusal(kTable, options).find("`missing` mean"), std::string::npos);
+  options.drop = {"age"};
+  EXPECT_NE(refusal(kTable, options).find("`categories` one-hot"), std::string::npos);
+  options.categories = CsvOptions::Categories::kCodes;
+  EXPECT_NE(refusal(kTable, options).find("line 4, column \"city\" is missing"), std::string::npos);
+  options.drop = {"height"};
+  EXPECT_NE(refusal(kTable, options).find("its header is id, age, city, price"), std::string::npos);
+  options.drop = {};
+  options.features = {"id", "price"};
+  EXPECT_NE(refusal(kTable, options).find("\"price\" of t.csv is the label"), std::string::npos);
+}
+
+TEST(TableEncoding, DamagedTextIsRefused) {
+  const std::string good = read(kTable, chosen()).encoding;
+  EXPECT_EQ(TableEncoding::parse(good).text(), good);
+  for (std::size_t size = 0; size < good.size(); ++size)
+    EXPECT_THROW(TableEncoding::parse(good.substr(0, size)), Error) << size;
+  EXPECT_THROW(
+      TableEncoding::parse(R"({"header":true,"label":"","columns":[{"name":"a","kind":"number",)"
+                           R"("deviation":0}]})"),
+      Error);
+}
+
+}  // namespace
+}  // namespace pipetrain
