@@ -34,7 +34,7 @@ std::string why_unusable(std::int32_t type) {
   const std::string name = onnx_type_name(type);
   if (type == 8) return "strings cannot be trained or computed with";
   if (type >= 17 && type < static_cast<std::int32_t>(kTypeNames.size())) {
-    return fmt::format("its type is {}: a model quantised for inference; train the float model",
+    return fmt::format("its type is {}: a model quantized for inference; train the float model",
                        name);
   }
   return fmt::format("its type is {}, which is not supported", name);

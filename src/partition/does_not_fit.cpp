@@ -94,7 +94,7 @@ std::string breakdown(const StagePlan& stage) {
     text += fmt::format(" = {} in flight x {}", stage.in_flight, bytes_text(stage.saved_bytes));
   }
   if (memory.transient_bytes > 0) {
-    text += fmt::format(", working memory {}", bytes_text(memory.transient_bytes));
+    text += fmt::format(", workspace {}", bytes_text(memory.transient_bytes));
   }
   return text;
 }

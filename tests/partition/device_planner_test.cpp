@@ -510,9 +510,10 @@ TEST(DevicePlanner, ExplainsEveryCut) {
   request.topology.levels = {{"NVLink", 2, 1000, 0}, {"network", 2, 500, 0}};
   const Plan plan = plan_devices(equal_blocks(8, 0), request);
   ASSERT_EQ(plan.cut_reasons.size(), 3u);
-  EXPECT_NE(plan.cut_reasons[0].find("cross it over NVLink"), std::string::npos);
-  EXPECT_NE(plan.cut_reasons[1].find("cross it over network"), std::string::npos);
-  EXPECT_NE(plan.cut_reasons[0].find("a node earlier the slower would take"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[0].find("backward over NVLink"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[1].find("backward over network"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[0].find("one node earlier, the slower stage would take"),
+            std::string::npos);
 }
 
 TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {

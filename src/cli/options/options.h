@@ -82,7 +82,7 @@ struct Options {
   std::vector<Assignment> given, settings;
 };
 
-/// Whether an option's value names a file or a folder, and what becomes of it.
+/// Whether an option's value is a path, and whether it is read or written.
 enum class PathUse { kNone, kRead, kWrite };
 
 /// How an option affects the results of training, and so whether it may change on resume.
@@ -102,6 +102,8 @@ struct OptionSpec {
   std::string group;                 // "Model", "Data", …
   std::string value;                 // "N"; empty: a switch
   std::string help;
+  /// What it means to some commands where `help` does not fit: {"eval predict", "data"}.
+  std::vector<std::pair<std::string, std::string>> help_of_commands;
   std::string commands;  // "train plan", or "*"
   bool in_short_help = false;
   std::function<void(const std::string&)> set;
@@ -130,7 +132,13 @@ struct OptionSpec {
     return *this;
   }
 
+  OptionSpec& means(std::string for_commands, std::string text) {
+    help_of_commands.emplace_back(std::move(for_commands), std::move(text));
+    return *this;
+  }
+
   bool is_switch() const { return value.empty(); }
+  const std::string& help_for(const std::string& command) const;
   /// The keywords that a value may be, by its notation: "synthetic" in "PATH|synthetic".
   std::vector<std::string> keywords() const;
   /// A value in two parts: the option's own, and its settings from the colon on.

@@ -16,8 +16,11 @@ void describe_files(Table& table, DataOptions& data) {
       .path("--data", data.path, PathUse::kRead, "PATH|synthetic",
             "training data: image folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
-      .affects(ResultEffect::kContent);
-  table.specs.back().in_short_help = true;
+      .affects(ResultEffect::kContent)
+      .means("eval predict", "data: image folders, npz, CSV, tokens, text and others; see --format")
+      .means("profile plan simulate verify",
+             "data to take input shapes and the loss from; see --format")
+      .in_short_help = true;
   OptionSpec& format =
       table
           .text("--format", data.format, "NAME",

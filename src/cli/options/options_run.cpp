@@ -67,10 +67,11 @@ void describe_checkpoints(Table& table, Options& options) {
   time.get = [&options] { return options.max_time; };
   table.path("--status-file", options.status_file, PathUse::kWrite, "FILE",
              "write the progress as JSON, once a second", "train");
-  table.path("--from", options.from, PathUse::kRead, "CHECKPOINT",
-             "a checkpoint, or the newest of a run folder, even while it trains; for data make "
-             "bytes: a text or a folder of texts",
-             "export data");
+  table
+      .path("--from", options.from, PathUse::kRead, "CHECKPOINT",
+            "a checkpoint, or a run folder: its newest checkpoint, even while it trains",
+            "export data")
+      .means("data", "for make bytes: a text file, or a folder of text files");
 }
 
 void describe_output(Table& table, Options& options) {
@@ -80,6 +81,16 @@ void describe_output(Table& table, Options& options) {
       .path("--output", options.output, PathUse::kWrite, "FILE|-",
             "trained model; default: RUN/trained.onnx",
             "train plan profile tune new schedule doctor export report predict data")
+      .means("plan", "the plan, as JSON")
+      .means("profile", "the profile, as JSON")
+      .means("tune", "the configuration; default: <model>.tuned.toml")
+      .means("new", "the model; default: NAME.onnx")
+      .means("schedule", "the schedule, as text")
+      .means("doctor", "where --measure writes; default: the file that the planner reads")
+      .means("export", "the model")
+      .means("report", "the page; default: RUN/report.html")
+      .means("predict", "the outputs; default: standard output")
+      .means("data", "the data set, as npz, CSV or tokens")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
@@ -131,7 +142,7 @@ void describe_general(Table& table, Options& options) {
   table.flag("--quiet", options.quiet, "print errors only", "*").aliases = {"-q"};
   table.flag("--verbose", options.verbose, "print more messages", "*").aliases = {"-v"};
   table.choice("--color", options.color, {"auto", "always", "never"},
-               "coloured output; auto: on a terminal, unless NO_COLOR is set", "schedule");
+               "colored output; auto: on a terminal, unless NO_COLOR is set", "schedule");
   table.flag("--man", options.man, "print the manual page (roff)", "help");
   table.flag("--markdown", options.markdown, "print the reference of all commands as Markdown",
              "help");
