@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/vectors.h"
 #include "cli/commands/option_documents.h"
 #include "cli/commands/run_together.h"
@@ -138,6 +139,7 @@ void flush_output() {
 
 int main(int argc, char** argv) {
   restart_with_passive_wait_policy(argv);
+  pipetrain::write_settings_as(pipetrain::option_that_sets);
   give_back_large_blocks();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message
   try {

@@ -118,14 +118,30 @@ void AtomicFile::commit() {
   }
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("write");
   committed_ = true;
-  const int directory = ::open(directory_of(path_).c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (directory < 0) fail("sync the directory of");
-  const int result = ::fsync(directory);
-  const int reason = errno;
-  ::close(directory);
-  errno = reason;
-  // Some network file systems refuse to sync a directory; the rename has happened all the same.
-  if (result != 0 && errno != EINVAL) fail("sync the directory of");
+  if (const std::error_code error = sync_directory(directory_of(path_))) {
+    errno = error.value();
+    fail("sync the directory of");
+  }
+}
+
+std::error_code sync_directory(const std::filesystem::path& directory) {
+  const auto error = [] { return std::error_code(errno, std::generic_category()); };
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
+  if (descriptor < 0) return error();
+  // Some network file systems refuse to sync a directory; its entries are there all the same.
+  const std::error_code result =
+      ::fsync(descriptor) == 0 || errno == EINVAL ? std::error_code() : error();
+  ::close(descriptor);
+  return result;
+}
+
+std::error_code make_directories(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (std::filesystem::is_directory(directory, error)) return {};
+  const std::filesystem::path above = directory_of(directory);
+  if (above != directory) error = make_directories(above);
+  if (!error) std::filesystem::create_directory(directory, error);
+  return error ? error : sync_directory(above);
 }
 
 void write_file(const std::filesystem::path& path, std::string_view text) {

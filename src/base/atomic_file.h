@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 namespace pipetrain {
 
@@ -50,6 +51,11 @@ class AtomicFile {
   bool finished_ = false;
   bool committed_ = false;
 };
+
+/// Makes the entries of a directory last through a power loss. Returns what prevents it.
+std::error_code sync_directory(const std::filesystem::path& directory);
+/// Makes a directory and those above it where they are missing; all of them last.
+std::error_code make_directories(const std::filesystem::path& directory);
 
 /// Writes a whole file at once.
 void write_file(const std::filesystem::path& path, std::string_view text);

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "cuda/device_cuda.h"
 #include "device/nvidia_libraries.h"
 
@@ -55,8 +56,8 @@ Nccl load() {
   PT_CHECK(library != nullptr, kResource,
            "NCCL cannot be loaded ({}); it is Debian's package libnccl2 or PyPI's "
            "nvidia-nccl-cu13, whose libnccl.so.2 PIPETRAIN_NCCL can name; without it leave out "
-           "--edge nccl",
-           found.problem);
+           "{} nccl",
+           found.problem, setting("edge"));
   Nccl nccl{};
   find(library, "ncclGetVersion", nccl.get_version);
   find(library, "ncclGetUniqueId", nccl.get_unique_id);

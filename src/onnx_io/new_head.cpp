@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/setting.h"
 #include "onnx_io/gather_data.h"
 #include "onnx_io/model_file.h"
 #include "onnx_io/wire_scan.h"
@@ -94,12 +95,13 @@ class Head {
         value = node->input(1 - bias);
       } else {
         PT_CHECK(is_between(op) && node->input_size() >= 1, kModel,
-                 "--num-classes: \"{}\" comes from {}, which is not the last layer of a classifier "
-                 "(a Gemm, MatMul or Conv); name its output with --logits",
-                 printable(output), printable(op));
+                 "{}: \"{}\" comes from {}, which is not the last layer of a classifier "
+                 "(a Gemm, MatMul or Conv); name its output with {}",
+                 setting("num-classes"), printable(output), printable(op), setting("logits"));
         // A Reshape may spell out the number of classes.
         PT_CHECK(op != "Reshape" || node->input_size() < 2 || keeps_classes(node->input(1)), kModel,
-                 "--num-classes: the Reshape after the last layer contains the number of classes");
+                 "{}: the Reshape after the last layer contains the number of classes",
+                 setting("num-classes"));
         value = node->input(0);
       }
       changed_.insert(value);
@@ -136,21 +138,23 @@ class Head {
     for (onnx::Tensor& found : *graph_.mutable_initializer()) {
       if (found.name() != name) continue;
       PT_CHECK(uses == 1, kModel,
-               "--num-classes: \"{}\" of the last layer is used {} times, so it cannot be replaced",
-               printable(name), uses);
+               "{}: \"{}\" of the last layer is used {} times, so it cannot be replaced",
+               setting("num-classes"), printable(name), uses);
       PT_CHECK(found.data_type() == kFloatTensor, kModel,
-               "--num-classes: \"{}\" of the last layer is not float32", printable(name));
+               "{}: \"{}\" of the last layer is not float32", setting("num-classes"),
+               printable(name));
       return found;
     }
-    PT_FAIL(kModel, "--num-classes: \"{}\" of the last layer is not stored in the file",
-            printable(name));
+    PT_FAIL(kModel, "{}: \"{}\" of the last layer is not stored in the file",
+            setting("num-classes"), printable(name));
   }
 
   void refill(onnx::Tensor& tensor, int axis, double bound) {
     tensor.set_dims(axis, classes_);
     std::int64_t count = 1;
     for (const std::int64_t d : tensor.dims()) count *= d;
-    PT_CHECK(count < (std::int64_t{1} << 28), kUsage, "--num-classes {} is too many", classes_);
+    PT_CHECK(count < (std::int64_t{1} << 28), kUsage, "{} {} is too many", setting("num-classes"),
+             classes_);
     std::vector<float> values(static_cast<std::size_t>(count));
     for (float& x : values) x = static_cast<float>(bound * (2 * random_.uniform() - 1));
     tensor.clear_float_data();

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "onnx_io/attribute_kind.h"
 #include "onnx_io/graph_checks.h"
 #include "onnx_io/lean_file.h"
 #include "onnx_io/local_functions.h"
@@ -55,29 +56,6 @@ std::map<std::string, std::int64_t> opsets_of(
              found->second, import.version());
   }
   return out;
-}
-
-Kind kind_of_type(std::int32_t type) {
-  switch (type) {
-    case 1:
-      return Kind::kFloat;
-    case 2:
-      return Kind::kInt;
-    case 3:
-      return Kind::kString;
-    case 4:
-      return Kind::kTensor;
-    case 5:
-      return Kind::kGraph;
-    case 6:
-      return Kind::kFloats;
-    case 7:
-      return Kind::kInts;
-    case 8:
-      return Kind::kStrings;
-    default:
-      return Kind::kOther;
-  }
 }
 
 /// Turns protobuf messages into plain structs.
@@ -399,42 +377,6 @@ class ModelDecoder {
         break;
     }
     return out;
-  }
-
-  // The kind that the attribute declares, which must be the one whose field is filled.
-  static Kind checked_kind(const onnx::Attribute& attribute, const std::string& owner) {
-    struct Filled {
-      bool present;
-      Kind kind;
-    };
-    const Filled fields[] = {
-        {attribute.has_f(), Kind::kFloat},
-        {attribute.has_i(), Kind::kInt},
-        {attribute.has_s(), Kind::kString},
-        {attribute.has_t(), Kind::kTensor},
-        {attribute.has_g(), Kind::kGraph},
-        {!attribute.floats().empty(), Kind::kFloats},
-        {!attribute.ints().empty(), Kind::kInts},
-        {!attribute.strings().empty(), Kind::kStrings},
-        {!attribute.tensors().empty(), Kind::kOther},
-        {!attribute.graphs().empty(), Kind::kOther},
-    };
-    const Filled* filled = nullptr;
-    for (const Filled& field : fields) {
-      if (!field.present) continue;
-      PT_CHECK(!filled, kModel, "{}: attribute '{}' has values of two kinds, {} and {}", owner,
-               printable(attribute.name()), name_of(filled->kind), name_of(field.kind));
-      filled = &field;
-    }
-    if (attribute.type() == 0) return filled ? filled->kind : Kind::kOther;  // older files
-    const Kind kind = kind_of_type(attribute.type());
-    PT_CHECK(!filled || filled->kind == kind || kind == Kind::kOther, kModel,
-             "{}: attribute '{}' says that it is {}, but its value is {}", owner,
-             printable(attribute.name()), name_of(kind), name_of(filled->kind));
-    const bool needs_value = kind == Kind::kTensor || kind == Kind::kGraph;
-    PT_CHECK(filled || !needs_value, kModel, "{}: attribute '{}' is {} without a value", owner,
-             printable(attribute.name()), name_of(kind));
-    return kind;
   }
 
   TensorDecoder tensors_;

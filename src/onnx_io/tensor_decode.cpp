@@ -61,6 +61,87 @@ void copy_narrowed(const Values& values, HostTensor& out, const std::string& wha
   }
 }
 
+/// The fields of a tensor that may hold its values.
+enum class PayloadField : std::uint8_t {
+  kNone,
+  kRaw,
+  kFloats,
+  kInt32s,
+  kInt64s,
+  kDoubles,
+  kUint64s,
+  kStrings
+};
+
+struct Payload {
+  PayloadField field = PayloadField::kNone;
+  const char* name = "";
+  std::size_t count = 0;  // of values; of bytes in raw_data
+};
+
+/// The field that holds values; none for a tensor without elements. Error (kModel) if two do.
+Payload payload_of(const onnx::Tensor& tensor, std::size_t raw_bytes, const std::string& what) {
+  const Payload fields[] = {
+      {PayloadField::kRaw, "raw_data", raw_bytes},
+      {PayloadField::kFloats, "float_data", static_cast<std::size_t>(tensor.float_data_size())},
+      {PayloadField::kInt32s, "int32_data", static_cast<std::size_t>(tensor.int32_data_size())},
+      {PayloadField::kInt64s, "int64_data", static_cast<std::size_t>(tensor.int64_data_size())},
+      {PayloadField::kDoubles, "double_data", static_cast<std::size_t>(tensor.double_data_size())},
+      {PayloadField::kUint64s, "uint64_data", static_cast<std::size_t>(tensor.uint64_data_size())},
+      {PayloadField::kStrings, "string_data", static_cast<std::size_t>(tensor.string_data_size())},
+  };
+  Payload found;
+  for (const Payload& candidate : fields) {
+    if (candidate.count == 0) continue;
+    PT_CHECK(found.count == 0, kModel, "{} has two payloads, {} and {}", what, found.name,
+             candidate.name);
+    found = candidate;
+  }
+  return found;
+}
+
+/// Copies typed values. Error (kModel) if the type's values belong into another field.
+void copy_values(const onnx::Tensor& tensor, const Payload& payload, const std::string& what,
+                 HostTensor& value) {
+  const auto check_field = [&](PayloadField field) {
+    PT_CHECK(payload.field == field, kModel,
+             "{} of {} keeps its values in {}, which cannot hold that type", what,
+             value.type().text(), payload.name);
+  };
+  const auto copy = [&](PayloadField field, const auto& values) {
+    check_field(field);
+    std::memcpy(value.view().data, values.data(), value.type().bytes());
+  };
+  switch (value.dtype()) {
+    case DType::kFloat32:
+      return copy(PayloadField::kFloats, tensor.float_data());
+    case DType::kInt32:
+      return copy(PayloadField::kInt32s, tensor.int32_data());
+    case DType::kInt64:
+      return copy(PayloadField::kInt64s, tensor.int64_data());
+    case DType::kFloat64:
+      return copy(PayloadField::kDoubles, tensor.double_data());
+    case DType::kUint64:
+      return copy(PayloadField::kUint64s, tensor.uint64_data());
+    case DType::kUint32:
+      check_field(PayloadField::kUint64s);
+      return copy_narrowed<std::uint32_t>(tensor.uint64_data(), value, what);
+    default:
+      check_field(PayloadField::kInt32s);
+  }
+  switch (value.dtype()) {
+    case DType::kInt8:
+      return copy_narrowed<std::int8_t>(tensor.int32_data(), value, what);
+    case DType::kInt16:
+      return copy_narrowed<std::int16_t>(tensor.int32_data(), value, what);
+    case DType::kUint8:
+    case DType::kBool:
+      return copy_narrowed<std::uint8_t>(tensor.int32_data(), value, what);
+    default:
+      return copy_narrowed<std::uint16_t>(tensor.int32_data(), value, what);
+  }
+}
+
 // By the exponent's bits, which is fast enough for gigabytes.
 template <class Bits>
 bool any_exponent_full(const HostTensor& value, Bits exponent) {
@@ -201,96 +282,22 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
 
 void TensorDecoder::read_inline(const onnx::Tensor& tensor, std::span<const std::byte> raw_data,
                                 const std::string& what, DecodedTensor& out, std::uint64_t needed) {
-  // Which field holds values, and how many.
-  struct Payload {
-    const char* field;
-    std::size_t count;
-  };
-  const std::array<Payload, 7> payloads = {{
-      {"raw_data", raw_data.size()},
-      {"float_data", static_cast<std::size_t>(tensor.float_data_size())},
-      {"int32_data", static_cast<std::size_t>(tensor.int32_data_size())},
-      {"int64_data", static_cast<std::size_t>(tensor.int64_data_size())},
-      {"double_data", static_cast<std::size_t>(tensor.double_data_size())},
-      {"uint64_data", static_cast<std::size_t>(tensor.uint64_data_size())},
-      {"string_data", static_cast<std::size_t>(tensor.string_data_size())},
-  }};
-  const Payload* payload = nullptr;
-  for (const Payload& candidate : payloads) {
-    if (candidate.count == 0) continue;
-    PT_CHECK(!payload, kModel, "{} has two payloads, {} and {}", what, payload->field,
-             candidate.field);
-    payload = &candidate;
-  }
+  const Payload payload = payload_of(tensor, raw_data.size(), what);
   const auto elements = static_cast<std::size_t>(out.shape.count());
   const std::string type = TensorType{out.dtype, out.shape}.text();
-  if (!payload) {
-    PT_CHECK(elements == 0, kModel, "{} of {} has no data", what, type);
-    out.value = allocate(out, what);
-    return;
-  }
-  if (payload == &payloads[0]) {
-    PT_CHECK(payload->count == needed, kModel, "{} of {} needs {} bytes of raw_data and has {}",
-             what, type, needed, payload->count);
+  PT_CHECK(payload.count > 0 || elements == 0, kModel, "{} of {} has no data", what, type);
+  if (payload.field == PayloadField::kRaw) {
+    PT_CHECK(payload.count == needed, kModel, "{} of {} needs {} bytes of raw_data and has {}",
+             what, type, needed, payload.count);
   } else {
-    PT_CHECK(payload->count == elements, kModel, "{} of {} needs {} values of {} and has {}", what,
-             type, elements, payload->field, payload->count);
+    PT_CHECK(payload.count == elements, kModel, "{} of {} needs {} values of {} and has {}", what,
+             type, elements, payload.name, payload.count);
   }
-  const auto field_fits = [&](std::size_t index) {
-    PT_CHECK(payload == &payloads[index], kModel,
-             "{} of {} keeps its values in {}, which cannot hold that type", what, type,
-             payload->field);
-  };
   HostTensor value = allocate(out, what);
-  const auto copy_bytes = [&](const void* from) {
-    if (needed > 0) std::memcpy(value.view().data, from, needed);
-  };
-  if (payload == &payloads[0]) {
-    copy_bytes(raw_data.data());
-    out.value = value;
-    return;
-  }
-  switch (out.dtype) {
-    case DType::kFloat32:
-      field_fits(1);
-      copy_bytes(tensor.float_data().data());
-      break;
-    case DType::kInt32:
-      field_fits(2);
-      copy_bytes(tensor.int32_data().data());
-      break;
-    case DType::kInt64:
-      field_fits(3);
-      copy_bytes(tensor.int64_data().data());
-      break;
-    case DType::kFloat64:
-      field_fits(4);
-      copy_bytes(tensor.double_data().data());
-      break;
-    case DType::kUint64:
-      field_fits(5);
-      copy_bytes(tensor.uint64_data().data());
-      break;
-    case DType::kUint32:
-      field_fits(5);
-      copy_narrowed<std::uint32_t>(tensor.uint64_data(), value, what);
-      break;
-    default:
-      field_fits(2);
-      switch (out.dtype) {
-        case DType::kInt8:
-          copy_narrowed<std::int8_t>(tensor.int32_data(), value, what);
-          break;
-        case DType::kInt16:
-          copy_narrowed<std::int16_t>(tensor.int32_data(), value, what);
-          break;
-        case DType::kUint8:
-        case DType::kBool:
-          copy_narrowed<std::uint8_t>(tensor.int32_data(), value, what);
-          break;
-        default:
-          copy_narrowed<std::uint16_t>(tensor.int32_data(), value, what);
-      }
+  if (payload.field == PayloadField::kRaw) {
+    std::memcpy(value.view().data, raw_data.data(), needed);
+  } else if (payload.count > 0) {
+    copy_values(tensor, payload, what, value);
   }
   out.value = value;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -80,34 +81,37 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
   const LearningRateKind kind = settings.kind;
   const bool every = kind == LearningRateKind::kStep || kind == LearningRateKind::kExponential;
   PT_CHECK(!every || settings.every_steps > 0, kUsage,
-           "--lr-schedule {} needs --lr-step, the number of steps for one factor --lr-gamma",
-           name_of(kind));
+           "{} {} needs {}, the number of steps for one factor {}", setting("lr-schedule"),
+           name_of(kind), setting("lr-step"), setting("lr-gamma"));
   PT_CHECK((!every && kind != LearningRateKind::kMultistep) ||
                (settings.gamma > 0 && settings.gamma <= 1),
-           kUsage, "--lr-gamma must lie above 0 and not above 1, got {}", settings.gamma);
+           kUsage, "{} must lie above 0 and not above 1, got {}", setting("lr-gamma"),
+           settings.gamma);
   if (kind == LearningRateKind::kMultistep) {
     PT_CHECK(!settings.milestones.empty(), kUsage,
-             "--lr-schedule multistep needs --lr-milestones, for example 3000,6000 or 30ep,60ep");
+             "{} multistep needs {}, for example 3000,6000 or 30ep,60ep", setting("lr-schedule"),
+             setting("lr-milestones"));
     double before = 0;
     for (const Milestone& milestone : settings.milestones) {
       const double steps = steps_before(milestone, total);
       PT_CHECK(std::isfinite(steps) && steps > before, kUsage,
-               "--lr-milestones must be positive and increasing, but step {} follows step {}",
-               steps, before);
+               "{} must be positive and increasing, but step {} follows step {}",
+               setting("lr-milestones"), steps, before);
       before = steps;
     }
   }
   if (kind == LearningRateKind::kPolynomial) {
     PT_CHECK(std::isfinite(settings.power) && settings.power > 0, kUsage,
-             "--lr-power must lie above 0, got {}", settings.power);
+             "{} must lie above 0, got {}", setting("lr-power"), settings.power);
   }
   if (kind == LearningRateKind::kWsd) {
     PT_CHECK(settings.decay_fraction >= 0 && settings.decay_fraction <= 1, kUsage,
-             "--lr-decay-fraction must lie between 0 and 1, got {}", settings.decay_fraction);
+             "{} must lie between 0 and 1, got {}", setting("lr-decay-fraction"),
+             settings.decay_fraction);
     const double decay = wsd_decay_steps(settings, total);
     PT_CHECK(static_cast<double>(settings.warmup_steps) + decay <= static_cast<double>(total),
-             kUsage, "--warmup takes {} steps and --lr-decay-fraction {}, but the run has only {}",
-             settings.warmup_steps, decay, total);
+             kUsage, "{} takes {} steps and {} {}, but the run has only {}", setting("warmup"),
+             settings.warmup_steps, setting("lr-decay-fraction"), decay, total);
   }
 }
 
@@ -115,17 +119,20 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
 
 void validate(const LearningRateSettings& settings, std::int64_t total) {
   PT_CHECK(std::isfinite(settings.peak) && settings.peak >= 0, kUsage,
-           "--lr must not be negative, got {}", settings.peak);
+           "{} must not be negative, got {}", setting("lr"), settings.peak);
   PT_CHECK(settings.minimum >= 0 && settings.minimum <= settings.peak, kUsage,
-           "--min-lr must lie between 0 and --lr ({}), got {}", settings.peak, settings.minimum);
-  PT_CHECK(settings.warmup_steps >= 0, kUsage, "--warmup must not be negative, got {}",
+           "{} must lie between 0 and {} ({}), got {}", setting("min-lr"), setting("lr"),
+           settings.peak, settings.minimum);
+  PT_CHECK(settings.warmup_steps >= 0, kUsage, "{} must not be negative, got {}", setting("warmup"),
            settings.warmup_steps);
   PT_CHECK(!needs_total(settings) || total > 0, kUsage,
-           "--lr-schedule {} needs to know the number of steps; give --epochs or --max-steps, or "
-           "use --lr-schedule constant",
-           name_of(settings.kind));
+           "{} {} needs to know the number of steps; give {} or {}, or "
+           "use {} constant",
+           setting("lr-schedule"), name_of(settings.kind), setting("epochs"), setting("max-steps"),
+           setting("lr-schedule"));
   PT_CHECK(!needs_total(settings) || settings.warmup_steps < total, kUsage,
-           "--warmup takes {} steps, but the run has only {}", settings.warmup_steps, total);
+           "{} takes {} steps, but the run has only {}", setting("warmup"), settings.warmup_steps,
+           total);
   validate_kind(settings, total);
 }
 
@@ -197,8 +204,8 @@ LearningRateKind learning_rate_named(std::string_view name) {
   for (const auto& [value, text] : kShortNames) {
     if (text == name) return value;
   }
-  PT_FAIL(kUsage, "unknown learning-rate schedule \"{}\"; --lr-schedule is one of {}",
-          printable(name), known);
+  PT_FAIL(kUsage, "unknown learning-rate schedule \"{}\"; {} is one of {}", printable(name),
+          setting("lr-schedule"), known);
 }
 
 }  // namespace pipetrain

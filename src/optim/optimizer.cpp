@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "optim/optimizer_table.h"
 
 namespace pipetrain {
@@ -53,13 +54,13 @@ constexpr bool variants_are_their_rules() {
 static_assert(variants_are_their_rules(),
               "a row names other states than its rule has, or its last rule does not always apply");
 
-void check_range(double value, double low, double high, std::string_view flag) {
+void check_range(double value, double low, double high, const std::string& name) {
   PT_CHECK(std::isfinite(value) && value >= low && value < high, kUsage,
-           "{} must be at least {} and less than {}, got {}", flag, low, high, value);
+           "{} must be at least {} and less than {}, got {}", name, low, high, value);
 }
 
-void check_not_negative(double value, std::string_view flag) {
-  PT_CHECK(std::isfinite(value) && value >= 0, kUsage, "{} must not be negative, got {}", flag,
+void check_not_negative(double value, const std::string& name) {
+  PT_CHECK(std::isfinite(value) && value >= 0, kUsage, "{} must not be negative, got {}", name,
            value);
 }
 
@@ -128,17 +129,19 @@ double default_learning_rate(OptimizerKind kind) { return row_of(kind).learning_
 
 void validate(const OptimizerSettings& settings) {
   const OptimizerRow& row = row_of(settings.kind);
-  check_not_negative(settings.momentum, "--momentum");
-  check_not_negative(settings.weight_decay, "--weight-decay");
-  check_not_negative(settings.epsilon, "--eps");
-  check_range(settings.beta1, 0, 1, "--beta1");
-  check_range(settings.beta2, 0, 1, "--beta2");
-  check_range(settings.alpha, 0, 1, "--alpha");
+  check_not_negative(settings.momentum, setting("momentum"));
+  check_not_negative(settings.weight_decay, setting("weight-decay"));
+  check_not_negative(settings.epsilon, setting("eps"));
+  check_range(settings.beta1, 0, 1, setting("beta1"));
+  check_range(settings.beta2, 0, 1, setting("beta2"));
+  check_range(settings.alpha, 0, 1, setting("alpha"));
   PT_CHECK(!settings.nesterov || !row.reads_nesterov ||
                (settings.momentum > 0 && settings.dampening == 0),
-           kUsage, "--nesterov needs --momentum above 0 and no dampening");
+           kUsage, "{} needs {} above 0 and no dampening", setting("nesterov"),
+           setting("momentum"));
   PT_CHECK(!settings.centered || !row.reads_centered || settings.momentum == 0, kUsage,
-           "--centered does not go with --momentum; leave one of them out");
+           "{} does not go with {}; leave one of them out", setting("centered"),
+           setting("momentum"));
 }
 
 int state_slots(const OptimizerSettings& settings) { return variant_of(settings).state_count(); }
@@ -151,7 +154,8 @@ OptimizerKind optimizer_named(std::string_view name) {
     if (row.name == name) return row.kind;
     known += (known.empty() ? "" : ", ") + std::string(row.name);
   }
-  PT_FAIL(kUsage, "unknown optimizer \"{}\"; --optimizer is one of {}", printable(name), known);
+  PT_FAIL(kUsage, "unknown optimizer \"{}\"; {} is one of {}", printable(name),
+          setting("optimizer"), known);
 }
 
 std::string_view state_name(const OptimizerSettings& settings, int slot) {

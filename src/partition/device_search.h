@@ -8,6 +8,9 @@
 //
 // Where G alone is not enough, a position keeps several Pareto-optimal labels: on devices in groups
 // they include the devices left in the group, and for kLatency the sum of latencies.
+//
+// One file because all members of DeviceSearch work on the same labels; what does not is in
+// device_labels.h, range_bounds.h and stage_cost.h.
 #pragma once
 
 #include <algorithm>
@@ -43,8 +46,6 @@ struct SearchLimits {
   double horizon = 0;
 };
 
-// Most of this file of more than 500 lines: its members all work on the same labels. What does not
-// is in device_labels.h, range_bounds.h and stage_cost.h.
 /// Ranges: ChainRanges or IdealRanges. Positions run from 0 (nothing before) to count().
 template <class Ranges>
 class DeviceSearch {

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/units.h"
 #include "partition/chain_cut.h"
 #include "partition/optimum.h"
@@ -115,13 +116,14 @@ std::vector<std::string> remedies(const StageCostModel& model, int stages) {
   std::vector<std::string> out;
   if (!recompute) {
     const std::size_t bytes = least_memory(model, stages, /*recompute=*/true);
-    if (bytes <= limit) out.push_back(fmt::format("--recompute auto ({})", bytes_text(bytes)));
+    if (bytes <= limit)
+      out.push_back(fmt::format("{} auto ({})", setting("recompute"), bytes_text(bytes)));
   }
   for (int finer = 2; finer <= most_finer(request); finer *= 2) {
     const std::size_t bytes = least_memory(model, stages, recompute, finer);
     if (bytes > limit) continue;
-    out.push_back(fmt::format("--micro-batches {} (about {})", request.micro_batches * finer,
-                              bytes_text(bytes)));
+    out.push_back(fmt::format("{} {} (about {})", setting("micro-batches"),
+                              request.micro_batches * finer, bytes_text(bytes)));
     break;
   }
   for (const int other :
@@ -147,13 +149,14 @@ std::vector<std::string> remedies_on_devices(const ChainCosts& chain, const Plan
   const std::size_t limit = request.memory_limit_bytes;
   if (request.recompute != Recompute::kAuto) {
     const std::size_t bytes = peak(devices, Recompute::kAuto, 1);
-    if (bytes <= limit) out.push_back(fmt::format("--recompute auto ({})", bytes_text(bytes)));
+    if (bytes <= limit)
+      out.push_back(fmt::format("{} auto ({})", setting("recompute"), bytes_text(bytes)));
   }
   for (int finer = 2; finer <= most_finer(request); finer *= 2) {
     const std::size_t bytes = peak(devices, request.recompute, finer);
     if (bytes > limit) continue;
-    out.push_back(fmt::format("--micro-batches {} (about {})", request.micro_batches * finer,
-                              bytes_text(bytes)));
+    out.push_back(fmt::format("{} {} (about {})", setting("micro-batches"),
+                              request.micro_batches * finer, bytes_text(bytes)));
     break;
   }
   for (const int more : {devices + 1, 2 * devices, 4 * devices}) {
@@ -181,9 +184,9 @@ void fail_for_memory(const StageCostModel& model, int stages, int at, const Stag
                    bytes_text(stage.memory.total()), bytes_text(model.request().memory_limit_bytes),
                    breakdown(stage)),
        remedies(model, stages),
-       fmt::format("neither smaller micro-batches nor up to {} stages fit; reduce --batch-size or "
+       fmt::format("neither smaller micro-batches nor up to {} stages fit; reduce {} or "
                    "use devices with more memory",
-                   std::min(4 * stages, model.count())));
+                   std::min(4 * stages, model.count()), setting("batch-size")));
 }
 
 void fail_for_memory(const StageCostModel& model, int stages) {
@@ -197,9 +200,9 @@ void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& requ
   const std::vector<StagePlan> plan =
       smallest_on_devices(chain, request, devices, request.recompute, 1);
   const std::string nothing = fmt::format(
-      "neither smaller micro-batches nor up to {} devices fit; reduce --batch-size or use devices "
+      "neither smaller micro-batches nor up to {} devices fit; reduce {} or use devices "
       "with more memory",
-      4 * devices);
+      4 * devices, setting("batch-size"));
   const std::string limit = bytes_text(request.memory_limit_bytes);
   PT_CHECK(!plan.empty(), kResource, "no plan on {} devices fits into {}; {}", devices, limit,
            nothing);

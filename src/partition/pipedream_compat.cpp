@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/setting.h"
 #include "partition/pipedream_states.h"
 
 namespace pipetrain {
@@ -227,8 +228,8 @@ void check_size(const CompatRequest& request, int states) {
   }
   PT_CHECK(steps <= kMaximumSteps, kResource,
            "PipeDream's dynamic program would take {:.1g} steps for {} states on these machines "
-           "(the limit is {:.1g}); plan without --compat pipedream, or with fewer levels",
-           steps, states, kMaximumSteps);
+           "(the limit is {:.1g}); plan without {} pipedream, or with fewer levels",
+           steps, states, kMaximumSteps, setting("compat"));
 }
 
 double data_parallel(const CompatRequest& request, const PipeDreamState& all) {
@@ -277,8 +278,8 @@ CompatPlan plan_like_pipedream(const PipeDreamProfile& profile, const CompatRequ
   out.seconds = top.solve(0, 1).back();
   PT_CHECK(std::isfinite(out.seconds), kResource,
            "PipeDream's memory constraint of {:.3g} bytes leaves no plan for these machines; allow "
-           "more, or plan without --compat pipedream",
-           request.memory_bytes.value_or(0));
+           "more, or plan without {} pipedream",
+           request.memory_bytes.value_or(0), setting("compat"));
   out.single_machine_seconds = states.states.back().seconds;
   out.data_parallel_seconds = data_parallel(request, states.states.back());
 

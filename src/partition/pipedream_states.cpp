@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -146,7 +147,8 @@ class Network {
     work_ += static_cast<double>(nodes.size()) * static_cast<double>(next_.size() / 64 + 1);
     PT_CHECK(work_ <= kMaximumWork, kResource,
              "the network has too many branches side by side for PipeDream's planner; plan it "
-             "without --compat pipedream");
+             "without {} pipedream",
+             setting("compat"));
     const bool had_node = inside_.get(0, node);
     inside_.clear(0, from);
     inside_.set(0, node);
@@ -185,9 +187,9 @@ Found search(Network& network, int most) {
     if (!is_new) return place->second;
     PT_CHECK(place->second < most, kResource,
              "the network has more than {} states (antichains) for PipeDream's planner, which runs "
-             "out of memory on such graphs itself; plan it without --compat pipedream: pipetrain's "
+             "out of memory on such graphs itself; plan it without {} pipedream: pipetrain's "
              "own planner needs no states",
-             most);
+             most, setting("compat"));
     found.antichain.push_back(antichain);
     found.outputs.push_back(network.augmented(antichain));
     return place->second;
@@ -233,8 +235,8 @@ PipeDreamStates pipedream_states(const PipeDreamProfile& profile, int most) {
   PT_CHECK(
       nodes <= kMaximumNodes && profile.edges.size() <= kMaximumEdges, kResource,
       "a profile of {} nodes and {} edges is too large for PipeDream's planner (at most {} and "
-      "{}); plan it without --compat pipedream",
-      nodes, profile.edges.size(), kMaximumNodes, kMaximumEdges);
+      "{}); plan it without {} pipedream",
+      nodes, profile.edges.size(), kMaximumNodes, kMaximumEdges, setting("compat"));
   Network network(profile);
   const Found found = search(network, most);
   const std::vector<int> order = order_of(found);

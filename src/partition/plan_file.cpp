@@ -7,6 +7,7 @@
 
 #include "base/atomic_file.h"
 #include "base/document.h"
+#include "base/setting.h"
 #include "partition/order_text.h"
 
 namespace pipetrain {
@@ -297,8 +298,8 @@ int find_element(std::span<const std::string> names, std::string_view name) {
   }
   PT_CHECK(!runs.empty(), kUsage,
            "no node that could begin a stage is called \"{}\" (one that is computed together with "
-           "the node before it cannot); \"pipetrain inspect MODEL --chain\" lists them",
-           printable(name));
+           "the node before it cannot); \"pipetrain inspect MODEL {}\" lists them",
+           printable(name), setting("chain"));
   PT_CHECK(runs.size() == 1, kUsage,
            "{} nodes are called \"{}\", the first two at positions {} and {}; give the position "
            "instead",
@@ -328,7 +329,8 @@ Recompute recompute_named(std::string_view name) {
   for (const Recompute mode : {Recompute::kNone, Recompute::kAll, Recompute::kAuto}) {
     if (name_of(mode) == name) return mode;
   }
-  PT_FAIL(kUsage, "unknown mode \"{}\"; --recompute is one of none, all, auto", printable(name));
+  PT_FAIL(kUsage, "unknown mode \"{}\"; {} is one of none, all, auto", printable(name),
+          setting("recompute"));
 }
 
 }  // namespace pipetrain

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/setting.h"
 #include "partition/stage_cost.h"
 
 namespace pipetrain {
@@ -22,8 +23,8 @@ double log2_rounded_up(int count) {
 }
 
 void check_request(const PlanRequest& request) {
-  PT_CHECK(request.micro_batches >= 1, kUsage, "--micro-batches must be at least 1, got {}",
-           request.micro_batches);
+  PT_CHECK(request.micro_batches >= 1, kUsage, "{} must be at least 1, got {}",
+           setting("micro-batches"), request.micro_batches);
   PT_CHECK(request.transfer.latency_seconds >= 0 && request.transfer.bytes_per_second > 0, kUsage,
            "a link needs a latency of at least 0 s and a bandwidth above 0 B/s, got {} and {}",
            request.transfer.latency_seconds, request.transfer.bytes_per_second);

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/setting.h"
 #include "onnx_io/model_file.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
@@ -122,11 +123,12 @@ class Targets {
     return chosen;
   }
 
-  void check_used(const char* option, const char* nothing) const {
+  void check_used(const char* name, const char* nothing) const {
     for (std::size_t i = 0; i < globs_.size(); ++i) {
       PT_CHECK(used_[i], kUsage,
-               "{}: {} matches \"{}\"; list the tensors with: pipetrain inspect --params", option,
-               nothing, printable(globs_[i]));
+               "{}: {} matches \"{}\"; list the tensors with: pipetrain inspect {}",
+               setting(name),
+               nothing, printable(globs_[i]), setting("params"));
     }
   }
 
@@ -229,9 +231,9 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
     std::string module =
         uses.empty() ? tensor.name : module_name(model, tensor, model.nodes[uses[0].node]);
     if (!options.trained_whole.empty() && whole.choose(module, tensor.name)) continue;
-    rule->second = {TensorUse::kFrozen, "beside adapters (--lora)", rule->second.decays};
+    rule->second = {TensorUse::kFrozen, fmt::format("beside adapters ({})", setting("lora")), rule->second.decays};
     if (uses.empty() || !targets.choose(module, tensor.name)) continue;
-    rule->second.reason = "has an adapter (--lora)";
+    rule->second.reason = fmt::format("has an adapter ({})", setting("lora"));
     while (!modules.insert(module).second) module += "@";
     for (const Layer& layer : uses) adapter_of_node[layer.node] = adapters.size();
     adapters.push_back(
@@ -243,11 +245,11 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
          .outputs_first = uses[0].outputs_first});
     add_matrices(adapters.back(), tensor.shape, options.rank, seed, added);
   }
-  targets.check_used("--lora", "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
-  whole.check_used("--train-only", "no trainable tensor");
+  targets.check_used("lora", "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
+  whole.check_used("train-only", "no trainable tensor");
   PT_CHECK(!adapters.empty(), kUsage,
-           "--lora: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its "
-           "own");
+           "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its own",
+           setting("lora"));
 
   std::vector<OnnxNode> nodes;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {

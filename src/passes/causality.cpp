@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "graph/op.h"
 #include "ops/registry/registry.h"
 #include "passes/execute.h"
@@ -132,9 +133,9 @@ bool is_causal(const TrainingGraph& training, ValueId output, const GraphInput& 
   PT_CHECK(
       can_try, kUsage,
       "output \"{}\" seems to predict the next token at every position, but the network is too "
-      "large to try whether later tokens reach earlier ones; say what to train with: --loss "
+      "large to try whether later tokens reach earlier ones; say what to train with: {} "
       "causal-lm, or cross-entropy with labels of shape (N, T)",
-      printable(training.graph[output].name));
+      printable(training.graph[output].name), setting("loss"));
   return is_causal_by_trial(training, output, tokens);
 }
 

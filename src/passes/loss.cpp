@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "ops/registry/registry.h"
 #include "passes/causality.h"
 
@@ -138,17 +139,17 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
     PT_CHECK(has_labels, kUsage,
              "output \"{}\" predicts a token at every position, but later tokens reach earlier "
              "ones, so the next token "
-             "would leak; say what to train with --loss (cross-entropy with labels of shape (N, "
+             "would leak; say what to train with {} (cross-entropy with labels of shape (N, "
              "T), or mse)",
-             printable(name));
+             printable(name), setting("loss"));
     return LossKind::kCrossEntropy;
   }
   if (shape.rank() == 3 && labels == LabelHint::kInteger) return LossKind::kCrossEntropy;
   PT_FAIL(kUsage,
-          "cannot tell which loss fits output \"{}\" of shape {}; give --loss cross-entropy, bce, "
+          "cannot tell which loss fits output \"{}\" of shape {}; give {} cross-entropy, bce, "
           "mse, l1, causal-lm or "
           "output",
-          printable(name), shape.text());
+          printable(name), shape.text(), setting("loss"));
 }
 
 class LossBuilder {
@@ -175,8 +176,8 @@ class LossBuilder {
     const bool classifies =
         loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kCausalLm;
     PT_CHECK(classifies || (options_.label_smoothing == 0 && options_.class_weights.empty()),
-             kUsage, "--label-smoothing and --class-weights belong to cross-entropy, not to {}",
-             name_of(loss.kind));
+             kUsage, "{} and {} belong to cross-entropy, not to {}", setting("label-smoothing"),
+             setting("class-weights"), name_of(loss.kind));
     switch (loss.kind) {
       case LossKind::kCrossEntropy:
       case LossKind::kCausalLm:
@@ -226,8 +227,8 @@ class LossBuilder {
     Loss& loss = training_.loss;
     const Shape shape = builder_.shape(output_);
     PT_CHECK(shape.rank() >= 2, kUsage,
-             "--loss {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
-             name_of(loss.kind), shape.text());
+             "{} {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
+             setting("loss"), name_of(loss.kind), shape.text());
     const bool classes_last = shape.rank() <= 3;
     loss.classes = classes_last ? shape[shape.rank() - 1] : shape[1];
     PT_CHECK(loss.classes > 0, kModel, "output \"{}\" has no classes: its shape is {}",
@@ -248,12 +249,13 @@ class LossBuilder {
     logits = builder_.reshape(logits, Shape{rows, loss.classes});
     const ValueId labels = builder_.reshape(loss.label, Shape{rows});
     PT_CHECK(options_.label_smoothing >= 0 && options_.label_smoothing < 1, kUsage,
-             "--label-smoothing must be at least 0 and below 1, not {}", options_.label_smoothing);
+             "{} must be at least 0 and below 1, not {}", setting("label-smoothing"),
+             options_.label_smoothing);
     Attributes attributes = {{"ignore_index", loss.ignore_index}};
     if (options_.label_smoothing > 0) attributes.set("label_smoothing", options_.label_smoothing);
     if (!options_.class_weights.empty()) {
       PT_CHECK(static_cast<std::int64_t>(options_.class_weights.size()) == loss.classes, kUsage,
-               "--class-weights has {} numbers, the model {} classes",
+               "{} has {} numbers, the model {} classes", setting("class-weights"),
                options_.class_weights.size(), loss.classes);
       attributes.set("class_weights", options_.class_weights);
     }
@@ -277,8 +279,8 @@ class LossBuilder {
 
   void output_is_loss() {
     const Shape shape = builder_.shape(output_);
-    PT_CHECK(shape.count() == 1, kUsage, "--loss output needs a scalar output, \"{}\" has shape {}",
-             printable(training_.loss.output), shape.text());
+    PT_CHECK(shape.count() == 1, kUsage, "{} output needs a scalar output, \"{}\" has shape {}",
+             setting("loss"), printable(training_.loss.output), shape.text());
     PT_CHECK(!training_.inputs.empty(), kModel,
              "output \"{}\" depends on no input of the model, so no data can train it",
              printable(training_.loss.output));

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "ops/registry/registry.h"
 #include "passes/control_flow.h"
@@ -147,7 +148,7 @@ class Lowering {
           return output;
       }
     }
-    PT_FAIL(kUsage, "--output-node: {} has no node or value named \"{}\"",
+    PT_FAIL(kUsage, "{}: {} has no node or value named \"{}\"", setting("output-node"),
             model_.path.filename().string(), printable(options_.output_node));
   }
 
@@ -168,12 +169,12 @@ class Lowering {
         PT_CHECK(dim.value != 0, kModel,
                  "input \"{}\" has a batch of 0 rows; export the model with a dynamic batch axis",
                  printable(input.name));
-        PT_CHECK(
-            dim.value < 0 || dim.value == options_.micro_batch, kUsage,
-            "input \"{}\" has a fixed batch of {}, but micro-batches have {} samples; use "
-            "--batch-size and "
-            "--micro-batch-size {} with --drop-last, or export the model with a dynamic batch axis",
-            printable(input.name), dim.value, options_.micro_batch, dim.value);
+        PT_CHECK(dim.value < 0 || dim.value == options_.micro_batch, kUsage,
+                 "input \"{}\" has a fixed batch of {}, but micro-batches have {} samples; use "
+                 "{} and "
+                 "{} {} with {}, or export the model with a dynamic batch axis",
+                 printable(input.name), dim.value, options_.micro_batch, setting("batch-size"),
+                 setting("micro-batch-size"), dim.value, setting("drop-last"));
         dims[axis] = options_.micro_batch;
       } else if (dim.value >= 0) {
         dims[axis] = dim.value;
@@ -189,10 +190,11 @@ class Lowering {
       }
     }
     PT_CHECK(free.empty(), kUsage,
-             "input \"{}\" has free dimensions ({}); the first axis is set by --batch-size, give "
-             "the others: --dim NAME=N "
-             "or --shape {}=…",
-             printable(input.name), free, printable(input.name));
+             "input \"{}\" has free dimensions ({}); the first axis is set by {}, give "
+             "the others: {} NAME=N "
+             "or {} {}=…",
+             printable(input.name), free, setting("batch-size"), setting("dim"), setting("shape"),
+             printable(input.name));
     Value value;
     value.name = input.name;
     value.type = {is_float(input.dtype) ? DType::kFloat32 : input.dtype, Shape(std::move(dims))};

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
@@ -82,10 +83,6 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
                                            "SimplifiedLayerNormalization"})))
     return false;
   return !has_parameter_name(name) && is_neutral(value);
-}
-
-bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
-  return node.op_type == "BatchNormalization" && slot >= 3;
 }
 
 class Classifier {
@@ -319,12 +316,6 @@ class Classifier {
   bool has_torch_metadata_ = false;
 };
 
-/// (C), a group norm's (C, 1, 1) or a token's (1, 1, C).
-bool is_row(const Shape& shape) {
-  return shape.rank() == 1 ||
-         std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) == 1;
-}
-
 bool matches_any(const std::vector<std::string>& globs, const std::string& name) {
   return std::any_of(globs.begin(), globs.end(),
                      [&](const std::string& glob) { return matches_glob(glob, name); });
@@ -351,6 +342,10 @@ bool matches_glob(std::string_view glob, std::string_view text) {
   return g == glob.size();
 }
 
+bool is_statistic_slot(const OnnxNode& node, std::size_t slot) {
+  return node.op_type == "BatchNormalization" && slot >= 3;
+}
+
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options) {
   const Classifier classifier(model);
@@ -364,9 +359,10 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
       if (!options.train_only.empty()) {
         const bool chosen = matches_any(options.train_only, name);
         rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen,
-                chosen ? "--train-only" : "not in --train-only", rule.decays};
+                (chosen ? "" : "not in ") + setting("train-only"), rule.decays};
       }
-      if (matches_any(options.freeze, name)) rule = {TensorUse::kFrozen, "--freeze", rule.decays};
+      if (matches_any(options.freeze, name))
+        rule = {TensorUse::kFrozen, setting("freeze"), rule.decays};
     }
     rules[name] = rule;
   };
@@ -406,92 +402,10 @@ std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>
   return fmt::format(
       "{} tensor{} that may be {} and not trained: {}{}; to train {}, name all that is to be "
       "trained "
-      "with --train-only GLOB",
+      "with {} GLOB",
       count, one ? "" : "s",
       one ? "a parameter is taken for a constant" : "parameters are taken for constants", names,
-      count > kNamed ? ", …" : "", one ? "it" : "them");
-}
-
-std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {
-  std::vector<UntiedCopy> copies;
-  const auto use_of = [&](const std::string& name) {
-    const auto rule = rules.find(name);
-    return rule == rules.end() ? TensorUse::kFrozen : rule->second.use;
-  };
-  std::map<std::string, OnnxInitializer> originals;
-  for (const OnnxInitializer& initializer : model.initializers)
-    originals[initializer.name] = initializer;
-  std::set<std::string> statistics;  // values that serve as running statistics
-  for (const OnnxNode& node : model.nodes) {
-    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-      if (is_statistic_slot(node, slot)) statistics.insert(node.inputs[slot]);
-    }
-  }
-  const auto add_copy = [&](const std::string& original, std::string name, std::size_t node,
-                            std::size_t slot, TensorUse use) {
-    OnnxInitializer copy = originals[original];
-    copy.name = std::move(name);
-    copies.push_back({copy.name, original, node, slot});
-    rules[copy.name] = {use,
-                        use == TensorUse::kTrained
-                            ? "copy of " + printable(original) + ", trained separately"
-                            : "running statistic, merged with " + printable(original),
-                        rules[original].decays};
-    model.initializers.push_back(std::move(copy));
-  };
-
-  // Identity nodes: the exporter merged equal tensors and kept their names.
-  std::vector<OnnxNode> kept;
-  std::vector<std::size_t> index_as_read;
-  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
-    OnnxNode& node = model.nodes[n];
-    const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
-                               originals.contains(node.inputs[0]) && node.function.empty() &&
-                               use_of(node.inputs[0]) != TensorUse::kFrozen;
-    const bool statistic = copies_tensor && statistics.contains(node.outputs[0]);
-    if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
-      add_copy(node.inputs[0], node.outputs[0], n, 0,
-               statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
-      continue;
-    }
-    index_as_read.push_back(n);
-    kept.push_back(std::move(node));
-  }
-  model.nodes = std::move(kept);
-
-  // Vectors of equal elements used at several places: fresh biases and gains, merged by value.
-  std::map<std::string, std::size_t> seen;
-  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
-    OnnxNode& node = model.nodes[n];
-    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-      const std::string name = node.inputs[slot];
-      const auto original = originals.find(name);
-      if (original == originals.end() || use_of(name) == TensorUse::kFrozen ||
-          !is_row(original->second.shape) || !original->second.value || !node.function.empty() ||
-          !is_uniform(original->second.value)) {
-        continue;
-      }
-      const bool statistic = is_statistic_slot(node, slot);
-      const bool first = seen[name]++ == 0;
-      // The first use keeps the tensor, unless it is a statistic's and the tensor is trained
-      // elsewhere.
-      if (first && (!statistic || use_of(name) == TensorUse::kRunningStatistic)) continue;
-      const std::string place =
-          node.name.empty() ? fmt::format("node{}", node.file_index) : node.name;
-      std::string copy = fmt::format("{}@{}.{}", name, place, slot);
-      // PyTorch's name, where the file tells the module.
-      const std::string module = module_of(model, node);
-      const std::size_t dot = name.rfind('.');
-      if (!module.empty() && dot != std::string::npos) {
-        std::string own = module + name.substr(dot);
-        if (!originals.contains(own) && !rules.contains(own)) copy = std::move(own);
-      }
-      node.inputs[slot] = copy;
-      add_copy(name, std::move(copy), index_as_read[n], slot,
-               statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
-    }
-  }
-  return copies;
+      count > kNamed ? ", …" : "", one ? "it" : "them", setting("train-only"));
 }
 
 }  // namespace pipetrain

@@ -36,6 +36,9 @@ struct UntiedCopy {
   std::size_t slot = 0;
 };
 
+/// Whether the node's input is a running statistic, which training replaces.
+bool is_statistic_slot(const OnnxNode& node, std::size_t slot);
+
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
 /// running statistics, scalars (but not a module's gain), PyTorch's own metadata, parameter slots
 /// of operators, operands of arithmetic. A tensor counts for a slot or an operand if only what

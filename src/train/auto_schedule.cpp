@@ -1,13 +1,13 @@
 #include "train/auto_schedule.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "partition/topology_file.h"
 #include "passes/linearise.h"
@@ -77,7 +77,7 @@ class CostsBySize {
 }  // namespace
 
 FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope) {
-  const auto start = std::chrono::steady_clock::now();
+  const double start = steady_seconds();
   CostsBySize costs(config, scope.same_data);
   SearchRequest request;
   request.batch = config.optimization.batch_size;
@@ -92,8 +92,8 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
       return std::abs(std::log2(a) - own) < std::abs(std::log2(b) - own);
     });
     for (const int count : order) {
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-      if (!request.micro_batches.empty() && taken.count() > scope.profile_seconds) break;
+      const double taken = steady_seconds() - start;
+      if (!request.micro_batches.empty() && taken > scope.profile_seconds) break;
       if (costs.exists(count)) request.micro_batches.push_back(count);
     }
     std::sort(request.micro_batches.begin(), request.micro_batches.end());
@@ -126,7 +126,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   found.candidates = search(request);
   found.chosen = choose(found.candidates);
   found.order = costs.order();
-  found.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  found.seconds = steady_seconds() - start;
   return found;
 }
 

@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
 
@@ -106,10 +107,9 @@ FoundCheckpoint find_checkpoint(const fs::path& given) {
   const fs::path inside = given / "checkpoints";
   std::optional<FoundCheckpoint> found =
       newest_checkpoint(fs::is_directory(inside, error) ? inside : given);
-  PT_CHECK(
-      found, kUsage,
-      "there is no complete checkpoint in \"{}\"; to start a new run in that case: --resume=auto",
-      printable(given.string()));
+  PT_CHECK(found, kUsage,
+           "there is no complete checkpoint in \"{}\"; to start a new run in that case: {}=auto",
+           printable(given.string()), setting("resume"));
   return *std::move(found);
 }
 

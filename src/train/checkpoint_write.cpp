@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/units.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
@@ -41,24 +42,15 @@ std::int64_t step_of(const std::string& name) {
   PT_FAIL(kResource, "cannot {} {}: {}", what, printable(path.string()), std::strerror(reason));
 }
 
-void sync_directory(const fs::path& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (descriptor < 0) fail("sync", path);
-  const int result = ::fsync(descriptor);
-  const int reason = errno;
-  ::close(descriptor);
-  errno = reason;
-  // Some network file systems refuse to sync a directory.
-  if (result != 0 && errno != EINVAL) fail("sync", path);
+void sync(const fs::path& directory) {
+  const std::error_code error = sync_directory(directory);
+  PT_CHECK(!error, kResource, "cannot sync {}: {}", printable(directory.string()), error.message());
 }
 
 void make_folder(const fs::path& folder) {
-  std::error_code error;
-  if (fs::is_directory(folder, error)) return;
-  fs::create_directories(folder, error);
+  const std::error_code error = make_directories(folder);
   PT_CHECK(!error, kResource, "cannot create the folder {}: {}", printable(folder.string()),
            error.message());
-  sync_directory(folder.has_parent_path() ? folder.parent_path() : fs::path("."));
 }
 
 fs::path unfinished_name(const fs::path& folder, std::int64_t step, const char* kind) {
@@ -86,6 +78,8 @@ void put_in_place(const fs::path& temporary, const fs::path& path) {
     if (::rename(temporary.c_str(), path.c_str()) != 0) fail("name", path);
     return;
   }
+  // Else a power loss could leave the old one under its name, without its files.
+  sync(path.parent_path());
   std::error_code error;
   fs::remove_all(temporary, error);
 }
@@ -97,8 +91,9 @@ void check_room(const fs::path& folder, std::uint64_t bytes) {
   const std::uint64_t needed = bytes + kSpareBytes;
   PT_CHECK(free >= needed, kResource,
            "a checkpoint needs {} on the disk of {}, which has {} free; free some space, or give "
-           "another --run-dir or a smaller --keep",
-           bytes_text(needed), printable(folder.string()), bytes_text(free));
+           "another {} or a smaller {}",
+           bytes_text(needed), printable(folder.string()), bytes_text(free), setting("run-dir"),
+           setting("keep"));
 }
 
 NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
@@ -174,7 +169,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     const std::string manifest = manifest_text(checkpoint, files);
     digest = sha256(manifest);
     write_file(temporary / "manifest.json", manifest);
-    sync_directory(temporary);
+    sync(temporary);
     for (const FileRecord& file : files) written.bytes += file.bytes;
     written.bytes += manifest.size();
     put_in_place(temporary, written.path);
@@ -182,7 +177,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     fs::remove_all(temporary, ignored);
     throw;
   }
-  sync_directory(folder);
+  sync(folder);
   const std::string line = fmt::format("{} {}\n", checkpoint_name(checkpoint.step), digest);
   write_file(folder / "latest", line);
   if (checkpoint.best && checkpoint.best->step == checkpoint.step)
@@ -227,8 +222,8 @@ FolderLock::FolderLock(const fs::path& folder) {
     ::usleep(20000);  // is_locked() holds the lock only briefly
   }
   ::close(descriptor_);
-  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another --run-dir",
-          printable(folder.string()));
+  PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another {}",
+          printable(folder.string()), setting("run-dir"));
 }
 
 FolderLock::~FolderLock() { ::close(descriptor_); }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "device/plugin.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
@@ -41,9 +42,10 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   if (network.config().pipeline.topology.empty() && network.topology() &&
       std::any_of(plan.stages.begin(), plan.stages.end(),
                   [](const StagePlan& stage) { return stage.replicas > 1; })) {
-    plan.notes.emplace_back(
+    plan.notes.push_back(fmt::format(
         "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
-        "threads busy it is slower (doctor --measure shows both)");
+        "threads busy it is slower (doctor {} shows both)",
+        setting("measure")));
   }
 }
 
@@ -161,19 +163,19 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
 bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
   const LossScaling scaling = network.loss_scaling();
   PT_CHECK(!network.asynchronous() || !scaling.skips, kUsage,
-           "--schedule {} updates each stage separately, so it cannot skip a step when {}",
-           network.config().pipeline.schedule,
+           "{} {} updates each stage separately, so it cannot skip a step when {}",
+           setting("schedule"), network.config().pipeline.schedule,
            scaling.adapts
-               ? "float16 overflows; use 1f1b or gpipe, --precision bf16 or a fixed "
-                 "--loss-scale"
-               : "gradients are not finite; use 1f1b or gpipe, or leave out --on-nan skip");
+               ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
+                             setting("precision"), setting("loss-scale"))
+               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} skip",
+                             setting("on-nan")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
-  PT_CHECK(
-      !network.asynchronous() || !gradient_sync || stages == 1, kUsage,
-      "--schedule {} updates each stage separately, which {} does not allow; use 1f1b or gpipe",
-      network.config().pipeline.schedule,
-      slices.has_tied_stages ? "a weight shared by several stages" : "--clip-norm");
+  PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
+           "{} {} updates each stage separately, which {} does not allow; use 1f1b or gpipe",
+           setting("schedule"), network.config().pipeline.schedule,
+           slices.has_tied_stages ? "a weight shared by several stages" : setting("clip-norm"));
   return gradient_sync;
 }
 

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "onnx_io/writer.h"
 #include "train/adapter_file.h"
 #include "train/network.h"
@@ -131,8 +132,8 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
 
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   std::string taken;
-  const auto take = [&](const char* key, const char* option, std::string_view by_rule, bool is_open,
-                        const auto& set) {
+  const auto take = [&](const char* key, const std::string& option, std::string_view by_rule,
+                        bool is_open, const auto& set) {
     const auto found = metadata.find(key);
     if (!is_open || found == metadata.end() || found->second == by_rule) return;
     with_context([&] { return fmt::format("reading the model's metadata \"{}\"", key); },
@@ -140,19 +141,21 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
     taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", option, printable(found->second));
   };
   LossOptions& loss = config.model.loss;
-  take(kLoss, "--loss", "auto", loss.loss == "auto", [&](const std::string& v) { loss.loss = v; });
-  take(kLossOutput, "--logits", "", loss.output.empty(),
+  take(kLoss, setting("loss"), "auto", loss.loss == "auto",
+       [&](const std::string& v) { loss.loss = v; });
+  take(kLossOutput, setting("logits"), "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
   take(
-      kIgnoreIndex, "--ignore-index", "-100", loss.ignore_index == -100, [&](const std::string& v) {
+      kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
+      [&](const std::string& v) {
         const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
                  "\"{}\" is no whole number", printable(v));
       });
-  take(kLabelColumn, "--label-column", "", config.data.csv.label_column.empty(),
+  take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
   Normalization& normalization = config.data.bind.normalization;
-  take(kNormalization, "--normalize", "auto", normalization.text() == "auto",
+  take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
   return taken.empty() ? taken : taken + " · as in training";
 }
@@ -169,9 +172,9 @@ void check_one_file(const OnnxModel& model, const std::string& output) {
   if (output != "-") return;
   for (const OnnxInitializer& tensor : model.initializers) {
     PT_CHECK(!tensor.external, kUsage,
-             "--output -: {} has external weights, which cannot go to standard output; give "
-             "--output a file name",
-             printable(model.path.string()));
+             "{} -: {} has external weights, which cannot go to standard output; give "
+             "{} a file name",
+             setting("output"), printable(model.path.string()), setting("output"));
   }
 }
 

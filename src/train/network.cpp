@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/setting.h"
 #include "data/rows/class_labels.h"
 #include "data/rows/element.h"
 #include "data/rows/readers.h"
@@ -103,7 +104,7 @@ std::map<std::string, ParameterRates> own_rates(const OptimizationConfig& optimi
         has_decoupled_decay(optimization.optimizer.kind))
       own[name].weight_decay = 0;
   }
-  const auto each = [&](const char* option, const auto& rates, const auto& set) {
+  const auto each = [&](const std::string& option, const auto& rates, const auto& set) {
     for (const auto& [glob, value] : rates) {
       bool used = false;
       for (const auto& [name, rule] : model.rules) {
@@ -113,13 +114,13 @@ std::map<std::string, ParameterRates> own_rates(const OptimizationConfig& optimi
       }
       PT_CHECK(used, kUsage,
                "{}: no tensor of the model matches \"{}\"; list them with: pipetrain inspect "
-               "--params",
-               option, printable(glob));
+               "{}",
+               option, printable(glob), setting("params"));
     }
   };
-  each("--lr-scale", optimization.rate_scales,
+  each(setting("lr-scale"), optimization.rate_scales,
        [](ParameterRates& rates, double value) { rates.learning_rate_scale = value; });
-  each("--weight-decay", optimization.decays,
+  each(setting("weight-decay"), optimization.decays,
        [](ParameterRates& rates, double value) { rates.weight_decay = value; });
   return own;
 }
@@ -132,8 +133,8 @@ std::map<std::string, Shape> given_sample_shapes(const ModelConfig& config,
     const bool known =
         std::any_of(model.inputs.begin(), model.inputs.end(),
                     [&name = name](const OnnxValue& input) { return input.name == name; });
-    PT_CHECK(known, kUsage, "--shape: the model has no input \"{}\"", printable(name));
-    PT_CHECK(shape.rank() >= 1, kUsage, "--shape {}: give at least the sample axis",
+    PT_CHECK(known, kUsage, "{}: the model has no input \"{}\"", setting("shape"), printable(name));
+    PT_CHECK(shape.rank() >= 1, kUsage, "{} {}: give at least the sample axis", setting("shape"),
              printable(name));
     shapes[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
@@ -227,29 +228,29 @@ void Network::open_data_and_graph(const Network* same_data) {
 
 void Network::choose_micro_batch() {
   const std::int64_t batch = config_.optimization.batch_size;
-  PT_CHECK(batch >= 1, kUsage, "--batch-size must be at least 1");
+  PT_CHECK(batch >= 1, kUsage, "{} must be at least 1", setting("batch-size"));
   std::int64_t fixed = -1;
   for (const OnnxValue& input : model_.model.inputs) {
     if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
   }
   const PipelineConfig& pipeline = config_.pipeline;
   PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
-           "give --micro-batches or --micro-batch-size, not both");
+           "give {} or {}, not both", setting("micro-batches"), setting("micro-batch-size"));
   const bool whole = sends_whole_mini_batches(schedule_.rule());
   if (fixed > 0) {
     PT_CHECK(batch % fixed == 0, kUsage,
-             "the model has a fixed batch of {}; --batch-size must be a multiple of it", fixed);
+             "the model has a fixed batch of {}; {} must be a multiple of it", fixed,
+             setting("batch-size"));
     micro_batch_ = fixed;
     config_.optimization.drop_last = true;
   } else if (whole) {
     PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
-             "--schedule {} does not split mini-batches; leave out --micro-batches",
-             pipeline.schedule);
+             "{} {} does not split mini-batches; leave out {}", setting("schedule"),
+             pipeline.schedule, setting("micro-batches"));
     micro_batch_ = batch;
   } else if (pipeline.micro_batch_size > 0) {
-    PT_CHECK(pipeline.micro_batch_size <= batch, kUsage,
-             "--micro-batch-size {} is more than --batch-size {}", pipeline.micro_batch_size,
-             batch);
+    PT_CHECK(pipeline.micro_batch_size <= batch, kUsage, "{} {} is more than {} {}",
+             setting("micro-batch-size"), pipeline.micro_batch_size, setting("batch-size"), batch);
     micro_batch_ = pipeline.micro_batch_size;
   } else {
     const std::int64_t automatic =
@@ -257,15 +258,15 @@ void Network::choose_micro_batch() {
             ? schedule_.fixed_units()
             : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
     const std::int64_t wanted = pipeline.micro_batches > 0 ? pipeline.micro_batches : automatic;
-    PT_CHECK(wanted <= batch, kUsage, "--micro-batches {} is more than --batch-size {}", wanted,
-             batch);
+    PT_CHECK(wanted <= batch, kUsage, "{} {} is more than {} {}", setting("micro-batches"), wanted,
+             setting("batch-size"), batch);
     micro_batch_ = (batch + wanted - 1) / wanted;
   }
   micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
   PT_CHECK(!whole || micro_batches_ == 1, kUsage,
-           "--schedule {} does not split mini-batches, but the model has a fixed batch of {}; use "
-           "--batch-size {}",
-           pipeline.schedule, fixed, fixed);
+           "{} {} does not split mini-batches, but the model has a fixed batch of {}; use "
+           "{} {}",
+           setting("schedule"), pipeline.schedule, fixed, setting("batch-size"), fixed);
 }
 
 BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const {
@@ -311,14 +312,15 @@ void Network::count_steps() {
   const OptimizationConfig& optimization = config_.optimization;
   const auto samples = static_cast<std::int64_t>(data_.train->size());
   PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
-           "{} samples do not fill one batch of {}; use a smaller --batch-size", samples,
-           optimization.batch_size);
+           "{} samples do not fill one batch of {}; use a smaller {}", samples,
+           optimization.batch_size, setting("batch-size"));
   PT_CHECK(schedule_.fixed_units() == 0 || optimization.drop_last ||
                samples % optimization.batch_size == 0,
            kUsage,
-           "--schedule {} is written for {} micro-batches, and the last batch of {} samples is "
-           "smaller; add --drop-last",
-           printable(config_.pipeline.schedule), schedule_.fixed_units(), samples);
+           "{} {} is written for {} micro-batches, and the last batch of {} samples is "
+           "smaller; add {}",
+           setting("schedule"), printable(config_.pipeline.schedule), schedule_.fixed_units(),
+           samples, setting("drop-last"));
   batches_per_epoch_ = optimization.drop_last
                            ? samples / optimization.batch_size
                            : (samples + optimization.batch_size - 1) / optimization.batch_size;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/setting.h"
 #include "device/plugin.h"
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
@@ -143,7 +144,8 @@ RuntimeOptions PipelineRun::runtime_options() const {
   } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {
     PT_CHECK(!adds_in_one_order(network_.config().pipeline), kUsage,
              "with several processes, NCCL sums the gradients of more than two GPU replicas in an "
-             "order that may change from run to run; leave out --deterministic");
+             "order that may change from run to run; leave out {}",
+             setting("deterministic"));
     options.collectives = &cuda_plugin().collectives();
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/units.h"
 
 namespace pipetrain {
@@ -34,9 +35,10 @@ void PlannedNetwork::stay_within_memory() {
     }
   }
   PT_CHECK(memory_excess() == 0, kResource,
-           "a device would need {} more than --gpu-memory, which is {}; try more stages, "
-           "--recompute all, smaller micro-batches or a higher limit",
-           bytes_text(memory_excess()), bytes_text(memory_limit_bytes()));
+           "a device would need {} more than {}, which is {}; try more stages, "
+           "{} all, smaller micro-batches or a higher limit",
+           bytes_text(memory_excess()), setting("gpu-memory"), bytes_text(memory_limit_bytes()),
+           setting("recompute"));
 }
 
 /// Bytes by which the fullest device is over the limit.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/patterns.h"
@@ -127,8 +128,8 @@ Confusion confuse(const Predictor& predictor, const Dataset& data, const std::st
   const bool last = shape.rank() <= 3;
   Confusion out;
   out.classes = last ? shape[shape.rank() - 1] : shape[1];
-  PT_CHECK(k >= 1 && k <= out.classes, kUsage, "--top-k {}: the model has {} classes", k,
-           out.classes);
+  PT_CHECK(k >= 1 && k <= out.classes, kUsage, "{} {}: the model has {} classes", setting("top-k"),
+           k, out.classes);
   PT_CHECK(out.classes <= 65536 && out.classes * out.classes < (std::int64_t{1} << 28), kUsage,
            "{} classes are too many for a confusion matrix", out.classes);
   out.counts.resize(static_cast<std::size_t>(out.classes * out.classes));

@@ -5,6 +5,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "partition/topology_file.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
@@ -43,12 +44,12 @@ CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
   const int count = processes->size();
   const int devices = schedule.devices();
   PT_CHECK(count <= devices, kUsage,
-           "{} processes were started for {} stage{}; give --stages {} or more, or start fewer",
-           count, devices, devices == 1 ? "" : "s", count);
+           "{} processes were started for {} stage{}; give {} {} or more, or start fewer", count,
+           devices, devices == 1 ? "" : "s", setting("stages"), count);
   PT_CHECK(!is_asynchronous(schedule.rule()), kUsage,
-           "--schedule {} is asynchronous, which several processes do not support yet; use 1f1b, "
+           "{} {} is asynchronous, which several processes do not support yet; use 1f1b, "
            "gpipe or a zero-bubble schedule, or one process",
-           printable(config.schedule));
+           setting("schedule"), printable(config.schedule));
   ByteWriter mine;
   mine.put(available_cores());
   mine.put_text(processes->processes().host() + " " + cores_text());

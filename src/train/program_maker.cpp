@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/complete.h"
 #include "pipeline/schedule/generate.h"
@@ -16,9 +17,9 @@ namespace {
 Program read_schedule(const std::string& path) {
   Program program = read_schedule_file(path);
   PT_CHECK(program.rule == UpdateRule::kSync, kUsage,
-           "--schedule {}: only synchronous schedules can be trained from a file; asynchronous "
+           "{} {}: only synchronous schedules can be trained from a file; asynchronous "
            "ones have names (pipedream, pipedream-vertical, pipedream-2bw)",
-           printable(path));
+           setting("schedule"), printable(path));
   return program;
 }
 
@@ -39,26 +40,28 @@ bool RunSchedule::balances_warm_up() const {
 
 RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
-           "--warm-up-tolerance must be a fraction from 0 to 1, not {}", config.warm_up_tolerance);
+           "{} must be a fraction from 0 to 1, not {}", setting("warm-up-tolerance"),
+           config.warm_up_tolerance);
   if (names_schedule_file(config.schedule)) {
     from_file_ = read_schedule(config.schedule);
-    PT_CHECK(
-        config.replicas.empty() && !config.plan_replicas, kUsage,
-        "--replicas needs a schedule's name; the file {} already sets the devices of each stage",
-        printable(config.schedule));
+    PT_CHECK(config.replicas.empty() && !config.plan_replicas, kUsage,
+             "{} needs a schedule's name; the file {} already sets the devices of each stage",
+             setting("replicas"), printable(config.schedule));
     PT_CHECK(config.devices == 1 || config.devices == from_file_->devices, kUsage,
-             "--schedule {} is written for {} devices, but --gpus is {}; leave out --gpus",
-             printable(config.schedule), from_file_->devices, config.devices);
+             "{} {} is written for {} devices, but {} is {}; leave out {}", setting("schedule"),
+             printable(config.schedule), from_file_->devices, setting("gpus"), config.devices,
+             setting("gpus"));
     take_out_transfers(*from_file_);
     rule_ = from_file_->rule;
     return;
   }
   const ScheduleDescription& schedule = describe_schedule(config.schedule);
   PT_CHECK(schedule.rule != UpdateRule::kNone, kUsage,
-           "--schedule {} is forward-only; choose one that trains, such as 1f1b", config.schedule);
-  PT_CHECK((config.replicas.empty() && !config.plan_replicas) || schedule.takes_replicas, kUsage,
-           "--schedule {} has one device per stage; --replicas works with gpipe, 1f1b or pipedream",
+           "{} {} is forward-only; choose one that trains, such as 1f1b", setting("schedule"),
            config.schedule);
+  PT_CHECK((config.replicas.empty() && !config.plan_replicas) || schedule.takes_replicas, kUsage,
+           "{} {} has one device per stage; {} works with gpipe, 1f1b or pipedream",
+           setting("schedule"), config.schedule, setting("replicas"));
   rule_ = schedule.rule;
 }
 
@@ -125,12 +128,12 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
 
 Program ProgramMaker::training(int units) const {
   if (schedule_.from_file_) {
-    PT_CHECK(
-        units == schedule_.from_file_->micro_batches, kUsage,
-        "--schedule {} is written for {} micro-batches, not {}; set --micro-batches {} and, if "
-        "the last batch is short, --drop-last",
-        printable(schedule_.config_.schedule), schedule_.from_file_->micro_batches, units,
-        schedule_.from_file_->micro_batches);
+    PT_CHECK(units == schedule_.from_file_->micro_batches, kUsage,
+             "{} {} is written for {} micro-batches, not {}; set {} {} and, if "
+             "the last batch is short, {}",
+             setting("schedule"), printable(schedule_.config_.schedule),
+             schedule_.from_file_->micro_batches, units, setting("micro-batches"),
+             schedule_.from_file_->micro_batches, setting("drop-last"));
     Program program = *schedule_.from_file_;
     set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "train/export.h"
 #include "train/fingerprint.h"
 
@@ -111,18 +112,20 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
                                      const std::vector<Setting>& numbers) {
   const RunRecord now = describe_run(network, {}, numbers);
   PT_CHECK(now.model_fingerprint == checkpoint.run.model_fingerprint, kUsage,
-           "the checkpoint is of another network than {}; give the same --model, or start a new "
-           "run from the weights that match with --resume-weights-only",
-           printable(network.config().model.path));
+           "the checkpoint is of another network than {}; give the same {}, or start a new "
+           "run from the weights that match with {}",
+           printable(network.config().model.path), setting("model"),
+           setting("resume-weights-only"));
   PT_CHECK(now.data_fingerprint == checkpoint.run.data_fingerprint, kData,
-           "the checkpoint was trained on other data ({}) than these ({}); give the same --data, "
-           "or start a new run from its weights: --resume-weights-only",
-           checkpoint.run.data_fingerprint, now.data_fingerprint);
+           "the checkpoint was trained on other data ({}) than these ({}); give the same {}, "
+           "or start a new run from its weights: {}",
+           checkpoint.run.data_fingerprint, now.data_fingerprint, setting("data"),
+           setting("resume-weights-only"));
   const std::string optimizer = checkpoint.run.value("optimizer");
   PT_CHECK(optimizer == now.value("optimizer"), kUsage,
-           "the checkpoint is of --optimizer {}, whose state {} cannot use; leave it out, or start "
-           "a new run from its weights: --resume-weights-only",
-           optimizer, now.value("optimizer"));
+           "the checkpoint is of {} {}, whose state {} cannot use; leave it out, or start a new "
+           "run from its weights: {}",
+           setting("optimizer"), optimizer, now.value("optimizer"), setting("resume-weights-only"));
   // What does not affect the results if all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -23,8 +24,8 @@ RunRate::RunRate(const Network& network, double max_seconds, double seconds_befo
   const double warmup = settings_.warmup_is_fraction
                             ? settings_.warmup * static_cast<double>(total_steps_)
                             : settings_.warmup;
-  PT_CHECK(warmup < kMostSteps, kUsage, "--warmup takes {:g} steps, but the run has only {}",
-           warmup, total_steps_);
+  PT_CHECK(warmup < kMostSteps, kUsage, "{} takes {:g} steps, but the run has only {}",
+           setting("warmup"), warmup, total_steps_);
   if (settings_.rate_every_epochs > 0) {
     curve_.every_steps =
         std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
@@ -48,14 +49,17 @@ double RunRate::at(std::int64_t step) const {
 
 void RunRate::set_by_time(bool asynchronous) {
   const LearningRateKind kind = curve_.kind;
-  PT_CHECK(max_seconds_ > 0, kUsage, "--lr-over time needs --max-time");
+  PT_CHECK(max_seconds_ > 0, kUsage, "{} time needs {}", setting("lr-over"), setting("max-time"));
   PT_CHECK(!asynchronous, kUsage,
-           "--lr-over time does not work with asynchronous schedules, whose stages would differ; "
-           "use --lr-over steps, or 1f1b or gpipe");
+           "{} time does not work with asynchronous schedules, whose stages would differ; "
+           "use {} steps, or 1f1b or gpipe",
+           setting("lr-over"), setting("lr-over"));
   PT_CHECK(kind != LearningRateKind::kStep && kind != LearningRateKind::kExponential, kUsage,
-           "--lr-schedule {} decays by steps, so --lr-over time does not apply", name_of(kind));
+           "{} {} decays by steps, so {} time does not apply", setting("lr-schedule"),
+           name_of(kind), setting("lr-over"));
   PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
-           "--warmup with --lr-over time must be a percentage, such as 5%");
+           "{} with {} time must be a percentage, such as 5%", setting("warmup"),
+           setting("lr-over"));
   curve_.warmup_steps =
       static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
 }

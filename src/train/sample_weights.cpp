@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -14,9 +15,9 @@ namespace {
 std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) {
   const std::size_t last = data.columns().size() - 1;
   const Column& label = data.columns()[last];
-  PT_CHECK(
-      classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
-      "--sample-weights balanced needs data with one class per sample; give a file of weights");
+  PT_CHECK(classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
+           "{} balanced needs data with one class per sample; give a file of weights",
+           setting("sample-weights"));
   std::vector<std::size_t> all(data.size());
   std::iota(all.begin(), all.end(), std::size_t{0});
   HostTensor labels(label.batch_type(all.size()));
@@ -38,7 +39,8 @@ std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) 
 
 std::vector<double> weights_in(const std::string& path, std::size_t samples) {
   std::ifstream file(path);
-  PT_CHECK(file.good(), kData, "--sample-weights: cannot read \"{}\"", printable(path));
+  PT_CHECK(file.good(), kData, "{}: cannot read \"{}\"", setting("sample-weights"),
+           printable(path));
   std::vector<double> weights;
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -48,14 +50,13 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
     const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), weight);
     PT_CHECK(error == std::errc() && end == line.data() + line.size() && std::isfinite(weight) &&
                  weight >= 0,
-             kData, "--sample-weights: {} line {} is not a weight: \"{}\"", printable(path), number,
-             printable(line));
+             kData, "{}: {} line {} is not a weight: \"{}\"", setting("sample-weights"),
+             printable(path), number, printable(line));
     weights.push_back(weight);
   }
-  PT_CHECK(
-      weights.size() == samples, kData,
-      "--sample-weights: {} has {} weights for {} training samples (validation samples need none)",
-      printable(path), weights.size(), samples);
+  PT_CHECK(weights.size() == samples, kData,
+           "{}: {} has {} weights for {} training samples (validation samples need none)",
+           setting("sample-weights"), printable(path), weights.size(), samples);
   return weights;
 }
 
@@ -66,7 +67,7 @@ std::vector<double> sample_weights(const std::string& source, const Dataset& dat
   std::vector<double> weights =
       source == "balanced" ? balanced_weights(data, classes) : weights_in(source, data.size());
   PT_CHECK(std::any_of(weights.begin(), weights.end(), [](double w) { return w > 0; }), kData,
-           "--sample-weights: no sample has a weight above 0");
+           "{}: no sample has a weight above 0", setting("sample-weights"));
   return weights;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -14,12 +15,13 @@ namespace {
 constexpr int kMostFailures = 3;
 
 /// "10min" → 10 and "min".
-std::pair<double, std::string> split_unit(const std::string& option, const std::string& text) {
+std::pair<double, std::string> split_unit(const std::string& option, std::string_view examples,
+                                          const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   PT_CHECK(error == std::errc() && std::isfinite(value) && value > 0 && value < 1e15, kUsage,
-           "{} takes a positive number with a unit, such as {}, not \"{}\"", option,
-           option == "--save-every" ? "100, 2ep or 10min" : "90, 10min or 2h", printable(text));
+           "{} takes a positive number with a unit, such as {}, not \"{}\"", option, examples,
+           printable(text));
   return {value, std::string(end, text.data() + text.size())};
 }
 
@@ -46,7 +48,7 @@ std::string first_nonfinite(const NamedTensors& tensors) {
 }  // namespace
 
 double parse_duration(const std::string& option, const std::string& text) {
-  const auto [value, unit] = split_unit(option, text);
+  const auto [value, unit] = split_unit(option, "90, 10min or 2h", text);
   const double scale = unit.empty() ? 1 : seconds_of(unit);
   PT_CHECK(scale > 0, kUsage, "{} takes the units s, min, h and d, not \"{}\"", option,
            printable(unit));
@@ -55,15 +57,15 @@ double parse_duration(const std::string& option, const std::string& text) {
 
 SaveEvery SaveEvery::parse(const std::string& text) {
   if (text == "never" || text == "0") return {};
-  const auto [value, unit] = split_unit("--save-every", text);
+  const auto [value, unit] = split_unit(setting("save-every"), "100, 2ep or 10min", text);
   if (unit.empty() || unit == "step" || unit == "steps") {
-    PT_CHECK(value == std::floor(value), kUsage, "--save-every takes whole steps, not \"{}\"",
-             printable(text));
+    PT_CHECK(value == std::floor(value), kUsage, "{} takes whole steps, not \"{}\"",
+             setting("save-every"), printable(text));
     return {Unit::kSteps, value};
   }
   if (unit == "ep" || unit == "epoch" || unit == "epochs") return {Unit::kEpochs, value};
-  PT_CHECK(seconds_of(unit) > 0, kUsage,
-           "--save-every takes the units steps, ep, s, min and h, not \"{}\"", printable(unit));
+  PT_CHECK(seconds_of(unit) > 0, kUsage, "{} takes the units steps, ep, s, min and h, not \"{}\"",
+           setting("save-every"), printable(unit));
   return {Unit::kSeconds, value * seconds_of(unit)};
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "base/statistics.h"
 #include "passes/batch_weight_gradients.h"
 #include "processes/process_group.h"
@@ -251,11 +252,12 @@ class Training {
     if (loss.kind == LossKind::kSquaredError) measured.r2 = 0;
     measured.k = top_of(settings_.best_metric);
     if (measured.k > 0 && loss.correct && loss.classes >= measured.k) measured.top_k = 0;
-    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage,
-             "--best-metric {} is not available for a {}", settings_.best_metric, loss.task);
+    PT_CHECK(metric_of(measured, settings_.best_metric), kUsage, "{} {} is not available for a {}",
+             setting("best-metric"), settings_.best_metric, loss.task);
     PT_CHECK(
         settings_.patience == 0 || (network_.evaluation_data() && settings_.evaluate_every > 0),
-        kUsage, "--patience needs validation data; give --val-split or --val-data");
+        kUsage, "{} needs validation data; give {} or {}", setting("patience"),
+        setting("val-split"), setting("val-data"));
   }
 
   bool is_evaluated(std::int64_t step, bool last) const {
@@ -271,7 +273,7 @@ class Training {
   bool note_best(const EvaluationReport& report) {
     const std::string& metric = settings_.best_metric;
     const std::optional<double> value = metric_of(report, metric);
-    PT_CHECK(value, kUsage, "--best-metric {} is not available for a {}", metric,
+    PT_CHECK(value, kUsage, "{} {} is not available for a {}", setting("best-metric"), metric,
              network_.graph().loss.task);
     std::optional<BestResult>& best = summary_.best;
     if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
@@ -437,10 +439,9 @@ class Training {
     const std::string where =
         network_.asynchronous() ? std::string() : run_.runtime().first_nonfinite();
     const std::filesystem::path good = saving_.last_written();
-    PT_FAIL(kDiverged,
-            "loss is not finite at step {}{}\n  try: a smaller --lr than {}, or --clip-norm 1{}",
+    PT_FAIL(kDiverged, "loss is not finite at step {}{}\n  try: a smaller {} than {}, or {} 1{}",
             report.step, where.empty() ? "" : fmt::format(" (first bad tensor: {})", where),
-            report.learning_rate,
+            setting("lr"), report.learning_rate, setting("clip-norm"),
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 
@@ -450,8 +451,9 @@ class Training {
     const std::filesystem::path good = saving_.last_written();
     PT_FAIL(kDiverged,
             "gradients are not finite at step {} in float16, even with a loss scale of {}\n"
-            "  try: --precision bf16, a smaller --lr than {}, or --clip-norm 1{}",
-            report.step, *report.loss_scale, report.learning_rate,
+            "  try: {} bf16, a smaller {} than {}, or {} 1{}",
+            report.step, *report.loss_scale, setting("precision"), setting("lr"),
+            report.learning_rate, setting("clip-norm"),
             good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
   }
 

@@ -7,6 +7,7 @@
 //
 // Parameters have the names of transformers' BertForSequenceClassification.
 #include "base/error.h"
+#include "base/setting.h"
 #include "zoo/attention.h"
 #include "zoo/layers.h"
 
@@ -107,8 +108,8 @@ class Encoder {
 
 ZooModel build_bert(const ZooOptions& options) {
   PT_CHECK(options.width % options.heads == 0, kUsage,
-           "--width {} of bert is not a multiple of its {} heads; give another width or --heads",
-           options.width, options.heads);
+           "{} {} of bert is not a multiple of its {} heads; give another width or {}",
+           setting("width"), options.width, options.heads, setting("heads"));
   return Encoder(options).build();
 }
 

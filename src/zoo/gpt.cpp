@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "zoo/attention.h"
 #include "zoo/layers.h"
 
@@ -113,10 +114,10 @@ class Decoder {
 
 ZooModel build_decoder(const std::string& name, const ZooOptions& options) {
   PT_CHECK(options.width % options.heads == 0, kUsage,
-           "--width {} of {} is not a multiple of its {} heads; give another width or --heads",
-           options.width, name, options.heads);
-  PT_CHECK(options.context <= kLongestContext, kUsage,
-           "--context must be at most {} for {}, not {}", kLongestContext, name, options.context);
+           "{} {} of {} is not a multiple of its {} heads; give another width or {}",
+           setting("width"), options.width, name, options.heads, setting("heads"));
+  PT_CHECK(options.context <= kLongestContext, kUsage, "{} must be at most {} for {}, not {}",
+           setting("context"), kLongestContext, name, options.context);
   return Decoder(name, options).build();
 }
 

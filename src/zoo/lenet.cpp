@@ -1,13 +1,14 @@
 // (convolution -> ReLU -> pooling) twice, then three linear layers. 28x28: 28 -> 14 -> 10 -> 5.
 #include "base/error.h"
+#include "base/setting.h"
 #include "zoo/layers.h"
 
 namespace pipetrain {
 
 ZooModel build_lenet(const ZooOptions& options) {
   constexpr std::int64_t kSmallestImage = 12;  // leaves 1x1 after the second pooling
-  PT_CHECK(options.image >= kSmallestImage, kUsage, "--image must be at least {} for lenet, not {}",
-           kSmallestImage, options.image);
+  PT_CHECK(options.image >= kSmallestImage, kUsage, "{} must be at least {} for lenet, not {}",
+           setting("image"), kSmallestImage, options.image);
   Layers layers("lenet", options.seed);
   std::string x =
       layers.input("x", DType::kFloat32, {options.channels, options.image, options.image});

@@ -9,6 +9,7 @@
 //
 // Parameters have the names of mateuszbuda's U-Net of PyTorch Hub.
 #include "base/error.h"
+#include "base/setting.h"
 #include "zoo/layers.h"
 
 namespace pipetrain {
@@ -32,12 +33,12 @@ std::string two_convolutions(Layers& layers, const std::string& group, const std
 }  // namespace
 
 ZooModel build_unet(const ZooOptions& options) {
-  PT_CHECK(options.depth <= kMostLevels, kUsage, "--depth must be at most {} for unet, not {}",
-           kMostLevels, options.depth);
+  PT_CHECK(options.depth <= kMostLevels, kUsage, "{} must be at most {} for unet, not {}",
+           setting("depth"), kMostLevels, options.depth);
   const std::int64_t multiple = std::int64_t{1} << options.depth;
   PT_CHECK(options.image % multiple == 0, kUsage,
-           "--image must be a multiple of {} for unet with --depth {}, not {}", multiple,
-           options.depth, options.image);
+           "{} must be a multiple of {} for unet with {} {}, not {}", setting("image"), multiple,
+           setting("depth"), options.depth, options.image);
   Layers layers("unet", options.seed);
   std::string x =
       layers.input("x", DType::kFloat32, {options.channels, options.image, options.image});

@@ -3,14 +3,15 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "zoo/layers.h"
 
 namespace pipetrain {
 
 ZooModel build_vgg(const ZooOptions& options) {
   constexpr std::int64_t kSmallestImage = 32;  // leaves 1x1 after the last pooling
-  PT_CHECK(options.image >= kSmallestImage, kUsage, "--image must be at least {} for vgg, not {}",
-           kSmallestImage, options.image);
+  PT_CHECK(options.image >= kSmallestImage, kUsage, "{} must be at least {} for vgg, not {}",
+           setting("image"), kSmallestImage, options.image);
   // Channels in multiples of the width; 0 is a pooling.
   constexpr std::array<std::int64_t, 13> kLevels = {1, 0, 2, 0, 4, 4, 0, 8, 8, 0, 8, 8, 0};
   Layers layers("vgg", options.seed);

@@ -4,67 +4,65 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::string_view kArrays = "--data FILE.npz";
-constexpr std::string_view kText = "--data FILE.txt --format text";
-
 constexpr std::array<ZooNetwork, 11> kNetworks = {{
     {"mlp",
      "hidden layers with ReLU, for small images",
-     kArrays,
+     ZooData::kArrays,
      {.image = 28, .channels = 1, .classes = 10, .width = 256, .depth = 2},
      build_mlp},
     {"lenet",
      "LeNet-5, two convolutions and three linear layers, for small images",
-     kArrays,
+     ZooData::kArrays,
      {.image = 28, .channels = 1, .classes = 10},
      build_lenet},
     {"resnet18",
      "ResNet-18 for images of 32x32: convolutions, BatchNorm, skip connections",
-     kArrays,
+     ZooData::kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_resnet18},
     {"resnet50",
      "ResNet-50 for photographs of 224x224",
-     kArrays,
+     ZooData::kArrays,
      {.image = 224, .channels = 3, .classes = 1000, .width = 64},
      build_resnet50},
     {"vgg",
      "VGG-11 for images of 32x32: a sequence of convolutions and poolings",
-     kArrays,
+     ZooData::kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 64},
      build_vgg},
     {"mobilenet",
      "MobileNetV2 for images of 32x32: depthwise convolutions, many thin layers",
-     kArrays,
+     ZooData::kArrays,
      {.image = 32, .channels = 3, .classes = 10, .width = 32},
      build_mobilenet},
     {"unet",
      "U-Net: segmentation, with skip connections from encoder to decoder",
-     kArrays,
+     ZooData::kArrays,
      {.image = 64, .channels = 3, .classes = 2, .width = 32, .depth = 4},
      build_unet},
     {"bert",
      "an encoder that classifies text, BERT-mini by default",
-     kArrays,
+     ZooData::kArrays,
      {.classes = 2, .width = 256, .depth = 4, .heads = 4, .vocab = 30522, .context = 128},
      build_bert},
     {"gpt-nano",
      "a small decoder that predicts the next byte of a text",
-     kText,
+     ZooData::kText,
      {.width = 128, .depth = 4, .heads = 4, .vocab = 256, .context = 64},
      build_gpt_nano},
     {"gpt",
      "a decoder of any size, GPT-2's by default; for planning, no weights are needed",
-     kText,
+     ZooData::kText,
      {.width = 768, .depth = 12, .heads = 12, .vocab = 50257, .context = 1024},
      build_gpt},
     {"lstm",
      "LSTM layers that predict the next byte of a text",
-     kText,
+     ZooData::kText,
      {.width = 512, .depth = 2, .vocab = 256, .context = 64},
      build_lstm},
 }};
@@ -73,26 +71,26 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
 constexpr std::int64_t kLargestSize = 65536;
 
 struct Size {
-  std::string_view flag;
+  std::string_view name;
   std::int64_t ZooOptions::*field;
 };
 constexpr std::array<Size, 8> kSizes = {{
-    {"--image", &ZooOptions::image},
-    {"--channels", &ZooOptions::channels},
-    {"--classes", &ZooOptions::classes},
-    {"--width", &ZooOptions::width},
-    {"--depth", &ZooOptions::depth},
-    {"--heads", &ZooOptions::heads},
-    {"--vocab", &ZooOptions::vocab},
-    {"--context", &ZooOptions::context},
+    {"image", &ZooOptions::image},
+    {"channels", &ZooOptions::channels},
+    {"classes", &ZooOptions::classes},
+    {"width", &ZooOptions::width},
+    {"depth", &ZooOptions::depth},
+    {"heads", &ZooOptions::heads},
+    {"vocab", &ZooOptions::vocab},
+    {"context", &ZooOptions::context},
 }};
 
-std::string flags_of(const ZooNetwork& network) {
+std::string settings_of(const ZooNetwork& network) {
   std::string out;
   for (const Size& size : kSizes) {
-    if (network.defaults.*size.field > 0) out += fmt::format("{}, ", size.flag);
+    if (network.defaults.*size.field > 0) out += setting(size.name) + ", ";
   }
-  return out + "--seed";
+  return out + setting("seed");
 }
 
 }  // namespace
@@ -111,9 +109,9 @@ ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request)
     const std::int64_t wanted = request.*size.field;
     if (wanted == 0) continue;
     PT_CHECK(network.defaults.*size.field > 0, kUsage, "{} does not apply to {}, which has: {}",
-             size.flag, network.name, flags_of(network));
+             setting(size.name), network.name, settings_of(network));
     PT_CHECK(wanted > 0 && wanted <= kLargestSize, kUsage, "{} must be from 1 to {}, not {}",
-             size.flag, kLargestSize, wanted);
+             setting(size.name), kLargestSize, wanted);
     options.*size.field = wanted;
   }
   if (options.heads > 0 && request.heads == 0) {

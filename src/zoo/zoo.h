@@ -31,10 +31,13 @@ struct ZooModel {
   std::string signature;  // "x (batch, 1, 28, 28) -> logits (batch, 10)"
 };
 
+/// What a network is trained on.
+enum class ZooData : std::uint8_t { kArrays, kText };
+
 struct ZooNetwork {
   std::string_view name;
   std::string_view summary;
-  std::string_view data;  // example flags that train it on the user's data
+  ZooData data;
   ZooOptions defaults;
   ZooModel (*build)(const ZooOptions&);
 };
@@ -44,8 +47,8 @@ std::span<const ZooNetwork> zoo_networks();
 const ZooNetwork* find_zoo_network(std::string_view name);
 /// Builds the network with its defaults where `request` has 0; a width without heads keeps the
 /// width of the heads. Equal requests give equal bytes. Weights are drawn when the model is
-/// written. Error (kUsage) names the flag that the network does not have, or whose value is out of
-/// range.
+/// written. Error (kUsage) names the setting that the network does not have, or whose value is out
+/// of range.
 ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request);
 
 // The networks, from complete options. Parameters are named and shaped as in PyTorch, so that a

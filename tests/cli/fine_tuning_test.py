@@ -180,15 +180,19 @@ class FineTuning(Case):
 
     def test_a_learning_rate_may_go_by_time(self):
         run = [*SMALL, "--epochs", "1000000", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--warmup", "10%"]
-        _, err = self.succeed("train", *run, "--max-time", "2s", "--run-dir", "run")
-        self.assertIn("--max-time reached", err)
-        rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
-        top = rates.index(max(rates))
+        # On a busy machine the start alone may take most of a short time.
+        for seconds in [2, 10, 50]:
+            _, err = self.succeed("train", *run, "--max-time", f"{seconds}s", "--run-dir", "run", "--overwrite")
+            self.assertIn("--max-time reached", err)
+            rates = [e["lr"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+            top = rates.index(max(rates))
+            if rates[top] > 0.005:
+                break
         self.assertEqual(rates, sorted(rates[:top]) + sorted(rates[top:], reverse=True))
         self.assertGreater(max(rates), 0.005)
         self.assertLess(rates[-1], 0.005)
-        # The run stopped after two seconds at least, so half of four are over.
-        self.succeed("train", "--resume=run", "--max-time", "4s", "--run-dir", "rest")
+        # That time is over at least, so half of twice as much is.
+        self.succeed("train", "--resume=run", "--max-time", f"{2 * seconds}s", "--run-dir", "rest")
         rest = [e["lr"] for e in events((self.folder / "rest/events.jsonl").read_text()) if e["event"] == "step"]
         self.assertLess(max(rest), 0.006)
         self.refused("usage", "train", *run, says="--max-time")

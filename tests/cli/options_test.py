@@ -9,7 +9,8 @@ import unittest
 
 from program import MODEL, PROGRAM, Case, events
 
-REFERENCE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+REFERENCE = REPOSITORY / "docs" / "cli.md"
 MOST_OPTIONS = 80  # of train
 
 
@@ -21,6 +22,15 @@ class Documents(Case):
     def test_the_reference_is_what_the_table_says(self):
         out, _ = self.succeed("help", "--markdown")
         self.assertEqual(REFERENCE.read_text(), out, "docs/cli.md is old: pipetrain help --markdown > docs/cli.md")
+
+    def test_every_setting_that_messages_name_is_an_option(self):
+        named = {name for path in (REPOSITORY / "src").rglob("*") if path.suffix in {".h", ".cpp", ".cu"}
+                 for name in re.findall(r'\bsetting\("([^"]*)"\)', path.read_text())}
+        self.assertGreater(len(named), 50)
+        # Aliases are only in completions, settings of other options' values only in the reference.
+        written = self.succeed("help", "--markdown")[0] + self.succeed("completion", "bash")[0]
+        options = set(re.findall(r"--([a-z0-9-]+)", written))
+        self.assertEqual(named - options, set())
 
     def test_train_stays_small(self):
         out, _ = self.succeed("train", "--help")

@@ -1,4 +1,4 @@
-"""scripts/check_layers.py finds an include that a layer may not have, however it is written."""
+"""scripts/check_layers.py finds an include that a layer may not have, however it is written, and an option below cli/."""
 import os, pathlib, subprocess, sys, tempfile, unittest
 
 SOURCES = pathlib.Path(os.environ["PIPETRAIN_SOURCES"])
@@ -52,6 +52,21 @@ class Layers(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertIn("does not know the directory pipeline/other/", text)
         self.refused("base/error.h", "pipeline/flat.h", "base/ may not include pipeline/")
+
+    def test_an_option_that_a_message_below_cli_spells_fails(self):
+        message = 'PT_FAIL(kUsage, "too few samples; "\n        "use a smaller --batch-size", 1);\n'
+        code, text = check({"train/network.cpp": message})
+        self.assertEqual(code, 1)
+        self.assertIn("network.cpp:2: train/ spells --batch-size", text)
+        code, text = check({"cli/commands/commands.cpp": message})
+        self.assertEqual((code, text), (0, ""))
+
+    def test_comments_settings_and_flags_of_other_programs_pass(self):
+        code, text = check({
+            "train/network.cpp": '// "--batch-size"\nPT_FAIL(kUsage, "use a smaller {}", setting("batch-size"));\nint i = --at;\n',
+            "processes/launch.cpp": 'const char* text = "use srun --mpi=pmix";\n', "zoo/gpt.cpp": 'const char* line = "a ---b-- c";\n',
+        })
+        self.assertEqual((code, text), (0, ""))
 
 
 if __name__ == "__main__":

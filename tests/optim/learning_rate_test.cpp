@@ -195,18 +195,18 @@ TEST(LearningRate, RefusesSettingsWithoutMeaning) {
 
 TEST(LearningRate, NamesTheFlagThatHasNoMeaning) {
   using enum LearningRateKind;
-  expect_refused({.kind = kMultistep}, "--lr-milestones");
-  expect_refused({.kind = kMultistep, .milestones = {{0}}}, "--lr-milestones");
-  expect_refused({.kind = kMultistep, .milestones = {{20}, {10}}}, "--lr-milestones");
-  expect_refused({.kind = kMultistep, .milestones = {{60}, {0.5, true}}}, "--lr-milestones");
-  expect_refused({.kind = kMultistep, .gamma = 0, .milestones = {{20}}}, "--lr-gamma");
-  expect_refused({.kind = kExponential}, "--lr-step");
-  expect_refused({.kind = kExponential, .gamma = 1.5, .every_steps = 1}, "--lr-gamma");
-  expect_refused({.kind = kStep}, "--lr-step");
-  expect_refused({.kind = kPolynomial, .power = 0}, "--lr-power");
-  expect_refused({.kind = kWsd, .decay_fraction = 1.5}, "--lr-decay-fraction");
-  expect_refused({.kind = kWsd, .decay_fraction = -0.1}, "--lr-decay-fraction");
-  expect_refused({.kind = kWsd, .warmup_steps = 60, .decay_fraction = 0.5}, "--lr-decay-fraction");
+  expect_refused({.kind = kMultistep}, "`lr-milestones`");
+  expect_refused({.kind = kMultistep, .milestones = {{0}}}, "`lr-milestones`");
+  expect_refused({.kind = kMultistep, .milestones = {{20}, {10}}}, "`lr-milestones`");
+  expect_refused({.kind = kMultistep, .milestones = {{60}, {0.5, true}}}, "`lr-milestones`");
+  expect_refused({.kind = kMultistep, .gamma = 0, .milestones = {{20}}}, "`lr-gamma`");
+  expect_refused({.kind = kExponential}, "`lr-step`");
+  expect_refused({.kind = kExponential, .gamma = 1.5, .every_steps = 1}, "`lr-gamma`");
+  expect_refused({.kind = kStep}, "`lr-step`");
+  expect_refused({.kind = kPolynomial, .power = 0}, "`lr-power`");
+  expect_refused({.kind = kWsd, .decay_fraction = 1.5}, "`lr-decay-fraction`");
+  expect_refused({.kind = kWsd, .decay_fraction = -0.1}, "`lr-decay-fraction`");
+  expect_refused({.kind = kWsd, .warmup_steps = 60, .decay_fraction = 0.5}, "`lr-decay-fraction`");
   for (const LearningRateKind kind : {kPolynomial, kWsd, kOneCycle}) {
     EXPECT_THROW(validate({.kind = kind}, 0), Error) << name_of(kind);
     EXPECT_NO_THROW(validate({.kind = kind}, 100)) << name_of(kind);

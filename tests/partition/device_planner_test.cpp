@@ -531,7 +531,7 @@ TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
     const std::string& text = error.message();
     EXPECT_NE(text.find("no plan on 2 devices fits into 12.7 KiB"), std::string::npos) << text;
-    EXPECT_NE(text.find("--recompute auto"), std::string::npos) << text;
+    EXPECT_NE(text.find("`recompute` auto"), std::string::npos) << text;
     EXPECT_NE(text.find("8 in flight x"), std::string::npos) << text;
     EXPECT_NE(text.find("4 devices (8.20 KiB)"), std::string::npos) << text;
     EXPECT_EQ(text.find('\n'), std::string::npos) << text;
@@ -548,7 +548,7 @@ TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
     plan_devices(equal_blocks(4, 100), request);
     FAIL() << "planned what does not fit";
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("reduce --batch-size"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("reduce `batch-size`"), std::string::npos) << error.message();
   }
 }
 

@@ -149,7 +149,7 @@ TEST(PipeDreamCompat, ANetworkOfTooManyStatesEndsInASentence) {
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kResource);
       EXPECT_NE(error.message().find("4096 states"), std::string::npos) << error.message();
-      EXPECT_NE(error.message().find("without --compat"), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("without `compat`"), std::string::npos) << error.message();
     }
     EXPECT_LT(thread_cpu_seconds() - start, 1.0) << model;
   }
@@ -177,7 +177,7 @@ TEST(PipeDreamStates, AVeryWideNetworkEndsInASentence) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
-    EXPECT_NE(error.message().find("without --compat"), std::string::npos);
+    EXPECT_NE(error.message().find("without `compat`"), std::string::npos);
   }
   EXPECT_LT(thread_cpu_seconds() - start, 20);
 }

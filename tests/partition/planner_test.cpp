@@ -260,8 +260,8 @@ TEST(Planner, SaysWhatFitsWhenMemoryIsShort) {
     EXPECT_NE(text.find("stage "), std::string::npos) << text;
     EXPECT_NE(text.find("the limit is 6.84 KiB"), std::string::npos) << text;
     EXPECT_NE(text.find("in flight x"), std::string::npos) << text;
-    EXPECT_NE(text.find("--recompute auto"), std::string::npos) << text;
-    EXPECT_NE(text.find("--micro-batches 16"), std::string::npos) << text;
+    EXPECT_NE(text.find("`recompute` auto"), std::string::npos) << text;
+    EXPECT_NE(text.find("`micro-batches` 16"), std::string::npos) << text;
   }
   // Of so many samples.
   request.most_micro_batches = 15;
@@ -269,7 +269,7 @@ TEST(Planner, SaysWhatFitsWhenMemoryIsShort) {
     plan_stages(uniform_chain(12, 3.0), request);
     FAIL() << "planned what does not fit";
   } catch (const Error& error) {
-    EXPECT_EQ(error.message().find("--micro-batches"), std::string::npos) << error.message();
+    EXPECT_EQ(error.message().find("`micro-batches`"), std::string::npos) << error.message();
   }
   // The advice is true.
   request.recompute = Recompute::kAuto;
@@ -288,7 +288,7 @@ TEST(Planner, SaysThatNothingFits) {
     plan_stages(uniform_chain(4, 3.0), request);
     FAIL() << "planned what does not fit";
   } catch (const Error& error) {
-    EXPECT_NE(error.message().find("reduce --batch-size"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("reduce `batch-size`"), std::string::npos) << error.message();
   }
 }
 
@@ -406,9 +406,9 @@ TEST(Planner, AdvisesNoMicroBatchesWhereMiniBatchesAreSentWhole) {
     }
     return std::string();
   };
-  EXPECT_NE(advice("gpipe").find("--micro-batches 2"), std::string::npos);
+  EXPECT_NE(advice("gpipe").find("`micro-batches` 2"), std::string::npos);
   for (const char* schedule : {"pipedream", "pipedream-vertical"})
-    EXPECT_EQ(advice(schedule).find("--micro-batches"), std::string::npos) << schedule;
+    EXPECT_EQ(advice(schedule).find("`micro-batches`"), std::string::npos) << schedule;
 }
 
 }  // namespace

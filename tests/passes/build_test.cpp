@@ -204,7 +204,7 @@ TEST(Build, FreeDimensionsAreNamed) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(error.message().find("frames"), std::string::npos);
-    EXPECT_NE(error.message().find("--dim"), std::string::npos);
+    EXPECT_NE(error.message().find("`dim`"), std::string::npos);
   }
 }
 

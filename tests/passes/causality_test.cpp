@@ -88,7 +88,7 @@ TEST(Causality, ALeakThatCannotBeTriedIsAskedAbout) {
       ADD_FAILURE() << "token " << row << " sees " << column;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      EXPECT_NE(error.message().find("--loss causal-lm"), std::string::npos) << error.message();
+      EXPECT_NE(error.message().find("`loss` causal-lm"), std::string::npos) << error.message();
     }
   }
   // Earlier tokens may be hidden as well: that leaks nothing.

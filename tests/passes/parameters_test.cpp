@@ -167,7 +167,7 @@ TEST(Parameters, ConstantsInTheArithmeticOfWeightsStayFrozen) {
   EXPECT_EQ(note_on_uncertain_parameters(rules),
             "5 tensors that may be parameters are taken for constants and not trained: "
             "/fc/Constant_output_0, fc.mask, ones, ramp, …; to train them, name all that is to be "
-            "trained with --train-only GLOB");
+            "trained with `train-only` GLOB");
   ParameterOptions options;
   options.train_only = {"w", "ramp"};
   EXPECT_EQ(note_on_uncertain_parameters(classify_tensors(parsed(builder), options)), "");

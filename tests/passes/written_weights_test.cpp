@@ -48,7 +48,7 @@ TEST(WrittenWeights, AreNeededToTrainButNotToPlan) {
   ASSERT_EQ(training.parameters.size(), 1U);
   EXPECT_TRUE(training.parameters[0].gradient);
   EXPECT_EQ(training.graph[training.parameters[0].value].type.shape, (Shape{4, 4}));
-  refused([&] { check_weights_are_written(training); }, "--weights random");
+  refused([&] { check_weights_are_written(training); }, "`weights` random");
   const std::string bytes = small_model().bytes();
   check_weights_are_written(
       built(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {})));

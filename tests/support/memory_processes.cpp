@@ -74,6 +74,10 @@ void MemoryWorld::mute(int rank) {
   const std::lock_guard lock(mutex_);
   muted_[at(rank)] = true;
 }
+void MemoryWorld::delay_messages(int calls) {
+  const std::lock_guard lock(mutex_);
+  most_calls_ = static_cast<std::uint64_t>(calls);
+}
 int MemoryWorld::aborts() const {
   const std::lock_guard lock(mutex_);
   return aborts_;
@@ -92,8 +96,9 @@ void MemoryWorld::deliver(const Key& key) {
     PT_CHECK(from.bytes == to.bytes, kInternal, "a message of {} bytes, where {} are expected",
              from.bytes, to.bytes);
     if (from.bytes > 0) std::memcpy(to.to, from.from ? from.from : from.copy.data(), from.bytes);
-    if (from.from) done_[at(from.rank)][from.number] = static_cast<int>(random_() % 3);
-    done_[at(to.rank)][to.number] = static_cast<int>(random_() % 3);
+    const auto calls = [&] { return static_cast<int>(random_() % (most_calls_ + 1)); };
+    if (from.from) done_[at(from.rank)][from.number] = calls();
+    done_[at(to.rank)][to.number] = calls();
     sent.pop_front();
     wanted.pop_front();
     ++messages_;

@@ -24,6 +24,8 @@ class MemoryWorld {
   Processes& process(int rank);
   /// From now on nothing that the process sends arrives, as if it had been stopped.
   void mute(int rank);
+  /// From now on ends learn up to so many calls of test() later that a message is there.
+  void delay_messages(int calls);
   /// How often a process was asked to end all.
   int aborts() const;
   std::uint64_t messages() const;
@@ -49,6 +51,7 @@ class MemoryWorld {
       done_;  // [rank]: requests that are done, and calls until it is said
   std::vector<bool> muted_;
   int last_ = 0, aborts_ = 0;
+  std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0;
 };
 

@@ -230,7 +230,7 @@ TEST_F(Float16, NeedsSchedulesThatUpdateTogether) {
     FAIL() << "an adapting scale was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(error.message().find("--loss-scale"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("`loss-scale`"), std::string::npos) << error.message();
   }
   config_.optimization.loss_scale = 256;
   const Losses scaled = run("scaled.onnx");

@@ -89,7 +89,7 @@ TEST(Gpt, RefusesHeadsThatDoNotDivideTheWidth) {
     FAIL() << "100 columns cannot be shared by 3 heads";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    EXPECT_NE(error.message().find("--heads"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("`heads`"), std::string::npos) << error.message();
   }
   EXPECT_THROW(build("mlp", {.heads = 2}), Error);
 }

@@ -64,6 +64,11 @@ void write_to_standard_output(const ZooModel& model, bool with_weights) {
            "cannot write the model to standard output");
 }
 
+/// Example options that train a network on the user's data.
+const char* data_options(ZooData data) {
+  return data == ZooData::kText ? "--data FILE.txt --format text" : "--data FILE.npz";
+}
+
 }  // namespace
 
 int new_command(Options& options) {
@@ -97,7 +102,7 @@ int new_command(Options& options) {
            model.trained_numbers, model.signature);
   if (with_weights) {
     log_info("new", "next: pipetrain --model {}   (synthetic data; your own: {})", file,
-             network.data);
+             data_options(network.data));
     return 0;
   }
   log_info("new",

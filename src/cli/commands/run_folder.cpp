@@ -65,7 +65,7 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
                  fs::is_empty(folder, error) || has_only_a_failed_run(folder),
              kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
              printable(options.run_dir));
-    fs::create_directories(folder, error);
+    error = make_directories(folder);
     PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
              error.message());
     return folder;
@@ -77,11 +77,13 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
   const std::string base = fs::path(options.run.model.path).stem().string() + "-" + stamp;
-  fs::create_directories(runs, error);
+  error = make_directories(runs);
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
-    if (fs::create_directory(folder, error)) return folder;
+    const bool is_new = fs::create_directory(folder, error);
+    if (is_new) error = sync_directory(runs);
     if (error) break;
+    if (is_new) return folder;
   }
   PT_FAIL(kResource,
           "cannot create a run folder in \"{}\": {}; choose another place with --run-dir",

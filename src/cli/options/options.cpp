@@ -199,6 +199,8 @@ const std::string& OptionSpec::help_for(const std::string& command) const {
   return help;
 }
 
+std::string option_that_sets(std::string_view setting) { return "--" + std::string(setting); }
+
 std::string nearest(std::string_view name, const std::vector<std::string>& known) {
   // "zbv" is "zb-v", and "acc" the beginning of "accuracy".
   const std::string letters = letters_of(name);

@@ -148,6 +148,9 @@ struct OptionSpec {
 
 std::vector<OptionSpec> describe_options(Options& options);
 
+/// The option of a setting that the code below names: "--lr" for "lr".
+std::string option_that_sets(std::string_view setting);
+
 /// A subcommand.
 struct CommandSpec {
   std::string name;

@@ -86,30 +86,36 @@ void describe_precision(Table& table, Options& options) {
   Table::nest(precision, std::move(inner));
 }
 
+/// Recorded where there are adapters.
+void record_adapters(OptionSpec& spec, const AdapterOptions& adapters) {
+  spec.recorded_as([&adapters, name = spec.name.substr(2), get = spec.get] {
+    if (adapters.rank == 0) return std::vector<Assignment>();
+    return std::vector<Assignment>{{name, get()}};
+  });
+}
+
 void describe_adapters(Table& table, Options& options) {
   AdapterOptions& adapters = options.run.model.adapters;
   const std::string commands = std::string(kModelCommands) + " export";
-  OptionSpec& lora =
-      table
-          .integer("--lora", adapters.rank, 0,
-                   "train low-rank adapters of rank N (LoRA) and freeze all other tensors but those "
-                   "of --train-only; the written model has them merged; 0: off",
-                   commands)
-          .affects(ResultEffect::kRecorded);
+  OptionSpec& lora = table.integer(
+      "--lora", adapters.rank, 0,
+      "train low-rank adapters of rank N (LoRA) and freeze all other tensors but those of "
+      "--train-only; the written model has them merged; 0: off",
+      commands);
   lora.key = "rank";
+  record_adapters(lora, adapters);
   Table inner;
-  inner
-      .real("--lora-alpha", adapters.alpha,
-            "adapters are scaled by alpha / rank; default: the rank", commands)
-      .affects(ResultEffect::kRecorded)
-      .key = "alpha";
-  inner
-      .list("--lora-targets", adapters.targets, "GLOB",
-            "layers with adapters, by tensor, module or the last part of a module's name; default: "
-            "all MatMul, Gemm and 1x1 Conv",
-            commands)
-      .affects(ResultEffect::kRecorded)
-      .key = "targets";
+  OptionSpec& alpha = inner.real("--lora-alpha", adapters.alpha,
+                                 "adapters are scaled by alpha / rank; default: the rank", commands);
+  alpha.key = "alpha";
+  record_adapters(alpha, adapters);
+  OptionSpec& targets =
+      inner.list("--lora-targets", adapters.targets, "GLOB",
+                 "layers with adapters, by tensor, module or the last part of a module's name; "
+                 "default: all MatMul, Gemm and 1x1 Conv",
+                 commands);
+  targets.key = "targets";
+  record_adapters(targets, adapters);
   Table::nest(lora, std::move(inner));
   table
       .path("--adapter", options.adapter, PathUse::kWrite, "FILE",

@@ -8,7 +8,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/binding/bind_tokens.h"
+#include "data/binding/input_scale.h"
 #include "data/binding/match_columns.h"
 #include "data/rows/class_labels.h"
 #include "data/rows/column_source.h"
@@ -50,9 +52,10 @@ class Binder {
     }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
-             "--augment needs an image input, which the model does not have");
+             "{} needs an image input, which the model does not have", setting("augment"));
     PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
-             "--normalize per channel needs an image input, which the model does not have");
+             "{} per channel needs an image input, which the model does not have",
+             setting("normalize"));
     auto dataset =
         std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
     out_.dataset = without_bad_rows(std::move(dataset));
@@ -78,7 +81,8 @@ class Binder {
     check(raw, *source, allowed_in(input), "input", input.name);
     PixelScale scale;
     if (is_float(input.dtype)) {
-      scale.divisor = source->divisor = out_.divisors[index] = divisor_of(raw, *source, index);
+      scale.divisor = source->divisor = out_.divisors[index] =
+          divisor_of(options_.normalization, raw, *source, divisor_of_training(index), bad_rows_);
     }
     std::optional<ImageShape> image;
     if (is_float(input.dtype)) {
@@ -87,7 +91,7 @@ class Binder {
     }
     if (image && match.fields == 0) {
       has_images_ = true;
-      set_channels(scale, *image, input.name);
+      set_channels(options_.normalization, scale, *image, input.name);
     }
     if (is_float(input.dtype)) how += scale_text(scale);
     const Column column{input.name, input.dtype, input.sample_shape};
@@ -107,13 +111,14 @@ class Binder {
     const ModelInput& input = spec_.inputs[index];
     PixelScale scale;
     if (is_float(input.dtype)) {
-      scale.divisor = out_.divisors[index] = divisor_of_rows(raw, index);
+      scale.divisor = out_.divisors[index] =
+          divisor_of_rows(options_.normalization, raw, divisor_of_training(index));
     }
     const bool images = raw.dtype() == DType::kUint8;
     if (images) {
       has_images_ = true;
       const std::optional<ImageShape> image = image_shape_of(input.sample_shape);
-      set_channels(scale, image ? *image : ImageShape{}, input.name);
+      set_channels(options_.normalization, scale, image ? *image : ImageShape{}, input.name);
     }
     std::string how;
     auto source = match_.inputs[index].fields == 0
@@ -140,38 +145,8 @@ class Binder {
     }
   }
 
-  double divisor_of_rows(const RawColumn& raw, std::size_t index) const {
-    const Normalization& how = options_.normalization;
-    const bool images = raw.dtype() == DType::kUint8;
-    if (how.kind == Normalization::Kind::kDivide) return how.divisor;
-    if (how.kind == Normalization::Kind::kNone) return 1;
-    if (like_) return like_->divisors[index];
-    PT_CHECK(images || how.kind == Normalization::Kind::kAuto, kUsage,
-             "--normalize max is not for sparse rows; divide by a number, or use none");
-    return images ? 255 : 1;
-  }
-
-  void set_channels(PixelScale& scale, const ImageShape& image, const std::string& name) const {
-    const Normalization& how = options_.normalization;
-    if (how.mean.empty()) return;
-    PT_CHECK(how.mean.size() == 1 || how.mean.size() == image.channels, kUsage,
-             "--normalize has {} means, and the images of input \"{}\" have {} channels",
-             how.mean.size(), printable(name), image.channels);
-    const auto spread = [&](const std::vector<double>& values) {
-      return values.size() == 1 ? std::vector<double>(image.channels, values[0]) : values;
-    };
-    scale.mean = spread(how.mean);
-    scale.deviation = spread(how.deviation);
-  }
-
-  static std::string scale_text(const PixelScale& scale) {
-    std::string out =
-        scale.divisor == 1 ? ", not scaled" : fmt::format(", divided by {}", scale.divisor);
-    if (scale.by_channel()) {
-      out += fmt::format(", minus {}, divided by {}", fmt::join(scale.mean, " "),
-                         fmt::join(scale.deviation, " "));
-    }
-    return out;
+  std::optional<double> divisor_of_training(std::size_t index) const {
+    return like_ ? std::optional(like_->divisors[index]) : std::nullopt;
   }
 
   void fill(const ModelInput& input, Filling filling) {
@@ -193,9 +168,9 @@ class Binder {
       PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling && is_float(label.dtype) &&
                    label.sample_shape == spec_.inputs[0].sample_shape,
                kData,
-               "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use --bind "
+               "{} has no labels: its arrays are {} (call one \"y\" or \"labels\", or use {} "
                "{}=ARRAY)",
-               place(), list_columns(split_.columns), label.name);
+               place(), list_columns(split_.columns), setting("bind"), label.name);
       const auto* inputs = dynamic_cast<const ArraySource*>(sources_[0].get());
       PT_CHECK(inputs, kData,
                "{} has no labels, and images decoded on the fly cannot be their own labels; store "
@@ -342,7 +317,8 @@ class Binder {
         printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
         want.text(), want.count(),
         have.count() + 1 == want.count() && !raw.lines.empty()
-            ? "; the last column was used as labels: --label-column none if there are no labels"
+            ? fmt::format("; the last column was used as labels: {} none if there are no labels",
+                          setting("label-column"))
             : "");
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
@@ -394,7 +370,7 @@ class Binder {
       const std::string message = fmt::format("{}, {}", what, raw.locate(element.row));
       PT_CHECK(skip || !many, kData, "{}; {} of {} samples are like that", message, bad.size(),
                raw.rows());
-      PT_CHECK(skip, kData, "{} (--on-bad-sample skip skips such samples)", message);
+      PT_CHECK(skip, kData, "{} ({} skip skips such samples)", message, setting("on-bad-sample"));
       bad_rows_.emplace(element.row, message);
     }
   }
@@ -418,37 +394,11 @@ class Binder {
     }
     if (classes.empty()) return;
     PT_FAIL(kData,
-            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; --num-classes "
+            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; {} "
             "{} gives it a last layer for more",
             classes.size() == 1 ? "" : "s", fmt::join(classes, ", "), bad[0].reason, samples,
-            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, classes.back() + 1);
-  }
-
-  double divisor_of(const RawColumn& raw, const ArraySource& source, std::size_t index) const {
-    const Normalization& how = options_.normalization;
-    switch (how.kind) {
-      case Normalization::Kind::kAuto:
-        return raw.values.dtype() == DType::kUint8 ? 255 : 1;
-      case Normalization::Kind::kNone:
-        return 1;
-      case Normalization::Kind::kDivide:
-        return how.divisor;
-      case Normalization::Kind::kMax:
-        break;
-    }
-    if (like_) return like_->divisors[index];
-    double largest = 0;
-    const std::size_t row_elements =
-        static_cast<std::size_t>(raw.values.type().count()) / raw.rows();
-    const auto* bytes = raw.values.view().as<std::byte>();
-    const std::size_t size = size_of(raw.values.dtype());
-    for (std::size_t row = 0; row < raw.rows(); ++row) {
-      if (bad_rows_.contains(row)) continue;
-      const ValueRange range = range_of(bytes + (row * row_elements + source.first) * size,
-                                        raw.values.dtype(), source.count);
-      largest = std::max({largest, -range.low, range.high});
-    }
-    return largest > 0 ? largest : 1;
+            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, setting("num-classes"),
+            classes.back() + 1);
   }
 
   void agree_on_rows(const RawColumn& raw) {

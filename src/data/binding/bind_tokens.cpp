@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/column_source.h"
 #include "data/rows/element.h"
 
@@ -35,9 +36,10 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
     while (at < count && shard.token(at) < static_cast<std::uint64_t>(bound)) ++at;
     if (at == count) continue;  // the file has just been cut, which is said when all is read
     const bool guessed = shard.header_bytes == 0 && shard.dtype != DType::kUint8;
-    PT_FAIL(kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
-            printable(shard.file), at,
-            guessed ? " (--token-dtype u16 or u32 sets the token type)" : "");
+    PT_FAIL(
+        kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
+        printable(shard.file), at,
+        guessed ? fmt::format(" ({} u16 or u32 sets the token type)", setting("token-dtype")) : "");
   }
 }
 
@@ -50,8 +52,8 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
   const ModelInput* input = find_token_input(spec);
   PT_CHECK(input && input->sample_shape.rank() == 1 && input->sample_shape[0] > 0, kData,
            "\"{}\" is a stream of tokens, and the model has no integer input of shape (tokens); if "
-           "it is something else, give --format, such as csv or jsonl",
-           file);
+           "it is something else, give {}, such as csv or jsonl",
+           file, setting("format"));
   const bool shifted = spec.label && spec.label->shifted_input;
   PT_CHECK(!spec.label || shifted, kData,
            "\"{}\" is a stream of tokens without labels, for models that predict the next token, "

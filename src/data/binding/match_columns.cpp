@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -21,8 +22,9 @@ class Matcher {
   void by_word(std::span<const std::pair<std::string, std::string>> bindings) {
     for (const auto& [target, array] : bindings) {
       const std::optional<std::size_t> column = find(array);
-      PT_CHECK(column, kUsage, "--bind {}={}: the data have no array \"{}\", they have {}",
-               printable(target), printable(array), printable(array), list_columns(columns_));
+      PT_CHECK(column, kUsage, "{} {}={}: the data have no array \"{}\", they have {}",
+               setting("bind"), printable(target), printable(array), printable(array),
+               list_columns(columns_));
       if (is_label(target)) {
         out_.label = column;
         taken_[*column] = bound_[*column] = true;
@@ -30,8 +32,8 @@ class Matcher {
       }
       const auto input = std::ranges::find(spec_.inputs, target, &ModelInput::name);
       PT_CHECK(input != spec_.inputs.end(), kUsage,
-               "--bind {}={}: the model has no input \"{}\"; its inputs are {}", printable(target),
-               printable(array), printable(target), input_names());
+               "{} {}={}: the model has no input \"{}\"; its inputs are {}", setting("bind"),
+               printable(target), printable(array), printable(target), input_names());
       take(static_cast<std::size_t>(input - spec_.inputs.begin()), *column);
       bound_[*column] = true;
     }
@@ -114,9 +116,9 @@ class Matcher {
       out_.inputs[i].filling = known_filling(input);
       PT_CHECK(out_.inputs[i].filling, kData,
                "the data have no array for the input \"{}\" {} {}: the arrays are {} (choose one "
-               "with --bind {}=ARRAY)",
+               "with {} {}=ARRAY)",
                printable(input.name), name_of(input.dtype), input.sample_shape.text(),
-               list_columns(columns_), printable(input.name));
+               list_columns(columns_), setting("bind"), printable(input.name));
     }
   }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/binding/bind.h"
 
 namespace pipetrain {
@@ -41,9 +42,8 @@ Normalization Normalization::parse(std::string_view text) {
                       numbers_of(text.substr(bar + 1))};
     PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
                  std::ranges::all_of(out.deviation, [](double value) { return value > 0; }),
-             kUsage,
-             "--normalize takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
-             printable(std::string(text)));
+             kUsage, "{} takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
+             setting("normalize"), printable(std::string(text)));
     return out;
   }
   double divisor = 0;
@@ -51,9 +51,9 @@ Normalization Normalization::parse(std::string_view text) {
   PT_CHECK(error == std::errc() && end == text.data() + text.size() && divisor > 0 &&
                divisor <= std::numeric_limits<float>::max(),
            kUsage,
-           "--normalize takes auto, none, max, imagenet, means/deviations or a number to divide "
+           "{} takes auto, none, max, imagenet, means/deviations or a number to divide "
            "by, not \"{}\"",
-           printable(text));
+           setting("normalize"), printable(text));
   return {Kind::kDivide, divisor};
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -167,10 +168,11 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
       return i;
     }
     PT_CHECK(columns > 1, kData,
-             "{} has one column, which cannot be inputs and labels at once (--label-column none "
+             "{} has one column, which cannot be inputs and labels at once ({} none "
              "uses it as input)",
-             name);
-    notes.push_back("labels from the last column (--label-column NAME or NUMBER to change)");
+             name, setting("label-column"));
+    notes.push_back(fmt::format("labels from the last column ({} NAME or NUMBER to change)",
+                                setting("label-column")));
     return columns - 1;
   }
   const auto named = std::ranges::find(header, wanted);
@@ -220,6 +222,72 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
   return out;
 }
 
+/// The values of all rows.
+struct Cells {
+  std::size_t columns, label;
+  bool labels_are_words;
+  std::vector<float> features = {};
+  std::vector<double> wide = {};  // in place of features, when float would round a whole number
+  std::vector<double> labels = {};
+  Classes classes = {};
+  std::vector<std::uint32_t> lines = {};
+
+  void add(const std::vector<std::string_view>& fields, const CsvOptions& options,
+           const std::vector<std::string>& header, const std::string& name, std::uint32_t line) {
+    lines.push_back(line);
+    for (std::size_t i = 0; i < columns; ++i) {
+      if (i == label && labels_are_words) {
+        classes.words.emplace_back(fields[i]);
+        continue;
+      }
+      std::optional<double> value = number(fields[i]);
+      if (!value && options.bad_cells_as_nan) value = std::numeric_limits<double>::quiet_NaN();
+      PT_CHECK(value, kData, "{} line {}, column {}{}: \"{}\" is not a number", name, line, i + 1,
+               header.empty() ? std::string() : fmt::format(" ({})", printable(header[i])),
+               printable(fields[i]));
+      if (i == label) {
+        labels.push_back(*value);
+        continue;
+      }
+      const bool rounds = is_whole(*value) && static_cast<float>(*value) != *value;
+      if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
+      if (rounds || !wide.empty()) wide.push_back(*value);
+      features.push_back(static_cast<float>(*value));
+    }
+  }
+};
+
+RawSplit split_of(Cells cells, const std::vector<std::string>& header, const std::string& file) {
+  const auto rows = static_cast<std::int64_t>(cells.lines.size());
+  const Shape matrix{rows,
+                     static_cast<std::int64_t>(cells.columns - (cells.label == kNoLabel ? 0 : 1))};
+  RawSplit out;
+  if (matrix[1] > 0) {
+    out.columns.push_back(
+        cells.wide.empty()
+            ? make_column("x", file, ColumnRole::kInput, matrix, cells.features, cells.lines)
+            : make_column("x", file, ColumnRole::kInput, matrix, cells.wide, cells.lines));
+    for (std::size_t i = 0; i < header.size(); ++i) {
+      if (i != cells.label) out.columns[0].field_names.push_back(header[i]);
+    }
+  }
+  if (cells.label == kNoLabel) return out;
+  const auto add_labels = [&](const auto& values) {
+    out.columns.push_back(
+        make_column("y", file, ColumnRole::kLabel, Shape{rows}, values, std::move(cells.lines)));
+  };
+  if (cells.labels_are_words) {
+    add_labels(cells.classes.numbers());
+    out.columns.back().class_names = cells.classes.names;
+  } else if (std::ranges::all_of(cells.labels, is_whole)) {
+    // An integer type tells the choice of the loss that these may be classes.
+    add_labels(std::vector<std::int64_t>(cells.labels.begin(), cells.labels.end()));
+  } else {
+    add_labels(cells.labels);
+  }
+  return out;
+}
+
 }  // namespace
 
 RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOptions& options,
@@ -243,65 +311,16 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
   const std::vector<std::string>& sample = has_header ? second : first;
   const bool words = label != kNoLabel && label < sample.size() && !number(sample[label]);
 
-  std::vector<float> features;
-  std::vector<double> wide;  // in place of features, when float would round a whole number
-  std::vector<double> labels;
-  Classes classes;
-  std::vector<std::uint32_t> lines;
+  Cells cells{columns, label, words};
   RecordReader reader(text, delimiter, name);
   if (has_header) reader.next(fields);
   while (reader.next(fields)) {
     PT_CHECK(fields.size() == columns, kData, "{} line {} has {} columns, line {} has {}", name,
              reader.line(), fields.size(), first_line, columns);
-    lines.push_back(reader.line());
-    for (std::size_t i = 0; i < columns; ++i) {
-      if (i == label && words) {
-        classes.words.emplace_back(fields[i]);
-        continue;
-      }
-      std::optional<double> value = number(fields[i]);
-      if (!value && options.bad_cells_as_nan) value = std::numeric_limits<double>::quiet_NaN();
-      PT_CHECK(value, kData, "{} line {}, column {}{}: \"{}\" is not a number", name, reader.line(),
-               i + 1, has_header ? fmt::format(" ({})", printable(header[i])) : std::string(),
-               printable(fields[i]));
-      if (i == label) {
-        labels.push_back(*value);
-        continue;
-      }
-      const bool rounds = is_whole(*value) && static_cast<float>(*value) != *value;
-      if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
-      if (rounds || !wide.empty()) wide.push_back(*value);
-      features.push_back(static_cast<float>(*value));
-    }
+    cells.add(fields, options, header, name, reader.line());
   }
-  PT_CHECK(!lines.empty(), kData, "{} has a header and no rows", name);
-
-  const auto rows = static_cast<std::int64_t>(lines.size());
-  const Shape matrix{rows, static_cast<std::int64_t>(columns - (label == kNoLabel ? 0 : 1))};
-  RawSplit out;
-  if (matrix[1] > 0) {
-    out.columns.push_back(wide.empty()
-                              ? make_column("x", file, ColumnRole::kInput, matrix, features, lines)
-                              : make_column("x", file, ColumnRole::kInput, matrix, wide, lines));
-    for (std::size_t i = 0; i < header.size(); ++i) {
-      if (i != label) out.columns[0].field_names.push_back(header[i]);
-    }
-  }
-  if (label == kNoLabel) return out;
-  const auto add_labels = [&](const auto& values) {
-    out.columns.push_back(
-        make_column("y", file, ColumnRole::kLabel, Shape{rows}, values, std::move(lines)));
-  };
-  if (words) {
-    add_labels(classes.numbers());
-    out.columns.back().class_names = classes.names;
-  } else if (std::ranges::all_of(labels, is_whole)) {
-    // An integer type tells the choice of the loss that these may be classes.
-    add_labels(std::vector<std::int64_t>(labels.begin(), labels.end()));
-  } else {
-    add_labels(labels);
-  }
-  return out;
+  PT_CHECK(!cells.lines.empty(), kData, "{} has a header and no rows", name);
+  return split_of(std::move(cells), header, file);
 }
 
 bool looks_like_table(std::string_view head, bool is_whole_text) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 #include "data/rows/sparse_rows.h"
 
@@ -132,7 +133,7 @@ RawData read_libsvm(const std::string& path) {
   RawData out{path, "LibSVM", {}, {}, {}};
   const std::vector<std::string> files = list_files(path);
   PT_CHECK(files.size() == 1 && !std::filesystem::is_directory(path), kUsage,
-           "\"{}\": --format libsvm reads one file", printable(path));
+           "\"{}\": {} libsvm reads one file", printable(path), setting("format"));
   SvmFile file = parse_svm(FileBytes::open_inflated(files[0]).text(), files[0]);
   const bool from_one = file.least > 0;
   out.notes.push_back(fmt::format("indices count from {}, the largest is {}", from_one ? 1 : 0,

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -37,9 +38,9 @@ TokenShard open_shard(const std::string& file, DType headerless_dtype) {
   if (!is_llmc_tokens(bytes)) {
     shard.dtype = headerless_dtype == DType::kUndefined ? guess_dtype(bytes) : headerless_dtype;
     PT_CHECK(!bytes.empty() && bytes.size() % size_of(shard.dtype) == 0, kData,
-             "\"{}\" is not a file of {} tokens: it has {} bytes (--token-dtype chooses u16 or "
+             "\"{}\" is not a file of {} tokens: it has {} bytes ({} chooses u16 or "
              "u32)",
-             printable(file), name_of(shard.dtype), bytes.size());
+             printable(file), name_of(shard.dtype), bytes.size(), setting("token-dtype"));
     return shard;
   }
   const std::uint32_t magic = word(bytes, 0), version = word(bytes, 1), count = word(bytes, 2);
@@ -85,8 +86,8 @@ RawData read_tokens(const std::string& path, DType headerless_dtype) {
   out.format = fmt::format("{} tokens, {}", first.header_bytes ? "llm.c" : "headerless",
                            name_of(first.dtype));
   if (first.header_bytes == 0 && headerless_dtype == DType::kUndefined) {
-    out.notes.push_back(fmt::format("tokens look like {}; --token-dtype u16 or u32 says which",
-                                    name_of(first.dtype)));
+    out.notes.push_back(fmt::format("tokens look like {}; {} u16 or u32 says which",
+                                    name_of(first.dtype), setting("token-dtype")));
   }
   out.train = to_split(std::move(train));
   out.validation = to_split(std::move(validation));

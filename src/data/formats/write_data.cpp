@@ -5,6 +5,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/files/npz_writer.h"
 #include "data/rows/element.h"
 #include "data/rows/row_source.h"
@@ -161,7 +162,7 @@ std::string write_csv(const RawData& data, const std::string& path,
     file.write(line + "\n");
   }
   file.commit();
-  return fmt::format("{} rows: {}", rows, header.size() > 60 ? header.substr(0, 60) + "…" : header);
+  return fmt::format("{} rows: {}{}", rows, header.substr(0, 60), header.size() > 60 ? "…" : "");
 }
 
 }  // namespace
@@ -172,7 +173,7 @@ std::string write_data(const RawData& data, const std::string& path,
   if (ending == ".npz") return write_npz(data, path, options);
   if (ending == ".bin") return write_tokens(data, path);
   if (ending == ".csv") return write_csv(data, path, options);
-  PT_FAIL(kUsage, "--output \"{}\" must end in .npz, .csv or .bin", printable(path));
+  PT_FAIL(kUsage, "{} \"{}\" must end in .npz, .csv or .bin", setting("output"), printable(path));
 }
 
 }  // namespace pipetrain

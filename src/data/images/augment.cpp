@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 
@@ -171,8 +172,8 @@ Augmentation Augmentation::parse(std::string_view text) {
     const auto found = std::ranges::find_if(table(), [&](const Named& named) {
       return named.name.substr(0, named.name.find(':')) == name;
     });
-    PT_CHECK(found != table().end(), kUsage, "--augment: unknown operation \"{}\"; one of: {}",
-             printable(std::string(name)), names());
+    PT_CHECK(found != table().end(), kUsage, "{}: unknown operation \"{}\"; one of: {}",
+             setting("augment"), printable(std::string(name)), names());
     double amount = found->usual;
     if (name.size() < item.size()) {
       const std::string_view number = item.substr(name.size() + 1);
@@ -181,12 +182,12 @@ Augmentation Augmentation::parse(std::string_view text) {
       PT_CHECK(found->usual != 0 && error == std::errc() && end == number.data() + number.size() &&
                    amount >= found->least && amount <= found->most &&
                    (!found->whole || amount == std::floor(amount)),
-               kUsage, "--augment {}: \"{}\" is out of range{}", found->name,
+               kUsage, "{} {}: \"{}\" is out of range{}", setting("augment"), found->name,
                printable(std::string(number)),
                found->usual == 0 ? "" : fmt::format(", {} to {}", found->least, found->most));
     }
-    PT_CHECK(amount >= 0, kUsage, "--augment {} needs a number, for example {}:{}", name, name,
-             found->whole ? "4" : "0.2");
+    PT_CHECK(amount >= 0, kUsage, "{} {} needs a number, for example {}:{}", setting("augment"),
+             name, name, found->whole ? "4" : "0.2");
     out.operations_.push_back({found->kind, amount});
   }
   return out;

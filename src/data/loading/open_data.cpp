@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/binding/match_columns.h"
 #include "data/files/tar_archive.h"
 #include "data/images/image.h"
@@ -76,8 +77,8 @@ std::string detect_in_directory(const std::string& path) {
   PT_FAIL(kData,
           "\"{}\" is a directory in an unknown format: looked for MNIST's *-images-idx3-ubyte, "
           "CIFAR's data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, "
-          "*.tfrecord, *.jsonl, images in folders, and texts; give --format",
-          printable(path));
+          "*.tfrecord, *.jsonl, images in folders, and texts; give {}",
+          printable(path), setting("format"));
 }
 
 std::string detect_text(std::string_view text, const std::string& name) {
@@ -121,7 +122,7 @@ std::string detect_by_content(const std::string& path, const std::string& name) 
   if (image_format(bytes) != ImageFormat::kNone) return "images";
   if (name.find("tfrecord") != std::string::npos) return "tfrecord";
   PT_CHECK(looks_like_text(content.text()), kData,
-           "\"{}\" is in an unknown format; give --format, one of {}", printable(path),
+           "\"{}\" is in an unknown format; give {}, one of {}", printable(path), setting("format"),
            format_names());
   return detect_text(content.text(), name);
 }
@@ -199,7 +200,8 @@ void split_and_limit(const DataOptions& options, OpenedData& out) {
   if (out.validation && options.limit)
     out.validation = first_samples(out.validation, options.limit);
   PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
-           "--val-split takes a fraction from 0 to below 1, not {}", options.validation_split);
+           "{} takes a fraction from 0 to below 1, not {}", setting("val-split"),
+           options.validation_split);
   std::size_t rows = options.validation_rows;
   if (!rows && options.validation_split > 0) {
     rows = std::max<std::size_t>(
@@ -259,8 +261,8 @@ RawData read_source(const std::string& path, const DataOptions& options) {
     const auto reader = std::ranges::find(kReaders, format, &Reader::name);
     PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
              printable(path));
-    PT_CHECK(reader != std::end(kReaders), kUsage, "unknown --format {}; one of: auto, {}",
-             printable(format), format_names());
+    PT_CHECK(reader != std::end(kReaders), kUsage, "unknown {} {}; one of: auto, {}",
+             setting("format"), printable(format), format_names());
     return reader->read(path, options);
   };
   return read_and_check(read, check_mapped_files);
@@ -298,7 +300,8 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.divisors = train.divisors;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
-    PT_CHECK(!own_split, kUsage, "--val-data and --val-split exclude each other");
+    PT_CHECK(!own_split, kUsage, "{} and {} exclude each other", setting("val-data"),
+             setting("val-split"));
     with_context(
         [&] {
           return fmt::format("reading the validation data {}", printable(options.validation_path));

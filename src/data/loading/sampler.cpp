@@ -5,18 +5,19 @@
 
 #include "base/error.h"
 #include "base/random.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 
 Sampler::Sampler(std::size_t samples, SamplerOptions options)
     : samples_(samples), options_(std::move(options)) {
   const std::size_t batch = options_.batch_size;
-  PT_CHECK(batch > 0, kUsage, "--batch-size must be at least 1");
+  PT_CHECK(batch > 0, kUsage, "{} must be at least 1", setting("batch-size"));
   PT_CHECK(samples_ > 0, kData, "the data set has no samples");
   PT_CHECK(samples_ >= batch || !options_.drop_last, kData,
-           "the data set has {} samples, fewer than one batch of {}: --batch-size {} or less, or "
-           "--drop-last=false",
-           samples_, batch, samples_);
+           "the data set has {} samples, fewer than one batch of {}: {} {} or less, or "
+           "{}=false",
+           samples_, batch, setting("batch-size"), samples_, setting("drop-last"));
   PT_CHECK(options_.weights.empty() || options_.weights.size() == samples_, kInternal,
            "{} weights for {} samples", options_.weights.size(), samples_);
   double sum = 0;

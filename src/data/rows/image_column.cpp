@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/element.h"
 
 namespace pipetrain {
@@ -45,7 +46,7 @@ ImageFit image_fit_named(std::string_view name) {
   if (name == "crop") return ImageFit::kCrop;
   if (name == "stretch") return ImageFit::kStretch;
   if (name == "pad") return ImageFit::kPad;
-  PT_FAIL(kUsage, "--resize cannot be \"{}\"; one of: crop, stretch, pad",
+  PT_FAIL(kUsage, "{} cannot be \"{}\"; one of: crop, stretch, pad", setting("resize"),
           printable(std::string(name)));
 }
 

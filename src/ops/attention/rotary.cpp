@@ -2,6 +2,7 @@
 #include "ops/attention/rotary.h"
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "ops/registry/all_ops.h"
 
 namespace pipetrain::rotary {
@@ -51,7 +52,8 @@ void differentiate_rotary(GradientContext& context) {
   PT_CHECK(
       !context.wants(1) && !context.wants(2), kModel,
       "training the cosine and sine tables of RotaryEmbedding is not supported; freeze them with "
-      "--freeze NAME");
+      "{} NAME",
+      setting("freeze"));
   Attributes attributes = context.attributes();
   attributes.set("inverse", std::int64_t{!attributes.flag("inverse")});
   context.set_input_gradient(

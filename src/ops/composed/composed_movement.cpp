@@ -45,11 +45,12 @@ void import_center_crop_pad(ImportContext& context) {
   }
   ValueId x = context.input(0);
   const Ints steps(shape.rank(), 1);
-  if (ends != shape.dims() || starts != Ints(shape.rank(), 0)) {
+  const auto is_zero = [](std::int64_t value) { return value == 0; };
+  if (ends != shape.dims() || !std::ranges::all_of(starts, is_zero)) {
     x = builder.add("Slice", {x},
                     {{"starts", starts}, {"ends", ends}, {"axes", all}, {"steps", steps}});
   }
-  if (pads != Ints(2 * shape.rank(), 0)) {
+  if (!std::ranges::all_of(pads, is_zero)) {
     x = builder.add("Pad", {x}, {{"pads", pads}, {"value", 0.0}});
   }
   context.set_output(0, x);

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "graph/op.h"
 #include "optim/update.h"
 #include "pipeline/program/annotate.h"
@@ -28,7 +29,7 @@ void add_to(HostTensor& sum, const HostTensor& tensor) {
 
 /// Whether a contribution is computed for several micro-batches at once.
 bool is_batched(const TrainingGraph& training, int accumulation) {
-  const ValueId id = training.accumulations[static_cast<std::size_t>(accumulation)].contribution;
+  const ValueId id = training.accumulations[at(accumulation)].contribution;
   const NodeId producer = training.graph[id].producer;
   return producer && training.graph[producer].part == Part::kBatchGradient;
 }
@@ -36,7 +37,7 @@ bool is_batched(const TrainingGraph& training, int accumulation) {
 }  // namespace
 
 Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOptions& options)
-    : options_(options), variants_(std::move(variants)), stages_(static_cast<std::size_t>(stages)) {
+    : options_(options), variants_(std::move(variants)), stages_(at(stages)) {
   loss_scale_.value = options_.loss_scaling.initial;
   for (const RuntimeVariant& variant : variants_) {
     slices_.push_back(slice_stages(*variant.training, variant.stage_of_forward, stages));
@@ -48,7 +49,7 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     stages_[s].weights[0] = {};  // a stage may have none
     for (const int i : slices_[0].stages[s].parameters) {
-      const Parameter& parameter = variants_[0].training->parameters[static_cast<std::size_t>(i)];
+      const Parameter& parameter = variants_[0].training->parameters[at(i)];
       stages_[s].weights[0][parameter.name] =
           copy_of(variants_[0].training->graph[parameter.value].data);
     }
@@ -57,8 +58,8 @@ Oracle::Oracle(std::vector<RuntimeVariant> variants, int stages, const RuntimeOp
 
 void Oracle::run(const Program& program, MicroBatchSource& source) {
   omp_set_num_threads(options_.threads);  // kernels may give other bits with another number
-  micro_batches_.assign(static_cast<std::size_t>(program.micro_batches), {});
-  stages_left_.assign(static_cast<std::size_t>(program.micro_batches), program.stages);
+  micro_batches_.assign(at(program.micro_batches), {});
+  stages_left_.assign(at(program.micro_batches), program.stages);
   done_.clear();
   group_version_ = versions_of_groups(program);
   for (std::size_t s = 0; s < stages_.size(); ++s) {
@@ -87,7 +88,7 @@ void Oracle::run(const Program& program, MicroBatchSource& source) {
         std::vector<std::size_t> members(program.device.size());
         std::iota(members.begin(), members.end(), std::size_t{0});
         if (instruction->kind == Kind::kReduce) {
-          const auto& devices = program.placement[static_cast<std::size_t>(instruction->stage)];
+          const auto& devices = program.placement[at(instruction->stage)];
           members.assign(devices.begin(), devices.end());
         }
         const bool all = std::all_of(members.begin(), members.end(), [&](std::size_t member) {
@@ -131,105 +132,12 @@ bool Oracle::is_ready(const Program& program, const Instruction& instruction) co
   });
 }
 
-HostTensor Oracle::content(int stage, int version, const MicroBatchState* micro_batch, int variant,
-                           ValueId id, Values& local) {
-  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
-  const Graph& graph = training.graph;
-  const Value& value = graph[id];
-  if (const auto found = local.find(id); found != local.end()) return found->second;
-  if (micro_batch) {
-    if (const auto found = micro_batch->values.find(id); found != micro_batch->values.end())
-      return found->second;
-  }
-  if (value.producer) {
-    const Node& node = graph[value.producer];
-    if (node.op->flags & kView)
-      return content(stage, version, micro_batch, variant, node.inputs[0], local)
-          .reshaped(value.type.shape);
-    PT_CHECK(node.part == Part::kPrepare, kInternal, "value {} was never computed", value.name);
-    std::vector<HostTensor> inputs;
-    std::vector<Tensor> in, out;
-    for (const ValueId input : node.inputs) {
-      inputs.push_back(input ? content(stage, version, micro_batch, variant, input, local)
-                             : HostTensor());
-      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
-    }
-    for (const ValueId output : node.outputs) {
-      local[output] = HostTensor(graph[output].type);
-      out.push_back(local[output].view());
-    }
-    const auto kernel =
-        make_kernel(options_.backend, {node, graph.input_types(node), graph.output_types(node)});
-    const Buffer workspace(kernel->workspace_bytes());
-    RunContext context;
-    context.workspace = workspace.data();
-    kernel->run(in, out, context);
-    return local[id];
-  }
-  switch (value.role) {
-    case Role::kConstant:
-      return value.data;
-    case Role::kState:
-      return running_.at(value.name);
-    case Role::kParameter:
-      return stages_[static_cast<std::size_t>(stage)].weights.at(version).at(value.name);
-    case Role::kLossScale:
-      return HostTensor::scalar<float>(
-          static_cast<float>(micro_batch->data->loss_scale * loss_scale_.value));
-    case Role::kInput:
-    case Role::kLabel: {
-      std::size_t column = training.inputs.size();
-      for (std::size_t i = 0; i < training.inputs.size(); ++i) {
-        if (training.inputs[i].value == id) column = i;
-      }
-      HostTensor out(value.type);
-      std::memcpy(out.view().data, micro_batch->data->columns[column], value.type.bytes());
-      return out;
-    }
-    default:
-      PT_FAIL(kInternal, "value {} was never computed", value.name);
-  }
-}
-
-void Oracle::run_nodes(int stage, int version, MicroBatchState& micro_batch,
-                       const std::vector<NodeId>& nodes, Values& results) {
-  const int variant = micro_batch.data ? micro_batch.data->variant : 0;
-  const TrainingGraph& training = *variants_[static_cast<std::size_t>(variant)].training;
-  Values local = results;
-  for (const NodeId id : nodes) {
-    const Node& node = training.graph[id];
-    std::vector<HostTensor> inputs;
-    std::vector<Tensor> in, out;
-    for (const ValueId input : node.inputs) {
-      inputs.push_back(input ? content(stage, version, micro_batch.data ? &micro_batch : nullptr,
-                                       variant, input, local)
-                             : HostTensor());
-      in.push_back(inputs.back() ? inputs.back().view() : Tensor{});
-    }
-    for (const ValueId output : node.outputs) {
-      HostTensor result(training.graph[output].type);
-      local[output] = results[output] = result;
-      out.push_back(result.view());
-    }
-    const auto kernel = make_kernel(options_.backend, {node, training.graph.input_types(node),
-                                                       training.graph.output_types(node)});
-    const Buffer workspace(kernel->workspace_bytes());
-    RunContext context;
-    context.workspace = workspace.data();
-    context.seed = options_.seed;
-    context.step = micro_batch.data ? micro_batch.data->step : 0;
-    context.first_sample = micro_batch.data ? micro_batch.data->first_sample : 0;
-    context.samples = training.micro_batch;
-    kernel->run(in, out, context);
-  }
-}
-
 void Oracle::execute(const Program& program, const Instruction& instruction, int device,
                      MicroBatchSource& source) {
   if (instruction.stage < 0) return;
   const int s = instruction.stage;
-  StageState& stage = stages_[static_cast<std::size_t>(s)];
-  ReplicaState& replica = stage.replicas[static_cast<std::size_t>(program.replica_on(s, device))];
+  StageState& stage = stages_[at(s)];
+  ReplicaState& replica = stage.replicas[at(program.replica_on(s, device))];
   switch (instruction.kind) {
     case Kind::kForward:
       run_forward(program, instruction, replica, source);
@@ -250,19 +158,17 @@ void Oracle::execute(const Program& program, const Instruction& instruction, int
     default:
       return;
   }
-  if (--stages_left_[static_cast<std::size_t>(instruction.micro_batch)] == 0)
-    source.release(instruction.micro_batch);
+  if (--stages_left_[at(instruction.micro_batch)] == 0) source.release(instruction.micro_batch);
 }
 
 void Oracle::run_forward(const Program& program, const Instruction& instruction,
                          ReplicaState& replica, MicroBatchSource& source) {
   const int s = instruction.stage;
-  MicroBatchState& micro_batch = micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
+  MicroBatchState& micro_batch = micro_batches_[at(instruction.micro_batch)];
   if (!micro_batch.data) micro_batch.data = &source.acquire(instruction.micro_batch);
-  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
+  const auto variant = at(micro_batch.data->variant);
   Values results;
-  run_nodes(s, instruction.version, micro_batch,
-            slices_[variant].stages[static_cast<std::size_t>(s)].forward, results);
+  run_nodes(s, instruction.version, micro_batch, slices_[variant].stages[at(s)].forward, results);
   micro_batch.values.merge(results);
   if (program.rule != UpdateRule::kNone)
     collect_statistics(s, instruction.version, micro_batch, replica);
@@ -279,9 +185,9 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
 
 void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
-  MicroBatchState& micro_batch = micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
-  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
-  const StageSlice& slice = slices_[variant].stages[static_cast<std::size_t>(s)];
+  MicroBatchState& micro_batch = micro_batches_[at(instruction.micro_batch)];
+  const auto variant = at(micro_batch.data->variant);
+  const StageSlice& slice = slices_[variant].stages[at(s)];
   const auto& nodes = instruction.kind == Kind::kBackward        ? slice.backward
                       : instruction.kind == Kind::kBackwardInput ? slice.input_gradient
                                                                  : slice.weight_gradient;
@@ -296,7 +202,7 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
     if (is_batched(*variants_[variant].training, i)) continue;
     const HostTensor contribution =
         content(s, instruction.version, &micro_batch, micro_batch.data->variant,
-                all[static_cast<std::size_t>(i)].contribution, local);
+                all[at(i)].contribution, local);
     HostTensor& sum = replica.accumulators[i];
     if (!replica.accumulating) {
       sum = copy_of(contribution);
@@ -312,17 +218,15 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
 /// full.
 void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
   const int s = instruction.stage;
-  const MicroBatchState& micro_batch =
-      micro_batches_[static_cast<std::size_t>(instruction.micro_batch)];
-  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
+  const MicroBatchState& micro_batch = micro_batches_[at(instruction.micro_batch)];
+  const auto variant = at(micro_batch.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
-  const std::vector<int>& batched_values =
-      slices_[variant].stages[static_cast<std::size_t>(s)].batched_values;
+  const std::vector<int>& batched_values = slices_[variant].stages[at(s)].batched_values;
   if (batched_values.empty()) return;
-  const auto micro_batches = static_cast<std::size_t>(training.batched_micro_batches);
+  const auto micro_batches = at(training.batched_micro_batches);
   Values local;
   for (const int i : batched_values) {
-    const BatchedValue& batched = training.batched_values[static_cast<std::size_t>(i)];
+    const BatchedValue& batched = training.batched_values[at(i)];
     HostTensor& all = replica.batched[i];
     if (!all) {
       all = HostTensor(training.graph[batched.batched].type);
@@ -331,27 +235,24 @@ void Oracle::gather(const Instruction& instruction, ReplicaState& replica) {
     const HostTensor one = content(s, instruction.version, &micro_batch, micro_batch.data->variant,
                                    batched.value, local);
     std::memcpy(static_cast<std::byte*>(all.view().data) +
-                    static_cast<std::size_t>(replica.batched_micro_batches) *
-                        (all.type().bytes() / micro_batches),
+                    at(replica.batched_micro_batches) * (all.type().bytes() / micro_batches),
                 one.view().data, one.type().bytes());
   }
-  if (static_cast<std::size_t>(++replica.batched_micro_batches) == micro_batches)
-    add_batched(s, replica);
+  if (at(++replica.batched_micro_batches) == micro_batches) add_batched(s, replica);
 }
 
 /// Computes the batched weight gradients; missing micro-batches count as zeros.
 void Oracle::add_batched(int s, ReplicaState& replica) {
   const TrainingGraph& training = *variants_[0].training;
-  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  const StageSlice& slice = slices_[0].stages[at(s)];
   Values values;
   for (const auto& [i, tensor] : replica.batched)
-    values[training.batched_values[static_cast<std::size_t>(i)].batched] = tensor;
+    values[training.batched_values[at(i)].batched] = tensor;
   MicroBatchState none;
   run_nodes(s, 0, none, slice.batch_gradient, values);
   for (const int i : slice.accumulations) {
     if (!is_batched(training, i)) continue;
-    const HostTensor& part =
-        values.at(training.accumulations[static_cast<std::size_t>(i)].contribution);
+    const HostTensor& part = values.at(training.accumulations[at(i)].contribution);
     if (replica.has_batch_sums) {
       add_to(replica.accumulators[i], part);
     } else {
@@ -365,7 +266,7 @@ void Oracle::add_batched(int s, ReplicaState& replica) {
 
 /// At the end of a step, on every replica.
 void Oracle::complete_gradients(int s) {
-  for (ReplicaState& replica : stages_[static_cast<std::size_t>(s)].replicas) {
+  for (ReplicaState& replica : stages_[at(s)].replicas) {
     if (replica.batched_micro_batches > 0) add_batched(s, replica);
     replica.has_batch_sums = false;
   }
@@ -374,7 +275,7 @@ void Oracle::complete_gradients(int s) {
 /// Sums the replicas' accumulators, in their order, into those of the first.
 void Oracle::reduce(int s) {
   complete_gradients(s);
-  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  StageState& stage = stages_[at(s)];
   ReplicaState& first = stage.replicas.front();
   bool started = first.accumulating;
   for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
@@ -400,13 +301,12 @@ void Oracle::reduce(int s) {
 void Oracle::run_update(const Program& program, const Instruction& instruction,
                         MicroBatchSource& source) {
   const int s = instruction.stage;
-  StageState& stage = stages_[static_cast<std::size_t>(s)];
+  StageState& stage = stages_[at(s)];
   const int micro_batch = std::max(instruction.micro_batch, 0);
   const int group = micro_batch / program.group_size(s);
   const int from = stage.weights.rbegin()->first;
   complete_gradients(s);
-  if (!program.gradient_sync)
-    finish(s, group_version_[static_cast<std::size_t>(s)][static_cast<std::size_t>(group)]);
+  if (!program.gradient_sync) finish(s, group_version_[at(s)][at(group)]);
   if (skips_) {
     stage.replicas.front().moments.clear();
     return;
@@ -418,7 +318,7 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
   auto next = stage.weights.at(from);
   const TrainingGraph& training = *variants_[0].training;
   for (auto& [i, gradient] : stage.gradients) {
-    const std::string& name = training.parameters[static_cast<std::size_t>(i)].name;
+    const std::string& name = training.parameters[at(i)].name;
     HostTensor weight = copy_of(next.at(name));
     auto& [state0, state1] = stage.optimizer[name];
     const int slots = state_slots(options_.optimizer);
@@ -437,8 +337,8 @@ void Oracle::run_update(const Program& program, const Instruction& instruction,
 }
 
 void Oracle::finish(int s, int version) {
-  StageState& stage = stages_[static_cast<std::size_t>(s)];
-  const StageSlice& slice = slices_[0].stages[static_cast<std::size_t>(s)];
+  StageState& stage = stages_[at(s)];
+  const StageSlice& slice = slices_[0].stages[at(s)];
   const TrainingGraph& training = *variants_[0].training;
   Values values;
   for (const auto* list : {&slice.accumulations, &slice.remote_accumulations}) {
@@ -447,7 +347,7 @@ void Oracle::finish(int s, int version) {
         const auto& accumulators = holder.replicas.front().accumulators;
         const auto found = accumulators.find(i);
         if (found != accumulators.end())
-          values[training.accumulations[static_cast<std::size_t>(i)].accumulator] = found->second;
+          values[training.accumulations[at(i)].accumulator] = found->second;
       }
     }
   }
@@ -455,7 +355,7 @@ void Oracle::finish(int s, int version) {
   run_nodes(s, version, none, slice.finish, values);
   stage.gradients.clear();
   for (const int i : slice.parameters) {
-    const ValueId gradient = training.parameters[static_cast<std::size_t>(i)].gradient;
+    const ValueId gradient = training.parameters[at(i)].gradient;
     if (!gradient) continue;
     Values local = values;
     stage.gradients[i] = content(s, version, nullptr, 0, gradient, local);
@@ -469,9 +369,8 @@ void Oracle::synchronise() {
   for (std::size_t s = 0; s < stages_.size(); ++s) {
     finish(static_cast<int>(s), stages_[s].weights.rbegin()->first);
     for (const auto& [i, gradient] : stages_[s].gradients) {
-      if (slices_[0].owner[static_cast<std::size_t>(i)] == static_cast<int>(s)) {
-        squares[static_cast<std::size_t>(i)] =
-            sum_of_squares(std::span<const float>(gradient.span<float>()));
+      if (slices_[0].owner[at(i)] == static_cast<int>(s)) {
+        squares[at(i)] = sum_of_squares(std::span<const float>(gradient.span<float>()));
       }
     }
   }
@@ -482,12 +381,12 @@ void Oracle::synchronise() {
 
 void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch,
                                 ReplicaState& replica) {
-  const auto variant = static_cast<std::size_t>(micro_batch.data->variant);
+  const auto variant = at(micro_batch.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
   const Graph& graph = training.graph;
   const std::vector<StageSlice>& stages = slices_[variant].stages;
   Values local;
-  for (const int i : stages[static_cast<std::size_t>(s)].statistics) {
+  for (const int i : stages[at(s)].statistics) {
     // There is one copy for all stages that prepare the same weights: the first stage merges it.
     const bool first =
         std::none_of(stages.begin(), stages.begin() + s, [&](const StageSlice& each) {
@@ -495,14 +394,14 @@ void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch
                  each.statistics.end();
         });
     if (!first) continue;
-    const RunningStatistic& statistic = training.statistics[static_cast<std::size_t>(i)];
+    const RunningStatistic& statistic = training.statistics[at(i)];
     const auto read = [&](ValueId id) {
       return content(s, version, &micro_batch, micro_batch.data->variant, id, local);
     };
     HostTensor mean = read(statistic.batch_mean), variance = read(statistic.batch_variance);
     const auto [moments, added] = replica.moments.try_emplace(graph[statistic.state_mean].name);
     if (added) {
-      moments->second.reset(static_cast<std::size_t>(mean.type().count()),
+      moments->second.reset(at(mean.type().count()),
                             graph[graph[statistic.batch_mean].producer].part == Part::kPrepare);
     }
     moments->second.merge(mean.span<float>(), variance.span<float>(),
@@ -535,8 +434,7 @@ HostTensor Oracle::read(const std::string& name) const {
 HostTensor Oracle::read_gradient(const std::string& name) const {
   for (const StageState& stage : stages_) {
     for (const auto& [i, gradient] : stage.gradients) {
-      if (variants_[0].training->parameters[static_cast<std::size_t>(i)].name == name)
-        return copy_of(gradient);
+      if (variants_[0].training->parameters[at(i)].name == name) return copy_of(gradient);
     }
   }
   return {};

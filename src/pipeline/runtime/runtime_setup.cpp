@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/setting.h"
 #include "processes/process_group.h"
 
 namespace pipetrain {
@@ -75,7 +76,7 @@ void RuntimeSetup::check_processes() const {
              program->schedule);
   }
   PT_CHECK(options.devices.empty() || options.collectives, kUsage,
-           "GPUs of several processes exchange values by NCCL; leave out --edge copy");
+           "GPUs of several processes exchange values by NCCL; leave out {} copy", setting("edge"));
   if (options.devices.empty()) return;
   // Replicas exchange moments of running statistics only in host memory.
   const std::vector<int> ranks = this->ranks();
@@ -93,8 +94,8 @@ void RuntimeSetup::check_processes() const {
     PT_CHECK(!apart || slices[0]->stages[at(s)].statistics.empty(), kUsage,
              "stage {} has running statistics (BatchNormalization) and replicas on GPUs of "
              "several processes, which cannot merge them yet; let each process have whole "
-             "stages, or give --bn frozen",
-             s);
+             "stages, or give {} frozen",
+             s, setting("bn"));
   }
 }
 

@@ -97,6 +97,7 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
   for (int s = 0; s < stages(); ++s) {
     for (int r = 0; r < program.replicas(s); ++r) {
       StageReplica& replica = of(s)[at(r)];
+      if (in_round_ && replica.stage) replica.stage->forget_round();
       replica.accumulating = false;
       replica.adding_left =
           micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
@@ -106,9 +107,11 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
     }
   }
   if (shared_work_) shared_work_->reset();
+  in_round_ = true;
 }
 
 void StageReplicas::end_round() {
+  in_round_ = false;
   for (int s = 0; s < stages(); ++s) {
     for (StageReplica& replica : of(s))
       replica.base_version = block_of(replica, s, program_->updates(s));

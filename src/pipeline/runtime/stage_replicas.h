@@ -95,6 +95,7 @@ class StageReplicas {
   const Program* program_;
   std::vector<std::vector<StageReplica>> replicas_;  // [stage][replica]
   std::unique_ptr<SharedWork> shared_work_;          // null: idle devices do not help others
+  bool in_round_ = false;                            // since start_round(), also after a failure
 };
 
 }  // namespace pipetrain

@@ -22,6 +22,8 @@ class BatchedValues {
   /// Whether the gradients are to be computed after `micro_batch`: the batch is full, or it was the
   /// last micro-batch.
   bool are_complete(const StageMicroBatch& micro_batch) const;
+  /// Empties the set.
+  void clear() { variants_.clear(); }
   /// Pads the set with zeros and resets it.
   void fill_up(const StageMemory& memory);
 

@@ -154,6 +154,12 @@ void Stage::flush_gradients() {
   if (sharing_.work) sharing_.work->complete(batch_gradients_.job, workspace().data);
 }
 
+void Stage::forget_round() {
+  batched_.clear();
+  has_batch_sums_ = false;
+  statistics_.forget();
+}
+
 /// Runs the dependent steps; idle devices may run the independent ones until the job is completed.
 void Stage::defer(Deferred& what, std::vector<StageStep>& steps, bool first) {
   what.run.emplace(*compiled(what.micro_batch.variant).training, steps, addresses(what.micro_batch),

@@ -90,6 +90,8 @@ class Stage {
   void complete_gradients(const StageMicroBatch& micro_batch);
   /// Runs deferred work after the last micro-batch of a step; all gradients are then complete.
   void flush_gradients();
+  /// Discards what a round that failed has left: batched values and running statistics.
+  void forget_round();
 
   /// Loss and correct predictions of the micro-batch whose forward ran last (on a GPU: that ended
   /// last); only on the stage with the loss.

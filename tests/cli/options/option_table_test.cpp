@@ -163,6 +163,11 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   EXPECT_EQ(given.at("warmup"), "0.05 of the run");
   EXPECT_EQ(given.at("sample-weights"), "w.txt");
   EXPECT_EQ(record({"--lr-schedule", "cosine:over=time"}).at("lr-over"), "time");
+  const std::map<std::string, std::string> adapted =
+      record({"--lora", "rank=8,alpha=16,targets=q*,v*"});
+  EXPECT_EQ(adapted.at("lora"), "8");
+  EXPECT_EQ(adapted.at("lora-alpha"), "16");
+  EXPECT_EQ(adapted.at("lora-targets"), "q*,v*");
 }
 
 TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
@@ -172,8 +177,9 @@ TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
     if (spec.path == PathUse::kWrite) written.insert(spec.name);
   }
   EXPECT_EQ(written,
-            (std::set<std::string>{"--output", "--run-dir", "--status-file", "--metrics", "--trace",
-                                   "--svg", "--dot", "--csv", "--curves", "--confusion"}));
+            (std::set<std::string>{"--output", "--adapter", "--run-dir", "--status-file",
+                                   "--metrics", "--trace", "--svg", "--dot", "--csv", "--curves",
+                                   "--confusion"}));
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(Bind, ScalesUint8AndNothingElse) {
       values(*bind_data(split({kX, kY}), {{float_input("x", {2})}, classes(2)}, {}).dataset, 0),
       (Doubles{1, 2, 3, 4}));
   EXPECT_EQ(data_error([] { Normalization::parse("0"); }, ErrorKind::kUsage),
-            "--normalize takes auto, none, max, imagenet, means/deviations or a number to divide "
+            "`normalize` takes auto, none, max, imagenet, means/deviations or a number to divide "
             "by, not \"0\"");
 }
 

@@ -213,7 +213,7 @@ TEST_F(Formats, AugmentationIsOfTheStepAndOfTrainingOnly) {
   write("t.csv", "1,2,0\n3,4,1\n");
   expect_contains(
       data_error([&] { opened(path("t.csv"), wants({2}, 2), options); }, ErrorKind::kUsage),
-      "--augment");
+      "`augment`");
 }
 
 TEST_F(Formats, BadImagesAreNamedOrLeftOut) {

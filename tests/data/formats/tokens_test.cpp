@@ -82,8 +82,8 @@ TEST_F(Tokens, WrongFilesAreErrors) {
   expect_contains(error(llmc(20240520, 2, 1, ids(2, {1}))), "version 2");
   expect_contains(error(llmc(20240801, 1, 1, ids(4, {1}))), "version 1");
   expect_contains(error(llmc(20240520, 1, 0xffffffff, "")), "tokens need 8589935614 bytes");
-  expect_contains(error("abc"), "--token-dtype");
-  expect_contains(error(""), "--token-dtype");
+  expect_contains(error("abc"), "`token-dtype`");
+  expect_contains(error(""), "`token-dtype`");
   expect_contains(data_error([&] { read_tokens(path("none*.bin"), DType::kUndefined); }),
                   "no file matches");
 }

@@ -317,7 +317,7 @@ TEST(Augment, WrongListsSayWhatThereIs) {
   for (const char* list :
        {"flop", "crop", "crop:0", "crop:1.5", "flip:2", "cutout:x", "noise:-1", "flip,,crop:4"}) {
     const std::string message = data_error([&] { Augmentation::parse(list); }, ErrorKind::kUsage);
-    expect_contains(message, "--augment");
+    expect_contains(message, "`augment`");
   }
   EXPECT_TRUE(Augmentation::parse("none").empty());
   EXPECT_TRUE(Augmentation::parse("").empty());

@@ -116,7 +116,7 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
   DataOptions options;
   options.format = "hdf5";
   expect_contains(data_error([&] { read_source("x", options); }, ErrorKind::kUsage),
-                  "--format hdf5");
+                  "`format` hdf5");
 }
 
 TEST_F(OpenData, ValidationByFractionRowsFileOrTheDataThemselves) {

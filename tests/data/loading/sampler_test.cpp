@@ -96,7 +96,7 @@ TEST(Sampler, OrderStaysTheSameForever) {
 
 TEST(Sampler, ImpossibleBatchesAreErrors) {
   expect_contains(data_error([] { Sampler(3, {.batch_size = 0}); }, ErrorKind::kUsage),
-                  "--batch-size");
+                  "`batch-size`");
   expect_contains(data_error([] { Sampler(0, {}); }), "no samples");
   expect_contains(data_error([] { Sampler(62, {.batch_size = 64, .drop_last = true}); }),
                   "62 samples, fewer than one batch of 64");

@@ -1,0 +1,129 @@
+// Gives tensors that an exporter merged, since they had equal values, copies of their own.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "passes/exporter_traces.h"
+#include "passes/parameter_names.h"
+#include "passes/parameters.h"
+
+namespace pipetrain {
+namespace {
+
+/// (C), a group norm's (C, 1, 1) or a token's (1, 1, C).
+bool is_row(const Shape& shape) {
+  return shape.rank() == 1 ||
+         std::count_if(shape.begin(), shape.end(), [](std::int64_t d) { return d > 1; }) == 1;
+}
+
+class Untier {
+ public:
+  Untier(OnnxModel& model, std::map<std::string, TensorRule>& rules)
+      : model_(model), rules_(rules) {
+    for (const OnnxInitializer& initializer : model.initializers)
+      originals_[initializer.name] = initializer;
+    for (const OnnxNode& node : model.nodes) {
+      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+        if (is_statistic_slot(node, slot)) statistics_.insert(node.inputs[slot]);
+      }
+    }
+  }
+
+  std::vector<UntiedCopy> untie() {
+    untie_identities();
+    untie_uniform_vectors();
+    return std::move(copies_);
+  }
+
+ private:
+  /// Identity nodes: the exporter merged equal tensors and kept their names.
+  void untie_identities() {
+    std::vector<OnnxNode> kept;
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      OnnxNode& node = model_.nodes[n];
+      const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
+                                 originals_.contains(node.inputs[0]) && node.function.empty() &&
+                                 use_of(node.inputs[0]) != TensorUse::kFrozen;
+      const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
+      if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
+        add_copy(node.inputs[0], node.outputs[0], n, 0, statistic);
+        continue;
+      }
+      index_as_read_.push_back(n);
+      kept.push_back(std::move(node));
+    }
+    model_.nodes = std::move(kept);
+  }
+
+  /// Vectors of equal elements used at several places: fresh biases and gains, merged by value.
+  void untie_uniform_vectors() {
+    std::map<std::string, std::size_t> seen;
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      OnnxNode& node = model_.nodes[n];
+      for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+        const std::string name = node.inputs[slot];
+        const auto original = originals_.find(name);
+        if (original == originals_.end() || use_of(name) == TensorUse::kFrozen ||
+            !is_row(original->second.shape) || !original->second.value || !node.function.empty() ||
+            !is_uniform(original->second.value)) {
+          continue;
+        }
+        const bool statistic = is_statistic_slot(node, slot);
+        const bool first = seen[name]++ == 0;
+        // The first use keeps the tensor, unless it is a statistic's and the tensor is trained
+        // elsewhere.
+        if (first && (!statistic || use_of(name) == TensorUse::kRunningStatistic)) continue;
+        node.inputs[slot] = name_of_copy(node, slot, name);
+        add_copy(name, node.inputs[slot], index_as_read_[n], slot, statistic);
+      }
+    }
+  }
+
+  /// PyTorch's name, where the file tells the module.
+  std::string name_of_copy(const OnnxNode& node, std::size_t slot, const std::string& name) const {
+    const std::string module = module_of(model_, node);
+    const std::size_t dot = name.rfind('.');
+    if (!module.empty() && dot != std::string::npos) {
+      std::string own = module + name.substr(dot);
+      if (!originals_.contains(own) && !rules_.contains(own)) return own;
+    }
+    return fmt::format("{}@{}.{}", name,
+                       node.name.empty() ? fmt::format("node{}", node.file_index) : node.name,
+                       slot);
+  }
+
+  void add_copy(const std::string& original, const std::string& name, std::size_t node,
+                std::size_t slot, bool statistic) {
+    OnnxInitializer copy = originals_[original];
+    copy.name = name;
+    copies_.push_back({name, original, node, slot});
+    rules_[name] = {statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained,
+                    statistic ? "running statistic, merged with " + printable(original)
+                              : "copy of " + printable(original) + ", trained separately",
+                    rules_[original].decays};
+    model_.initializers.push_back(std::move(copy));
+  }
+
+  TensorUse use_of(const std::string& name) const {
+    const auto rule = rules_.find(name);
+    return rule == rules_.end() ? TensorUse::kFrozen : rule->second.use;
+  }
+
+  OnnxModel& model_;
+  std::map<std::string, TensorRule>& rules_;
+  std::map<std::string, OnnxInitializer> originals_;
+  std::set<std::string> statistics_;        // values that serve as running statistics
+  std::vector<std::size_t> index_as_read_;  // of each node that is left
+  std::vector<UntiedCopy> copies_;
+};
+
+}  // namespace
+
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {
+  return Untier(model, rules).untie();
+}
+
+}  // namespace pipetrain
