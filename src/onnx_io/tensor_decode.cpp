@@ -251,7 +251,7 @@ HostTensor TensorDecoder::allocate(const DecodedTensor& tensor, const std::strin
   TensorType type{tensor.dtype, tensor.shape};
   PT_CHECK(
       type.bytes() <= maximum_bytes_ - used_bytes_, kModel,
-      "{} of {} bytes takes the model over its limit of {} bytes, 80 % of this machine's memory",
+      "{} of {} bytes would exceed the model's limit of {} bytes, 80 % of this machine's memory",
       what, type.bytes(), maximum_bytes_);
   used_bytes_ += type.bytes();
   return HostTensor(std::move(type));

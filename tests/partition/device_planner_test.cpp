@@ -530,7 +530,7 @@ TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
     const std::string& text = error.message();
-    EXPECT_NE(text.find("no plan on 2 devices fits into 12.7 KiB"), std::string::npos) << text;
+    EXPECT_NE(text.find("no plan on 2 devices fits in 12.7 KiB"), std::string::npos) << text;
     EXPECT_NE(text.find("`recompute` auto"), std::string::npos) << text;
     EXPECT_NE(text.find("8 in flight x"), std::string::npos) << text;
     EXPECT_NE(text.find("4 devices (8.20 KiB)"), std::string::npos) << text;
