@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Which networks of other people's code train, and whether they follow PyTorch: every one of coverage_networks.py.
+"""Trains every network of coverage_networks.py (torchvision, timm, transformers, diffusers) and compares it with PyTorch.
 
     PYTHON bench/coverage.py [--pipetrain FILE] [--only PREFIX …] [--from NAME] [--seconds N] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
-is exported by PyTorch's default exporter with random weights, for any number of samples where that can be, and trained for three steps of SGD on one batch of random
+is exported by PyTorch's default exporter with random weights, with a free batch size if possible, and trained for three steps of SGD on one batch of random
 numbers: by PyTorch in float32 and in float64, and by pipetrain from the file. Networks with BatchNorm are exported with
 optimize=False, without which the exporter folds it away; all parameters are moved a little from their initial values. NAME.json is written as the run goes on, and a
 name that it has already is not run again; NAME.md is the table. The networks follow when their losses are no further from
@@ -30,7 +30,7 @@ NO_FURTHER, NO_LESS_THAN, WITHOUT_FLOAT64 = 10, 1e-5, 1e-4
 SEED = 1
 
 
-# ---- PyTorch's side, in a process of its own ----
+# ---- PyTorch, in a separate process ----
 
 
 def is_float(tensor):
@@ -72,7 +72,7 @@ def without_dropout(module):
 
 
 def off_equal_values(module):
-    """Fresh gains and shifts are equal, and the exporter merges equal tensors: nobody could tell which were one in PyTorch."""
+    """Makes initial gains and shifts differ: the exporter merges equal tensors, and then shared ones could not be told apart."""
     import torch
 
     with torch.no_grad():
@@ -110,7 +110,7 @@ def normalizes(module):
 
 
 def export(module, network, path, folds):
-    """With any number of samples, or with as many as there are where PyTorch cannot; says which."""
+    """Exports with a free batch size, or a fixed one where PyTorch cannot; returns which."""
     import copy
 
     import torch
@@ -144,7 +144,7 @@ def trained(module, inputs, labels, kind, dtype):
 
 
 def pytorch_side(name, folder, may_fold):
-    """Exports and trains; what is found goes into FOLDER, and how far it came into found.json."""
+    """Exports and trains. Writes the results into FOLDER, and the last completed step into found.json."""
     import copy
 
     import numpy as np
@@ -184,7 +184,7 @@ def pytorch_side(name, folder, may_fold):
 
 
 def in_child(name, folder, seconds, may_fold):
-    """Runs pytorch_side in a child, which has what this process has imported; returns what went wrong, or nothing."""
+    """Runs pytorch_side in a forked process, which shares the imports; returns the error, if any."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -216,11 +216,11 @@ def in_child(name, folder, seconds, may_fold):
     return f"takes longer than {seconds} s"
 
 
-# ---- pipetrain's side ----
+# ---- pipetrain ----
 
 
 def pipetrain_side(binary, folder, found, seconds):
-    """Trains the file; returns its losses, or the sentence that it was refused with."""
+    """Trains the file; returns the losses or the error message."""
     events = folder / "events.jsonl"
     command = [binary, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
                "--device", "cpu", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
@@ -254,7 +254,7 @@ def judged(found, ours):
 
 
 def row_of(name, arguments, folder):
-    """What became of a network; where the exporter's folding of parameters makes another of it, of the one without."""
+    """The result of a network; where the exporter's folding of parameters changes it, of the export with optimize=False."""
     start = time.monotonic()
     row = tried(name, arguments, folder, may_fold=True)
     if row["result"] == "does not follow" and row["folds"]:

@@ -29,7 +29,7 @@ KNOWN_RESULTS = ("logits", "prediction_logits", "reconstruction", "sample", "las
 
 
 def first_tensor(result):
-    """The tensor that a result is about: by its name, or the first."""
+    """The main tensor of a result: by its name, or the first."""
     if isinstance(result, torch.Tensor):
         return result
     if isinstance(result, dict) or hasattr(result, "keys"):
@@ -45,7 +45,7 @@ def first_tensor(result):
 
 
 def every_tensor(result):
-    """All of them in one row a sample: pyramids of features."""
+    """All of them in one row per sample, for feature pyramids."""
     values = result.values() if hasattr(result, "values") else result
     return torch.cat([value.flatten(1) for value in values], 1)
 
@@ -118,7 +118,7 @@ def tm(name, size=64, **options):
 
 
 def tm_sized(name, size=64, **options):
-    """Of a model that must know the image's size."""
+    """For a model that needs the image size."""
     return tm(name, size, img_size=size, **options)
 
 

@@ -117,7 +117,7 @@ def described(name, found, model):
 
 
 def compare_losses(found):
-    """What is wrong with our first three losses, beside PyTorch's in float32; an empty text when nothing is.
+    """How the first three losses differ from PyTorch's in float32; empty if they agree.
 
     They may be three times as far from those as PyTorch's own in the same precision, or a twentieth of what three steps move the loss
     by: gradients that are wrong by more than that move it elsewhere.
@@ -135,7 +135,7 @@ def compare_losses(found):
 
 
 def run_programs(bench, name, programs, rounds):
-    """Results by program, and (program, reason) of those that failed and may."""
+    """Results by program, and (program, reason) of those that failed but may fail."""
     model = GPU_MODELS[name]
     start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", model.steps),
              EAGER: lambda: bench.torch(name, model.steps),

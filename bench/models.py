@@ -38,7 +38,7 @@ GPU_MODELS = {
     "resnet-tiny": Model("ResNet-50 of 8 channels, 128×128", "resnet50", {"image": 128, "width": 8, "classes": 10}, 16, 3, images=True,
                          pipelined=True),
 }
-# By other people's code (real_networks.py), at the sizes at which they are trained.
+# Networks of torchvision and transformers (real_networks.py) at real sizes.
 REAL_MODELS = {
     "resnet50-224": Model("ResNet-50, 224²", "torchvision", {"image": 224}, 16, 4, images=True),
     "gpt2-124m": Model("GPT-2 124M, 256 tokens", "transformers", {"vocab": 50257, "context": 256}, 4, 3, rate=1e-3),

@@ -1,4 +1,4 @@
-"""The networks of real_sizes.py: those of torchvision and transformers with random weights, and two of one's own.
+"""The networks of real_sizes.py: of torchvision and transformers with random weights, and two defined here.
 
 Needs torch and, by network, torchvision or transformers. Without dropout, whose masks no two programs share.
 """

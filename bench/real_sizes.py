@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains networks of torchvision and transformers at the sizes at which people train them, with pipetrain and PyTorch in turn.
+"""Trains networks of torchvision and transformers at real sizes, with pipetrain and PyTorch in turn.
 
     bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 …] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
 

@@ -36,7 +36,7 @@ def differences(ours, theirs):
 
 
 def mark(found, ours, theirs):
-    """Nothing where the losses agree, or the sign that a row counts for nothing."""
+    """Nothing where the losses agree, else a mark that the row is invalid."""
     first, later = AGREEMENT[found["precision"]]
     apart = differences(ours, theirs)
     return "" if apart[0] <= first and max(apart) <= later else " ✗ losses differ"

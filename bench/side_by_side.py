@@ -78,7 +78,7 @@ class Bench:
                     "--micro-batches", MICRO_BATCHES, "--steps", self.steps(MODELS[name], 2))
 
     def in_turn(self, programs):
-        """Runs each program once a round; of the forms of a program those close to the best of the first go on.
+        """Runs each program once per round; after the first round only the fastest variants of a program continue.
 
         `programs`: name to {form: function}. Returns name to what merged() makes of the form that is best in all.
         """

@@ -1,5 +1,5 @@
-"""Runs of pipetrain that take turns: each goes on for a few steps while the others are stopped, so that a machine whose speed
-moves from second to second is the same for all of them. Start-up and the first steps are left out."""
+"""Runs of pipetrain in turn: each continues for a few steps while the others are stopped, so that changes in the
+machine's speed affect all of them alike. Start-up and the first steps are not counted."""
 
 import json
 import os

@@ -17,7 +17,7 @@ MPI_PACKAGES=(openmpi-bin libopenmpi-dev)
 # set it only lists the missing ones.
 need_packages() {
   if ! command -v dpkg-query > /dev/null; then
-    say "this is not Debian: nothing was installed; required packages, by their Debian names: $*"
+    say "this is not Debian, so nothing was installed; these packages are needed (Debian names): $*"
     return
   fi
   local package missing=() as_root=()
@@ -38,7 +38,7 @@ need_packages() {
   # The package lists may be recent enough: they are updated only if the installation fails.
   if ! "${apt[@]}" install --no-install-recommends "${missing[@]}" > /dev/null 2>&1; then
     "${apt[@]}" update >&2 ||
-      fail "apt-get update failed (see the output above): is there a network, and is /etc/apt right?"
+      fail "apt-get update failed (see the output above); check the network and /etc/apt"
     "${apt[@]}" install --no-install-recommends "${missing[@]}" >&2 ||
       fail "apt-get could not install ${missing[*]} (see the output above); pipetrain is built on Debian 12"
   fi

@@ -1,4 +1,4 @@
-"""What a check found, written as it comes: five files in one folder, each of at most a few MiB.
+"""The results of a check, written while it runs: five files in one folder, each of at most a few MiB.
 
     gpu-check.md      verdicts and figures, as docs/gpu-status.md takes them
     results.jsonl     the same, a line for each step

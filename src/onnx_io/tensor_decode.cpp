@@ -34,7 +34,7 @@ std::string why_unusable(std::int32_t type) {
   const std::string name = onnx_type_name(type);
   if (type == 8) return "strings cannot be trained or computed with";
   if (type >= 17 && type < static_cast<std::int32_t>(kTypeNames.size())) {
-    return fmt::format("its type is {}: a model quantised for inference; train the float model",
+    return fmt::format("its type is {}: a model quantized for inference; train the float model",
                        name);
   }
   return fmt::format("its type is {}, which is not supported", name);
@@ -251,7 +251,7 @@ HostTensor TensorDecoder::allocate(const DecodedTensor& tensor, const std::strin
   TensorType type{tensor.dtype, tensor.shape};
   PT_CHECK(
       type.bytes() <= maximum_bytes_ - used_bytes_, kModel,
-      "{} of {} bytes takes the model over its limit of {} bytes, 80 % of this machine's memory",
+      "{} of {} bytes would exceed the model's limit of {} bytes, 80 % of this machine's memory",
       what, type.bytes(), maximum_bytes_);
   used_bytes_ += type.bytes();
   return HostTensor(std::move(type));

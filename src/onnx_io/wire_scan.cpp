@@ -278,7 +278,7 @@ class Scan {
     decoded_ += bytes;
     if (decoded_ > decoded_limit_) {
       throw Damage{field.record.begin,
-                   fmt::format("decoding it would take more than {} MiB", decoded_limit_ >> 20)};
+                   fmt::format("decoding it would need more than {} MiB", decoded_limit_ >> 20)};
     }
   }
 

@@ -87,8 +87,7 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
            name_of(kind), setting("lr-step"), setting("lr-gamma"));
   PT_CHECK((!every && kind != LearningRateKind::kMultistep) ||
                (settings.gamma > 0 && settings.gamma <= 1),
-           kUsage, "{} must lie above 0 and not above 1, got {}", setting("lr-gamma"),
-           settings.gamma);
+           kUsage, "{} must be above 0 and at most 1, got {}", setting("lr-gamma"), settings.gamma);
   if (kind == LearningRateKind::kMultistep) {
     PT_CHECK(!settings.milestones.empty(), kUsage,
              "{} multistep needs {}, for example 3000,6000 or 30ep,60ep", setting("lr-schedule"),
@@ -104,14 +103,14 @@ void validate_kind(const LearningRateSettings& settings, std::int64_t total) {
   }
   if (kind == LearningRateKind::kPolynomial) {
     PT_CHECK(std::isfinite(settings.power) && settings.power > 0, kUsage,
-             "{} must lie above 0, got {}", setting("lr-power"), settings.power);
+             "{} must be above 0, got {}", setting("lr-power"), settings.power);
   }
   PT_CHECK(kind != LearningRateKind::kRange || settings.minimum > 0, kUsage,
            "{} range grows from {}, which must lie above 0", setting("lr-schedule"),
            setting("min-lr"));
   if (kind == LearningRateKind::kWsd) {
     PT_CHECK(settings.decay_fraction >= 0 && settings.decay_fraction <= 1, kUsage,
-             "{} must lie between 0 and 1, got {}", setting("lr-decay-fraction"),
+             "{} must be between 0 and 1, got {}", setting("lr-decay-fraction"),
              settings.decay_fraction);
     const double decay = wsd_decay_steps(settings, total);
     PT_CHECK(static_cast<double>(settings.warmup_steps) + decay <= static_cast<double>(total),
@@ -126,7 +125,7 @@ void validate(const LearningRateSettings& settings, std::int64_t total) {
   PT_CHECK(std::isfinite(settings.peak) && settings.peak >= 0, kUsage,
            "{} must not be negative, got {}", setting("lr"), settings.peak);
   PT_CHECK(settings.minimum >= 0 && settings.minimum <= settings.peak, kUsage,
-           "{} must lie between 0 and {} ({}), got {}", setting("min-lr"), setting("lr"),
+           "{} must be between 0 and {} ({}), got {}", setting("min-lr"), setting("lr"),
            settings.peak, settings.minimum);
   PT_CHECK(settings.warmup_steps >= 0, kUsage, "{} must not be negative, got {}", setting("warmup"),
            settings.warmup_steps);

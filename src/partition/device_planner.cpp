@@ -83,7 +83,7 @@ Plan plan_devices(const ChainCosts& chain, const PlanRequest& request) {
   const auto begin = std::chrono::steady_clock::now();
   PT_CHECK(request.stages >= 0, kUsage, "a plan needs one stage at least, got {}", request.stages);
   const int devices = devices_of(request);
-  PT_CHECK(request.stages <= devices, kUsage, "{} stages cannot lie on {} devices", request.stages,
+  PT_CHECK(request.stages <= devices, kUsage, "{} stages cannot run on {} devices", request.stages,
            devices);
   const StageCostModel model(chain, request, devices);
   PT_CHECK(request.stages <= model.count(), kUsage,

@@ -95,7 +95,7 @@ std::string breakdown(const StagePlan& stage) {
     text += fmt::format(" = {} in flight x {}", stage.in_flight, bytes_text(stage.saved_bytes));
   }
   if (memory.transient_bytes > 0) {
-    text += fmt::format(", working memory {}", bytes_text(memory.transient_bytes));
+    text += fmt::format(", workspace {}", bytes_text(memory.transient_bytes));
   }
   return text;
 }
@@ -204,10 +204,10 @@ void fail_for_memory_of_devices(const ChainCosts& chain, const PlanRequest& requ
       "with more memory",
       4 * devices, setting("batch-size"));
   const std::string limit = bytes_text(request.memory_limit_bytes);
-  PT_CHECK(!plan.empty(), kResource, "no plan on {} devices fits into {}; {}", devices, limit,
+  PT_CHECK(!plan.empty(), kResource, "no plan on {} devices fits in {}; {}", devices, limit,
            nothing);
   const std::size_t at = largest(plan);
-  fail(fmt::format("no plan on {} device{} fits into {}: at best, stage {} of {} needs {} ({})",
+  fail(fmt::format("no plan on {} device{} fits in {}: at best, stage {} of {} needs {} ({})",
                    devices, devices == 1 ? "" : "s", limit, at, plan.size(),
                    bytes_text(plan[at].memory.total()), breakdown(plan[at])),
        remedies_on_devices(chain, request, devices), nothing);

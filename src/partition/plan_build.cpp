@@ -32,9 +32,9 @@ double slower_with_cut(const StageCostModel& model, const StageDecision& left,
 }
 
 std::string elsewhere(const char* where, double seconds) {
-  return seconds < 0
-             ? fmt::format("a node {} it would not fit into memory", where)
-             : fmt::format("a node {} the slower would take {}", where, seconds_text(seconds));
+  return seconds < 0 ? fmt::format("one node {}, a stage would not fit in memory", where)
+                     : fmt::format("one node {}, the slower stage would take {}", where,
+                                   seconds_text(seconds));
 }
 
 std::string cut_reason(const StageCostModel& model, std::span<const StageDecision> stages,
@@ -50,8 +50,7 @@ std::string cut_reason(const StageCostModel& model, std::span<const StageDecisio
           : fmt::format(" over {}",
                         printable(levels[static_cast<std::size_t>(right_place.level_before)].name));
   std::string out = fmt::format(
-      "before {}: {} forward and {} back cross it{}; {} on the left, {} "
-      "on the right",
+      "before {}: transfers {} forward and {} backward{}; stages {} before and {} after the cut",
       printable(model.chain().elements[cut].name), bytes_text(model.chain().forward_bytes[cut]),
       bytes_text(model.chain().backward_bytes[cut]), link,
       seconds_text(plan.stages[right - 1].seconds), seconds_text(plan.stages[right].seconds));

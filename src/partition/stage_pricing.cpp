@@ -47,7 +47,7 @@ void check_request(const PlanRequest& request) {
 ScheduleRule rule_of(const PlanRequest& request, int devices) {
   if (!request.loads.empty()) return ScheduleRule(request.loads);
   PT_CHECK(request.schedule.memory, kUsage,
-           "schedule \"{}\" cannot be planned here: what a stage holds is known by no closed form; "
+           "schedule \"{}\" cannot be planned: the memory of its stages has no closed form; "
            "use 1f1b or gpipe",
            printable(request.schedule.name));
   return {*request.schedule.memory, std::max(1, request.micro_batches), devices};

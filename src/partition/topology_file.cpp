@@ -165,9 +165,8 @@ std::filesystem::path find_topology(const std::string& name) {
     }
   }
   const std::string known = shipped_names();
-  PT_FAIL(
-      kUsage, "no topology \"{}\": give a file or one of {}", printable(name),
-      known.empty() ? "those that come with the program, which are not found beside it" : known);
+  PT_FAIL(kUsage, "no topology \"{}\": give a file or one of {}", printable(name),
+          known.empty() ? "the named topologies (their folder was not found)" : known);
 }
 
 Topology named_topology(const std::string& name) { return read_topology(find_topology(name)); }

@@ -121,7 +121,7 @@ class Expansion {
   }
 
   ValueId tensor(const TensorOrList& value) const {
-    PT_CHECK(!value.list, kModel, "{}: a sequence or optional stands where a tensor must be",
+    PT_CHECK(!value.list, kModel, "{}: a sequence or optional where a tensor is required",
              node_.label());
     return value.tensor;
   }

@@ -77,10 +77,11 @@ class SequenceStep {
 
   std::vector<std::int64_t> known(std::size_t index) const {
     const Value& found = builder_.graph()[tensor(index)];
-    PT_CHECK(found.role == Role::kConstant && found.data, kModel,
-             "{}: input {} depends on data; places in sequences and lengths of their parts must be "
-             "known before training (export with fixed sizes)",
-             node_.label(), index);
+    PT_CHECK(
+        found.role == Role::kConstant && found.data, kModel,
+        "{}: input {} depends on data; indices into sequences and lengths of their parts must be "
+        "known before training (export with fixed sizes)",
+        node_.label(), index);
     return found.data.to_int64s();
   }
 
@@ -89,8 +90,8 @@ class SequenceStep {
     const std::vector<std::int64_t> at = known(index);
     const auto count = static_cast<std::int64_t>(sequence().size());
     PT_CHECK(at.size() == 1 && at[0] >= -count && at[0] < count + (may_be_end ? 1 : 0), kModel,
-             "{}: there is no place {} in a sequence of {}", node_.label(), at.empty() ? 0 : at[0],
-             count);
+             "{}: index {} is out of range for a sequence of length {}", node_.label(),
+             at.empty() ? 0 : at[0], count);
     return static_cast<std::size_t>(at[0] < 0 ? at[0] + count : at[0]);
   }
 

@@ -20,7 +20,7 @@ std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_
 double counted_weight(const Network& network, const Tensor& label, std::int64_t counted);
 
 /// Points the micro-batches of a mini-batch at their samples. columns: each (samples, …), which
-/// stay where they are; `weight` is what the counted elements of the labels count for.
+/// stay where they are; `weight` is the total weight of the counted labels.
 void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
                     std::int64_t samples, bool evaluation, std::uint64_t step, double weight,
                     std::vector<MicroBatch>& units);
@@ -52,8 +52,8 @@ class BatchUnits final : public MicroBatchSource {
   double weight_ = 1;
 };
 
-/// Mini-batches of a round without a drain, cut into micro-batches: read when a stage asks for the
-/// first of them, kept until every stage is done with the last.
+/// Mini-batches of an asynchronous round, cut into micro-batches: read when a stage needs the first
+/// of them, kept until every stage has used the last.
 class StreamUnits final : public MicroBatchSource {
  public:
   struct Done {
@@ -65,7 +65,7 @@ class StreamUnits final : public MicroBatchSource {
   };
   /// See MicroBatchSource::updated().
   using Updated = std::function<void(int stage, int replica, int unit, int version)>;
-  /// `micro_batches`: units of each mini-batch but the last, which may have fewer. `in_flight`: how
+  /// `micro_batches`: of each mini-batch; the last one may have fewer. `in_flight`: how
   /// many mini-batches may be between their first and last use. `done`: mini-batches of the round
   /// that are done, where it is taken up again; the loader gives the ones after them. `on_done` is
   /// called in order of the steps, by one thread at a time.

@@ -74,7 +74,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   options.overwrite_input = overwrite_input;
   std::vector<std::string> changes =
       write_trained(model.file, values, edits, path, options).changes;
-  // What was merged and what is said of the training are many changes, but one thing to know.
+  // Merged adapters and metadata are many changes, but one message.
   std::erase_if(changes, [](const std::string& change) {
     return change.starts_with("initializer '") || change.starts_with("metadata pipetrain.") ||
            change.find(" now reads '") != std::string::npos;
@@ -166,7 +166,7 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
-  return taken.empty() ? taken : taken + " · as the model was trained";
+  return taken.empty() ? taken : taken + " · as in training";
 }
 
 NamedTensors exported_weights(const Checkpoint& checkpoint) {

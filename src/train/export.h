@@ -22,7 +22,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
                                         const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input, const std::string& adapters = {});
 
-/// What a trained file says about its training, for evaluations and predictions.
+/// What the metadata of a trained file record about its training, for eval and predict.
 struct TrainingDescription {
   bool synthetic = false;                // the data
   std::vector<std::string> class_names;  // in the order of their numbers
@@ -35,7 +35,7 @@ struct TrainingDescription {
 };
 /// The same of a network that has been trained.
 TrainingDescription training_of(const Network& network);
-/// The entries for it. Nothing for an untrained file, which stays as it was. `before`: those of the
+/// Its metadata entries. None for an untrained file, which stays unchanged. `before`: those of the
 /// file, which are replaced where they say something else.
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);

@@ -220,7 +220,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   if (root.has("loss_scale")) out.loss_scale = loss_scale_of(root.at("loss_scale"), out.step);
   if (root.has("best")) out.best = best_of(root.at("best"), out.step);
   read_schedule(root.at("schedule"), out);
-  // Data order and masks follow from the step: the counter only says so.
+  // Data order and masks follow from the step; the counter only records it.
   root.at("random").allow_only({"generator", "counter"});
   root.at("random").at("generator").text();
   root.at("random").at("counter").integer(out.step, out.step);

@@ -12,7 +12,7 @@
 namespace pipetrain {
 
 /// A model as a network to plan, node i being element i of the chain. Its prices are nearly those
-/// of the chain: a node hands on all its outputs together, and what two nodes need is held by the
+/// of the chain: a node sends all its outputs together, and what two nodes need is held by the
 /// first.
 CostGraph cost_graph_of(const TrainingGraph& training, const Chain& chain, const ChainCosts& costs);
 

@@ -1,11 +1,11 @@
-// From files to a run, as values that are each made from the one before:
+// From files to a run in four values, each made from the one before:
 //
 //   RunConfig → Network          the model is read and differentiated, the data bound
 //             → ProfiledNetwork  what its kernels take, and the order of its nodes
 //             → PlannedNetwork   the stages, their program, what a step will take
 //             → PipelineRun      the stages compiled; it trains or evaluates
 //
-// Each is complete when it is made, and has all that the one before had.
+// Each is complete when it is made, and contains the one before.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,7 @@ class Network {
   std::int64_t micro_batches() const { return micro_batches_; }  // of a mini-batch
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
-  /// Whether stages update while units are in flight.
+  /// Whether stages update while micro-batches are in flight.
   bool asynchronous() const { return is_asynchronous(schedule_.rule()); }
   /// Micro-batches of one mini-batch of that many samples; 1 for schedules that do not split.
   int units_of(std::int64_t samples) const;

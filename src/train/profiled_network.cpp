@@ -71,7 +71,7 @@ ProfileOptions ProfiledNetwork::profile_options() const {
 
 void ProfiledNetwork::forget_measurements() const {
   const PipelineConfig& pipeline = config().pipeline;
-  // The cut decides what an asynchronous run computes: one that goes on must find the same profile.
+  // The cut decides what an asynchronous run computes: a resumed run must find the same profile.
   if (is_asynchronous(schedule().rule())) return;
   if (profile_.cached_nodes > 0 && pipeline.gpu_ids.empty() && pipeline.profile_path.empty())
     forget_profile(graph(), pipeline.backend, threads(), profile_options());

@@ -46,7 +46,7 @@ class ProgramMaker {
   ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
                const Costs& costs, bool gradient_sync, int units_per_update);
 
-  /// The checked program of a round of that many units.
+  /// The checked program of a round of that many micro-batches.
   Program training(int units) const;
   /// Forwards only, on the same devices.
   Program evaluation(int units) const;

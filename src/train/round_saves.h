@@ -1,4 +1,4 @@
-// Checkpoints inside an asynchronous round, which never drains: each stage hands over its state at
+// Checkpoints inside an asynchronous round, which never drains: each stage saves its state at
 // the update of the same mini-batch, one stage after the other, and continues.
 #pragma once
 

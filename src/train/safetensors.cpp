@@ -76,7 +76,7 @@ std::string head_of(const NamedTensors& tensors) {
   return head + text;
 }
 
-/// A file that is read from its beginning to its end, hashed on the way.
+/// A file that is hashed while it is read from beginning to end.
 class Input {
  public:
   explicit Input(const std::filesystem::path& path) : path_(path) {

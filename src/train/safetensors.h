@@ -19,7 +19,7 @@ namespace pipetrain {
 
 using NamedTensors = std::map<std::string, HostTensor>;
 
-/// A tensor as it lies in a file.
+/// A tensor in a file.
 struct TensorPlace {
   std::string name;
   std::uint64_t offset = 0;  // of its first byte in the file
@@ -42,7 +42,7 @@ std::uint64_t safetensors_bytes(const NamedTensors& tensors);
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
 
 /// Reads a file and compares it with its record. Error (kData) that names the file and, if the
-/// header still tells, the tensor that has changed.
+/// header is intact, the tensor that has changed.
 NamedTensors read_safetensors(const std::filesystem::path& path, const FileRecord& record);
 
 }  // namespace pipetrain

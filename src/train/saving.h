@@ -64,18 +64,18 @@ class Saving {
   /// Notes that a checkpoint is made after that many steps: the next one is counted from here. In
   /// an asynchronous round other steps are decided on before its content is complete.
   void decided(std::int64_t step);
-  /// Hands a checkpoint to the writing thread; waits while that one is busy.
+  /// Passes a checkpoint to the writing thread; waits while that thread is busy.
   void save(Checkpoint checkpoint);
   /// Whether a checkpoint that only the best model asks for comes too soon after the one before.
   bool defers() const;
-  /// Keeps such a checkpoint until its time comes, or the next checkpoint, or the end; the one that
-  /// was kept so far is forgotten.
+  /// Keeps such a checkpoint until it is due, or the next checkpoint, or the end; it replaces the
+  /// one kept before.
   void defer(Checkpoint checkpoint) { deferred_ = std::move(checkpoint); }
-  /// Hands over what was kept, if it is time.
+  /// Writes what was kept, if it is due.
   void save_deferred();
   /// Waits until everything is written.
   void finish();
-  /// Seconds that the caller has waited here, and that checkpoints took to be written.
+  /// Seconds that training was blocked, and that writing checkpoints took.
   double waited_seconds() const { return waited_seconds_; }
   double write_seconds() const;
   /// The outcomes of checkpoints since the last call.

@@ -1,13 +1,13 @@
-// Signals of a run: INT, TERM and HUP ask it to finish the step, save and end; USR1 to save and go
-// on; USR2 for a line of status and the last instructions (pipeline/runtime/last_instructions.h). A
-// second INT, TERM or HUP ends the process at once.
+// Signals of a run: INT, TERM and HUP ask it to finish the step, save and end; USR1 to save and
+// continue; USR2 for a status line and the last instructions
+// (pipeline/runtime/last_instructions.h). A second INT, TERM or HUP ends the process at once.
 #pragma once
 
 #include <atomic>
 
 namespace pipetrain {
 
-/// There is one at a time. It restores the previous signal handlers at its end.
+/// Only one object may exist at a time. Its destructor restores the previous handlers.
 class Signals {
  public:
   /// USR1 and USR2 are noted from now on, so that none of them ends the process.

@@ -65,10 +65,10 @@ struct TrainingSummary {
 /// Requests to a run from outside.
 struct RunRequests {
   bool stop = false;  // finish the step, save and end
-  bool save = false;  // save and go on
+  bool save = false;  // save and continue
 };
 
-/// What happens, as it happens. Calls come one at a time.
+/// Receives the events of a run, one call at a time.
 class TrainingObserver {
  public:
   virtual ~TrainingObserver() = default;
@@ -78,7 +78,7 @@ class TrainingObserver {
   virtual void on_evaluation(const EvaluationReport&) {}
   /// A checkpoint is on the disk, or could not be written.
   virtual void on_checkpoint(const SaveOutcome&) {}
-  /// Asked after every step, also by other threads; a request is given once.
+  /// Called after every step, also by other threads; returns each request once.
   virtual RunRequests requests() { return {}; }
 };
 

@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-/// Mini-batches read in advance, so that both sides see the same.
+/// Mini-batches read in advance, so that both runs get the same.
 class FixedUnits final : public MicroBatchSource {
  public:
   FixedUnits(const PipelineRun& run, std::int64_t batches) {

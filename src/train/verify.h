@@ -21,7 +21,7 @@ struct Verification {
 /// parameter and running statistic bit for bit. A synchronous schedule is compared with the model
 /// on one device (with a replicated stage: one device with one gradient accumulator per replica),
 /// an asynchronous one with a replay of its program in one thread, over as many mini-batches as
-/// fill the pipeline twice. Uses the backend's first `threads` kernels on both sides.
+/// fill the pipeline twice. Both use the backend's kernels for `threads` threads.
 Verification verify(PipelineRun& run);
 
 }  // namespace pipetrain

@@ -51,6 +51,24 @@ class Documents(Case):
                 self.assertIn(option, bash)
         self.assertLessEqual(len(short.splitlines()), 40)
 
+    def test_help_of_a_shared_option_is_that_of_the_command(self):
+        for name, option, says in [("train", "output", "trained model"), ("report", "output", "the page; default: RUN/report.html"),
+                                   ("predict", "output", "the outputs"), ("plan", "output", "the plan, as JSON"),
+                                   ("tune", "output", "the configuration"), ("train", "data", "training data:"),
+                                   ("eval", "data", "data: image folders"), ("new", "seed", "seed of the weights"),
+                                   ("schedule", "width", "columns of the timeline"), ("new", "width", "width of the layers")]:
+            with self.subTest(command=name, option=option):
+                out, _ = self.succeed("help", name, environment={"COLUMNS": "999"})
+                self.assertRegex(out, rf"(?m)^  (-., )?--{option} \S+ +{re.escape(says)}")
+
+    def test_help_is_wrapped_to_the_terminal(self):
+        for columns in (80, 120):
+            out, _ = self.succeed("help", "train", environment={"COLUMNS": str(columns)})
+            texts = [line for line in out.splitlines() if line.startswith(" " * 42)]
+            self.assertGreater(len(texts), 40)
+            self.assertLessEqual(max(map(len, texts)), columns)
+            self.assertGreater(max(map(len, texts)), columns - 10)
+
     def test_the_manual_page_is_clean_roff(self):
         if not shutil.which("groff"):
             self.skipTest("no groff")

@@ -16,6 +16,8 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 README = (SOURCE / "README.md").read_text()
 FIRST_MODEL = (SOURCE / "docs/first-model.md").read_text()
 PAGES = sorted([*SOURCE.glob("*.md"), *SOURCE.glob("docs/*.md")])
+# Options of scripts/ and bench/ that the pages name without their program.
+OTHER_PROGRAMS = {"--edges", "--length", "--list", "--long", "--models", "--only", "--parts", "--plugin", "--rounds"}
 GENERATED = ("cli.md", "operators.md", "gpu-operators.md")
 
 
@@ -83,7 +85,7 @@ class Pages(unittest.TestCase):
 class Readme(Case):
     def run_line(self, line):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("PIPETRAIN_")}
-        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "PIPETRAIN_DEVICE": "cpu", "PATH": f"{self.folder}/build:{os.environ['PATH']}"}
+        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "PATH": f"{self.folder}/build:{os.environ['PATH']}"}
         done = subprocess.run(["bash", "-o", "pipefail", "-c", line], cwd=self.folder, env=clean, stdin=subprocess.DEVNULL,
                               capture_output=True, text=True, timeout=SECONDS)
         self.assertEqual(done.returncode, 0, f"{line}\n{done.stdout[-500:]}\n{done.stderr[-3000:]}")
@@ -116,6 +118,9 @@ class Readme(Case):
     def prepare(self):
         (self.folder / "models").symlink_to(MODELS)
         rows = digits()[:400]
+        # What a user would have exported and collected.
+        shutil.copy(MODEL, self.folder / "net.onnx")
+        self.write("train.csv", "".join(row + "\n" for row in rows))
         self.write("five.csv", "".join(row + "\n" for row in rows if int(row.rpartition(",")[2]) < 5))
 
     def test_every_command_of_the_readme_runs(self):
@@ -125,6 +130,29 @@ class Readme(Case):
         for line in lines:
             with self.subTest(line):
                 self.run_line(line)
+
+    def test_every_option_that_the_pages_name_exists(self):
+        names = re.search(r"^Commands: (.*)$", self.succeed("--help")[0], re.MULTILINE)[1].split()
+        options = {name: set(re.findall(r"(?m)^  (?:-., )?(--[\w-]+)|\((--[\w-]+)\)$", re.sub(r"\n {42}", " ", text)))
+                   for name in names for text in [self.succeed("help", name, environment={"COLUMNS": "9999"})[0]]}
+        options = {name: {option for pair in pairs for option in pair if option} for name, pairs in options.items()}
+        every = set().union(*options.values())
+        seen = 0
+        for page in (page for page in PAGES if page.name not in (*GENERATED, "CHANGELOG.md")):
+            for span in re.findall(r"^```\w*\n(.*?)^```|`([^`\n]+(?:\n[^`\n]+)?)`", page.read_text(), re.MULTILINE | re.DOTALL):
+                for line in "".join(span).replace("\\\n", " ").splitlines() if span[0] else [" ".join(span[1].split())]:
+                    line = line.partition(" # ")[0]
+                    of_pipetrain = re.search(r"(?:^|[ /])pipetrain (.*)", line)
+                    if not of_pipetrain and not line.startswith("--"):
+                        continue  # another program's
+                    words = (of_pipetrain[1] if of_pipetrain else line).split()
+                    command = next((word for word in words if word in names), "train") if of_pipetrain else None
+                    for option in re.findall(r"(?:^|\s)(--[a-z][\w-]*)", " ".join(words)):
+                        option = option.replace("--no-", "--")
+                        with self.subTest(page=page.name, line=line):
+                            self.assertIn(option, options[command] if command else every | OTHER_PROGRAMS)
+                        seen += 1
+        self.assertGreater(seen, 200)
 
     def test_every_command_of_the_pages_runs(self):
         run = 0

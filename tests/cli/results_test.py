@@ -26,13 +26,13 @@ class BestModel(Results):
         best = end["best"]["step"]
         self.assertLess(best, end["steps"])
         self.assertEqual(end["output_step"], best)
-        self.assertIn(f"saved    out.onnx: the best, loss {end['best']['value']:.6g} at step {best}; the last, of step {end['steps']}, is run/last.onnx", err)
+        self.assertIn(f"saved    out.onnx: the best model, loss {end['best']['value']:.6g} at step {best}; the last, of step {end['steps']}, is run/last.onnx", err)
         for source, name in [("run/checkpoints/best", "out.onnx"), ("run", "run/last.onnx")]:
             self.succeed("export", "--from", source, "-o", "exported.onnx", "--overwrite", "-q")
             self.assertEqual(self.content("exported.onnx"), self.content(name))
         # The other way round, and where no checkpoints are kept.
         _, err = self.succeed("train", *RISING, "--run-dir", "last", "--save", "last", "--save-every", "never")
-        self.assertIn(f"saved    last/trained.onnx: the last, of step {end['steps']}; the best, ", err)
+        self.assertIn(f"saved    last/trained.onnx: the last model, of step {end['steps']}; the best, ", err)
         self.assertEqual(self.content("last/trained.onnx"), self.content("run/last.onnx"))
         self.assertEqual(self.content("last/best.onnx"), self.content("out.onnx"))
         self.assertEqual(self.end_of("last")["output_step"], end["steps"])
@@ -43,7 +43,7 @@ class BestModel(Results):
             out, err = process.communicate()
         self.assertEqual(process.returncode, 0, err)
         self.assertEqual(out, self.content("out.onnx"))
-        self.assertIn(b"saved    standard output: the best, ", err)
+        self.assertIn(b"saved    standard output: the best model, ", err)
 
     def test_the_best_model_has_its_averages(self):
         self.succeed("train", *RISING, "--ema", "0.5", "--run-dir", "run", "-q")
@@ -62,7 +62,7 @@ class BestModel(Results):
 
     def test_without_validation_there_is_one_model(self):
         _, err = self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run")
-        self.assertIn("saved    run/trained.onnx  (run: run)", err)
+        self.assertIn("saved    run/trained.onnx · run folder: run", err)
         self.assertFalse((self.folder / "run/last.onnx").exists())
 
 
@@ -79,7 +79,7 @@ class GoingOn(Results):
                      "--status-file", "status.json", "-q")
         before = self.content("out.onnx")
         _, err = self.succeed("--resume", "run", "--max-steps", "4")
-        self.assertIn("saved    out.onnx  (run: run)", err)
+        self.assertIn("saved    out.onnx · run folder: run", err)
         self.assertNotEqual(self.content("out.onnx"), before)
         self.assertEqual(json.loads(self.content("status.json"))["step"], 4)
         self.assertEqual(len(list((self.folder / "run/tb").iterdir())), 2)

@@ -510,9 +510,10 @@ TEST(DevicePlanner, ExplainsEveryCut) {
   request.topology.levels = {{"NVLink", 2, 1000, 0}, {"network", 2, 500, 0}};
   const Plan plan = plan_devices(equal_blocks(8, 0), request);
   ASSERT_EQ(plan.cut_reasons.size(), 3u);
-  EXPECT_NE(plan.cut_reasons[0].find("cross it over NVLink"), std::string::npos);
-  EXPECT_NE(plan.cut_reasons[1].find("cross it over network"), std::string::npos);
-  EXPECT_NE(plan.cut_reasons[0].find("a node earlier the slower would take"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[0].find("backward over NVLink"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[1].find("backward over network"), std::string::npos);
+  EXPECT_NE(plan.cut_reasons[0].find("one node earlier, the slower stage would take"),
+            std::string::npos);
 }
 
 TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
@@ -529,7 +530,7 @@ TEST(DevicePlanner, SaysWhatFitsWhenMemoryIsShort) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
     const std::string& text = error.message();
-    EXPECT_NE(text.find("no plan on 2 devices fits into 12.7 KiB"), std::string::npos) << text;
+    EXPECT_NE(text.find("no plan on 2 devices fits in 12.7 KiB"), std::string::npos) << text;
     EXPECT_NE(text.find("`recompute` auto"), std::string::npos) << text;
     EXPECT_NE(text.find("8 in flight x"), std::string::npos) << text;
     EXPECT_NE(text.find("4 devices (8.20 KiB)"), std::string::npos) << text;

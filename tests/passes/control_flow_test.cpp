@@ -211,7 +211,8 @@ TEST(Sequences, WhatIsNotKnownIsRefused) {
   refused({split, place, node_part("Cast", {"sum"}, {"at"}, {OnnxAttribute::of_int("to", 7)}),
            node_part("SequenceAt", {"s", "at"}, {"y"})},
           "must be known before training");
-  refused({split, node_part("SequenceAt", {"s", "two"}, {"y"})}, "no place 2 in a sequence of 1");
+  refused({split, node_part("SequenceAt", {"s", "two"}, {"y"})},
+          "index 2 is out of range for a sequence of length 1");
   refused({split, node_part("Relu", {"s"}, {"y"})}, "is a sequence or optional");
   refused({split, node_part("Identity", {"s"}, {"y"})}, "results of a model must be tensors");
   refused({node_part("SequenceAt", {"x", "one"}, {"y"})}, "is no sequence");

@@ -13,7 +13,7 @@ std::int64_t block_of(const TensorType& type) {
   return type.layout == Layout::kBlocked8 ? 8 : 16;
 }
 
-/// Where element (n, c, position) lies: blocks of channels outside, the channels of a block
+/// The index of element (n, c, position): blocks of channels outside, the channels of a block
 /// innermost.
 std::int64_t offset(const TensorType& type, std::int64_t n, std::int64_t c, std::int64_t position) {
   const std::int64_t block = block_of(type);

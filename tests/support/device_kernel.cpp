@@ -28,7 +28,7 @@ class Mirror {
  public:
   explicit Mirror(Stream& stream) : stream_(stream) {}
 
-  /// Room for something that lies at `from` on the host; the same place for the same address.
+  /// Device memory for the host memory at `from`; the same for the same address.
   std::size_t place(const void* from, std::size_t bytes) {
     const auto [found, added] = places_.try_emplace(from, 0);
     if (!added) return found->second;
@@ -38,7 +38,7 @@ class Mirror {
     host_.resize(end_, std::byte{0xFF});
     return found->second;
   }
-  /// Room for what lies nowhere on the host.
+  /// Device memory without a host counterpart.
   std::size_t place(std::size_t bytes) { return place(nullptr, bytes); }
   std::byte* on_host(std::size_t place) { return host_.data() + place; }
   std::byte* on_gpu(std::size_t place) { return memory().data() + place; }

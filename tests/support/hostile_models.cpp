@@ -291,7 +291,7 @@ class HostileFiles {
     weight("type_negative", "number -1", tensor_part("W", {4, 4}, -1, full));
     weight("strings", "strings", tensor_part("W", {1}, 8, field(6, "text")));
     weight("strings_as_raw", "strings", tensor_part("W", {4, 4}, 8, full));
-    weight("int4", "int4: a model quantised", tensor_part("W", {4, 4}, 22, full));
+    weight("int4", "int4: a model quantized", tensor_part("W", {4, 4}, 22, full));
     weight("float8", "float8e4m3fn", tensor_part("W", {4, 4}, 17, full));
     weight("half_wrong_size", "needs 32 bytes", tensor_part("W", {4, 4}, 10, full));
     weight("byte_out_of_range", "300 does not fit uint8",

@@ -126,7 +126,7 @@ inline DualPipeV dual_pipe_v(int devices, int micro_batches) {
       device.backward(1);
       device.pair(1, 0);
     }
-    // From half-way on weight gradients wait for the end.
+    // From half-way on, weight gradients are deferred to the end.
     bool split = false;
     for (int n = 0; n < r + 1; ++n) {
       if (n == (r + 1) / 2 && r % 2 == 1) split = true;

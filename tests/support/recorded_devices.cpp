@@ -28,7 +28,7 @@
 namespace pipetrain::test {
 namespace {
 
-using Clock = std::vector<std::uint64_t>;  // by stream: work that is known to be done
+using Clock = std::vector<std::uint64_t>;  // by stream: work that has been waited for
 
 void join(Clock& clock, const Clock& other) {
   if (clock.size() < other.size()) clock.resize(other.size());
@@ -170,7 +170,7 @@ class RecordedStreams {
     changed_.notify_all();
   }
 
-  /// What may go on only when all threads have put in what they can.
+  /// Lets work continue only when all threads have issued what they can.
   bool reached(const Point& point) {
     std::unique_lock lock(mutex_);
     ++waiting_;
@@ -217,7 +217,7 @@ class RecordedStreams {
     complain(text);
   }
 
-  /// Whether everything that was issued could go on if each device did its groups one by one.
+  /// Whether all issued work could finish if each device ran its groups one by one.
   void check_turns() {
     const std::lock_guard lock(mutex_);
     if (exchanges_aborted_) return;
@@ -471,7 +471,7 @@ class RecordedStreams {
     return seconds;
   }
 
-  /// When a stream comes to its next work, and when it is done with it.
+  /// When a stream starts its next work, and when it finishes it.
   double start_of(const Queue& queue, const Work& work) const {
     return std::max({queue.time, work.put_at, work.after ? time_of(*work.after) : 0.0});
   }
@@ -580,7 +580,7 @@ class RecordedStreams {
     }
   }
 
-  /// Works only while somebody waits, so that as much as can be is put in before it is done.
+  /// Runs only while a thread waits, so that as much work as possible is issued before it runs.
   void work() {
     omp_set_num_threads(1);
     std::unique_lock lock(mutex_);
@@ -637,7 +637,7 @@ class RecordedStreams {
   std::condition_variable changed_;
   std::deque<Queue> queues_;
   std::map<const std::byte*, Block> blocks_;
-  Clock known_;  // what somebody has waited for: everything put in later comes after it
+  Clock known_;  // what a thread has waited for: everything issued later comes after it
   std::vector<std::string> problems_;
   std::string failure_;
   std::map<const Device*, Groups> issued_;
@@ -648,7 +648,7 @@ class RecordedStreams {
                 groups_ = 0, exchanged_ = 0, random_;
   std::uint64_t pageable_copies_ = 0, pageable_bytes_ = 0;
   int waiting_ = 0;
-  double host_time_ = 0;  // the latest that somebody has waited for
+  double host_time_ = 0;  // the latest that a thread has waited for
   bool parted_ = false;
   struct Cache {
     std::uint64_t traffic = 0;                       // bytes

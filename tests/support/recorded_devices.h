@@ -34,7 +34,7 @@ using MakeKernelOfRequest = std::function<std::unique_ptr<Kernel>(const KernelRe
 /// Some devices of one machine. Its kernels are the CPU's, run when the work's turn comes.
 class RecordedMachine {
  public:
-  /// `seed` chooses among all streams that could go on.
+  /// `seed` chooses among all streams that could continue.
   RecordedMachine(int devices, std::uint64_t seed);
   ~RecordedMachine();
 

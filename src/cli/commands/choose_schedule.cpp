@@ -13,7 +13,7 @@
 namespace pipetrain {
 namespace {
 
-/// What is planned with all its details is what is said of it.
+/// Gives a candidate the figures of its detailed plan.
 void put_planned(const PlannedNetwork& network, Candidate& candidate) {
   candidate.step_seconds = network.predicted_step_seconds();
   candidate.bubble = network.predicted_bubble();
@@ -64,11 +64,11 @@ FoundSchedules choose_schedule(Options& options, const SearchScope& scope) {
         found.candidates.begin(), found.candidates.end(),
         [](const Candidate& a, const Candidate& b) { return a.peak_bytes < b.peak_bytes; });
     PT_CHECK(least != found.candidates.end(), kResource,
-             "no schedule suits {} devices and this batch; use fewer --gpus or a larger "
+             "no schedule works with {} devices and this batch size; use fewer --gpus or a larger "
              "--batch-size",
              options.run.pipeline.devices);
     PT_FAIL(kResource,
-            "no configuration fits into {} per device; {} with {} micro-batches on {} devices{} "
+            "no configuration fits in {} per device; {} with {} micro-batches on {} devices{} "
             "needs the least: {}",
             bytes_text(options.run.pipeline.memory_limit_bytes > 0
                            ? options.run.pipeline.memory_limit_bytes

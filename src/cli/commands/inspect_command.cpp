@@ -116,8 +116,11 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   std::map<std::string_view, int> uses;
   for (const auto& [name, rule] : model.rules) ++uses[use_name(rule.use)];
   text += "\ntensors ";
-  for (const auto& [use, count] : uses) text += fmt::format(" {} {}", count, use);
-  text += fmt::format("  ({} copies trained separately; list: --params)\n", model.copies.size());
+  for (const auto& [use, count] : uses) text += fmt::format(" {}:{}", use, count);
+  if (!model.copies.empty())
+    text += fmt::format("  ({} of them merged by the exporter, trained separately)",
+                        model.copies.size());
+  text += "  (list: --params)\n";
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
   if (const std::string note = note_on_folded_layers(model.file); !note.empty())
     text += "note     " + note + "\n";
@@ -165,10 +168,9 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
   out.json["loss"] = {
       {"kind", name_of(graph.loss.kind)}, {"output", graph.loss.output}, {"task", graph.loss.task}};
   out.json["trained_numbers"] = parameters;
-  out.text += fmt::format("trains   yes: {} trainable parameters in {} tensors, {}\n", parameters,
-                          graph.parameters.size(), graph.loss.task);
-  out.text += fmt::format("chain    {} nodes after folding; a stage can begin at any of them\n",
-                          chain.order.size());
+  out.text += fmt::format("trains   yes, {} trainable parameters in {} tensors; loss: {}\n",
+                          parameters, graph.parameters.size(), graph.loss.task);
+  out.text += fmt::format("cuts     before any of {} nodes\n", chain.order.size());
   for (std::size_t i = 0; i < chain.order.size(); ++i) {
     const Node& node = graph.graph[chain.order[i]];
     if (options.json) {

@@ -39,7 +39,7 @@ std::string count_text(double count) {
   return fmt::format("{:.1f} G", count / 1e9);
 }
 
-/// A name in so many columns: its end, which tells layers apart.
+/// The end of a name, in at most `columns` characters: layers differ at the end of their names.
 std::string shortened(const std::string& name, std::size_t columns) {
   return name.size() <= columns ? name : "…" + name.substr(name.size() - columns + 1);
 }

@@ -107,7 +107,7 @@ int new_command(Options& options) {
   }
   log_info("new",
            "the weights are all zero: {}.data is a sparse file of {} that takes no disk space; the "
-           "model is for planning only (--weights random initialises and stores them)",
+           "model is for planning only (--weights random initializes and stores them)",
            file, bytes_text(hole));
   log_info("new", "next: pipetrain plan --model {}", file);
   return 0;

@@ -6,17 +6,34 @@
 #include "cli/commands/commands.h"
 #include "cli/options/option_table.h"
 #include "cli/output/output.h"
+#include "cli/output/progress_line.h"
+#include "cli/output/terminal.h"
 
 namespace pipetrain {
 namespace {
 
 using Rows = std::vector<std::pair<std::string, std::string>>;
 
+/// A text from column `at` on, in lines that end before the edge of the terminal.
+std::string wrapped(std::string_view text, std::size_t at) {
+  const std::size_t room = std::max<std::size_t>(30, terminal_width(STDOUT_FILENO) - at);
+  std::string out;
+  while (columns_of(text) > room) {
+    std::size_t end = text.rfind(' ', room);
+    if (end == std::string_view::npos) end = text.find(' ');
+    if (end == std::string_view::npos) break;
+    out += fmt::format("{}\n{:<{}}", text.substr(0, end), "", at);
+    text.remove_prefix(end + 1);
+  }
+  return out + std::string(text);
+}
+
 std::string two_columns(const Rows& rows, std::size_t width) {
   std::string out;
   for (const auto& [left, right] : rows) {
-    out += left.size() < width ? fmt::format("  {:<{}}{}\n", left, width, right)
-                               : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, right);
+    const std::string text = wrapped(right, width + 2);
+    out += columns_of(left) < width ? fmt::format("  {:<{}}{}\n", left, width, text)
+                                    : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, text);
   }
   return out;
 }
@@ -38,11 +55,17 @@ std::string default_of(const OptionSpec& spec) {
   return shows ? value : "";
 }
 
-/// As a command has it; empty: as most of them have it.
-std::string help_of(const OptionSpec& spec, const std::string& command = "") {
+std::string with_default(const OptionSpec& spec, std::string_view help) {
   const std::string value = default_of(spec);
-  const std::string& help = spec.help_for(command);
-  return value.empty() ? help : fmt::format("{} [{}]", help, value);
+  return value.empty() ? std::string(help) : fmt::format("{} [{}]", help, value);
+}
+
+/// What an option means to every command that has it.
+std::string help_of_all(const OptionSpec& spec) {
+  std::string out = spec.help;
+  for (const auto& [commands, text] : spec.help_of_commands)
+    out += fmt::format("; {}: {}", commands, text);
+  return out;
 }
 
 /// What a value may be, for completion.
@@ -101,8 +124,8 @@ constexpr std::string_view kExitCodes[][2] = {
     {"1", "internal error"},
     {"2", "usage: wrong option, value or configuration"},
     {"3", "the model cannot be read or trained"},
-    {"4", "data are missing, damaged or out of range"},
-    {"5", "not enough resources: devices, memory, disk"},
+    {"4", "data missing, damaged or out of range"},
+    {"5", "not enough devices, memory or disk space"},
     {"6", "diverged: the loss is not finite"},
     {"7", "a device failed during the run"},
     {"8", "eval --assert failed"},
@@ -124,7 +147,7 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_VECTORS",
      "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; none: behave as "
      "on an unsupported CPU"},
-    {"PIPETRAIN_NO_COLOR, NO_COLOR", "no coloured output"},
+    {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
 };
 
 constexpr std::string_view kSignals[][2] = {
@@ -336,7 +359,9 @@ std::string short_help() {
   Options options;
   Rows rows;
   for (const OptionSpec& spec : describe_options(options)) {
-    if (spec.in_short_help) rows.emplace_back(usage_of(spec), help_of(spec));
+    if (spec.in_short_help)
+      rows.emplace_back(usage_of(spec),
+                        with_default(spec, spec.help.substr(0, spec.help.find(';'))));
   }
   std::string names;
   for (const CommandSpec& command : commands()) names += " " + command.name;
@@ -344,7 +369,7 @@ std::string short_help() {
   for (const auto& [command, meaning] : kExamples)
     out += fmt::format("  {:<67}{}\n", command, meaning);
   return out + "\n" + two_columns(rows, 34) + "\nCommands:" + names +
-         "\nAll options: pipetrain train --help · manual: man pipetrain\n";
+         "\nHelp of a command: pipetrain help COMMAND · manual: man pipetrain\n";
 }
 
 std::string full_help(const std::string& name) {
@@ -363,16 +388,14 @@ std::string full_help(const std::string& name) {
     if (!spec.applies_to(name)) continue;
     if (spec.group != group) flush();
     group = spec.group;
-    rows.emplace_back(usage_of(spec), help_of(spec, name));
+    rows.emplace_back(usage_of(spec), with_default(spec, spec.help_for(name)));
     for (const OptionSpec* part : parts_of(spec, name))
       rows.emplace_back("    " + part_usage(spec, *part),
-                        fmt::format("{} ({})", help_of(*part), part->name));
+                        fmt::format("{} ({})", with_default(*part, part->help), part->name));
   }
   flush();
-  out += "\nExit codes: ";
-  for (const auto& [code, meaning] : kExitCodes)
-    out += fmt::format("{}{} {}", code == "0" ? "" : "; ", code, meaning);
-  return out + ".\n";
+  for (const auto& [code, meaning] : kExitCodes) rows.emplace_back(code, meaning);
+  return out + "\nExit codes\n" + two_columns(rows, 15);
 }
 
 std::string manual_page() {
@@ -390,11 +413,11 @@ std::string manual_page() {
   std::string group;
   for (const OptionSpec& spec : specs) {
     if (spec.group != group) out += fmt::format(".SS {}\n", roff(group = spec.group));
-    out += roff_item(usage_of(spec), help_of(spec));
+    out += roff_item(usage_of(spec), with_default(spec, help_of_all(spec)));
     if (spec.commands != "*") out += fmt::format(".br\nCommands: {}\n", roff(spec.commands));
     for (const OptionSpec& part : spec.parts) {
-      out += fmt::format(".RS\n{}.RE\n",
-                         roff_item(part_usage(spec, part), help_of(part) + " (" + part.name + ")"));
+      out += fmt::format(".RS\n{}.RE\n", roff_item(part_usage(spec, part), with_default(part, part.help) +
+                                                                               " (" + part.name + ")"));
     }
   }
   const auto list = [&](const char* title, const auto& items) {
@@ -429,9 +452,9 @@ std::string reference_markdown() {
       out +=
           fmt::format("\n## {}\n\n| option | | default | commands |\n|---|---|---|---|\n", group);
     }
-    out +=
-        fmt::format("| {} | {} | {} | {} |\n", markdown_code(usage_of(spec)), markdown(spec.help),
-                    markdown(default_of(spec)), spec.commands == "*" ? "all" : spec.commands);
+    out += fmt::format("| {} | {} | {} | {} |\n", markdown_code(usage_of(spec)),
+                       markdown(help_of_all(spec)), markdown(default_of(spec)),
+                       spec.commands == "*" ? "all" : spec.commands);
     for (const OptionSpec& part : spec.parts) {
       out +=
           fmt::format("| &nbsp;&nbsp;{} {} | {} | {} | |\n", markdown_code(part_usage(spec, part)),

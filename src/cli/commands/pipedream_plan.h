@@ -1,5 +1,5 @@
 // pipetrain plan --pipedream-profile: plans a network that PipeDream's profiler has measured, and
-// compares with what PipeDream's own planner makes of it.
+// compares with the plan of PipeDream's own planner.
 #pragma once
 
 #include <optional>

@@ -79,8 +79,8 @@ std::string fullest_device(const PlannedNetwork& network) {
   const auto device = static_cast<std::size_t>(most - peaks.begin());
   const auto text = [](std::int64_t count) { return bytes_text(static_cast<std::size_t>(count)); };
   return fmt::format(
-      "peak  {} on device {}{}: weights and optimizer {}, activations {}, received {}, working "
-      "{}\n",
+      "peak  {} on device {}{}: weights and optimizer {}, activations {}, receive "
+      "buffers {}, workspace {}\n",
       text(most->peak), device,
       most->index < 0
           ? ""
@@ -141,7 +141,7 @@ void print_plan(const PlannedNetwork& network) {
   if (network.plan().cut_reasons.size() > kMostLines)
     print(fmt::format("cut   … and {} more\n", network.plan().cut_reasons.size() - kMostLines));
   print(fullest_device(network));
-  print(fmt::format("bound {} ({}), gap {:.1f} % · planned in {}\n",
+  print(fmt::format("bound {} ({}); this plan takes {:.1f} % more · planned in {}\n",
                     seconds_text(network.plan().lower_bound_seconds),
                     network.plan().lower_bound_reason, network.plan().gap() * 100,
                     seconds_text(network.plan().planning_seconds)));
@@ -263,7 +263,7 @@ int simulate_command(Options& options) {
   Json rows = Json::array();
   std::string table =
       "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory per stage | weights "
-      "within a step |\n|---|---:|---:|---:|---:|---:|---|---|\n";
+      "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
   PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
            "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
   for (const std::string& schedule : split_list(options.schedules)) {
@@ -302,7 +302,7 @@ int simulate_command(Options& options) {
       table += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
                            schedule, network.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
                            spread.p95 * scale * 1e3, bubble * 100, memory,
-                           network.asynchronous() ? "older versions" : "same");
+                           network.asynchronous() ? "stashed versions" : "current");
       rows.push_back({{"schedule", schedule},
                       {"micro_batches", network.micro_batches()},
                       {"step_ms", step * 1e3},

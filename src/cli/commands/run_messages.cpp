@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the details are wanted, with --verbose.
+/// Whether --verbose was given.
 bool with_details() { return is_logged(LogLevel::kDebug); }
 
 void log_model(const Options& options, const PlannedNetwork& network) {
@@ -195,15 +195,15 @@ void log_saved(const WrittenModels& written, const fs::path& folder) {
   const bool is_last = written.step == written.last_step;
   std::string which;
   if (written.best && written.best->step == written.last_step) {
-    which = fmt::format(": the best and last, {}", words_on(*written.best));
+    which = fmt::format(": the best and last model, {}", words_on(*written.best));
   } else if (written.best) {
-    which = is_last ? fmt::format(": the last, of step {}; the best, {}", written.step,
+    which = is_last ? fmt::format(": the last model, of step {}; the best, {}", written.step,
                                   words_on(*written.best))
-                    : fmt::format(": the best, {}; the last, of step {}", words_on(*written.best),
-                                  written.last_step);
+                    : fmt::format(": the best model, {}; the last, of step {}",
+                                  words_on(*written.best), written.last_step);
     which += written.other.empty() ? ", is lost" : fmt::format(", is {}", written.other);
   }
-  log_info("train", "saved    {}{}  (run: {})",
+  log_info("train", "saved    {}{} · run folder: {}",
            written.output == "-" ? "standard output" : written.output, which, folder.string());
 }
 

@@ -1,6 +1,5 @@
 #include "cli/commands/schedule_command.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -125,7 +124,7 @@ Program program_of_name(const ScheduleCommandOptions& given) {
   options.chunks = given.chunks;
   options.memory_units = given.memory_units;
   options.micro_batches = given.micro_batches;
-  PT_CHECK(given.stages >= 1, kUsage, "--stages must be at least 1, not {}", given.stages);
+  PT_CHECK(given.stages >= 1, kUsage, "--gpus must be at least 1, not {}", given.stages);
   const std::vector<std::string> replicas = words_of(given.replicas);
   for (const std::string& word : replicas) {
     const std::optional<double> count = number_of(word);
@@ -239,12 +238,6 @@ bool colours_wanted(const std::string& color) {
   return color != "auto" ? color == "always" : colours_suit(STDOUT_FILENO);
 }
 
-int columns_of_terminal() {
-  winsize size{};
-  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20;
-  return known ? size.ws_col : 100;
-}
-
 void check_csv(const ScheduleCommandOptions& options, const Program& program) {
   PT_CHECK(options.csv.empty() || program.rule == UpdateRule::kSync, kUsage,
            "--csv: PyTorch's format has no optimizer steps, so it holds synchronous schedules "
@@ -276,7 +269,7 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
   if (options.json) return print(document_text("pipetrain.schedule/1", summary_json(shown)));
   if (options.svg == "-" || options.csv == "-" || options.output == "-") return;
   RowsOptions rows;
-  rows.width = options.width > 0 ? options.width : columns_of_terminal();
+  rows.width = options.width > 0 ? options.width : static_cast<int>(terminal_width(STDOUT_FILENO));
   rows.colour = colours_wanted(options.color);
   rows.unitless = times.unitless;
   rows.most_rows = 48;
@@ -314,7 +307,7 @@ int schedule_command(const ScheduleCommandOptions& options) {
   }
   PT_CHECK(action == "show" || action == "export" || action == "check", kUsage,
            "schedule needs list, or show, export or check and a schedule's name or file, for "
-           "example: pipetrain schedule show 1f1b --stages 4");
+           "example: pipetrain schedule show 1f1b --gpus 4");
   PT_CHECK(options.arguments.size() == 2, kUsage,
            "schedule {} takes one schedule: a name such as 1f1b, or a file", action);
   const Program program = open_program(options);

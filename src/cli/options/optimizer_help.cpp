@@ -66,12 +66,11 @@ std::vector<std::string> optimizer_names() {
 }
 
 std::string optimizer_help() {
-  std::string out;
-  for (const OptimizerRow& row : kOptimizerRows) out += fmt::format("{}: {}; ", row.name, row.help);
-  return out + fmt::format("formulas and defaults as in PyTorch, of {} as in the papers",
-                           names_where([](const OptimizerRow& row) {
-                             return row.origin == Origin::kPaper;
-                           }));
+  std::string out = fmt::format(
+      "optimizer, with the formula and defaults of PyTorch ({}: of their papers)",
+      names_where([](const OptimizerRow& row) { return row.origin == Origin::kPaper; }));
+  for (const OptimizerRow& row : kOptimizerRows) out += fmt::format("; {}: {}", row.name, row.help);
+  return out;
 }
 
 std::string readers_of(std::optional<double> OptimizerRow::*number, std::string_view meaning) {

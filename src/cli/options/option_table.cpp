@@ -80,8 +80,8 @@ void check_choice(const std::string& name, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
   const std::string near = nearest(value, choices);
-  PT_FAIL(kUsage, "{} cannot be \"{}\"{}; one of: {}", name, printable(value),
-          near.empty() ? "" : fmt::format(", did you mean \"{}\"?", near),
+  PT_FAIL(kUsage, "{} cannot be \"{}\"{} (choices: {})", name, printable(value),
+          near.empty() ? "" : fmt::format("; did you mean \"{}\"?", near),
           fmt::join(choices, ", "));
 }
 

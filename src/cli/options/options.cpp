@@ -57,6 +57,10 @@ void set_options(const std::vector<std::pair<std::string, std::string>>& setting
   }
 }
 
+bool has_word(const std::string& words, const std::string& word) {
+  return (" " + words + " ").find(" " + word + " ") != std::string::npos;
+}
+
 /// What an argument on the command line names.
 struct Named {
   const OptionSpec* spec = nullptr;
@@ -191,12 +195,12 @@ bool OptionSpec::applies_to(const std::string& command) const {
   if (commands == "*") return true;
   // tune takes the options of train, which end up in the configuration that it writes.
   if (command == "tune" && applies_to("train")) return true;
-  return (" " + commands + " ").find(" " + command + " ") != std::string::npos;
+  return has_word(commands, command);
 }
 
 const std::string& OptionSpec::help_for(const std::string& command) const {
-  for (const auto& [names, text] : help_of_commands) {
-    if ((" " + names + " ").find(" " + command + " ") != std::string::npos) return text;
+  for (const auto& [for_commands, text] : help_of_commands) {
+    if (has_word(for_commands, command)) return text;
   }
   return help;
 }

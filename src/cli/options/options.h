@@ -86,7 +86,7 @@ struct Options {
   std::vector<Assignment> given, settings;
 };
 
-/// Whether an option's value names a file or a folder, and what becomes of it.
+/// Whether an option's value is a path, and whether it is read or written.
 enum class PathUse { kNone, kRead, kWrite };
 
 /// How an option affects the results of training, and so whether it may change on resume.
@@ -106,6 +106,8 @@ struct OptionSpec {
   std::string group;                 // "Model", "Data", …
   std::string value;                 // "N"; empty: a switch
   std::string help;
+  /// What it means to some commands where `help` does not fit: {"eval predict", "data"}.
+  std::vector<std::pair<std::string, std::string>> help_of_commands;
   std::string commands;  // "train plan", or "*"
   bool in_short_help = false;
   std::function<void(const std::string&)> set;
@@ -115,8 +117,6 @@ struct OptionSpec {
   bool repeatable = false;
   /// For completion: words that a value may be besides keywords(), and how files' names may end.
   std::vector<std::string> words = {}, endings = {};
-  /// Help of single commands, "eval predict", in place of `help`.
-  std::vector<std::pair<std::string, std::string>> help_of_commands = {};
   std::string optional_value;  // of a switch: what may follow "="
   std::string environment;     // the variable that sets it if the command line does not
   /// Options that only apply together with this one: settings after a colon in its value,
@@ -139,8 +139,8 @@ struct OptionSpec {
   }
 
   /// What it means to other commands than most.
-  OptionSpec& says(std::string of_commands, std::string other_help) {
-    help_of_commands.emplace_back(std::move(of_commands), std::move(other_help));
+  OptionSpec& means(std::string for_commands, std::string text) {
+    help_of_commands.emplace_back(std::move(for_commands), std::move(text));
     return *this;
   }
   OptionSpec& completes(std::vector<std::string> with_words,
@@ -149,9 +149,9 @@ struct OptionSpec {
     endings = std::move(with_endings);
     return *this;
   }
-  const std::string& help_for(const std::string& command) const;
 
   bool is_switch() const { return value.empty(); }
+  const std::string& help_for(const std::string& command) const;
   /// The keywords that a value may be, by its notation: "synthetic" in "PATH|synthetic".
   std::vector<std::string> keywords() const;
   /// A value in two parts: the option's own, and its settings from the colon on.

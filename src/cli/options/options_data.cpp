@@ -65,9 +65,10 @@ void describe_files(Table& table, DataOptions& data) {
             "training data: image folders, npz, CSV, tokens, text and others; see --format",
             kDataCommands)
       .affects(ResultEffect::kContent)
-      .says("eval", "data to evaluate the model on: image folders, npz, CSV and others")
-      .says("predict", "samples to predict: image folders, npz, CSV and others; -: standard input");
-  table.specs.back().in_short_help = true;
+      .means("eval predict", "data: image folders, npz, CSV, tokens, text and others; see --format")
+      .means("profile plan simulate verify",
+             "data to take input shapes and the loss from; see --format")
+      .in_short_help = true;
   OptionSpec& format =
       table
           .text("--format", data.format, "NAME",

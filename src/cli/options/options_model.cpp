@@ -138,8 +138,8 @@ void describe_model(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   describe_shapes(table, model);
   table
-      .text("--output-node", model.output_node, "NAME", "train up to this node or value",
-            kModelCommands)
+      .text("--output-node", model.output_node, "NAME",
+            "ignore what the model computes after this node or value", kModelCommands)
       .affects(ResultEffect::kUnrecorded);
   table
       .list("--freeze", model.parameters.freeze, "GLOB", "do not train matching tensors",
@@ -152,11 +152,11 @@ void describe_model(Table& table, Options& options) {
   describe_adapters(table, options);
   table
       .choice("--init", options.init, {"keep", "random"},
-              "random: initialise the weights instead of using those of the file", "train")
+              "random: initialize the weights instead of using those of the file", "train")
       .affects(ResultEffect::kNone);
   table
       .integer("--num-classes", options.num_classes, 2,
-               "replace the last layer by a new one with N classes", "train")
+               "replace the last layer with a new one with N classes", "train")
       .affects(ResultEffect::kContent);
   table
       .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},

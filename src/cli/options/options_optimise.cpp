@@ -211,7 +211,7 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
 }  // namespace
 
 void describe_optimization(Table& table, Options& options) {
-  table.group = "Optimise";
+  table.group = "Optimization";
   OptimizationConfig& optimization = options.run.optimization;
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
       .affects(ResultEffect::kDerived)
@@ -275,6 +275,11 @@ void describe_optimization(Table& table, Options& options) {
                "seed of sample order, dropout masks, validation split and initial weights",
                "train profile plan simulate eval verify new data")
       .affects(ResultEffect::kRecorded)
+      .means("new", "seed of the weights")
+      .means("data", "seed of the samples of data make")
+      .means("simulate", "seed of --jitter")
+      .means("profile plan verify", "seed of synthetic samples and dropout masks")
+      .means("eval", "seed of synthetic samples")
       .in_short_help = true;
   describe_validation(table, optimization, options.save);
 }

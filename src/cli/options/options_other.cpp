@@ -5,7 +5,7 @@
 namespace pipetrain {
 
 void describe_planning(Table& table, Options& options) {
-  table.group = "Command";
+  table.group = "Command-specific";
   table.path("--follow", options.follow, PathUse::kRead, "RUN",
              "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
   table.integer("--top-k", options.top_k, 1, "also report the top-k accuracy", "eval");
@@ -83,13 +83,13 @@ void describe_planning(Table& table, Options& options) {
 }
 
 void describe_new(Table& table, Options& options) {
-  table.group = "New";
+  table.group = "Sizes";
   table.effect = ResultEffect::kNone;
   table.integer("--image", options.image, 1, "height and width of the images", "new data");
   table.integer("--channels", options.channels, 1, "channels of the images", "new data");
   table.integer("--classes", options.classes, 2, "number of classes", "new");
-  table.integer("--width", options.width, 1,
-                "width of the layers; of schedule: columns of the timeline", "new schedule");
+  table.integer("--width", options.width, 1, "width of the layers", "new schedule")
+      .means("schedule", "columns of the timeline");
   table.integer("--depth", options.depth, 1, "number of layers or blocks", "new").aliases = {
       "--layers"};
   table.integer("--heads", options.heads, 1, "attention heads", "new");

@@ -112,10 +112,11 @@ void describe_checkpoints(Table& table, Options& options) {
   table.path("--status-file", options.status_file, PathUse::kWrite, "FILE",
              "write the progress as JSON, once a second", "train");
   describe_faults(table, options);
-  table.path("--from", options.from, PathUse::kRead, "CHECKPOINT",
-             "a checkpoint, or the newest of a run folder, even while it trains; for data make "
-             "bytes: a text or a folder of texts",
-             "export data");
+  table
+      .path("--from", options.from, PathUse::kRead, "CHECKPOINT",
+            "a checkpoint, or a run folder: its newest checkpoint, even while it trains",
+            "export data")
+      .means("data", "for make bytes: a text file, or a folder of text files");
 }
 
 void describe_output(Table& table, Options& options) {
@@ -125,16 +126,16 @@ void describe_output(Table& table, Options& options) {
       .path("--output", options.output, PathUse::kWrite, "FILE|-",
             "trained model; default: RUN/trained.onnx",
             "train plan profile tune new schedule doctor export report predict data")
-      .says("plan", "the plan, as JSON for --plan")
-      .says("profile", "the profile, as JSON for --profile")
-      .says("tune", "the configuration, for --config; default: MODEL.tuned.toml")
-      .says("new", "the model; default: NAME.onnx")
-      .says("schedule", "the program of the schedule, as text")
-      .says("doctor", "what --measure found, as a topology")
-      .says("export", "the model")
-      .says("report", "the page; default: RUN/report.html")
-      .says("predict", "the predictions: .npz, .csv or .jsonl")
-      .says("data", "the data set")
+      .means("plan", "the plan, as JSON")
+      .means("profile", "the profile, as JSON")
+      .means("tune", "the configuration; default: <model>.tuned.toml")
+      .means("new", "the model; default: NAME.onnx")
+      .means("schedule", "the schedule, as text")
+      .means("doctor", "where --measure writes; default: the file that the planner reads")
+      .means("export", "the model")
+      .means("report", "the page; default: RUN/report.html")
+      .means("predict", "the outputs; default: standard output")
+      .means("data", "the data set, as npz, CSV or tokens")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
   table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
@@ -196,7 +197,7 @@ void describe_general(Table& table, Options& options) {
   table.flag("--quiet", options.quiet, "print errors only", "*").aliases = {"-q"};
   table.flag("--verbose", options.verbose, "print more messages", "*").aliases = {"-v"};
   table.choice("--color", options.color, {"auto", "always", "never"},
-               "coloured output; auto: on a terminal, unless NO_COLOR is set", "schedule");
+               "colored output; auto: on a terminal, unless NO_COLOR is set", "schedule");
   table.flag("--man", options.man, "print the manual page (roff)", "help");
   table.flag("--markdown", options.markdown, "print the reference of all commands as Markdown",
              "help");

@@ -18,14 +18,14 @@ namespace fs = std::filesystem;
 /// Whether an option affects what is trained and how, and not where results go.
 bool is_kept(const OptionSpec& spec) {
   if (spec.path == PathUse::kWrite) return false;
-  // Initialisation is not repeated on resume.
+  // Initialization is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
-  static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimise"};
+  static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimization"};
   static const std::set<std::string> names = {"--save-every", "--keep", "--on-error"};
   return groups.contains(spec.group) || names.contains(spec.name);
 }
 
-/// Whether an option affects where results go. Only the user's own checkpoints are asked for it.
+/// Whether an option affects where results go. Taken only from the user's own checkpoints.
 bool is_output(const std::string& name) {
   static const std::set<std::string> names = {"--output",      "--metrics",   "--log-to",
                                               "--status-file", "--log-every", "--on-checkpoint-error"};

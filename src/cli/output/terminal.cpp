@@ -16,18 +16,15 @@
 #include "cli/output/progress_line.h"
 
 namespace pipetrain {
-namespace {
 
-std::size_t terminal_width() {
+std::size_t terminal_width(int descriptor) {
   if (const char* columns = std::getenv("COLUMNS")) {
     const long wanted = std::strtol(columns, nullptr, 10);
     if (wanted > 20 && wanted < 10000) return static_cast<std::size_t>(wanted);
   }
   winsize size{};
-  return ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+  return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
 }
-
-}  // namespace
 
 bool colours_suit(int descriptor) {
   const char* refused = std::getenv("NO_COLOR");
@@ -63,8 +60,9 @@ void Progress::lasting(const std::string& text) {
 void Progress::live(const std::string& text) {
   if (quiet_) return;
   clear();
-  const std::string bars = stage_bars(busy_, terminal_width() - 1, color_);
-  std::fprintf(stderr, "\r\033[K%s%s%s", safe_text(text).c_str(), bars.empty() ? "" : "\n", bars.c_str());
+  const std::string bars = stage_bars(busy_, terminal_width(STDERR_FILENO) - 1, color_);
+  std::fprintf(stderr, "\r\033[K%s%s%s", safe_text(text).c_str(), bars.empty() ? "" : "\n",
+               bars.c_str());
   std::fflush(stderr);
   lines_ = bars.empty() ? 1 : 2;
 }
@@ -102,7 +100,7 @@ void Progress::step(const StepReport& report) {
                    (log_every_ > 0 && report.step % log_every_ == 0);
   total_steps_ = report.total_steps;
   average(report);
-  const std::size_t width = terminal_ ? terminal_width() - 1 : 0;
+  const std::size_t width = terminal_ ? terminal_width(STDERR_FILENO) - 1 : 0;
   const std::string text = progress_line(report, remaining_seconds(report), width);
   unsaid_step_ = due ? "" : text;
   if (due) {

@@ -8,8 +8,11 @@
 
 namespace pipetrain {
 
-/// Whether output to a descriptor may be coloured: a capable terminal, and NO_COLOR is not set.
+/// Whether output to a descriptor may be colored: a capable terminal, and NO_COLOR is not set.
 bool colours_suit(int descriptor);
+
+/// The columns of the terminal behind a descriptor; COLUMNS overrides, 100 where it is unknown.
+std::size_t terminal_width(int descriptor);
 
 class Progress {
  public:
@@ -24,7 +27,7 @@ class Progress {
   void status(const StepReport& report);
   /// Clears the live lines before other output.
   void clear();
-  /// Ends live lines, and says of the last step and validation what has not been said.
+  /// Ends live lines, and prints the last step and validation if they were not printed yet.
   void finish();
 
  private:

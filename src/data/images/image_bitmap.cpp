@@ -131,7 +131,7 @@ Image decode_bmp(std::span<const std::byte> bytes, const std::string& name) {
         const auto index =
             (std::to_integer<std::uint64_t>(row[bit / 8]) >> (8 - header.bits - bit % 8)) &
             ((1u << header.bits) - 1);
-        PT_CHECK(index < colours, kData, "{} is a damaged BMP file: colour {} of {}", name, index,
+        PT_CHECK(index < colours, kData, "{} is a damaged BMP file: color {} of {}", name, index,
                  colours);
         for (std::size_t c = 0; c < out.channels; ++c) {
           to[c] = std::to_integer<std::uint8_t>(bytes[palette_begin + 4 * index + 2 - c]);

@@ -77,7 +77,7 @@ std::string detect_in_directory(const std::string& path) {
   PT_FAIL(kData,
           "\"{}\" is a directory in an unknown format: looked for MNIST's *-images-idx3-ubyte, "
           "CIFAR's data_batch_1.bin, train.csv, arrays *.npy, tokens *.bin, archives *.tar, "
-          "*.tfrecord, *.jsonl, images in folders, and texts; give {}",
+          "*.tfrecord, *.jsonl, images in folders, and text files; give {}",
           printable(path), setting("format"));
 }
 

@@ -174,7 +174,7 @@ void import_max_unpool(ImportContext& context) {
   Shape shape = x;
   for (std::size_t i = 0; i < rank; ++i) {
     shape[i + 2] = (x[i + 2] - 1) * strides[i] - pads[i] - pads[i + rank] + kernel[i];
-    PT_CHECK(shape[i + 2] >= 0, kModel, "MaxUnpool gives a negative extent");
+    PT_CHECK(shape[i + 2] >= 0, kModel, "MaxUnpool computes a negative output size");
   }
   const ValueId zeros =
       builder.constant(HostTensor(TensorType{context.type(0).dtype, {shape.count()}}));

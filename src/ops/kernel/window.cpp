@@ -14,7 +14,7 @@ Ints checked(const Attributes& attributes, std::string_view name, std::size_t le
            out.size());
   for (const std::int64_t value : out) {
     PT_CHECK(value >= least && value < (std::int64_t{1} << 31), kModel,
-             "{} must lie between {} and 2147483647, got {}", name, least, value);
+             "{} must be between {} and 2147483647, got {}", name, least, value);
   }
   return out;
 }

@@ -85,7 +85,7 @@ class Einsum {
     const std::size_t dots = term.find("...");
     if (dots == std::string::npos) return term;
     constexpr std::string_view kEllipsis = "01234567";
-    if (rank > kEllipsis.size()) refuse("the ellipsis stands for too many axes");
+    if (rank > kEllipsis.size()) refuse("the ellipsis covers too many axes");
     const auto axes = kEllipsis.substr(kEllipsis.size() - rank);
     return term.substr(0, dots) + std::string(axes) + term.substr(dots + 3);
   }
@@ -96,7 +96,7 @@ class Einsum {
       std::size_t second;
       while ((second = labels.find(labels[first], first + 1)) != Labels::npos) {
         const Shape shape = builder_.shape(value);
-        if (shape[first] != shape[second]) refuse("a label stands for axes of different extents");
+        if (shape[first] != shape[second]) refuse("a label names axes of different sizes");
         std::vector<std::int64_t> perm{static_cast<std::int64_t>(first),
                                        static_cast<std::int64_t>(second)};
         std::vector<std::int64_t> dims{shape[first] * shape[first]};
@@ -139,7 +139,7 @@ class Einsum {
       if (!std::isalnum(static_cast<unsigned char>(label))) refuse("a label is not a letter");
       std::int64_t& extent = extents_.emplace(label, 1).first->second;
       if (extent != 1 && shape[i] != 1 && extent != shape[i]) {
-        refuse("a label stands for axes of different extents");
+        refuse("a label names axes of different sizes");
       }
       extent = std::max(extent, shape[i]);
     }

@@ -274,7 +274,7 @@ void import_pad(ImportContext& context) {
   }
   for (const std::int64_t pad : pads) {
     PT_CHECK(pad > -kMostPadding && pad < kMostPadding, kModel,
-             "pads must lie between -2147483647 and 2147483647, got {}", pad);
+             "pads must be between -2147483647 and 2147483647, got {}", pad);
   }
 
   ValueId x = context.input(0);

@@ -20,7 +20,7 @@ LayerNormGeometry layer_norm_geometry(const Attributes& attributes, const Shape&
   LayerNormGeometry out;
   out.rows = x.count(0, at);
   out.width = x.count(at, x.rank());
-  PT_CHECK(out.width > 0, kModel, "LayerNorm over axis {} of shape {} has no elements to normalise",
+  PT_CHECK(out.width > 0, kModel, "LayerNorm over axis {} of shape {} has no elements to normalize",
            axis, x.text());
   out.epsilon = attributes.real("epsilon", 1e-5);
   const auto split = x.begin() + static_cast<std::ptrdiff_t>(at);

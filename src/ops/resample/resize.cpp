@@ -122,7 +122,7 @@ void resize_axes(ImportContext& context, const Target& target, const Attributes&
   ValueId x = context.input(0);
   for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
     if (target.scales[axis] == 1 && target.sizes[axis] == shape[axis]) continue;
-    PT_CHECK(target.sizes[axis] > 0, kModel, "Resize leaves nothing of axis {} of {}", axis,
+    PT_CHECK(target.sizes[axis] > 0, kModel, "Resize reduces axis {} of {} to size 0", axis,
              shape.text());
     Attributes attributes = sampling;
     attributes.set("axis", static_cast<std::int64_t>(axis));
@@ -157,7 +157,7 @@ void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
   for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
     const bool whole = crop.start[axis] == 0 && crop.end[axis] == 1;
     if (whole && target.sizes[axis] == shape[axis]) continue;
-    PT_CHECK(target.sizes[axis] > 0, kModel, "Resize leaves nothing of axis {} of {}", axis,
+    PT_CHECK(target.sizes[axis] > 0, kModel, "Resize reduces axis {} of {} to size 0", axis,
              shape.text());
     Attributes attributes = sampling;
     attributes.set("axis", static_cast<std::int64_t>(axis));

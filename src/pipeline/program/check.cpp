@@ -68,7 +68,7 @@ void Checker::check_sizes() const {
           "only rule sync can have a gradient sync");
   std::size_t instructions = 0;
   for (const auto& list : program_.device) instructions += list.size();
-  // Coverage would say so too, but its tables must not be larger than the program.
+  // The coverage check would find it too, but its tables must not be larger than the program.
   require(instructions / stages >= at(program_.micro_batches),
           "there are fewer instructions than forwards to run");
   check_replicas();

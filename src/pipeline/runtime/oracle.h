@@ -82,7 +82,7 @@ class Oracle {
   std::map<std::pair<int, int>, int> done_;  // (stage, micro-batch) → 1 forward, 2 backward
   double gradient_scale_ = 1;
   LossScale loss_scale_;
-  bool skips_ = false;                           // the round's updates are left out
+  bool skips_ = false;                           // the round's updates are skipped
   std::vector<std::vector<int>> group_version_;  // [stage][group]
 };
 

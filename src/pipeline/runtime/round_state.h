@@ -57,7 +57,7 @@ struct RoundState {
   Barrier barrier;
   std::vector<double> squared_norms;  // [parameters]
   double gradient_norm = 0;
-  bool skips = false;  // the round's update is left out
+  bool skips = false;  // the round's update is skipped
 
   LossScale loss_scale;  // kept between rounds
   bool notes_sends = false;

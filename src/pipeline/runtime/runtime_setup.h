@@ -23,7 +23,7 @@ struct RuntimeSetup {
   std::vector<std::unique_ptr<Slices>> slices;  // [variants]
   std::vector<StageCapacity> capacity;          // [stages]
   std::vector<LinkEdge> edges;  // every pair of stages between which some variant hands values
-  std::vector<std::vector<const ValueEdge*>> values;  // [variants][edges]; null: hands over nothing
+  std::vector<std::vector<const ValueEdge*>> values;  // [variants][edges]; null: transfers nothing
 
   int stages() const { return programs[0]->stages; }
   int devices() const { return programs[0]->devices; }

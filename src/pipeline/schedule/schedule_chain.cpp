@@ -90,7 +90,7 @@ constexpr MemoryRule kEagerMemory = {.times = 2, .more = -1};
 std::vector<Schedule> drained_chains() {
   const Schedule all_forwards = {
       .description = {.name = "gpipe",
-                      .summary = "all forwards, then all backwards, then one update",
+                      .summary = "all forward passes, then all backward passes, then one update",
                       .takes_replicas = true,
                       .memory = MemoryRule{.length = MemoryRule::Length::kMiniBatch}},
       .lists = gpipe,
@@ -103,7 +103,7 @@ std::vector<Schedule> drained_chains() {
                               "measured times");
   balanced.description.balances_warm_up = true;
   balanced.description.memory = kEagerMemory;  // at most
-  return {all_forwards, in_turn("1f1b", "alternates one forward and one backward, then one update"),
+  return {all_forwards, in_turn("1f1b", "one forward, one backward in turn, then one update"),
           twice, balanced};
 }
 
@@ -112,13 +112,14 @@ std::vector<Schedule> undrained_chains() {
       in_turn("pipedream", "1f1b without draining between updates, with stashed weights");
   stashed.description.rule = UpdateRule::kStash;
   stashed.description.memory = MemoryRule{.copies = WeightCopies::kPerMicroBatch};
-  Schedule vertical = in_turn(
-      "pipedream-vertical", "pipedream where a micro-batch reads the same version on every stage");
+  Schedule vertical =
+      in_turn("pipedream-vertical",
+              "pipedream where a micro-batch uses the same weight version on every stage");
   vertical.description.rule = UpdateRule::kVertical;
   vertical.description.takes_replicas = false;
   vertical.description.memory = std::nullopt;
-  Schedule buffered = in_turn("pipedream-2bw",
-                              "no drain, two copies of the weights: every update is one step late");
+  Schedule buffered = in_turn(
+      "pipedream-2bw", "pipedream with only two weight versions: every update is one step late");
   buffered.description.rule = UpdateRule::kDoubleBuffer;
   buffered.description.memory = MemoryRule{.copies = WeightCopies::kTwo};
   return {stashed, vertical, buffered};
@@ -126,7 +127,7 @@ std::vector<Schedule> undrained_chains() {
 
 std::vector<Schedule> forward_chains() {
   return {{.description = {.name = "forward",
-                           .summary = "forwards only: evaluation",
+                           .summary = "forward passes only, for evaluation",
                            .rule = UpdateRule::kNone,
                            .takes_replicas = true},
            .lists = forward_chain,

@@ -107,8 +107,8 @@ std::optional<double> idle_of_interleaved_zero_bubble(const EqualRound& round) {
 
 std::vector<Schedule> interleaved_loops() {
   return {{.description = {.name = "interleaved-1f1b",
-                           .summary = "1f1b with several stages on each device: fills and drains "
-                                      "faster, sends more",
+                           .summary = "1f1b with several stages per device: a smaller bubble, more "
+                                      "transfers",
                            .placement = Placement::kLoop},
            .lists = interleaved,
            .idle_seconds = idle_of_interleaved}};
@@ -116,8 +116,8 @@ std::vector<Schedule> interleaved_loops() {
 
 std::vector<Schedule> zero_bubble_loops() {
   return {{.description = {.name = "interleaved-zb",
-                           .summary = "zb-h1 with several stages on each device: the smallest "
-                                      "bubble of one round",
+                           .summary = "zb-h1 with several stages per device: the smallest bubble "
+                                      "within one step",
                            .placement = Placement::kLoop,
                            .splits_backward = true},
            .lists = interleaved_zero_bubble,

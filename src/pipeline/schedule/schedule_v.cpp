@@ -181,15 +181,15 @@ Schedule down_and_up(const char* name, const char* summary) {
 
 std::vector<Schedule> down_and_up_schedules() {
   Schedule full = down_and_up("zb-v",
-                              "two stages on each device, in a V: no bubble between steps, in the "
+                              "two stages per device, in a V: no bubble between steps, in the "
                               "memory of 1f1b");
   full.lists = zero_bubble_v;
   full.idle_seconds = idle_of_zero_bubble_v;
-  Schedule half = down_and_up("v-half", "a V like zb-v with half the activations of 1f1b");
+  Schedule half = down_and_up("v-half", "like zb-v, with half the activation memory of 1f1b");
   half.lists = v_half;
   half.idle_seconds = idle_of_half;
-  Schedule least =
-      down_and_up("v-min", "a V like zb-v with a third of the activations of 1f1b, for fast links");
+  Schedule least = down_and_up(
+      "v-min", "like zb-v, with a third of the activation memory of 1f1b; for fast links");
   least.lists = v_min;
   least.idle_seconds = idle_of_least;
   return {full, half, least};

@@ -78,7 +78,7 @@ Schedule split(const char* name, const char* summary) {
 
 std::vector<Schedule> zero_bubble_chains() {
   Schedule h1 =
-      split("zb-h1", "1f1b with the weight gradients moved into the bubble, in the memory of 1f1b");
+      split("zb-h1", "1f1b with weight gradients moved into the bubble, in the same memory");
   h1.description.memory = MemoryRule{.length = MemoryRule::Length::kPipeline};
   h1.lists = zero_bubble_h1;
   h1.idle_seconds = idle_of_h1;
@@ -86,7 +86,8 @@ std::vector<Schedule> zero_bubble_chains() {
   h2.description.memory =
       MemoryRule{.length = MemoryRule::Length::kPipeline, .times = 2, .more = -1};
   h2.lists = zero_bubble_h2;
-  Schedule family = split("zb", "between zb-h1 and zb-h2: as little bubble as the memory allows");
+  Schedule family =
+      split("zb", "between zb-h1 and zb-h2: the smallest bubble that the memory allows");
   family.description.takes_warm_up = true;
   family.description.takes_memory = true;
   family.lists = zero_bubble;

@@ -1,4 +1,4 @@
-// The critical path of a round, and what its time is spent on.
+// The critical path of a round, and how its time is divided.
 #pragma once
 
 #include <string>

@@ -46,7 +46,7 @@ class Ledger {
     }
   }
 
-  /// Frees what nobody reads after an instruction.
+  /// Frees what no later instruction reads.
   void finish(const Instruction& instruction, DeviceBytes& held) const {
     held.working = 0;
     if (!is_compute(instruction.kind)) return;
@@ -128,7 +128,7 @@ void check_memory(const Program& program, const std::vector<StageBytes>& stages,
       throw Error(blame,
                   fmt::format("schedule '{}' breaks rule {} ({}): device {}{} holds {} "
                               "bytes, but may hold {}: weights and optimizer {}, "
-                              "activations {}, receive buffers {}, working memory {}",
+                              "activations {}, receive buffers {}, workspace {}",
                               printable(program.schedule), static_cast<int>(CheckRule::kMemory),
                               to_text(CheckRule::kMemory), d, where, total(held), caps[d],
                               held.weights, held.activations, held.buffers, held.working));

@@ -66,7 +66,7 @@ struct IdleSeconds {
 };
 
 struct Simulation {
-  /// [devices][instructions], in the order of the lists. Empty where they were not asked for.
+  /// [devices][instructions], in the order of the lists. Empty if they were not requested.
   std::vector<std::vector<Event>> events;
   double makespan = 0;  // until every device is done
   /// Seconds per round when rounds follow each other without a barrier. An asynchronous program

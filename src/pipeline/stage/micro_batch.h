@@ -1,4 +1,4 @@
-// A micro-batch on its way through one stage, and the results of the loss.
+// The state of a micro-batch in one stage, and the results of the loss.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // A stage on a GPU: it enqueues its work on two streams. Beside the arena it has buffers for inputs
-// from elsewhere, results on their way to the host, and stream points.
+// from elsewhere, results that are being copied to the host, and stream points.
 #pragma once
 
 #include <cstddef>

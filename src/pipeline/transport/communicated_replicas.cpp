@@ -33,7 +33,7 @@ void CommunicatedReplicas::reduce(int replica, bool contributes) {
   for (const std::span<float> gradient : member(replica).gradients) {
     spans.push_back({reinterpret_cast<std::byte*>(gradient.data()), gradient.size_bytes()});
     if (contributes) continue;
-    // What lies there is of an older step.
+    // The buffer holds values of an older step.
     if (!zeros_[r].data()) zeros_[r] = stream.device().allocate(largest_ * sizeof(float));
     stream.copy(gradient.data(), zeros_[r].data(), gradient.size_bytes());
   }

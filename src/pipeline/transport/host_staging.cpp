@@ -18,7 +18,7 @@ void HostStaging::copy(void* to, const void* from, std::size_t bytes, const Stre
     const std::size_t chunk = std::min(kSlotBytes, bytes - done);
     Slot& slot = slots_[next_++ % kSlots];
     if (slot.memory.bytes() < chunk) {
-      receiver_.synchronize();  // both copies of what is given up are done
+      receiver_.synchronize();  // both copies of the released buffer are done
       slot.memory = receiver_.device().allocate_on_host(std::min(kSlotBytes, 2 * chunk));
     }
     sender_->wait(*slot.left);

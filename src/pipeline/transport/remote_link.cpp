@@ -21,7 +21,7 @@ void RemoteLink::start_round(LinkRound round) {
     const int device = receive.receiver->device();
     std::vector<ExchangedSpan> spans = receive.receiver->received(
         number_, receive.micro_batch, buffers_.at(device, receive.slot).data());
-    if (spans.empty()) continue;  // a micro-batch of a shape that hands over nothing
+    if (spans.empty()) continue;  // a micro-batch of a shape that transfers nothing
     MessageThread::Inbox& inbox = inboxes[device];
     inbox.link = number_;
     inbox.channel = &channel_;

@@ -85,7 +85,7 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
     const std::lock_guard lock(mutex_);
     restart(member(replica));
   }
-  barrier_.arrive_and_wait();  // nobody reads another's gradients any more, all have restarted
+  barrier_.arrive_and_wait();  // no replica reads another's gradients any more, all have restarted
 }
 
 void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {

@@ -174,7 +174,7 @@ TEST_F(OpenData, Synthetic) {
 
 TEST_F(OpenData, DescribesArraysAndTokens) {
   const std::string table_text = describe(read_source(write("t.csv", "a,b,y\n1,5,0\n"), {}));
-  expect_contains(table_text, "1 samples of \"x\" float32 (2), the first in 1 … 5");
+  expect_contains(table_text, "1 samples of \"x\" float32 (2), values of the first from 1 to 5");
   expect_contains(table_text, "(labels)");
   expect_contains(describe(read_source(write("t.txt", "aba"), {})),
                   "3 tokens in 1 files, the largest id is 98");

@@ -64,13 +64,11 @@ std::string operator_list() {
   }
   return fmt::format(
       "# Operators on GPUs\n\n"
-      "Of {} operators {} have kernels of their own for GPUs and {} are left to NVIDIA's "
-      "libraries. Floats may be float32, bfloat16 or float16, in any mix for hand-written kernels: "
-      "arithmetic "
-      "is float32's (movement and `Where` take every type, `Cast` is between these, int32, int64 "
-      "and "
-      "bool). What has none, or not for its types, runs with the CPU's kernel: its operands travel "
-      "to the host and back, which is right and slow.\n\n"
+      "Of {} operators, {} have hand-written GPU kernels and {} use only NVIDIA's libraries. "
+      "Hand-written kernels take float32, bfloat16 and float16 in any mix and compute in "
+      "float32; operators that only move data and `Where` take every type, `Cast` also int32, "
+      "int64 and bool. Other operators and types run on the CPU: operands are copied to the "
+      "host and results back, which is correct but slow.\n\n"
       "| operator | computed by |\n|---|---|\n{}\n"
       "Through the host ({}): {}.\n",
       all.size(), own.size(), libraries, here, hosts, on_host);

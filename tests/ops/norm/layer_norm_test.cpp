@@ -77,7 +77,7 @@ TEST(LayerNorm, RefusesWhatDoesNotFit) {
   expect_error(ErrorKind::kModel, "scale must be float32 (4)", [&] {
     infer_op("LayerNorm", over(-1), {x, {DType::kFloat32, Shape{3}}});
   });
-  expect_error(ErrorKind::kModel, "no elements to normalise", [] {
+  expect_error(ErrorKind::kModel, "no elements to normalize", [] {
     infer_op("LayerNorm", over(-1), {{DType::kFloat32, Shape{2, 0}}});
   });
 }

@@ -105,7 +105,7 @@ TEST(MemoryUse, AnErrorNamesDeviceAndInstruction) {
     EXPECT_STREQ(error.what(),
                  "schedule '1f1b' breaks rule 18 (memory): device 0, instruction 1 (0F1) holds 205 "
                  "bytes, but may hold 150: weights and optimizer 5, activations 200, receive "
-                 "buffers 0, working memory 0");
+                 "buffers 0, workspace 0");
   }
 }
 
