@@ -80,6 +80,16 @@ void write_all(const char* text) {
   }
 }
 
+/// One thread says why the process ends; others that fail meanwhile wait for its end.
+void be_the_only_one_to_report() {
+  static std::atomic<pid_t> reporting{0};
+  const pid_t me = ::gettid();
+  pid_t nobody = 0;
+  if (reporting.compare_exchange_strong(nobody, me)) return;
+  if (nobody == me) ::_exit(kExitCode);  // not even for the end is there enough
+  for (;;) ::pause();
+}
+
 [[noreturn]] void end_without_memory(std::size_t bytes) {
   asked_for = bytes;
   report_out_of_memory();
@@ -87,6 +97,7 @@ void write_all(const char* text) {
 }
 
 [[noreturn]] void end_without_thread(int reason) {
+  be_the_only_one_to_report();
   char memory[160], text[400];
   describe_memory(memory, sizeof memory);
   rlimit limit{};
@@ -122,6 +133,7 @@ void write_all(const char* text) {
 }  // namespace
 
 int report_out_of_memory() {
+  be_the_only_one_to_report();
   char memory[160], text[300];
   describe_memory(memory, sizeof memory);
   const std::size_t bytes = asked_for;

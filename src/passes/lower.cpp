@@ -10,8 +10,8 @@
 #include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "ops/registry/registry.h"
-#include "ops/registry/standard_attributes.h"
 #include "passes/control_flow.h"
+#include "passes/needed_nodes.h"
 #include "passes/sequences.h"
 
 namespace pipetrain {
@@ -54,79 +54,6 @@ Attributes attributes_of(const OnnxNode& node) {
     }
   }
   return out;
-}
-
-/// Names of the values that the targets depend on.
-std::unordered_set<std::string> needed_values(const OnnxModel& model,
-                                    const std::vector<std::string>& targets) {
-  std::unordered_set<std::string> needed(targets.begin(), targets.end());
-  for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {
-    const bool wanted = std::any_of(node->outputs.begin(), node->outputs.end(),
-                                    [&](const std::string& name) { return needed.contains(name); });
-    if (!wanted) continue;
-    needed.insert(node->inputs.begin(), node->inputs.end());
-    const std::set<std::string> captured = captured_names(*node);
-    needed.insert(captured.begin(), captured.end());
-  }
-  return needed;
-}
-
-bool is_needed(const OnnxNode& node, const std::unordered_set<std::string>& needed) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
-    return !name.empty() && needed.contains(name);
-  });
-}
-
-std::string full_type(const OnnxNode& node) {
-  return node.domain.empty() ? node.op_type : node.domain + "." + node.op_type;
-}
-
-/// Whether an operator is one of quantized models, whose integer weights have no gradients.
-bool is_quantized(std::string_view op) {
-  return op.find("QuantizeLinear") != std::string_view::npos ||
-         op.find("QLinear") != std::string_view::npos || op.ends_with("Integer");
-}
-
-void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::string>& needed) {
-  std::map<std::string, std::vector<std::string>> missing;
-  for (const OnnxNode& outer : model.nodes) {
-    if (!is_needed(outer, needed)) continue;
-    const auto look_at = [&](const OnnxNode& node) {
-      if (has_subgraphs(node) || is_sequence_operator(node) ||
-          (node.domain.empty() && find_import(node.op_type)))
-        return;
-      missing[full_type(node)].push_back(
-          node.name.empty() && !node.outputs.empty() ? node.outputs[0] : node.name);
-    };
-    if (has_subgraphs(outer)) {
-      for (const OnnxNode& node : with_inner_nodes(outer)) look_at(node);
-    } else {
-      look_at(outer);
-    }
-  }
-  if (missing.empty()) return;
-  std::string list;
-  for (const auto& [op, nodes] : missing) {
-    list += fmt::format("\n  {:<24}{} node{}  {}", printable(op), nodes.size(),
-                        nodes.size() == 1 ? " " : "s", printable(nodes.front()));
-    if (nodes.size() > 1) list += ", …";
-  }
-  PT_FAIL(kModel, "{} cannot be trained: {} operator{} not supported here{}{}",
-          model.path.filename().string(), missing.size(), missing.size() == 1 ? " is" : "s are",
-          std::any_of(missing.begin(), missing.end(),
-                      [](const auto& each) { return is_quantized(each.first); })
-              ? "; it is quantized: give the float model that it was made from"
-              : "",
-          list);
-}
-
-void check_attributes(const OnnxNode& node) {
-  if (!node.domain.empty()) return;
-  for (const OnnxAttribute& attribute : node.attributes) {
-    PT_CHECK(may_have_attribute(node.op_type, attribute.name), kModel,
-             "{} has no attribute \"{}\"; check the program that wrote the model",
-             printable(node.op_type), printable(attribute.name));
-  }
 }
 
 class Lowering {

@@ -16,7 +16,7 @@ class RunFolder(Case):
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--max-steps", "3", "--run-dir", "run")
         run = self.folder / "run"
         self.assertEqual(sorted(path.name for path in run.iterdir()),
-                         ["checkpoints", "config.toml", "events.jsonl", "plan.json", "profile.json", "stderr.log", "trained.onnx"])
+                         ["checkpoints", "config.toml", "events.jsonl", "journal.txt", "plan.json", "profile.json", "stderr.log", "trained.onnx"])
         self.assertEqual(parse((run / "plan.json").read_text())["schema"], "pipetrain.plan/1")
         self.assertEqual(parse((run / "profile.json").read_text())["schema"], "pipetrain.profile/1")
         records = events((run / "events.jsonl").read_text())
