@@ -438,19 +438,19 @@ class HostileFiles {
     constexpr int kTooMany = 1'000'001;
     std::string nodes;
     for (int i = 0; i < kTooMany; ++i) nodes += std::string("\x0a\x00", 2);
-    edited("too_many_nodes", "it would take more than",
+    edited("too_many_nodes", "would need more than",
            [&](ModelParts& parts) { parts.graph_tail = nodes; });
     std::string tensors;
     for (int i = 0; i < kTooMany; ++i) tensors += std::string("\x2a\x00", 2);
-    edited("too_many_tensors", "it would take more than",
+    edited("too_many_tensors", "would need more than",
            [&](ModelParts& parts) { parts.graph_tail = tensors; });
     std::string attributes;
     for (int i = 0; i < 2 * kTooMany; ++i) attributes += std::string("\x2a\x00", 2);
-    edited("too_many_attributes", "it would take more than",
+    edited("too_many_attributes", "would need more than",
            [&](ModelParts& parts) { parts.nodes[0] += attributes; });
     std::string metadata;
     for (int i = 0; i < 4 * kTooMany; ++i) metadata += std::string("\x72\x00", 2);
-    edited("too_much_metadata", "it would take more than",
+    edited("too_much_metadata", "would need more than",
            [&](ModelParts& parts) { parts.model_tail = metadata; });
   }
 
