@@ -129,6 +129,7 @@ int clock_nanosleep(clockid_t clock, int flags, const timespec* time, timespec* 
 
 int sched_yield() noexcept {
   if (!is_simulated()) return PT_REAL(sched_yield)();
+  give_way();
   clock_nanoseconds();
   return 0;
 }

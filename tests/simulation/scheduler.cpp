@@ -424,6 +424,11 @@ void wake(const void* condition, bool all) {
   switch_point();
 }
 
+void give_way() {
+  Fiber& fiber = *simulation->current;
+  fiber.priority = next_random() % (fiber.priority + 1);
+}
+
 std::int64_t clock_nanoseconds() {
   // Most things take less than a microsecond, few take long.
   const std::uint64_t random = next_random();

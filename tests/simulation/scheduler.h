@@ -45,6 +45,8 @@ void stop_process(int process, double seconds);
 void become_process(int process);
 /// Lets the seed choose who goes on.
 void switch_point();
+/// The running thread waits without blocking: others come first, whatever their priority was.
+void give_way();
 
 // For posix_threads.cpp.
 std::uint64_t create(void* (*function)(void*), void* argument);

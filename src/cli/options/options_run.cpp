@@ -20,7 +20,7 @@ void describe_errors(Table& table, Options& options) {
                             "stop at an invalid sample, or skip it", kDataCommands)
       .affects(ResultEffect::kContent)
       .key = "bad-sample";
-  kinds.group = "Optimise";
+  kinds.group = "Optimization";
   kinds
       .choice_of<OnNonfinite>(
           "--on-nan", options.run.optimization.on_nonfinite,
