@@ -137,6 +137,8 @@ def restart(arguments, schedule, run, environment, most):
             time.sleep(random.uniform(0, arguments.between))
             child = child_of(process)
             if child is None:
+                if process.poll() is not None:
+                    break
                 continue
             try:
                 os.kill(child, signal.SIGKILL)

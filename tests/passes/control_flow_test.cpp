@@ -197,7 +197,7 @@ TEST(Sequences, AreCarriedByLoopsAndChosenByBranches) {
       body({node_part("Identity", {"s"}, {"still"})}, {"i", "go", "s"}, {"still", "still"});
   const OnnxModel refused = sequence_model(
       {empty, loop(wrong), node_part("ConcatFromSequence", {"rows"}, {"y"}, {along_columns})});
-  test::expect_error(ErrorKind::kModel, "where a tensor must be", [&] { lowered(refused); });
+  test::expect_error(ErrorKind::kModel, "where a tensor is required", [&] { lowered(refused); });
 }
 
 TEST(Sequences, WhatIsNotKnownIsRefused) {

@@ -140,11 +140,19 @@ TEST(Snapshot, IsGoneWhenItIsForgotten) {
 
 TEST(Snapshot, OutlivesTheProcessThatKeptIt) {
   Snapshot snapshot;
+  int kept[2];
+  ASSERT_EQ(::pipe(kept), 0);
   const pid_t child = ::fork();
   if (child == 0) {
-    for (std::int64_t step = 1;; ++step) snapshot.keep(state_at(step, 1000), 0);
+    for (std::int64_t step = 1;; ++step) {
+      snapshot.keep(state_at(step, 1000), 0);
+      if (step == 2 && ::write(kept[1], "2", 1) != 1) ::_exit(1);
+    }
   }
-  while (!snapshot.newest()) ::usleep(1000);
+  ::close(kept[1]);
+  char byte = 0;
+  EXPECT_EQ(::read(kept[0], &byte, 1), 1);  // two steps are kept
+  ::close(kept[0]);
   ::usleep(50'000);
   ::kill(child, SIGKILL);  // wherever it is
   ASSERT_EQ(::waitpid(child, nullptr, 0), child);

@@ -180,7 +180,7 @@ TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
   EXPECT_EQ(written,
             (std::set<std::string>{"--output", "--adapter", "--run-dir", "--status-file",
                                    "--metrics", "--trace", "--svg", "--dot", "--csv", "--curves",
-                                   "--confusion"}));
+                                   "--confusion", "--log-to"}));
 }
 
 }  // namespace

@@ -93,8 +93,12 @@ TEST(Csv, DoesNotDependOnTheLocale) {
 
 TEST(Csv, BadCellsNameFileLineAndColumn) {
   const auto error = [](const std::string& text) { return data_error([&] { parse(text); }); };
-  EXPECT_EQ(error("1,2,3\n4,x,6\n"), "t.csv line 2, column 2: \"x\" is not a number");
-  EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"), "t.csv line 4, column 2 (b): \"\" is not a number");
+  EXPECT_EQ(error("1,2,3\n4,x,6\n"),
+            "t.csv line 2, column 2: \"x\" is not a number; encode words with `categories` one-hot or "
+            "codes, or leave the column out: `drop-columns` 1");
+  EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"),
+            "t.csv line 4, column 2 (b): \"\" is not a number; `missing` mean fills such cells, "
+            "marker also marks them");
   EXPECT_EQ(error("1,2,3\n4,5\n"), "t.csv line 2 has 2 columns, line 1 has 3");
   EXPECT_EQ(error("#\n1,2,3\n4,5,6,7\n"), "t.csv line 3 has 4 columns, line 2 has 3");
   expect_contains(error("1,2\n3,0x10\n"), "\"0x10\" is not a number");

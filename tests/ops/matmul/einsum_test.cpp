@@ -38,7 +38,7 @@ TEST(Einsum, Diagonals) {
   expect_values(einsum("iji->j", {counted_from_one({2, 3, 2})}).run()[0], {3}, {9, 13, 17});
   expect_values(einsum("iii->i", {counted_from_one({2, 2, 2})}).run()[0], {2}, {1, 8});
   expect_values(einsum("ii,ij->j", {x, x}).run()[0], {2}, {13, 18});
-  expect_error(ErrorKind::kModel, "different extents", [] {
+  expect_error(ErrorKind::kModel, "different sizes", [] {
     einsum("ii->i", {counted_from_one({2, 3})});
   });
 }
@@ -80,7 +80,7 @@ TEST(Einsum, RefusesWhatItCannotRead) {
   expect_error(ErrorKind::kModel, "fewer operands", [&] { einsum("ij->ij", {x, x}); });
   expect_error(ErrorKind::kModel, "more operands", [&] { einsum("ij,jk->ik", {x}); });
   expect_error(ErrorKind::kModel, "unknown", [&] { einsum("ij->k", {x}); });
-  expect_error(ErrorKind::kModel, "different extents", [&] {
+  expect_error(ErrorKind::kModel, "different sizes", [&] {
     einsum("ij,jk->ik", {x, counted_from_one({3, 2})});
   });
 }
