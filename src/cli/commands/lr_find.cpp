@@ -72,8 +72,10 @@ std::string svg_of(const std::vector<RangePoint>& points) {
 
 double suggested_rate(const std::vector<RangePoint>& points) {
   const std::vector<double> losses = smooth_losses(points);
+  // Behind its minimum the loss jumps up and down.
+  const auto least = static_cast<std::size_t>(std::ranges::min_element(losses) - losses.begin());
   double steepest = 0, rate = 0;
-  for (std::size_t i = kFirst; i + 2 < points.size(); ++i) {
+  for (std::size_t i = kFirst; i + 2 < points.size() && i <= least; ++i) {
     const double slope = (losses[i + 1] - losses[i - 1]) /
                          std::log(points[i + 1].rate / points[i - 1].rate);
     if (slope >= steepest) continue;

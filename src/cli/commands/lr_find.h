@@ -12,7 +12,8 @@ struct RangePoint {
   double rate = 0, loss = 0;
 };
 
-/// The rate at which the smoothed loss falls fastest; 0 where it does not fall.
+/// The rate at which the smoothed loss falls fastest on the way to its minimum; 0 where it does not
+/// fall.
 double suggested_rate(const std::vector<RangePoint>& points);
 /// The smoothed loss over the rate, on a logarithmic axis, in so many columns.
 std::string range_plot(const std::vector<RangePoint>& points, std::size_t width);
