@@ -1,5 +1,6 @@
 #include "tensor/tensor.h"
 
+#include <algorithm>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
@@ -48,7 +49,9 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   const std::size_t alignment = large ? kHugePage : kLine;
   const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
   ReadBudget::charge(rounded);
-  void* const data = std::aligned_alloc(alignment, rounded ? rounded : kLine);
+  // Multiples of the alignment, as the function requires; what lies behind the tensor is not touched.
+  const std::size_t asked = (std::max(rounded, kLine) + alignment - 1) / alignment * alignment;
+  void* const data = std::aligned_alloc(alignment, asked);
   PT_CHECK(data != nullptr, kResource, "not enough memory: {} more were asked for",
            bytes_text(bytes));
   // Requests huge pages: matrix products read operands along columns, where small pages cost up to

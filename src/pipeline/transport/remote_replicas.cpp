@@ -88,7 +88,7 @@ void RemoteReplicas::reduce(int replica, bool contributes) {
   std::int64_t step = 0;
   {
     const std::lock_guard lock(mutex_);
-    member(replica).absent = !contributes;
+    if (!contributes) member(replica).absent = true;  // until the step ends
     step = step_of_[at(replica)]++;
   }
   if (!contributes) bucket_completed();
