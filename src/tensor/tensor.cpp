@@ -1,9 +1,9 @@
 #include "tensor/tensor.h"
 
-#include <algorithm>
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdlib>
