@@ -141,9 +141,8 @@ class Images(Case):
         self.assertNotEqual(smooth, [line["loss"] for line in lines if line["event"] == "step"])
         self.refused("usage", *self.train, *mixed, "--class-weights", "1,2,3", says="--class-weights")
         self.refused("usage", *self.train, "--augment", "cutmix:0", says="out of range")
-        self.write("t.csv", "1,2,3,0\n4,5,6,1\n")
-        self.succeed("new", "mlp", "--width", "8", "-o", "mlp.onnx")
-        self.refused("usage", "train", "mlp.onnx", "--data", "synthetic", "--augment", "cutmix", "--device", "cpu", says="cutmix needs images")
+        self.succeed("new", "gpt-nano", "--depth", "1", "--width", "16", "--heads", "2", "-o", "gpt.onnx")
+        self.refused("usage", "train", "gpt.onnx", "--augment", "mixup", "--device", "cpu", says="need one label per sample")
 
     def test_what_is_no_image_is_said(self):
         for name in ["p/class0/a.GIF", "p/class0/b.tiff", "p/class0/notes.txt", "p/class0/.DS_Store"]:
