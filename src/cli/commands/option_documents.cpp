@@ -134,8 +134,8 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_NVRTC", "NVRTC library, which compiles GPU kernels; default: libnvrtc.so.13"},
     {"PIPETRAIN_CUDA_GRAPHS", "on: run the passes of GPU stages as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
-     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; none: behave as "
-     "on an unsupported CPU"},
+     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; AVX-512-BF16: "
+     "use no AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
 };
 
