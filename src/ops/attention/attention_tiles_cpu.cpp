@@ -225,18 +225,42 @@ void round_sums(const float* sums, std::int64_t keys, std::int64_t width, Bits* 
     round_to_bfloat16(sums + key * round_up(width, kSide), to + key * stride, width);
 }
 
+/// Of a block of queries, in rows of plan.row_stride floats.
+struct ScoreGradients {
+  float* shares;   // scores, then attention weights
+  float* dscores;  // gradients of attention weights, then of scores
+  float* ratios;
+};
+
+/// `slope`: dy of the block's first query.
+void score_gradients(const Plan& plan, const Queries& block, Tensors in, const Bits* slope,
+                     float* dmask, const ScoreGradients& rows) {
+  const Geometry& g = plan.g;
+  const Bits* y = in[6].as<Bits>() + g.y.at(block.sample, block.head, block.first);
+  const float* lse = in[7].as<float>();
+  for (std::int64_t i = 0; i < block.count; ++i) {
+    const std::int64_t at = i * plan.row_stride;
+    const std::int64_t row = (block.sample * g.heads + block.head) * g.queries + block.first + i;
+    float* const ratios = g.softcap > 0 ? rows.ratios + at : nullptr;
+    finish_scores(g, block.row(i), in[4], rows.shares + at, ratios);
+    exponentiate(block.keys, lse[row], rows.shares + at);
+    const float delta = dot(slope + i * g.y.step, y + i * g.y.step, g.value_width);
+    score_gradient_row(block.keys, delta, static_cast<float>(g.scale), rows.shares + at, ratios,
+                       rows.dscores + at, dmask ? dmask + row * g.keys + block.first_key : nullptr,
+                       std::min(g.keys - block.first_key, block.keys));
+  }
+}
+
 void gradient(const tiles::Instructions& instructions, const Plan& plan, Tensors in, Tensors out,
               float* memory) {
   const Geometry& g = plan.g;
   const Bits *dy = in[0].as<Bits>(), *q = in[1].as<Bits>();
-  const Bits *k = in[2].as<Bits>(), *v = in[3].as<Bits>(), *y = in[6].as<Bits>();
+  const Bits *k = in[2].as<Bits>(), *v = in[3].as<Bits>();
   const std::int64_t* lengths = data_or_null<std::int64_t>(in, 5);
-  const float* lse = in[7].as<float>();
   Bits *dq = data_or_null<Bits>(out, 0), *dk = data_or_null<Bits>(out, 1);
   Bits* dv = data_or_null<Bits>(out, 2);
   float* dmask = data_or_null<float>(out, 3);
   if (dmask) std::fill_n(dmask, out[3].count(), 0.0F);
-  const auto scale = static_cast<float>(g.scale);
   const std::int64_t widest = round_up(std::max(g.width, g.value_width), kSide);
   const Head work(instructions, plan);
   const auto head = [&](float* lane, std::int64_t b, std::int64_t kv) {
@@ -276,17 +300,7 @@ void gradient(const tiles::Instructions& instructions, const Plan& plan, Tensors
         };
         multiply(query, g.q.step, g.width, keys, shares);
         multiply(slope, g.y.step, g.value_width, values, dscores);
-        for (std::int64_t i = 0; i < block.count; ++i) {
-          const std::int64_t at = i * plan.row_stride;
-          const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
-          float* const ratio_row = g.softcap > 0 ? ratios + at : nullptr;
-          finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
-          exponentiate(block.keys, lse[row], shares + at);
-          const float delta = dot(slope + i * g.y.step, y + g.y.at(b, h, first + i), g.value_width);
-          score_gradient_row(block.keys, delta, scale, shares + at, ratio_row, dscores + at,
-                             dmask ? dmask + row * g.keys + block.first_key : nullptr,
-                             std::min(g.keys - block.first_key, block.keys));
-        }
+        score_gradients(plan, block, in, slope, dmask, {shares, dscores, ratios});
         if (dq) {
           work.multiply_rows(block, dscores, key_rows, g.width, nullptr, packed, sums,
                              dq + g.q.at(b, h, first), g.q.step);
