@@ -21,6 +21,7 @@
 #include "ops/conv/packed_convolution_cpu.h"
 #include "ops/conv/pointwise_cpu.h"
 #include "ops/conv/small_feature_map_cpu.h"
+#include "ops/conv/split_pointwise_cpu.h"
 #include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -122,6 +123,14 @@ std::optional<Pointwise> own_pointwise(const KernelRequest& request, const Tenso
   return pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// The same for windows of one position between feature maps in blocks of 16 channels.
+std::optional<SplitPointwise> own_split(const KernelRequest& request, const TensorType& x,
+                                        const TensorType& w, const TensorType& y) {
+  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
+  if (!is_float32(request) || lanes_of(x, y) != 16 || sums_bias) return {};
+  return split_pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
 /// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>
 using Factor = std::conditional_t<std::is_same_v<Element, float>, float, std::uint16_t>;
@@ -188,6 +197,7 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
   if (const auto shape = own_winograd(request, x, w, y)) {
     return winograd_forward_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_split(request, x, w, y)) return make_split_forward(*shape);
   if (const auto shape = own_small_feature_map(request, x, w, y);
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_forward_kernel<Element>(*shape, /*packed=*/false);
@@ -250,6 +260,7 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
   if (const auto shape = own_winograd(request, dx, w, dy)) {
     return winograd_input_kernel<Element>(*shape, /*packed=*/false);
   }
+  if (const auto shape = own_split(request, dx, w, dy)) return make_split_input_gradient(*shape);
   if (const auto shape = own_small_feature_map(request, dx, w, dy);
       shape && small_feature_map_packs(*shape)) {
     return small_feature_map_input_kernel<Element>(*shape, /*packed=*/false);
@@ -269,37 +280,6 @@ std::unique_ptr<Kernel> make_input_gradient(const KernelRequest& request) {
   if (!is_float32(request)) return nullptr;
   if (auto kernel = make_blocked_input_gradient<float>(request)) return kernel;
   return make_onednn_input_gradient(request);
-}
-
-template <class Element>
-std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& request) {
-  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
-  const int threads = omp_get_max_threads();
-  if (const auto shape = own_winograd(request, x, dw, dy)) {
-    return make_adding_kernel(
-        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                  const RunContext& context, bool add) {
-          winograd_weight_gradient<Element>(shape, in[0].as<Element>(), in[1].as<Element>(), add,
-                                            out[0].as<float>(), data_or_null<float>(out, 1),
-                                            context.workspace, threads);
-        },
-        winograd_weight_gradient_workspace_bytes(*shape, threads));
-  }
-  if (const auto shape = own_depthwise(request, x, dw, dy))
-    return make_depthwise_weight_gradient<Element>(*shape);
-  if (const auto shape = own_pointwise(request, x, dw, dy))
-    return pointwise_gradient_kernel<Element>(*shape);
-  auto shape = own_small_feature_map(request, x, dw, dy);
-  if (!shape) return nullptr;
-  const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
-  return make_adding_kernel(
-      [shape = std::move(*shape), threads](std::span<const Tensor> in, std::span<const Tensor> out,
-                                           const RunContext& context, bool add) {
-        small_feature_map_weight_gradient<Element>(
-            shape, in[0].as<Element>(), in[1].as<Element>(), add, out[0].as<float>(),
-            data_or_null<float>(out, 1), context.workspace, threads);
-      },
-      bytes);
 }
 
 /// Lets a kernel that only writes add: what it writes goes by the workspace, behind its own.
@@ -343,6 +323,41 @@ class AddedWeightGradient final : public AddingKernel {
   std::vector<std::size_t> places_;
   std::size_t bytes_ = 0;
 };
+
+template <class Element>
+std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& request) {
+  const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  const int threads = omp_get_max_threads();
+  if (const auto shape = own_winograd(request, x, dw, dy)) {
+    return make_adding_kernel(
+        [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context, bool add) {
+          winograd_weight_gradient<Element>(shape, in[0].as<Element>(), in[1].as<Element>(), add,
+                                            out[0].as<float>(), data_or_null<float>(out, 1),
+                                            context.workspace, threads);
+        },
+        winograd_weight_gradient_workspace_bytes(*shape, threads));
+  }
+  if (const auto shape = own_split(request, x, dw, dy)) {
+    return std::make_unique<AddedWeightGradient>(make_split_weight_gradient(*shape),
+                                                 request.outputs);
+  }
+  if (const auto shape = own_depthwise(request, x, dw, dy))
+    return make_depthwise_weight_gradient<Element>(*shape);
+  if (const auto shape = own_pointwise(request, x, dw, dy))
+    return pointwise_gradient_kernel<Element>(*shape);
+  auto shape = own_small_feature_map(request, x, dw, dy);
+  if (!shape) return nullptr;
+  const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
+  return make_adding_kernel(
+      [shape = std::move(*shape), threads](std::span<const Tensor> in, std::span<const Tensor> out,
+                                           const RunContext& context, bool add) {
+        small_feature_map_weight_gradient<Element>(
+            shape, in[0].as<Element>(), in[1].as<Element>(), add, out[0].as<float>(),
+            data_or_null<float>(out, 1), context.workspace, threads);
+      },
+      bytes);
+}
 
 std::unique_ptr<Kernel> few_channels_gradient_kernel(const FewChannels& shape) {
   const int threads = omp_get_max_threads();
@@ -452,6 +467,7 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
+  if (own_split(request, x, dw, dy)) return false;
   if (own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
       own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) {
     return true;
