@@ -8,6 +8,7 @@
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/matmul/gemm_blocks_cpu.h"
 #include "ops/matmul/gemm_packing_cpu.h"
+#include "ops/matmul/gemm_split_cpu.h"
 #include "ops/matmul/gemm_tiles_cpu.h"
 #include "ops/matmul/gemm_transposed_cpu.h"
 #include "ops/matmul/tile_product_cpu.h"
@@ -220,9 +221,24 @@ void multiply_part(const Product<typename Source::Element, Out>& product, const 
   }
 }
 
+void multiply_split(const Product<float, float>& product, std::byte* workspace, int threads) {
+  const auto& [shape, a, b, bias, add, c] = product;
+  const bool a_by_k = a.column_stride != 1, b_by_k = b.view.row_stride != 1;
+  const EvenLines a_lines(a_by_k ? a.column_stride : a.row_stride), c_lines(shape.n);
+  const EvenLines b_lines(b.view.row_stride == 1 ? b.view.column_stride : b.view.row_stride);
+  const PackedLines packed(shape.n, shape.k, k_block_of<Floats>(shape.k));
+  const SplitOperand right = b.packed ? SplitOperand{b.packed, &packed, true}
+                                      : SplitOperand{b.view.data, &b_lines, b_by_k};
+  gemm_split(shape, {a.data, &a_lines, a_by_k}, right, bias, add, {c, &c_lines}, workspace,
+             threads);
+}
+
 template <class Source, class Out>
 void multiply_parts(const Product<typename Source::Element, Out>& product, std::byte* workspace,
                     int threads) {
+  if constexpr (std::is_same_v<Source, Floats>) {
+    if (gemm_splits(product.shape)) return multiply_split(product, workspace, threads);
+  }
   const Grid grid = grid_of(product.shape, threads);
   const Blocks blocks = blocks_of<Source>(product.shape, grid);
   const std::int64_t b_elements = product.b.packed ? 0 : blocks.b_elements();
@@ -237,6 +253,8 @@ void multiply_parts(const Product<typename Source::Element, Out>& product, std::
 
 template <class Source>
 std::size_t workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  if (std::is_same_v<Source, Floats> && gemm_splits(shape))
+    return gemm_split_workspace_bytes(shape, threads);
   const Blocks blocks = blocks_of<Source>(shape, grid_of(shape, threads));
   const std::int64_t floats = blocks.a_elements() + (packed ? 0 : blocks.b_elements());
   return static_cast<std::size_t>(threads * floats) * sizeof(float);
@@ -349,7 +367,9 @@ void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, cons
   multiply_parts<Floats, float>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_adds(const GemmShape& shape) { return k_block_of<Floats>(shape.k) >= shape.k; }
+bool gemm_adds(const GemmShape& shape) {
+  return gemm_splits(shape) ? gemm_split_adds(shape) : k_block_of<Floats>(shape.k) >= shape.k;
+}
 
 void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
                  std::byte* workspace, int threads) {
