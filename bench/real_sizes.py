@@ -33,8 +33,8 @@ class RealBench(Bench):
 
     def prepare(self, name):
         folder = self.folder / name
-        if not folder.exists():
-            folder.mkdir()
+        if not (folder / "batch.npz").exists() or not (folder / "model.onnx").exists():
+            folder.mkdir(exist_ok=True)
             run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, folder])
 
     def forms(self, name, threads, *flags):
@@ -110,6 +110,7 @@ def parse():
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32"])
     parser.add_argument("--eager-only", action="store_true", help="leave torch.compile out")
     parser.add_argument("--adamw", action="store_true", help="measure the memory with AdamW, too")
+    parser.add_argument("--exported", type=Path, help="an existing folder for the exported networks, which are kept for other runs")
     parser.add_argument("-o", "--output", type=Path, default=Path("real_sizes"), help="name of the two files, without .md")
     return parser.parse_args()
 
@@ -119,7 +120,8 @@ def main():
     arguments.pipetrain = arguments.pipetrain.resolve()
     found = {"machine": report.machine(), "rounds": arguments.rounds, "precisions": arguments.precision, "single": [], "failed": []}
     start = time.monotonic()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.exported or temporary
         for name in arguments.models:
             for precision in arguments.precision:
                 bench = RealBench(arguments, Path(folder), precision)
@@ -136,7 +138,8 @@ def main():
                     found["single"].append(row)
                     print(precision, report.line("single", row), flush=True)
                     arguments.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-            run(["rm", "-rf", Path(folder) / name])
+            if not arguments.exported:
+                run(["rm", "-rf", Path(folder) / name])
     found["seconds"] = time.monotonic() - start
     arguments.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
     arguments.output.with_suffix(".md").write_text(markdown(found))

@@ -207,7 +207,7 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
-  return taken.empty() ? taken : taken + " · as in training";
+  return taken.empty() ? taken : "as in training: " + taken;
 }
 
 NamedTensors exported_weights(const Checkpoint& checkpoint) {

@@ -19,9 +19,9 @@
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
+#include "cli/output/mlflow.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
-#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -198,10 +198,10 @@ class LeadingRun {
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     log_memory(*run_);
-    Watcher watcher(
-        *run_,
-        {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_, start_.supervision},
-        signals_);
+    Watcher watcher(*run_,
+                    {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,
+                     start_.supervision},
+                    signals_);
     signals_.watch_stops();
     if (start_.supervision) {
       if (training.resumed) start_.supervision->note_step(training.resumed->step);
@@ -414,6 +414,11 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   const bool gives_stages = options.gpus > 0;
   take_devices_of_processes(options, processes);
   resolve(options, processes);
+  // Before anything that takes time.
+  const bool restarts = supervision && supervision->is_restart();
+  if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
+      !options.output.empty() && options.output != "-")
+    check_output(options, options.output, /*replaces_own=*/false);
   RunFolder folder;
   replace_head(options, start, processes, folder);
   if (options.lr == "find") {

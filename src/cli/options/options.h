@@ -62,7 +62,7 @@ struct Options {
   bool details = false;
   std::string init = "keep";
   std::int64_t num_classes = 0;
-  std::string adapter;  // where to write the adapters of --lora
+  std::string adapter;              // where to write the adapters of --lora
   std::vector<std::string> log_to;  // "tensorboard", "mlflow:DIR"
   // plan --pipedream-profile
   std::string pipedream_profile, compat, activation_compression;
@@ -174,6 +174,10 @@ struct CommandSpec {
   std::string summary;
   int (*run)(Options&) = nullptr;
   bool computes = false;  // runs the CPU's kernels, or asks them what they can do
+  /// For completion: words that arguments may be, and how files end; "*": all, "/": folders, "": no
+  /// files.
+  std::vector<std::string> words = {};
+  std::string ending = {};
 };
 const std::vector<CommandSpec>& commands();
 

@@ -144,17 +144,20 @@ void describe_files(Table& table, DataOptions& data) {
       .affects(ResultEffect::kNone)
       .aliases = {"--valid-data"};
   OptionSpec& split = table
-                          .add("--val-split", "X|N",
+                          .add("--val-split", "X|P%|N",
                                "part of the training data to use for validation: a fraction below "
-                               "1, or a number of samples",
+                               "1, a percentage or a number of samples",
                                "train")
                           .affects(ResultEffect::kContent);
   split.aliases = {"--val-rows"};
   split.set = [&data](const std::string& v) {
-    const double value = parse_real("--val-split", v);
-    PT_CHECK(value >= 0 && (value < 1 || value == std::floor(value)), kUsage,
-             "--val-split takes a fraction below 1 or a whole number of samples, not {}",
-             printable(v));
+    const bool percent = v.ends_with('%');
+    const double number = parse_real("--val-split", percent ? v.substr(0, v.size() - 1) : v);
+    const double value = percent ? number / 100 : number;
+    PT_CHECK(
+        value >= 0 && (value < 1 || (!percent && value == std::floor(value))), kUsage,
+        "--val-split takes a fraction below 1, a percentage or a whole number of samples, not {}",
+        printable(v));
     PT_CHECK(
         value < 1 || v.find('.') == std::string::npos, kUsage,
         "--val-split {} is no fraction below 1; for that many samples write it without a point",
@@ -227,12 +230,13 @@ void describe_data(Table& table, Options& options) {
   OptionSpec& augment =
       table
           .add("--augment", "NAME[:X],…",
-               "augment training images at random: " + Augmentation::names(), kTrainCommands)
+               "augment training samples at random: " + Augmentation::names(), kTrainCommands)
           .affects(ResultEffect::kUnrecorded);
   augment.set = [&data](const std::string& v) {
     data.bind.image.augmentation = Augmentation::parse(v);
   };
   augment.get = [&data] { return data.bind.image.augmentation.text(); };
+  augment.completes(Augmentation::words());
   table
       .choice_of<ImageFit>(
           "--resize", data.bind.image.fit,

@@ -65,6 +65,9 @@ class Matcher {
         if (wants && !found_[i] && !taken_[column]) take(i, column);
       }
     }
+    if (spec_.label && !out_.label && !spec_.label->output.empty()) {
+      if (const auto column = find(spec_.label->output)) take_label(*column);
+    }
   }
 
   // A table's columns, by the names in its header or dealt out in order.

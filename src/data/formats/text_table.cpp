@@ -203,7 +203,8 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   const bool tabs = file.ends_with(".tsv") || file.ends_with(".tsv.gz");
   const char delimiter = table.delimiter ? table.delimiter : tabs ? '\t' : guess_delimiter(text);
   const std::string name = file == "-" ? "standard input" : file;
-  RecordReader reader(text, delimiter == ' ' ? ',' : delimiter, name, /*comments=*/false);
+  RecordReader reader(text, delimiter == ' ' ? ',' : delimiter, name,
+                      /*decimal_commas=*/false, /*comments=*/false);
   std::vector<std::string_view> fields;
   PT_CHECK(reader.next(fields), kData, "\"{}\" has no rows", printable(file));
   std::vector<std::string> names(fields.begin(), fields.end());

@@ -319,7 +319,8 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.headline += fmt::format(" · {} numbers per row", raw.train.columns[0].sample_shape()[0]);
   BoundData train = bind_data(raw.train, spec, options.bind);
   add_lines(out.description, train.notes);
-  out.warnings = train.warnings;
+  out.warnings = raw.warnings;
+  out.warnings.insert(out.warnings.end(), train.warnings.begin(), train.warnings.end());
   out.train = train.dataset;
   out.class_names = train.class_names;
   out.divisors = train.divisors;

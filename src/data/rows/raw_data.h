@@ -34,6 +34,8 @@ struct RawColumn {
   std::shared_ptr<const RowSource> source = nullptr;
   /// Made by the reader for models that have such an input; otherwise not missed: attention_mask.
   bool is_optional = false;
+  /// Of a matrix read from a table: the words of each column of codes, empty for others.
+  std::vector<std::vector<std::string>> field_words = {};
 
   std::size_t rows() const;
   DType dtype() const;
@@ -79,6 +81,7 @@ struct RawData {
   RawSplit validation;
   /// Choices that the reader made, one sentence each.
   std::vector<std::string> notes;
+  std::vector<std::string> warnings = {};  // those of them that nobody may miss
 };
 
 }  // namespace pipetrain

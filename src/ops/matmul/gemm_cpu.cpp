@@ -8,8 +8,10 @@
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/matmul/gemm_blocks_cpu.h"
 #include "ops/matmul/gemm_packing_cpu.h"
+#include "ops/matmul/gemm_split_cpu.h"
 #include "ops/matmul/gemm_tiles_cpu.h"
 #include "ops/matmul/gemm_transposed_cpu.h"
+#include "ops/matmul/tile_product_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -219,9 +221,24 @@ void multiply_part(const Product<typename Source::Element, Out>& product, const 
   }
 }
 
+void multiply_split(const Product<float, float>& product, std::byte* workspace, int threads) {
+  const auto& [shape, a, b, bias, add, c] = product;
+  const bool a_by_k = a.column_stride != 1, b_by_k = b.view.row_stride != 1;
+  const EvenLines a_lines(a_by_k ? a.column_stride : a.row_stride), c_lines(shape.n);
+  const EvenLines b_lines(b.view.row_stride == 1 ? b.view.column_stride : b.view.row_stride);
+  const PackedLines packed(shape.n, shape.k, k_block_of<Floats>(shape.k));
+  const SplitOperand right = b.packed ? SplitOperand{b.packed, &packed, true}
+                                      : SplitOperand{b.view.data, &b_lines, b_by_k};
+  gemm_split(shape, {a.data, &a_lines, a_by_k}, right, bias, add, {c, &c_lines}, workspace,
+             threads);
+}
+
 template <class Source, class Out>
 void multiply_parts(const Product<typename Source::Element, Out>& product, std::byte* workspace,
                     int threads) {
+  if constexpr (std::is_same_v<Source, Floats>) {
+    if (gemm_splits(product.shape)) return multiply_split(product, workspace, threads);
+  }
   const Grid grid = grid_of(product.shape, threads);
   const Blocks blocks = blocks_of<Source>(product.shape, grid);
   const std::int64_t b_elements = product.b.packed ? 0 : blocks.b_elements();
@@ -236,6 +253,8 @@ void multiply_parts(const Product<typename Source::Element, Out>& product, std::
 
 template <class Source>
 std::size_t workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  if (std::is_same_v<Source, Floats> && gemm_splits(shape))
+    return gemm_split_workspace_bytes(shape, threads);
   const Blocks blocks = blocks_of<Source>(shape, grid_of(shape, threads));
   const std::int64_t floats = blocks.a_elements() + (packed ? 0 : blocks.b_elements());
   return static_cast<std::size_t>(threads * floats) * sizeof(float);
@@ -307,7 +326,7 @@ void multiply_transposed(const GemmShape& shape, const float* a, const float* pa
 /// Whether the sums of a product are stored in the workspace before they are rounded.
 template <class Out>
 bool rounds_behind(const GemmShape& shape) {
-  return !std::is_same_v<Out, float> && !gemm_bfloat16_adds(shape);
+  return !std::is_same_v<Out, float> && k_block_of<Pairs>(shape.k) < shape.k;
 }
 std::size_t sums_bytes(const GemmShape& shape) {
   return static_cast<std::size_t>(round_up(shape.m * shape.n, 16)) * sizeof(float);
@@ -316,6 +335,12 @@ std::size_t sums_bytes(const GemmShape& shape) {
 template <class Out>
 void multiply_bfloat16(const Product<std::uint16_t, Out>& product, std::byte* workspace,
                        int threads) {
+  if (has_amx()) {
+    const auto& [shape, a, b, bias, add, c] = product;
+    const auto* packed = reinterpret_cast<const std::uint16_t*>(b.packed);
+    return tiles::multiply<Out>(tiles::amx(), {shape, a, b.view, packed, bias, add, c}, workspace,
+                                threads);
+  }
   if (!rounds_behind<Out>(product.shape))
     return multiply_parts<Pairs, Out>(product, workspace, threads);
   if constexpr (!std::is_same_v<Out, float>) {
@@ -342,7 +367,9 @@ void gemm(const GemmShape& shape, const MatrixView& a, const MatrixView& b, cons
   multiply_parts<Floats, float>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_adds(const GemmShape& shape) { return k_block_of<Floats>(shape.k) >= shape.k; }
+bool gemm_adds(const GemmShape& shape) {
+  return gemm_splits(shape) ? gemm_split_adds(shape) : k_block_of<Floats>(shape.k) >= shape.k;
+}
 
 void gemm_adding(const GemmShape& shape, const MatrixView& a, const MatrixView& b, float* c,
                  std::byte* workspace, int threads) {
@@ -398,6 +425,7 @@ bool has_gemm_bfloat16() { return has_avx512_bfloat16(); }
 
 template <class Out>
 std::size_t gemm_bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  if (has_amx()) return tiles::workspace_bytes(shape, packed, threads);
   return workspace_bytes<Pairs>(shape, packed, threads) +
          (rounds_behind<Out>(shape) ? sums_bytes(shape) : 0);
 }
@@ -408,7 +436,9 @@ void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat
   multiply_bfloat16<Out>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_bfloat16_adds(const GemmShape& shape) { return k_block_of<Pairs>(shape.k) >= shape.k; }
+bool gemm_bfloat16_adds(const GemmShape& shape) {
+  return has_amx() || k_block_of<Pairs>(shape.k) >= shape.k;
+}
 
 void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
                           float* c, std::byte* workspace, int threads) {
@@ -416,16 +446,19 @@ void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const
 }
 
 std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k) {
+  if (has_amx()) return tiles::packed_elements(n, k);
   return round_up(n, kColumns) * round_up(k, 2);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
                         std::uint16_t* packed, int threads) {
+  if (has_amx()) return tiles::pack(n, k, b, packed, threads);
   pack_matrix<Pairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const MatrixView& b, std::uint16_t* packed,
                         int threads) {
+  if (has_amx()) return tiles::pack(n, k, b, packed, threads);
   pack_matrix<RoundedPairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 

@@ -14,6 +14,7 @@
 
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/matmul/gemm_cpu.h"
+#include "ops/matmul/gemm_split_cpu.h"
 
 namespace pipetrain::gemm_panels {
 
@@ -314,5 +315,23 @@ void pack_columns(const MatrixOf<typename Source::Element>& b, std::int64_t firs
     }
   }
 }
+
+/// The lines of b as gemm_pack() leaves it: elements of k, in panels of 16 columns of a k-block.
+class PackedLines final : public LineMap {
+ public:
+  PackedLines(std::int64_t n, std::int64_t k, std::int64_t k_block)
+      : width_((n + kColumns - 1) / kColumns * kColumns), k_(k), k_block_(k_block) {}
+  void locate(std::int64_t first, std::int64_t count, std::int64_t block,
+              std::int64_t* offsets) const override {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t begin = (first + i) / k_block_ * k_block_;
+      offsets[i] = begin * width_ + block * kColumns * std::min(k_block_, k_ - begin) +
+                   (first + i - begin) * kColumns;
+    }
+  }
+
+ private:
+  std::int64_t width_, k_, k_block_;
+};
 
 }  // namespace pipetrain::gemm_panels

@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -179,6 +180,72 @@ void check_bfloat16(const Product& p) {
 // k = 530 is two k-blocks with AVX-512 and three with AVX2.
 TEST(Gemm, EveryWidthAndHeightFollowsTheDefinition) {
   for_each_product(Numbers::kFloat, {1, 40, 530}, check_floats);
+}
+
+// With AMX these are sums of bfloat16 parts; k = 1100 is two passes of it.
+TEST(Gemm, LargerProductsFollowTheDefinition) {
+  for (const int transposed : {0, 1, 2, 3}) {
+    for (const std::int64_t m : {48, 63, 97}) {
+      for (const std::int64_t n : {49, 64, 83}) check_floats(Product({m, n, 70}, transposed));
+    }
+    check_floats(Product({50, 150, 1100}, transposed));
+    check_floats(Product({300, 50, 130}, transposed));
+  }
+}
+
+/// Root of the mean square error of c, and of sums in float, one product after the other.
+struct Errors {
+  double ours = 0, of_sums = 0;
+};
+Errors errors_of(const Product& p, const std::vector<float>& c) {
+  Errors errors;
+  for (std::int64_t i = 0; i < p.shape.m; ++i) {
+    for (std::int64_t j = 0; j < p.shape.n; ++j) {
+      const auto at = static_cast<std::size_t>(i * p.shape.n + j);
+      float sum = 0;
+      for (std::int64_t k = 0; k < p.shape.k; ++k)
+        sum += static_cast<float>(p.a.at(i, k)) * static_cast<float>(p.b.at(k, j));
+      errors.ours += std::pow((c[at] - p.sums[at]) / p.sizes[at], 2);
+      errors.of_sums += std::pow((sum - p.sums[at]) / p.sizes[at], 2);
+    }
+  }
+  return {std::sqrt(errors.ours / static_cast<double>(c.size())),
+          std::sqrt(errors.of_sums / static_cast<double>(c.size()))};
+}
+
+TEST(Gemm, IsAsCloseAsSumsInFloat) {
+  for (const std::int64_t k : {64, 256, 1024}) {
+    Product p({64, 80, k}, 2);
+    const Buffer workspace(gemm_workspace_bytes(p.shape, 1));
+    std::vector<float> c(p.sums.size());
+    gemm(p.shape, p.a.view(), p.b.view(), nullptr, c.data(), workspace.data(), 1);
+    const auto [ours, of_sums] = errors_of(p, c);
+    EXPECT_LE(ours, of_sums) << k << " products";
+  }
+}
+
+TEST(Gemm, InfinitiesStayWhereTheyBelong) {
+  const GemmShape shape{64, 64, 64};
+  std::vector<float> a(64 * 64, 1), b(64 * 64, 0.5F), c(64 * 64);
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const auto at = [](std::int64_t row, std::int64_t column) {
+    return static_cast<std::size_t>(64 * row + column);
+  };
+  a[at(3, 5)] = INFINITY;
+  a[at(4, 5)] = kLargest;  // rounds to an infinity of bfloat16
+  a[at(5, 5)] = NAN;
+  b[at(5, 7)] = -2;
+  b[at(5, 8)] = 0;
+  const Buffer workspace(gemm_workspace_bytes(shape, 1));
+  gemm(shape, {a.data(), 64, 1}, {b.data(), 64, 1}, nullptr, c.data(), workspace.data(), 1);
+  EXPECT_EQ(c[at(3, 0)], INFINITY);
+  EXPECT_EQ(c[at(3, 7)], -INFINITY);
+  EXPECT_TRUE(std::isnan(c[at(3, 8)]));
+  EXPECT_EQ(c[at(4, 0)], 0.5F * kLargest);
+  EXPECT_EQ(c[at(4, 8)], 31.5F);
+  EXPECT_TRUE(std::isnan(c[at(5, 0)]));
+  EXPECT_EQ(c[at(0, 0)], 32);
+  EXPECT_EQ(c[at(0, 7)], 29.5F);
 }
 
 TEST(Gemm, BFloat16ProductsFollowTheDefinition) {
