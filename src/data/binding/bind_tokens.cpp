@@ -118,6 +118,12 @@ std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec)
       input->upper_bound, setting("tokenizer"));
 }
 
+std::string hint_at_tokenizer(const RawSplit& split) {
+  if (!split.leaves_out_texts) return {};
+  return fmt::format("; if the texts are meant, give their tokenizer: {} FILE",
+                     setting("tokenizer"));
+}
+
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   const ModelInput* input = find_token_input(spec);
   if (split.columns.size() != 1 || split.leaves_out_texts || !spec.label || !spec.label->shifted_input || !input ||

@@ -26,6 +26,9 @@ std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, cons
 /// none.
 std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec);
 
+/// How texts that were left out become tokens, for errors; empty: there are none.
+std::string hint_at_tokenizer(const RawSplit& split);
+
 /// A single array of whole numbers with one axis, given to a model that predicts the next token, is
 /// a stream too; null if that is not what `split` and `spec` are.
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);
