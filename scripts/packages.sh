@@ -8,7 +8,7 @@ fail() {
 
 # Build dependencies. ocl-icd-opencl-dev: CMake finds Debian's oneDNN only together with OpenCL.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libprotobuf-dev protobuf-compiler libdnnl-dev ocl-icd-opencl-dev
-  libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev liblzma-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libssl-dev)
+  libspdlog-dev libfmt-dev nlohmann-json3-dev zlib1g-dev liblzma-dev libpng-dev libjpeg62-turbo-dev libwebp-dev libutf8proc-dev libpcre2-dev libssl-dev)
 
 # For training in several processes (mpirun, srun): optional.
 MPI_PACKAGES=(openmpi-bin libopenmpi-dev)

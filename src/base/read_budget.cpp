@@ -19,8 +19,8 @@ thread_local ReadBudget* innermost = nullptr;
 
 }  // namespace
 
-ReadBudget::ReadBudget(std::uint64_t file_bytes)
-    : outer_(innermost), file_bytes_(file_bytes), start_(thread_cpu_seconds()) {
+ReadBudget::ReadBudget(std::uint64_t file_bytes, const ReadSubject& subject)
+    : outer_(innermost), subject_(subject), file_bytes_(file_bytes), start_(thread_cpu_seconds()) {
   innermost = this;
 }
 
@@ -30,20 +30,23 @@ void ReadBudget::charge(std::uint64_t bytes) {
   ReadBudget* const budget = innermost;
   if (!budget) return;
   const std::uint64_t most = kMostBytes + kBytesPerByte * budget->file_bytes_;
-  PT_CHECK(bytes <= most && budget->bytes_ <= most - bytes, kModel,
-           "its constants need more than {} of memory, too much for a file of {}; export the model "
-           "without computing them from others",
-           bytes_text(most), bytes_text(budget->file_bytes_));
+  if (bytes > most || budget->bytes_ > most - bytes) {
+    const ReadSubject& subject = budget->subject_;
+    throw Error(subject.kind, fmt::format("{} more than {} of memory, too much for a file of {}{}",
+                                          subject.content, bytes_text(most),
+                                          bytes_text(budget->file_bytes_), subject.advice));
+  }
   budget->bytes_ += bytes;
   if (bytes >= kLarge || ++budget->charges_ % kChargesPerLook == 0) budget->check_time();
 }
 
 void ReadBudget::check_time() {
   const double most = kMostSeconds + kSecondsPerByte * static_cast<double>(file_bytes_);
-  PT_CHECK(thread_cpu_seconds() - start_ <= most, kModel,
-           "importing the model takes more than {} of CPU time, too much for a file of {}; export "
-           "it with fewer computations on constants",
-           seconds_text(most), bytes_text(file_bytes_));
+  if (thread_cpu_seconds() - start_ > most)
+    throw Error(
+        subject_.kind,
+        fmt::format("{} more than {} of CPU time, too much for a file of {}{}", subject_.reading,
+                    seconds_text(most), bytes_text(file_bytes_), subject_.advice));
 }
 
 }  // namespace pipetrain

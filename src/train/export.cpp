@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
 #include <set>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -22,7 +24,40 @@ constexpr const char* kLossOutput = "pipetrain.loss-output";
 constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
+constexpr const char* kTexts = "pipetrain.texts";
 constexpr const char* kNormalization = "pipetrain.normalize";
+
+/// Takes how texts became tokens. A tokenizer that is given has to be the one of the training;
+/// otherwise that is looked for beside the model and in the current directory. Returns its name, if
+/// it was found.
+std::string follow_texts(const std::string& recorded, RunConfig& config) {
+  TextOptions& given = config.data.text;
+  TextOptions trained =
+      with_context([&] { return fmt::format("reading the model's metadata \"{}\"", kTexts); },
+                   [&] { return TextOptions::parse(recorded); });
+  given.name = trained.name;
+  given.sha256 = trained.sha256;
+  const auto follow = [](auto& open, const auto& known) {
+    if (open == std::decay_t<decltype(open)>()) open = known;
+  };
+  follow(given.column, trained.column);
+  follow(given.pair, trained.pair);
+  follow(given.layout, trained.layout);
+  follow(given.document, trained.document);
+  follow(given.length, trained.length);
+  follow(given.end_of_text, trained.end_of_text);
+  if (!given.tokenizer.empty()) return {};
+  const std::filesystem::path folder = std::filesystem::path(config.model.path).parent_path();
+  for (const std::filesystem::path& place :
+       {folder / trained.name, std::filesystem::path(trained.name)}) {
+    std::error_code error;
+    if (!std::filesystem::is_regular_file(place, error)) continue;
+    given.tokenizer = place.string();
+    given.from_model = true;
+    return printable(given.tokenizer);
+  }
+  return {};
+}
 
 /// The weight that an adapter has changed; nothing where `read` does not have the adapter.
 HostTensor merge(const LoadedModel& model, const Adapter& adapter,
@@ -103,6 +138,7 @@ TrainingDescription training_of(const Network& network) {
   out.ignore_index = config.model.loss.ignore_index;
   out.label_column = config.data.csv.label_column;
   out.columns = network.data().encoding;
+  out.texts = network.data().texts;
   Normalization scale = config.data.bind.normalization;
   const std::vector<double>& divisors = network.data().divisors;
   const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
@@ -129,6 +165,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kIgnoreIndex, fmt::format("{}", training.ignore_index), "-100");
   set(kLabelColumn, training.label_column, "");
   set(kColumns, training.columns, "");
+  set(kTexts, training.texts, "");
   set(kNormalization, training.normalization, "auto");
   return out;
 }
@@ -148,13 +185,13 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
        [&](const std::string& v) { loss.loss = v; });
   take(kLossOutput, setting("logits"), "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
-  take(
-      kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
-      [&](const std::string& v) {
-        const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
-        PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
-                 "\"{}\" is no whole number", printable(v));
-      });
+  take(kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
+       [&](const std::string& v) {
+         const auto [end, error] =
+             std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
+         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
+                  "\"{}\" is no whole number", printable(v));
+       });
   take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
   std::string& encoding = config.data.csv.encoding;
@@ -162,6 +199,10 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   if (columns != metadata.end() && !columns->second.empty() && !config.data.csv.encodes()) {
     encoding = columns->second;
     taken += fmt::format("{}the encoding of the table's columns", taken.empty() ? "" : ", ");
+  }
+  if (const auto texts = metadata.find(kTexts); texts != metadata.end() && !texts->second.empty()) {
+    if (const std::string name = follow_texts(texts->second, config); !name.empty())
+      taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", setting("tokenizer"), name);
   }
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",

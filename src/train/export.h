@@ -31,6 +31,7 @@ struct TrainingDescription {
   std::int64_t ignore_index = -100;
   std::string label_column;   // of a table; empty: by rule
   std::string columns;        // of a table: how they were encoded (TableEncoding::text)
+  std::string texts;          // how they became tokens (TextOptions::text)
   std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
 };
 /// The same of a network that has been trained.
@@ -39,8 +40,8 @@ TrainingDescription training_of(const Network& network);
 /// file, which are replaced where they say something else.
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);
-/// Takes the loss, the label column and the normalization that a model was trained with where the
-/// configuration leaves them open. Returns a sentence that says which; empty: none.
+/// Takes the loss, the label column, the tokenizer and the normalization that a model was trained
+/// with where the configuration leaves them open. Returns a sentence that says which; empty: none.
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);

@@ -207,6 +207,7 @@ void Network::open_data_and_graph(const Network* same_data) {
         log_info("eval", "note     {}", taken);
       loss_ = config_.model.loss;
     }
+    config_.data.text.model_length = token_length(model_.model, config_.model);
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == RunMode::kEvaluate) {
       // Other data may lack a class: class numbers are those of training.

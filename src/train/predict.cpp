@@ -47,6 +47,10 @@ bool holds_labels(const RawColumn& column) {
 
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
   std::map<std::string, Shape> out;
+  for (const OnnxValue& input : model.inputs) {
+    if (raw.train.window > 0 && !is_float(input.dtype) && input.dims.size() == 2)
+      out[input.name] = Shape{static_cast<std::int64_t>(raw.train.window)};
+  }
   std::vector<const RawColumn*> unnamed;
   for (const RawColumn& column : raw.train.columns) {
     if (!holds_labels(column)) unnamed.push_back(&column);
@@ -59,6 +63,21 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
     if (!out.contains(name) && i < unnamed.size()) out[name] = unnamed[i]->sample_shape();
   }
   return out;
+}
+
+std::size_t token_length(const OnnxModel& model, const ModelConfig& config) {
+  for (const OnnxValue& input : model.inputs) {
+    if (is_float(input.dtype) || input.dims.size() != 2) continue;
+    std::int64_t length = input.dims[1].value;
+    if (const auto dim = config.dims.find(input.dims[1].symbol);
+        length <= 0 && dim != config.dims.end())
+      length = dim->second;
+    if (const auto shape = config.shapes.find(input.name);
+        shape != config.shapes.end() && shape->second.rank() == 2)
+      length = shape->second[1];
+    return length > 0 ? static_cast<std::size_t>(length) : 0;
+  }
+  return 0;
 }
 
 Predictor::Predictor(const ModelConfig& model, Backend backend, std::int64_t batch,

@@ -18,6 +18,9 @@ bool holds_labels(const RawColumn& column);
 /// Shapes of the samples by input name: by the arrays' names, else by position.
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw);
 
+/// Tokens of a sample, as the file or the configuration fixes it; 0: any number, or no tokens.
+std::size_t token_length(const OnnxModel& model, const ModelConfig& config);
+
 class Predictor {
  public:
   /// `sample_shapes`: of inputs that the file leaves open. A model with a fixed batch keeps it.

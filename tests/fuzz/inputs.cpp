@@ -9,6 +9,7 @@ const std::vector<Input>& inputs() {
   static const std::vector<Input> all = [] {
     std::vector<Input> out = document_inputs();
     for (const Input& input : data_inputs()) out.push_back(input);
+    for (const Input& input : tokenizer_inputs()) out.push_back(input);
     return out;
   }();
   return all;

@@ -19,9 +19,10 @@ struct Input {
 };
 
 const std::vector<Input>& inputs();
-/// Of documents and schedules, and of data.
+/// Of documents and schedules, of data, and of tokenizers.
 std::vector<Input> document_inputs();
 std::vector<Input> data_inputs();
+std::vector<Input> tokenizer_inputs();
 const Input& input_named(std::string_view name);
 
 }  // namespace pipetrain::fuzz

@@ -70,6 +70,8 @@ const std::vector<CommandSpec>& commands() {
        /*computes=*/true},
       {"predict", "MODEL", "write a model's outputs as npz, CSV or JSON Lines", predict_command,
        /*computes=*/true},
+      {"generate", "MODEL", "continue a text with a language model, token by token",
+       generate_command, /*computes=*/true},
       {"export", "CHECKPOINT", "export a checkpoint to ONNX, even while training runs",
        export_command},
       {"new", "NAME", "write an untrained model: " + names_of_networks(), new_command},

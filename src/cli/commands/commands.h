@@ -18,6 +18,7 @@ int plan_command(Options& options);
 int simulate_command(Options& options);
 int eval_command(Options& options);
 int predict_command(Options& options);
+int generate_command(Options& options);
 int export_command(Options& options);
 int verify_command(Options& options);
 int tune_command(Options& options);

@@ -228,6 +228,8 @@ int predict_command(Options& options) {
   table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
   if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
     log_info("predict", "note     {}", taken);
+  options.run.data.text.one_row_per_text = true;
+  options.run.data.text.model_length = token_length(model, options.run.model);
   const RawData raw = read_source(options.run.data.path, options.run.data);
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
                             options.run.optimization.batch_size, shapes_of_samples(model, raw));

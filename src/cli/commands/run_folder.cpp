@@ -31,10 +31,12 @@ void call_latest(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {"config.toml",  "events.jsonl",    "plan.json",
-                                             "profile.json", "stderr.log",      "classes.txt",
-                                             "model.onnx",   "model.onnx.data", "tb",
-                                             "checkpoints",  "journal.txt",     "instructions.txt"};
+  static const std::set<std::string> left = {
+      "config.toml",     "events.jsonl", "plan.json",       "profile.json",
+      "stderr.log",      "classes.txt",  "columns.json",    "texts.txt",
+      "tokenizer.json",  "vocab.txt",    "tokenizer.model", "model.onnx",
+      "model.onnx.data", "tb",           "checkpoints",     "journal.txt",
+      "instructions.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
@@ -152,6 +154,14 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
                fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
   if (!network.data().encoding.empty())
     write_file(folder / "columns.json", network.data().encoding + "\n");
+  if (!network.data().texts.empty()) {
+    write_file(folder / "texts.txt", network.data().texts);
+    // Beside the trained model, where eval and generate look for it.
+    const fs::path tokenizer = network.config().data.text.tokenizer;
+    std::error_code ignored;
+    fs::copy_file(tokenizer, folder / tokenizer.filename(), fs::copy_options::overwrite_existing,
+                  ignored);
+  }
 }
 
 }  // namespace pipetrain

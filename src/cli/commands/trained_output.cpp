@@ -92,6 +92,8 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   const std::vector<std::string> columns =
       lines_of(found.path.parent_path().parent_path() / "columns.json");
   if (!columns.empty()) out.columns = columns[0];
+  for (const std::string& line : lines_of(found.path.parent_path().parent_path() / "texts.txt"))
+    out.texts += line + "\n";
   out.loss = run.value("loss");
   out.loss_output = config.model.loss.output;
   out.ignore_index = config.model.loss.ignore_index;

@@ -19,6 +19,8 @@ namespace pipetrain {
 // What most options belong to.
 inline constexpr const char* kModelCommands =
     "train inspect profile plan simulate eval predict verify";
+inline constexpr const char* kFileCommands =
+    "train inspect profile plan simulate eval predict verify generate";
 inline constexpr const char* kRunCommands = "train profile plan simulate eval predict verify";
 inline constexpr const char* kDataCommands = "train profile plan simulate eval predict verify";
 inline constexpr const char* kPlanCommands = "train plan simulate verify";

@@ -56,6 +56,9 @@ struct Options {
   std::string trace, trace_steps;
   std::string follow, confusion, to;  // eval, predict
   int top_k = 0;
+  std::string prompt;  // generate
+  double temperature = -1, top_p = 1;
+  std::int64_t max_tokens = 100;
   bool details = false;
   std::string init = "keep";
   std::int64_t num_classes = 0;

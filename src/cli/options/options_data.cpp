@@ -13,6 +13,8 @@ std::string without_blanks(std::string text) {
   return text;
 }
 
+constexpr const char* kTokenizerCommands =
+    "train profile plan simulate eval predict verify data generate";
 constexpr const char* kReadCommands = "train profile plan simulate eval predict verify data";
 
 /// How the columns of a table become numbers.
@@ -25,8 +27,7 @@ void describe_columns(Table& table, CsvOptions& csv) {
             "input columns of a CSV; default: all but the label", kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "features";
-  table
-      .list("--drop-columns", csv.drop, "NAME|N,…", "columns of a CSV to leave out", kReadCommands)
+  table.list("--drop-columns", csv.drop, "NAME|N,…", "columns of a CSV to leave out", kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "drop";
   table
@@ -39,13 +40,12 @@ void describe_columns(Table& table, CsvOptions& csv) {
       .affects(ResultEffect::kContent)
       .key = "categories";
   table
-      .choice_of<Missing>("--missing", csv.missing,
-                          {{"error", Missing::kError},
-                           {"mean", Missing::kMean},
-                           {"marker", Missing::kMarker}},
-                          "missing cells of a CSV: refuse, fill with the mean or the most frequent "
-                          "word, or fill and mark in a column of their own",
-                          kReadCommands)
+      .choice_of<Missing>(
+          "--missing", csv.missing,
+          {{"error", Missing::kError}, {"mean", Missing::kMean}, {"marker", Missing::kMarker}},
+          "missing cells of a CSV: refuse, fill with the mean or the most frequent "
+          "word, or fill and mark in a column of their own",
+          kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "missing";
   table
@@ -56,6 +56,57 @@ void describe_columns(Table& table, CsvOptions& csv) {
                         kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "scale";
+}
+
+/// The tokenizer of texts, and what becomes of them.
+void describe_texts(Table& table, TextOptions& text) {
+  using Layout = TextOptions::Layout;
+  using Document = TextOptions::Document;
+  OptionSpec& tokenizer =
+      table
+          .path("--tokenizer", text.tokenizer, PathUse::kRead, "FILE",
+                "tokenizer of texts: tokenizer.json (byte-level BPE, WordPiece), vocab.txt or a "
+                "SentencePiece model",
+                kTokenizerCommands)
+          .affects(ResultEffect::kContent)
+          .completes({}, {"json", "txt", "model"});
+  Table texts;
+  texts
+      .text("--text-column", text.column, "NAME", "column of the texts in JSON Lines or CSV",
+            kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "column";
+  texts.text("--text-pair", text.pair, "NAME", "column of second texts, for pairs", kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "pair";
+  texts
+      .choice_of<Layout>(
+          "--text-layout", text.layout,
+          {{"auto", Layout::kAuto}, {"pack", Layout::kPack}, {"pad", Layout::kPad}},
+          "texts one after the other, cut into samples, or a padded sample for each; auto: pad "
+          "where there are labels",
+          kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "layout";
+  texts
+      .integer("--text-length", text.length, 1,
+               "tokens of a sample; default: the model's, or the longest text's", kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "length";
+  texts
+      .choice_of<Document>(
+          "--text-document", text.document,
+          {{"auto", Document::kAuto}, {"file", Document::kFile}, {"line", Document::kLine}},
+          "what one text is in plain files; auto: the file when packed, else the line",
+          kReadCommands)
+      .affects(ResultEffect::kContent)
+      .key = "document";
+  texts
+      .text("--text-end", text.end_of_text, "TOKEN",
+            "token after each text; default: the tokenizer's end-of-text token", kTokenizerCommands)
+      .affects(ResultEffect::kContent)
+      .key = "end";
+  Table::nest(tokenizer, std::move(texts));
 }
 
 /// What is read, and what of it is used for validation.
@@ -138,10 +189,6 @@ void describe_order(Table& table, Options& options) {
         return std::vector<Assignment>{
             {"sample-weights", std::filesystem::path(weights).filename().string()}};
       });
-  table
-      .flag("--drop-last", options.run.optimization.drop_last,
-            "drop the last batch of an epoch if it is smaller", kTrainCommands)
-      .affects(ResultEffect::kDerived);
   table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands)
       .affects(ResultEffect::kContent);
 }
@@ -152,6 +199,7 @@ void describe_data(Table& table, Options& options) {
   table.group = "Data";
   DataOptions& data = options.run.data;
   describe_files(table, data);
+  describe_texts(table, data.text);
   OptionSpec& bind =
       table
           .add("--bind", "NAME=KEY", "use array KEY of the data for an input or label of the model",

@@ -11,7 +11,7 @@ namespace {
 void describe_shapes(Table& table, ModelConfig& model) {
   OptionSpec& shape = table
                           .add("--shape", "NAME=1x3x224x224",
-                               "full shape of an input with free dimensions", kModelCommands)
+                               "full shape of an input with free dimensions", kFileCommands)
                           .affects(ResultEffect::kUnrecorded);
   shape.repeatable = true;
   shape.aliases = {"--shapes"};
@@ -32,7 +32,7 @@ void describe_shapes(Table& table, ModelConfig& model) {
       all.push_back(fmt::format("{}={}", name, fmt::join(dims.dims(), "x")));
     return fmt::format("{}", fmt::join(all, " "));
   };
-  OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kModelCommands)
+  OptionSpec& dim = table.add("--dim", "NAME=N", "size of a free dimension", kFileCommands)
                         .affects(ResultEffect::kUnrecorded);
   dim.repeatable = true;
   dim.set = [&model](const std::string& v) {
@@ -105,8 +105,9 @@ void describe_adapters(Table& table, Options& options) {
   lora.key = "rank";
   record_adapters(lora, adapters);
   Table inner;
-  OptionSpec& alpha = inner.real("--lora-alpha", adapters.alpha,
-                                 "adapters are scaled by alpha / rank; default: the rank", commands);
+  OptionSpec& alpha =
+      inner.real("--lora-alpha", adapters.alpha,
+                 "adapters are scaled by alpha / rank; default: the rank", commands);
   alpha.key = "alpha";
   record_adapters(alpha, adapters);
   OptionSpec& targets =
@@ -131,7 +132,7 @@ void describe_model(Table& table, Options& options) {
   ModelConfig& model = options.run.model;
   table
       .path("--model", model.path, PathUse::kRead, "FILE", "ONNX model",
-            "train inspect profile plan simulate eval predict verify export")
+            "train inspect profile plan simulate eval predict verify generate export")
       .affects(ResultEffect::kContent)
       .completes({}, {"onnx"})
       .aliases = {"-m"};
@@ -202,9 +203,10 @@ void describe_loss(Table& table, Options& options) {
       .affects(ResultEffect::kRecorded)
       .key = "smoothing";
   OptionSpec& weights =
-      inner.add("--class-weights", "X,X,…|balanced",
-                "class weights of cross-entropy; balanced: inverse to how often classes occur",
-                kTrainCommands)
+      inner
+          .add("--class-weights", "X,X,…|balanced",
+               "class weights of cross-entropy; balanced: inverse to how often classes occur",
+               kTrainCommands)
           .affects(ResultEffect::kRecorded);
   weights.key = "weights";
   weights.set = [&loss](const std::string& v) {

@@ -208,21 +208,33 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
   Table::nest(best, std::move(best_settings));
 }
 
-}  // namespace
-
-void describe_optimization(Table& table, Options& options) {
-  table.group = "Optimization";
-  OptimizationConfig& optimization = options.run.optimization;
+/// How many steps there are, and of how many samples.
+void describe_steps(Table& table, OptimizationConfig& optimization) {
   table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
       .affects(ResultEffect::kDerived)
       .in_short_help = true;
   table.integer("--max-steps", optimization.max_steps, 0, "steps, instead of --epochs", "train")
       .affects(ResultEffect::kDerived)
       .aliases = {"--max-iters"};
-  table.integer("--batch-size", optimization.batch_size, 1, "samples per step", kRunCommands)
-      .affects(ResultEffect::kDerived)
-      .aliases = {"-b", "--global-batch-size"};
-  table.specs.back().in_short_help = true;
+  OptionSpec& batch =
+      table.integer("--batch-size", optimization.batch_size, 1, "samples per step", kRunCommands)
+          .affects(ResultEffect::kDerived);
+  batch.aliases = {"-b", "--global-batch-size"};
+  batch.in_short_help = true;
+  Table batch_settings;
+  batch_settings
+      .flag("--drop-last", optimization.drop_last,
+            "drop the last batch of an epoch if it is smaller", kTrainCommands)
+      .affects(ResultEffect::kDerived);
+  Table::nest(batch, std::move(batch_settings));
+}
+
+}  // namespace
+
+void describe_optimization(Table& table, Options& options) {
+  table.group = "Optimization";
+  OptimizationConfig& optimization = options.run.optimization;
+  describe_steps(table, optimization);
   OptionSpec& optimizer = table
                               .choice("--optimizer", options.optimizer, optimizer_names(),
                                       optimizer_help(), kOptimizerCommands)
@@ -273,9 +285,10 @@ void describe_optimization(Table& table, Options& options) {
   table
       .integer("--seed", optimization.seed, 0,
                "seed of sample order, dropout masks, validation split and initial weights",
-               "train profile plan simulate eval verify new data")
+               "train profile plan simulate eval verify new data generate")
       .affects(ResultEffect::kRecorded)
       .means("new", "seed of the weights")
+      .means("generate", "seed of the tokens that are chosen at random")
       .means("data", "seed of the samples of data make")
       .means("simulate", "seed of --jitter")
       .means("profile plan verify", "seed of synthetic samples and dropout masks")

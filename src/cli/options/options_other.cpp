@@ -4,11 +4,39 @@
 
 namespace pipetrain {
 
+namespace {
+
+/// How a text is continued.
+void describe_generation(Table& table, Options& options) {
+  table.text("--prompt", options.prompt, "TEXT", "the text to continue", "generate");
+  table.integer("--max-tokens", options.max_tokens, 1, "number of tokens to add at most",
+                "generate");
+  OptionSpec& temperature = table.add(
+      "--temperature", "X",
+      "divide the logits by X and choose at random; 0: always the likeliest token; default: 0, "
+      "with --top-k or --top-p 1",
+      "generate");
+  temperature.set = [&options](const std::string& v) {
+    options.temperature = parse_real("--temperature", v);
+    PT_CHECK(options.temperature >= 0, kUsage, "--temperature takes a number from 0 on");
+  };
+  temperature.get = [&options] {
+    return options.temperature < 0 ? "" : fmt::format("{}", options.temperature);
+  };
+  table.real("--top-p", options.top_p,
+             "choose at random among the likeliest tokens that together have probability X",
+             "generate");
+}
+
+}  // namespace
+
 void describe_planning(Table& table, Options& options) {
   table.group = "Command-specific";
   table.path("--follow", options.follow, PathUse::kRead, "RUN",
              "evaluate every checkpoint of a run as it appears, until the run ends", "eval");
-  table.integer("--top-k", options.top_k, 1, "also report the top-k accuracy", "eval");
+  table.integer("--top-k", options.top_k, 1, "also report the top-k accuracy", "eval generate")
+      .means("generate", "choose among the K likeliest tokens at random");
+  describe_generation(table, options);
   table.flag("--details", options.details,
              "also report F1, AUC and mean IoU, and precision and recall of each class; of "
              "regressions the mean absolute error",

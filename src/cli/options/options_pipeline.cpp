@@ -42,7 +42,7 @@ void describe_devices(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
-              "device type of the stages", kModelCommands)
+              "device type of the stages", kFileCommands)
       .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";
   OptionSpec& ids =

@@ -148,7 +148,7 @@ void describe_output(Table& table, Options& options) {
   table.path("--metrics", options.metrics, PathUse::kWrite, "FILE|-",
              "metrics as JSON Lines; default: RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print JSON",
-             "inspect profile plan simulate eval verify tune schedule trace doctor");
+             "inspect profile plan simulate eval verify tune schedule trace doctor generate");
   OptionSpec& log_to = table.list("--log-to", options.log_to, "tensorboard|mlflow:DIR",
                                   "also log to TensorBoard (RUN/tb), or to an MLflow file store",
                                   "train");

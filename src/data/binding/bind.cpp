@@ -319,6 +319,9 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty()
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
+        : split_.leaves_out_texts && !is_float(source.values.dtype())
+            ? fmt::format("; if the texts are meant, give their tokenizer: {} FILE",
+                          setting("tokenizer"))
             : "");
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {

@@ -39,9 +39,14 @@ void check_ids(const std::vector<TokenShard>& shards, const DataSpec& spec,
     const bool guessed = shard.header_bytes == 0 && !is_text;
     PT_FAIL(kData, "token {} out of range 0..{}, {} token {}{}", shard.token(at), bound - 1,
             printable(shard.file), at,
-            guessed   ? fmt::format(" ({} u16 or u32 sets the token type)", setting("token-dtype"))
-            : is_text ? "; the tokens of a text are its bytes: give the ids of the model's own "
-                        "tokenizer, as uint16 in a .bin file or in a .npy array"
+            shard.from_tokenizer
+                ? fmt::format("; the tokenizer has more tokens than the model, which needs its own "
+                              "({} FILE)",
+                              setting("tokenizer"))
+            : guessed ? fmt::format(" ({} u16 or u32 sets the token type)", setting("token-dtype"))
+            : is_text ? fmt::format("; without a tokenizer, the tokens of a text are its bytes: "
+                                    "give the model's with {} FILE",
+                                    setting("tokenizer"))
                       : "");
   }
 }
@@ -108,15 +113,14 @@ std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec)
   if (shards->front().dtype != DType::kUint8 || !input || input->upper_bound <= kBytesAndSpecials)
     return {};
   return fmt::format(
-      "the tokens of a text are its bytes, but the model has a vocabulary of {}: for a model that "
-      "was trained before, give the ids of its tokenizer, as uint16 in a .bin file or in a .npy "
-      "array",
-      input->upper_bound);
+      "without a tokenizer, the tokens of a text are its bytes, but the model has a vocabulary of "
+      "{}: give the tokenizer of a model that was trained before with {} FILE",
+      input->upper_bound, setting("tokenizer"));
 }
 
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   const ModelInput* input = find_token_input(spec);
-  if (split.columns.size() != 1 || !spec.label || !spec.label->shifted_input || !input ||
+  if (split.columns.size() != 1 || split.leaves_out_texts || !spec.label || !spec.label->shifted_input || !input ||
       input->sample_shape.rank() != 1 || input->sample_shape[0] < 2) {
     return nullptr;
   }

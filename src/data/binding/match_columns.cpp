@@ -15,8 +15,14 @@ namespace {
 class Matcher {
  public:
   Matcher(std::span<const RawColumn> columns, const DataSpec& spec)
-      : columns_(columns), spec_(spec), taken_(columns.size()), bound_(columns.size()), found_(spec.inputs.size()) {
+      : columns_(columns),
+        spec_(spec),
+        taken_(columns.size()),
+        bound_(columns.size()),
+        found_(spec.inputs.size()) {
     out_.inputs.resize(spec.inputs.size());
+    // By name only, or as the filling of an input that is called otherwise.
+    for (std::size_t i = 0; i < columns.size(); ++i) taken_[i] = columns[i].is_optional;
   }
 
   void by_word(std::span<const std::pair<std::string, std::string>> bindings) {
@@ -43,7 +49,9 @@ class Matcher {
     for (std::size_t i = 0; i < found_.size(); ++i) {
       const std::optional<std::size_t> column = find(spec_.inputs[i].name);
       // Labels that --bind makes of an input leave it the input.
-      if (!found_[i] && column && (!taken_[*column] || bound_[*column])) take(i, *column);
+      if (!found_[i] && column &&
+          (!taken_[*column] || bound_[*column] || columns_[*column].is_optional))
+        take(i, *column);
     }
     if (spec_.label && !out_.label) {
       if (const auto column = find(spec_.label->name)) take_label(*column);
@@ -114,6 +122,11 @@ class Matcher {
       const ModelInput& input = spec_.inputs[i];
       if (found_[i]) continue;
       out_.inputs[i].filling = known_filling(input);
+      if (const auto made = made_for(out_.inputs[i].filling)) {
+        out_.inputs[i].filling.reset();
+        take(i, *made);
+        continue;
+      }
       PT_CHECK(out_.inputs[i].filling, kData,
                "the data have no array for the input \"{}\" {} {}: the arrays are {} (choose one "
                "with {} {}=ARRAY)",
@@ -132,6 +145,14 @@ class Matcher {
     const auto at = std::ranges::find(columns_, name, &RawColumn::name);
     if (at == columns_.end()) return std::nullopt;
     return static_cast<std::size_t>(at - columns_.begin());
+  }
+  // A column that the reader has made in place of a filling.
+  std::optional<std::size_t> made_for(std::optional<Filling> filling) const {
+    const char* name = filling == Filling::kOnes    ? "attention_mask"
+                       : filling == Filling::kZeros ? "token_type_ids"
+                                                    : "";
+    const std::optional<std::size_t> column = find(name);
+    return column && columns_[*column].is_optional ? column : std::nullopt;
   }
   bool is_label(const std::string& target) const {
     if (!spec_.label || std::ranges::count(spec_.inputs, target, &ModelInput::name)) return false;

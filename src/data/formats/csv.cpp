@@ -24,27 +24,6 @@ namespace fs = std::filesystem;
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
 
-// The first of , tab ; space outside quotes in the first line that is not a comment.
-char guess_delimiter(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = RecordReader::trim(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    std::string bare;
-    bool quoted = false;
-    for (const char c : line) {
-      if (c == '"') quoted = !quoted;
-      if (!quoted) bare += c;
-    }
-    for (const char c : {',', '\t', ';', ' '}) {
-      if (bare.find(c) != std::string::npos) return c;
-    }
-    break;
-  }
-  return ',';
-}
-
 // A header is a row with a word in a column that holds a number below it. What begins like a number
 // is a damaged number, not a word.
 bool looks_like_header(const std::vector<std::string>& first,
@@ -218,8 +197,7 @@ class TableReader {
     const Shape matrix{static_cast<std::int64_t>(lines_.size()),
                        static_cast<std::int64_t>(encoding_->width())};
     RawSplit out;
-    out.columns.push_back(
-        make_column("x", file_, ColumnRole::kInput, matrix, values, lines_));
+    out.columns.push_back(make_column("x", file_, ColumnRole::kInput, matrix, values, lines_));
     out.columns[0].field_names = encoding_->field_names();
     out.encoding = encoding_->text();
     if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
@@ -242,11 +220,10 @@ class TableReader {
         if (is_missing(below[c])) below[c] = fields[c];
       }
     }
-    const bool named =
-        encoding_ && encoding_->has_header &&
-        std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
-          return std::ranges::count(first_, column.name) > 0;
-        });
+    const bool named = encoding_ && encoding_->has_header &&
+                       std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
+                         return std::ranges::count(first_, column.name) > 0;
+                       });
     const bool has_header =
         options_.header == CsvOptions::Header::kYes || named ||
         (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below));
@@ -264,8 +241,7 @@ class TableReader {
       options.label_column = "none";
     label_ = find_label(options, header_, first_.size(), name_, notes_);
     const std::vector<std::string>& sample = header_.empty() ? first_ : second_;
-    labels_.are_words =
-        label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
+    labels_.are_words = label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
   }
 
   template <class Take>
@@ -306,9 +282,11 @@ class TableReader {
   std::string advice_for(std::size_t column, std::string_view cell) const {
     if (is_missing(cell))
       return fmt::format("; {} mean fills such cells, marker also marks them", setting("missing"));
-    return fmt::format("; encode words with {} one-hot or codes, or leave the column out: {} {}",
-                       setting("categories"), setting("drop-columns"),
-                       header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
+    return fmt::format(
+        "; encode words with {} one-hot or codes, make tokens of texts with {} FILE, or leave the "
+        "column out: {} {}",
+        setting("categories"), setting("tokenizer"), setting("drop-columns"),
+        header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
   }
 
   std::string name_of_column(std::size_t i) const {
@@ -368,6 +346,26 @@ class TableReader {
 };
 
 }  // namespace
+
+char guess_delimiter(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = RecordReader::trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    std::string bare;
+    bool quoted = false;
+    for (const char c : line) {
+      if (c == '"') quoted = !quoted;
+      if (!quoted) bare += c;
+    }
+    for (const char c : {',', '\t', ';', ' '}) {
+      if (bare.find(c) != std::string::npos) return c;
+    }
+    break;
+  }
+  return ',';
+}
 
 RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOptions& options,
                    std::vector<std::string>& notes) {

@@ -13,11 +13,15 @@
 
 namespace pipetrain {
 
-// Splits a text into records of fields; blank lines and lines beginning with '#' are passed over.
+/// The first of , tab ; space outside quotes in the first line that is not a comment.
+char guess_delimiter(std::string_view text);
+
+// Splits a text into records of fields; blank lines and, unless they may be data, lines beginning
+// with '#' are passed over.
 class RecordReader {
  public:
-  RecordReader(std::string_view text, char delimiter, const std::string& name)
-      : rest_(text), delimiter_(delimiter), name_(name) {}
+  RecordReader(std::string_view text, char delimiter, const std::string& name, bool comments = true)
+      : rest_(text), delimiter_(delimiter), name_(name), comments_(comments) {}
 
   /// The next record's fields, valid until the following call; false at the end.
   bool next(std::vector<std::string_view>& fields) {
@@ -28,7 +32,7 @@ class RecordReader {
       record_line_ = line_;
       const std::size_t end = std::min(rest_.find('\n'), rest_.size());
       const std::string_view line = trim(rest_.substr(0, end));
-      if (!line.empty() && line.front() != '#') break;
+      if (!line.empty() && !(comments_ && line.front() == '#')) break;
       rest_.remove_prefix(std::min(end + 1, rest_.size()));
     }
     if (rest_.empty()) return false;
@@ -95,6 +99,7 @@ class RecordReader {
   std::string_view rest_;
   char delimiter_;
   const std::string& name_;
+  bool comments_;
   std::uint32_t line_ = 0;
   std::uint32_t record_line_ = 0;
   std::list<std::string> unquoted_;  // unescaped quoted fields of this record

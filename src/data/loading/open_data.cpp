@@ -149,9 +149,8 @@ std::string detect_format(const std::string& path) {
 /// Samples of so many that a split takes for validation; 0: none.
 std::size_t validation_rows_of(const DataOptions& options, std::size_t samples) {
   if (options.validation_rows > 0 || options.validation_split <= 0) return options.validation_rows;
-  return std::max<std::size_t>(
-      1, static_cast<std::size_t>(
-             std::llround(options.validation_split * static_cast<double>(samples))));
+  return std::max<std::size_t>(1, static_cast<std::size_t>(std::llround(
+                                      options.validation_split * static_cast<double>(samples))));
 }
 
 /// The rows that are trained on, of so many: what is fitted to them must not see the others.
@@ -280,7 +279,14 @@ RawData read_source(const std::string& path, const DataOptions& options) {
              printable(path));
     PT_CHECK(reader != std::end(kReaders), kUsage, "unknown {} {}; one of: auto, {}",
              setting("format"), printable(format), format_names());
-    return reader->read(path, options);
+    const TextOptions& text = options.text;
+    if (text.tokenizer.empty()) return reader->read(path, options);
+    PT_CHECK(may_have_texts(format) || text.from_model, kUsage,
+             "{} is for text, JSON Lines and CSV, but \"{}\" is {}", setting("tokenizer"),
+             printable(path), format);
+    if (!may_have_texts(format) || (text.from_model && !has_texts(path, format)))
+      return reader->read(path, options);
+    return read_texts(path, format, text, options.csv);
   };
   return read_and_check(read, check_mapped_files);
 }
@@ -318,6 +324,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.class_names = train.class_names;
   out.divisors = train.divisors;
   out.encoding = raw.train.encoding;
+  out.texts = raw.train.texts;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
     PT_CHECK(!own_split, kUsage, "{} and {} exclude each other", setting("val-data"),
@@ -329,6 +336,9 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
         [&] {
           DataOptions as_trained = options;
           as_trained.csv.encoding = raw.train.encoding;
+          if (!raw.train.texts.empty() && !raw.train.columns.empty())
+            as_trained.text.length =
+                static_cast<std::size_t>(raw.train.columns[0].sample_shape()[0]);
           const RawData other = read_source(options.validation_path, as_trained);
           out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
           out.description +=

@@ -27,6 +27,7 @@ struct DataOptions {
   DType token_dtype = DType::kUndefined;
   int workers = 0;  // threads that read ahead; 0: as many as the format deserves
   CsvOptions csv;
+  TextOptions text;
   BindOptions bind;
 };
 
@@ -41,6 +42,7 @@ struct OpenedData {
   std::vector<std::string> warnings;
   std::vector<std::string> class_names;
   std::string encoding;          // of a table's columns (TableEncoding::text); empty: none
+  std::string texts;             // how they became tokens (TextOptions::text); empty: no texts
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;
   /// Threads that read ahead.

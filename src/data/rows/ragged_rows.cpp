@@ -4,12 +4,14 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
 
 namespace {
 
+constexpr const char* kMaskName = "attention_mask";
 // What the loss passes over by default, as in PyTorch.
 constexpr std::int64_t kIgnored = -100;
 
@@ -94,60 +96,85 @@ HostTensor RaggedRows::values(std::size_t most, std::int64_t filling) const {
   return out;
 }
 
-RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
-                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes) {
+// 1 where a row has a value.
+RawColumn RaggedRows::mask(std::size_t most, const std::string& file,
+                           const std::vector<std::uint32_t>& lines) const {
+  HostTensor values(
+      {DType::kInt8, Shape{static_cast<std::int64_t>(rows()), static_cast<std::int64_t>(most)}});
+  for (std::size_t row = 0; row < rows(); ++row)
+    std::fill_n(&values.span<std::int8_t>()[row * most], ends_[row] - begin(row), std::int8_t{1});
+  RawColumn out{kMaskName, std::move(values), file, ColumnRole::kInput, {}, {}, lines};
+  out.is_optional = true;
+  return out;
+}
+
+RawSplit RaggedRows::stream(const std::string& file, std::vector<std::string>& notes) const {
   RawSplit out;
-  PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
   const auto one_stream = [&](FileBytes content, DType dtype) {
     std::vector<TokenShard> shards;
     shards.push_back({file, std::move(content), dtype, 0});
     out.shards = std::make_shared<const std::vector<TokenShard>>(std::move(shards));
   };
-  using Kind = RaggedRows::Kind;
-  // Texts alone: their bytes, with a line end after each.
-  if (all.size() == 1 && all[0].kind_ == Kind::kWord &&
-      role_of_name(all[0].name_) != ColumnRole::kLabel) {
+  // Texts: their bytes, with a line end after each.
+  if (kind_ == Kind::kWord && role_of_name(name_) != ColumnRole::kLabel) {
     std::string text;
-    for (const std::string& word : all[0].words_) text += word + "\n";
-    notes.push_back(fmt::format("the {} texts \"{}\" as bytes, one after the other", all[0].rows(),
-                                printable(all[0].name_)));
+    for (const std::string& word : words_) text += word + "\n";
+    notes.push_back(
+        fmt::format("the {} texts \"{}\" as bytes, one after the other", rows(), printable(name_)));
     one_stream(FileBytes(std::move(text)), DType::kUint8);
-    return out;
   }
-  // Tokens alone, in rows of several lengths.
-  if (all.size() == 1 && all[0].kind_ == Kind::kWhole && all[0].shape_.rank() == 1 &&
-      !all[0].same_length()) {
-    const auto bad = std::ranges::find_if(
-        all[0].whole_, [](std::int64_t id) { return id < 0 || id > UINT32_MAX; });
-    PT_CHECK(bad == all[0].whole_.end(), kData, "\"{}\" has {}, which is not a token",
-             printable(file), bad == all[0].whole_.end() ? 0 : *bad);
-    const std::vector<std::uint32_t> ids(all[0].whole_.begin(), all[0].whole_.end());
+  // Tokens in rows of several lengths.
+  if (kind_ == Kind::kWhole && shape_.rank() == 1 && !same_length()) {
+    const auto bad =
+        std::ranges::find_if(whole_, [](std::int64_t id) { return id < 0 || id > UINT32_MAX; });
+    PT_CHECK(bad == whole_.end(), kData, "\"{}\" has {}, which is not a token", printable(file),
+             bad == whole_.end() ? 0 : *bad);
+    const std::vector<std::uint32_t> ids(whole_.begin(), whole_.end());
     notes.push_back(
         fmt::format("rows of several lengths, read as one stream of {} tokens", ids.size()));
     one_stream(FileBytes(std::string(reinterpret_cast<const char*>(ids.data()), ids.size() * 4)),
                DType::kUint32);
-    return out;
   }
+  return out;
+}
+
+// Words as numbers of classes, in the order of the words.
+void RaggedRows::add_classes(RawColumn& column) const {
+  column.class_names = words_;
+  std::ranges::sort(column.class_names);
+  column.class_names.erase(std::unique(column.class_names.begin(), column.class_names.end()),
+                           column.class_names.end());
+  std::vector<std::int64_t> classes;
+  for (const std::string& word : words_) {
+    classes.push_back(std::ranges::lower_bound(column.class_names, word) -
+                      column.class_names.begin());
+  }
+  column.values =
+      HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(classes.size())}, classes);
+}
+
+RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
+                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes) {
+  RawSplit out;
+  PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
+  using Kind = RaggedRows::Kind;
+  if (all.size() == 1) out = all[0].stream(file, notes);
+  if (out.shards) return out;
+  const bool has_mask =
+      std::ranges::any_of(all, [](const RaggedRows& each) { return each.name_ == kMaskName; });
+  std::optional<RawColumn> mask;
   for (RaggedRows& each : all) {
     const ColumnRole role = role_of_name(each.name_);
     RawColumn column{each.name_, {}, file, role, {}, {}, lines};
     if (each.kind_ == Kind::kWord) {
       if (role != ColumnRole::kLabel) {
+        out.leaves_out_texts = true;
         notes.push_back(
-            fmt::format("\"{}\" is left out: strings that are not labels", printable(each.name_)));
+            fmt::format("\"{}\" is left out: strings that are not labels (texts need {} FILE)",
+                        printable(each.name_), setting("tokenizer")));
         continue;
       }
-      column.class_names = each.words_;
-      std::ranges::sort(column.class_names);
-      column.class_names.erase(std::unique(column.class_names.begin(), column.class_names.end()),
-                               column.class_names.end());
-      std::vector<std::int64_t> classes;
-      for (const std::string& word : each.words_) {
-        classes.push_back(std::ranges::lower_bound(column.class_names, word) -
-                          column.class_names.begin());
-      }
-      column.values =
-          HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(classes.size())}, classes);
+      each.add_classes(column);
       out.columns.push_back(std::move(column));
       continue;
     }
@@ -165,12 +192,18 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     if (!same) {
       notes.push_back(fmt::format("rows of \"{}\" are padded to {} with {}", printable(each.name_),
                                   most, role == ColumnRole::kLabel ? kIgnored : 0));
+      if (role != ColumnRole::kLabel && !mask) mask = each.mask(most, file, lines);
     }
     column.values = each.values(most, role == ColumnRole::kLabel ? kIgnored : 0);
     each = {};  // memory
     out.columns.push_back(std::move(column));
   }
-  PT_CHECK(!out.columns.empty(), kData, "\"{}\" has no numbers", printable(file));
+  PT_CHECK(!out.columns.empty(), kData, "\"{}\" has no numbers (texts need {} FILE)",
+           printable(file), setting("tokenizer"));
+  if (mask && !has_mask) {
+    notes.push_back("attention_mask is made from the lengths of the rows");
+    out.columns.push_back(*std::move(mask));
+  }
   return out;
 }
 

@@ -33,6 +33,11 @@ class RaggedRows {
                              std::vector<std::string>& notes);
   enum class Kind { kNone, kWhole, kReal, kWord };
   bool same_length() const;
+  /// Rows that are a stream where they are alone: texts, and tokens of several lengths; else empty.
+  RawSplit stream(const std::string& file, std::vector<std::string>& notes) const;
+  void add_classes(RawColumn& column) const;
+  RawColumn mask(std::size_t most, const std::string& file,
+                 const std::vector<std::uint32_t>& lines) const;
   std::size_t begin(std::size_t row) const { return row ? ends_[row - 1] : 0; }
   HostTensor values(std::size_t most, std::int64_t filling) const;
 

@@ -32,6 +32,8 @@ struct RawColumn {
   std::vector<std::uint32_t> lines;
   /// Rows that are decoded on the fly (row_source.h).
   std::shared_ptr<const RowSource> source = nullptr;
+  /// Made by the reader for models that have such an input; otherwise not missed: attention_mask.
+  bool is_optional = false;
 
   std::size_t rows() const;
   DType dtype() const;
@@ -46,6 +48,7 @@ struct TokenShard {
   FileBytes content;
   DType dtype = DType::kUint16;  // any integer type; no id is negative
   std::size_t header_bytes = 0;
+  bool from_tokenizer = false;
 
   std::size_t tokens() const;
   std::uint32_t token(std::size_t position) const;
@@ -57,6 +60,12 @@ struct RawSplit {
   std::shared_ptr<const std::vector<TokenShard>> shards = nullptr;
   /// Of a table whose columns were encoded: how (TableEncoding::text).
   std::string encoding = {};
+  /// Whether texts were left out, for want of a tokenizer.
+  bool leaves_out_texts = false;
+  /// Tokens of a sample, where shards are to be cut into such; 0: as the model wants.
+  std::size_t window = 0;
+  /// Of texts: how they became tokens (TextOptions::text).
+  std::string texts = {};
 
   bool empty() const { return columns.empty() && !shards; }
 };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "data/rows/raw_data.h"
+#include "data/rows/text_options.h"
 
 namespace pipetrain {
 
@@ -106,6 +107,15 @@ RawData read_webdataset(const std::string& path);
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
 /// without labels are one stream.
 RawData read_jsonl(const std::string& path);
+
+/// Whether a format may have texts: "text", "jsonl", "csv", "tsv".
+bool may_have_texts(std::string_view format);
+/// Whether a file of such a format has them, where ids might be instead.
+bool has_texts(const std::string& path, const std::string& format);
+/// Texts of such a file, a glob or a directory as tokens: one stream, or a row for each text with
+/// its label. `table` says where the labels are.
+RawData read_texts(const std::string& path, const std::string& format, const TextOptions& texts,
+                   const CsvOptions& table);
 
 /// Megatron-LM's PREFIX.idx and PREFIX.bin; either name, a glob, or a directory.
 RawData read_megatron(const std::string& path);

@@ -95,7 +95,8 @@ TEST(Csv, BadCellsNameFileLineAndColumn) {
   const auto error = [](const std::string& text) { return data_error([&] { parse(text); }); };
   EXPECT_EQ(error("1,2,3\n4,x,6\n"),
             "t.csv line 2, column 2: \"x\" is not a number; encode words with `categories` one-hot or "
-            "codes, or leave the column out: `drop-columns` 1");
+            "codes, make tokens of texts with `tokenizer` FILE, or leave the column out: "
+            "`drop-columns` 1");
   EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"),
             "t.csv line 4, column 2 (b): \"\" is not a number; `missing` mean fills such cells, "
             "marker also marks them");

@@ -1,0 +1,263 @@
+#include "data/formats/text_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/setting.h"
+#include "data/formats/csv_records.h"
+#include "data/formats/table_encoding.h"
+#include "data/rows/ragged_rows.h"
+
+namespace pipetrain {
+
+namespace {
+
+using JsonValue = nlohmann::json;
+
+/// Labels as they come: whole numbers, others, or words.
+class LabelRows {
+ public:
+  void add(const JsonValue& value, const std::string& place) {
+    if (value.is_string()) return add_word(value.get_ref<const std::string&>(), place);
+    PT_CHECK(value.is_number() || value.is_boolean(), kData,
+             "{}: the label {} is no number and no word", place, printable(value.dump()));
+    if (value.is_number_float()) {
+      rows_.add(value.get<double>());
+    } else {
+      rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
+    }
+    end(place);
+  }
+  void add_cell(std::string_view cell, const std::string& place) {
+    const std::optional<double> number = number_in(cell);
+    if (!number) return add_word(cell, place);
+    const bool whole = std::nearbyint(*number) == *number && std::fabs(*number) < 0x1p53;
+    if (whole) {
+      rows_.add(static_cast<std::int64_t>(*number));
+    } else {
+      rows_.add(*number);
+    }
+    end(place);
+  }
+  RawColumn column(const std::string& file, const std::vector<std::uint32_t>& lines) {
+    std::vector<RaggedRows> all;
+    all.push_back(std::move(rows_));
+    std::vector<std::string> notes;
+    return columns_of(std::move(all), file, lines, notes).columns.at(0);
+  }
+
+ private:
+  void add_word(std::string_view word, const std::string& place) {
+    rows_.add(word);
+    end(place);
+  }
+  void end(const std::string& place) {
+    const std::string wrong = rows_.end_row(Shape{});
+    PT_CHECK(wrong.empty(), kData, "{}: {}", place, wrong);
+  }
+
+  RaggedRows rows_{"label"};
+};
+
+/// The columns that are used, by number in a list of names.
+struct ChosenColumns {
+  std::size_t text = 0;
+  std::optional<std::size_t> second, label;
+};
+
+std::string names_list(const std::vector<std::string>& names) {
+  return printable(fmt::format("{}", fmt::join(names, ", ")));
+}
+
+/// `is_text`: whether a column has words in the first row.
+ChosenColumns choose_columns(const std::vector<std::string>& names,
+                             const std::vector<bool>& is_text, const std::string& file,
+                             const TextOptions& options, const CsvOptions& table) {
+  const auto named = [&](const std::string& wanted, const std::string& what) {
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    PT_CHECK(found != names.end(), kData, "{} has no column \"{}\" for {}: it has {}",
+             printable(file), printable(wanted), what, names_list(names));
+    return static_cast<std::size_t>(found - names.begin());
+  };
+  ChosenColumns out;
+  const std::string& wanted = table.label_column;
+  const bool may_lack = table.label_may_be_missing || options.from_model;
+  if (!wanted.empty() && wanted != "none" &&
+      (!may_lack || std::count(names.begin(), names.end(), wanted) > 0))
+    out.label = wanted == "last" ? names.size() - 1 : named(wanted, "the labels");
+  for (std::size_t i = 0; i < names.size() && wanted.empty() && !out.label; ++i) {
+    if (role_of_name(names[i]) == ColumnRole::kLabel) out.label = i;
+  }
+  if (!options.pair.empty()) out.second = named(options.pair, "second texts");
+  if (!options.column.empty()) {
+    out.text = named(options.column, "the texts");
+    return out;
+  }
+  std::vector<std::size_t> free, usual;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i == out.label || i == out.second || !is_text[i]) continue;
+    free.push_back(i);
+    if (is_name_of_texts(names[i])) usual.push_back(i);
+  }
+  if (free.size() > 1 && !usual.empty()) free = {usual[0]};
+  PT_CHECK(!free.empty(), kData, "{} has no column of texts: it has {}", printable(file),
+           names_list(names));
+  PT_CHECK(free.size() == 1, kData, "{} has several columns of words: {}; choose one with {} NAME",
+           printable(file), names_list(names), setting("text-column"));
+  out.text = free[0];
+  return out;
+}
+
+JsonValue parse_line(std::string_view line, const std::string& place) {
+  constexpr int kDeepest = 32;
+  try {
+    JsonValue json =
+        JsonValue::parse(line, [&](int depth, JsonValue::parse_event_t, const JsonValue&) {
+          PT_CHECK(depth <= kDeepest, kData, "{}: nested more than {} deep", place, kDeepest);
+          return true;
+        });
+    PT_CHECK(json.is_object(), kData, "{}: not a JSON object", place);
+    return json;
+  } catch (const JsonValue::exception&) {
+    PT_FAIL(kData, "{}: invalid JSON", place);
+  }
+}
+
+}  // namespace
+
+bool is_name_of_texts(std::string_view name) {
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "text", "texts", "sentence", "content", "document", "review", "body", "message"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
+
+bool first_line_has_text(const std::string& file) {
+  const FileBytes content = FileBytes::open_inflated(file);
+  std::string_view text = content.text();
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  const JsonValue json = parse_line(text.substr(0, text.find('\n')), printable(file));
+  for (const auto& [key, value] : json.items()) {
+    if (value.is_string() && role_of_name(key) != ColumnRole::kLabel) return true;
+  }
+  return false;
+}
+
+TextTable read_text_lines(const std::string& file, const TextOptions& options,
+                          const CsvOptions& table) {
+  TextTable out;
+  out.file = file;
+  LabelRows labels;
+  std::string text, second, label;  // names
+  const FileBytes content = FileBytes::open_inflated(file);
+  std::string_view rest = content.text();
+  for (std::uint32_t number = 1; !rest.empty(); ++number) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string place = fmt::format("{} line {}", printable(file), number);
+    const JsonValue json = parse_line(line, place);
+    if (out.texts.empty()) {
+      std::vector<std::string> names;
+      std::vector<bool> is_text;
+      for (const auto& [key, value] : json.items()) {
+        names.push_back(key);
+        is_text.push_back(value.is_string());
+      }
+      const ChosenColumns chosen = choose_columns(names, is_text, file, options, table);
+      text = names[chosen.text];
+      if (chosen.second) second = names[*chosen.second];
+      if (chosen.label) label = names[*chosen.label];
+    }
+    const auto text_at = [&](const std::string& key) -> const std::string& {
+      const auto found = json.find(key);
+      PT_CHECK(found != json.end() && found->is_string(), kData,
+               "{}: \"{}\" is {}, which the first line has", place, printable(key),
+               found == json.end() ? "missing" : "no text");
+      return found->get_ref<const std::string&>();
+    };
+    out.texts.push_back(text_at(text));
+    if (!second.empty()) out.seconds.push_back(text_at(second));
+    if (!label.empty()) {
+      PT_CHECK(json.contains(label), kData, "{}: \"{}\" is missing, which the first line has",
+               place, printable(label));
+      labels.add(json[label], place);
+    }
+    out.lines.push_back(number);
+  }
+  PT_CHECK(!out.texts.empty(), kData, "\"{}\" has no lines", printable(file));
+  out.name = text;
+  if (!label.empty()) out.labels = labels.column(file, out.lines);
+  return out;
+}
+
+TextTable read_text_columns(const std::string& file, const TextOptions& options,
+                            const CsvOptions& table) {
+  TextTable out;
+  out.file = file;
+  const FileBytes content = FileBytes::open_inflated(file);
+  std::string_view text = content.text();
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
+  const bool tabs = file.ends_with(".tsv") || file.ends_with(".tsv.gz");
+  const char delimiter = table.delimiter ? table.delimiter : tabs ? '\t' : guess_delimiter(text);
+  const std::string name = file == "-" ? "standard input" : file;
+  RecordReader reader(text, delimiter == ' ' ? ',' : delimiter, name, /*comments=*/false);
+  std::vector<std::string_view> fields;
+  PT_CHECK(reader.next(fields), kData, "\"{}\" has no rows", printable(file));
+  std::vector<std::string> names(fields.begin(), fields.end());
+  const auto is_known = [&](const std::string& cell) {
+    return is_name_of_texts(cell) || role_of_name(cell) == ColumnRole::kLabel ||
+           (!cell.empty() &&
+            (cell == options.column || cell == options.pair || cell == table.label_column));
+  };
+  const bool header = table.header == CsvOptions::Header::kYes ||
+                      (table.header == CsvOptions::Header::kAuto &&
+                       std::any_of(names.begin(), names.end(), is_known));
+  bool more = true;
+  if (header) {
+    more = reader.next(fields);
+  } else {
+    for (std::size_t i = 0; i < names.size(); ++i) names[i] = fmt::format("{}", i);
+  }
+  PT_CHECK(more, kData, "\"{}\" has a header and no rows", printable(file));
+  std::vector<bool> is_text;
+  for (const std::string_view field : fields) is_text.push_back(!number_in(field));
+  is_text.resize(names.size());
+  CsvOptions where = table;
+  if (!header && where.label_column.empty() && names.size() > 1) where.label_column = "last";
+  const ChosenColumns chosen = choose_columns(names, is_text, file, options, where);
+  LabelRows labels;
+  for (; more; more = reader.next(fields)) {
+    const std::string place = fmt::format("{} line {}", printable(file), reader.line());
+    PT_CHECK(fields.size() == names.size(), kData, "{} has {} columns, the first line has {}",
+             place, fields.size(), names.size());
+    out.texts.emplace_back(fields[chosen.text]);
+    if (chosen.second) out.seconds.emplace_back(fields[*chosen.second]);
+    if (chosen.label) labels.add_cell(fields[*chosen.label], place);
+    out.lines.push_back(reader.line());
+  }
+  out.name = names[chosen.text];
+  if (chosen.label) out.labels = labels.column(file, out.lines);
+  return out;
+}
+
+TextTable read_plain_text(const std::string& file, bool by_line) {
+  TextTable out;
+  out.file = file;
+  out.whole = FileBytes::open_inflated(file);
+  if (!by_line) return out;
+  std::string_view rest = out.whole.text();
+  for (std::uint32_t number = 1; !rest.empty(); ++number) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.empty()) continue;
+    out.texts.emplace_back(line);
+    out.lines.push_back(number);
+  }
+  return out;
+}
+
+}  // namespace pipetrain

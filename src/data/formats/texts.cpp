@@ -1,0 +1,299 @@
+// Texts as tokens, made once when they are read: one stream of all texts, each with the end-of-text
+// token behind it, or a row for each text.
+//
+//   packed   a b c . d e . f g h i .     samples (a b c .) (d e . f) (g h i .)
+//   padded   a b c .  d e . _  f g h i   attention_mask 1 1 1 1  1 1 1 0  1 1 1 1
+#include "data/formats/texts.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "base/setting.h"
+#include "data/formats/text_table.h"
+#include "text/tokenizer.h"
+
+namespace pipetrain {
+
+namespace {
+
+namespace fs = std::filesystem;
+using TextLayout = TextOptions::Layout;
+
+constexpr std::int64_t kIgnoredLabel = -100;
+constexpr std::size_t kMostTokens = std::size_t{1} << 20;  // of a sample
+constexpr std::size_t kTextsAtOnce = 64;
+
+bool is_other_part(const std::string& file) {
+  const std::string name = fs::path(file).filename().string();
+  return name.find("val") != std::string::npos || name.find("test") != std::string::npos;
+}
+
+class TextReader {
+ public:
+  TextReader(const TokenizerFile& file, const TextOptions& options)
+      : tokenizer_(*file.tokenizer), options_(options) {
+    end_ = tokenizer_.end_of_text();
+    if (options.end_of_text.empty()) return;
+    end_ = tokenizer_.find(options.end_of_text);
+    PT_CHECK(end_, kData, "\"{}\" has no token \"{}\"", printable(options.tokenizer),
+             printable(options.end_of_text));
+  }
+
+  /// One sample after the other, of all files; the tokens of each file are a shard.
+  RawSplit pack(const std::vector<TextTable>& tables) {
+    std::vector<TokenShard> shards;
+    const bool narrow = tokenizer_.vocabulary() <= 1 + std::numeric_limits<std::uint16_t>::max();
+    for (const TextTable& table : tables) {
+      std::string bytes;
+      for (TokenIds& ids : encode(table, /*seconds=*/false)) {
+        const TokenIds whole = with_end(tokenizer_.assemble(std::move(ids), {}, SIZE_MAX).ids);
+        tokens_ += whole.size();
+        for (const TokenId id : whole)
+          bytes.append(reinterpret_cast<const char*>(&id), narrow ? 2 : 4);
+      }
+      if (bytes.empty()) continue;
+      TokenShard shard;
+      shard.file = table.file;
+      shard.content = FileBytes(std::move(bytes));
+      shard.dtype = narrow ? DType::kUint16 : DType::kUint32;
+      shard.from_tokenizer = true;
+      shards.push_back(std::move(shard));
+    }
+    RawSplit out;
+    if (shards.empty()) return out;
+    out.shards = std::make_shared<const std::vector<TokenShard>>(std::move(shards));
+    out.window = options_.length ? options_.length : options_.model_length;
+    return out;
+  }
+
+  /// A row for each text. `next_tokens`: labels are the tokens themselves.
+  RawSplit pad(const TextTable& table, std::size_t length, bool next_tokens) {
+    const std::size_t rows = table.size();
+    std::vector<TokenIds> seconds;
+    if (!table.seconds.empty()) seconds = encode(table, /*seconds=*/true);
+    std::vector<TypedTokens> samples(rows);
+    std::size_t longest = 0;
+    std::vector<TokenIds> firsts = encode(table, /*seconds=*/false);
+    for (std::size_t row = 0; row < rows; ++row) {
+      const bool paired = !seconds.empty();
+      std::size_t whole = firsts[row].size() + (paired ? seconds[row].size() : 0);
+      for (const TemplatePart& part : paired ? tokenizer_.pair() : tokenizer_.single())
+        whole += part.ids.size();
+      std::optional<TokenIds> second;
+      if (paired) second = std::move(seconds[row]);
+      samples[row] = tokenizer_.assemble(std::move(firsts[row]), std::move(second),
+                                         length ? length : kMostTokens);
+      cut_ += samples[row].ids.size() < whole;
+      if (next_tokens && (!length || samples[row].ids.size() < length)) {
+        samples[row].ids = with_end(std::move(samples[row].ids));
+        samples[row].types.resize(samples[row].ids.size());
+      }
+      longest = std::max(longest, samples[row].ids.size());
+      tokens_ += samples[row].ids.size();
+    }
+    if (!length) length = std::max<std::size_t>(longest, 1);
+    return columns(table, samples, length, next_tokens);
+  }
+
+  std::size_t tokens() const { return tokens_; }
+  std::size_t cut() const { return cut_; }
+
+ private:
+  TokenIds with_end(TokenIds ids) const {
+    if (end_ && (ids.empty() || ids.back() != *end_)) ids.push_back(*end_);
+    return ids;
+  }
+
+  /// Tokens of all texts; no id depends on the number of threads.
+  std::vector<TokenIds> encode(const TextTable& table, bool seconds) const {
+    std::vector<TokenIds> out(table.size());
+    std::atomic<std::size_t> next{0};
+    std::exception_ptr failure;
+    std::mutex guard;
+    const auto work = [&] {
+      try {
+        WordCache cache;
+        for (std::size_t first = next.fetch_add(kTextsAtOnce); first < out.size();
+             first = next.fetch_add(kTextsAtOnce)) {
+          for (std::size_t row = first; row < std::min(first + kTextsAtOnce, out.size()); ++row)
+            tokenizer_.encode(seconds ? table.seconds[row] : table.text(row), cache, out[row]);
+        }
+      } catch (...) {
+        const std::lock_guard lock(guard);
+        failure = std::current_exception();
+        next = out.size();
+      }
+    };
+    const std::size_t most = std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
+    const std::size_t count = std::min(most, (out.size() + kTextsAtOnce - 1) / kTextsAtOnce);
+    {
+      std::vector<std::jthread> others;
+      for (std::size_t i = 1; i < count; ++i) others.emplace_back(work);
+      work();
+    }
+    if (failure) std::rethrow_exception(failure);
+    return out;
+  }
+
+  RawSplit columns(const TextTable& table, const std::vector<TypedTokens>& samples,
+                   std::size_t length, bool next_tokens) const {
+    const auto rows = static_cast<std::int64_t>(samples.size());
+    const Shape shape{rows, static_cast<std::int64_t>(length)};
+    HostTensor ids({DType::kInt32, shape}), mask({DType::kInt8, shape}),
+        types({DType::kInt8, shape}), labels;
+    if (next_tokens) labels = HostTensor({DType::kInt32, shape});
+    for (std::size_t row = 0; row < samples.size(); ++row) {
+      for (std::size_t i = 0; i < length; ++i) {
+        const std::size_t at = row * length + i;
+        const bool inside = i < samples[row].ids.size();
+        const TokenId id = inside ? samples[row].ids[i] : tokenizer_.padding();
+        ids.span<std::int32_t>()[at] = static_cast<std::int32_t>(id);
+        mask.span<std::int8_t>()[at] = inside;
+        types.span<std::int8_t>()[at] =
+            static_cast<std::int8_t>(inside ? samples[row].types[i] : 0);
+        if (next_tokens)
+          labels.span<std::int32_t>()[at] = static_cast<std::int32_t>(inside ? id : kIgnoredLabel);
+      }
+    }
+    RawSplit out;
+    const auto add = [&](const char* name, HostTensor values, ColumnRole role, bool is_optional) {
+      RawColumn column{name, std::move(values), table.file, role, {}, {}, table.lines};
+      column.is_optional = is_optional;
+      out.columns.push_back(std::move(column));
+    };
+    add("input_ids", std::move(ids), ColumnRole::kInput, false);
+    add("attention_mask", std::move(mask), ColumnRole::kInput, true);
+    add("token_type_ids", std::move(types), ColumnRole::kInput, true);
+    if (next_tokens) add("labels", std::move(labels), ColumnRole::kLabel, false);
+    if (table.labels) out.columns.push_back(*table.labels);
+    return out;
+  }
+
+  const Tokenizer& tokenizer_;
+  const TextOptions& options_;
+  std::optional<TokenId> end_;
+  std::size_t tokens_ = 0, cut_ = 0;
+};
+
+TextTable read_table(const std::string& file, const std::string& format, const TextOptions& options,
+                     const CsvOptions& table) {
+  if (format == "text") {
+    const bool rows = options.layout == TextLayout::kPad || options.one_row_per_text;
+    const auto document = options.document;
+    return read_plain_text(file, document == TextOptions::Document::kAuto
+                                     ? rows
+                                     : document == TextOptions::Document::kLine);
+  }
+  if (format == "jsonl") return read_text_lines(file, options, table);
+  return read_text_columns(file, options, table);
+}
+
+std::vector<TextTable> read_tables(const std::vector<std::string>& files, const std::string& format,
+                                   const TextOptions& options, const CsvOptions& table) {
+  std::vector<TextTable> out;
+  for (const std::string& file : files) out.push_back(read_table(file, format, options, table));
+  return out;
+}
+
+/// The texts of several files as those of one.
+TextTable joined_texts(std::vector<TextTable> tables, const std::string& path) {
+  if (tables.size() == 1 && !tables[0].texts.empty()) return std::move(tables[0]);
+  TextTable out;
+  out.file = tables.size() == 1 ? tables[0].file : path;
+  out.name = tables[0].name;
+  for (TextTable& table : tables) {
+    PT_CHECK(!table.labels, kData,
+             "texts with labels are read from one file, not from the {} of \"{}\"", tables.size(),
+             printable(path));
+    for (std::size_t row = 0; row < table.size(); ++row) out.texts.emplace_back(table.text(row));
+    for (std::string& second : table.seconds) out.seconds.push_back(std::move(second));
+  }
+  return out;
+}
+
+}  // namespace
+
+TokenizerFile open_tokenizer_of(const TextOptions& options) {
+  PT_CHECK(!options.tokenizer.empty(), kUsage, "no tokenizer; give one with {} FILE{}",
+           setting("tokenizer"),
+           options.name.empty()
+               ? ""
+               : fmt::format(": the model was trained with \"{}\", whose SHA-256 "
+                             "begins with {}",
+                             printable(options.name), printable(options.sha256.substr(0, 12))));
+  TokenizerFile out = open_tokenizer(options.tokenizer);
+  PT_CHECK(options.sha256.empty() || options.sha256 == out.sha256, kData,
+           "\"{}\" is not the tokenizer that the model was trained with, \"{}\", whose SHA-256 "
+           "begins with {}",
+           printable(options.tokenizer), printable(options.name),
+           printable(options.sha256.substr(0, 12)));
+  return out;
+}
+
+bool may_have_texts(std::string_view format) {
+  return format == "text" || format == "jsonl" || format == "csv" || format == "tsv";
+}
+
+bool has_texts(const std::string& path, const std::string& format) {
+  return format != "jsonl" || first_line_has_text(list_files(path)[0]);
+}
+
+RawData read_texts(const std::string& path, const std::string& format, const TextOptions& options,
+                   const CsvOptions& table) {
+  const TokenizerFile tokenizer = open_tokenizer_of(options);
+  CsvOptions where = table;
+  if (format == "tsv" && !where.delimiter) where.delimiter = '\t';
+  std::vector<std::string> files, other_files;
+  const std::vector<std::string> all = list_files(path);
+  for (const std::string& file : all) {
+    const bool other = format != "text" && all.size() > 1 && is_other_part(file);
+    (other ? other_files : files).push_back(file);
+  }
+  if (files.empty()) std::swap(files, other_files);
+  std::vector<TextTable> tables = read_tables(files, format, options, where);
+  TextReader reader(tokenizer, options);
+  const bool rows = options.layout == TextLayout::kPad || options.one_row_per_text ||
+                    (options.layout == TextLayout::kAuto && tables[0].labels.has_value());
+  const bool next_tokens = rows && !options.one_row_per_text && !tables[0].labels;
+  RawData out{path, "", {}, {}, {}};
+  std::size_t texts = 0;
+  for (const TextTable& each : tables) texts += each.size();
+  const std::string name = tables[0].name;
+  const bool from_column = !name.empty();
+  std::size_t length = options.length ? options.length : options.model_length;
+  const auto read = [&](std::vector<TextTable> from) {
+    return rows ? reader.pad(joined_texts(std::move(from), path), length, next_tokens)
+                : reader.pack(from);
+  };
+  out.train = read(std::move(tables));
+  PT_CHECK(!out.train.empty() && reader.tokens() > 0, kData, "\"{}\" has no text: it is empty",
+           printable(path));
+  out.train.texts = options.text(tokenizer.name, tokenizer.sha256);
+  out.notes.push_back(fmt::format(
+      "{} text{}{} as {} tokens of {}: {}, {} ids", texts, texts == 1 ? "" : "s",
+      from_column ? fmt::format(" \"{}\"", printable(name)) : "", reader.tokens(),
+      printable(tokenizer.name), tokenizer.tokenizer->kind(), tokenizer.tokenizer->vocabulary()));
+  if (rows) length = static_cast<std::size_t>(out.train.columns[0].sample_shape()[0]);
+  if (reader.cut() > 0)
+    out.notes.push_back(
+        fmt::format("{} of {} texts are cut to {} tokens", reader.cut(), texts, length));
+  if (!rows && !tokenizer.tokenizer->end_of_text() && options.end_of_text.empty())
+    out.notes.push_back("the tokenizer has no end-of-text token, so none is between the texts");
+  if (!other_files.empty()) out.validation = read(read_tables(other_files, format, options, where));
+  out.format = fmt::format(
+      "{}, {}",
+      format == "text"    ? "text"
+      : format == "jsonl" ? "JSON Lines"
+                          : "CSV",
+      rows ? fmt::format("a row of {} tokens for each text", length) : "one stream of tokens");
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,33 @@
+// How texts become samples of tokens.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace pipetrain {
+
+struct TextOptions {
+  std::string tokenizer;     // its file; empty: none
+  std::string column, pair;  // of JSON Lines and tables: the texts, and second ones; empty: by name
+  /// Texts one after the other, cut into samples, or one sample for each text.
+  enum class Layout : std::uint8_t { kAuto, kPack, kPad } layout = Layout::kAuto;
+  /// What is one text in a plain file.
+  enum class Document : std::uint8_t { kAuto, kFile, kLine } document = Document::kAuto;
+  std::size_t length = 0;   // tokens of a sample; 0: the model's, or the longest text's
+  std::string end_of_text;  // the token after each text; empty: by the tokenizer
+
+  // What the reader is told besides.
+  std::size_t model_length = 0;  // 0: not known, or any
+  bool one_row_per_text = false;
+  /// The file is the one that the model was trained with: used if there are texts, and only it.
+  bool from_model = false;
+  std::string name, sha256;  // of that file; empty: any will do
+
+  /// For a model's metadata: the settings, and which file it was.
+  std::string text(const std::string& file_name, const std::string& file_sha256) const;
+  /// What text() has written; Error (kData) for anything else. No path is taken from it.
+  static TextOptions parse(const std::string& text);
+};
+
+}  // namespace pipetrain

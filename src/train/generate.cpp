@@ -1,0 +1,131 @@
+#include "train/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "base/setting.h"
+#include "data/binding/bind.h"
+
+namespace pipetrain {
+
+namespace {
+
+// Graphs are built for multiples of so many tokens.
+constexpr std::size_t kTokensPerBlock = 32;
+
+RawColumn prompt_column(const char* name, std::vector<std::int32_t> values) {
+  const Shape shape{1, static_cast<std::int64_t>(values.size())};
+  RawColumn out;
+  out.name = name;
+  out.file = "the prompt";
+  out.values = HostTensor::of<std::int32_t>(shape, values);
+  return out;
+}
+
+}  // namespace
+
+TokenId choose_token(std::span<const float> logits, const SamplingOptions& options,
+                     std::uint64_t position) {
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), TokenId{0});
+  const auto likelier = [&](TokenId a, TokenId b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  PT_CHECK(!std::ranges::any_of(logits, [](float x) { return std::isnan(x); }), kDiverged,
+           "the model's logits are not numbers");
+  if (options.temperature == 0) return *std::ranges::min_element(order, likelier);
+  std::ranges::sort(order, likelier);
+  if (options.top_k > 0)
+    order.resize(std::min(order.size(), static_cast<std::size_t>(options.top_k)));
+  std::vector<double> shares;
+  for (const TokenId id : order)
+    shares.push_back(
+        std::exp((static_cast<double>(logits[id]) - static_cast<double>(logits[order[0]])) /
+                 options.temperature));
+  const double all = std::accumulate(shares.begin(), shares.end(), 0.0);
+  // The first tokens that together have the probability, at least one.
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < shares.size() && (count == 0 || kept < options.top_p * all))
+    kept += shares[count++];
+  RandomStream random(options.seed, position);
+  const std::uint64_t high = random.next();
+  const double drawn = kept * static_cast<double>(high << 21 ^ random.next() >> 11) * 0x1p-53;
+  double sum = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    sum += shares[i];
+    if (drawn < sum) return order[i];
+  }
+  return order[count - 1];
+}
+
+TextModel::TextModel(const ModelConfig& config, Backend backend, const OnnxModel& model)
+    : config_(config), backend_(backend), fixed_(token_length(model, config)) {
+  for (const OnnxValue& input : model.inputs) {
+    PT_CHECK(!input.name.starts_with("past_key"), kModel,
+             "the model takes the keys and values of earlier tokens (\"{}\"); export it without a "
+             "cache",
+             printable(input.name));
+    if (!is_float(input.dtype) && input.dims.size() == 2) token_inputs_.push_back(input.name);
+  }
+  PT_CHECK(!token_inputs_.empty(), kModel,
+           "the model has no integer input of shape (batch, tokens): it is no language model");
+}
+
+std::unique_ptr<Predictor> TextModel::make(std::size_t tokens) const {
+  std::map<std::string, Shape> shapes;
+  for (const std::string& name : token_inputs_)
+    shapes[name] = Shape{static_cast<std::int64_t>(tokens)};
+  return std::make_unique<Predictor>(config_, backend_, 1, shapes);
+}
+
+void TextModel::prepare(std::size_t tokens) {
+  if (predictor_ && tokens <= capacity_) return;
+  capacity_ = fixed_ ? fixed_ : (tokens + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock;
+  try {
+    predictor_ = make(capacity_);
+  } catch (const Error&) {
+    // The model may take the text, and nothing behind it.
+    if (fixed_ || capacity_ == tokens) throw;
+    capacity_ = tokens;
+    predictor_ = make(capacity_);
+  }
+  const TrainingGraph& graph = predictor_->graph();
+  for (output_ = 0; output_ < graph.outputs.size(); ++output_) {
+    const TensorType& type = graph.graph[graph.outputs[output_]].type;
+    const std::string& wanted = config_.loss.output;
+    const bool named = wanted.empty() || graph.output_names[output_] == wanted;
+    if (named && is_float(type.dtype) && type.shape.rank() == 3 &&
+        type.shape[1] == static_cast<std::int64_t>(capacity_))
+      return;
+  }
+  PT_FAIL(kModel,
+          "the model has no output of shape (batch, tokens, vocabulary): it is no language model "
+          "({} names the output)",
+          setting("logits"));
+}
+
+std::vector<float> TextModel::next_logits(std::span<const TokenId> ids) {
+  if (fixed_ && ids.size() > fixed_) ids = ids.last(fixed_);
+  prepare(ids.size());
+  std::vector<std::int32_t> tokens(capacity_), mask(capacity_);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    tokens[i] = static_cast<std::int32_t>(ids[i]);
+    mask[i] = 1;
+  }
+  RawSplit text;
+  text.columns.push_back(prompt_column("input_ids", std::move(tokens)));
+  text.columns.push_back(prompt_column("attention_mask", std::move(mask)));
+  text.columns.back().is_optional = true;
+  const BoundData bound = bind_data(text, predictor_->data_spec(), BindOptions{});
+  const std::vector<HostTensor> outputs = predictor_->run(*bound.dataset, 0, 1);
+  const HostTensor logits = to_float32(outputs[output_]);
+  const auto vocabulary = static_cast<std::size_t>(logits.type().shape[2]);
+  const auto row = logits.span<const float>().subspan((ids.size() - 1) * vocabulary, vocabulary);
+  return {row.begin(), row.end()};
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,134 @@
+"""Training from raw text: a tokenizer's file in, a model that knows it out; eval, predict, generate and resume follow."""
+
+import json
+import random
+import unittest
+
+from program import Case, fields, parse
+
+TINY = ["--layers", "2", "--width", "16", "--heads", "2", "--vocab", "40", "--context", "8"]
+RUN = ["--batch-size", "4", "--micro-batches", "2", "--device", "cpu", "--threads", "1", "--lr", "1e-2", "--lr-schedule", "constant"]
+LETTERS = "abcdefgh"
+
+
+def byte_pairs(**more):
+    """A tokenizer.json of byte-level BPE."""
+    tokens = ["<|endoftext|>", *LETTERS, "Ġ", "Ċ", "ab", "cd", "Ġab", "Ġcd", "ef"]
+    return json.dumps({
+        "added_tokens": [{"id": 0, "content": "<|endoftext|>", "special": True, "normalized": False}],
+        "normalizer": None, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        "post_processor": None, "decoder": {"type": "ByteLevel"},
+        "model": {"type": "BPE", "vocab": {token: i for i, token in enumerate(tokens)},
+                  "merges": ["a b", "c d", "Ġ ab", "Ġ cd", "e f"]}} | more)
+
+
+def word_pieces():
+    return "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "##s", "very", "!"]) + "\n"
+
+
+def metadata(path):
+    entries = (dict((n, c) for n, _, c in fields(content)) for n, _, content in fields(path.read_bytes()) if n == 14)
+    return {entry[1].decode(): entry[2].decode() for entry in entries}
+
+
+class NextTokens(Case):
+    def setUp(self):
+        super().setUp()
+        made = random.Random(1)
+        texts = [" ".join("".join(made.choice(["ab", "cd", "ef", "g"]) for _ in range(3)) for _ in range(6)) for _ in range(40)]
+        self.write("texts.jsonl", "".join(json.dumps({"text": text, "id": i}) + "\n" for i, text in enumerate(texts)))
+        self.write("tokenizer.json", byte_pairs())
+        self.succeed("new", "gpt", *TINY, "-o", "gpt.onnx")
+
+    def train(self, run, *more):
+        return self.succeed("train", "gpt.onnx", "--data", "texts.jsonl", "--tokenizer", "tokenizer.json", *RUN, "--run-dir", run, *more)
+
+    def test_a_model_knows_its_tokenizer(self):
+        _, err = self.train("run", "--max-steps", "6", "--val-split", "0.2", "-o", "out.onnx", "-v")
+        self.assertIn("40 texts \"text\"", err)
+        self.assertIn("byte-level BPE", err)
+        known = metadata(self.folder / "out.onnx")["pipetrain.texts"]
+        self.assertIn("name=tokenizer.json", known)
+        self.assertEqual((self.folder / "run/tokenizer.json").read_bytes(), (self.folder / "tokenizer.json").read_bytes())
+        # Beside the model, and the same as ids.
+        found = parse(self.succeed("eval", "out.onnx", "--data", "texts.jsonl", "--device", "cpu", "--json")[0])
+        self.succeed("data", "convert", "texts.jsonl", "--tokenizer", "tokenizer.json", "-o", "texts.bin")
+        ids = parse(self.succeed("eval", "out.onnx", "--data", "texts.bin", "--device", "cpu", "--json")[0])
+        self.assertEqual(found["loss"], ids["loss"])
+        # Another one.
+        self.write("other.json", byte_pairs(normalizer={"type": "NFC"}))
+        for command in (["eval", "out.onnx", "--data", "texts.jsonl"], ["predict", "out.onnx", "--data", "texts.jsonl"],
+                        ["generate", "out.onnx", "--prompt", "ab"]):
+            self.refused("data", *command, "--tokenizer", "other.json", "--device", "cpu", says=["not the tokenizer", '"tokenizer.json"'])
+        (self.folder / "tokenizer.json").unlink()
+        self.refused("usage", "generate", "out.onnx", "--prompt", "ab", says=["--tokenizer FILE", '"tokenizer.json"'])
+        self.succeed("eval", "run/trained.onnx" if (self.folder / "run/trained.onnx").exists() else "out.onnx",
+                     "--data", "texts.bin", "--device", "cpu")
+
+    def test_other_layouts_and_files(self):
+        self.write("plain.txt", "ab cd ef\nab ab\n" * 20)
+        self.write("held.csv", "text,n\nab cd,1\n\"ef, ab\",2\ngab cd ab cd ab cd,3\n")
+        for data, settings in (("plain.txt", "tokenizer.json"), ("plain.txt", "tokenizer.json:document=line,layout=pad"),
+                               ("texts.jsonl", "tokenizer.json:layout=pad,column=text")):
+            self.succeed("train", "gpt.onnx", "--data", data, "--tokenizer", settings, "--val-data", "held.csv", "--max-steps", "2", *RUN)
+        out, _ = self.succeed("data", "inspect", "held.csv", "--tokenizer", "tokenizer.json:layout=pad")
+        self.assertIn("a row of 8 tokens for each text", out)
+        self.assertIn("attention_mask", out)
+
+    def test_resumed_with_the_same_bits(self):
+        self.train("whole", "--max-steps", "6", "-o", "whole.onnx")
+        self.train("half", "--max-steps", "3", "--save-every", "3step")
+        self.succeed("train", "--resume=half", "--max-steps", "6", "-o", "half.onnx")
+        self.assertEqual((self.folder / "whole.onnx").read_bytes(), (self.folder / "half.onnx").read_bytes())
+        # Another tokenizer makes other data.
+        self.write("tokenizer.json", byte_pairs(added_tokens=[]).replace('"<|endoftext|>": 0', '"</s>": 0').replace('"c d", ', ""))
+        self.refused("data", "train", "--resume=half", "--max-steps", "7", says="trained on other data")
+
+    def test_generated(self):
+        self.train("run", "--max-steps", "30", "-o", "out.onnx")
+        out, _ = self.succeed("generate", "out.onnx", "--prompt", "abcd", "--max-tokens", "5", "--device", "cpu")
+        self.assertTrue(out.startswith("abcd") and out.endswith("\n"))
+        greedy = ["generate", "out.onnx", "--prompt", "abcd", "--max-tokens", "12", "--device", "cpu", "--json"]
+        first = parse(self.succeed(*greedy)[0])
+        self.assertEqual(first["prompt_tokens"], [11, 12])
+        self.assertLessEqual(len(first["tokens"]), 12)
+        self.assertTrue(first["text"].startswith("abcd"))
+        self.assertEqual(first, parse(self.succeed(*greedy)[0]))
+        self.assertEqual(first, parse(self.succeed(*greedy, "--top-k", "1")[0]))
+        drawn = [parse(self.succeed(*greedy, "--temperature", "3", "--seed", seed)[0])["tokens"] for seed in ("1", "1", "2")]
+        self.assertEqual(drawn[0], drawn[1])
+        self.assertNotEqual(drawn[0], drawn[2])
+        self.refused("usage", *greedy, "--temperature", "0", "--top-k", "3", says="--temperature 0")
+        self.refused("usage", *greedy, "--top-p", "2", says="--top-p")
+
+    def test_texts_without_a_tokenizer_name_the_option(self):
+        _, _, err = self.run_program("train", "gpt.onnx", "--data", "texts.jsonl", "--text-column", "text", "--max-steps", "1", *RUN)
+        self.assertIn("--tokenizer", err)
+        self.write("plain.txt", "zebra crossing\n" * 20)
+        self.refused("data", "train", "gpt.onnx", "--data", "plain.txt", *RUN, says="--tokenizer FILE")
+        self.refused("data", "train", "gpt.onnx", "--data", "plain.txt", "--tokenizer", "nowhere.json", *RUN, says='"nowhere.json"')
+        self.succeed("data", "make", "spirals", "-o", "spirals.npz")
+        self.refused("usage", "data", "inspect", "spirals.npz", "--tokenizer", "tokenizer.json", says=["--tokenizer", "npz"])
+        self.write("bad.json", byte_pairs(normalizer={"type": "Precompiled"}))
+        self.refused("data", "data", "inspect", "plain.txt", "--tokenizer", "bad.json", says=['"bad.json"', '"Precompiled" is not supported'])
+
+
+class Classes(Case):
+    def test_texts_with_labels(self):
+        made = random.Random(2)
+        rows = [(" ".join(["very"] * made.randrange(3) + [word, made.choice(["film", "films"])]), word) for word in ["good", "bad"] * 60]
+        self.write("reviews.jsonl", "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
+        self.write("vocab.txt", word_pieces())
+        self.succeed("new", "bert", "--layers", "1", "--width", "16", "--heads", "2", "--vocab", "16", "--context", "8", "--classes", "2", "-o", "bert.onnx")
+        self.succeed("train", "bert.onnx", "--data", "reviews.jsonl", "--tokenizer", "vocab.txt", "--val-split", "0.25", "--epochs", "20",
+                     *RUN, "-o", "reviews.onnx")
+        self.succeed("eval", "reviews.onnx", "--data", "reviews.jsonl", "--device", "cpu", "--assert", "accuracy>=0.99")
+        self.write("new.csv", "text\nvery very bad film\ngood films!\n")
+        out, _ = self.succeed("predict", "reviews.onnx", "--data", "new.csv", "--device", "cpu")
+        self.assertEqual([parse(line)["class_name"] for line in out.splitlines()], ["bad", "good"])
+        out, _ = self.succeed("data", "inspect", "reviews.jsonl", "--tokenizer", "vocab.txt")
+        self.assertIn("bad 60 (50.0 %), good 60 (50.0 %)", out)
+
+
+if __name__ == "__main__":
+    unittest.main()

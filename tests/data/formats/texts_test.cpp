@@ -1,0 +1,153 @@
+#include <gtest/gtest.h>
+
+#include "data/binding/bind.h"
+#include "data/rows/readers.h"
+#include "support/data_files.h"
+#include "support/small_tokenizers.h"
+
+namespace pipetrain {
+namespace {
+
+using Numbers = std::vector<double>;
+
+class Texts : public DataFiles {
+ protected:
+  TextOptions bytes() const {
+    TextOptions out;
+    out.tokenizer = write("bpe.json", kBytePairs);
+    return out;
+  }
+  TextOptions words() const {
+    TextOptions out;
+    out.tokenizer = write("words.json", kWordPieces);
+    return out;
+  }
+};
+
+DataSpec next_tokens(std::int64_t length) {
+  LabelSpec label;
+  label.sample_shape = Shape{length};
+  label.classes = 22;
+  label.shifted_input = true;
+  return {{{"input_ids", DType::kInt64, Shape{length}, 22}}, label};
+}
+
+DataSpec classifier(std::int64_t length) {
+  LabelSpec label;
+  label.classes = 2;
+  return {{{"input_ids", DType::kInt64, Shape{length}, 13},
+           {"input_mask", DType::kFloat32, Shape{length}},
+           {"token_type_ids", DType::kInt64, Shape{length}, 2}},
+          label};
+}
+
+TEST_F(Texts, PackedWithAnEndAfterEach) {
+  const std::string file =
+      write("t.jsonl", "{\"text\": \"ab abc\"}\n{\"text\": \"12\", \"id\": 3}\n");
+  const RawData raw = read_texts(file, "jsonl", bytes(), {});
+  const auto bound = bind_data(raw.train, next_tokens(2), {});
+  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{6, 4, 7, 0}));  // 6 4 7 0 16 0
+  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{4, 7, 0, 16}));
+}
+
+TEST_F(Texts, PlainFilesAreOneTextOrLines) {
+  const std::string file = write("t.txt", "ab\n\nab\r\n");
+  TextOptions options = bytes();
+  EXPECT_EQ(read_texts(file, "text", options, {}).train.shards->at(0).tokens(), 6u);  // \r is none
+  options.document = TextOptions::Document::kLine;
+  EXPECT_EQ(read_texts(file, "text", options, {}).train.shards->at(0).tokens(), 4u);  // 6 0 6 0
+}
+
+TEST_F(Texts, PaddedWithIgnoredLabels) {
+  const std::string file = write("t.jsonl", "{\"text\": \"ab abc\"}\n{\"text\": \"12\"}\n");
+  TextOptions options = bytes();
+  options.layout = TextOptions::Layout::kPad;
+  options.model_length = 4;
+  const auto bound = bind_data(read_texts(file, "jsonl", options, {}).train, next_tokens(4), {});
+  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{6, 4, 7, 0, 16, 0, 0, 0}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{4, 7, 0, -100, 0, -100, -100, -100}));
+}
+
+TEST_F(Texts, LabelsMakeRows) {
+  const std::string file = write("t.jsonl", R"({"sentence": "the un", "label": "no"}
+{"sentence": "unaffable", "label": "yes"}
+)");
+  const RawData raw = read_texts(file, "jsonl", words(), {});
+  const auto bound = bind_data(raw.train, classifier(5), {});
+  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{2, 8, 5, 3, 0, 2, 5, 6, 7, 3}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{1, 1, 1, 1, 0, 1, 1, 1, 1, 1}));  // not divided
+  EXPECT_EQ(values(*bound.dataset, 2), Numbers(10, 0));
+  EXPECT_EQ(values(*bound.dataset, 3), (Numbers{0, 1}));
+  EXPECT_EQ(bound.class_names, (std::vector<std::string>{"no", "yes"}));
+}
+
+TEST_F(Texts, TablesWithPairs) {
+  const std::string file = write("t.csv", "a,b,label\n#the un,unaffable,1\n\"the, the\",!,0\n");
+  TextOptions options = words();
+  options.column = "a";
+  options.pair = "b";
+  const RawData raw = read_texts(file, "csv", options, {});
+  const auto bound = bind_data(raw.train, classifier(9), {});
+  EXPECT_EQ(values(*bound.dataset, 0, {0}), (Numbers{2, 1, 8, 5, 3, 5, 6, 7, 3}));  // # is unknown
+  EXPECT_EQ(values(*bound.dataset, 2, {0}), (Numbers{0, 0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(values(*bound.dataset, 3), (Numbers{1, 0}));
+}
+
+TEST_F(Texts, LongTextsAreCut) {
+  const std::string file = write("t.jsonl", "{\"text\": \"the un the un\", \"label\": 1}\n");
+  TextOptions options = words();
+  options.length = 4;
+  const RawData raw = read_texts(file, "jsonl", options, {});
+  EXPECT_EQ(raw.train.columns[0].values.to_int64s(), (std::vector<std::int64_t>{2, 8, 5, 3}));
+  EXPECT_EQ(raw.notes.back(), "1 of 1 texts are cut to 4 tokens");
+}
+
+TEST_F(Texts, Mistakes) {
+  const auto read = [&](const std::string& content, TextOptions options) {
+    const std::string file = write("t.jsonl", content);
+    return data_error([&] { read_texts(file, "jsonl", options, {}); });
+  };
+  expect_contains(read("{\"x\": 1}\n", bytes()), "no column of texts");
+  expect_contains(read("{\"p\": \"a\", \"q\": \"b\"}\n", bytes()), "several columns of words");
+  expect_contains(read("{\"text\": \"a\"}\n{\"other\": \"b\"}\n", bytes()),
+                  "line 2: \"text\" is missing");
+  expect_contains(read("{\"text\": \"a\"\n", bytes()), "line 1: invalid JSON");
+  TextOptions other = bytes();
+  other.sha256 = std::string(64, '0');
+  other.name = "mine.json";
+  expect_contains(read("{\"text\": \"a\"}\n", other),
+                  "is not the tokenizer that the model was trained with, \"mine.json\"");
+  other = bytes();
+  other.end_of_text = "<end>";
+  expect_contains(read("{\"text\": \"a\"}\n", other), "no token \"<end>\"");
+}
+
+// Ids from elsewhere, in rows of several lengths.
+TEST_F(Texts, AMaskIsMadeFromPadding) {
+  const std::string file = write(
+      "t.jsonl", "{\"input_ids\": [5, 6], \"label\": 1}\n{\"input_ids\": [7], \"label\": 0}\n");
+  const auto bound = bind_data(read_jsonl(file).train, classifier(2), {});
+  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{1, 1, 1, 0}));
+  DataSpec without = classifier(2);
+  without.inputs.resize(1);
+  EXPECT_TRUE(bind_data(read_jsonl(file).train, without, {}).warnings.empty());
+}
+
+TEST_F(Texts, SettingsGoThroughMetadata) {
+  TextOptions options;
+  options.column = "body";
+  options.layout = TextOptions::Layout::kPad;
+  options.length = 128;
+  const TextOptions back = TextOptions::parse(options.text("vocab.txt", "abc"));
+  EXPECT_EQ(back.column, "body");
+  EXPECT_EQ(back.layout, TextOptions::Layout::kPad);
+  EXPECT_EQ(back.length, 128u);
+  EXPECT_EQ(back.name, "vocab.txt");
+  EXPECT_EQ(back.sha256, "abc");
+  data_error([] { TextOptions::parse("sha256=a\nname=../b\n"); });
+  data_error([] { TextOptions::parse("sha256=a\nname=b\nlayout=other\n"); });
+  data_error([] { TextOptions::parse("name=b\n"); });
+}
+
+}  // namespace
+}  // namespace pipetrain
