@@ -181,7 +181,11 @@ class StageCostModel {
   }
   MemoryNeed memory(const RangeCost& range, int first, const StagePlace& place,
                     bool recompute) const {
-    return pricing_.memory(range, ranges_.input_bytes(first), load(place), recompute);
+    MemoryNeed need = pricing_.memory(range, ranges_.input_bytes(first), load(place), recompute);
+    const double shared =
+        static_cast<double>(range.parameter_bytes) * request().shared_bytes_per_parameter_byte;
+    need.optimizer_bytes -= static_cast<std::size_t>(shared * (1 - 1.0 / place.devices.count));
+    return need;
   }
   /// Everything about one stage; `recompute` is already decided.
   StagePlan stage(int first, int last, const StagePlace& place, bool recompute) const;

@@ -29,6 +29,7 @@ class MemoryWorld {
   /// How often a process was asked to end all.
   int aborts() const;
   std::uint64_t messages() const;
+  std::uint64_t bytes() const;  // of all messages
 
  private:
   class One;
@@ -52,7 +53,7 @@ class MemoryWorld {
   std::vector<bool> muted_;
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
-  std::uint64_t messages_ = 0;
+  std::uint64_t messages_ = 0, bytes_ = 0;
 };
 
 }  // namespace pipetrain::test

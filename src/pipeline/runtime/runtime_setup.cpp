@@ -37,6 +37,17 @@ RuntimeSetup::RuntimeSetup(std::vector<RuntimeVariant> all_variants,
   capacity = stage_capacities(programs);
   find_edges();
   if (options.processes) check_processes();
+  if (options.shard_optimizer) check_sharing();
+}
+
+void RuntimeSetup::check_sharing() const {
+  PT_CHECK(options.devices.empty(), kUsage, "{} needs stages on the CPU; leave it out for GPUs",
+           setting("shard-optimizer"));
+  for (const Program* program : programs) {
+    PT_CHECK(!is_asynchronous(program->rule), kUsage,
+             "{} needs a synchronous schedule such as 1f1b, not {}", setting("shard-optimizer"),
+             program->schedule);
+  }
 }
 
 void RuntimeSetup::find_edges() {
@@ -70,9 +81,9 @@ void RuntimeSetup::check_processes() const {
            "processes of {} devices for a program on {}", process_of.size(), devices());
   PT_CHECK(options.emulated_stages.empty(), kInternal, "stages are emulated in one process only");
   for (const Program* program : programs) {
-    PT_CHECK(!is_asynchronous(program->rule), kUsage,
-             "{} updates stages while others compute, which several processes cannot do yet; use "
-             "1f1b, gpipe or a zero-bubble schedule, or one process",
+    PT_CHECK(options.devices.empty() || !is_asynchronous(program->rule), kUsage,
+             "{} updates stages while others compute, which GPUs of several processes cannot do "
+             "yet; use 1f1b, gpipe or a zero-bubble schedule, or one process",
              program->schedule);
   }
   PT_CHECK(options.devices.empty() || options.collectives, kUsage,

@@ -34,11 +34,16 @@ struct RuntimeSetup {
   int first_device_here() const;
   /// The process of the first replica of a stage.
   int process_of(int stage) const;
+  /// Over how many replicas the updates of a stage are spread.
+  int update_shares(int stage) const {
+    return options.shard_optimizer ? static_cast<int>(placement(stage).size()) : 1;
+  }
   /// The physical device of each program device; equal numbers mean the same one.
   std::vector<int> ranks() const;
 
  private:
   void find_edges();
+  void check_sharing() const;
   void check_processes() const;
 };
 
