@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "cli/commands/run_folder.h"
 #include "train/export.h"
@@ -33,7 +34,7 @@ fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
 /// Lines of a file; empty if it does not exist.
 std::vector<std::string> lines_of(const fs::path& path) {
   std::vector<std::string> lines;
-  std::ifstream file(path);
+  std::istringstream file(read_if_file(path, std::size_t{64} << 20).value_or(""));
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   return lines;
 }

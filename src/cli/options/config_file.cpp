@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "cli/options/other_names.h"
-#include "data/files/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -250,7 +250,10 @@ std::vector<Assignment> read_config(const std::string& path, const std::string& 
   }
   const std::string text =
       with_context([] { return "reading --config"; },
-                   [&] { return InputFile(path, ErrorKind::kUsage).read(kMostBytes); });
+                   [&] {
+                     return InputFile(path, ErrorKind::kUsage, InputFile::Takes::kPipesToo)
+                         .read(kMostBytes);
+                   });
   return parse_config(text, path, command, specs);
 }
 

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -19,6 +18,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "base/safe_text.h"
 
@@ -62,10 +62,9 @@ std::filesystem::path rotated(const std::filesystem::path& path, int number) {
 
 /// Truncates a file after its last complete line: a killed run may have left a partial one.
 void drop_half_line(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return;
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const std::size_t end = text.rfind('\n');
+  const std::optional<std::string> text = read_if_file(path, std::size_t{1} << 30);
+  if (!text) return;
+  const std::size_t end = text->rfind('\n');
   std::error_code ignored;
   std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
 }
@@ -75,10 +74,8 @@ void remove_full_files(const std::filesystem::path& path) {
   constexpr std::string_view kBegin = "{\"event\":";
   std::error_code ignored;
   for (int number = 1;; ++number) {
-    std::ifstream file(rotated(path, number), std::ios::binary);
-    std::string begin(kBegin.size(), '\0');
-    if (!file.read(begin.data(), static_cast<std::streamsize>(begin.size())) || begin != kBegin)
-      return;
+    const std::optional<std::string> text = read_if_file(rotated(path, number), std::size_t{1} << 30);
+    if (!text || !text->starts_with(kBegin)) return;
     std::filesystem::remove(rotated(path, number), ignored);
   }
 }

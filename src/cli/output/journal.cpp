@@ -11,7 +11,7 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "data/files/input_file.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -56,7 +56,7 @@ void Journal::step(const StepReport& report) {
 
 JournalContent read_journal(const fs::path& folder) {
   const fs::path path = folder / kName;
-  const std::string text = InputFile(path.string(), ErrorKind::kUsage).read(kMostBytes);
+  const std::string text = read_file(path, ErrorKind::kUsage, kMostBytes);
   JournalContent content;
   std::istringstream in(text);
   int number = 0;

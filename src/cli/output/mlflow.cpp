@@ -11,6 +11,7 @@
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -56,7 +57,8 @@ MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, std::string
     : name_(std::move(name)), start_(now_in_milliseconds()) {
   if (store.empty()) return;
   const fs::path experiment = fs::absolute(store).lexically_normal() / kExperiment;
-  std::ifstream(id_file) >> id_;
+  id_ = read_if_file(id_file, 64).value_or("");
+  if (id_.ends_with('\n')) id_.pop_back();
   if (!is_id(id_)) id_ = new_id();
   folder_ = experiment / id_;
   std::error_code error;

@@ -1,9 +1,12 @@
-// Opens what a user names as input, which may be a pipe that nothing writes to.
+// Opens what a user names as input. It is the only place that opens files for reading by name, for
+// it may be a pipe that nothing writes to, or a device that never ends.
 #pragma once
 
 #include <sys/stat.h>
 
 #include <cstddef>
+#include <filesystem>
+#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -13,9 +16,11 @@ namespace pipetrain {
 /// A file or pipe that is open for reading.
 class InputFile {
  public:
-  /// Error (`kind`) naming `path` if it cannot be opened, is a directory, or is a pipe that nothing
-  /// writes to: opening one never waits longer than two seconds.
-  InputFile(const std::string& path, ErrorKind kind);
+  enum class Takes : std::uint8_t { kFiles, kPipesToo };
+  /// Error (`kind`) naming `path` if it cannot be opened, is a directory, a pipe or a device. With
+  /// kPipesToo, pipes are read; opening one that nothing writes to never waits longer than two
+  /// seconds.
+  InputFile(const std::filesystem::path& path, ErrorKind kind, Takes takes = Takes::kFiles);
   ~InputFile();
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
@@ -37,5 +42,10 @@ class InputFile {
 
 /// What can be read from a descriptor until its end; Error (`kind`) naming `path`.
 std::string read_all(int descriptor, const std::string& path, ErrorKind kind, std::size_t most);
+
+/// The content of a file; Error (`kind`) as above.
+std::string read_file(const std::filesystem::path& path, ErrorKind kind, std::size_t most);
+/// The same; none where that would be an error.
+std::optional<std::string> read_if_file(const std::filesystem::path& path, std::size_t most);
 
 }  // namespace pipetrain
