@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/safe_text.h"
 #include "base/setting.h"
 #include "base/vectors.h"
@@ -22,6 +23,7 @@
 #include "cli/commands/run_together.h"
 #include "cli/options/config_file.h"
 #include "cli/options/options.h"
+#include "cli/output/terminal.h"
 #include "out_of_memory.h"
 #include "processes/processes.h"
 
@@ -147,6 +149,8 @@ int main(int argc, char** argv) {
   pipetrain::write_settings_as(pipetrain::option_that_sets);
   give_back_large_blocks();
   pipetrain::report_terminations();
+  const bool on_terminal = isatty(STDERR_FILENO) != 0;
+  if (on_terminal) pipetrain::lay_out_log(pipetrain::message_for_terminal);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message
   try {
     const int result = run({argv + 1, argv + argc});
@@ -154,7 +158,9 @@ int main(int argc, char** argv) {
     return result;
   } catch (const pipetrain::Error& error) {
     pipetrain::report_first_error_only();
-    std::fprintf(stderr, "error: %s\n", pipetrain::safe_text(error.what()).c_str());
+    const std::string text = "error: " + pipetrain::safe_text(error.what());
+    std::fprintf(stderr, "%s\n",
+                 (on_terminal ? pipetrain::message_for_terminal(text) : text).c_str());
     if (error.kind() == pipetrain::ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     return static_cast<int>(error.kind());

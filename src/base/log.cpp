@@ -14,18 +14,37 @@
 namespace pipetrain {
 namespace {
 
+class TerminalFormatter final : public spdlog::formatter {
+ public:
+  explicit TerminalFormatter(std::string (*layout)(std::string_view)) : layout_(layout) {}
+  void format(const spdlog::details::log_msg& message, spdlog::memory_buf_t& out) override {
+    const std::string_view text(message.payload.data(), message.payload.size());
+    const std::string laid_out = (layout_ ? layout_(text) : std::string(text)) + "\n";
+    out.append(laid_out.data(), laid_out.data() + laid_out.size());
+  }
+  std::unique_ptr<spdlog::formatter> clone() const override {
+    return std::make_unique<TerminalFormatter>(layout_);
+  }
+
+ private:
+  std::string (*layout_)(std::string_view);
+};
+
 class Log {
  public:
   Log() : all_(std::make_shared<spdlog::sinks::dist_sink_mt>()), logger_("pipetrain", all_) {
-    const auto terminal = std::make_shared<spdlog::sinks::stderr_sink_mt>();
-    terminal->set_pattern("%v");
-    all_->add_sink(terminal);
+    all_->add_sink(terminal_);
+    lay_out(nullptr);
     logger_.set_level(spdlog::level::info);
     // Flushed at once, so that the last message before a crash is seen.
     logger_.flush_on(spdlog::level::trace);
   }
 
   spdlog::logger& logger() { return logger_; }
+
+  void lay_out(std::string (*layout)(std::string_view)) {
+    terminal_->set_formatter(std::make_unique<TerminalFormatter>(layout));
+  }
 
   void copy_to(const std::filesystem::path& path) {
     stop_copying();
@@ -46,6 +65,7 @@ class Log {
 
  private:
   std::shared_ptr<spdlog::sinks::dist_sink_mt> all_;
+  spdlog::sink_ptr terminal_ = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   spdlog::logger logger_;
   spdlog::sink_ptr file_;
 };
@@ -87,6 +107,7 @@ std::string line(LogLevel level, std::string_view tag, std::string_view text) {
 
 void set_log_level(LogLevel level) { the_log().logger().set_level(spdlog_level(level)); }
 bool is_logged(LogLevel level) { return the_log().logger().should_log(spdlog_level(level)); }
+void lay_out_log(std::string (*layout)(std::string_view)) { the_log().lay_out(layout); }
 void copy_log_to(const std::filesystem::path& path) { the_log().copy_to(path); }
 void stop_copying_log() { the_log().stop_copying(); }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +18,8 @@ void set_log_level(LogLevel level);
 bool is_logged(LogLevel level);
 /// Also writes messages to a file, with time stamps. Error (kResource) when it cannot be opened.
 void copy_log_to(const std::filesystem::path& path);
+/// How messages are laid out on stderr; null: as they are.
+void lay_out_log(std::string (*layout)(std::string_view text));
 /// Closes the log file.
 void stop_copying_log();
 

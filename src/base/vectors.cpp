@@ -2,6 +2,8 @@
 
 #ifdef __x86_64__
 #include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 #include <cstdlib>
@@ -12,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-enum class Vectors { kNone, kAvx2, kAvx512, kBFloat16 };
+enum class Vectors { kNone, kAvx2, kAvx512, kBFloat16, kAmx };
 
 std::string_view wanted() {
   const char* text = std::getenv("PIPETRAIN_VECTORS");
@@ -27,7 +29,7 @@ struct KnownInstructions {
   unsigned bit;
   std::uint64_t registers;  // register state that the operating system must save
 };
-constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6;
+constexpr std::uint64_t kYmm = 0x6, kZmm = 0xe6, kTiles = 0x60000;
 constexpr KnownInstructions kKnown[] = {
     {kSse42, "SSE4.2", &ProcessorWords::leaf1_ecx, 20, 0},
     {kPopcnt, "POPCNT", &ProcessorWords::leaf1_ecx, 23, 0},
@@ -42,6 +44,8 @@ constexpr KnownInstructions kKnown[] = {
     {kAvx512f, "AVX-512F", &ProcessorWords::leaf7_ebx, 16, kZmm},
     {kAvx512bw, "AVX-512BW", &ProcessorWords::leaf7_ebx, 30, kZmm},
     {kAvx512vl, "AVX-512VL", &ProcessorWords::leaf7_ebx, 31, kZmm},
+    {kAmxTile, "AMX-TILE", &ProcessorWords::leaf7_edx, 24, kTiles},
+    {kAmxBfloat16, "AMX-BF16", &ProcessorWords::leaf7_edx, 22, kTiles},
 };
 
 ProcessorWords words_of_processor() {
@@ -49,7 +53,10 @@ ProcessorWords words_of_processor() {
 #ifdef __x86_64__
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d)) words.leaf1_ecx = c;
-  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) words.leaf7_ebx = b;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d)) {
+    words.leaf7_ebx = b;
+    words.leaf7_edx = d;
+  }
   if (__get_cpuid(0x80000001U, &a, &b, &c, &d)) words.extended_ecx = c;
   constexpr std::uint32_t kReadsXcr0 = 1U << 27U;
   if (words.leaf1_ecx & kReadsXcr0) {
@@ -65,23 +72,47 @@ InstructionSets sets_of_processor() {
   return wanted() == "none" ? 0 : instruction_sets(words_of_processor());
 }
 
+/// Asks the operating system to save tile registers, once for all threads of the process. It may
+/// refuse, for one where a signal stack is too small for them.
+bool may_use_tiles() {
+#ifdef __x86_64__
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 Vectors of_processor() {
   const InstructionSets there = sets_of_processor();
   const auto has = [&](InstructionSets sets) { return (there & sets) == sets; };
   if (has(kAvx512f | kAvx512bw | kAvx512vl)) {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512bf16")) return Vectors::kBFloat16;
+    if (__builtin_cpu_supports("avx512bf16"))
+      return has(kAmxTile | kAmxBfloat16) ? Vectors::kAmx : Vectors::kBFloat16;
 #endif
     return Vectors::kAvx512;
   }
   return has(kAvx2 | kFma) ? Vectors::kAvx2 : Vectors::kNone;
 }
 
+/// What PIPETRAIN_VECTORS may limit vectors to, with oneDNN's name for it.
+struct Limit {
+  std::string_view name;
+  Vectors vectors;
+  const char* onednn;
+};
+constexpr Limit kLimits[] = {{"AVX2", Vectors::kAvx2, "AVX2"},
+                             {"AVX-512-BF16", Vectors::kBFloat16, "AVX512_CORE_BF16"}};
+
 Vectors choose() {
-  const Vectors vectors = of_processor();
-  if (wanted() != "AVX2" || vectors == Vectors::kNone) return vectors;
-  setenv("DNNL_MAX_CPU_ISA", "AVX2", /*overwrite=*/1);  // read by oneDNN on first use
-  return Vectors::kAvx2;
+  Vectors vectors = of_processor();
+  for (const Limit& limit : kLimits) {
+    if (wanted() != limit.name || vectors < limit.vectors) continue;
+    setenv("DNNL_MAX_CPU_ISA", limit.onednn, /*overwrite=*/1);  // read by oneDNN on first use
+    vectors = limit.vectors;
+  }
+  return vectors == Vectors::kAmx && !may_use_tiles() ? Vectors::kBFloat16 : vectors;
 }
 
 const Vectors kVectors = choose();
@@ -120,18 +151,23 @@ void check_processor() {
 }
 
 bool has_avx512() { return kVectors >= Vectors::kAvx512; }
-bool has_avx512_bfloat16() { return kVectors == Vectors::kBFloat16; }
+bool has_avx512_bfloat16() { return kVectors >= Vectors::kBFloat16; }
+bool has_amx() { return kVectors == Vectors::kAmx; }
 
 std::string vector_instructions() {
-  static constexpr const char* kNames[] = {"none", "AVX2", "AVX-512", "AVX-512 with bfloat16"};
+  static constexpr const char* kNames[] = {"none", "AVX2", "AVX-512", "AVX-512 with bfloat16",
+                                           "AVX-512 with AMX"};
   return kNames[static_cast<int>(kVectors)];
 }
 
 void check_vectors_wanted() {
-  PT_CHECK(wanted().empty() || wanted() == "AVX2" || wanted() == "none", kUsage,
-           "PIPETRAIN_VECTORS is \"{}\"; it must be AVX2 (use 256-bit vectors even if "
-           "the processor has wider ones), none (as if it had none), or unset",
-           printable(std::string(wanted())));
+  bool known = wanted().empty() || wanted() == "none";
+  for (const Limit& limit : kLimits) known = known || wanted() == limit.name;
+  PT_CHECK(
+      known, kUsage,
+      "PIPETRAIN_VECTORS is \"{}\"; it must be AVX2 (use 256-bit vectors even if the processor "
+      "has wider ones), AVX-512-BF16 (use no AMX), none (as if it had none), or unset",
+      printable(std::string(wanted())));
 }
 
 }  // namespace pipetrain

@@ -23,6 +23,8 @@ enum InstructionSet : InstructionSets {
   kAvx512f = 1U << 10U,
   kAvx512bw = 1U << 11U,
   kAvx512vl = 1U << 12U,
+  kAmxTile = 1U << 13U,
+  kAmxBfloat16 = 1U << 14U,
 };
 
 /// The extensions that the kernels of this build need.
@@ -30,7 +32,7 @@ extern const InstructionSets kInstructionsOfKernels;
 
 /// Feature words of a processor: CPUID and the register XCR0.
 struct ProcessorWords {
-  std::uint32_t leaf1_ecx = 0, leaf7_ebx = 0, extended_ecx = 0;
+  std::uint32_t leaf1_ecx = 0, leaf7_ebx = 0, leaf7_edx = 0, extended_ecx = 0;
   std::uint64_t saved_registers = 0;  // XCR0: saved by the operating system
 };
 /// The extensions of a processor with these feature words.
@@ -46,7 +48,10 @@ void check_processor();
 bool has_avx512();
 /// AVX-512 with bfloat16 dot products.
 bool has_avx512_bfloat16();
-/// "AVX2", "AVX-512", "AVX-512 with bfloat16", or "none" where the processor is too old for them.
+/// The same, and tiles of bfloat16 (AMX), which the operating system lets this process use.
+bool has_amx();
+/// "AVX2", "AVX-512", "AVX-512 with bfloat16", "AVX-512 with AMX", or "none" where the processor is
+/// too old for them.
 std::string vector_instructions();
 /// Error (kUsage) if PIPETRAIN_VECTORS has an invalid value.
 void check_vectors_wanted();

@@ -1,5 +1,6 @@
 #include "partition/topology_file.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -103,7 +104,9 @@ std::vector<std::filesystem::path> shipped_folders() {
   return out;
 }
 
-std::string shipped_names() {
+}  // namespace
+
+std::vector<std::string> topology_names() {
   std::vector<std::string> names;
   for (const std::filesystem::path& folder : shipped_folders()) {
     std::error_code code;
@@ -113,12 +116,8 @@ std::string shipped_names() {
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  std::string out;
-  for (const std::string& name : names) out += (out.empty() ? "" : ", ") + name;
-  return out;
+  return names;
 }
-
-}  // namespace
 
 Topology read_topology(const std::filesystem::path& path) {
   return topology_of(Document::read(path, kTopologySchema));
@@ -164,9 +163,10 @@ std::filesystem::path find_topology(const std::string& name) {
       }
     }
   }
-  const std::string known = shipped_names();
+  const std::vector<std::string> known = topology_names();
   PT_FAIL(kUsage, "no topology \"{}\": give a file or one of {}", printable(name),
-          known.empty() ? "the named topologies (their folder was not found)" : known);
+          known.empty() ? "the named topologies (their folder was not found)"
+                        : fmt::format("{}", fmt::join(known, ", ")));
 }
 
 Topology named_topology(const std::string& name) { return read_topology(find_topology(name)); }

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "partition/topology.h"
 
@@ -39,6 +40,8 @@ void write_topology(const std::filesystem::path& path, const Topology& topology,
 /// The file that --topology means: the path itself, else a file of this name (".json" may be left
 /// out) among the topologies that come with the program. An Error (kUsage) lists those.
 std::filesystem::path find_topology(const std::string& name);
+/// The files of those that come with the program, without their folder.
+std::vector<std::string> topology_names();
 /// read_topology(find_topology(name)).
 Topology named_topology(const std::string& name);
 

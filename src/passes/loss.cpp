@@ -100,20 +100,28 @@ const GraphInput* first_lookup(const TrainingGraph& training) {
 /// The loss of labels with as many values as the output has, which are no class indices.
 std::optional<LossKind> elementwise_kind(const Shape& output, const LossOptions& options) {
   const std::int64_t elements = output.count() / std::max<std::int64_t>(1, output[0]);
-  if (options.labels == LabelHint::kUnknown || options.labels == LabelHint::kGenerated ||
-      options.label_elements != elements)
+  if (options.labels == LabelHint::kUnknown || options.labels == LabelHint::kNone ||
+      options.labels == LabelHint::kGenerated || options.label_elements != elements)
     return {};
   if (options.labels == LabelHint::kBinary) return LossKind::kBinaryCrossEntropy;
   if (output.rank() > 2) return {};
   return LossKind::kSquaredError;
 }
 
+/// Whether an output can be compared with the first input, as an autoencoder's.
+bool is_like_input(const TrainingGraph& training, ValueId output) {
+  return !training.inputs.empty() &&
+         training.graph[training.inputs[0].value].type == training.graph[output].type;
+}
+
 LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOptions& options) {
   const Shape& shape = training.graph[output].type.shape;
   const std::string& name = training.graph[output].name;
   // Other 0/1 labels are classes.
-  const LabelHint labels =
-      options.labels == LabelHint::kBinary ? LabelHint::kInteger : options.labels;
+  const LabelHint labels = options.labels == LabelHint::kBinary ? LabelHint::kInteger
+                           : options.labels == LabelHint::kNone && is_like_input(training, output)
+                               ? LabelHint::kFloat
+                               : options.labels;
   if (shape.count() == 1 && shape.rank() == 0) return LossKind::kOutput;
   const bool sigmoid = ends_in(training, output, "Sigmoid");
   if (labels == LabelHint::kFloat)
@@ -243,6 +251,7 @@ class LossBuilder {
       perm.push_back(1);
       logits = builder_.add("Transpose", {logits}, {{"perm", perm}});
     }
+    if (options_.mixed_labels) return mixed_cross_entropy(logits);
     const std::int64_t rows = shape.count() / std::max<std::int64_t>(1, loss.classes);
     loss.elements_per_sample = rows / std::max<std::int64_t>(1, shape[0]);
     add_label(DType::kInt64, Shape(label_dims));
@@ -268,6 +277,26 @@ class LossBuilder {
     loss.task = fmt::format("{} ({}, {} classes)", task, name_of(loss.kind), loss.classes);
   }
 
+  /// Labels are probabilities: minus the sum of probability times log-probability.
+  void mixed_cross_entropy(ValueId logits) {
+    Loss& loss = training_.loss;
+    const Shape shape = builder_.shape(logits);
+    PT_CHECK(shape.rank() == 2 && loss.kind == LossKind::kCrossEntropy, kUsage,
+             "{}: mixup and cutmix need one label per sample, output \"{}\" has shape {}",
+             setting("augment"), printable(loss.output), shape.text());
+    PT_CHECK(options_.class_weights.empty() && !options_.balanced_classes, kUsage,
+             "{}: mixup and cutmix do not support {}", setting("augment"),
+             setting("class-weights"));
+    loss.mixed = true;
+    add_label(DType::kFloat32, shape);
+    const ValueId logs = builder_.add("LogSoftmax", {logits}, {{"axis", std::int64_t{1}}});
+    const ValueId sum = builder_.add("ReduceSum", {builder_.add("Mul", {logs, loss.label})},
+                                     {{"axes", Ints{0, 1}}, {"keepdims", std::int64_t{0}}});
+    set_results(builder_.add("Neg", {sum}), {});
+    loss.task =
+        fmt::format("classifier ({}, {} classes, mixed labels)", name_of(loss.kind), loss.classes);
+  }
+
   void elementwise(std::string_view op, std::string_view task) {
     const Shape shape = builder_.shape(output_);
     add_label(DType::kFloat32, shape);
@@ -278,6 +307,10 @@ class LossBuilder {
   }
 
   void output_is_loss() {
+    PT_CHECK(!options_.mixed_labels, kUsage,
+             "{}: mixup and cutmix need labels that the loss compares with an output, and this "
+             "model computes its loss itself",
+             setting("augment"));
     const Shape shape = builder_.shape(output_);
     PT_CHECK(shape.count() == 1, kUsage, "{} output needs a scalar output, \"{}\" has shape {}",
              setting("loss"), printable(training_.loss.output), shape.text());

@@ -9,8 +9,9 @@
 namespace pipetrain {
 
 /// What is known about the labels before the loss is chosen.
-/// kBinary: only 0 and 1, and not one 1 in each row. kGenerated: made to fit the loss.
-enum class LabelHint : std::uint8_t { kUnknown, kBinary, kInteger, kFloat, kGenerated };
+/// kBinary: only 0 and 1, and not one 1 in each row. kNone: the data have one array, which is no
+/// labels. kGenerated: made to fit the loss.
+enum class LabelHint : std::uint8_t { kUnknown, kBinary, kInteger, kFloat, kNone, kGenerated };
 
 struct LossOptions {
   std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output
@@ -21,6 +22,7 @@ struct LossOptions {
   double label_smoothing = 0;         // of cross-entropies
   std::vector<double> class_weights;  // of cross-entropies; empty: all 1
   bool balanced_classes = false;      // class_weights follow from the training data
+  bool mixed_labels = false;  // cross-entropy with probabilities of classes, smoothed already
 };
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the

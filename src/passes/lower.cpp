@@ -116,7 +116,7 @@ class Lowering {
              printable(input.name));
     std::vector<std::int64_t> dims(input.dims.size());
     const auto sample = options_.sample_shapes.find(input.name);
-    std::string free;
+    std::string free, options;
     for (std::size_t axis = 0; axis < dims.size(); ++axis) {
       const OnnxDim& dim = input.dims[axis];
       const bool is_batch =
@@ -143,14 +143,15 @@ class Lowering {
         free +=
             fmt::format("{}{}", free.empty() ? "" : ", ",
                         dim.symbol.empty() ? fmt::format("axis {}", axis) : printable(dim.symbol));
+        if (!dim.symbol.empty())
+          options += fmt::format("{} {}=N ", setting("dim"), printable(dim.symbol));
       }
     }
     PT_CHECK(free.empty(), kUsage,
              "input \"{}\" has free dimensions ({}); the first axis is set by {}, give "
-             "the others: {} NAME=N "
-             "or {} {}=…",
-             printable(input.name), free, setting("batch-size"), setting("dim"), setting("shape"),
-             printable(input.name));
+             "the others: {}{}{} {}=…",
+             printable(input.name), free, setting("batch-size"), options,
+             options.empty() ? "" : "or ", setting("shape"), printable(input.name));
     Value value;
     value.name = input.name;
     value.type = {is_float(input.dtype) ? DType::kFloat32 : input.dtype, Shape(std::move(dims))};
@@ -369,7 +370,7 @@ class Lowering {
   GraphBuilder builder_;
   std::unordered_map<std::string, ValueId> values_;
   ValueLists lists_;
-  int subgraphs_ = 0;                                     // that are being added
+  int subgraphs_ = 0;                                    // that are being added
   std::vector<std::pair<std::string, ValueId>> hidden_;  // what their names stood for before
   std::unordered_set<int> renamed_;
   std::unordered_set<std::string> names_;

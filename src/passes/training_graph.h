@@ -42,6 +42,10 @@ struct Loss {
   std::int64_t classes = -1;  // -1: regression
   std::int64_t ignore_index = -100;      // labels that do not count
   std::int64_t elements_per_sample = 1;  // counted elements of a sample when nothing is ignored
+  bool mixed = false;  // labels are probabilities of the classes, of which none is correct
+
+  /// Whether predictions of one class are correct or wrong, of labels that are not mixed.
+  bool counts_correct() const { return correct || mixed; }
 };
 
 /// One initializer (or float Constant) that training may change.

@@ -1,6 +1,7 @@
 #include "profile/estimate.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "graph/op.h"
@@ -8,6 +9,8 @@
 #include "profile/node_key.h"
 
 namespace pipetrain {
+
+DeviceSpeed ordinary_core() { return {"a core", 5e10, 1e10, 1e-6}; }
 
 double node_flops(const Graph& graph, const Node& node) {
   if (!node.op->cost) return 0;
@@ -62,6 +65,23 @@ Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& devic
     out.node_seconds.push_back(seconds);
   }
   return out;
+}
+
+int useful_threads(const TrainingGraph& training, int most) {
+  constexpr double kStart = 10e-6;  // of several threads, and waiting for the last of them
+  constexpr double kGain = 1.05;    // that more threads must have
+  const std::vector<double> seconds = estimate_profile(training, ordinary_core()).node_seconds;
+  int best = 1;
+  double least = std::numeric_limits<double>::infinity();
+  for (int threads = 1; threads <= most; ++threads) {
+    double step = 0;
+    for (const double alone : seconds)
+      step += threads == 1 || alone < kStart ? alone : kStart + alone / threads;
+    if (step * kGain >= least) continue;
+    least = step;
+    best = threads;
+  }
+  return best;
 }
 
 }  // namespace pipetrain

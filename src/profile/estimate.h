@@ -15,6 +15,9 @@ struct DeviceSpeed {
   double launch_seconds = 3e-6;  // that every kernel takes, however small
 };
 
+/// One core of an ordinary CPU, where nothing has been measured.
+DeviceSpeed ordinary_core();
+
 /// Additions and multiplications of one run of a node; 0 where its operator counts none.
 double node_flops(const Graph& graph, const Node& node);
 
@@ -31,5 +34,9 @@ double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>&
 /// workspace, and adding a weight gradient to its accumulator moves three bytes a byte. Error
 /// (kUsage) when a speed is not positive.
 Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device);
+
+/// How many threads of a stage pay off, of `most`: several threads cost a start and an end in every
+/// kernel, which small kernels do not make up for. By shapes alone, since threads may change bits.
+int useful_threads(const TrainingGraph& training, int most);
 
 }  // namespace pipetrain

@@ -155,11 +155,12 @@ class Profiler {
     return true;
   }
 
-  /// The roofline model with rates of an ordinary core: seconds of a node.
+  /// The roofline model: seconds of a node.
   double roughly(const Node& node) const {
-    constexpr double kFlopsPerSecond = 5e10, kBytesPerSecond = 1e10;
-    return 1e-6 + std::max(node_flops(training_.graph, node) / (kFlopsPerSecond * threads_),
-                           node_bytes(training_.graph, node, is_read_) / kBytesPerSecond);
+    const DeviceSpeed core = ordinary_core();
+    return core.launch_seconds +
+           std::max(node_flops(training_.graph, node) / (core.flops_per_second * threads_),
+                    node_bytes(training_.graph, node, is_read_) / core.bytes_per_second);
   }
 
   double walk_seconds() const {

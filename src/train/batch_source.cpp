@@ -9,7 +9,7 @@ namespace pipetrain {
 
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples) {
   if (loss.kind == LossKind::kOutput) return samples;
-  if (loss.classes < 0) return samples * loss.elements_per_sample;
+  if (loss.classes < 0 || is_float(label.type.dtype)) return samples * loss.elements_per_sample;
   const auto labels = label.span<const std::int64_t>();
   const auto ignored = std::count(labels.begin(), labels.end(), loss.ignore_index);
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);

@@ -61,7 +61,7 @@ struct PipelineConfig {
   std::string edge = "auto";   // transfers between GPUs: auto, copy, nccl
   bool deterministic = false;  // gradients of replicas are summed in a fixed order on GPUs, too
   std::vector<int> gpu_ids;    // by device; may repeat. Empty: stages on the CPU
-  int threads = 0;             // of each stage; 0: cores / stages, at least 1
+  int threads = 0;             // of each stage; 0: cores / stages, as far as they pay off
   bool pin = true;
   double timeout_seconds = 60;
 };

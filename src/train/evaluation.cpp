@@ -89,7 +89,7 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   report.samples = total;
   report.loss = loss_sum / static_cast<double>(counted);
   const Loss& loss = network.graph().loss;
-  if (loss.correct) report.accuracy = correct / static_cast<double>(counted);
+  if (loss.counts_correct()) report.accuracy = correct / static_cast<double>(counted);
   if (regression && spread.total() > 0) report.r2 = 1 - loss_sum / spread.total();
   if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
   report.seconds = steady_seconds() - start;

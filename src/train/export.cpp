@@ -148,13 +148,13 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
        [&](const std::string& v) { loss.loss = v; });
   take(kLossOutput, setting("logits"), "", loss.output.empty(),
        [&](const std::string& v) { loss.output = v; });
-  take(
-      kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
-      [&](const std::string& v) {
-        const auto [end, error] = std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
-        PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
-                 "\"{}\" is no whole number", printable(v));
-      });
+  take(kIgnoreIndex, setting("ignore-index"), "-100", loss.ignore_index == -100,
+       [&](const std::string& v) {
+         const auto [end, error] =
+             std::from_chars(v.data(), v.data() + v.size(), loss.ignore_index);
+         PT_CHECK(error == std::errc() && end == v.data() + v.size(), kModel,
+                  "\"{}\" is no whole number", printable(v));
+       });
   take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
   std::string& encoding = config.data.csv.encoding;
@@ -166,7 +166,7 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
-  return taken.empty() ? taken : taken + " · as in training";
+  return taken.empty() ? taken : "as in training: " + taken;
 }
 
 NamedTensors exported_weights(const Checkpoint& checkpoint) {

@@ -7,12 +7,14 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "data/loading/mixed_dataset.h"
 #include "data/rows/class_labels.h"
 #include "data/rows/element.h"
 #include "data/rows/readers.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "processes/process_group.h"
+#include "profile/estimate.h"
 #include "train/export.h"
 #include "train/predict.h"
 #include "train/sample_weights.h"
@@ -20,9 +22,16 @@
 namespace pipetrain {
 namespace {
 
-/// The column of the labels: the one that --bind names, else by role or name.
-const RawColumn* label_column(const RawData& raw, const BindOptions& options) {
+/// The column of the labels: the one that --bind names, else by role or name, or named as the
+/// output that the loss reads.
+const RawColumn* label_column(const RawData& raw, const OnnxModel& model,
+                              const BindOptions& options, const LossOptions& loss) {
   const RawColumn* label = nullptr;
+  for (const OnnxValue& output : model.outputs) {
+    const auto named = std::ranges::find(raw.train.columns, output.name, &RawColumn::name);
+    const bool reads = loss.output.empty() ? !label : output.name == loss.output;
+    if (reads && named != raw.train.columns.end()) label = &*named;
+  }
   for (const RawColumn& column : raw.train.columns) {
     if (holds_labels(column)) label = &column;
   }
@@ -54,16 +63,16 @@ bool is_real_input(const RawColumn& column, const RawData& raw, const OnnxModel&
   });
 }
 
-/// Whether the labels are 0 or 1, class numbers or real values.
+/// Whether there are labels, and whether they are 0 or 1, class numbers or real values.
 void look_at_labels(const RawData& raw, const OnnxModel& model, const BindOptions& options,
                     LossOptions& loss) {
-  const RawColumn* label = label_column(raw, options);
+  const RawColumn* label = label_column(raw, model, options, loss);
+  if (!label && raw.train.columns.size() == 1) loss.labels = LabelHint::kNone;
   if (!label || label->source || label->rows() == 0) return;
   const std::int64_t elements = label->sample_shape().count();
   loss.label_elements = elements;
-  const ValueRange range =
-      range_of(label->values.view().data, label->dtype(),
-               static_cast<std::size_t>(label->values.type().count()));
+  const ValueRange range = range_of(label->values.view().data, label->dtype(),
+                                    static_cast<std::size_t>(label->values.type().count()));
   const bool real = is_float(label->dtype());
   const bool small = range.low >= 0 && range.high <= 1;
   loss.labels = real ? LabelHint::kFloat : LabelHint::kInteger;
@@ -156,8 +165,10 @@ DataSpec data_spec_of(const TrainingGraph& graph) {
   const Loss& loss = graph.loss;
   if (!loss.label) return spec;
   LabelSpec label;
-  label.dtype = graph.graph[loss.label].type.dtype;
-  label.sample_shape = sample_shape(loss.label);
+  // Mixed labels are made of class numbers.
+  label.dtype = loss.mixed ? DType::kInt64 : graph.graph[loss.label].type.dtype;
+  label.sample_shape = loss.mixed ? Shape{} : sample_shape(loss.label);
+  label.output = loss.output;
   label.classes = loss.classes;
   label.shifted_input = loss.kind == LossKind::kCausalLm;
   label.probability = loss.kind == LossKind::kBinaryCrossEntropy;
@@ -189,6 +200,9 @@ Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
   config_.optimization.optimizer.own = own_rates(config_.optimization, model_);
   sample_shapes_ = given_sample_shapes(config_.model, model_.model);
   open_data_and_graph(same_data);
+  // What is measured must not decide it: another number of threads may change bits.
+  if (config.pipeline.threads == 0 && config.pipeline.backend == Backend::kCpu)
+    cores_.threads = useful_threads(*graph_, cores_.threads);
   if (mode_ == RunMode::kTrain) count_steps();
 }
 
@@ -215,7 +229,8 @@ void Network::open_data_and_graph(const Network* same_data) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);
       }
     }
-    if (loss_.labels == LabelHint::kUnknown) look_at_labels(*raw, model_.model, config_.data.bind, loss_);
+    if (loss_.labels == LabelHint::kUnknown)
+      look_at_labels(*raw, model_.model, config_.data.bind, loss_);
     for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
       sample_shapes_.emplace(name, shape);
   } else if (loss_.labels == LabelHint::kUnknown) {
@@ -285,6 +300,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   // Label smoothing and the like are not part of evaluation.
   if (evaluation) options.loss.label_smoothing = 0;
   if (evaluation) options.loss.class_weights.clear();
+  options.loss.mixed_labels = !evaluation && config_.data.bind.image.augmentation.mixing().any();
   options.with_gradients = !evaluation;
   options.precision = config_.model.precision;
   const bool on_gpu = !config_.pipeline.gpu_ids.empty();
@@ -351,6 +367,15 @@ void Network::release_initial_weights() {
         initializer.value = {};
     }
   }
+}
+
+std::shared_ptr<const Dataset> Network::training_data() const {
+  const Mixing& mixing = config_.data.bind.image.augmentation.mixing();
+  if (!mixing.any()) return data_.train;
+  const Loss& loss = graph_->loss;
+  return std::make_shared<MixedDataset>(
+      data_.train, mixing, config_.optimization.seed,
+      MixedLabels{loss.classes, loss.classes < 0 ? 0 : config_.model.loss.label_smoothing});
 }
 
 const Dataset* Network::evaluation_data() const {

@@ -58,6 +58,8 @@ class Network {
   const RunSchedule& schedule() const { return schedule_; }
   const LoadedModel& model() const { return model_; }
   const OpenedData& data() const { return data_; }
+  /// What is trained on, as batches have it: mixed where --augment says so.
+  std::shared_ptr<const Dataset> training_data() const;
   /// What is evaluated; null when nothing is.
   const Dataset* evaluation_data() const;
   /// The graph of the full micro-batch.

@@ -329,11 +329,11 @@ bool offers(const Loss& loss, std::string_view metric) {
   const bool regression =
       loss.kind == LossKind::kSquaredError || loss.kind == LossKind::kAbsoluteError;
   if (metric == "loss") return true;
-  if (metric == "accuracy") return static_cast<bool>(loss.correct);
+  if (metric == "accuracy") return loss.counts_correct();
   if (metric == "perplexity") return loss.kind == LossKind::kCausalLm;
   if (metric == "r2") return loss.kind == LossKind::kSquaredError;
   if (metric == "mae") return regression;
-  if (const int k = top_of(metric); k > 0) return loss.correct && loss.classes >= k;
+  if (const int k = top_of(metric); k > 0) return loss.counts_correct() && loss.classes >= k;
   return (one_class || loss.kind == LossKind::kBinaryCrossEntropy) && metric != "top-k";
 }
 

@@ -45,7 +45,7 @@ class Training {
                       ? std::vector<double>()
                       : sample_weights(settings_.sample_weights, *network_.data().train,
                                        network_.graph().loss.classes)}),
-        loader_(network_.data().train, sampler_, static_cast<std::uint64_t>(first_step_),
+        loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
                 network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
@@ -200,10 +200,17 @@ class Training {
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
     set_model_utilisation(report);
     set_utilisation(report, result);
-    step_seconds_.add(result.seconds);
-    bubbles_.add(*report.bubble);
+    note_times(samples, result.seconds, *report.bubble);
     observer_.on_step(report);
     check_finite(report);
+  }
+
+  /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
+  void note_times(std::int64_t samples, double seconds, double bubble) {
+    const auto all = static_cast<std::int64_t>(network_.data().train->size());
+    if (samples < std::min(settings_.batch_size, all)) return;
+    step_seconds_.add(seconds);
+    bubbles_.add(bubble);
   }
 
   void set_model_utilisation(StepReport& report) const {

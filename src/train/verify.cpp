@@ -23,7 +23,7 @@ class FixedUnits final : public MicroBatchSource {
     const Sampler sampler(network.data().train->size(),
                           {static_cast<std::size_t>(settings.batch_size), settings.seed,
                            settings.shuffle, settings.drop_last});
-    Loader loader(network.data().train, sampler, 0, static_cast<std::uint64_t>(batches));
+    Loader loader(network.training_data(), sampler, 0, static_cast<std::uint64_t>(batches));
     for (std::int64_t b = 0; b < batches; ++b) {
       const Batch* batch = loader.next();
       PT_CHECK(batch != nullptr, kInternal, "the data end before the step");

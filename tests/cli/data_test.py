@@ -7,10 +7,12 @@ import math
 import os
 import random
 import shutil
+import struct
 import tarfile
 import unittest
 import warnings
 import zipfile
+import zlib
 
 from program import SECONDS, Case, events
 
@@ -32,6 +34,17 @@ class Command(Case):
         self.write("text.txt", "to be or not")
         self.succeed("data", "make", "bytes", "--from", "text.txt", "-o", "t.bin")
         self.assertIn("12 tokens", self.succeed("data", "inspect", "t.bin")[0])
+
+    def test_a_table_is_described_before_anybody_knows_its_options(self):
+        self.write("t.csv", "city,size,area,price\nBonn,1,2.5,10\nKöln,,3.5,20\nBonn,3,4.5,30\n")
+        out, _ = self.succeed("data", "inspect", "t.csv")
+        self.assertRegex(out, r"city +2 words  Bonn, Köln\n +size +1 +2 +3\n +area +2.5 +3.5 +4.5")
+        self.assertIn('to train with it: t.csv line 2, column 1 (city): "Bonn" is not a number; encode words with --categories', out)
+        out, _ = self.succeed("data", "inspect", "t.csv", "--categories", "one-hot", "--missing", "mean")
+        self.assertIn("city=Bonn", out)
+        self.assertNotIn("to train with it", out)
+        self.write("bad.csv", "a,b\n1,2\n3\n")
+        self.refused("data", "data", "inspect", "bad.csv", says="line 3 has 1 columns")
 
     def test_mistakes(self):
         self.refused("usage", "data", says="data inspect PATH")
@@ -93,7 +106,13 @@ class Images(Case):
         return [line["loss"] for line in lines if line["event"] == "step"]
 
     def test_no_bit_depends_on_workers_stages_or_resuming(self):
-        augment = ["--augment", "flip,crop:2,brightness:0.2", "--normalize", "imagenet", "--micro-batches", "4"]
+        self.check_bits("flip,crop:2,brightness:0.2")
+
+    def test_no_bit_of_mixed_batches_depends_on_workers_stages_or_resuming(self):
+        self.check_bits("mixup:0.4,cutmix,flip")
+
+    def check_bits(self, augment):
+        augment = ["--augment", augment, "--normalize", "imagenet", "--micro-batches", "4"]
         plain = self.losses("plain", "--epochs", "2", "--micro-batches", "4", "--normalize", "imagenet")
         whole = self.losses("whole", "--epochs", "2", "--save-every", "1ep", *augment)
         self.assertEqual(len(whole), 6)
@@ -105,6 +124,81 @@ class Images(Case):
         resumed = ["--resume=whole/checkpoints/step-000003", "--run-dir", "again", "-o", "again.onnx", "-q"]
         self.succeed(*resumed)
         self.assertEqual(digest("whole.onnx"), digest("again.onnx"))
+
+    def test_mixed_samples_have_mixed_labels(self):
+        mixed = ["--augment", "mixup:1", "--epochs", "60", "--val-split", "0.25", "--lr", "3e-3"]
+        _, err = self.succeed(*self.train[:-1], "--run-dir", "mixed", *mixed)
+        self.assertIn("classifier (cross-entropy, 3 classes, mixed labels)", err)
+        lines = events((self.folder / "mixed/events.jsonl").read_text())
+        # Labels of several classes cannot be predicted with certainty, those of validation can.
+        last = [line["loss"] for line in lines if line["event"] == "step"][-60:]
+        self.assertGreater(sum(last), 2 * sum(self.losses("plain", *mixed[2:])[-60:]))
+        self.assertNotIn("accuracy", [line for line in lines if line["event"] == "step"][0])
+        self.assertGreater([line for line in lines if line["event"] == "val"][-1]["accuracy"], 0.9)
+        # What is trained is what verify checks, and smoothing is part of the labels.
+        self.succeed("verify", "net.onnx", "--data", "p", "--batch-size", "16", "--gpus", "2", "--device", "cpu", "--augment", "mixup:1")
+        smooth = self.losses("smooth", *mixed, "--label-smoothing", "0.2")
+        self.assertNotEqual(smooth, [line["loss"] for line in lines if line["event"] == "step"])
+        self.refused("usage", *self.train, *mixed, "--class-weights", "1,2,3", says="--class-weights")
+        self.refused("usage", *self.train, "--augment", "cutmix:0", says="out of range")
+        self.succeed("new", "gpt-nano", "--depth", "1", "--width", "16", "--heads", "2", "-o", "gpt.onnx")
+        self.refused("usage", "train", "gpt.onnx", "--augment", "mixup", "--device", "cpu", says="need one label per sample")
+
+    def test_what_is_no_image_is_said(self):
+        for name in ["p/class0/a.GIF", "p/class0/b.tiff", "p/class0/notes.txt", "p/class0/.DS_Store"]:
+            self.write(name, b"GIF89a")
+        out, _ = self.succeed("data", "inspect", "p")
+        self.assertIn("2 images in formats that are not read are ignored: p/class0/a.GIF, …", out)
+        _, err = self.succeed(*self.train[:-1], "--max-steps", "1")
+        self.assertIn("note     2 images in formats that are not read", err)
+
+    def png(self, name, pixels, bits=8, palette=None):
+        """A grey PNG, or one with a palette, of rows of numbers."""
+        def chunk(kind, content):
+            return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+        rows = b"".join(b"\0" + int("".join(f"{p:0{bits}b}" for p in row), 2).to_bytes(len(row) * bits // 8, "big") for row in pixels)
+        head = struct.pack(">IIBBBBB", len(pixels[0]), len(pixels), bits, 3 if palette else 0, 0, 0, 0)
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + (chunk(b"PLTE", palette) if palette else b"") +
+                         chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+    def test_masks_beside_images_are_classes_of_pixels(self):
+        source = random.Random(5)
+        for i in range(12):
+            mask = [[int(4 <= x + i % 3 < 12) + int(y > 8) for x in range(16)] for y in range(16)]
+            pixels = bytes(min(255, 90 * mask[y][x] + source.randrange(40)) for y in range(16) for x in range(16) for _ in range(3))
+            (self.folder / "s/images").mkdir(parents=True, exist_ok=True)
+            self.write(f"s/images/{i:02d}.ppm", b"P6\n16 16\n255\n" + pixels)
+            # As numbers of a palette, of two bits, and as a grey file.
+            kinds = [{"palette": bytes(range(0, 240, 80)) * 3}, {"bits": 2}, {}]
+            self.png(f"s/masks/{i:02d}{'_mask' if i % 2 else ''}.png", mask, **kinds[i % 3])
+        out, _ = self.succeed("data", "inspect", "s")
+        self.assertIn('12 samples of "y" uint8 (16, 16), values of the first from 0 to 2 (labels)', out)
+        self.assertIn('labels from the masks in "masks"', out)
+        self.succeed("new", "unet", "--image", "16", "--channels", "3", "--classes", "3", "--width", "8", "-o", "unet.onnx")
+        run = ["train", "unet.onnx", "--data", "s", "--batch-size", "4", "--device", "cpu", "--threads", "1"]
+        _, err = self.succeed(*run, "--epochs", "15", "--lr", "1e-2", "--run-dir", "run")
+        self.assertIn("pixel classifier (cross-entropy, 3 classes)", err)
+        last = [line for line in events((self.folder / "run/events.jsonl").read_text()) if line["event"] == "step"][-1]
+        self.assertGreater(last["accuracy"], 0.9)
+        self.refused("usage", *run, "--augment", "flip", says="would move the pixels")
+        for name in ("00", "02"):
+            self.png(f"s/masks/{name}.png", [[255 if x > 3 else 1 for x in range(16)] for _ in range(16)])
+        self.refused("data", *run, "--epochs", "1", says=["label 255 out of range 0..2", "--ignore-index 255 leaves such pixels out"])
+        self.succeed(*run, "--max-steps", "1", "--ignore-index", "255")
+        # Drawn in black and white, masks have two classes.
+        for i in range(12):
+            self.png(f"s/masks/{i:02d}{'_mask' if i % 2 else ''}.png", [[255 * (x > 3) for x in range(16)] for _ in range(16)])
+        self.assertIn("values of the first from 0 to 1", self.succeed("data", "inspect", "s")[0])
+        # An image of another size, and one without a mask.
+        self.write("s/images/03.ppm", b"P6\n20 16\n255\n" + bytes(20 * 16 * 3))
+        self.refused("data", *run, "--epochs", "1", says=['03.ppm" has 20 x 16 pixels, its mask 16 x 16'])
+        (self.folder / "s/masks/04.png").unlink()
+        self.refused("data", "data", "inspect", "s", says=['04.ppm" has no mask in "s/masks"'])
+        self.png("s/masks/04.png", [[0] * 8] * 8)
+        self.refused("data", "data", "inspect", "s", says=['04.png" has 8 x 8 pixels, the first one 16 x 16'])
 
     def test_images_are_changed_by_the_seed(self):
         # Nothing else of this run depends on it: no shuffling, nothing held out, no masks.

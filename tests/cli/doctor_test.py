@@ -35,8 +35,11 @@ class Vectors(Case):
 
     def test_narrower_ones_can_be_wanted(self):
         flags = set(re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)[1].split())
-        widest = "AVX-512 with bfloat16" if "avx512_bf16" in flags else "AVX-512" if "avx512f" in flags else "AVX2"
-        self.assertEqual(self.vectors(PIPETRAIN_VECTORS=""), widest)
+        bfloat16 = "avx512_bf16" in flags
+        widest = "AVX-512 with bfloat16" if bfloat16 else "AVX-512" if "avx512f" in flags else "AVX2"
+        tiles = bfloat16 and {"amx_tile", "amx_bf16"} <= flags
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS=""), "AVX-512 with AMX" if tiles else widest)
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX-512-BF16"), widest)
         self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX2"), "AVX2")
         self.refused("usage", "doctor", environment={"PIPETRAIN_VECTORS": "SSE"}, says=["PIPETRAIN_VECTORS", '"SSE"', "AVX2"])
 

@@ -37,11 +37,18 @@ class Usage(Case):
         for seconds in ("0", "-1", "0s", "1e300"):
             self.refused("usage", "-m", MODEL, "--comm-timeout", seconds, says=["--comm-timeout", "more than 0", seconds])
 
+    def test_an_output_that_exists_is_refused_before_anything_is_done(self):
+        self.write("there.onnx", "")
+        err = self.refused("usage", "train", MODEL, "--data", DATA, "--num-classes", "10", "-o", "there.onnx", says="--overwrite")
+        self.assertNotIn("plan ", err)
+        self.assertFalse((self.folder / "runs").exists())
+
     def test_a_number_that_contradicts_another_is_refused(self):
         run = ["train", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "1"]
-        for split in ("1.0", "12.0"):
+        for split in ("1.0", "12.0", "100%"):
             self.refused("usage", *run, "--val-split", split, says=["--val-split", split, "below 1"])
         self.succeed(*run, "--val-split", "12", "--dry-run")
+        self.assertEqual(self.succeed(*run, "--val-split", "25%", "--dry-run")[1], self.succeed(*run, "--val-split", "0.25", "--dry-run")[1])
         self.refused("usage", *run, "--micro-batch-size", "1000", "-b", "32",
                      says=["--micro-batch-size 1000", "--batch-size 32"])
         self.refused("usage", *run, "--warmup", "1e300", says="--warmup takes 1e+300 steps, but the run has only 1")

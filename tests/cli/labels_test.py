@@ -28,8 +28,9 @@ def node(op, inputs, output, *attributes):
             b"".join(field(5, field(1, name.encode()) + number(3, at) + number(20, 2)) for name, at in attributes))
 
 
-def linear(inputs, outputs, own_loss=False):
-    """An ONNX file of one linear layer, with a second output "loss" and an input for the labels if it computes its loss."""
+def linear(inputs, outputs, own_loss=False, beside=False):
+    """An ONNX file of one linear layer, with a second output "loss" and an input for the labels if it computes its loss, or with
+    another layer beside it that leads to the output "z"."""
     source = random.Random(1)
     weight = struct.pack(f"<{inputs * outputs}f", *(source.gauss(0, 0.5) for _ in range(inputs * outputs)))
     nodes = [node("MatMul", ["x", "w"], "y")]
@@ -38,8 +39,12 @@ def linear(inputs, outputs, own_loss=False):
         nodes += [node("Sub", ["y", "labels"], "d"), node("Mul", ["d", "d"], "s"), node("ReduceMean", ["s"], "loss", ("keepdims", 0))]
         takes.append(value("labels", ["batch", outputs]))
         gives.append(value("loss", []))
+    if beside:
+        nodes.append(node("MatMul", ["x", "v"], "z"))
+        gives.append(value("z", ["batch", outputs]))
     tensor = number(1, inputs) + number(1, outputs) + number(2, 1) + field(8, b"w") + field(9, weight)
-    graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + field(5, tensor) + b"".join(field(11, one) for one in takes) +
+    tensors = field(5, tensor) + (field(5, tensor.replace(field(8, b"w"), field(8, b"v"))) if beside else b"")
+    graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + tensors + b"".join(field(11, one) for one in takes) +
              b"".join(field(12, one) for one in gives))
     return number(1, 8) + field(7, graph) + field(8, number(2, 17))
 
@@ -76,10 +81,37 @@ class Labels(Labelled):
         for label in (lambda i: i / 7, lambda i: [i / 7], lambda i: i % 5):
             self.assertIn("(mse)", self.task(linear(4, 1), self.rows(label)))
 
+    def test_an_array_named_as_the_output_is_its_labels(self):
+        rows = [{"x": row["x"], "z": i / 7, "w": i % 3} for i, row in enumerate(self.rows(lambda i: i))]
+        model = self.write("two.onnx", linear(4, 1, beside=True))
+        data = self.write("two.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        _, err = self.succeed("train", model, "--data", data, "--max-steps", "1", "--logits", "z", *CPU[:-1])
+        self.assertIn('regression (mse) on output "z"', err)
+        self.assertIn('array "w" int64 () is not used', err)
+        self.assertIn('note     only output "z" has a loss, not "y": 1 of 2 tensors are not trained; --logits NAME', err)
+        # Before and after, the other layer is the same.
+        trained = max((self.folder / "runs").glob("*/trained.onnx")).read_bytes()
+        weight = linear(4, 1)[linear(4, 1).index(field(8, b"w")):][5:21]
+        self.assertEqual(trained.count(weight), 1)
+
+    def test_labels_of_a_size_that_no_network_learns_have_a_note(self):
+        def said(label):
+            data = self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows(label)))
+            return self.succeed("train", self.write("m.onnx", linear(4, 1)), "--data", data, "--max-steps", "1", *CPU[:-1])[1]
+
+        self.assertIn("note     the labels have mean 2.03e+05 and standard deviation 1.73e+03: a network learns numbers of this size slowly",
+                      said(lambda i: 200000 + 100.0 * i))
+        self.assertNotIn("the labels have mean", said(lambda i: i / 7))
+
     def test_an_output_named_loss_is_the_loss(self):
         self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), self.rows(lambda i: i / 7)))
         rows = [{"x": row["x"], "labels": [row["y"]]} for row in self.rows(lambda i: i / 7)]
         self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), rows))
+
+    def test_an_output_like_the_only_array_is_compared_with_it(self):
+        rows = [{"x": row["x"]} for row in self.rows(lambda i: i)]
+        self.assertIn("(mse)", self.task(linear(4, 4), rows))
+        self.assertIn("cross-entropy, 4 classes", self.task(linear(4, 4), self.rows(lambda i: i % 4)))
 
     def test_a_target_that_is_the_input_has_its_scale(self):
         rows = [{"x": [self.source.randrange(256) for _ in range(4)]} for _ in range(60)]

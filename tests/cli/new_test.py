@@ -28,7 +28,7 @@ class New(Case):
         self.assertIn("causal-lm, 50257 classes", out)
 
     def test_the_help_names_every_network(self):
-        out, _ = self.succeed("new", "--help")
+        out, _ = self.succeed("new", "--help", environment={"COLUMNS": "999"})
         err = self.refused("usage", "new", "nothing")
         networks = re.findall(r"(?m)^  (\S+) ", err)
         self.assertIn("gpt-nano", networks)

@@ -38,7 +38,7 @@ class Documents(Case):
         self.assertGreater(len(options_in(out)), 40)
 
     def test_every_command_has_help_manual_and_completion(self):
-        short, _ = self.succeed("--help")
+        short, _ = self.succeed("--help", environment={"COLUMNS": "999"})
         names = re.search(r"^Commands: (.*)$", short, re.MULTILINE)[1].split()
         manual, _ = self.succeed("help", "--man")
         bash, _ = self.succeed("completion", "bash")
@@ -66,8 +66,11 @@ class Documents(Case):
             out, _ = self.succeed("help", "train", environment={"COLUMNS": str(columns)})
             texts = [line for line in out.splitlines() if line.startswith(" " * 42)]
             self.assertGreater(len(texts), 40)
-            self.assertLessEqual(max(map(len, texts)), columns)
             self.assertGreater(max(map(len, texts)), columns - 10)
+            short, _ = self.succeed("--help", environment={"COLUMNS": str(columns)})
+            names = re.search(r"^Commands: ((?:.|\n)*)\nHelp of", short, re.MULTILINE)[1].split()
+            for page in [short, *(self.succeed("help", name, environment={"COLUMNS": str(columns)})[0] for name in names)]:
+                self.assertEqual([line for line in page.splitlines() if len(line) > columns], [])
 
     def test_the_manual_page_is_clean_roff(self):
         if not shutil.which("groff"):
@@ -84,12 +87,28 @@ class Documents(Case):
         def complete(*words):
             command = (f'source {path}; COMP_WORDS=(pipetrain {" ".join(words)}); COMP_CWORD={len(words)}; '
                        '_pipetrain; printf "%s\\n" "${COMPREPLY[@]}"')
-            return subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout.split()
+            return subprocess.run(["bash", "-c", command], cwd=self.folder, capture_output=True, text=True, check=True).stdout.split()
 
         self.assertEqual(complete("simu"), ["simulate"])
         self.assertEqual(complete("eval", "--asse"), ["--assert"])
         self.assertEqual(complete("train", "--asse"), [])
         self.assertEqual(complete("train", "--optimizer", "ada"), ["adamw", "adam", "adagrad"])
+        self.assertEqual(complete("train", "--schedule", "zb-"), ["zb-h1", "zb-h2", "zb-v"])
+        self.assertEqual(complete("train", "--format", "c"), ["csv", "cifar10", "cifar100"])
+        self.assertEqual(complete("train", "--augment", "mix"), ["mixup"])
+        self.assertIn("dgx-h100x8.json", complete("plan", "--topology", "dgx-h1"))
+        self.assertEqual(complete("new", "res"), ["resnet18", "resnet50"])
+        self.assertEqual(complete("data", "ins"), ["inspect"])
+        self.assertEqual(complete("schedule", "show", "zb-v"), ["zb-v"])
+        # The files that an option or a command takes, and folders on the way to them.
+        for name in ["m.onnx", "m.toml", "m.json", "m.svg"]:
+            self.write(name, "")
+        (self.folder / "models").mkdir()
+        for words, found in [(["train", "--config"], ["m.json", "m.toml", "models"]), (["eval"], ["m.onnx", "models"]),
+                             (["train", "--plan"], ["m.json", "models"]), (["plan", "--svg"], ["m.svg", "models"]),
+                             (["report"], ["models"]), (["doctor"], []), (["new"], ["mlp", "mobilenet"])]:
+            self.assertEqual([path.rpartition("/")[2] for path in complete(*words, f"{self.folder}/m" if found != ["mlp", "mobilenet"] else "m")],
+                             found, words)
         self.assertIn("completion.bash", complete("train", "--data", f"{self.folder}/comp")[0])
 
     def test_other_shells_have_scripts_too(self):

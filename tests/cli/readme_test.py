@@ -132,7 +132,7 @@ class Readme(Case):
                 self.run_line(line)
 
     def test_every_option_that_the_pages_name_exists(self):
-        names = re.search(r"^Commands: (.*)$", self.succeed("--help")[0], re.MULTILINE)[1].split()
+        names = re.search(r"^Commands: (.*)$", self.succeed("--help", environment={"COLUMNS": "999"})[0], re.MULTILINE)[1].split()
         options = {name: set(re.findall(r"(?m)^  (?:-., )?(--[\w-]+)|\((--[\w-]+)\)$", re.sub(r"\n {42}", " ", text)))
                    for name in names for text in [self.succeed("help", name, environment={"COLUMNS": "9999"})[0]]}
         options = {name: {option for pair in pairs for option in pair if option} for name, pairs in options.items()}

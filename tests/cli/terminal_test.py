@@ -99,6 +99,8 @@ class Terminal(Case):
     def test_the_lasting_lines_are_the_same_everywhere(self):
         """The transcript of a run, with what is measured masked, on terminals of two widths, in a pipe and in another language."""
         def masked(text):
+            # Lines that were too long for the window.
+            text = re.sub(r"(?<!\r)\r?\n {9}(?=\S)", " ", text)
             # Live lines, which later ones have replaced.
             text = re.sub(r"\r\x1b\[Kstep [^\r\n]*(\r?\nbusy [^\r\n]*)?(?=\r\x1b\[K(\x1b\[1A)?)", "", text)
             lines = text.replace("\r\x1b[K", "").replace("\x1b[1A", "").replace("\r\n", "\n").replace(str(MODELS), "models").splitlines()
@@ -116,6 +118,13 @@ class Terminal(Case):
         for columns, environment in [(80, {}), (40, {}), (80, {"NO_COLOR": "1"}), (80, {"LC_ALL": "de_DE.UTF-8"})]:
             self.assertEqual(masked(self.on_terminal(columns, *run, **environment)), transcript, (columns, environment))
         self.assertEqual(masked(self.succeed(*run)[1]), transcript)
+
+    def test_messages_break_between_words(self):
+        for columns in (80, 120):
+            text = self.on_terminal(columns, *RUN, "--val-split", "0.2", "--run-dir", f"run{columns}", "--limit", "321")
+            text = text.replace("\x1b[K", "").replace("\x1b[1A", "").replace("\r", "\n")
+            self.assertEqual([line for line in text.split("\n") if len(re.sub(r"\x1b\[\d+m", "", line)) > columns and " " in line.strip()], [])
+        self.assertIn("labels from the last column", self.on_terminal(200, *RUN, "--run-dir", "wide").replace("\r\n", "\n"))
 
     def test_a_drawing_is_as_wide_as_the_window(self):
         show = ["schedule", "show", "1f1b", "--stages", "3", "--micro-batches", "6"]
@@ -171,7 +180,7 @@ class Terminal(Case):
         for language in ["C", "de_DE.UTF-8"]:
             _, err = self.succeed(*RUN, "--run-dir", language, environment={"LC_ALL": language})
             # What was measured differs from run to run; its form does not.
-            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU +[\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line))
+            lines.append([re.sub(r" +[\d.]+ (ms|samples/s)|  MFU +[\d.]+%|  ETA \S+", r" N \1", re.sub(r"  data \d+%", "", line.replace(" us ", " ms ")))
                           for line in err.splitlines() if line.startswith("step")])
         self.assertEqual(lines[0], lines[1])
         self.assertEqual(len(lines[0]), 5)

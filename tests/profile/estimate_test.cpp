@@ -183,5 +183,25 @@ TEST(Estimate, NeedsTheSpeedOfTheDevice) {
   }
 }
 
+TEST(UsefulThreads, OfSmallKernelsIsOne) {
+  EXPECT_EQ(useful_threads(two_layers(), 16), 1);
+  EXPECT_EQ(useful_threads(two_layers(), 1), 1);
+}
+
+TEST(UsefulThreads, OfLargeKernelsIsAll) {
+  EXPECT_EQ(useful_threads(decoder(2, 1024, 1000, 256, 4), 2), 2);
+  EXPECT_GT(useful_threads(decoder(2, 1024, 1000, 256, 4), 16), 8);
+}
+
+TEST(UsefulThreads, GrowsWithTheKernels) {
+  int before = 1;
+  for (const std::int64_t width : {16, 64, 256, 1024}) {
+    const int threads = useful_threads(decoder(1, width, 100, 64, 4), 64);
+    EXPECT_GE(threads, before) << width;
+    before = threads;
+  }
+  EXPECT_GT(before, 1);
+}
+
 }  // namespace
 }  // namespace pipetrain

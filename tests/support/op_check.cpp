@@ -38,7 +38,7 @@ class Uniform {
   std::uint64_t state_;
 };
 
-/// Writes numbers into a tensor of any type but float16 and bfloat16.
+/// Writes numbers into a tensor of any type but float16.
 HostTensor from_doubles(const TensorType& type, std::span<const double> values) {
   HostTensor out(type);
   const auto fill = [&]<class T>(T) {
@@ -51,6 +51,10 @@ HostTensor from_doubles(const TensorType& type, std::span<const double> values) 
       break;
     case DType::kFloat64:
       fill(double{});
+      break;
+    case DType::kBFloat16:
+      for (std::size_t i = 0; i < values.size(); ++i)
+        out.view().as<std::uint16_t>()[i] = float_to_bfloat16(static_cast<float>(values[i]));
       break;
     case DType::kInt64:
       fill(std::int64_t{});

@@ -61,6 +61,28 @@ RawData made_data(const std::string& kind, const Options& options) {
   return read_source(options.from, text);
 }
 
+/// What `data inspect` says. A table with words or gaps is described as if they were encoded, with
+/// what training needs to know.
+std::string description_of(const std::string& path, const DataOptions& options) {
+  if (options.csv.encodes()) return describe(read_source(path, options));
+  try {
+    return describe(read_source(path, options));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kData) throw;
+    DataOptions encoded = options;
+    encoded.csv.categories = CsvOptions::Categories::kCodes;
+    encoded.csv.missing = CsvOptions::Missing::kMean;
+    RawData raw;
+    try {
+      raw = read_source(path, encoded);
+    } catch (const Error&) {
+      throw error;
+    }
+    if (raw.train.encoding.empty()) throw;
+    return describe(raw) + fmt::format("  to train with it: {}\n", error.message());
+  }
+}
+
 int write_to_output(const RawData& data, const Options& options) {
   const WriteDataOptions how{.image = static_cast<std::size_t>(options.image),
                              .channels = static_cast<std::size_t>(options.channels),
@@ -81,7 +103,7 @@ int data_command(Options& options) {
   const std::string& what = options.arguments[0];
   if (what == "inspect") {
     const std::string path = argument_of(options, "inspect images/");
-    print(describe(read_source(path, options.run.data)));
+    print(description_of(path, options.run.data));
     return 0;
   }
   if (what == "convert") {

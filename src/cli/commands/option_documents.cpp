@@ -16,24 +16,32 @@ using Rows = std::vector<std::pair<std::string, std::string>>;
 
 /// A text from column `at` on, in lines that end before the edge of the terminal.
 std::string wrapped(std::string_view text, std::size_t at) {
-  const std::size_t room = std::max<std::size_t>(30, terminal_width(STDOUT_FILENO) - at);
-  std::string out;
-  while (columns_of(text) > room) {
-    std::size_t end = text.rfind(' ', room);
-    if (end == std::string_view::npos) end = text.find(' ');
+  const std::size_t width = std::max(at + 30, terminal_width(STDOUT_FILENO));
+  return wrapped_at_words(text, at, at, width);
+}
+
+/// How an option is written: alternatives that do not fit beside it come below.
+std::string wrapped_usage(std::string_view usage) {
+  constexpr std::size_t kBelow = 6;
+  std::string out = "  ";
+  std::size_t room = terminal_width(STDOUT_FILENO) - out.size();
+  while (columns_of(usage) > room) {
+    const std::size_t end = usage.rfind('|', room - 1);
     if (end == std::string_view::npos) break;
-    out += fmt::format("{}\n{:<{}}", text.substr(0, end), "", at);
-    text.remove_prefix(end + 1);
+    out += fmt::format("{}\n{:<{}}", usage.substr(0, end + 1), "", kBelow);
+    usage.remove_prefix(end + 1);
+    room = terminal_width(STDOUT_FILENO) - kBelow;
   }
-  return out + std::string(text);
+  return out + std::string(usage);
 }
 
 std::string two_columns(const Rows& rows, std::size_t width) {
   std::string out;
   for (const auto& [left, right] : rows) {
     const std::string text = wrapped(right, width + 2);
-    out += columns_of(left) < width ? fmt::format("  {:<{}}{}\n", left, width, text)
-                                    : fmt::format("  {}\n  {:<{}}{}\n", left, "", width, text);
+    out += columns_of(left) < width
+               ? fmt::format("  {:<{}}{}\n", left, width, text)
+               : fmt::format("{}\n  {:<{}}{}\n", wrapped_usage(left), "", width, text);
   }
   return out;
 }
@@ -94,10 +102,10 @@ const CommandSpec& command_named(const std::string& name) {
 }
 
 constexpr std::string_view kExamples[][2] = {
-    {"pipetrain --model net.onnx --data train.npz --gpus 4", "train, 4 stages"},
-    {"pipetrain --model net.onnx --data train.npz --gpus 4 --device cpu", "the same on CPU stages"},
-    {"pipetrain plan --model net.onnx --gpus 4", "show the stages and the predicted speed"},
-    {"pipetrain inspect net.onnx", "check that a model can be trained"},
+    {"pipetrain net.onnx --data train.npz --gpus 4", "train, 4 stages"},
+    {"pipetrain net.onnx --data train.npz --device cpu", "the same on CPU cores"},
+    {"pipetrain plan net.onnx --gpus 4", "predict the speed of stages"},
+    {"pipetrain inspect net.onnx", "see what can be trained"},
 };
 
 constexpr std::string_view kExitCodes[][2] = {
@@ -126,8 +134,8 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_NVRTC", "NVRTC library, which compiles GPU kernels; default: libnvrtc.so.13"},
     {"PIPETRAIN_CUDA_GRAPHS", "on: run the passes of GPU stages as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
-     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; none: behave as "
-     "on an unsupported CPU"},
+     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; AVX-512-BF16: "
+     "use no AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
 };
 
@@ -209,17 +217,17 @@ std::string short_help() {
   for (const CommandSpec& command : commands()) names += " " + command.name;
   std::string out = "pipetrain: train ONNX models in pipeline stages.\n\n";
   for (const auto& [command, meaning] : kExamples)
-    out += fmt::format("  {:<67}{}\n", command, meaning);
-  return out + "\n" + two_columns(rows, 34) + "\nCommands:" + names +
+    out += fmt::format("  {:<50}{}\n", command, meaning);
+  return out + "\n" + two_columns(rows, 34) + "\n" + wrapped("Commands:" + names, 0) +
          "\nHelp of a command: pipetrain help COMMAND · manual: man pipetrain\n";
 }
 
 std::string full_help(const std::string& name) {
   Options options;
   const CommandSpec& command = command_named(name);
-  std::string out =
-      fmt::format("pipetrain {}: {}\n\n  pipetrain {}{}{} [OPTIONS]\n", name, command.summary, name,
-                  command.arguments.empty() ? "" : " ", command.arguments);
+  std::string out = wrapped(fmt::format("pipetrain {}: {}", name, command.summary), 0) +
+                    fmt::format("\n\n  pipetrain {}{}{} [OPTIONS]\n", name,
+                                command.arguments.empty() ? "" : " ", command.arguments);
   std::string group;
   Rows rows;
   const auto flush = [&] {
@@ -258,8 +266,9 @@ std::string manual_page() {
     out += roff_item(usage_of(spec), with_default(spec, help_of_all(spec)));
     if (spec.commands != "*") out += fmt::format(".br\nCommands: {}\n", roff(spec.commands));
     for (const OptionSpec& part : spec.parts) {
-      out += fmt::format(".RS\n{}.RE\n", roff_item(part_usage(spec, part), with_default(part, part.help) +
-                                                                               " (" + part.name + ")"));
+      out += fmt::format(".RS\n{}.RE\n",
+                         roff_item(part_usage(spec, part),
+                                   with_default(part, part.help) + " (" + part.name + ")"));
     }
   }
   const auto list = [&](const char* title, const auto& items) {

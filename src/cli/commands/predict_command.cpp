@@ -191,9 +191,9 @@ class ExtraColumns {
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::size_t classes_ = 0;
-  bool activated_ = false;          // which are probabilities already
-  bool several_ = false;            // a sample may have several labels
-  bool one_label_ = false;          // a score of the second of two classes
+  bool activated_ = false;  // which are probabilities already
+  bool several_ = false;    // a sample may have several labels
+  bool one_label_ = false;  // a score of the second of two classes
   std::vector<std::string> names_;  // of the columns
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -20,6 +21,48 @@ namespace fs = std::filesystem;
 /// Whether --verbose was given.
 bool with_details() { return is_logged(LogLevel::kDebug); }
 
+/// Labels whose size keeps a regression from learning.
+std::string note_on_scale_of_labels(const PlannedNetwork& network) {
+  const Loss& loss = network.graph().loss;
+  if (loss.kind != LossKind::kSquaredError && loss.kind != LossKind::kAbsoluteError) return {};
+  constexpr std::size_t kLookedAt = 10000;
+  constexpr double kLarge = 100;
+  const Dataset& data = *network.data().train;
+  std::vector<std::size_t> indices(std::min(data.size(), kLookedAt));
+  std::iota(indices.begin(), indices.end(), std::size_t{0});
+  const std::size_t column = data.columns().size() - 1;
+  HostTensor labels(data.columns()[column].batch_type(indices.size()));
+  data.gather(indices, column, labels.view());
+  double sum = 0, squares = 0;
+  const std::vector<double> values = labels.to_doubles();
+  for (const double value : values) sum += value, squares += value * value;
+  const double mean = sum / static_cast<double>(values.size());
+  const double deviation =
+      std::sqrt(std::max(0.0, squares / static_cast<double>(values.size()) - mean * mean));
+  if (std::abs(mean) < kLarge && deviation < kLarge) return {};
+  return fmt::format(
+      "the labels have mean {:.3g} and standard deviation {:.3g}: a network learns numbers of this "
+      "size slowly; scale them in the data, to about 1",
+      mean, deviation);
+}
+
+/// Layers that lead only to outputs without a loss stay as they are.
+std::string note_on_other_outputs(const TrainingGraph& graph) {
+  std::vector<std::string> tensors, outputs;
+  for (const Parameter& parameter : graph.parameters) {
+    if (!parameter.gradient) tensors.push_back(printable(parameter.name));
+  }
+  for (const std::string& name : graph.output_names) {
+    if (name != graph.loss.output) outputs.push_back(fmt::format("\"{}\"", printable(name)));
+  }
+  if (tensors.empty() || outputs.empty()) return {};
+  return fmt::format(
+      "only output \"{}\" has a loss, not {}: {} of {} tensors are not trained; --logits NAME "
+      "chooses another output, and a model that computes an output \"loss\" trains several",
+      printable(graph.loss.output), fmt::join(outputs, ", "), tensors.size(),
+      graph.parameters.size());
+}
+
 void log_model(const Options& options, const PlannedNetwork& network) {
   const TrainingGraph& graph = network.graph();
   std::int64_t parameters = 0;
@@ -36,6 +79,8 @@ void log_model(const Options& options, const PlannedNetwork& network) {
     log_info("train", "note     {}", note);
   if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
     log_info("train", "note     {}", note);
+  if (const std::string note = note_on_other_outputs(graph); !note.empty())
+    log_info("train", "note     {}", note);
   if (network.data().synthetic) {
     log_info("train",
              "note     no --data PATH: synthetic samples, to measure the speed; the trained "
@@ -49,6 +94,8 @@ void log_model(const Options& options, const PlannedNetwork& network) {
       log_info("train", "note     {}", warning);
   }
   log_info("train", "loss     {} on output \"{}\"", graph.loss.task, printable(graph.loss.output));
+  if (const std::string note = note_on_scale_of_labels(network); !note.empty())
+    log_info("train", "note     {}", note);
   const auto named = static_cast<std::int64_t>(network.data().class_names.size());
   if (named > 1 && named < graph.loss.classes && options.num_classes == 0) {
     log_info("train",

@@ -7,6 +7,13 @@
 
 namespace pipetrain {
 
+Watcher::Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
+    : run_(run),
+      reports_(reports),
+      signals_(signals),
+      slow_start_(run.network().profile().is_estimate ? 0 : run.network().predicted_step_seconds(),
+                  run.network().threads()) {}
+
 void Watcher::on_round(std::int64_t step, const Program& program, const RoundResult& result) {
   if (!run_.network().processes()) reports_.account.round(run_, program, result);
   reports_.recorder.round(step, program, result);
@@ -24,6 +31,10 @@ void Watcher::on_step(const StepReport& report) {
   reports_.mlflow.step(report);
   reports_.progress.step(report);
   reports_.status.step(report);
+  if (const std::string note = slow_start_.add(report.seconds); !note.empty()) {
+    reports_.progress.clear();
+    log_info("train", "note     {}", note);
+  }
   if (signals_.take_status()) {
     reports_.progress.status(report);
     reports_.events.signal("USR2", "status");

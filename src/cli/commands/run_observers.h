@@ -7,9 +7,10 @@
 #include "cli/commands/supervise.h"
 #include "cli/output/events.h"
 #include "cli/output/journal.h"
+#include "cli/output/mlflow.h"
+#include "cli/output/slow_start.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
-#include "cli/output/mlflow.h"
 #include "cli/output/tensorboard.h"
 #include "cli/output/terminal.h"
 #include "cli/output/time_shares.h"
@@ -34,8 +35,7 @@ struct RunReports {
 /// Of process 0.
 class Watcher final : public TrainingObserver {
  public:
-  Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
-      : run_(run), reports_(reports), signals_(signals) {}
+  Watcher(PipelineRun& run, const RunReports& reports, Signals& signals);
   void on_round(std::int64_t step, const Program& program, const RoundResult& result) override;
   void on_step(const StepReport& report) override;
   void on_evaluation(const EvaluationReport& report) override;
@@ -46,6 +46,7 @@ class Watcher final : public TrainingObserver {
   PipelineRun& run_;
   RunReports reports_;
   Signals& signals_;
+  SlowStart slow_start_;
 };
 
 /// Of the other processes.

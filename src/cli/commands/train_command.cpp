@@ -429,6 +429,11 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   const bool gives_stages = options.gpus > 0;
   take_devices_of_processes(options, processes);
   resolve(options, processes);
+  // Before anything that takes time.
+  const bool restarts = supervision && supervision->is_restart();
+  if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
+      !options.output.empty() && options.output != "-")
+    check_output(options, options.output, /*replaces_own=*/false);
   RunFolder folder;
   replace_head(options, start, processes, folder);
   if (options.lr == "find") {

@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
-#include "cli/output/journal.h"
 #include "cli/output/output.h"
+#include "cli/output/journal.h"
 #include "train/verify.h"
 
 namespace pipetrain {
@@ -88,7 +88,8 @@ int verify_command(Options& options) {
     print(json.dump(2) + "\n");
   } else {
     print(verdict + "\n");
-    for (const std::string& name : result.different) print("  " + name + "\n");
+    for (const std::string& name : result.different)
+      print("  " + name + "\n");
   }
   return result.equal() ? 0 : static_cast<int>(ErrorKind::kAssertion);
 }

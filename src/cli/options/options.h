@@ -174,6 +174,10 @@ struct CommandSpec {
   std::string summary;
   int (*run)(Options&) = nullptr;
   bool computes = false;  // runs the CPU's kernels, or asks them what they can do
+  /// For completion: words that arguments may be, and how files end; "*": all, "/": folders, "": no
+  /// files.
+  std::vector<std::string> words = {};
+  std::string ending = {};
 };
 const std::vector<CommandSpec>& commands();
 

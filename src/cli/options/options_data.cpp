@@ -25,8 +25,7 @@ void describe_columns(Table& table, CsvOptions& csv) {
             "input columns of a CSV; default: all but the label", kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "features";
-  table
-      .list("--drop-columns", csv.drop, "NAME|N,…", "columns of a CSV to leave out", kReadCommands)
+  table.list("--drop-columns", csv.drop, "NAME|N,…", "columns of a CSV to leave out", kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "drop";
   table
@@ -39,13 +38,12 @@ void describe_columns(Table& table, CsvOptions& csv) {
       .affects(ResultEffect::kContent)
       .key = "categories";
   table
-      .choice_of<Missing>("--missing", csv.missing,
-                          {{"error", Missing::kError},
-                           {"mean", Missing::kMean},
-                           {"marker", Missing::kMarker}},
-                          "missing cells of a CSV: refuse, fill with the mean or the most frequent "
-                          "word, or fill and mark in a column of their own",
-                          kReadCommands)
+      .choice_of<Missing>(
+          "--missing", csv.missing,
+          {{"error", Missing::kError}, {"mean", Missing::kMean}, {"marker", Missing::kMarker}},
+          "missing cells of a CSV: refuse, fill with the mean or the most frequent "
+          "word, or fill and mark in a column of their own",
+          kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "missing";
   table
@@ -93,17 +91,20 @@ void describe_files(Table& table, DataOptions& data) {
       .affects(ResultEffect::kNone)
       .aliases = {"--valid-data"};
   OptionSpec& split = table
-                          .add("--val-split", "X|N",
+                          .add("--val-split", "X|P%|N",
                                "part of the training data to use for validation: a fraction below "
-                               "1, or a number of samples",
+                               "1, a percentage or a number of samples",
                                "train")
                           .affects(ResultEffect::kContent);
   split.aliases = {"--val-rows"};
   split.set = [&data](const std::string& v) {
-    const double value = parse_real("--val-split", v);
-    PT_CHECK(value >= 0 && (value < 1 || value == std::floor(value)), kUsage,
-             "--val-split takes a fraction below 1 or a whole number of samples, not {}",
-             printable(v));
+    const bool percent = v.ends_with('%');
+    const double number = parse_real("--val-split", percent ? v.substr(0, v.size() - 1) : v);
+    const double value = percent ? number / 100 : number;
+    PT_CHECK(
+        value >= 0 && (value < 1 || (!percent && value == std::floor(value))), kUsage,
+        "--val-split takes a fraction below 1, a percentage or a whole number of samples, not {}",
+        printable(v));
     PT_CHECK(
         value < 1 || v.find('.') == std::string::npos, kUsage,
         "--val-split {} is no fraction below 1; for that many samples write it without a point",
@@ -179,12 +180,13 @@ void describe_data(Table& table, Options& options) {
   OptionSpec& augment =
       table
           .add("--augment", "NAME[:X],…",
-               "augment training images at random: " + Augmentation::names(), kTrainCommands)
+               "augment training samples at random: " + Augmentation::names(), kTrainCommands)
           .affects(ResultEffect::kUnrecorded);
   augment.set = [&data](const std::string& v) {
     data.bind.image.augmentation = Augmentation::parse(v);
   };
   augment.get = [&data] { return data.bind.image.augmentation.text(); };
+  augment.completes(Augmentation::words());
   table
       .choice_of<ImageFit>(
           "--resize", data.bind.image.fit,

@@ -1,8 +1,33 @@
 // Options of the commands that do not train: planning, schedules, new models, reports.
 #include "cli/options/option_table.h"
+#include "pipeline/schedule/generate.h"
 #include "train/saving.h"
 
 namespace pipetrain {
+
+namespace {
+
+std::vector<std::string> names_of_schedules() {
+  std::vector<std::string> names;
+  for (const ScheduleDescription& each : schedules()) names.push_back(each.name);
+  return names;
+}
+
+/// What inspect shows besides.
+void describe_views(Table& table, Options& options) {
+  table.flag("--params", options.show_params, "list every tensor, whether it is trained, and why",
+             "inspect");
+  table.flag("--layers", options.show_layers,
+             "list the layers: output shape, parameters, operations, and share of the time with "
+             "--profile",
+             "inspect");
+  table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
+             "inspect");
+  table.flag("--graph", options.show_graph, "print the training graph, backward pass included",
+             "inspect");
+}
+
+}  // namespace
 
 void describe_planning(Table& table, Options& options) {
   table.group = "Command-specific";
@@ -25,9 +50,12 @@ void describe_planning(Table& table, Options& options) {
   table.real("--jitter", options.jitter,
              "random variation of times, as a fraction; gives the p50 and p95 of the step",
              "simulate");
-  table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate");
-  table.path("--svg", options.svg, PathUse::kWrite, "FILE",
-             "write a timeline of the predicted step as SVG", "plan schedule");
+  table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate")
+      .completes(names_of_schedules());
+  table
+      .path("--svg", options.svg, PathUse::kWrite, "FILE",
+            "write a timeline of the predicted step as SVG", "plan schedule")
+      .completes({}, {"svg"});
   table.path("--dot", options.dot, PathUse::kWrite, "FILE", "write the stages as a Graphviz graph",
              "plan");
   table.text("--times", options.times, "F,B|F,I,W",
@@ -36,10 +64,12 @@ void describe_planning(Table& table, Options& options) {
              "schedule");
   table.text("--latency", options.latency, "T", "seconds of a transfer between devices; default: 0",
              "schedule");
-  table.path("--costs", options.costs, PathUse::kRead, "FILE",
-             "times of every stage and link (a pipetrain.costs/1 document), instead of --times and "
-             "--latency",
-             "schedule");
+  table
+      .path("--costs", options.costs, PathUse::kRead, "FILE",
+            "times of every stage and link (a pipetrain.costs/1 document), instead of --times and "
+            "--latency",
+            "schedule")
+      .completes({}, {"json"});
   table.path("--csv", options.csv, PathUse::kWrite, "FILE|-",
              "write the compute steps as CSV for torch.distributed.pipelining", "schedule");
   table.path("--curves", options.curves, PathUse::kWrite, "FILE|-",
@@ -58,8 +88,10 @@ void describe_planning(Table& table, Options& options) {
   table.integer("--causes", options.causes, 1, "number of causes to print", "trace");
   table.flag("--measure", options.measure, "measure memory, links and FLOP/s for the planner",
              "doctor");
-  table.path("--pipedream-profile", options.pipedream_profile, PathUse::kRead, "graph.txt",
-             "plan from a profile of PipeDream's profiler, instead of a model", "plan");
+  table
+      .path("--pipedream-profile", options.pipedream_profile, PathUse::kRead, "graph.txt",
+            "plan from a profile of PipeDream's profiler, instead of a model", "plan")
+      .completes({}, {"txt"});
   table.choice("--compat", options.compat, {"pipedream"},
                "compare with the plan of PipeDream's planner", "plan");
   table.real("--bandwidth", options.bandwidth,
@@ -70,16 +102,7 @@ void describe_planning(Table& table, Options& options) {
              "plan");
   table.flag("--fewer-machines", options.fewer_machines,
              "let PipeDream's planner leave machines unused", "plan");
-  table.flag("--params", options.show_params, "list every tensor, whether it is trained, and why",
-             "inspect");
-  table.flag("--layers", options.show_layers,
-             "list the layers: output shape, parameters, operations, and share of the time with "
-             "--profile",
-             "inspect");
-  table.flag("--chain", options.show_chain, "list the nodes between which the model can be cut",
-             "inspect");
-  table.flag("--graph", options.show_graph, "print the training graph, backward pass included",
-             "inspect");
+  describe_views(table, options);
 }
 
 void describe_launch(Table& table, Options& options) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "cli/options/option_table.h"
+#include "partition/topology_file.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/schedule_file.h"
 
@@ -113,6 +114,20 @@ void describe_limits(Table& table, PipelineConfig& pipeline) {
   timeout.get = [&pipeline] { return fmt::format("{}", pipeline.timeout_seconds); };
 }
 
+void describe_threads(Table& table, PipelineConfig& pipeline) {
+  OptionSpec& threads = table
+                            .automatic("--threads", pipeline.threads,
+                                       "threads per CPU stage; auto: cores / stages, fewer for "
+                                       "small kernels",
+                                       kRunCommands,
+                                       /*most=*/1024)
+                            .affects(ResultEffect::kDerived);
+  Table thread_settings;
+  thread_settings.flag("--pin", pipeline.pin, "pin each CPU stage to its own cores", kRunCommands)
+      .affects(ResultEffect::kNone);
+  Table::nest(threads, std::move(thread_settings));
+}
+
 }  // namespace
 
 void describe_pipeline(Table& table, Options& options) {
@@ -157,7 +172,8 @@ void describe_pipeline(Table& table, Options& options) {
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
             "devices and links; default: as measured by doctor --measure", kPlanCommands)
-      .completes({}, {"json"}).affects(ResultEffect::kNone);
+      .completes(topology_names(), {"json"})
+      .affects(ResultEffect::kNone);
   table
       .automatic("--micro-batches", pipeline.micro_batches,
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
@@ -169,19 +185,12 @@ void describe_pipeline(Table& table, Options& options) {
       .automatic("--micro-batch-size", pipeline.micro_batch_size,
                  "samples per micro-batch, instead of --micro-batches", kRunCommands)
       .affects(ResultEffect::kDerived);
-  OptionSpec& threads = table
-                            .automatic("--threads", pipeline.threads,
-                                       "threads per CPU stage; auto: cores / stages", kRunCommands,
-                                       /*most=*/1024)
-                            .affects(ResultEffect::kDerived);
-  Table thread_settings;
-  thread_settings.flag("--pin", pipeline.pin, "pin each CPU stage to its own cores", kRunCommands)
-      .affects(ResultEffect::kNone);
-  Table::nest(threads, std::move(thread_settings));
+  describe_threads(table, pipeline);
   table
       .path("--plan", pipeline.plan_path, PathUse::kRead, "FILE", "use this plan.json",
             "train plan simulate")
-      .completes({}, {"json"}).affects(ResultEffect::kDerived);
+      .completes({}, {"json"})
+      .affects(ResultEffect::kDerived);
   table
       .list("--split", pipeline.split, "NODE,NODE", "nodes where stages begin, instead of planning",
             "train plan simulate")

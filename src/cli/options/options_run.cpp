@@ -149,9 +149,9 @@ void describe_output(Table& table, Options& options) {
              "metrics as JSON Lines; default: RUN/events.jsonl", "train");
   table.flag("--json", options.json, "print JSON",
              "inspect profile plan simulate eval verify tune schedule trace doctor");
-  OptionSpec& log_to = table.list("--log-to", options.log_to, "tensorboard|mlflow:DIR",
-                                  "also log to TensorBoard (RUN/tb), or to an MLflow file store",
-                                  "train");
+  OptionSpec& log_to =
+      table.list("--log-to", options.log_to, "tensorboard|mlflow:DIR",
+                 "also log to TensorBoard (RUN/tb), or to an MLflow file store", "train");
   log_to.words = {"tensorboard", "mlflow:mlruns"};
   log_to.path = PathUse::kWrite;
   log_to.set = [&options](const std::string& v) {
@@ -162,6 +162,7 @@ void describe_output(Table& table, Options& options) {
   };
   OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",
                                  "write a timeline of some steps, for ui.perfetto.dev", "train");
+  trace.completes({}, {"json"});
   Table trace_settings;
   trace_settings.effect = table.effect;
   trace_settings
@@ -180,6 +181,7 @@ void describe_general(Table& table, Options& options) {
   config.aliases = {"-c"};
   config.environment = "PIPETRAIN_CONFIG";
   config.path = PathUse::kRead;
+  config.completes({}, {"toml", "json"});
   config.repeatable = true;
   config.set = [&options](const std::string& v) { options.configs.push_back(v); };
   config.get = [&options] { return fmt::format("{}", fmt::join(options.configs, ",")); };

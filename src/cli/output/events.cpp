@@ -128,8 +128,7 @@ EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes
 }
 
 void EventLog::open(int flags) {
-  descriptor_ =
-      ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666);
+  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666);
   PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path_),
            std::strerror(errno));
   struct stat status {};
@@ -228,7 +227,7 @@ void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
   json["micro_batch_size"] = network.micro_batch();
   json["schedule"] = network.config().pipeline.schedule;
   json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
-                       {"bubble", network.prediction().bubble}};
+                       {"bubble", network.predicted_bubble()}};
   write(line);
 }
 

@@ -5,12 +5,14 @@
 #include <limits>
 
 #include "base/error.h"
+#include "cli/output/progress_line.h"
 #include "pipeline/view/svg.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr double kLeft = 64, kRight = 14, kTop = 30, kBottom = 38;
+constexpr double kLetter = 6.5, kNameLine = 34, kNameRow = 16;  // of the names of curves
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct Range {
@@ -43,6 +45,7 @@ class Drawing {
       }
     }
     if (chart.from_zero && y_.low <= y_.high) y_.low = std::min(y_.low, 0.0);
+    arrange_names();
   }
 
   std::string text() {
@@ -52,7 +55,7 @@ class Drawing {
     out_ = fmt::format(
         "<svg class=\"chart\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n"
         "<title>{2}</title>\n<text class=\"head\" x=\"{3}\" y=\"16\">{2}</text>\n",
-        chart_.width, chart_.height, xml_text(chart_.title), kLeft);
+        chart_.width, height(), xml_text(chart_.title), kLeft);
     draw_axes();
     for (const bool faint : {true, false}) {
       for (std::size_t c = 0; c < chart_.curves.size(); ++c) {
@@ -67,13 +70,15 @@ class Drawing {
   double px(double x) const {
     return kLeft + (x - x_.low) / (x_.high - x_.low) * (chart_.width - kLeft - kRight);
   }
+  /// Names that do not fit beside the title lie below it, and the curves below them.
+  double height() const { return chart_.height + kNameRow * rows_below_; }
   double py(double y) const {
-    return chart_.height - kBottom -
+    return height() - kBottom -
            (y - y_.low) / (y_.high - y_.low) * (chart_.height - kTop - kBottom);
   }
 
   void draw_axes() {
-    const double bottom = chart_.height - kBottom, right = chart_.width - kRight;
+    const double bottom = height() - kBottom, right = chart_.width - kRight;
     const double dy = tick_distance(y_.high - y_.low, 5);
     for (double k = std::ceil(y_.low / dy); k * dy <= y_.high + dy * 1e-9; ++k) {
       out_ += fmt::format(
@@ -130,22 +135,55 @@ class Drawing {
     end_line();
   }
 
-  void draw_names() {
-    double x = chart_.width - kRight;
-    for (std::size_t c = chart_.curves.size(); c-- > 0;) {
+  static double width_of(const std::string& text) {
+    return kLetter * static_cast<double>(columns_of(text));
+  }
+  /// A name, and the line before it.
+  double name_width(std::size_t curve) const {
+    return kNameLine + width_of(chart_.curves[curve].name);
+  }
+
+  /// Rows of names, as many in each as fit.
+  void arrange_names() {
+    const double room = chart_.width - kLeft - kRight;
+    double used = room;  // the first row begins with the first name
+    for (std::size_t c = 0; c < chart_.curves.size(); ++c) {
       if (chart_.curves[c].name.empty()) continue;
-      out_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"16\">{}</text>", x,
-                          xml_text(chart_.curves[c].name));
-      x -= 8 + 6.5 * static_cast<double>(chart_.curves[c].name.size());
-      out_ +=
-          fmt::format("<line class=\"c{}{}\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"12\" y2=\"12\"/>\n",
-                      c, chart_.curves[c].faint ? " faint" : "", x - 16, x);
-      x -= 26;
+      if (used + name_width(c) > room) {
+        name_rows_.emplace_back();
+        used = 0;
+      }
+      name_rows_.back().push_back(c);
+      used += name_width(c);
+    }
+    const bool beside_title =
+        name_rows_.size() == 1 && used + width_of(chart_.title) + kLetter < room;
+    rows_below_ = beside_title ? 0 : static_cast<int>(name_rows_.size());
+  }
+
+  void draw_names() {
+    double y = rows_below_ > 0 ? 16 + kNameRow : 16;
+    for (const std::vector<std::size_t>& row : name_rows_) {
+      double x = chart_.width - kRight;
+      for (std::size_t i = row.size(); i-- > 0;) {
+        const Curve& curve = chart_.curves[row[i]];
+        out_ += fmt::format("<text class=\"name\" x=\"{:.1f}\" y=\"{:.0f}\">{}</text>", x, y,
+                            xml_text(curve.name));
+        const double line = x - width_of(curve.name) - 8;
+        out_ += fmt::format(
+            "<line class=\"c{0}{1}\" x1=\"{2:.1f}\" x2=\"{3:.1f}\" y1=\"{4:.0f}\" "
+            "y2=\"{4:.0f}\"/>\n",
+            row[i], curve.faint ? " faint" : "", line - 16, line, y - 4);
+        x -= name_width(row[i]);
+      }
+      y += kNameRow;
     }
   }
 
   const LineChart& chart_;
   Range x_, y_;
+  std::vector<std::vector<std::size_t>> name_rows_;  // curves, from left to right
+  int rows_below_ = 0;
   std::string out_, last_point_;
 };
 

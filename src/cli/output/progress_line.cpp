@@ -21,6 +21,13 @@ std::string place_text(const char* kind, std::int64_t step, std::int64_t total) 
 
 std::string epoch_text(double epoch) { return fmt::format("ep {:>6.2f}", epoch); }
 
+/// In nine columns.
+std::string step_time_text(double seconds) {
+  if (seconds < 0.9995e-3) return fmt::format("{:>6.0f} us", seconds * 1e6);
+  if (seconds < 9.9995) return fmt::format("{:>6.1f} ms", seconds * 1e3);
+  return fmt::format("{:>7.1f} s", seconds);
+}
+
 std::string percent_text(std::string_view name, double share) {
   return fmt::format("{} {:>6.2f}%", name, share * 100);
 }
@@ -34,7 +41,7 @@ std::vector<LineField> fields_of(const StepReport& report, double eta_seconds) {
   if (report.gradient_norm)
     fields.push_back({11, fmt::format("gnorm {:>8.3g}", *report.gradient_norm)});
   fields.push_back({10, fmt::format("lr {:.1e}", report.learning_rate)});
-  fields.push_back({5, fmt::format("{:>6.1f} ms", report.seconds * 1e3)});
+  fields.push_back({5, step_time_text(report.seconds)});
   fields.push_back({4, fmt::format("{:>6.0f} samples/s", report.samples_per_second)});
   if (report.utilisation)
     fields.push_back({6, fmt::format("MFU {:>5.1f}%", *report.utilisation * 100)});

@@ -68,7 +68,7 @@ std::string curves(const std::vector<RecordedRun>& runs) {
     }
     return line_chart(out);
   };
-  return "<div class=\"charts\">\n" +
+  return "<h2>Curves</h2>\n<div class=\"charts\">\n" +
          chart("training loss, smoothed", &RecordedRun::steps, &StepRecord::loss, 0.9) +
          chart("validation loss", &RecordedRun::validations, &StepRecord::loss, 0) +
          chart("validation accuracy", &RecordedRun::validations, &StepRecord::accuracy, 0) +

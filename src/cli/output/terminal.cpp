@@ -1,5 +1,6 @@
 #include "cli/output/terminal.h"
 
+#include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -24,6 +25,34 @@ std::size_t terminal_width(int descriptor) {
   }
   winsize size{};
   return ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 20 ? size.ws_col : 100;
+}
+
+std::string wrapped_at_words(std::string_view text, std::size_t begin, std::size_t indent,
+                             std::size_t width) {
+  std::string out;
+  std::size_t room = width - std::min(begin, width);
+  while (columns_of(text) > room) {
+    // The last space within the room; columns are no bytes.
+    std::size_t end = std::string_view::npos;
+    for (std::size_t at = text.find(' '); at != std::string_view::npos;
+         at = text.find(' ', at + 1)) {
+      if (end != std::string_view::npos && columns_of(text.substr(0, at)) > room) break;
+      end = at;
+    }
+    if (end == std::string_view::npos) break;
+    out += fmt::format("{}\n{:<{}}", text.substr(0, end), "", indent);
+    text.remove_prefix(std::min(text.find_first_not_of(' ', end), text.size()));
+    room = width - std::min(indent, width);
+  }
+  return out + std::string(text);
+}
+
+std::string message_for_terminal(std::string_view text) {
+  constexpr std::size_t kIndent = 9;        // behind "data     "
+  const std::size_t end = text.find('\n');  // below it there may be a table
+  const std::string first =
+      wrapped_at_words(text.substr(0, end), 0, kIndent, terminal_width(STDERR_FILENO));
+  return end == std::string_view::npos ? first : first + std::string(text.substr(end));
 }
 
 bool colours_suit(int descriptor) {
@@ -53,8 +82,7 @@ void Progress::clear() {
 void Progress::lasting(const std::string& text) {
   if (quiet_) return;
   clear();
-  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "",
-               safe_text(text).c_str());
+  std::fprintf(stderr, "%s%s\n", terminal_ ? "\r\033[K" : "", safe_text(text).c_str());
 }
 
 void Progress::live(const std::string& text) {

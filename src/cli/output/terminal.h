@@ -1,7 +1,9 @@
 // Progress output: a live line on a terminal, plain lines elsewhere.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "train/trainer.h"
@@ -13,6 +15,14 @@ bool colours_suit(int descriptor);
 
 /// The columns of the terminal behind a descriptor; COLUMNS overrides, 100 where it is unknown.
 std::size_t terminal_width(int descriptor);
+
+/// A text in lines of at most `width` columns where its words allow that. The first line begins at
+/// column `begin`, the others are indented.
+std::string wrapped_at_words(std::string_view text, std::size_t begin, std::size_t indent,
+                             std::size_t width);
+
+/// A message of the log, or an error, for the terminal behind stderr.
+std::string message_for_terminal(std::string_view text);
 
 class Progress {
  public:

@@ -53,6 +53,13 @@ class Binder {
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
              "{} needs an image input, which the model does not have", setting("augment"));
+    PT_CHECK(
+        !options_.image.augmentation.moves_pixels() || !spec_.label ||
+            spec_.label->sample_shape.rank() < 2,
+        kUsage,
+        "{}: flip, vflip, crop and resized-crop would move the pixels of images, but not their "
+        "labels {}; leave them out",
+        setting("augment"), spec_.label->sample_shape.text());
     PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
              "{} per channel needs an image input, which the model does not have",
              setting("normalize"));
@@ -394,6 +401,15 @@ class Binder {
       samples += times;
     }
     if (classes.empty()) return;
+    const ValueRange range = range_of(raw.values.view().data, raw.dtype(),
+                                      static_cast<std::size_t>(raw.values.type().count()));
+    PT_CHECK(range.low < 1 || range.high > static_cast<double>(spec_.label->classes), kData,
+             "the labels of {} run from {:.0f} to {}, but classes are counted from 0: subtract 1",
+             place(), range.low, spec_.label->classes);
+    PT_CHECK(classes != std::vector<std::int64_t>{255} || spec_.label->sample_shape.count() == 1,
+             kData,
+             "label 255 {}, first {}: the model has {} classes; {} 255 leaves such pixels out",
+             bad[0].reason, raw.locate(bad[0].row), spec_.label->classes, setting("ignore-index"));
     PT_FAIL(kData,
             "label{} {} {} in {} of {} samples, first {}: the model has {} classes; {} "
             "{} gives it a last layer for more",

@@ -15,7 +15,11 @@ namespace {
 class Matcher {
  public:
   Matcher(std::span<const RawColumn> columns, const DataSpec& spec)
-      : columns_(columns), spec_(spec), taken_(columns.size()), bound_(columns.size()), found_(spec.inputs.size()) {
+      : columns_(columns),
+        spec_(spec),
+        taken_(columns.size()),
+        bound_(columns.size()),
+        found_(spec.inputs.size()) {
     out_.inputs.resize(spec.inputs.size());
   }
 
@@ -56,6 +60,9 @@ class Matcher {
         const bool wants = role_of_name(spec_.inputs[i].name) == ColumnRole::kLabel;
         if (wants && !found_[i] && !taken_[column]) take(i, column);
       }
+    }
+    if (spec_.label && !out_.label && !spec_.label->output.empty()) {
+      if (const auto column = find(spec_.label->output)) take_label(*column);
     }
   }
 

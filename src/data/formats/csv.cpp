@@ -6,13 +6,14 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -24,7 +25,8 @@ namespace fs = std::filesystem;
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
 
-// The first of , tab ; space outside quotes in the first line that is not a comment.
+// The first of , tab ; space outside quotes in the first line that is not a comment; not a comma
+// where all of them are decimal commas between others.
 char guess_delimiter(std::string_view text) {
   while (!text.empty()) {
     const std::size_t end = std::min(text.find('\n'), text.size());
@@ -37,12 +39,29 @@ char guess_delimiter(std::string_view text) {
       if (c == '"') quoted = !quoted;
       if (!quoted) bare += c;
     }
+    const bool other = bare.find_first_of(";\t") != std::string::npos;
     for (const char c : {',', '\t', ';', ' '}) {
+      if (c == ',' && other && commas_are_decimal(bare)) continue;
       if (bare.find(c) != std::string::npos) return c;
     }
     break;
   }
   return ',';
+}
+
+// Whether numbers have decimal commas, from the beginning of the text.
+bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name) {
+  constexpr int kLookedAt = 100;
+  if (delimiter == ',') return false;
+  RecordReader reader(text, delimiter, name);
+  std::vector<std::string_view> fields;
+  for (int row = 0; row < kLookedAt && reader.next(fields); ++row) {
+    for (const std::string_view cell : fields) {
+      const std::string number = with_decimal_point(cell);
+      if (!number.empty() && number_in(number)) return true;
+    }
+  }
+  return false;
 }
 
 // A header is a row with a word in a column that holds a number below it. What begins like a number
@@ -93,25 +112,6 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
   return static_cast<std::size_t>(position);
 }
 
-// Numbers classes by their names, in byte order.
-struct Classes {
-  std::vector<std::string> words;  // one per row
-  std::vector<std::string> names;
-
-  std::vector<std::int64_t> numbers() {
-    std::map<std::string, std::int64_t> order;
-    for (const std::string& word : words) order.emplace(word, 0);
-    for (auto& [word, index] : order) {
-      index = static_cast<std::int64_t>(names.size());
-      names.push_back(word);
-    }
-    std::vector<std::int64_t> out;
-    out.reserve(words.size());
-    for (const std::string& word : words) out.push_back(order.at(word));
-    return out;
-  }
-};
-
 template <class T>
 RawColumn make_column(std::string name, const std::string& file, ColumnRole role, Shape shape,
                       const std::vector<T>& values, std::vector<std::uint32_t> lines) {
@@ -128,18 +128,19 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
 // The labels of a table: words, which become classes, or numbers.
 struct Labels {
   bool are_words = false;
-  Classes classes;
+  std::vector<std::string> words;
   std::vector<double> values;
 
-  std::size_t size() const { return are_words ? classes.words.size() : values.size(); }
+  std::size_t size() const { return are_words ? words.size() : values.size(); }
   RawColumn column(const std::string& file, std::vector<std::uint32_t> lines) {
     const Shape shape{static_cast<std::int64_t>(size())};
     const auto make = [&](const auto& numbers) {
       return make_column("y", file, ColumnRole::kLabel, shape, numbers, std::move(lines));
     };
     if (are_words) {
-      RawColumn out = make(classes.numbers());
-      out.class_names = classes.names;
+      ClassNumbers classes = number_classes(words);
+      RawColumn out = make(classes.numbers);
+      out.class_names = std::move(classes.names);
       return out;
     }
     // An integer type tells the choice of the loss that these may be classes.
@@ -157,6 +158,8 @@ class TableReader {
       : text_(text), file_(file), name_(printable(file)), options_(options), notes_(notes) {
     if (text_.starts_with("\xef\xbb\xbf")) text_.remove_prefix(3);  // byte order mark
     delimiter_ = options.delimiter ? options.delimiter : guess_delimiter(text_);
+    decimal_commas_ = has_decimal_commas(text_, delimiter_, name_);
+    if (decimal_commas_) notes_.push_back("numbers have decimal commas");
     if (!options.encoding.empty()) encoding_ = TableEncoding::parse(options.encoding);
     look_at_head();
     choose_label();
@@ -218,9 +221,9 @@ class TableReader {
     const Shape matrix{static_cast<std::int64_t>(lines_.size()),
                        static_cast<std::int64_t>(encoding_->width())};
     RawSplit out;
-    out.columns.push_back(
-        make_column("x", file_, ColumnRole::kInput, matrix, values, lines_));
+    out.columns.push_back(make_column("x", file_, ColumnRole::kInput, matrix, values, lines_));
     out.columns[0].field_names = encoding_->field_names();
+    out.columns[0].field_words = encoding_->field_words();
     out.encoding = encoding_->text();
     if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
     return out;
@@ -229,7 +232,7 @@ class TableReader {
  private:
   void look_at_head() {
     std::vector<std::string_view> fields;
-    RecordReader peek(text_, delimiter_, name_);
+    RecordReader peek(text_, delimiter_, name_, decimal_commas_);
     if (peek.next(fields)) first_.assign(fields.begin(), fields.end());
     first_line_ = peek.line();
     if (peek.next(fields)) second_.assign(fields.begin(), fields.end());
@@ -242,11 +245,10 @@ class TableReader {
         if (is_missing(below[c])) below[c] = fields[c];
       }
     }
-    const bool named =
-        encoding_ && encoding_->has_header &&
-        std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
-          return std::ranges::count(first_, column.name) > 0;
-        });
+    const bool named = encoding_ && encoding_->has_header &&
+                       std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
+                         return std::ranges::count(first_, column.name) > 0;
+                       });
     const bool has_header =
         options_.header == CsvOptions::Header::kYes || named ||
         (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below));
@@ -264,14 +266,17 @@ class TableReader {
       options.label_column = "none";
     label_ = find_label(options, header_, first_.size(), name_, notes_);
     const std::vector<std::string>& sample = header_.empty() ? first_ : second_;
-    labels_.are_words =
-        label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
+    labels_.are_words = label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
+    PT_CHECK(!labels_.are_words || !looks_like_amount(sample[label_]), kData,
+             "{}: the label \"{}\" is not a number; write numbers without separators of thousands, "
+             "currencies and percent signs",
+             name_, printable(sample[label_]));
   }
 
   template <class Take>
   void each_row(const Take& take) {
     std::vector<std::string_view> fields;
-    RecordReader reader(text_, delimiter_, name_);
+    RecordReader reader(text_, delimiter_, name_, decimal_commas_);
     if (!header_.empty()) reader.next(fields);
     while (reader.next(fields)) {
       PT_CHECK(fields.size() == first_.size(), kData, "{} line {} has {} columns, line {} has {}",
@@ -285,7 +290,7 @@ class TableReader {
   bool take_label(std::size_t column, std::string_view cell, std::uint32_t line) {
     if (column != label_) return false;
     if (labels_.are_words) {
-      labels_.classes.words.emplace_back(cell);
+      labels_.words.emplace_back(cell);
     } else {
       labels_.values.push_back(number_at(column, cell, line));
     }
@@ -306,9 +311,15 @@ class TableReader {
   std::string advice_for(std::size_t column, std::string_view cell) const {
     if (is_missing(cell))
       return fmt::format("; {} mean fills such cells, marker also marks them", setting("missing"));
-    return fmt::format("; encode words with {} one-hot or codes, or leave the column out: {} {}",
-                       setting("categories"), setting("drop-columns"),
-                       header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
+    const std::string leave =
+        fmt::format("leave the column out: {} {}", setting("drop-columns"),
+                    header_.empty() ? fmt::format("{}", column) : printable(header_[column]));
+    if (looks_like_date(cell)) return "; write dates as numbers, days for example, or " + leave;
+    if (looks_like_amount(cell))
+      return "; write numbers without separators of thousands, currencies and percent signs, or " +
+             leave;
+    return fmt::format("; encode words with {} one-hot or codes, or {}", setting("categories"),
+                       leave);
   }
 
   std::string name_of_column(std::size_t i) const {
@@ -359,6 +370,7 @@ class TableReader {
   const CsvOptions& options_;
   std::vector<std::string>& notes_;
   char delimiter_ = ',';
+  bool decimal_commas_ = false;
   std::vector<std::string> first_, second_, header_;
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;
@@ -390,7 +402,8 @@ bool looks_like_table(std::string_view head, bool is_whole_text) {
     std::size_t cells = 0, numbers = 0;
     for (std::size_t begin = 0; begin <= line.size(); ++cells) {
       const std::size_t stop = std::min(line.find(delimiter, begin), line.size());
-      if (number_in(line.substr(begin, stop - begin))) ++numbers;
+      const std::string_view cell = line.substr(begin, stop - begin);
+      if (number_in(cell) || number_in(with_decimal_point(cell))) ++numbers;
       begin = stop + 1;
     }
     if (width > 0 && (cut ? cells > width : cells != width)) return false;

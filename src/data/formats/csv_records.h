@@ -10,14 +10,17 @@
 #include <vector>
 
 #include "base/error.h"
+#include "data/formats/csv_cells.h"
 
 namespace pipetrain {
 
 // Splits a text into records of fields; blank lines and lines beginning with '#' are passed over.
 class RecordReader {
  public:
-  RecordReader(std::string_view text, char delimiter, const std::string& name)
-      : rest_(text), delimiter_(delimiter), name_(name) {}
+  /// `decimal_commas`: numbers with one get a point.
+  RecordReader(std::string_view text, char delimiter, const std::string& name,
+               bool decimal_commas = false)
+      : rest_(text), delimiter_(delimiter), name_(name), decimal_commas_(decimal_commas) {}
 
   /// The next record's fields, valid until the following call; false at the end.
   bool next(std::vector<std::string_view>& fields) {
@@ -34,6 +37,10 @@ class RecordReader {
     if (rest_.empty()) return false;
     bool more = true;
     while (more) more = take_field(fields);
+    for (std::size_t i = 0; decimal_commas_ && i < fields.size(); ++i) {
+      if (std::string number = with_decimal_point(fields[i]); !number.empty())
+        fields[i] = *unquoted_.insert(unquoted_.end(), std::move(number));
+    }
     return true;
   }
   /// The line that the record begins on, from 1.
@@ -97,7 +104,8 @@ class RecordReader {
   const std::string& name_;
   std::uint32_t line_ = 0;
   std::uint32_t record_line_ = 0;
-  std::list<std::string> unquoted_;  // unescaped quoted fields of this record
+  bool decimal_commas_;
+  std::list<std::string> unquoted_;  // unescaped and rewritten fields of this record
 };
 
 }  // namespace pipetrain

@@ -1,9 +1,10 @@
 // Images in folders: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/val/CLASS/*.png, or all in
-// one folder without classes.
+// one folder without classes, or DIR/images/*.jpg with DIR/masks/*.png of the same names.
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "data/formats/image_rows.h"
@@ -17,11 +18,24 @@ namespace fs = std::filesystem;
 
 constexpr int kDeepest = 32;
 
-bool is_image_file(const fs::path& path) {
+std::string lower_name(const fs::path& path) {
   std::string name = path.filename().string();
-  if (name.starts_with(".")) return false;
   for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return has_image_name(name);
+  return name;
+}
+
+bool is_image_file(const fs::path& path) {
+  const std::string name = lower_name(path);
+  return !name.starts_with(".") && has_image_name(name);
+}
+
+// Images in formats that are not read.
+bool is_other_image(const fs::path& path) {
+  constexpr std::string_view kEndings[] = {".gif",  ".tif", ".tiff", ".heic", ".heif",
+                                           ".avif", ".jp2", ".jxl",  ".svg"};
+  const std::string name = lower_name(path);
+  return !name.starts_with(".") &&
+         std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
 // True where a link leads to a folder that the link is in: its content would come again and again.
@@ -51,38 +65,156 @@ std::map<std::string, fs::path> folders_in(const fs::path& folder) {
   return out;
 }
 
-// All images below `folder`, in byte order of their paths.
-std::vector<std::string> images_below(const fs::path& folder) {
-  std::vector<std::string> out;
+struct FoundImages {
+  std::vector<std::string> files;   // in byte order of their paths
+  std::vector<std::string> others;  // in formats that are not read
+};
+
+// All images below `folder`.
+FoundImages images_below(const fs::path& folder) {
+  FoundImages out;
   constexpr auto kOptions = fs::directory_options::skip_permission_denied |
                             fs::directory_options::follow_directory_symlink;
   std::error_code error;
   for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
        at.increment(error)) {
     if (at.depth() > kDeepest || leads_back(*at)) at.disable_recursion_pending();
-    if (is_image_file(at->path()) && at->is_regular_file(error)) out.push_back(at->path().string());
+    std::error_code dangles;
+    if (!at->is_regular_file(dangles)) continue;
+    if (is_image_file(at->path())) out.files.push_back(at->path().string());
+    if (is_other_image(at->path())) out.others.push_back(at->path().string());
   }
   PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
            error.message());
-  std::sort(out.begin(), out.end());
+  std::sort(out.files.begin(), out.files.end());
+  std::sort(out.others.begin(), out.others.end());
   return out;
 }
 
-RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
-  std::vector<std::string> files, classes;
+void warn_of(const std::vector<std::string>& others, RawData& out) {
+  if (others.empty()) return;
+  out.warnings.push_back(fmt::format("{} image{} in formats that are not read {} ignored: {}{}",
+                                     others.size(), others.size() == 1 ? "" : "s",
+                                     others.size() == 1 ? "is" : "are", printable(others[0]),
+                                     others.size() > 1 ? ", …" : ""));
+  out.notes.push_back(out.warnings.back());
+}
+
+// The masks beside the images of a folder that has just these two folders: not a class of images.
+struct MaskFolders {
+  fs::path images, masks;
+};
+std::optional<MaskFolders> mask_folders_in(const fs::path& folder) {
+  constexpr std::string_view kImages[] = {"images", "image", "imgs", "img"};
+  constexpr std::string_view kMasks[] = {"masks", "mask", "labels", "annotations", "segmentation"};
+  MaskFolders out;
+  const auto folders = folders_in(folder);
+  for (const auto& [name, path] : folders) {
+    if (std::ranges::find(kImages, lower_name(path)) != std::end(kImages)) out.images = path;
+    if (std::ranges::find(kMasks, lower_name(path)) != std::end(kMasks)) out.masks = path;
+  }
+  if (folders.size() != 2 || out.images.empty() || out.masks.empty()) return {};
+  return out;
+}
+
+// The file of each image's mask: of the same name, also with "_mask" behind it.
+std::vector<std::string> masks_of(const std::vector<std::string>& images, const fs::path& masks) {
+  std::map<std::string, std::string> by_stem;
+  for (std::string& file : images_below(masks).files) {
+    std::string stem = fs::path(file).stem().string();
+    by_stem[std::move(stem)] = std::move(file);
+  }
+  std::vector<std::string> out;
+  for (const std::string& image : images) {
+    const std::string stem = fs::path(image).stem().string();
+    auto found = by_stem.find(stem);
+    if (found == by_stem.end()) found = by_stem.find(stem + "_mask");
+    PT_CHECK(found != by_stem.end(), kData, "the image \"{}\" has no mask in \"{}\"",
+             printable(image), printable(masks.string()));
+    out.push_back(found->second);
+  }
+  return out;
+}
+
+// Classes of pixels: (masks, height, width).
+HostTensor read_masks(const std::vector<std::string>& files) {
+  HostTensor out;
+  std::uint8_t* to = nullptr;
+  bool two = true;  // only 0 and 255, which are drawings of 0 and 1
+  for (const std::string& file : files) {
+    const FileBytes content = FileBytes::open(file);
+    const std::string name = fmt::format("\"{}\"", printable(file));
+    const Image mask = read_and_check([&] { return decode_mask(content.bytes(), name); },
+                                      [&] { content.check(); });
+    const auto height = static_cast<std::int64_t>(mask.height);
+    const auto width = static_cast<std::int64_t>(mask.width);
+    if (!out) {
+      out = HostTensor(
+          TensorType{DType::kUint8, Shape{static_cast<std::int64_t>(files.size()), height, width}});
+      to = out.span<std::uint8_t>().data();
+    }
+    PT_CHECK(out.shape()[1] == height && out.shape()[2] == width, kData,
+             "the mask {} has {} x {} pixels, the first one {} x {}; bring images and masks to one "
+             "size",
+             name, width, height, out.shape()[2], out.shape()[1]);
+    two =
+        two && std::ranges::all_of(mask.pixels, [](std::uint8_t v) { return v == 0 || v == 255; });
+    to = std::copy(mask.pixels.begin(), mask.pixels.end(), to);
+  }
+  if (two) {
+    for (std::uint8_t& value : out.span<std::uint8_t>()) value = value ? 1 : 0;
+  }
+  return out;
+}
+
+RawSplit read_masked(const MaskFolders& from, RawData& whole) {
+  FoundImages found = images_below(from.images);
+  warn_of(found.others, whole);
+  PT_CHECK(!found.files.empty(), kData,
+           "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
+           printable(from.images.string()));
+  const HostTensor masks = read_masks(masks_of(found.files, from.masks));
+  const RequiredSize size{static_cast<std::size_t>(masks.shape()[1]),
+                          static_cast<std::size_t>(masks.shape()[2])};
+  whole.notes.push_back(
+      fmt::format("labels from the masks in \"{}\"", printable(from.masks.filename().string())));
+  RawSplit out;
+  out.columns.push_back(
+      {"x",
+       {},
+       from.images.string(),
+       ColumnRole::kInput,
+       {},
+       {},
+       {},
+       make_image_rows(std::make_shared<ImageFiles>(std::move(found.files)), size)});
+  out.columns.push_back({"y", masks, from.masks.string(), ColumnRole::kLabel, {}, {}, {}});
+  return out;
+}
+
+RawSplit read_folder(const fs::path& folder, RawData& whole) {
+  if (const auto masks = mask_folders_in(folder)) return read_masked(*masks, whole);
+  std::vector<std::string> files, classes, others;
   std::vector<std::int64_t> labels;
+  const auto take = [&](const fs::path& from) {
+    const FoundImages below = images_below(from);
+    files.insert(files.end(), below.files.begin(), below.files.end());
+    others.insert(others.end(), below.others.begin(), below.others.end());
+    return below.files.size();
+  };
   for (const auto& [name, path] : folders_in(folder)) {
-    const std::vector<std::string> below = images_below(path);
-    if (below.empty()) {
-      notes.push_back(fmt::format("folder \"{}\" has no images and is ignored", printable(name)));
+    const std::size_t count = take(path);
+    if (count == 0) {
+      whole.notes.push_back(
+          fmt::format("folder \"{}\" has no images and is ignored", printable(name)));
       continue;
     }
-    labels.insert(labels.end(), below.size(), static_cast<std::int64_t>(classes.size()));
-    files.insert(files.end(), below.begin(), below.end());
+    labels.insert(labels.end(), count, static_cast<std::int64_t>(classes.size()));
     classes.push_back(name);
   }
   const bool flat = classes.empty();
-  if (flat) files = images_below(folder);
+  if (flat) others.clear(), take(folder);
+  warn_of(others, whole);
   PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(folder.string()));
   RawSplit out;
@@ -96,7 +228,7 @@ RawSplit read_folder(const fs::path& folder, std::vector<std::string>& notes) {
                          {},
                          make_image_rows(std::make_shared<ImageFiles>(std::move(files)))});
   if (flat) {
-    notes.push_back("no class folders, so no labels");
+    whole.notes.push_back("no class folders, so no labels");
     return out;
   }
   const Shape rows{static_cast<std::int64_t>(labels.size())};
@@ -153,13 +285,13 @@ RawData read_image_folder(const std::string& path) {
     }
   }
   if (other || !train) {
-    out.train = read_folder(path, out.notes);
+    out.train = read_folder(path, out);
     return out;
   }
-  out.train = read_folder(*train, out.notes);
+  out.train = read_folder(*train, out);
   if (!validation) validation = test;
   if (validation && has_images(validation->string())) {
-    out.validation = read_folder(*validation, out.notes);
+    out.validation = read_folder(*validation, out);
   }
   return out;
 }

@@ -42,22 +42,33 @@ Placing place(const Image& image, const ImageShape& want, ImageFit fit) {
   return out;
 }
 
+void check_size(const std::optional<RequiredSize>& required, const Image& image,
+                const ImageStore& store, std::size_t index) {
+  PT_CHECK(!required || (image.height == required->height && image.width == required->width), kData,
+           "{} has {} x {} pixels, its mask {} x {}", store.locate(index), image.width,
+           image.height, required->width, required->height);
+}
+
 class DecodedImages final : public ImageColumn {
  public:
   DecodedImages(std::shared_ptr<const ImageStore> store, const ImageShape& shape,
-                const ImageOptions& options, const PixelScale& scale)
+                const ImageOptions& options, const PixelScale& scale,
+                std::optional<RequiredSize> required)
       : ImageColumn(shape, options, scale, static_cast<float>(255 / scale.divisor)),
-        store_(std::move(store)) {}
+        store_(std::move(store)),
+        required_(required) {}
 
  protected:
   void load(std::size_t index, const Occasion& occasion, float* planes) const override {
     const ImageShape& want = shape();
     const FileBytes file = store_->read(index);
     // A random part may need all pixels; the whole does not.
-    const LeastSize least = occasion ? LeastSize{} : LeastSize{want.height, want.width};
+    const LeastSize least =
+        occasion || required_ ? LeastSize{} : LeastSize{want.height, want.width};
     const Image image = read_and_check(
         [&] { return decode_image(file.bytes(), store_->locate(index), want.channels, least); },
         [&] { file.check(); });
+    check_size(required_, image, *store_, index);
     Placing placing = place(image, want, options().fit);
     if (occasion) {
       const ImageBox part =
@@ -83,11 +94,13 @@ class DecodedImages final : public ImageColumn {
 
  private:
   std::shared_ptr<const ImageStore> store_;
+  std::optional<RequiredSize> required_;
 };
 
 class ImageRows final : public RowSource {
  public:
-  explicit ImageRows(std::shared_ptr<const ImageStore> store) : store_(std::move(store)) {
+  ImageRows(std::shared_ptr<const ImageStore> store, std::optional<RequiredSize> required)
+      : store_(std::move(store)), required_(required) {
     const Image first = decode(0);
     first_ = {first.channels, first.height, first.width, false};
   }
@@ -118,15 +131,18 @@ class ImageRows final : public RowSource {
     constexpr std::string_view kFits[] = {"center-cropped", "stretched", "padded with zeros"};
     how = fmt::format(", decoded to {} x {} x {}; other sizes are {}", shape->channels,
                       shape->height, shape->width, kFits[static_cast<std::size_t>(options.fit)]);
-    return std::make_unique<DecodedImages>(store_, *shape, options, scale);
+    return std::make_unique<DecodedImages>(store_, *shape, options, scale, required_);
   }
 
  private:
   Image decode(std::size_t row) const {
-    return decode_image(store_->read(row).bytes(), store_->locate(row));
+    Image image = decode_image(store_->read(row).bytes(), store_->locate(row));
+    check_size(required_, image, *store_, row);
+    return image;
   }
 
   std::shared_ptr<const ImageStore> store_;
+  std::optional<RequiredSize> required_;
   ImageShape first_;
 };
 
@@ -138,8 +154,9 @@ std::string ImageFiles::locate(std::size_t index) const {
 
 std::string ArchivedImages::locate(std::size_t index) const { return names_[index]; }
 
-std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store) {
-  return std::make_shared<const ImageRows>(std::move(store));
+std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store,
+                                                 std::optional<RequiredSize> required) {
+  return std::make_shared<const ImageRows>(std::move(store), required);
 }
 
 }  // namespace pipetrain

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,7 +53,14 @@ class ArchivedImages final : public ImageStore {
   std::vector<std::string> names_;  // "shard-0.tar member 12.png"
 };
 
-/// Reads the first image, for the shape. Error kData.
-std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store);
+/// The size that all images must have, in pixels.
+struct RequiredSize {
+  std::size_t height = 0, width = 0;
+};
+
+/// Reads the first image, for the shape. Error kData. With a required size, images of another one
+/// are errors where they are read.
+std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store,
+                                                 std::optional<RequiredSize> required = {});
 
 }  // namespace pipetrain

@@ -85,6 +85,17 @@ DType dtype_of_descr(std::string_view descr) {
   return DType::kUndefined;
 }
 
+void append_utf8(std::uint32_t point, std::string& out) {
+  if (point < 0x80) {
+    out += static_cast<char>(point);
+    return;
+  }
+  const int more = point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
+  constexpr std::uint32_t kFirst[] = {0, 0xc0, 0xe0, 0xf0};
+  out += static_cast<char>(kFirst[more] | point >> (6 * more));
+  for (int i = more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (point >> (6 * i) & 0x3f));
+}
+
 // Copies an array whose first axis is the fastest into row-major order.
 void copy_fortran(const std::byte* in, std::byte* out, const Shape& shape, std::size_t size) {
   const std::size_t rank = shape.rank();
@@ -189,6 +200,43 @@ HostTensor parse_npy(std::span<const std::byte> bytes, const std::string& name) 
   if (header.big_endian) swap_bytes(copied, size);
   if (header.dtype == DType::kBool) {
     for (std::byte& byte : copied) byte = std::byte{byte != std::byte{0}};
+  }
+  return out;
+}
+
+std::vector<std::string> parse_npy_words(std::span<const std::byte> bytes,
+                                         const std::string& name) {
+  const NpyHeader header = parse_npy_header(bytes, name);
+  const bool wide = header.descr.size() > 2 && header.descr[1] == 'U';
+  if (header.shape.rank() != 1 || !(wide || header.descr.starts_with("|S"))) return {};
+  std::size_t length = 0;
+  const char* end = header.descr.data() + header.descr.size();
+  if (std::from_chars(header.descr.data() + 2, end, length).ptr != end || length == 0) return {};
+  const std::size_t size = wide ? 4 : 1;
+  const auto data = bytes.subspan(header.data_begin);
+  const auto rows = static_cast<std::size_t>(header.shape[0]);
+  PT_CHECK(length <= data.size() && rows == data.size() / (length * size) &&
+               rows * length * size == data.size(),
+           kData,
+           "\"{}\" is a damaged or truncated NumPy array: {} strings of type \"{}\" in {} bytes",
+           printable(name), header.shape[0], printable(header.descr), data.size());
+  std::vector<std::string> out(rows);
+  for (std::size_t row = 0; row < rows; ++row) {
+    for (std::size_t i = 0; i < length; ++i) {
+      std::byte letter[4] = {};
+      std::copy_n(data.begin() + static_cast<std::ptrdiff_t>((row * length + i) * size), size,
+                  letter);
+      if (header.big_endian) std::reverse(letter, letter + size);
+      const auto point = static_cast<std::uint32_t>(little_endian({letter, size}));
+      if (point == 0) break;  // shorter ones are filled with zeros
+      PT_CHECK(point < 0x110000, kData, "\"{}\" is a damaged NumPy array: string {} is no text",
+               printable(name), row);
+      if (wide) {
+        append_utf8(point, out[row]);
+      } else {
+        out[row] += static_cast<char>(point);
+      }
+    }
   }
   return out;
 }

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "data/files/zip_archive.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -34,6 +35,21 @@ class ArrayParts {
 
   void add(const std::string& key, const std::string& shown, const FileBytes& content) {
     const NpyHeader header = parse_npy_header(content.bytes(), shown);
+    const PartName name = split_part_name(key);
+    auto& part = parts_[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))];
+    if (const auto words = parse_npy_words(content.bytes(), shown);
+        !words.empty() && role_of_name(name.base) == ColumnRole::kLabel) {
+      ClassNumbers classes = number_classes(words);
+      part.push_back({name.base,
+                      HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(words.size())},
+                                                   classes.numbers),
+                      shown,
+                      ColumnRole::kLabel,
+                      {},
+                      std::move(classes.names),
+                      {}});
+      return;
+    }
     if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
       out_.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
                                        header.shape.rank() == 0
@@ -41,9 +57,7 @@ class ArrayParts {
                                            : "its type is " + printable(header.descr)));
       return;
     }
-    const PartName name = split_part_name(key);
-    const auto part = static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain));
-    parts_[part].push_back(
+    part.push_back(
         {name.base, parse_npy(content.bytes(), shown), shown, role_of_name(name.base), {}, {}, {}});
   }
 

@@ -22,6 +22,9 @@ using Kind = EncodedColumn::Kind;
 // More categories than this are names or texts, not classes of rows.
 constexpr std::size_t kMaxCategories = 10000;
 
+// Fewer rows may have as many words by chance.
+constexpr std::size_t kFewRows = 20;
+
 std::string place(const TableCells& cells, std::size_t column, std::size_t row) {
   return fmt::format("{} line {}, column \"{}\"", printable(cells.file), cells.lines[row],
                      printable(cells.names[column]));
@@ -65,8 +68,7 @@ void fit_numbers(const TableCells& cells, std::size_t at, std::span<const std::s
     const std::optional<double> value = number_in(cells.columns[at][row]);
     if (value && std::isfinite(*value)) values.push_back(*value);
   }
-  PT_CHECK(!values.empty(), kData,
-           "column \"{}\" of {} has no values; leave it out: {} {}",
+  PT_CHECK(!values.empty(), kData, "column \"{}\" of {} has no values; leave it out: {} {}",
            printable(out.name), printable(cells.file), setting("drop-columns"),
            printable(out.name));
   double sum = 0, squares = 0;
@@ -79,8 +81,7 @@ void fit_numbers(const TableCells& cells, std::size_t at, std::span<const std::s
   if (options.scale != CsvOptions::Scale::kStandard) return;
   out.mean = mean;
   // Of the filled column, where gaps have the mean.
-  const double variance =
-      squares / static_cast<double>(out.filling ? rows.size() : values.size());
+  const double variance = squares / static_cast<double>(out.filling ? rows.size() : values.size());
   out.deviation = variance > 0 ? std::sqrt(variance) : 1;
 }
 
@@ -102,15 +103,21 @@ class ColumnEncoder {
   std::string note() const {
     std::string text;
     if (how_.kind != Kind::kNumber)
-      text += fmt::format(", {} categories {}", how_.words.size(),
-                          how_.kind == Kind::kOneHot ? "as one-hot" : "as codes");
+      text +=
+          fmt::format(", {} categories {}{}", how_.words.size(),
+                      how_.kind == Kind::kOneHot ? "as one-hot" : "as codes",
+                      2 * how_.words.size() > cells_.lines.size() && cells_.lines.size() >= kFewRows
+                          ? fmt::format(", nearly one for each row: leave it out with {} {}",
+                                        setting("drop-columns"), printable(how_.name))
+                          : "");
     if (how_.deviation != 1 || how_.mean != 0)
       text += fmt::format(", minus {:.6g}, divided by {:.6g}", how_.mean, how_.deviation);
     if (gaps_ > 0) text += fmt::format(", {} missing", gaps_) + filling_text();
     if (!unknown_.empty())
-      text += fmt::format(", {} not in the training data: {}",
-                          unknown_.size() == 1 ? "a word" : fmt::format("{} words", unknown_.size()),
-                          printable(*unknown_.begin()));
+      text +=
+          fmt::format(", {} not in the training data: {}",
+                      unknown_.size() == 1 ? "a word" : fmt::format("{} words", unknown_.size()),
+                      printable(*unknown_.begin()));
     if (text.empty()) return text;
     return fmt::format("column \"{}\"{}", printable(how_.name), text);
   }
@@ -188,9 +195,18 @@ std::vector<std::string> TableEncoding::field_names() const {
   return names;
 }
 
+std::vector<std::vector<std::string>> TableEncoding::field_words() const {
+  std::vector<std::vector<std::string>> words;
+  for (const EncodedColumn& column : columns) {
+    words.resize(words.size() + column.width());
+    if (column.kind == Kind::kCodes) words.back() = column.words;
+  }
+  return words;
+}
+
 bool is_missing(std::string_view cell) {
-  static constexpr std::array<std::string_view, 10> kWords = {
-      "", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "?", "n/a"};
+  static constexpr std::array<std::string_view, 10> kWords = {"",     "NA",   "N/A",  "NaN", "nan",
+                                                              "NULL", "null", "None", "?",   "n/a"};
   return std::ranges::count(kWords, cell) > 0;
 }
 
@@ -219,13 +235,14 @@ TableEncoding fit_encoding(const TableCells& cells, std::span<const std::size_t>
       return !is_missing(cell) && !number_in(cell);
     };
     const auto word = std::ranges::find_if(rows, is_word);
-    PT_CHECK(word == rows.end() || options.categories != CsvOptions::Categories::kNone ||
-                 options.bad_cells_as_nan,
-             kData,
-             "{}: \"{}\" is not a number; encode words with {} one-hot or codes, or leave the column "
-             "out: {} {}",
-             place(cells, at, *word), printable(cells.columns[at][*word]), setting("categories"),
-             setting("drop-columns"), printable(column.name));
+    PT_CHECK(
+        word == rows.end() || options.categories != CsvOptions::Categories::kNone ||
+            options.bad_cells_as_nan,
+        kData,
+        "{}: \"{}\" is not a number; encode words with {} one-hot or codes, or leave the column "
+        "out: {} {}",
+        place(cells, at, *word), printable(cells.columns[at][*word]), setting("categories"),
+        setting("drop-columns"), printable(column.name));
     if (word != rows.end() && options.categories != CsvOptions::Categories::kNone) {
       fit_words(cells, at, rows, options, column);
     } else {

@@ -45,6 +45,8 @@ struct TableEncoding {
   std::size_t width() const;
   /// Names of the numbers: "age", "age missing", "city=Paris".
   std::vector<std::string> field_names() const;
+  /// The words of each of them that is a code; none for others.
+  std::vector<std::vector<std::string>> field_words() const;
   /// As JSON, for a model's metadata.
   std::string text() const;
   /// Error (kData) for what text() does not write.

@@ -149,6 +149,10 @@ const std::vector<Augmentation::Named>& Augmentation::table() {
       {"saturation:X", Kind::kSaturation, 0, 1, -1, false,
        "multiply the distance from grey by 1-X to 1+X"},
       {"noise:X", Kind::kNoise, 0, 10, -1, false, "add normal noise of standard deviation X"},
+      {"mixup:A", Kind::kMixup, 0.01, 100, 0.2, false,
+       "average two samples and their labels, with shares from Beta(A, A)"},
+      {"cutmix:A", Kind::kCutmix, 0.01, 100, 1, false,
+       "paste a rectangle of another image, whose share of the labels is its area"},
   };
   return table;
 }
@@ -158,6 +162,12 @@ std::string Augmentation::names() {
   for (const Named& named : table()) {
     out += fmt::format("{}{} ({})", out.empty() ? "" : ", ", named.name, named.help);
   }
+  return out;
+}
+
+std::vector<std::string> Augmentation::words() {
+  std::vector<std::string> out;
+  for (const Named& named : table()) out.emplace_back(named.name.substr(0, named.name.find(':')));
   return out;
 }
 
@@ -188,9 +198,22 @@ Augmentation Augmentation::parse(std::string_view text) {
     }
     PT_CHECK(amount >= 0, kUsage, "{} {} needs a number, for example {}:{}", setting("augment"),
              name, name, found->whole ? "4" : "0.2");
-    out.operations_.push_back({found->kind, amount});
+    if (found->kind == Kind::kMixup) {
+      out.mixing_.mixup = amount;
+    } else if (found->kind == Kind::kCutmix) {
+      out.mixing_.cutmix = amount;
+    } else {
+      out.operations_.push_back({found->kind, amount});
+    }
   }
   return out;
+}
+
+bool Augmentation::moves_pixels() const {
+  return std::ranges::any_of(operations_, [](const Operation& operation) {
+    return operation.kind == Kind::kFlip || operation.kind == Kind::kFlipVertically ||
+           operation.kind == Kind::kCrop || operation.kind == Kind::kResizedCrop;
+  });
 }
 
 ImageBox Augmentation::choose_box(const Occasion& occasion, const ImageBox& box, std::size_t height,
@@ -262,6 +285,9 @@ void Augmentation::apply(const Occasion& occasion, const ImagePlanes& image, flo
         add_noise(image, bits, static_cast<float>(amount) * (white > 0 ? white : 1));
         changed = true;
         break;
+      case Kind::kMixup:
+      case Kind::kCutmix:
+        break;  // of whole batches, not of an image
     }
   }
   if (!changed || white <= 0) return;

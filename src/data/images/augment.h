@@ -1,5 +1,6 @@
-// Random changes of training images: flip, crop, cut out, …; a pure function of (seed, step,
-// sample), so that no bit depends on workers, stages or on where a run was resumed.
+// Random changes of training samples: images are flipped, cropped, …, batches mixed; a pure
+// function of (seed, step, sample), so that no bit depends on workers, stages or on where a run was
+// resumed.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +20,27 @@ struct ImagePlanes {
   std::size_t width = 0;
 };
 
+/// The A of Beta(A, A), from which the share of a sample in its mixture is drawn; 0: off.
+struct Mixing {
+  double mixup = 0, cutmix = 0;
+
+  bool any() const { return mixup > 0 || cutmix > 0; }
+};
+
 class Augmentation {
  public:
   /// A list as "flip,crop:4,cutout:8"; names, values and their defaults: see names(). Error kUsage.
   static Augmentation parse(std::string_view text);
   /// "flip, vflip, crop:N, …" with what each does, for help and errors.
   static std::string names();
+  /// The names alone.
+  static std::vector<std::string> words();
+  /// Whether single images stay as they are.
   bool empty() const { return operations_.empty(); }
+  /// Whether pixels may change their places.
+  bool moves_pixels() const;
+  /// How the samples of a batch are mixed with one another (data/loading/mixed_dataset.h).
+  const Mixing& mixing() const { return mixing_; }
   /// As it was parsed.
   const std::string& text() const { return text_; }
 
@@ -52,7 +67,9 @@ class Augmentation {
     kBrightness,
     kContrast,
     kSaturation,
-    kNoise
+    kNoise,
+    kMixup,
+    kCutmix
   };
   struct Named;
   static const std::vector<Named>& table();
@@ -61,6 +78,7 @@ class Augmentation {
     double amount;
   };
   std::vector<Operation> operations_;
+  Mixing mixing_;
   std::string text_;
 };
 

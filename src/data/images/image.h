@@ -37,6 +37,10 @@ bool has_image_name(std::string_view lower_case_name);
 Image decode_image(std::span<const std::byte> bytes, const std::string& name,
                    std::size_t channels = 0, LeastSize least = {});
 
+/// The numbers of a grey PNG or of one with a palette as they are stored: the classes of pixels.
+/// Error (kData) for other files.
+Image decode_mask(std::span<const std::byte> bytes, const std::string& name);
+
 /// One reader for each format (of a moving WebP image, none); as decode_image without a wanted number of channels.
 Image decode_png(std::span<const std::byte> bytes, const std::string& name);
 Image decode_jpeg(std::span<const std::byte> bytes, const std::string& name, bool grey,

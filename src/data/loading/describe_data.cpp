@@ -14,7 +14,7 @@ namespace pipetrain {
 
 namespace {
 
-constexpr std::size_t kMostClasses = 1000, kShownClasses = 20, kMostFields = 64;
+constexpr std::size_t kMostClasses = 1000, kShownClasses = 20, kMostFields = 64, kShownWords = 5;
 
 // How many samples each class has.
 std::string classes_of(const RawColumn& labels) {
@@ -30,23 +30,37 @@ std::string classes_of(const RawColumn& labels) {
     if (shown++ == kShownClasses) return out + ", …\n";
     const auto index = static_cast<std::size_t>(number);
     const bool named = number >= 0 && index < labels.class_names.size();
-    out += fmt::format("{} {} {} ({:.1f} %)", shown > 1 ? "," : "",
-                       named ? printable(labels.class_names[index]) : fmt::format("{}", number),
-                       count,
-                       100 * static_cast<double>(count) / static_cast<double>(labels.rows()));
+    out +=
+        fmt::format("{} {} {} ({:.1f} %)", shown > 1 ? "," : "",
+                    named ? printable(labels.class_names[index]) : fmt::format("{}", number), count,
+                    100 * static_cast<double>(count) / static_cast<double>(labels.rows()));
   }
   return out + "\n";
 }
 
-// Least, mean and largest value of each column of a table.
+// The words of a column that are numbered, the first of them.
+std::string words_of(const std::string& name, const std::vector<std::string>& words) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min(words.size(), kShownWords); ++i)
+    out += fmt::format("{}{}", i ? ", " : "", printable(words[i]));
+  return fmt::format("    {:<28}{:>13}  {}{}\n", printable(name),
+                     fmt::format("{} words", words.size()), out,
+                     words.size() > kShownWords ? ", …" : "");
+}
+
+// The columns of a table: the least, mean and largest number, or the words.
 std::string fields_of(const RawColumn& table) {
   const Shape shape = table.sample_shape();
   const std::size_t width = static_cast<std::size_t>(shape.count());
   if (shape.rank() != 1 || width > kMostFields || table.field_names.size() != width) return {};
   const std::vector<double> values = table.values.to_doubles();
-  std::string out = fmt::format("    {:<28}{:>13}{:>13}{:>13}\n", "column", "least", "mean",
-                                "largest");
+  std::string out =
+      fmt::format("    {:<28}{:>13}{:>13}{:>13}\n", "column", "least", "mean", "largest");
   for (std::size_t c = 0; c < width; ++c) {
+    if (c < table.field_words.size() && !table.field_words[c].empty()) {
+      out += words_of(table.field_names[c], table.field_words[c]);
+      continue;
+    }
     double low = INFINITY, high = -INFINITY, sum = 0;
     for (std::size_t i = c; i < values.size(); i += width) {
       low = std::min(low, values[i]);

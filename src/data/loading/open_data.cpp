@@ -149,9 +149,8 @@ std::string detect_format(const std::string& path) {
 /// Samples of so many that a split takes for validation; 0: none.
 std::size_t validation_rows_of(const DataOptions& options, std::size_t samples) {
   if (options.validation_rows > 0 || options.validation_split <= 0) return options.validation_rows;
-  return std::max<std::size_t>(
-      1, static_cast<std::size_t>(
-             std::llround(options.validation_split * static_cast<double>(samples))));
+  return std::max<std::size_t>(1, static_cast<std::size_t>(std::llround(
+                                      options.validation_split * static_cast<double>(samples))));
 }
 
 /// The rows that are trained on, of so many: what is fitted to them must not see the others.
@@ -313,7 +312,8 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.headline += fmt::format(" · {} numbers per row", raw.train.columns[0].sample_shape()[0]);
   BoundData train = bind_data(raw.train, spec, options.bind);
   add_lines(out.description, train.notes);
-  out.warnings = train.warnings;
+  out.warnings = raw.warnings;
+  out.warnings.insert(out.warnings.end(), train.warnings.begin(), train.warnings.end());
   out.train = train.dataset;
   out.class_names = train.class_names;
   out.divisors = train.divisors;

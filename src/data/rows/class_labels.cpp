@@ -1,6 +1,7 @@
 #include "data/rows/class_labels.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -20,6 +21,19 @@ HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label) {
     if (hot == begin + classes || zeros != classes - 1) return {};
     out.span<std::int64_t>()[row] = hot - begin;
   }
+  return out;
+}
+
+ClassNumbers number_classes(const std::vector<std::string>& words) {
+  std::map<std::string, std::int64_t> order;
+  for (const std::string& word : words) order.emplace(word, 0);
+  ClassNumbers out;
+  for (auto& [word, number] : order) {
+    number = static_cast<std::int64_t>(out.names.size());
+    out.names.push_back(word);
+  }
+  out.numbers.reserve(words.size());
+  for (const std::string& word : words) out.numbers.push_back(order.at(word));
   return out;
 }
 

@@ -1,6 +1,7 @@
 // Converts labels that are not class numbers.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,13 @@ namespace pipetrain {
 /// Class numbers for one-hot rows like (0, 0, 1, 0); an empty tensor if the rows are not one-hot,
 /// or if the label needs several classes per sample.
 HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label);
+
+/// Labels that are words as class numbers, which follow the byte order of the words.
+struct ClassNumbers {
+  std::vector<std::int64_t> numbers;
+  std::vector<std::string> names;
+};
+ClassNumbers number_classes(const std::vector<std::string>& words);
 
 /// Renumbers labels that were words by the training data's words, of which a validation file may
 /// know fewer. Error kData for a word that the training data lack.

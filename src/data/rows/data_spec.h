@@ -23,6 +23,8 @@ struct ModelInput {
 /// What the loss compares the output with, without the batch axis.
 struct LabelSpec {
   std::string name = "labels";
+  /// The model's output that they are compared with; an array of its name is the labels.
+  std::string output = {};
   DType dtype = DType::kInt64;
   Shape sample_shape;
   /// Allowed are 0 … classes - 1 and ignore_index. -1: not classes but numbers (regression).

@@ -32,6 +32,8 @@ struct RawColumn {
   std::vector<std::uint32_t> lines;
   /// Rows that are decoded on the fly (row_source.h).
   std::shared_ptr<const RowSource> source = nullptr;
+  /// Of a matrix read from a table: the words of each column of codes, empty for others.
+  std::vector<std::vector<std::string>> field_words = {};
 
   std::size_t rows() const;
   DType dtype() const;
@@ -70,6 +72,7 @@ struct RawData {
   RawSplit validation;
   /// Choices that the reader made, one sentence each.
   std::vector<std::string> notes;
+  std::vector<std::string> warnings = {};  // those of them that nobody may miss
 };
 
 }  // namespace pipetrain

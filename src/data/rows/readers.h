@@ -25,6 +25,8 @@ NpyHeader parse_npy_header(std::span<const std::byte> bytes, const std::string& 
 /// NumPy array file format 1.0, 2.0 and 3.0 (numpy.lib.format): C or Fortran order, either byte
 /// order, bool, integers, float16, float32, float64.
 HostTensor parse_npy(std::span<const std::byte> bytes, const std::string& name);
+/// An array of strings, of one axis: types "<U7" and "|S7". Empty for other arrays.
+std::vector<std::string> parse_npy_words(std::span<const std::byte> bytes, const std::string& name);
 
 /// An .npz archive: keys ending or beginning with train, test, val tell the parts apart.
 RawData read_npz(const std::string& path);

@@ -209,8 +209,15 @@ constexpr OpDef kAttentionOps[] = {
 namespace pipetrain {
 
 const OpFamily& attention_family() {
-  static const OpFamily family = {"attention", attention::kAttentionOps, attention::imports(),
-                                  attention::reference_kernels(), attention::cpu_kernels()};
+  static const OpFamily family = {"attention",
+                                  attention::kAttentionOps,
+                                  attention::imports(),
+                                  attention::reference_kernels(),
+                                  attention::cpu_kernels(),
+                                  [](Backend backend, const KernelRequest& request) {
+                                    return backend == Backend::kCpu &&
+                                           attention::multiplies_bfloat16(request);
+                                  }};
   return family;
 }
 

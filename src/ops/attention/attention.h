@@ -78,6 +78,9 @@ Geometry geometry_of(const Attributes& attributes, const TensorType& q, const Te
 /// The geometry of a node; `first` is the index of q among its inputs.
 Geometry geometry_of(const KernelRequest& request, std::size_t first);
 
+/// Whether the CPU's kernel of the node works on bfloat16 numbers directly.
+bool multiplies_bfloat16(const KernelRequest& request);
+
 std::span<const ImportRule> imports();
 std::span<const KernelEntry> reference_kernels();
 std::span<const KernelEntry> cpu_kernels();

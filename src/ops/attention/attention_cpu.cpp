@@ -2,14 +2,11 @@
 // scores, softmax and weighted sum are computed for one block of queries at a time while it is in
 // the cache. No T × T matrix is stored, keys that are masked for a whole block are skipped, and the
 // backward pass recomputes the attention weights. The order of every sum depends on shapes only.
-#include <omp.h>
-
 #include <algorithm>
-#include <limits>
 
-#include "ops/attention/attention.h"
+#include "ops/attention/attention_rows_cpu.h"
+#include "ops/attention/attention_tiles_cpu.h"
 #include "ops/kernel/element_types.h"
-#include "ops/kernel/vector_math_cpu.h"
 #include "ops/matmul/packed_product_cpu.h"
 
 namespace pipetrain::attention {
@@ -19,12 +16,9 @@ using packed::kColumns;
 using packed::Left;
 using Tensors = std::span<const Tensor>;
 
-constexpr float kHidden = -std::numeric_limits<float>::infinity();
 constexpr std::int64_t kMostRows = 48;  // queries of a block
 constexpr std::int64_t kFewestRows = 12;
 constexpr std::int64_t kBlockFloats = 1 << 16;  // scores of a block: half of an L2 cache
-constexpr std::int64_t kLaneFloats = 1 << 21;   // of all threads together
-constexpr std::int64_t kParallelFlops = 1 << 18;
 
 std::int64_t padded(std::int64_t count) { return packed::panels(count) * kColumns; }
 
@@ -37,49 +31,10 @@ struct Plan {
                         kMostRows)),
         group(g.heads / g.key_heads) {}
 
-  /// Threads with a workspace: at most one per head.
-  std::int64_t lanes(std::int64_t lane_floats) const {
-    const std::int64_t affordable = std::max<std::int64_t>(4, kLaneFloats / (lane_floats + 1));
-    return std::max<std::int64_t>(1, std::min(affordable, g.batch * g.key_heads));
-  }
-  bool parallel() const {
-    return g.batch * g.heads * g.queries * g.keys * (g.width + g.value_width) > kParallelFlops;
-  }
-
   Geometry g;
   std::int64_t row_stride;  // of a block of scores
   std::int64_t rows;        // queries of a block
   std::int64_t group;       // query heads of a key head
-};
-
-/// Calls work(thread's workspace, sample, key head) for every key head; heads are distributed over
-/// the threads.
-template <class Work>
-void for_each_key_head(const Plan& plan, std::int64_t lane_floats, float* memory, Work work) {
-  const std::int64_t count = plan.g.batch * plan.g.key_heads;
-  const std::int64_t lanes = plan.lanes(lane_floats);
-#pragma omp parallel if (plan.parallel())
-  {
-    const std::int64_t lane = omp_get_thread_num();
-    const std::int64_t step = std::min<std::int64_t>(lanes, omp_get_num_threads());
-    for (std::int64_t i = lane; lane < step && i < count; i += step) {
-      work(memory + lane * lane_floats, i / plan.g.key_heads, i % plan.g.key_heads);
-    }
-  }
-}
-
-/// Hands out slices of a thread's workspace.
-class WorkspaceSlices {
- public:
-  explicit WorkspaceSlices(float* memory) : next_(memory) {}
-  float* take(std::int64_t count) {
-    float* out = next_;
-    next_ += padded(count);
-    return out;
-  }
-
- private:
-  float* next_;
 };
 
 /// A block of queries and the panels of keys that are visible to any of them.
@@ -92,6 +47,9 @@ struct Block {
   std::int64_t first_key() const { return first_panel * kColumns; }
   std::int64_t keys(const Geometry& g) const {
     return std::min(g.keys, last_panel * kColumns) - first_key();
+  }
+  ScoreRow row(std::int64_t i) const {
+    return {b, h, first + i, first_key(), (last_panel - first_panel) * kColumns, lengths};
   }
 };
 
@@ -172,76 +130,6 @@ void add_transposed(const Plan& plan, const Block& block, const float* scores, c
   }
 }
 
-/// The scores of query `row` of a block from the matrix product: scaled, capped, masked; -inf for
-/// masked keys. Returns the maximum. `ratios`, if wanted, gets score / softcap before the mask.
-float finish_scores(const Plan& plan, const Block& block, std::int64_t row, const Tensor& mask,
-                    float* __restrict scores, float* __restrict ratios) {
-  const Geometry& g = plan.g;
-  const std::int64_t i = block.first + row;
-  const std::int64_t base = block.first_key();
-  const Geometry::Range range = g.visible(block.b, i, block.lengths);
-  const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
-  const std::int64_t begin = std::clamp<std::int64_t>(range.begin - base, 0, width);
-  const std::int64_t end = std::clamp<std::int64_t>(range.end - base, begin, width);
-  std::fill_n(scores, begin, kHidden);
-  std::fill(scores + end, scores + width, kHidden);
-  const auto scale = static_cast<float>(g.scale);
-  if (g.softcap > 0) {
-    const auto cap = static_cast<float>(g.softcap);
-    const float inner = scale / cap;
-#pragma omp simd
-    for (std::int64_t j = begin; j < end; ++j) {
-      const float ratio = vector_math::tanh(scores[j] * inner);
-      if (ratios) ratios[j] = ratio;
-      scores[j] = ratio * cap;
-    }
-  } else {
-#pragma omp simd
-    for (std::int64_t j = begin; j < end; ++j) scores[j] *= scale;
-  }
-  if (mask) {
-    const std::int64_t first =
-        g.mask[0] * block.b + g.mask[1] * block.h + g.mask[2] * i + g.mask[3] * base;
-    if (mask.type.dtype == DType::kBool) {
-      const auto* __restrict shown = mask.as<std::uint8_t>() + first;
-      for (std::int64_t j = begin; j < end; ++j) {
-        scores[j] = shown[g.mask[3] * j] ? scores[j] : kHidden;
-      }
-    } else if (g.mask[3] == 1) {
-      const float* __restrict added = mask.as<float>() + first;
-#pragma omp simd
-      for (std::int64_t j = begin; j < end; ++j) scores[j] += added[j];
-    } else {
-      const float added = mask.as<float>()[first];
-      for (std::int64_t j = begin; j < end; ++j) scores[j] += added;
-    }
-  }
-  float maximum = kHidden;
-#pragma omp simd reduction(max : maximum)
-  for (std::int64_t j = begin; j < end; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
-  return maximum;
-}
-
-/// Scores become e^(score - shift), all 0 when the shift is -inf; returns their sum.
-float exponentiate(std::int64_t count, float shift, float* __restrict scores) {
-  if (shift == kHidden) {
-    std::fill_n(scores, count, 0.0f);
-    return 0;
-  }
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t j = 0; j < count; ++j) {
-    const float power = vector_math::exp_nonpositive(scores[j] - shift);
-    scores[j] = power;
-    sum += power;
-  }
-  return sum;
-}
-
-Tensor at_or_empty(Tensors tensors, std::size_t index) {
-  return index < tensors.size() ? tensors[index] : Tensor{};
-}
-
 // --- q, k, v, mask, lengths -> y, lse ---
 
 std::int64_t forward_floats(const Plan& plan) {
@@ -260,7 +148,7 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
   float* y = out[0].as<float>();
   float* lse = data_or_null<float>(out, 1);
   for_each_key_head(
-      plan, forward_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+      g, forward_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
         WorkspaceSlices slices(lane);
         float* columns = slices.take(padded(g.keys) * g.width);
         float* values = slices.take(g.keys * padded(g.value_width));
@@ -277,7 +165,7 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
             const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
             for (std::int64_t i = 0; i < block.rows; ++i) {
               float* row = scores + i * plan.row_stride;
-              const float maximum = finish_scores(plan, block, i, mask, row, nullptr);
+              const float maximum = finish_scores(g, block.row(i), mask, row, nullptr);
               const float sum = exponentiate(width, maximum, row);
               factors[i] = sum > 0 ? 1.0f / sum : 0.0f;
               if (lse) {
@@ -300,27 +188,6 @@ std::int64_t gradient_floats(const Plan& plan) {
   return padded(g.keys) * (g.width + g.value_width) + 2 * g.keys * padded(g.width) +
          g.keys * padded(g.value_width) + 3 * plan.rows * plan.row_stride +
          plan.rows * (padded(g.width) + padded(g.value_width) + kColumns) + 9 * kColumns;
-}
-
-/// Turns the gradients of one row's attention weights (dshares) into gradients of the scaled
-/// scores, in place.
-void score_gradient_row(std::int64_t count, float delta, float scale,
-                        const float* __restrict shares, const float* __restrict ratios,
-                        float* __restrict dscores, float* __restrict dmask,
-                        std::int64_t mask_count) {
-  if (!ratios && !dmask) {
-#pragma omp simd
-    for (std::int64_t j = 0; j < count; ++j) {
-      dscores[j] = shares[j] * (dscores[j] - delta) * scale;
-    }
-    return;
-  }
-  for (std::int64_t j = 0; j < count; ++j) {
-    float d = shares[j] * (dscores[j] - delta);
-    if (dmask && j < mask_count) dmask[j] = d;
-    if (ratios && shares[j] != 0.0f) d *= 1.0f - ratios[j] * ratios[j];
-    dscores[j] = d * scale;
-  }
 }
 
 void copy_sums(const float* sums, std::int64_t keys, std::int64_t width, float* to,
@@ -346,7 +213,7 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
   if (dmask) std::fill_n(dmask, out[3].count(), 0.0f);
   const auto scale = static_cast<float>(g.scale);
   for_each_key_head(
-      plan, gradient_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+      g, gradient_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
         WorkspaceSlices slices(lane);
         float* key_columns = slices.take(padded(g.keys) * g.width);
         float* key_rows = slices.take(g.keys * padded(g.width));
@@ -377,7 +244,7 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
               const std::int64_t at = i * plan.row_stride;
               const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
               float* ratio_row = ratios ? ratios + at : nullptr;
-              finish_scores(plan, block, i, in[4], shares + at, ratio_row);
+              finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
               exponentiate(width, lse[row], shares + at);
               const float* dy_row = dys + i * g.y.step;
               const float* y_row = y + g.y.at(b, h, first + i);
@@ -412,9 +279,10 @@ bool is_float_request(const KernelRequest& request, std::size_t first) {
 }
 
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
+  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::amx());
   if (!is_float_request(request, 0)) return nullptr;
   const Plan plan(geometry_of(request, 0));
-  const std::int64_t floats = forward_floats(plan) * plan.lanes(forward_floats(plan));
+  const std::int64_t floats = forward_floats(plan) * lanes_of(plan.g, forward_floats(plan));
   return make_kernel(
       [plan](Tensors in, Tensors out, const RunContext& context) {
         forward(plan, in, out, reinterpret_cast<float*>(context.workspace));
@@ -423,9 +291,10 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
+  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::amx());
   if (!is_float_request(request, 1)) return nullptr;
   const Plan plan(geometry_of(request, 1));
-  const std::int64_t floats = gradient_floats(plan) * plan.lanes(gradient_floats(plan));
+  const std::int64_t floats = gradient_floats(plan) * lanes_of(plan.g, gradient_floats(plan));
   return make_kernel(
       [plan](Tensors in, Tensors out, const RunContext& context) {
         gradient(plan, in, out, reinterpret_cast<float*>(context.workspace));
@@ -439,6 +308,8 @@ constexpr KernelEntry kKernels[] = {
 };
 
 }  // namespace
+
+bool multiplies_bfloat16(const KernelRequest& request) { return has_amx() && fits_tiles(request); }
 
 std::span<const KernelEntry> cpu_kernels() { return kKernels; }
 

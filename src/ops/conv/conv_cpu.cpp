@@ -21,6 +21,7 @@
 #include "ops/conv/packed_convolution_cpu.h"
 #include "ops/conv/pointwise_cpu.h"
 #include "ops/conv/small_feature_map_cpu.h"
+#include "ops/conv/tile_convolution_cpu.h"
 #include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -122,6 +123,14 @@ std::optional<Pointwise> own_pointwise(const KernelRequest& request, const Tenso
   return pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// The same on tiles.
+std::optional<TileConvolution> own_tiles(const KernelRequest& request, const TensorType& x,
+                                         const TensorType& w, const TensorType& y) {
+  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
+  if (!has_amx() || !multiplies_bfloat16(request) || lanes_of(x, y) != 16 || sums_bias) return {};
+  return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
 /// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>
 using Factor = std::conditional_t<std::is_same_v<Element, float>, float, std::uint16_t>;
@@ -185,6 +194,8 @@ std::unique_ptr<Kernel> small_feature_map_forward_kernel(const SmallFeatureMap& 
 template <class Element>
 std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
   const TensorType &x = request.inputs[0], &w = request.inputs[1], &y = request.outputs[0];
+  if (const auto shape = own_tiles(request, x, w, y))
+    return make_tile_pass(*shape, /*input_gradient=*/false, tiles::amx());
   if (const auto shape = own_winograd(request, x, w, y)) {
     return winograd_forward_kernel<Element>(*shape, /*packed=*/false);
   }
@@ -247,6 +258,8 @@ std::unique_ptr<Kernel> small_feature_map_input_kernel(const SmallFeatureMap& sh
 template <class Element>
 std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request) {
   const TensorType &dy = request.inputs[0], &w = request.inputs[1], &dx = request.outputs[0];
+  if (const auto shape = own_tiles(request, dx, w, dy))
+    return make_tile_pass(*shape, /*input_gradient=*/true, tiles::amx());
   if (const auto shape = own_winograd(request, dx, w, dy)) {
     return winograd_input_kernel<Element>(*shape, /*packed=*/false);
   }
@@ -275,6 +288,8 @@ template <class Element>
 std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& request) {
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   const int threads = omp_get_max_threads();
+  if (const auto shape = own_tiles(request, x, dw, dy))
+    return make_tile_weight_gradient(*shape, tiles::amx());
   if (const auto shape = own_winograd(request, x, dw, dy)) {
     return make_adding_kernel(
         [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
@@ -441,7 +456,7 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
   const TensorType& y = op == "Conv"            ? request.outputs[0]
                         : op == "ConvInputGrad" ? request.inputs[0]
                                                 : request.inputs[1];
-  if (own_winograd(request, x, w, y)) return true;
+  if (own_tiles(request, x, w, y) || own_winograd(request, x, w, y)) return true;
   if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
   if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
@@ -452,8 +467,9 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
-  if (own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
-      own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) {
+  if (own_tiles(request, x, dw, dy) || own_winograd(request, x, dw, dy) ||
+      own_depthwise(request, x, dw, dy) || own_pointwise(request, x, dw, dy) ||
+      own_small_feature_map(request, x, dw, dy)) {
     return true;
   }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;

@@ -10,6 +10,7 @@
 #include "ops/matmul/gemm_packing_cpu.h"
 #include "ops/matmul/gemm_tiles_cpu.h"
 #include "ops/matmul/gemm_transposed_cpu.h"
+#include "ops/matmul/tile_product_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -307,7 +308,7 @@ void multiply_transposed(const GemmShape& shape, const float* a, const float* pa
 /// Whether the sums of a product are stored in the workspace before they are rounded.
 template <class Out>
 bool rounds_behind(const GemmShape& shape) {
-  return !std::is_same_v<Out, float> && !gemm_bfloat16_adds(shape);
+  return !std::is_same_v<Out, float> && k_block_of<Pairs>(shape.k) < shape.k;
 }
 std::size_t sums_bytes(const GemmShape& shape) {
   return static_cast<std::size_t>(round_up(shape.m * shape.n, 16)) * sizeof(float);
@@ -316,6 +317,12 @@ std::size_t sums_bytes(const GemmShape& shape) {
 template <class Out>
 void multiply_bfloat16(const Product<std::uint16_t, Out>& product, std::byte* workspace,
                        int threads) {
+  if (has_amx()) {
+    const auto& [shape, a, b, bias, add, c] = product;
+    const auto* packed = reinterpret_cast<const std::uint16_t*>(b.packed);
+    return tiles::multiply<Out>(tiles::amx(), {shape, a, b.view, packed, bias, add, c}, workspace,
+                                threads);
+  }
   if (!rounds_behind<Out>(product.shape))
     return multiply_parts<Pairs, Out>(product, workspace, threads);
   if constexpr (!std::is_same_v<Out, float>) {
@@ -398,6 +405,7 @@ bool has_gemm_bfloat16() { return has_avx512_bfloat16(); }
 
 template <class Out>
 std::size_t gemm_bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  if (has_amx()) return tiles::workspace_bytes(shape, packed, threads);
   return workspace_bytes<Pairs>(shape, packed, threads) +
          (rounds_behind<Out>(shape) ? sums_bytes(shape) : 0);
 }
@@ -408,7 +416,9 @@ void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat
   multiply_bfloat16<Out>({shape, a, {b}, bias, /*add=*/false, c}, workspace, threads);
 }
 
-bool gemm_bfloat16_adds(const GemmShape& shape) { return k_block_of<Pairs>(shape.k) >= shape.k; }
+bool gemm_bfloat16_adds(const GemmShape& shape) {
+  return has_amx() || k_block_of<Pairs>(shape.k) >= shape.k;
+}
 
 void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
                           float* c, std::byte* workspace, int threads) {
@@ -416,16 +426,19 @@ void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const
 }
 
 std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k) {
+  if (has_amx()) return tiles::packed_elements(n, k);
   return round_up(n, kColumns) * round_up(k, 2);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
                         std::uint16_t* packed, int threads) {
+  if (has_amx()) return tiles::pack(n, k, b, packed, threads);
   pack_matrix<Pairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const MatrixView& b, std::uint16_t* packed,
                         int threads) {
+  if (has_amx()) return tiles::pack(n, k, b, packed, threads);
   pack_matrix<RoundedPairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 

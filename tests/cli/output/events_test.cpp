@@ -55,9 +55,15 @@ TEST(EventLog, BeginsAnotherFileWhenOneIsFull) {
 TEST(EventLog, OverwritingARunRemovesItsFilesAndNoOther) {
   const TemporaryDirectory directory;
   const fs::path path = directory.path() / "events.jsonl";
-  { EventLog log(path, false, 1000); write_steps(log, 1, 20); }
+  {
+    EventLog log(path, false, 1000);
+    write_steps(log, 1, 20);
+  }
   ASSERT_GE(event_files(path).size(), 3U);
-  { EventLog log(path); write_steps(log, 1, 1); }
+  {
+    EventLog log(path);
+    write_steps(log, 1, 1);
+  }
   EXPECT_EQ(event_files(path).size(), 1U);
   std::ofstream(directory.path() / "events.1.jsonl") << "somebody's own\n";
   { EventLog log(path); }

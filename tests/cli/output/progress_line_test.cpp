@@ -67,6 +67,21 @@ TEST(ProgressLine, KnowsNoEtaAtTheEndsOfARun) {
   EXPECT_EQ(first.find("bubble"), std::string::npos);
 }
 
+TEST(ProgressLine, TimesOfStepsHaveUnitsThatSuitThem) {
+  StepReport report = some_step();
+  const auto time = [&](double seconds) {
+    report.seconds = seconds;
+    const std::string line = progress_line(report, 262, 0);
+    const std::size_t at = line.find("9.1e-04") + 9;
+    return line.substr(at, 9);
+  };
+  EXPECT_EQ(time(7.6e-5), "    76 us");
+  EXPECT_EQ(time(9.9e-4), "   990 us");
+  EXPECT_EQ(time(9.997e-4), "   1.0 ms");
+  EXPECT_EQ(time(9.5), "9500.0 ms");
+  EXPECT_EQ(time(125), "  125.0 s");
+}
+
 TEST(ProgressLine, KeepsItsColumns) {
   StepReport report = some_step();
   const std::string line = progress_line(report, 262, 0);

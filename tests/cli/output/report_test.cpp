@@ -103,6 +103,25 @@ TEST(LineChart, KeepsOutliersAndBreaksAtGaps) {
   EXPECT_EQ(line_chart({"loss", "step", {{"", {1, 2}, {NAN, NAN}}}}), "");
 }
 
+TEST(LineChart, LongNamesLieBelowTheTitle) {
+  LineChart chart{"training loss", "step", {}};
+  for (const char* name : {"a", "b", "c"}) chart.curves.push_back({name, {1, 2}, {1, 2}});
+  const auto texts_at = [](const std::string& svg, const std::string& y) {
+    std::size_t count = 0;
+    const std::string place = "y=\"" + y + "\">";
+    for (std::size_t at = svg.find(place); at != std::string::npos; at = svg.find(place, at + 1))
+      ++count;
+    return count;
+  };
+  EXPECT_EQ(texts_at(line_chart(chart), "16"), 4u);  // the title and three names
+  for (Curve& curve : chart.curves) curve.name += "-of-a-run-with-a-long-name";
+  const std::string svg = line_chart(chart);
+  EXPECT_EQ(texts_at(svg, "16"), 1u);
+  EXPECT_EQ(texts_at(svg, "32"), 2u);
+  EXPECT_EQ(texts_at(svg, "48"), 1u);
+  EXPECT_NE(svg.find("height=\"272\""), std::string::npos);
+}
+
 TEST(LineChart, SmoothingIsAWeightedMean) {
   const std::vector<double> mean = smoothed({1, NAN, 3}, 0.5);
   EXPECT_DOUBLE_EQ(mean[0], 1);

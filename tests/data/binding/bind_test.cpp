@@ -173,6 +173,38 @@ TEST(Bind, LabelsOutOfRangeAreNamed) {
   EXPECT_EQ(values(*ignored.dataset, 1), (Doubles{-100, 3}));
 }
 
+TEST(Bind, LabelsCountedFromOneAreToldSo) {
+  const std::string error = data_error([&] {
+    bind_data(split({column<float>("x", {6}, {1, 2, 3, 4, 5, 6}),
+                     column<std::int64_t>("y", {6}, {1, 2, 3, 3, 2, 1})}),
+              {{float_input("x", {})}, classes(3)}, {});
+  });
+  expect_contains(error, "run from 1 to 3, but classes are counted from 0: subtract 1");
+}
+
+TEST(Bind, AnArrayNamedAsTheOutputIsTheLabels) {
+  LabelSpec label = classes(2);
+  label.output = "kind";
+  const BoundData got = bind_data(
+      split({kX, column<std::int64_t>("kind", {2}, {1, 0}), column<float>("price", {2}, {5, 6})}),
+      {{float_input("x", {2})}, label}, {});
+  EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 0}));
+}
+
+TEST(Bind, PixelsThatMoveNeedLabelsThatMove) {
+  const DataSpec spec{{float_input("x", {1, 2, 2})}, classes(3, {2, 2})};
+  const RawSplit data = split({column<float>("x", {1, 1, 2, 2}, {1, 2, 3, 4}),
+                               column<std::int64_t>("y", {1, 2, 2}, {0, 1, 2, 0})});
+  BindOptions options;
+  for (const char* moves : {"flip", "vflip", "crop:1", "resized-crop", "noise:0.1,flip"}) {
+    options.image.augmentation = Augmentation::parse(moves);
+    expect_contains(data_error([&] { bind_data(data, spec, options); }, ErrorKind::kUsage),
+                    "would move the pixels");
+  }
+  options.image.augmentation = Augmentation::parse("noise:0.1,cutout:1");
+  EXPECT_EQ(bind_data(data, spec, options).dataset->size(), 1u);
+}
+
 TEST(Bind, BadInputsAreNamed) {
   const float infinity = std::numeric_limits<float>::infinity();
   expect_contains(data_error([&] {

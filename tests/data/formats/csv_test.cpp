@@ -42,6 +42,41 @@ TEST(Csv, HeaderOfNumbersAndAWord) {
   EXPECT_EQ(parse("0,1,target\n5,6,1\n").columns[0].values.to_doubles(), (Doubles{5, 6}));
 }
 
+TEST(Csv, DecimalCommasBesideOtherDelimiters) {
+  std::vector<std::string> notes;
+  const RawSplit got = parse_csv("a;b;y\n1,5;-2,25e1;0\n3;\"4,125\";1\n", "t.csv", {}, notes);
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1.5, -22.5, 3, 4.125}));
+  EXPECT_EQ(got.columns[0].field_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(notes.front(), "numbers have decimal commas");
+  // Without a header the first line has commas before any semicolon.
+  EXPECT_EQ(parse("1,5;2,5;0\n3,5;4,5;1\n").columns[0].values.to_doubles(),
+            (Doubles{1.5, 2.5, 3.5, 4.5}));
+  EXPECT_EQ(parse("1,5\t2\t0,5\n").columns[1].values.to_doubles(), Doubles{0.5});
+  EXPECT_TRUE(looks_like_table("1,5;2,5;0\n3,5;4,5;1\n", true));
+  // Commas that separate stay separators.
+  EXPECT_EQ(parse("1,5,0\n2,6,1\n").columns[0].values.to_doubles(), (Doubles{1, 5, 2, 6}));
+  EXPECT_EQ(parse("a,b;c,y\n1,2,3\n").columns[0].field_names,
+            (std::vector<std::string>{"a", "b;c"}));
+}
+
+TEST(Csv, DatesAndAmountsHaveAdviceOfTheirOwn) {
+  const auto refused = [](const std::string& cell) {
+    return data_error([&] { parse("a,y\n\"" + cell + "\",1\n2,3\n"); });
+  };
+  for (const char* date :
+       {"2020-01-31", "2020-01-31 07:00:00", "31.1.20", "1/31/2020", "2020-01-31T07:00"})
+    expect_contains(refused(date), "write dates as numbers");
+  for (const char* amount : {"35,006.33", "$1,234", "€12", "50 %", "1'234'567"})
+    expect_contains(refused(amount), "without separators of thousands");
+  for (const char* word : {"A1", "30 km", "1-2", "x", "2020-1.31"})
+    expect_contains(refused(word), "encode words with");
+}
+
+TEST(Csv, AmountsAreNoClasses) {
+  expect_contains(data_error([&] { parse("a,price\n1,\"$1,200\"\n2,\"$900\"\n"); }),
+                  "the label \"$1,200\" is not a number");
+}
+
 TEST(Csv, LabelColumnByNameNumberOrNone) {
   const std::string text = "a,b,c\n1,2,3\n";
   EXPECT_EQ(parse(text, label("b")).columns[1].values.to_doubles(), Doubles{2});
@@ -74,7 +109,9 @@ TEST(Csv, OtherDelimiters) {
   EXPECT_EQ(parse("1 2 3\n").columns[0].values.to_doubles(), (Doubles{1, 2}));
   CsvOptions tabs;
   tabs.delimiter = '\t';
-  expect_contains(data_error([&] { parse("1,5\t2\n1\t2\n", tabs); }), "\"1,5\" is not a number");
+  EXPECT_EQ(parse("1,5\t2\n1\t2\n", tabs).columns[0].values.to_doubles(), (Doubles{1.5, 1}));
+  expect_contains(data_error([&] { parse("1,5,0\t2\n1\t2\n", tabs); }),
+                  "\"1,5,0\" is not a number");
 }
 
 TEST(Csv, LargeWholeNumbersKeepTheirDigits) {
@@ -93,9 +130,10 @@ TEST(Csv, DoesNotDependOnTheLocale) {
 
 TEST(Csv, BadCellsNameFileLineAndColumn) {
   const auto error = [](const std::string& text) { return data_error([&] { parse(text); }); };
-  EXPECT_EQ(error("1,2,3\n4,x,6\n"),
-            "t.csv line 2, column 2: \"x\" is not a number; encode words with `categories` one-hot or "
-            "codes, or leave the column out: `drop-columns` 1");
+  EXPECT_EQ(
+      error("1,2,3\n4,x,6\n"),
+      "t.csv line 2, column 2: \"x\" is not a number; encode words with `categories` one-hot or "
+      "codes, or leave the column out: `drop-columns` 1");
   EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"),
             "t.csv line 4, column 2 (b): \"\" is not a number; `missing` mean fills such cells, "
             "marker also marks them");

@@ -177,15 +177,37 @@ TEST_F(Npz, ObjectArraysAndSingleValuesAreLeftOut) {
     directory += "PK\x01\x02" + little(20, 4) + little(0, 8) + tail + little(0, 10) + offset + name;
   };
   std::string local, directory;
+  stored("y.npy", simple("|S1", "(2,)", "ba"), local, directory);
   stored("meta.npy", simple("|O", "(1,)", "x"), local, directory);
   stored("scale.npy", simple("<f4", "()", std::string(4, '\0')), local, directory);
   stored("x.npy", simple("|u1", "(2, 1)", "\x05\x06"), local, directory);
-  const std::string end = "PK\x05\x06" + little(0, 4) + little(3, 2) + little(3, 2) +
+  const std::string end = "PK\x05\x06" + little(0, 4) + little(4, 2) + little(4, 2) +
                           little(directory.size(), 4) + little(local.size(), 4) + little(0, 2);
   const RawData raw = read_npz(write("a.npz", local + directory + end));
-  ASSERT_EQ(raw.train.columns.size(), 1u);
-  EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{5, 6}));
+  ASSERT_EQ(raw.train.columns.size(), 2u);
+  // Strings are labels.
+  EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 0}));
+  EXPECT_EQ(raw.train.columns[0].class_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(raw.train.columns[1].values.to_doubles(), (Doubles{5, 6}));
   EXPECT_EQ(raw.notes.size(), 2u);
+}
+
+// As numpy.array(["b", "äb", "€"]) and numpy.array([b"b", b"ab"]) are saved.
+TEST(Npy, StringsAreWords) {
+  const auto words = [](const std::string& bytes) {
+    return parse_npy_words(std::as_bytes(std::span(bytes)), "a.npy");
+  };
+  using Words = std::vector<std::string>;
+  const std::string wide = little('b', 4) + little(0, 4) + little(0xe4, 4) + little('b', 4) +
+                           little(0x20ac, 4) + little(0, 4);
+  EXPECT_EQ(words(simple("<U2", "(3,)", wide)), (Words{"b", "äb", "€"}));
+  EXPECT_EQ(words(simple(">U1", "(1,)", big(0x1f600, 4))), (Words{"😀"}));
+  EXPECT_EQ(words(simple("|S2", "(2,)", std::string("b\0ab", 4))), (Words{"b", "ab"}));
+  EXPECT_TRUE(words(simple("<i4", "(1,)", little(1, 4))).empty());
+  EXPECT_TRUE(words(simple("<U1", "(1, 1)", little('b', 4))).empty());
+  expect_contains(data_error([&] { words(simple("<U2", "(3,)", little(1, 4))); }), "truncated");
+  expect_contains(data_error([&] { words(simple("<U1", "(1,)", little(0xffffffff, 4))); }),
+                  "no text");
 }
 
 TEST(Npy, FortranOrderAndHalfPrecision) {

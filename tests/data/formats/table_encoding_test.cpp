@@ -45,8 +45,7 @@ std::string refusal(const std::string& text, const CsvOptions& options) {
 TEST(TableEncoding, OneHotAndMeans) {
   const RawSplit got = read(kTable, chosen());
   EXPECT_EQ(got.columns[0].field_names, (Names{"age", "city=Paris", "city=Rome"}));
-  EXPECT_EQ(got.columns[0].values.to_doubles(),
-            (Doubles{20, 0, 1, 40, 1, 0, 40, 0, 1, 60, 0, 1}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{20, 0, 1, 40, 1, 0, 40, 0, 1, 60, 0, 1}));
   EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{1.5, 2.5, 3.5, 4.5}));
 }
 
@@ -57,8 +56,7 @@ TEST(TableEncoding, CodesAndMarkers) {
   const RawSplit got = read(kTable, options);
   // The empty word is the first category.
   EXPECT_EQ(got.columns[0].field_names, (Names{"age", "age missing", "city"}));
-  EXPECT_EQ(got.columns[0].values.to_doubles(),
-            (Doubles{20, 0, 2, 40, 1, 1, 40, 0, 0, 60, 0, 2}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{20, 0, 2, 40, 1, 1, 40, 0, 0, 60, 0, 2}));
 }
 
 TEST(TableEncoding, IsFittedToTheTrainingRows) {

@@ -288,6 +288,19 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
   }
 }
 
+TEST(Processes, AnInterruptionNamesTheFailureThatCausedIt) {
+  test::MemoryWorld world(2, 13);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    PT_CHECK(group.leads(), kData, "sample 7 is damaged");
+    while (!group.failure()) group.listen();
+    group.interrupt();
+    group.receive(1);
+  });
+  for (const std::string& error : errors) {
+    EXPECT_NE(error.find("sample 7 is damaged"), std::string::npos) << error;
+  }
+}
+
 /// Fails when a stage is done with its fourth micro-batch.
 class FailingAtRelease final : public MicroBatchSource {
  public:

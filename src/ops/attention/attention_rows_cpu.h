@@ -1,0 +1,154 @@
+// Rows of attention scores, and the distribution of heads over threads: what the kernels of
+// attention share. Include it from *_cpu.cpp files only.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/attention/attention.h"
+#include "ops/kernel/vector_math_cpu.h"
+
+namespace pipetrain::attention {
+
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+/// Whether the work is worth several threads.
+inline bool is_parallel(const Geometry& g) {
+  constexpr std::int64_t kParallelFlops = 1 << 18;
+  return g.batch * g.heads * g.queries * g.keys * (g.width + g.value_width) > kParallelFlops;
+}
+
+/// Threads with a workspace of this size: at most one per head.
+inline std::int64_t lanes_of(const Geometry& g, std::int64_t lane_floats) {
+  constexpr std::int64_t kLaneFloats = 1 << 21;  // of all threads together
+  const std::int64_t affordable = std::max<std::int64_t>(4, kLaneFloats / (lane_floats + 1));
+  return std::max<std::int64_t>(1, std::min(affordable, g.batch * g.key_heads));
+}
+
+/// Calls work(thread's workspace, sample, key head) for every key head; heads are distributed over
+/// the threads.
+template <class Work>
+void for_each_key_head(const Geometry& g, std::int64_t lane_floats, float* memory, Work work) {
+  const std::int64_t count = g.batch * g.key_heads;
+  const std::int64_t lanes = lanes_of(g, lane_floats);
+#pragma omp parallel if (is_parallel(g))
+  {
+    const std::int64_t lane = omp_get_thread_num();
+    const std::int64_t step = std::min<std::int64_t>(lanes, omp_get_num_threads());
+    for (std::int64_t i = lane; lane < step && i < count; i += step) {
+      work(memory + lane * lane_floats, i / g.key_heads, i % g.key_heads);
+    }
+  }
+}
+
+/// Hands out slices of a thread's workspace, at multiples of 64 bytes.
+class WorkspaceSlices {
+ public:
+  explicit WorkspaceSlices(float* memory) : next_(memory) {}
+  float* take(std::int64_t count) {
+    float* out = next_;
+    next_ += (count + 15) / 16 * 16;
+    return out;
+  }
+
+ private:
+  float* next_;
+};
+
+/// One query, and the keys of its scores.
+struct ScoreRow {
+  std::int64_t sample, head, query;
+  std::int64_t first_key, keys;
+  const std::int64_t* lengths;
+};
+
+/// The scores of a row from the matrix product: scaled, capped, masked; -inf for
+/// masked keys. Returns the maximum. `ratios`, if wanted, gets score / softcap before the mask.
+inline float finish_scores(const Geometry& g, const ScoreRow& row, const Tensor& mask,
+                           float* __restrict scores, float* __restrict ratios) {
+  const Geometry::Range range = g.visible(row.sample, row.query, row.lengths);
+  const std::int64_t begin = std::clamp<std::int64_t>(range.begin - row.first_key, 0, row.keys);
+  const std::int64_t end = std::clamp<std::int64_t>(range.end - row.first_key, begin, row.keys);
+  std::fill_n(scores, begin, kHidden);
+  std::fill(scores + end, scores + row.keys, kHidden);
+  const auto scale = static_cast<float>(g.scale);
+  if (g.softcap > 0) {
+    const auto cap = static_cast<float>(g.softcap);
+    const float inner = scale / cap;
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j) {
+      const float ratio = vector_math::tanh(scores[j] * inner);
+      if (ratios) ratios[j] = ratio;
+      scores[j] = ratio * cap;
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t j = begin; j < end; ++j) scores[j] *= scale;
+  }
+  if (mask) {
+    const std::int64_t first = g.mask[0] * row.sample + g.mask[1] * row.head +
+                               g.mask[2] * row.query + g.mask[3] * row.first_key;
+    if (mask.type.dtype == DType::kBool) {
+      const auto* __restrict shown = mask.as<std::uint8_t>() + first;
+      for (std::int64_t j = begin; j < end; ++j) {
+        scores[j] = shown[g.mask[3] * j] ? scores[j] : kHidden;
+      }
+    } else if (g.mask[3] == 1) {
+      const float* __restrict added = mask.as<float>() + first;
+#pragma omp simd
+      for (std::int64_t j = begin; j < end; ++j) scores[j] += added[j];
+    } else {
+      const float added = mask.as<float>()[first];
+      for (std::int64_t j = begin; j < end; ++j) scores[j] += added;
+    }
+  }
+  float maximum = kHidden;
+#pragma omp simd reduction(max : maximum)
+  for (std::int64_t j = begin; j < end; ++j) maximum = scores[j] > maximum ? scores[j] : maximum;
+  return maximum;
+}
+
+/// Scores become e^(score - shift), all 0 when the shift is -inf; returns their sum.
+inline float exponentiate(std::int64_t count, float shift, float* __restrict scores) {
+  if (shift == kHidden) {
+    std::fill_n(scores, count, 0.0f);
+    return 0;
+  }
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t j = 0; j < count; ++j) {
+    const float power = vector_math::exp_nonpositive(scores[j] - shift);
+    scores[j] = power;
+    sum += power;
+  }
+  return sum;
+}
+
+/// Turns the gradients of one row's attention weights (dshares) into gradients of the scaled
+/// scores, in place.
+inline void score_gradient_row(std::int64_t count, float delta, float scale,
+                               const float* __restrict shares, const float* __restrict ratios,
+                               float* __restrict dscores, float* __restrict dmask,
+                               std::int64_t mask_count) {
+  if (!ratios && !dmask) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) {
+      dscores[j] = shares[j] * (dscores[j] - delta) * scale;
+    }
+    return;
+  }
+  for (std::int64_t j = 0; j < count; ++j) {
+    float d = shares[j] * (dscores[j] - delta);
+    if (dmask && j < mask_count) dmask[j] = d;
+    if (ratios && shares[j] != 0.0f) d *= 1.0f - ratios[j] * ratios[j];
+    dscores[j] = d * scale;
+  }
+}
+
+inline Tensor at_or_empty(std::span<const Tensor> tensors, std::size_t index) {
+  return index < tensors.size() ? tensors[index] : Tensor{};
+}
+
+}  // namespace pipetrain::attention

@@ -1,0 +1,35 @@
+// Convolutions of bfloat16 feature maps in blocks of 16 channels, as products on tiles
+// (ops/matmul/tile_worker_cpu.h). Rows of a product are positions of all samples, or they are what
+// is summed over; the taps of a window are gathered while an operand is packed. Include it from
+// *_cpu.cpp files and tests only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "ops/conv/conv.h"
+#include "ops/matmul/tile_instructions_cpu.h"
+
+namespace pipetrain {
+
+/// x (batch, inputs, rows, columns), y (batch, outputs, rows, columns) and the windows of two axes.
+struct TileConvolution {
+  std::int64_t batch, inputs, outputs;
+  WindowAxis rows, columns;
+
+  std::int64_t taps() const { return rows.kernel * columns.kernel; }
+};
+
+/// The shape, if channels are whole blocks, in one group.
+std::optional<TileConvolution> tile_convolution(const ConvGeometry& geometry);
+
+/// The kernel of Conv (x, w, bias or null) -> y, or of ConvInputGrad (dy, w) -> dx.
+std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_gradient,
+                                       const tiles::Instructions& instructions);
+
+/// The kernel of ConvWeightGrad (x, dy) -> dw, an AddingKernel.
+std::unique_ptr<Kernel> make_tile_weight_gradient(const TileConvolution& shape,
+                                                  const tiles::Instructions& instructions);
+
+}  // namespace pipetrain

@@ -1,0 +1,100 @@
+// Convolutions on tiles against the reference kernel in double, on the same bfloat16 numbers; with
+// portable instructions, since ConvBFloat16 runs them with AMX where there is one.
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include "ops/conv/conv_cases.h"
+#include "ops/conv/tile_convolution_cpu.h"
+#include "ops/kernel/adding_kernel.h"
+#include "support/blocked.h"
+
+namespace pipetrain::test {
+namespace {
+
+HostTensor narrow_map(const Shape& shape, std::uint64_t seed) {
+  return as_float(random_tensor({DType::kFloat32, shape}, seed), DType::kBFloat16);
+}
+
+/// Runs a kernel on (x or dy, w or dy); an AddingKernel adds to `before`.
+HostTensor run_on_tiles(Kernel& kernel, const std::vector<HostTensor>& in, const TensorType& type,
+                        float before = 0) {
+  HostTensor out(type);
+  const Buffer workspace(kernel.workspace_bytes());
+  RunContext context;
+  context.workspace = workspace.data();
+  std::vector<Tensor> from;
+  for (const HostTensor& tensor : in) from.push_back(tensor ? tensor.view() : Tensor{});
+  if (before == 0) {
+    kernel.run(from, std::vector<Tensor>{out.view()}, context);
+  } else {
+    for (float& value : out.span<float>()) value = before;
+    dynamic_cast<AddingKernel&>(kernel).run_adding(from, std::vector<Tensor>{out.view()}, context);
+  }
+  return out;
+}
+
+std::vector<ConvCase> tile_cases() {
+  const Ints one = {1, 1}, two = {2, 2}, none = {0, 0, 0, 0}, around = {1, 1, 1, 1};
+  return {
+      {"reduces", {3, 64, 7, 6}, {32, 64, 1, 1}, one, one, none},
+      {"halves", {2, 48, 9, 8}, {80, 48, 1, 1}, two, one, none},
+      {"strided_3x3", {2, 32, 15, 14}, {48, 32, 3, 3}, two, one, around},
+      {"strided_same_upper", {2, 32, 14, 14}, {32, 32, 3, 3}, two, one, {0, 0, 1, 1}},
+      {"unequal_pads", {2, 16, 9, 10}, {48, 16, 3, 3}, one, one, {1, 0, 0, 1}},
+      {"dilated_5x3", {2, 16, 14, 11}, {16, 16, 5, 3}, one, two, {4, 2, 4, 2}},
+      {"deep", {1, 352, 4, 4}, {16, 352, 3, 3}, one, one, around},
+  };
+}
+
+void check_on_tiles(const ConvCase& c, const tiles::Instructions& instructions) {
+  SCOPED_TRACE(c.name);
+  const HostTensor x = narrow_map(c.x, 1), w = narrow_map(c.w, 2), dy = narrow_map(c.y(), 3);
+  const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
+  const auto in_double = [](const HostTensor& tensor) { return as_float(tensor, DType::kFloat64); };
+  const auto blocked = [](const HostTensor& tensor) {
+    return to_layout(tensor, Layout::kBlocked16);
+  };
+  const auto map = [](const Shape& shape) {
+    return in_layout({DType::kBFloat16, shape}, Layout::kBlocked16);
+  };
+  const auto shape = tile_convolution(conv_geometry(c.attributes(), c.x, c.w));
+  ASSERT_TRUE(shape);
+  const auto expect = [&](const HostTensor& got, const HostTensor& expected, double tolerance) {
+    expect_close(as_float(to_layout(got, Layout::kRowMajor), DType::kFloat64), expected, tolerance);
+  };
+  const auto forward = make_tile_pass(*shape, /*input_gradient=*/false, instructions);
+  expect(run_on_tiles(*forward, {blocked(x), w, b}, map(c.y())),
+         run_op("Conv", c.attributes(), {in_double(x), in_double(w), in_double(b)})[0], 0.004);
+  const auto backward = make_tile_pass(*shape, /*input_gradient=*/true, instructions);
+  expect(run_on_tiles(*backward, {blocked(dy), w}, map(c.x)),
+         run_op("ConvInputGrad", c.with_output(c.x), {in_double(dy), in_double(w)})[0], 0.004);
+  const auto gradient = make_tile_weight_gradient(*shape, instructions);
+  const HostTensor dw = run_on_tiles(*gradient, {blocked(x), blocked(dy)}, {DType::kFloat32, c.w});
+  expect(dw, run_op("ConvWeightGrad", c.with_output(c.w), {in_double(x), in_double(dy)})[0], 1e-5);
+  HostTensor sum =
+      run_on_tiles(*gradient, {blocked(x), blocked(dy)}, {DType::kFloat32, c.w}, 0.75F);
+  for (std::int64_t i = 0; i < sum.type().count(); ++i)
+    ASSERT_EQ(sum.view().as<float>()[i], 0.75F + dw.view().as<float>()[i]);
+}
+
+TEST(TileConvolution, FollowsTheReference) {
+  for (const int threads : {1, 2}) {
+    omp_set_num_threads(threads);
+    for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::portable());
+  }
+  omp_set_num_threads(1);
+}
+
+TEST(TileConvolution, NeedsWholeBlocksOfChannelsInOneGroup) {
+  const auto fits = [](const ConvCase& c) {
+    return tile_convolution(conv_geometry(c.attributes(), c.x, c.w)).has_value();
+  };
+  const Ints one = {1, 1}, none = {0, 0, 0, 0};
+  EXPECT_TRUE(fits({"", {1, 16, 3, 3}, {16, 16, 1, 1}, one, one, none}));
+  EXPECT_FALSE(fits({"", {1, 24, 3, 3}, {16, 24, 1, 1}, one, one, none}));
+  EXPECT_FALSE(fits({"", {1, 16, 3, 3}, {8, 16, 1, 1}, one, one, none}));
+  EXPECT_FALSE(fits({"", {1, 32, 3, 3}, {32, 16, 1, 1}, one, one, none, 2}));
+}
+
+}  // namespace
+}  // namespace pipetrain::test
