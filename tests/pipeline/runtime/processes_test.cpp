@@ -291,6 +291,7 @@ TEST(Processes, TheFirstFailureEndsAllWithItsSentence) {
 TEST(Processes, AnInterruptionNamesTheFailureThatCausedIt) {
   test::MemoryWorld world(2, 13);
   const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    group.all_gather("");  // both are there
     PT_CHECK(group.leads(), kData, "sample 7 is damaged");
     while (!group.failure()) group.listen();
     group.interrupt();
