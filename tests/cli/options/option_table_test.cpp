@@ -53,6 +53,8 @@ std::set<std::string> unknown_words(const OptionSpec& spec) {
                                                "SIZE",
                                                "LIST",
                                                "NAME",
+                                               "TEXT",
+                                               "TOKEN",
                                                "NAME=KEY",
                                                "NAME=N",
                                                "GLOB",
