@@ -111,7 +111,7 @@ class ModelReader {
     blob.remove_prefix(sizeof size);
     if (size > blob.size() || size % sizeof(std::uint32_t) != 0) damaged();
     out_.rules.resize(size / sizeof(std::uint32_t));
-    std::memcpy(out_.rules.data(), blob.data(), size);
+    if (size > 0) std::memcpy(out_.rules.data(), blob.data(), size);
     out_.replacements = blob.substr(size);
     if (out_.replacements.empty() || out_.replacements.back() != '\0') damaged();
   }

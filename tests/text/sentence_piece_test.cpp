@@ -51,6 +51,10 @@ TEST(SentencePiece, RulesThatPointNowhereAreNoRules) {
   const std::string normalizer = message_field(3, message_field(2, rules));
   const auto tokenizer = parse_tokenizer(sentence_piece_model(1) + normalizer);
   EXPECT_EQ(tokenizer->encode("bb"), (TokenIds{2, 8}));
+  // An empty trie: sanitizers see what is done with no memory.
+  const std::string none = message_field(2, little(0, 4) + std::string("a\0", 2));
+  EXPECT_EQ(parse_tokenizer(sentence_piece_model(1) + message_field(3, none))->encode("bb"),
+            (TokenIds{2, 8}));
   rules.back() = 'a';  // no end
   expect_contains(refused(sentence_piece_model(1) + message_field(3, message_field(2, rules))),
                   "damaged");
