@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-using Numbers = std::vector<double>;
+using Doubles = std::vector<double>;
 
 class Texts : public DataFiles {
  protected:
@@ -46,8 +46,8 @@ TEST_F(Texts, PackedWithAnEndAfterEach) {
       write("t.jsonl", "{\"text\": \"ab abc\"}\n{\"text\": \"12\", \"id\": 3}\n");
   const RawData raw = read_texts(file, "jsonl", bytes(), {});
   const auto bound = bind_data(raw.train, next_tokens(2), {});
-  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{6, 4, 7, 0}));  // 6 4 7 0 16 0
-  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{4, 7, 0, 16}));
+  EXPECT_EQ(values(*bound.dataset, 0), (Doubles{6, 4, 7, 0}));  // 6 4 7 0 16 0
+  EXPECT_EQ(values(*bound.dataset, 1), (Doubles{4, 7, 0, 16}));
 }
 
 TEST_F(Texts, PlainFilesAreOneTextOrLines) {
@@ -64,8 +64,8 @@ TEST_F(Texts, PaddedWithIgnoredLabels) {
   options.layout = TextOptions::Layout::kPad;
   options.model_length = 4;
   const auto bound = bind_data(read_texts(file, "jsonl", options, {}).train, next_tokens(4), {});
-  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{6, 4, 7, 0, 16, 0, 0, 0}));
-  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{4, 7, 0, -100, 0, -100, -100, -100}));
+  EXPECT_EQ(values(*bound.dataset, 0), (Doubles{6, 4, 7, 0, 16, 0, 0, 0}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Doubles{4, 7, 0, -100, 0, -100, -100, -100}));
 }
 
 TEST_F(Texts, LabelsMakeRows) {
@@ -74,10 +74,10 @@ TEST_F(Texts, LabelsMakeRows) {
 )");
   const RawData raw = read_texts(file, "jsonl", words(), {});
   const auto bound = bind_data(raw.train, classifier(5), {});
-  EXPECT_EQ(values(*bound.dataset, 0), (Numbers{2, 8, 5, 3, 0, 2, 5, 6, 7, 3}));
-  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{1, 1, 1, 1, 0, 1, 1, 1, 1, 1}));  // not divided
-  EXPECT_EQ(values(*bound.dataset, 2), Numbers(10, 0));
-  EXPECT_EQ(values(*bound.dataset, 3), (Numbers{0, 1}));
+  EXPECT_EQ(values(*bound.dataset, 0), (Doubles{2, 8, 5, 3, 0, 2, 5, 6, 7, 3}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Doubles{1, 1, 1, 1, 0, 1, 1, 1, 1, 1}));  // not divided
+  EXPECT_EQ(values(*bound.dataset, 2), Doubles(10, 0));
+  EXPECT_EQ(values(*bound.dataset, 3), (Doubles{0, 1}));
   EXPECT_EQ(bound.class_names, (std::vector<std::string>{"no", "yes"}));
 }
 
@@ -88,9 +88,9 @@ TEST_F(Texts, TablesWithPairs) {
   options.pair = "b";
   const RawData raw = read_texts(file, "csv", options, {});
   const auto bound = bind_data(raw.train, classifier(9), {});
-  EXPECT_EQ(values(*bound.dataset, 0, {0}), (Numbers{2, 1, 8, 5, 3, 5, 6, 7, 3}));  // # is unknown
-  EXPECT_EQ(values(*bound.dataset, 2, {0}), (Numbers{0, 0, 0, 0, 0, 1, 1, 1, 1}));
-  EXPECT_EQ(values(*bound.dataset, 3), (Numbers{1, 0}));
+  EXPECT_EQ(values(*bound.dataset, 0, {0}), (Doubles{2, 1, 8, 5, 3, 5, 6, 7, 3}));  // # is unknown
+  EXPECT_EQ(values(*bound.dataset, 2, {0}), (Doubles{0, 0, 0, 0, 0, 1, 1, 1, 1}));
+  EXPECT_EQ(values(*bound.dataset, 3), (Doubles{1, 0}));
 }
 
 TEST_F(Texts, LongTextsAreCut) {
@@ -127,7 +127,7 @@ TEST_F(Texts, AMaskIsMadeFromPadding) {
   const std::string file = write(
       "t.jsonl", "{\"input_ids\": [5, 6], \"label\": 1}\n{\"input_ids\": [7], \"label\": 0}\n");
   const auto bound = bind_data(read_jsonl(file).train, classifier(2), {});
-  EXPECT_EQ(values(*bound.dataset, 1), (Numbers{1, 1, 1, 0}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Doubles{1, 1, 1, 0}));
   DataSpec without = classifier(2);
   without.inputs.resize(1);
   EXPECT_TRUE(bind_data(read_jsonl(file).train, without, {}).warnings.empty());
