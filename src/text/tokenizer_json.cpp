@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 #include <utility>
 
 #include "base/error.h"
@@ -39,7 +40,13 @@ std::string type_of(const JsonValue& json) { return json.at("type").get<std::str
 template <class Value>
 Value value_or(const JsonValue& json, const char* key, Value otherwise) {
   const auto found = json.find(key);
-  return found == json.end() || found->is_null() ? otherwise : found->get<Value>();
+  if (found == json.end() || found->is_null()) return otherwise;
+  if constexpr (std::is_integral_v<Value> && !std::is_same_v<Value, bool>) {
+    // 1e30 has no value as an integer.
+    PT_CHECK(found->is_number_integer(), kData, "its {} is {}, not an integer", key,
+             printable(found->dump()));
+  }
+  return found->get<Value>();
 }
 
 void refuse_text(const JsonValue& model, const char* key) {
@@ -47,9 +54,9 @@ void refuse_text(const JsonValue& model, const char* key) {
 }
 
 TokenId id_of(const JsonValue& json) {
-  const auto id = json.get<std::int64_t>();
-  PT_CHECK(json.is_number_integer() && id >= 0 && id < static_cast<std::int64_t>(kMostIds), kData,
-           "it has the id {}, which is out of range", json.dump());
+  const std::int64_t id = json.is_number_integer() ? json.get<std::int64_t>() : -1;
+  PT_CHECK(id >= 0 && id < static_cast<std::int64_t>(kMostIds), kData,
+           "it has the id {}, which is out of range", printable(json.dump()));
   return static_cast<TokenId>(id);
 }
 

@@ -76,6 +76,12 @@ TEST(TokenizerJson, RefusesByName) {
   expect_contains(refusal(replaced(kBytePairs, R"(["a", "b"])", R"(["a", "z"])")),
                   "\"z\" is merged, but not in its vocabulary");
   expect_contains(refusal(replaced(kBytePairs, R"("abc": 7)", R"("abc": 1e30)")), "out of range");
+  expect_contains(refusal(replaced(kBytePairs, R"("abc": 7)", R"("abc": "7")")), "out of range");
+  for (const char* number : {"1e+30", "-1e+30", "2.5"}) {
+    expect_contains(refusal(replaced(kWordPieces, R"("max_input_chars_per_word": 12)",
+                                     R"("max_input_chars_per_word": )" + std::string(number))),
+                    "max_input_chars_per_word is " + std::string(number) + ", not an integer");
+  }
   expect_contains(refusal(replaced(kWordPieces, R"("unk_token": "[UNK]")", R"("unk_token": "?")")),
                   "unknown token \"?\"");
   expect_contains(refusal("{}"), "no tokenizer.json");
