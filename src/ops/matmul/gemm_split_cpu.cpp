@@ -7,7 +7,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "ops/matmul/gemm_split_tiles_cpu.h"
 #endif
@@ -93,23 +92,18 @@ struct Block {
   std::int64_t top, rows, left, columns, begin, depth;
 };
 
-float element(const SplitOperand& operand, std::int64_t i, std::int64_t k) {
-  if (operand.lines_are_k) std::swap(i, k);
-  std::int64_t offset = LineMap::kZeros;
-  operand.map->locate(i, 1, k / kLines, &offset);
-  return offset < 0 ? 0 : operand.data[offset + k % kLines];
-}
-
 /// The sums of a tile as float products: parts of infinities do not add up to them.
-void multiply_plainly(const Product& p, const Block& block, float* sums) {
-  for (std::int64_t i = 0; i < block.rows; ++i) {
-    for (std::int64_t j = 0; j < block.columns; ++j) {
-      float sum = 0;
-      for (std::int64_t k = block.begin; k < block.begin + block.depth; ++k)
-        sum += element(p.a, block.top + i, k) * element(p.b, block.left + j, k);
-      sums[i * kLines + j] = sum;
-    }
+PIPETRAIN_SPLIT void multiply_plainly(const Product& p, const Block& block, float* sums) {
+  Vector16 rows[kLines] = {}, a[kLines], b[kLines];  // a: by rows; b: by elements of k
+  for (std::int64_t k = 0; k < block.depth; k += kLines) {
+    const std::int64_t count = std::min(kLines, block.depth - k);
+    load_square(p.a, block.top, block.rows, block.begin + k, count, p.a.lines_are_k, a);
+    load_square(p.b, block.left, block.columns, block.begin + k, count, !p.b.lines_are_k, b);
+    for (std::int64_t each = 0; each < count; ++each)
+      for (std::int64_t i = 0; i < kLines; ++i) rows[i] += a[i][each] * b[each];
   }
+  for (std::int64_t i = 0; i < kLines; ++i)
+    _mm512_store_ps(sums + i * kLines, reinterpret_cast<__m512>(rows[i]));
 }
 
 /// Whether all sums of a tile are numbers.

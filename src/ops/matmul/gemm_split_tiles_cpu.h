@@ -136,6 +136,20 @@ PIPETRAIN_SPLIT void pack_tile(const Lines& first, const Lines& second, std::byt
     lines.count = 0;
 }
 
+/// 16 by 16 elements, zeros behind the last: lines along k, or along rows of a (columns of b),
+/// which `turned` exchanges.
+PIPETRAIN_SPLIT inline void load_square(const SplitOperand& operand, std::int64_t first,
+                                        std::int64_t count, std::int64_t k, std::int64_t depth,
+                                        bool turned, Vector16 (&to)[kLines]) {
+  Lines lines;
+  if (operand.lines_are_k)
+    locate(operand, k, depth, first, count, lines);
+  else
+    locate(operand, first, count, k, depth, lines);
+  load_lines(lines, to);
+  if (turned) transpose(to);
+}
+
 /// Packs rows of a (columns of b) [first, first + count) and k in [begin, begin + depth) as panels,
 /// `panel_bytes` apart. `first` and `begin` are multiples of 16. Lines of a tile are rows of a, or
 /// elements of k of b.

@@ -248,6 +248,38 @@ TEST(Gemm, InfinitiesStayWhereTheyBelong) {
   EXPECT_EQ(c[at(0, 7)], 29.5F);
 }
 
+// In the last row and column, whose tiles have edges, and in each pass over k.
+TEST(Gemm, InfinitiesAtEdgesAreThoseOfTheDefinition) {
+  for (const int transposed : {0, 1, 2, 3}) {
+    for (const std::int64_t k : {70, 1100}) {
+      Product p({63, 83, k}, transposed);
+      p.a.values[static_cast<std::size_t>(62 * p.a.row_stride + 3 * p.a.column_stride)] = INFINITY;
+      p.b.values[static_cast<std::size_t>((k - 1) * p.b.row_stride + 82 * p.b.column_stride)] =
+          -INFINITY;
+      std::vector<float> c(63 * 83);
+      const Buffer workspace(gemm_workspace_bytes(p.shape, 2));
+      gemm(p.shape, p.a.view(), p.b.view(), nullptr, c.data(), workspace.data(), 2);
+      for (std::int64_t i = 0; i < 63; ++i) {
+        for (std::int64_t j = 0; j < 83; ++j) {
+          double sum = 0, size = 0;
+          for (std::int64_t each = 0; each < k; ++each) {
+            sum += p.a.at(i, each) * p.b.at(each, j);
+            size += std::fabs(p.a.at(i, each) * p.b.at(each, j));
+          }
+          const float got = c[static_cast<std::size_t>(i * 83 + j)];
+          if (std::isfinite(sum)) {
+            ASSERT_LE(std::fabs(got - sum), static_cast<double>(k + 2) * 0x1p-24 * size)
+                << p.name << ": " << i << ", " << j;
+          } else {
+            ASSERT_TRUE(std::isnan(sum) ? std::isnan(got) : got == sum)
+                << p.name << ": " << i << ", " << j << " is " << got << " instead of " << sum;
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST(Gemm, BFloat16ProductsFollowTheDefinition) {
   if (!has_gemm_bfloat16()) GTEST_SKIP() << kNoBFloat16;
   for_each_product(Numbers::kBFloat16, {1, 41}, check_bfloat16);
