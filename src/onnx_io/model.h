@@ -57,6 +57,8 @@ struct OnnxNode {
   std::int64_t opset = 0;
   /// Position among the nodes of the file's graph, or inside the local function `function`.
   std::size_t file_index = 0;
+  /// It is not in the file: pipetrain inserted it.
+  bool is_added = false;
   /// The local function the node was inlined from ("domain::name"); empty for the graph's own.
   std::string function;
 

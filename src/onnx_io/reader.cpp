@@ -139,13 +139,16 @@ class ModelDecoder {
     model.metadata = metadata_of(file.metadata_props());
   }
 
-  /// What PyTorch says of a node's module, kept with the node's first output.
+  /// What PyTorch says of a node's module and of its own rewriting, kept with the node's first
+  /// output.
   static void read_modules(const onnx::Graph& graph, OnnxModel& model) {
+    constexpr std::string_view kKept[] = {
+        "pkg.torch.onnx.name_scopes", "pkg.torch.onnx.class_hierarchy", "pkg.torch.onnx.fx_node",
+        "pkg.onnxscript.rewriter.rule_name"};
     for (const onnx::Node& node : graph.node()) {
+      if (node.output().empty()) continue;
       for (const onnx::StringPair& entry : node.metadata_props()) {
-        const bool told = entry.key() == "pkg.torch.onnx.name_scopes" ||
-                          entry.key() == "pkg.torch.onnx.class_hierarchy";
-        if (told && !node.output().empty())
+        if (std::ranges::find(kKept, entry.key()) != std::end(kKept))
           model.value_metadata[node.output(0)][entry.key()] = entry.value();
       }
     }

@@ -249,7 +249,7 @@ class Export {
       pending.offset = files_.at(pending.location).append(value);
     }
     added_.push_back(std::move(pending));
-    report_.changes.push_back(fmt::format("initializer '{}' was added: it shared the data of '{}'",
+    report_.changes.push_back(fmt::format("initializer '{}' was added, stored like '{}'",
                                           printable(added.name), printable(added.like)));
   }
 
@@ -258,8 +258,17 @@ class Export {
     PT_CHECK(node.function.empty(), kModel,
              "{} is in a local function, so its inputs cannot be rewritten", node.label());
     const LocatedNode& located = map_.nodes.at(node.file_index);
-    const Enclosing& input = located.inputs.at(rewritten.input);
     EnclosingChain chain = located.chain;
+    if (rewritten.input == located.inputs.size()) {
+      std::string field;
+      onnx_wire::append_bytes(field, 1, rewritten.name);
+      const std::size_t end = chain.back().content.end;
+      splice_.replace({end, end}, field, chain);
+      report_.changes.push_back(fmt::format("{} now reads '{}' as its last input", node.label(),
+                                            printable(rewritten.name)));
+      return;
+    }
+    const Enclosing& input = located.inputs.at(rewritten.input);
     chain.push_back(input);
     splice_.replace(input.content, rewritten.name, chain);
     report_.changes.push_back(fmt::format("{} now reads '{}' instead of '{}'", node.label(),

@@ -17,13 +17,15 @@ using TrainedValues = std::map<std::string, HostTensor>;
 
 /// What a trained model may need besides new bytes; every item is reported.
 struct ExportEdits {
-  /// A tensor that the file does not have yet: the copy of a shared one that was trained apart.
+  /// A tensor that the file does not have yet: the copy of a shared one that was trained apart, or
+  /// a bias that the exporter removed.
   struct Added {
     std::string name;
     HostTensor value;  // float32
     std::string like;  // the initializer whose type and storage (inline, external) it gets
   };
-  /// Input `input` of `source.nodes[node]` reads `name` from now on.
+  /// Input `input` of `source.nodes[node]` reads `name` from now on; it may be one more than there
+  /// are.
   struct Rewritten {
     std::size_t node = 0;
     std::size_t input = 0;

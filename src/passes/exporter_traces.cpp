@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 namespace pipetrain {
@@ -10,26 +11,44 @@ namespace {
 
 constexpr const char* kScopes = "pkg.torch.onnx.name_scopes";
 constexpr const char* kClasses = "pkg.torch.onnx.class_hierarchy";
+constexpr const char* kCall = "pkg.torch.onnx.fx_node";
+constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
+constexpr const char* kRule = "pkg.onnxscript.rewriter.rule_name";
 
 /// The strings of "['', 'fc1', 'linear']".
-std::vector<std::string> strings_in(const std::string& list) {
+std::vector<std::string> strings_in(std::string_view list) {
   std::vector<std::string> out;
-  for (std::size_t at = list.find('\''); at != std::string::npos; at = list.find('\'', at + 1)) {
+  for (std::size_t at = list.find('\''); at != std::string_view::npos;
+       at = list.find('\'', at + 1)) {
     const std::size_t end = list.find('\'', at + 1);
-    if (end == std::string::npos) break;
-    out.push_back(list.substr(at + 1, end - at - 1));
+    if (end == std::string_view::npos) break;
+    out.emplace_back(list.substr(at + 1, end - at - 1));
     at = end;
   }
   return out;
 }
 
 /// An entry of the metadata of a node, which the reader keeps with its first output.
-std::vector<std::string> entry_of(const OnnxModel& model, const OnnxNode& node, const char* key) {
+std::string_view entry_of(const OnnxModel& model, const OnnxNode& node, const char* key) {
   if (node.outputs.empty()) return {};
   const auto metadata = model.value_metadata.find(node.outputs[0]);
   if (metadata == model.value_metadata.end()) return {};
   const auto entry = metadata->second.find(key);
-  return entry == metadata->second.end() ? std::vector<std::string>() : strings_in(entry->second);
+  return entry == metadata->second.end() ? std::string_view() : entry->second;
+}
+
+/// The names after "%p_" in "args = (%x, %p_fc_weight, %p_fc_bias)": parameters, with underscores
+/// for dots.
+std::vector<std::string_view> parameters_of_call(std::string_view call) {
+  constexpr std::string_view kPrefix = "%p_";
+  std::vector<std::string_view> out;
+  for (std::size_t at = call.find(kPrefix); at != std::string_view::npos;
+       at = call.find(kPrefix, at)) {
+    at += kPrefix.size();
+    const std::size_t end = call.find_first_of(",)] ", at);
+    out.push_back(call.substr(at, end == std::string_view::npos ? end : end - at));
+  }
+  return out;
 }
 
 bool multiplies(const OnnxNode& node) {
@@ -41,13 +60,32 @@ bool multiplies(const OnnxNode& node) {
 
 std::string module_of(const OnnxModel& model, const OnnxNode& node) {
   // The last one is the call within the module.
-  const std::vector<std::string> scopes = entry_of(model, node, kScopes);
+  const std::vector<std::string> scopes = strings_in(entry_of(model, node, kScopes));
   return scopes.size() < 2 ? std::string() : scopes[scopes.size() - 2];
+}
+
+std::string folded_from(const OnnxMetadata& tensor) {
+  const auto entry = tensor.find(kFoldedFrom);
+  return entry == tensor.end() ? std::string() : entry->second;
+}
+
+std::string removed_bias_of(const OnnxModel& model, const OnnxNode& node) {
+  if (!entry_of(model, node, kRule).starts_with("RemoveOptionalBias")) return {};
+  const std::string module = module_of(model, node);
+  std::string prefix = module.empty() ? module : module + "_";
+  std::ranges::replace(prefix, '.', '_');
+  std::string found;
+  for (const std::string_view parameter : parameters_of_call(entry_of(model, node, kCall))) {
+    if (!parameter.starts_with(prefix) || !parameter.ends_with("bias")) continue;
+    if (!found.empty()) return {};  // it does not say which
+    found = (module.empty() ? module : module + ".") + std::string(parameter.substr(prefix.size()));
+  }
+  return found;
 }
 
 std::string note_on_folded_layers(const OnnxModel& model) {
   const auto is_folded = [&](const OnnxNode& node) {
-    const std::vector<std::string> classes = entry_of(model, node, kClasses);
+    const std::vector<std::string> classes = strings_in(entry_of(model, node, kClasses));
     return multiplies(node) && std::ranges::any_of(classes, [](const std::string& name) {
              return name.find(".batchnorm.") != std::string::npos;
            });

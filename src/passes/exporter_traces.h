@@ -11,6 +11,14 @@ namespace pipetrain {
 /// The module that a node belongs to ("blocks.0.norm1"); empty if the file does not say.
 std::string module_of(const OnnxModel& model, const OnnxNode& node);
 
+/// PyTorch's name of the bias that the exporter removed from a node because it was all zeros; empty
+/// if it removed none.
+std::string removed_bias_of(const OnnxModel& model, const OnnxNode& node);
+
+/// What the exporter folded a tensor with this metadata from, as a list "['g.weight', 'val_1']";
+/// empty if it was not folded.
+std::string folded_from(const OnnxMetadata& tensor);
+
 /// One sentence on layers that the exporter has folded into others, and the option that keeps them;
 /// empty if there are none.
 std::string note_on_folded_layers(const OnnxModel& model);

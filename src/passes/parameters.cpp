@@ -16,7 +16,6 @@ namespace pipetrain {
 namespace {
 
 constexpr std::string_view kKindKey = "pkg.torch.export.graph_signature.InputSpec.kind";
-constexpr std::string_view kFoldedKey = "pkg.onnxscript.optimizer.folded_from";
 
 struct Use {
   const OnnxNode* node;
@@ -120,8 +119,8 @@ class Classifier {
         return classify_kernel(name, shape);
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
-    if (const auto folded = metadata.find(std::string(kFoldedKey)); folded != metadata.end())
-      return classify_folded(name, shape, value, folded_sources(folded->second));
+    if (const std::string folded = folded_from(metadata); !folded.empty())
+      return classify_folded(name, shape, value, folded_sources(folded));
     const bool buffer = has_buffer_name(name, shape);
     if (const OnnxNode* node = reached_slot(name)) {
       if (is_neutral_normalization(*node, name, value))

@@ -39,20 +39,30 @@ class Untier {
   }
 
  private:
+  struct Use {
+    std::size_t node = 0, slot = 0;  // of model_.nodes
+    friend bool operator==(const Use&, const Use&) = default;
+  };
+
   /// Identity nodes: the exporter merged equal tensors and kept their names.
   void untie_identities() {
     std::vector<OnnxNode> kept;
-    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
-      OnnxNode& node = model_.nodes[n];
+    std::size_t n = 0;  // among the nodes as read
+    for (OnnxNode& node : model_.nodes) {
+      if (node.is_added) {
+        index_as_read_.push_back(kNotRead);
+        kept.push_back(std::move(node));
+        continue;
+      }
       const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
                                  originals_.contains(node.inputs[0]) && node.function.empty() &&
                                  use_of(node.inputs[0]) != TensorUse::kFrozen;
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
-        add_copy(node.inputs[0], node.outputs[0], n, 0, statistic);
+        add_copy(node.inputs[0], node.outputs[0], n++, 0, statistic);
         continue;
       }
-      index_as_read_.push_back(n);
+      index_as_read_.push_back(n++);
       kept.push_back(std::move(node));
     }
     model_.nodes = std::move(kept);
@@ -60,26 +70,48 @@ class Untier {
 
   /// Vectors of equal elements used at several places: fresh biases and gains, merged by value.
   void untie_uniform_vectors() {
-    std::map<std::string, std::size_t> seen;
+    std::vector<std::pair<std::string, Use>> uses;  // in the order of the nodes
+    std::map<std::string, std::vector<Use>> places;
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
-      OnnxNode& node = model_.nodes[n];
+      const OnnxNode& node = model_.nodes[n];
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-        const std::string name = node.inputs[slot];
-        const auto original = originals_.find(name);
-        if (original == originals_.end() || use_of(name) == TensorUse::kFrozen ||
-            !is_row(original->second.shape) || !original->second.value || !node.function.empty() ||
-            !is_uniform(original->second.value)) {
-          continue;
-        }
-        const bool statistic = is_statistic_slot(node, slot);
-        const bool first = seen[name]++ == 0;
-        // The first use keeps the tensor, unless it is a statistic's and the tensor is trained
-        // elsewhere.
-        if (first && (!statistic || use_of(name) == TensorUse::kRunningStatistic)) continue;
-        node.inputs[slot] = name_of_copy(node, slot, name);
-        add_copy(name, node.inputs[slot], index_as_read_[n], slot, statistic);
+        const std::string& name = node.inputs[slot];
+        if (!is_merged_vector(node, name)) continue;
+        uses.push_back({name, {n, slot}});
+        places[name].push_back({n, slot});
       }
     }
+    std::map<std::string, Use> owners;
+    for (const auto& [name, found] : places) owners[name] = owner_of(name, found);
+    for (const auto& [name, use] : uses) {
+      if (use == owners[name]) continue;
+      OnnxNode& node = model_.nodes[use.node];
+      const bool statistic = is_statistic_slot(node, use.slot);
+      node.inputs[use.slot] = name_of_copy(node, use.slot, name);
+      add_copy(name, node.inputs[use.slot], index_as_read_[use.node], use.slot, statistic);
+    }
+  }
+
+  bool is_merged_vector(const OnnxNode& node, const std::string& name) const {
+    const auto original = originals_.find(name);
+    return original != originals_.end() && use_of(name) != TensorUse::kFrozen &&
+           is_row(original->second.shape) && original->second.value && node.function.empty() &&
+           !node.is_added && is_uniform(original->second.value);
+  }
+
+  /// The use that keeps the tensor: that of the module that it is named after, or else the first;
+  /// but no statistic's where the tensor is trained elsewhere: then none.
+  Use owner_of(const std::string& name, const std::vector<Use>& places) const {
+    const auto may_own = [&](const Use& use) {
+      return !is_statistic_slot(model_.nodes[use.node], use.slot) ||
+             use_of(name) == TensorUse::kRunningStatistic;
+    };
+    const std::string module = name.substr(0, std::min(name.rfind('.'), name.size()));
+    const auto named = std::ranges::find_if(places, [&](const Use& use) {
+      return may_own(use) && module_of(model_, model_.nodes[use.node]) == module;
+    });
+    if (named != places.end()) return *named;
+    return may_own(places[0]) ? places[0] : Use{kNotRead, 0};
   }
 
   /// PyTorch's name, where the file tells the module.
@@ -111,6 +143,8 @@ class Untier {
     const auto rule = rules_.find(name);
     return rule == rules_.end() ? TensorUse::kFrozen : rule->second.use;
   }
+
+  static constexpr std::size_t kNotRead = static_cast<std::size_t>(-1);
 
   OnnxModel& model_;
   std::map<std::string, TensorRule>& rules_;

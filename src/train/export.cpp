@@ -76,6 +76,8 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   TrainedValues values;
   ExportEdits edits;
   std::set<std::string> not_in_file;
+  for (const RestoredBias& bias : model.biases) not_in_file.insert(bias.name);
+  for (const ExpandedParameter& parameter : model.expanded) not_in_file.insert(parameter.name);
   for (const UntiedCopy& copy : model.copies) not_in_file.insert(copy.name);
   std::map<std::string, const Adapter*> adapted;  // by weight
   for (const Adapter& adapter : model.adapters) {
@@ -91,6 +93,11 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     if (!changes || not_in_file.contains(name)) continue;
     if (HostTensor value = value_of(name)) values[name] = std::move(value);
   }
+  for (const ExpandedParameter& parameter : model.expanded) {
+    const HostTensor value = read(parameter.name);
+    const std::int64_t batch = model.file.find_initializer(parameter.tensor)->shape[0];
+    if (value) values[parameter.tensor] = pipetrain::expanded(value, batch);
+  }
   for (const UntiedCopy& copy : model.copies) {
     const HostTensor value = value_of(copy.name);
     const auto original = values.find(copy.original);
@@ -103,6 +110,17 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     edits.added.push_back({name, value, copy.original});
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
+  std::vector<std::string> separate;
+  for (const ExportEdits::Added& added : edits.added) separate.push_back(printable(added.name));
+  std::vector<std::string> restored;
+  for (const RestoredBias& bias : model.biases) {
+    const HostTensor value = read(bias.name);
+    if (!value || std::ranges::all_of(value.span<float>(), [](float v) { return v == 0; }))
+      continue;
+    edits.added.push_back({bias.name, value, bias.weight});
+    edits.rewritten.push_back({bias.node, model.file.nodes[bias.node].inputs.size(), bias.name});
+    restored.push_back(printable(bias.name));
+  }
   edits.metadata = metadata;
   if (!adapters.empty()) write_adapters(adapters, model, read);
   WriteOptions options;
@@ -114,17 +132,18 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     return change.starts_with("initializer '") || change.starts_with("metadata pipetrain.") ||
            change.find(" now reads '") != std::string::npos;
   });
-  if (edits.added.empty()) return changes;
-  constexpr std::size_t kNamed = 3;
-  std::string names;
-  for (std::size_t i = 0; i < std::min(kNamed, edits.added.size()); ++i)
-    names += (i > 0 ? ", " : "") + printable(edits.added[i].name);
-  const std::size_t more = edits.added.size() - std::min(kNamed, edits.added.size());
-  const bool one = edits.added.size() == 1;
-  changes.push_back(
-      fmt::format("{} tensor{} that the exporter had merged with others {} stored separately: {}{}",
-                  edits.added.size(), one ? "" : "s", one ? "is" : "are", names,
-                  more > 0 ? fmt::format(" and {} more", more) : ""));
+  const auto say = [&](const std::vector<std::string>& names, const char* one, const char* many) {
+    if (names.empty()) return;
+    const std::size_t named = std::min<std::size_t>(names.size(), 3);
+    changes.push_back(
+        fmt::format("{} {}: {}{}", names.size(), names.size() == 1 ? one : many,
+                    fmt::join(names.begin(), names.begin() + named, ", "),
+                    names.size() > named ? fmt::format(" and {} more", names.size() - named) : ""));
+  };
+  say(separate, "tensor that the exporter had merged with others is stored separately",
+      "tensors that the exporter had merged with others are stored separately");
+  say(restored, "bias of zeros that the exporter had removed is stored again",
+      "biases of zeros that the exporter had removed are stored again");
   return changes;
 }
 

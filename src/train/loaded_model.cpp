@@ -1,6 +1,8 @@
 #include "train/loaded_model.h"
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "onnx_io/reader.h"
@@ -22,13 +24,20 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   AdapterOptions adapters = config.adapters;
   // Beside adapters, --train-only names what is trained as well.
   if (adapts) std::swap(adapters.trained_whole, parameters.train_only);
-  loaded.rules = classify_tensors(loaded.file, parameters);
+  loaded.model = loaded.file;
+  if (parameters.untie) {
+    loaded.biases = restore_biases(loaded.model);
+    loaded.expanded = restore_expanded_parameters(loaded.model);
+  }
+  loaded.rules = classify_tensors(loaded.model, parameters);
+  std::set<std::string_view> not_in_file;
+  for (const RestoredBias& bias : loaded.biases) not_in_file.insert(bias.name);
+  for (const ExpandedParameter& parameter : loaded.expanded) not_in_file.insert(parameter.name);
   for (auto& [name, rule] : loaded.rules) {
-    if (rule.use != TensorUse::kTrained) continue;
+    if (rule.use != TensorUse::kTrained || not_in_file.contains(name)) continue;
     const std::string reason = why_not_writable(loaded.file, name);
     if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
   }
-  loaded.model = loaded.file;
   if (parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules);
   if (adapts) loaded.adapters = add_adapters(loaded.model, loaded.rules, adapters, seed);
   return loaded;

@@ -8,15 +8,19 @@
 
 #include "onnx_io/model.h"
 #include "passes/adapters.h"
+#include "passes/expanded_parameters.h"
 #include "passes/parameters.h"
+#include "passes/restored_biases.h"
 #include "train/config.h"
 
 namespace pipetrain {
 
 struct LoadedModel {
   OnnxModel file;   // as in the file: what export writes back
-  OnnxModel model;  // with adapters and separate copies of merged tensors: what is trained
+  OnnxModel model;  // with adapters and what the exporter merged or removed: what is trained
   std::map<std::string, TensorRule> rules;
+  std::vector<RestoredBias> biases;
+  std::vector<ExpandedParameter> expanded;
   std::vector<UntiedCopy> copies;
   std::vector<Adapter> adapters;
 

@@ -1,5 +1,6 @@
 """What inspect says of layers, and what exporters leave of a module's layers and names."""
 
+import math
 import struct
 import unittest
 
@@ -34,6 +35,45 @@ def merged():
     return number(1, 8) + field(7, graph) + field(8, number(2, 17))
 
 
+def without_biases(weight):
+    """Zero biases removed by the exporter: a linear layer of 2 classes whose node names the parameter, and a convolution of weight 1."""
+    def removed(written, module, kind, target, arguments):
+        def entry(key, text):
+            return field(9, field(1, key.encode()) + field(2, text.encode()))
+
+        call = f"%call : [num_users=1] = call_function[target=torch.ops.aten.{target}](args = ({arguments}), kwargs = {{}})"
+        return from_module(written, module, kind) + entry("pkg.torch.onnx.fx_node", call) + entry("pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBias")
+
+    nodes = [removed(node("Conv", ["x", "body.0.weight"], "c"), "body.0", "conv.Conv2d", "conv2d.default", "%x, %p_body_0_weight, %p_body_0_bias, [1, 1]"),
+             node("Flatten", ["c"], "f"),
+             removed(node("Gemm", ["f", "fc.weight"], "y"), "fc", "linear.Linear", "addmm.default", "%p_fc_bias, %f, %p_fc_weight")]
+    tensors = [tensor("body.0.weight", [1, 1, 1, 1], [1]), tensor("fc.weight", [2, 2], weight)]
+    graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + b"".join(field(5, one) for one in tensors) +
+             field(11, value("x", ["batch", 1, 1, 2])) + field(12, value("y", ["batch", 2])))
+    return number(1, 8) + field(7, graph) + field(8, number(2, 17))
+
+
+def with_token(weight, token, batch):
+    """A class token that the exporter expanded to the batch, in front of each sample."""
+    folded = field(16, field(1, b"pkg.onnxscript.optimizer.folded_from") + field(2, b"['embeddings.cls_token', 'val_1']"))
+    nodes = [node("Concat", ["expand", "x"], "c", ("axis", 1)), node("Flatten", ["c"], "f"), node("MatMul", ["f", "fc.weight"], "y")]
+    tensors = [tensor("expand", [batch, 1, 2], token * batch) + folded, tensor("fc.weight", [4, 2], weight)]
+    graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + b"".join(field(5, one) for one in tensors) +
+             field(11, value("x", [batch, 1, 2])) + field(12, value("y", [batch, 2])))
+    return number(1, 8) + field(7, graph) + field(8, number(2, 17))
+
+
+def floats_in(path):
+    """The float tensors of a model, by name."""
+    graph = next(content for key, _, content in fields(path.read_bytes()) if key == 7)
+    found = {}
+    for key, _, one in fields(graph):
+        if key == 5:
+            parts = {number_: part for number_, _, part in fields(one)}
+            found[parts[8].decode()] = struct.unpack(f"<{len(parts[9]) // 4}f", parts[9])
+    return found
+
+
 class Layers(Case):
     def test_layers_have_shapes_parameters_and_operations(self):
         out, _ = self.succeed("inspect", MODEL, "--layers")
@@ -63,9 +103,70 @@ class Exports(Case):
         self.write("d.csv", "".join(f"{i / 40:.2f},{i % 4}\n" for i in range(40)))
         _, err = self.succeed("train", "m.onnx", "--data", "d.csv", *CPU, "--max-steps", "3", "-o", "t.onnx", "--run-dir", "run")
         self.assertEqual(len([line for line in err.splitlines() if "merged" in line]), 1, err)
-        graph = next(content for key, _, content in fields((self.folder / "t.onnx").read_bytes()) if key == 7)
-        names = {part for key, _, one in fields(graph) if key == 5 for number_, _, part in fields(one) if number_ == 8}
-        self.assertEqual(names, {b"c1.weight", b"fc.weight", b"n1.weight", b"n1.bias", b"n2.weight", b"n2.bias"})
+        self.assertEqual(set(floats_in(self.folder / "t.onnx")), {"c1.weight", "fc.weight", "n1.weight", "n1.bias", "n2.weight", "n2.bias"})
+
+    def test_a_merged_tensor_stays_with_the_module_that_it_is_named_after(self):
+        self.write("m.onnx", merged().replace(b"n1.bias", b"n2.bias"))
+        rules = {line.split()[1]: line for line in self.succeed("inspect", "m.onnx", "--params")[0].splitlines() if line.startswith("  trained")}
+        self.assertIn("copy of n2.bias", rules["n1.bias"])
+        self.assertNotIn("copy", rules["n2.bias"])
+
+    def test_zero_biases_that_the_exporter_removed_are_trained_and_stored_again(self):
+        weight, data, rate = [0.5, -0.25, 0.125, 1.0], [(0.5, -1.0, 0), (1.5, 0.25, 1), (-0.75, 2.0, 0)], 0.5
+        self.write("m.onnx", without_biases(weight))
+        self.write("d.csv", "".join(f"{a},{b},{label}\n" for a, b, label in data))
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx")[0])
+        command = ["train", "m.onnx", "--data", "d.csv", *CPU, "--max-steps", "1", "-b", "3", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
+                   "--lr", str(rate), "--lr-schedule", "constant", "--normalize", "none", "--loss", "cross-entropy"]
+        _, err = self.succeed(*command, "-o", "t.onnx", "--run-dir", "run")
+        self.assertEqual(len([line for line in err.splitlines() if "biases of zeros that the exporter had removed are stored again" in line]), 1, err)
+
+        # One step of softmax regression by hand.
+        step = [0.0, 0.0]
+        through_convolution = 0.0
+        for a, b, label in data:
+            logits = [a * weight[0] + b * weight[2], a * weight[1] + b * weight[3]]
+            total = sum(math.exp(logit) for logit in logits)
+            for k in range(2):
+                gradient = (math.exp(logits[k]) / total - (k == label)) / len(data)
+                step[k] -= rate * gradient
+                through_convolution -= rate * gradient * (weight[k] + weight[2 + k])
+        stored = floats_in(self.folder / "t.onnx")
+        self.assertEqual(set(stored), {"body.0.weight", "body.0.bias", "fc.weight", "fc.bias"})
+        for found, expected in zip((*stored["fc.bias"], *stored["body.0.bias"]), (*step, through_convolution)):
+            self.assertAlmostEqual(found, expected, delta=1e-6)
+
+        # The written model has them as inputs of its nodes; the file can also be trained as it is.
+        self.assertNotIn("zero biases", self.succeed("inspect", "t.onnx")[0])
+        self.assertIn("fc.bias", self.succeed("inspect", "t.onnx", "--params")[0])
+        self.succeed("verify", "t.onnx", "--data", "d.csv", "--device", "cpu", "--stages", "1")
+        self.succeed(*command, "--tie", "graph", "-o", "u.onnx", "--run-dir", "run2")
+        self.assertNotIn(b"fc.bias", (self.folder / "u.onnx").read_bytes().replace(b"%p_fc_bias", b""))
+
+    def test_a_token_expanded_to_the_batch_is_trained_as_one(self):
+        weight, token, rate = [0.5, -0.25, 0.125, 1.0, -0.5, 0.75, 0.25, -1.0], [0.3, -0.6], 0.5
+        data = [(0.5, -1.0, 0), (1.5, 0.25, 1), (-0.75, 2.0, 0)]
+        self.write("m.onnx", with_token(weight, token, len(data)))
+        self.write("d.csv", "".join(f"{a},{b},{label}\n" for a, b, label in data))
+        out, _ = self.succeed("inspect", "m.onnx", "--params")
+        self.assertIn("1 of them expanded to the batch by the exporter", out)
+        self.assertIn("embeddings.cls_token", out)
+        self.succeed("train", "m.onnx", "--data", "d.csv", *CPU, "--max-steps", "1", "-b", "3", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0", "--lr",
+                     str(rate), "--lr-schedule", "constant", "--normalize", "none", "--loss", "cross-entropy", "-o", "t.onnx", "--run-dir", "run")
+
+        expected = list(token)
+        for a, b, label in data:
+            row = [*token, a, b]
+            logits = [sum(row[i] * weight[2 * i + k] for i in range(4)) for k in range(2)]
+            total = sum(math.exp(logit) for logit in logits)
+            for k in range(2):
+                gradient = (math.exp(logits[k]) / total - (k == label)) / len(data)
+                for i in range(2):
+                    expected[i] -= rate * gradient * weight[2 * i + k]
+        stored = floats_in(self.folder / "t.onnx")["expand"]
+        for found, wanted in zip(stored, expected * len(data)):
+            self.assertAlmostEqual(found, wanted, delta=1e-6)
+        self.assertEqual(len(stored), 6)
 
 
 if __name__ == "__main__":

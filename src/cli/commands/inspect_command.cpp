@@ -120,6 +120,12 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   if (!model.copies.empty())
     text += fmt::format("  ({} of them merged by the exporter, trained separately)",
                         model.copies.size());
+  if (!model.expanded.empty())
+    text += fmt::format("  ({} of them expanded to the batch by the exporter, trained as one)",
+                        model.expanded.size());
+  if (!model.biases.empty())
+    text +=
+        fmt::format("  ({} of them zero biases that the exporter removed)", model.biases.size());
   text += "  (list: --params)\n";
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
   if (const std::string note = note_on_folded_layers(model.file); !note.empty())

@@ -161,8 +161,8 @@ void describe_model(Table& table, Options& options) {
       .affects(ResultEffect::kContent);
   table
       .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                       "weights that the exporter merged; auto: train the copies separately; "
-                       "graph: share them as the file does",
+                       "weights that the exporter merged and biases that it removed; auto: train "
+                       "the copies separately and the biases, too; graph: train the file as it is",
                        "train inspect")
       .affects(ResultEffect::kUnrecorded);
   table
