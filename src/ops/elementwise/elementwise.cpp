@@ -421,8 +421,15 @@ constexpr OpDef kElementwiseOps[] = {
 }  // namespace
 
 const OpFamily& elementwise_family() {
-  static const OpFamily family{"elementwise", kElementwiseOps, elementwise::imports(),
-                               elementwise::reference_kernels(), elementwise::cpu_kernels()};
+  static const OpFamily family{"elementwise",
+                               kElementwiseOps,
+                               elementwise::imports(),
+                               elementwise::reference_kernels(),
+                               elementwise::cpu_kernels(),
+                               [](Backend backend, const KernelRequest& request) {
+                                 return backend == Backend::kCpu &&
+                                        elementwise::takes_bfloat16(request);
+                               }};
   return family;
 }
 

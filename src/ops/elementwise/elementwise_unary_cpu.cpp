@@ -2,6 +2,7 @@
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_functors.h"
 #include "ops/elementwise/elementwise_loops_cpu.h"
+#include "ops/kernel/vector8_cpu.h"
 
 namespace pipetrain::elementwise {
 namespace {
@@ -12,6 +13,15 @@ void unary_loop(const ErasedFunction& function, const void* in, void* out, std::
   const In* __restrict x = static_cast<const In*>(in);
   Out* __restrict y = static_cast<Out*>(out);
   for (std::int64_t i = 0; i < count; ++i) y[i] = static_cast<Out>(f(x[i]));
+}
+
+template <class F>
+PIPETRAIN_WIDE_LOOP void wide_unary_loop(const ErasedFunction& function, const void* in, void* out,
+                                         std::int64_t count) {
+  const F f = function.as<F>();
+  const float* __restrict x = static_cast<const float*>(in);
+  float* __restrict y = static_cast<float*>(out);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = f(x[i]);
 }
 
 struct IsNaN {
@@ -53,7 +63,7 @@ UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
                           ErasedFunction& function) {
   UnaryLoop loop = nullptr;
   visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
-    loop = unary_loop<float, float, F>;
+    loop = has_avx512() ? wide_unary_loop<F> : unary_loop<float, float, F>;
     function = ErasedFunction(f);
   });
   return loop;
@@ -69,6 +79,7 @@ UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes, DTy
 }
 
 std::unique_ptr<Kernel> make_cpu_unary(const KernelRequest& request) {
+  if (takes_bfloat16(request)) return make_bfloat16(request);
   const DType from = request.inputs[0].dtype;
   ErasedFunction function;
   const UnaryLoop loop = find_unary_loop(request.node.op->name, request.node.attributes, from,

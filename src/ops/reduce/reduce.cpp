@@ -284,8 +284,14 @@ ReducePlan reduce::plan_of(const KernelRequest& request) {
 }
 
 const OpFamily& reduce_family() {
-  static const OpFamily family{"reduce", kReduceOps, kReduceImports, reduce::reference_kernels(),
-                               reduce::cpu_kernels()};
+  static const OpFamily family{"reduce",
+                               kReduceOps,
+                               kReduceImports,
+                               reduce::reference_kernels(),
+                               reduce::cpu_kernels(),
+                               [](Backend backend, const KernelRequest& request) {
+                                 return backend == Backend::kCpu && reduce::adds_bfloat16(request);
+                               }};
   return family;
 }
 

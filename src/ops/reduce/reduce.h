@@ -11,6 +11,9 @@ namespace pipetrain::reduce {
 std::span<const KernelEntry> reference_kernels();
 std::span<const KernelEntry> cpu_kernels();
 
+/// Whether the CPU's kernel reads the request's bfloat16 input itself.
+bool adds_bfloat16(const KernelRequest& request);
+
 /// The reduction that a node of this family performs on its input.
 ReducePlan plan_of(const KernelRequest& request);
 

@@ -38,7 +38,7 @@ void differentiate_reorder(GradientContext& context) {
 constexpr OpTraits kReorderTraits = {KernelKind::kReorder,
                                      {PrecisionRule::kFirst},
                                      LayoutRule::kRowMajor,
-                                     {ChunkRule::kWhole},
+                                     {ChunkRule::kCopies},
                                      Fusion::kNever};
 
 constexpr OpDef kReorderOps[] = {

@@ -48,6 +48,21 @@ TEST(ReorderTest, EveryPairOfLayouts) {
   }
 }
 
+// Elements are moved, not converted: subnormal numbers and the bits of NaN stay.
+TEST(ReorderTest, EveryNarrowNumberKeepsItsBits) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    HostTensor x(TensorType{dtype, {2, 32, 32, 32}});
+    for (std::int64_t i = 0; i < x.type().count(); ++i)
+      x.view().as<std::uint16_t>()[i] = static_cast<std::uint16_t>(i);
+    for (const Layout from : kLayouts) {
+      for (const Layout layout : kLayouts) {
+        const HostTensor y = run_op("Reorder", to(layout), {to_layout(x, from)}, Backend::kCpu)[0];
+        expect_same_bits(y, to_layout(x, layout), "reorder");
+      }
+    }
+  }
+}
+
 // Full, partial and missing tiles; more tiles than blocks.
 TEST(ReorderTest, OnGpus) {
   check_cpu("Reorder", to(Layout::kChannelsLast), {{{2, 33, 2, 6}}}, 0);

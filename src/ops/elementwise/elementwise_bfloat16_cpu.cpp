@@ -1,0 +1,86 @@
+// Element-wise operators of one input, and their gradients, over bfloat16: an element is widened,
+// computed in float and rounded within registers. For AVX-512; with narrower vectors, conversions
+// of chunks (narrow_kernel.h) are as fast.
+#include <algorithm>
+
+#include "ops/elementwise/elementwise.h"
+#include "ops/elementwise/elementwise_functors.h"
+#include "ops/elementwise/elementwise_loops_cpu.h"
+#include "ops/kernel/narrow_cpu.h"
+#include "ops/kernel/vector8_cpu.h"
+
+namespace pipetrain::elementwise {
+namespace {
+
+template <class F>
+PIPETRAIN_WIDE_LOOP void unary_loop(const ErasedFunction& function, const void* in, void* out,
+                                    std::int64_t count) {
+  const F f = function.as<F>();
+  const auto* __restrict x = static_cast<const BFloat16Bits*>(in);
+  auto* __restrict y = static_cast<BFloat16Bits*>(out);
+  for (std::int64_t i = 0; i < count; ++i) y[i] = BFloat16Bits::rounded(f(x[i].widened()));
+}
+
+template <class F>
+PIPETRAIN_WIDE_LOOP void gradient_loop(const ErasedFunction& function, const void* gradient,
+                                       const void* value, void* out, std::int64_t count) {
+  const F f = function.as<F>();
+  const auto* __restrict dy = static_cast<const BFloat16Bits*>(gradient);
+  const auto* __restrict v = static_cast<const BFloat16Bits*>(value);
+  auto* __restrict dx = static_cast<BFloat16Bits*>(out);
+  for (std::int64_t i = 0; i < count; ++i)
+    dx[i] = BFloat16Bits::rounded(f(dy[i].widened(), v[i].widened()));
+}
+
+UnaryLoop find_unary(const KernelRequest& request, ErasedFunction& function) {
+  UnaryLoop loop = nullptr;
+  visit_unary<float, VectorMath>(request.node.op->name, request.node.attributes, [&]<class F>(F f) {
+    loop = unary_loop<F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
+
+BinaryLoop find_gradient(const KernelRequest& request, ErasedFunction& function) {
+  BinaryLoop loop = nullptr;
+  visit_gradient<float, VectorMath>(request.node.op->name, request.node.attributes,
+                                    [&]<class F>(F f) {
+                                      loop = gradient_loop<F>;
+                                      function = ErasedFunction(f);
+                                    });
+  return loop;
+}
+
+bool is_bfloat16(const KernelRequest& request, std::size_t inputs) {
+  const auto narrow = [](const TensorType& type) { return type.dtype == DType::kBFloat16; };
+  return has_avx512() && request.inputs.size() == inputs && request.outputs.size() == 1 &&
+         std::ranges::all_of(request.inputs, narrow) && narrow(request.outputs[0]);
+}
+
+}  // namespace
+
+bool takes_bfloat16(const KernelRequest& request) {
+  ErasedFunction function;
+  return (is_bfloat16(request, 1) && find_unary(request, function)) ||
+         (is_bfloat16(request, 2) && find_gradient(request, function));
+}
+
+std::unique_ptr<Kernel> make_bfloat16(const KernelRequest& request) {
+  constexpr std::int64_t kBytes = 2;
+  ErasedFunction function;
+  if (is_bfloat16(request, 1)) {
+    return make_kernel([loop = find_unary(request, function), function](std::span<const Tensor> in,
+                                                                        std::span<const Tensor> out,
+                                                                        const RunContext&) {
+      run_chunks(loop, function, {in[0].data, kBytes}, {out[0].data, kBytes}, out[0].count());
+    });
+  }
+  return make_kernel(
+      [loop = find_gradient(request, function), function](
+          std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        run_chunks(loop, function, {in[0].data, kBytes}, {in[1].data, kBytes},
+                   {out[0].data, kBytes}, out[0].count());
+      });
+}
+
+}  // namespace pipetrain::elementwise
