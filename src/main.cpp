@@ -115,11 +115,12 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   check_vectors_wanted();
-  const bool together = command == "train" || command == "plan" || command == "doctor";
+  const bool together =
+      command == "train" || command == "plan" || command == "tune" || command == "doctor";
   const int started = together ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
            "{} processes were started, but only training supports several: pipetrain train, with "
-           "plan and doctor",
+           "plan, tune and doctor",
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;

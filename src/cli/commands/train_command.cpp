@@ -113,7 +113,9 @@ void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint*
 /// The run of processes other than 0: they train their stages; process 0 writes files and logs.
 int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
            Signals& signals) {
-  if (network.processes()->broadcast({}) == "nothing to do") return 0;
+  const std::string logs = network.processes()->broadcast({});
+  if (logs.empty()) return 0;  // there is nothing to do
+  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.processes()->rank()));
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   if (options.run.optimization.rate_by_time)
@@ -171,7 +173,8 @@ class LeadingRun {
       progress_.finish();
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
-      status_.end(end, static_cast<int>(error.kind()));
+      const auto failure = network_.processes() ? network_.processes()->failure() : std::nullopt;
+      status_.end(end, static_cast<int>(error.kind()), failure ? failure->rank : -1);
       mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
       stop_copying_log();
@@ -194,7 +197,7 @@ class LeadingRun {
     training.verify_every = options_.verify_every;
     if (start_.supervision) training.snapshot = &start_.supervision->snapshot();
     std::optional<ProgramCut> cut;
-    if (network_.processes()) network_.processes()->broadcast("begin");
+    if (network_.processes()) tell_to_begin();
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     log_memory(*run_);
@@ -226,6 +229,14 @@ class LeadingRun {
     check_skipped();
   }
 
+  /// Tells the other processes where to keep their output.
+  void tell_to_begin() const {
+    const fs::path logs = fs::absolute(folder_ / "logs");
+    std::error_code ignored;
+    fs::create_directory(logs, ignored);
+    network_.processes()->broadcast(logs.string());
+  }
+
   /// A run that left out most of its steps has not trained the model, although it has an end. In
   /// float16 the search for a loss scale may take most of a short run.
   void check_skipped() const {
@@ -241,15 +252,19 @@ class LeadingRun {
   }
 
   /// A cached profile that steps of more than twice or less than half its time contradict was
-  /// measured beside other load.
+  /// measured beside other load. Links are quickly measured again, and the network may have
+  /// changed.
   void forget_what_was_off() const {
-    constexpr double kFactor = 2;
+    constexpr double kFactor = 2, kFactorOfLinks = 1.25;
     constexpr std::int64_t kEnough = 8;
     const double predicted = network_.predicted_step_seconds();
     const double measured = summary_.steady_step_seconds;
     if (was_estimate_ || summary_.steps < kEnough || measured <= 0 || predicted <= 0) return;
-    if (measured < kFactor * predicted && predicted < kFactor * measured) return;
-    network_.forget_measurements();
+    const auto is_off = [&](double factor) {
+      return measured >= factor * predicted || predicted >= factor * measured;
+    };
+    if (is_off(kFactorOfLinks)) network_.forget_measured_links();
+    if (is_off(kFactor)) network_.forget_measurements();
   }
 
   /// Ends a run that a signal has stopped and that has been saved.
@@ -388,7 +403,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
       fs::exists(output) && !is_restart) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
-    if (network.processes()) network.processes()->broadcast("nothing to do");
+    if (network.processes()) network.processes()->broadcast({});
     return 0;
   }
   const bool replaces_own =

@@ -1,0 +1,213 @@
+// pipetrain launch: training in several processes, started by mpirun or srun, which goes on when a
+// process, a host or the launcher fails. processes/launch_policy.h decides; this acts.
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/document.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/commands/commands.h"
+#include "cli/commands/launched_training.h"
+#include "cli/commands/run_folder.h"
+#include "cli/options/resume_command_line.h"
+#include "data/files/input_file.h"
+#include "processes/child_process.h"
+#include "processes/launch_policy.h"
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kDiscoverySeconds = 10;
+constexpr std::size_t kMostHostBytes = std::size_t{1} << 20;
+
+/// Whether a program of this name is in PATH.
+bool is_installed(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::string_view left = path ? path : "";
+  while (!left.empty()) {
+    const std::size_t end = std::min(left.find(':'), left.size());
+    const fs::path file = fs::path(left.substr(0, end)) / program;
+    if (::access(file.c_str(), X_OK) == 0) return true;
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return false;
+}
+
+/// What a program prints. Error (kResource) when it fails or takes too long.
+std::string output_of(const std::string& program, const std::vector<std::string>& arguments) {
+  std::string text;
+  std::vector<std::string> words = {program};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  ChildProcess child(words, {}, [&](ChildProcess::Stream stream, const std::string& line) {
+    if (stream == ChildProcess::Stream::kOut && text.size() < kMostHostBytes) text += line + "\n";
+  });
+  PT_CHECK(child.wait(steady_seconds() + kDiscoverySeconds), kResource,
+           "{} has not ended after {:.0f} s", printable(program), kDiscoverySeconds);
+  const int status = child.status();
+  PT_CHECK(!WIFEXITED(status) || WEXITSTATUS(status) != 127, kResource, "{} cannot be run",
+           printable(program));
+  PT_CHECK(status == 0, kResource, "{} failed ({} {})", printable(program),
+           WIFEXITED(status) ? "exit code" : "signal",
+           WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+  return text;
+}
+
+/// The hosts of this launch, as they are now, and what starts processes there.
+HostSource host_source(const Options& options) {
+  PT_CHECK(options.hosts.empty() || options.discover.empty(), kUsage,
+           "--hosts and --discover both say which hosts there are; give one of them");
+  if (!options.hosts.empty()) {
+    return {Launcher::kMpirun, [path = options.hosts] {
+              return parse_hosts(InputFile(path, ErrorKind::kUsage).read(kMostHostBytes),
+                                 "--hosts " + printable(path));
+            }};
+  }
+  if (!options.discover.empty()) {
+    // A name without a folder would be looked for in PATH.
+    const std::string script = fs::absolute(options.discover).string();
+    return {Launcher::kMpirun, [script] {
+              return with_context([] { return "looking for hosts with --discover"; },
+                                  [&] {
+                                    return parse_hosts(output_of(script, {}),
+                                                       "the output of " + printable(script));
+                                  });
+            }};
+  }
+  if (const char* text = std::getenv("TF_CONFIG")) {
+    const TensorFlowCluster cluster = parse_tf_config(text);
+    PT_CHECK(!cluster.hosts.empty(), kUsage,
+             "TF_CONFIG names no chief and no worker; give --hosts FILE");
+    return {Launcher::kMpirun, [hosts = cluster.hosts] { return hosts; }};
+  }
+  if (const char* nodes = std::getenv("SLURM_JOB_NODELIST")) {
+    const char* tasks = std::getenv("SLURM_TASKS_PER_NODE");
+    std::vector<std::string> names;
+    for (const LaunchHost& host :
+         parse_hosts(output_of("scontrol", {"show", "hostnames", nodes}), "scontrol"))
+      names.push_back(host.name);
+    return {Launcher::kSrun, [hosts = hosts_of_slurm(names, tasks ? tasks : "")] { return hosts; }};
+  }
+  PT_FAIL(kUsage, "launch needs the hosts to train on: give --hosts FILE or --discover SCRIPT");
+}
+
+/// The devices that the options of train set, which limit the number of processes; 0: they do not.
+int devices_of(const Options& train) {
+  if (train.gpus > 0) return train.gpus;
+  int devices = 0;
+  for (const int replicas : train.run.pipeline.replicas) devices += replicas;
+  return devices > 0 ? devices : static_cast<int>(train.run.pipeline.gpu_ids.size());
+}
+
+/// The folder of the run that the options of train begin or resume.
+fs::path folder_of(const Options& train) {
+  if (!train.run_dir.empty()) return train.run_dir;
+  if (const std::optional<FoundCheckpoint> found = checkpoint_to_resume(train);
+      found && !train.resume_weights_only) {
+    if (const fs::path folder = folder_to_resume(train, *found); !folder.empty()) return folder;
+  }
+  const std::string& model = train.run.model.path;
+  return new_run_folder(!model.empty()            ? model
+                        : train.arguments.empty() ? "run"
+                                                  : train.arguments.front());
+}
+
+/// The options of train behind "--".
+Options train_options(std::vector<std::string>& words) {
+  if (!words.empty() && words.front() == "train") words.erase(words.begin());
+  PT_CHECK(
+      !words.empty(), kUsage,
+      "launch needs a command to start: pipetrain launch --hosts FILE -- train --model FILE …");
+  Options train = parse_options("train", words);
+  PT_CHECK(train.output != "-", kUsage, "--output - cannot pass through a launcher; give a file");
+  PT_CHECK(train.restarts == 0, kUsage,
+           "--restarts is for a single process; launch restarts all of them: --max-restarts");
+  return train;
+}
+
+/// Where TF_CONFIG has the same command started on every host, all but one wait for that one.
+int wait_for_starter(const TensorFlowCluster& cluster, const fs::path& record) {
+  const auto ended = [&]() -> std::optional<int> {
+    try {
+      const Document document = Document::read(record, "pipetrain.launch/1");
+      if (document.root().at("state").text() != "ended") return {};
+      return static_cast<int>(document.root().at("exit_code").integer(0, 255));
+    } catch (const Error&) {
+      return {};  // not there yet
+    }
+  };
+  log_info("launch", "launch   {} starts the processes of {}; waiting for their end in {}",
+           cluster.hosts.front().name, cluster.task, printable(record.string()));
+  // An earlier launch may have left its own.
+  std::error_code ignored;
+  const auto before = fs::last_write_time(record, ignored);
+  for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
+    const auto now = fs::last_write_time(record, ignored);
+    if (const std::optional<int> code = ended(); code && now != before) return *code;
+  }
+}
+
+void write_record(const fs::path& path, const HostSource& source, std::optional<int> code) {
+  nlohmann::ordered_json body;
+  body["state"] = code ? "ended" : "running";
+  if (code) body["exit_code"] = *code;
+  body["pid"] = ::getpid();
+  body["launcher"] = name_of(source.launcher);
+  write_document(path, "pipetrain.launch/1", body);
+}
+
+}  // namespace
+
+int launch_command(Options& options) {
+  resolve_verbosity(options);
+  std::vector<std::string> words = options.arguments;
+  const Options train = train_options(words);
+  PT_CHECK(options.most_hosts == 0 || options.most_hosts >= options.least_hosts, kUsage,
+           "--max {} is less than --min {}", options.most_hosts, options.least_hosts);
+  const HostSource source = host_source(options);
+  if (const char* text = std::getenv("TF_CONFIG");
+      text && options.hosts.empty() && options.discover.empty()) {
+    const TensorFlowCluster cluster = parse_tf_config(text);
+    PT_CHECK(cluster.starts || !train.run_dir.empty(), kUsage,
+             "TF_CONFIG starts this command on every host; give --run-dir, a folder that all see");
+    if (!cluster.starts) return wait_for_starter(cluster, fs::path(train.run_dir) / "launch.json");
+  }
+  PT_CHECK(is_installed(name_of(source.launcher)), kResource, "{} is not installed{}",
+           name_of(source.launcher),
+           source.launcher == Launcher::kMpirun ? " (Debian: openmpi-bin)" : "");
+  const std::vector<LaunchHost> hosts = source.list();
+  const LaunchLimits limits{options.least_hosts, options.most_hosts, devices_of(train),
+                            options.max_restarts};
+  PT_CHECK(static_cast<int>(hosts.size()) >= limits.least_hosts, kResource,
+           "there {} {} host{} where --min is {}", hosts.size() == 1 ? "is" : "are", hosts.size(),
+           hosts.size() == 1 ? "" : "s", limits.least_hosts);
+  const fs::path folder = folder_of(train);
+  std::error_code failed;
+  fs::create_directories(folder / "logs", failed);
+  PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
+           printable((folder / "logs").string()), failed.message());
+  write_record(folder / "launch.json", source, {});
+  LaunchedTraining training(source, hosts,
+                            {words, folder, train.status_file, train.resume_weights_only});
+  try {
+    const int code = run_launch(limits, training);
+    write_record(folder / "launch.json", source, code);
+    return code;
+  } catch (const Error& error) {
+    write_record(folder / "launch.json", source, static_cast<int>(error.kind()));
+    throw;
+  }
+}
+
+}  // namespace pipetrain
