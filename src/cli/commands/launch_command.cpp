@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "base/clock.h"
@@ -19,10 +20,12 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/launched_training.h"
 #include "cli/commands/run_folder.h"
+#include "cli/options/option_table.h"
 #include "cli/options/resume_command_line.h"
 #include "data/files/input_file.h"
 #include "processes/child_process.h"
 #include "processes/launch_policy.h"
+#include "train/commits.h"
 
 namespace pipetrain {
 namespace {
@@ -158,12 +161,56 @@ int wait_for_starter(const TensorFlowCluster& cluster, const fs::path& record) {
   }
 }
 
-void write_record(const fs::path& path, const HostSource& source, std::optional<int> code) {
+/// Where the processes keep the state of a run for each other. The number is all that is kept of
+/// it, so that no file decides what is deleted.
+class CommitPlace {
+ public:
+  /// The place that an earlier launch of the same run has left, or a new one. `every`:
+  /// --commit-every.
+  CommitPlace(const std::string& every, const fs::path& record, bool goes_on) {
+    if (every == "never") return;
+    if (every != "auto") parse_integer("--commit-every", every, 1);
+    if (goes_on) number_ = left_in(record);
+    std::random_device device;
+    while (number_.size() < kDigits) number_ += fmt::format("{:x}", device() % 16);
+    ::setenv(CommitSettings::kVariable, (every + ":" + folder().string()).c_str(), 1);
+  }
+  bool exists() const { return !number_.empty(); }
+  const std::string& number() const { return number_; }
+  fs::path folder() const { return "/dev/shm/pipetrain-" + number_; }
+
+ private:
+  static constexpr std::size_t kDigits = 32;
+  static std::string left_in(const fs::path& record) {
+    try {
+      const Document document = Document::read(record, "pipetrain.launch/1");
+      const std::string number = document.root().at("commits").text();
+      const bool is_one = number.size() == kDigits &&
+                          number.find_first_not_of("0123456789abcdef") == std::string::npos;
+      return is_one ? number : std::string();
+    } catch (const Error&) {
+      return {};
+    }
+  }
+  std::string number_;  // empty: nothing is kept
+};
+
+/// Whether another launch of the same run may need what this one has left in memory.
+bool may_be_launched_again(int code) {
+  return code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
+         code == static_cast<int>(ErrorKind::kResource) ||
+         code == static_cast<int>(ErrorKind::kDevice);
+}
+
+/// `commits`: null where there are none, or no longer.
+void write_record(const fs::path& path, const HostSource& source, std::optional<int> code,
+                  const CommitPlace* commits) {
   nlohmann::ordered_json body;
   body["state"] = code ? "ended" : "running";
   if (code) body["exit_code"] = *code;
   body["pid"] = ::getpid();
   body["launcher"] = name_of(source.launcher);
+  if (commits && commits->exists()) body["commits"] = commits->number();
   write_document(path, "pipetrain.launch/1", body);
 }
 
@@ -197,15 +244,19 @@ int launch_command(Options& options) {
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
            printable((folder / "logs").string()), failed.message());
-  write_record(folder / "launch.json", source, {});
+  const fs::path record = folder / "launch.json";
+  const CommitPlace commits(options.commit_every, record, train.resume == "auto");
+  write_record(record, source, {}, &commits);
   LaunchedTraining training(source, hosts,
                             {words, folder, train.status_file, train.resume_weights_only});
   try {
     const int code = run_launch(limits, training);
-    write_record(folder / "launch.json", source, code);
+    const bool may_go_on = may_be_launched_again(code) && !training.has_saved();
+    if (!may_go_on && commits.exists()) training.delete_on_hosts(commits.folder());
+    write_record(record, source, code, may_go_on ? &commits : nullptr);
     return code;
   } catch (const Error& error) {
-    write_record(folder / "launch.json", source, static_cast<int>(error.kind()));
+    write_record(record, source, static_cast<int>(error.kind()), &commits);
     throw;
   }
 }

@@ -94,12 +94,25 @@ std::vector<LaunchHost> LaunchedTraining::hosts() {
 }
 
 std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts) {
+  return run_on(hosts, {"true"});
+}
+
+void LaunchedTraining::delete_on_hosts(const fs::path& folder) {
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  std::vector<LaunchHost> hosts;
+  for (const auto& [name, host] : used_) hosts.push_back(host);
+  run_on(hosts, {"rm", "-rf", folder.string()});
+}
+
+std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,
+                                           const std::vector<std::string>& command) {
   std::vector<std::unique_ptr<ChildProcess>> probes;
   for (const LaunchHost& host : hosts) {
     probes.push_back(is_this_host(host.name)
                          ? nullptr
                          : std::make_unique<ChildProcess>(
-                               launcher_command(source_.launcher, {{host.name, 1}}, {"true"}, {}),
+                               launcher_command(source_.launcher, {{host.name, 1}}, command, {}),
                                std::vector<std::string>(),
                                [&](ChildProcess::Stream, const std::string& line) {
                                  std::fprintf(log_of("launcher"), "%s\n", line.c_str());
@@ -135,6 +148,7 @@ std::vector<std::string> LaunchedTraining::command_of_train() const {
 
 void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   running_ = hosts;
+  for (const LaunchHost& host : hosts) used_.emplace(host.name, host);
   status_before_ = content_of(status_path_);
   stop_began_ = ended_seen_ = 0;
   is_ending_ = has_spoken_ = false;

@@ -44,7 +44,17 @@ class LaunchedTraining final : public LaunchWorld {
   void say(const std::string& text) override;
   void say_why_it_ends(const std::string& reason) override;
 
+  /// Whether training has written a checkpoint since it was asked to stop.
+  bool has_saved() const {
+    return stop_began_ > 0 && newest_checkpoint_name() != checkpoint_before_stop_;
+  }
+  /// Deletes a folder on all hosts that have trained and can be reached.
+  void delete_on_hosts(const std::filesystem::path& folder);
+
  private:
+  /// Runs a command on other hosts; of each whether it has succeeded within seconds.
+  std::vector<bool> run_on(const std::vector<LaunchHost>& hosts,
+                           const std::vector<std::string>& command);
   std::vector<std::string> command_of_train() const;
   void take_signals();
   void take_line(ChildProcess::Stream stream, const std::string& line);
@@ -62,6 +72,7 @@ class LaunchedTraining final : public LaunchWorld {
   std::string host_failure_;
   LaunchedRun run_;
   std::string status_path_;
+  std::map<std::string, LaunchHost> used_;  // by name
   std::string first_checkpoint_;  // the newest one before the first start
   int signals_ = -1;              // a descriptor
   int asked_ = 0;

@@ -29,6 +29,7 @@
 #include "processes/process_group.h"
 #include "profile/link_measure.h"
 #include "profile/machine.h"
+#include "train/commits.h"
 #include "train/export.h"
 #include "train/fresh_weights.h"
 #include "train/resume.h"
@@ -110,9 +111,30 @@ void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint*
   run.release_initial_weights();
 }
 
+/// What a run starts from, as the command line and the checkpoint say.
+struct Start {
+  Supervision* supervision = nullptr;  // null: nobody restarts the run
+  std::optional<FoundCheckpoint> found;
+  bool goes_on = false;              // with the whole checkpoint, not only its weights
+  fs::path resumed;                  // the folder of the resumed run
+  fs::path output;                   // where it has written its model before
+  std::optional<CommitName> commit;  // that it resumes from
+
+  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
+};
+
+/// Under `launch`, has the run keep its state in the memory of the hosts.
+void begin_commits(const PlannedNetwork& network, const Start& start, TrainingOptions& training,
+                   std::optional<Commits>& commits) {
+  const std::optional<CommitSettings> settings = CommitSettings::of_environment();
+  if (!settings) return;
+  const std::int64_t step = training.resumed ? training.resumed->step : 0;
+  commits.emplace(network.processes(), *settings, step, start.commit);
+  training.commits = &*commits;
+}
+
 /// The run of processes other than 0: they train their stages; process 0 writes files and logs.
-int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
-           Signals& signals) {
+int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals) {
   const std::string logs = network.processes()->broadcast({});
   if (logs.empty()) return 0;  // there is nothing to do
   keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.processes()->rank()));
@@ -120,8 +142,10 @@ int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoin
   std::optional<ProgramCut> cut;
   if (options.run.optimization.rate_by_time)
     training.max_seconds = parse_duration("--max-time", options.max_time);
-  PipelineRun run(network, first_step(options, network, found));
-  begin_with(options, run, found, training, cut);
+  PipelineRun run(network, first_step(options, network, start.checkpoint()));
+  begin_with(options, run, start.checkpoint(), training, cut);
+  std::optional<Commits> commits;
+  begin_commits(network, start, training, commits);
   Follower follower(signals);
   signals.watch_stops();
   const TrainingSummary summary = train(run, follower, training);
@@ -129,17 +153,6 @@ int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoin
   run.collect_weights();
   return 0;
 }
-
-/// What a run starts from, as the command line and the checkpoint say.
-struct Start {
-  Supervision* supervision = nullptr;  // null: nobody restarts the run
-  std::optional<FoundCheckpoint> found;
-  bool goes_on = false;  // with the whole checkpoint, not only its weights
-  fs::path resumed;      // the folder of the resumed run
-  fs::path output;       // where it has written its model before
-
-  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
-};
 
 /// The run of process 0.
 class LeadingRun {
@@ -200,6 +213,8 @@ class LeadingRun {
     if (network_.processes()) tell_to_begin();
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
+    std::optional<Commits> commits;
+    begin_commits(network_, start_, training, commits);
     log_memory(*run_);
     Watcher watcher(*run_,
                     {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,
@@ -212,6 +227,7 @@ class LeadingRun {
     }
     summary_ = train(*run_, watcher, training);
     progress_.finish();
+    if (commits) log_commits(*commits, summary_.seconds);
     if (was_estimate_) write_plan_and_profile(options_, network_, folder_);
     if (summary_.end == RunEnd::kStopped) {
       recorder_.finish();
@@ -330,11 +346,19 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   start.supervision = supervision;
   const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run
   if (!folder.empty()) start.found = left_behind(*supervision);
+  if (std::optional<FoundCommit> found = commit_to_resume(options, processes)) {
+    start.found = FoundCheckpoint{
+        fs::path(options.run_dir) / "checkpoints" / checkpoint_name(found->name.step),
+        std::move(found->state),
+        {}};
+    start.commit = found->name;
+  }
   if (start.found) {  // which goes before what the run began with
     options.resume_weights_only = false;
     std::erase_if(options.given, [](const Assignment& s) { return s.first == "--resume"; });
   }
-  if (!folder.empty() && options.resume.empty()) options.resume = "auto";  // in the same folder
+  if ((!folder.empty() || start.commit) && options.resume.empty())
+    options.resume = "auto";  // in the same folder
   if (!start.found) start.found = same_checkpoint(options, processes);
   start.goes_on = start.found && !options.resume_weights_only;
   if (start.goes_on) {
@@ -451,7 +475,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
            "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
-  if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
+  if (!leads) return options.dry_run ? 0 : follow(options, network, start, signals);
   check_one_file(network.model().file, options.output);
   log_start(options, network);
   if (start.goes_on) log_resume(options, network, *start.found);

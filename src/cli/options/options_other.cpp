@@ -144,6 +144,11 @@ void describe_launch(Table& table, Options& options) {
                   "launch");
   table.integer("--max-restarts", options.max_restarts, 0,
                 "restarts in a row without a new step after which it gives up", "launch");
+  table.text(
+      "--commit-every", options.commit_every, "N|auto|never",
+      "steps between commits: copies of the state in the memory of the hosts, which training "
+      "resumes from; auto: as many as take 2 % of the time",
+      "launch");
 }
 
 void describe_new(Table& table, Options& options) {
