@@ -101,6 +101,7 @@ int run(std::vector<std::string> arguments) {
     PT_FAIL(kUsage, "unknown command \"{}\"{}", printable(command),
             near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
   }
+  if (command == "train") take_work_folder(arguments);
   Options options = parse_options(command, arguments);
   if (options.version) {
     std::puts("pipetrain " PIPETRAIN_VERSION);

@@ -113,6 +113,7 @@ TensorFlowCluster parse_tf_config(const char* text) {
                                                         : task["index"].dump();
   found.task = printable(type + " " + index);
   found.starts = type.empty() || (type == first && index == "0");
+  found.evaluates = type == "evaluator";
   return found;
 }
 

@@ -25,7 +25,8 @@ struct TensorFlowCluster {
   std::vector<LaunchHost> hosts;  // those that train, the chief first; empty: it names none
   /// Whether this task starts the others: the chief, or the first worker where there is none.
   bool starts = true;
-  std::string task;  // "worker 1"
+  bool evaluates = false;  // it neither starts them nor trains
+  std::string task;        // "worker 1"
 };
 TensorFlowCluster parse_tf_config(const char* text);
 

@@ -8,7 +8,7 @@ import signal
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, events
 
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
 TRAIN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1", "--no-pin", "--stages", "2"]
@@ -167,6 +167,46 @@ class Launch(Case):
         self.assertNotIn("mpirun noticed", err)
         self.assertRegex(err, r"\[0\] done ")
 
+    def test_what_no_checkpoint_has_is_in_memory(self):
+        """Without checkpoints, a rank and mpirun are killed: at most the steps since the last commit are computed again."""
+        steps = ["--max-steps", "120", "--save-every", "never"]
+        self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
+        before = set(pathlib.Path("/dev/shm").glob("pipetrain-*"))
+        self.launch(*steps, options=["--commit-every", "4"])
+        for victim in (lambda: self.ranks()[1], self.launcher):
+            self.wait_for_steps(len(self.steps()) + 20)
+            left = self.ranks()
+            os.kill(victim(), signal.SIGKILL)
+            self.wait_for(lambda: not any(is_alive(process) for process in left))
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 2, err)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        starts = [event for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "run_start"]
+        self.assertEqual(len(starts), 3)
+        self.assertLessEqual(self.repeated(), 2 * 4)
+        self.assertRegex(err, r"commits +\d+ in memory, \d")
+        self.assertEqual(set(pathlib.Path("/dev/shm").glob("pipetrain-*")), before)
+
+    def repeated(self):
+        """Steps that were computed more than once."""
+        steps = [event["step"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
+        return len(steps) - len(set(steps))
+
+    def test_a_killed_launch_is_launched_again(self):
+        """What it has left in memory is taken up, as the run folder says where it is."""
+        steps = ["--max-steps", "100", "--save-every", "never", "--resume=auto"]
+        self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.wait_for_steps(20)
+        left = [self.launcher(), *self.ranks()]
+        self.process.kill()
+        self.wait_for(lambda: not any(is_alive(process) for process in left))
+        self.process.communicate()
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        self.assertLessEqual(self.repeated(), 2)
+
     def test_an_error_comes_once(self):
         self.launch("--data", "missing.csv")
         err = self.finish(EXIT["data"])
@@ -224,6 +264,34 @@ class Launch(Case):
         _, err = second.communicate(timeout=SECONDS)
         self.assertEqual(second.returncode, 0, err)
         self.assertEqual(self.steps()[-1], 20)
+
+    def test_tensorflow_has_an_evaluator(self):
+        """It evaluates every checkpoint of the run, also those after a restart."""
+        def task(kind):
+            return json.dumps({"cluster": {"chief": ["localhost:2222"]}, "task": {"type": kind, "index": 0}})
+
+        command = ["launch", "--", *TRAIN[:-2], "--val-data", DATA, "--val-every", "1000", "--run-dir", "run"]
+        self.refused("usage", "launch", "--", *TRAIN, "--run-dir", "run", says=["evaluator", "--val-data"], environment=MPI | {"TF_CONFIG": task("evaluator")})
+        evaluator = self.start(*command, "--max-steps", "20", environment=MPI | {"TF_CONFIG": task("evaluator")})
+        self.addCleanup(evaluator.communicate)
+        self.addCleanup(evaluator.kill)
+        self.succeed(*command, "--max-steps", "20", "--save-every", "10", environment=MPI | {"TF_CONFIG": task("chief")})
+        out, err = evaluator.communicate(timeout=SECONDS)
+        self.assertEqual(evaluator.returncode, 0, err)
+        self.assertRegex(out.decode(), r"(?m)^step 20 .*accuracy")
+
+    def test_arguments_of_uai_train(self):
+        """One command for every node, with the folders of its containers."""
+        (self.folder / "data").mkdir()
+        shutil.copy(MODEL, self.folder / "data/net.onnx")
+        self.succeed("launch", "--hosts", self.hosts, "--", "train", "-m", "net.onnx", "--work_dir", str(self.folder / "data"), f"--data_dir={DATA}",
+                     f"--output_dir={self.folder / 'data/output'}", f"--log_dir={self.folder / 'data/log'}", "--num_gpus=2", "--device", "cpu",
+                     "--threads", "1", "--no-pin", "--limit", "320", "--batch-size", "32", "--max-steps", "4", environment=MPI)
+        self.assertTrue((self.folder / "data/output/trained.onnx").exists())
+        self.assertTrue(list((self.folder / "data/log").glob("events.out.tfevents.*")))
+        self.assertFalse((self.folder / "data/output/tb").exists())
+        self.refused("usage", *TRAIN, "--work_dir", "missing", says="missing")
+        self.refused("usage", *TRAIN, "--work_dir", says="needs a value")
 
     def test_slurm(self):
         """In an allocation srun starts the processes; here a stand-in, which marks lines as srun does."""

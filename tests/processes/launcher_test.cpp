@@ -55,6 +55,12 @@ TEST(HostList, TensorFlow) {
       R"({"cluster": {"worker": ["w0:1", "w1:1"]}, "task": {"type": "worker", "index": 1}})");
   EXPECT_FALSE(second.starts);
   EXPECT_EQ(second.task, "worker 1");
+  EXPECT_FALSE(second.evaluates);
+  const TensorFlowCluster evaluator = parse_tf_config(
+      R"({"cluster": {"chief": ["c:1"], "worker": ["w:1"]}, "task": {"type": "evaluator", "index": 0}})");
+  EXPECT_TRUE(evaluator.evaluates);
+  EXPECT_FALSE(evaluator.starts);
+  EXPECT_EQ(evaluator.hosts, (Hosts{{"c", 1}, {"w", 1}}));
   for (const char* text : {"", "{", "[]", "{\"cluster\": 3}", "{\"cluster\": {\"worker\": 3}}"})
     EXPECT_TRUE(parse_tf_config(text).hosts.empty()) << text;
 }

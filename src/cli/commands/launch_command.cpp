@@ -132,6 +132,7 @@ Options train_options(std::vector<std::string>& words) {
   PT_CHECK(
       !words.empty(), kUsage,
       "launch needs a command to start: pipetrain launch --hosts FILE -- train --model FILE …");
+  take_work_folder(words);
   Options train = parse_options("train", words);
   PT_CHECK(train.output != "-", kUsage, "--output - cannot pass through a launcher; give a file");
   PT_CHECK(train.restarts == 0, kUsage,
@@ -159,6 +160,16 @@ int wait_for_starter(const TensorFlowCluster& cluster, const fs::path& record) {
     const auto now = fs::last_write_time(record, ignored);
     if (const std::optional<int> code = ended(); code && now != before) return *code;
   }
+}
+
+/// What TF_CONFIG calls an evaluator: it evaluates the checkpoints of the run as they appear.
+int evaluate_run(const Options& train) {
+  PT_CHECK(!train.run.data.validation_path.empty(), kUsage,
+           "TF_CONFIG makes this task an evaluator, which needs --val-data");
+  Options evaluation =
+      parse_options("eval", {"--follow", train.run_dir, "--data", train.run.data.validation_path,
+                             "--device", train.device});
+  return eval_command(evaluation);
 }
 
 /// Where the processes keep the state of a run for each other. The number is all that is kept of
@@ -219,6 +230,8 @@ void write_record(const fs::path& path, const HostSource& source, std::optional<
 int launch_command(Options& options) {
   resolve_verbosity(options);
   std::vector<std::string> words = options.arguments;
+  if (!options.hosts.empty()) options.hosts = fs::absolute(options.hosts).string();
+  if (!options.discover.empty()) options.discover = fs::absolute(options.discover).string();
   const Options train = train_options(words);
   PT_CHECK(options.most_hosts == 0 || options.most_hosts >= options.least_hosts, kUsage,
            "--max {} is less than --min {}", options.most_hosts, options.least_hosts);
@@ -228,6 +241,7 @@ int launch_command(Options& options) {
     const TensorFlowCluster cluster = parse_tf_config(text);
     PT_CHECK(cluster.starts || !train.run_dir.empty(), kUsage,
              "TF_CONFIG starts this command on every host; give --run-dir, a folder that all see");
+    if (cluster.evaluates) return evaluate_run(train);
     if (!cluster.starts) return wait_for_starter(cluster, fs::path(train.run_dir) / "launch.json");
   }
   PT_CHECK(is_installed(name_of(source.launcher)), kResource, "{} is not installed{}",
@@ -244,6 +258,7 @@ int launch_command(Options& options) {
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
            printable((folder / "logs").string()), failed.message());
+  const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
   const fs::path record = folder / "launch.json";
   const CommitPlace commits(options.commit_every, record, train.resume == "auto");
   write_record(record, source, {}, &commits);

@@ -68,14 +68,10 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   return save;
 }
 
-bool logs_to(const Options& options, const std::string& place) {
-  return std::ranges::count(options.log_to, place) > 0;
-}
-
-/// The folder that --log-to mlflow:DIR names; empty: none.
-fs::path mlflow_store(const Options& options) {
+/// The folder that --log-to NAME:DIR names; empty: none.
+fs::path folder_in_log_to(const Options& options, const std::string& name) {
   for (const std::string& place : options.log_to) {
-    if (place.starts_with("mlflow:")) return place.substr(7);
+    if (place.starts_with(name + ":")) return place.substr(name.size() + 1);
   }
   return {};
 }
@@ -171,9 +167,11 @@ class LeadingRun {
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
         journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
-        board_(logs_to(options, "tensorboard") ? folder / "tb" : fs::path()),
-        mlflow_(mlflow_store(options), folder / "mlflow-run.txt", folder.filename().string(),
-                recorded_settings(options)),
+        board_(std::ranges::count(options.log_to, "tensorboard") > 0
+                   ? folder / "tb"
+                   : folder_in_log_to(options, "tensorboard")),
+        mlflow_(folder_in_log_to(options, "mlflow"), folder / "mlflow-run.txt",
+                folder.filename().string(), recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
