@@ -189,7 +189,7 @@ class Launch(Case):
 
     def repeated(self):
         """Steps that were computed more than once."""
-        steps = [event["step"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
+        steps = self.steps()
         return len(steps) - len(set(steps))
 
     def test_a_killed_launch_is_launched_again(self):
