@@ -23,6 +23,7 @@
 #include "cli/commands/run_together.h"
 #include "cli/options/config_file.h"
 #include "cli/options/options.h"
+#include "cli/options/other_names.h"
 #include "cli/output/terminal.h"
 #include "out_of_memory.h"
 #include "processes/processes.h"

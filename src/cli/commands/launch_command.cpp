@@ -21,6 +21,7 @@
 #include "cli/commands/launched_training.h"
 #include "cli/commands/run_folder.h"
 #include "cli/options/option_table.h"
+#include "cli/options/other_names.h"
 #include "cli/options/resume_command_line.h"
 #include "data/files/input_file.h"
 #include "processes/child_process.h"
