@@ -24,7 +24,7 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kMostLine = 64 << 10;  // bytes; longer ones are cut in two
-constexpr double kPatience = 2;              // seconds, for what is left behind to end by itself
+constexpr double kPatience = 0.5;            // seconds, for what is left behind to end by itself
 
 /// Those of this program that run: everything else below it was left behind.
 std::set<pid_t>& own_children() {
@@ -155,7 +155,7 @@ void ChildProcess::finish() {
   const double begin = steady_seconds();
   for (std::vector<pid_t> left; !(left = left_behind()).empty(); ::usleep(5'000)) {
     const double waited = steady_seconds() - begin;
-    if (waited > 10 * kPatience) break;  // nothing ends a process that waits for its disk
+    if (waited > 40 * kPatience) break;  // nothing ends a process that waits for its disk
     if (waited < kPatience) continue;
     for (const pid_t process : left) {
       for (const pid_t below : tree_of(process)) ::kill(below, SIGKILL);
