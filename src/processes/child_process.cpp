@@ -172,6 +172,16 @@ void ChildProcess::signal(int number) const {
   if (!ended_) ::kill(process_, number);
 }
 
+bool ChildProcess::signal_below(int number, const std::string& variable) const {
+  for (const pid_t process : ended_ ? std::vector<pid_t>() : tree_of(process_)) {
+    std::ifstream file(fmt::format("/proc/{}/environ", process), std::ios::binary);
+    for (std::string one; std::getline(file, one, '\0');) {
+      if (one == variable) return ::kill(process, number) == 0;
+    }
+  }
+  return false;
+}
+
 void ChildProcess::kill() {
   if (ended_) return;
   for (const pid_t process : tree_of(process_)) ::kill(process, SIGKILL);

@@ -35,6 +35,8 @@ class ChildProcess {
   /// Of waitpid, once it has ended. 127 is the exit code where there is no such program.
   int status() const { return status_; }
   void signal(int number) const;
+  /// Signals the first process below it in whose environment "NAME=VALUE" is. Whether there is one.
+  bool signal_below(int number, const std::string& variable) const;
   /// Kills it and all that it has started.
   void kill();
 

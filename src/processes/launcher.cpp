@@ -35,11 +35,12 @@ std::string_view behind(std::string_view text, std::string_view mark) {
 }
 
 std::vector<std::string> mpirun_command(const std::vector<LaunchHost>& hosts) {
-  // mpirun notices a lost host within seconds, and processes choose their cores themselves.
+  // mpirun notices a lost host within seconds and, where a process has failed, does not wait before
+  // it ends the others. Processes choose their cores themselves.
   std::vector<std::string> command = {"mpirun"};
   for (const auto& [name, value] :
        {std::pair("oob_tcp_keepalive_time", "5"), std::pair("oob_tcp_keepalive_intvl", "1"),
-        std::pair("oob_tcp_keepalive_probes", "3")})
+        std::pair("oob_tcp_keepalive_probes", "3"), std::pair("odls_base_sigkill_timeout", "0")})
     command.insert(command.end(), {"-mca", name, value});
   std::string places;
   for (const LaunchHost& host : hosts)

@@ -99,5 +99,28 @@ TEST(ChildProcess, KilledWithAllBelowIt) {
   EXPECT_FALSE(other.wait(steady_seconds() + 0.01)) << "what was started besides goes on";
 }
 
+TEST(ChildProcess, OneBelowItIsSignalled) {
+  Output output;
+  ChildProcess child(
+      {"sh", "-c",
+       "WHO=1 sh -c 'trap \"echo first; exit\" TERM; echo; while :; do sleep 0.01; done' & "
+       "WHO=12 sh -c 'trap \"echo second\" TERM; while :; do sleep 0.01; done' & wait $!"},
+      {}, output.taker());
+  const auto wait_for_lines = [&](std::size_t count) {
+    const double until = steady_seconds() + kLong;
+    while (output.out.size() < count && steady_seconds() < until)
+      child.wait(steady_seconds() + 0.01);
+  };
+  wait_for_lines(1);
+  EXPECT_FALSE(child.signal_below(SIGTERM, "WHO=2"));
+  EXPECT_FALSE(child.signal_below(SIGTERM, "WHO="));
+  EXPECT_TRUE(child.signal_below(SIGTERM, "WHO=1"));
+  wait_for_lines(2);
+  EXPECT_EQ(output.out.back(), "first");
+  child.kill();
+  EXPECT_FALSE(child.signal_below(SIGTERM, "WHO=12"));
+  EXPECT_EQ(output.out.size(), 2U);
+}
+
 }  // namespace
 }  // namespace pipetrain

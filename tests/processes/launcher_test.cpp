@@ -78,11 +78,11 @@ TEST(Launcher, Commands) {
     for (const std::string& word : words) all += (all.empty() ? "" : " ") + word;
     return all;
   };
-  EXPECT_EQ(
-      text(launcher_command(Launcher::kMpirun, {{"a", 2}, {"b", 1}}, {"p", "train"}, {"X"})),
-      "mpirun -mca oob_tcp_keepalive_time 5 -mca oob_tcp_keepalive_intvl 1 -mca "
-      "oob_tcp_keepalive_probes 3 -tag-output -bind-to none -map-by slot -host a:2,b:1 -n 3 -x X p "
-      "train");
+  EXPECT_EQ(text(launcher_command(Launcher::kMpirun, {{"a", 2}, {"b", 1}}, {"p", "train"}, {"X"})),
+            "mpirun -mca oob_tcp_keepalive_time 5 -mca oob_tcp_keepalive_intvl 1 -mca "
+            "oob_tcp_keepalive_probes 3 -mca odls_base_sigkill_timeout 0 -tag-output -bind-to none "
+            "-map-by slot -host a:2,b:1 -n 3 -x X p "
+            "train");
   EXPECT_EQ(text(launcher_command(Launcher::kSrun, {{"a", 2}, {"b", 2}}, {"p"}, {"X"})),
             "srun -l -K1 -w a,b -N 2 -n 4 --ntasks-per-node=2 --mpi=pmix -m block p");
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 1), "a");

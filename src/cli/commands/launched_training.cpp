@@ -151,7 +151,7 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   for (const LaunchHost& host : hosts) used_.emplace(host.name, host);
   status_before_ = content_of(status_path_);
   stop_began_ = ended_seen_ = 0;
-  is_ending_ = has_spoken_ = false;
+  stops_itself_ = is_ending_ = has_spoken_ = false;
   killed_process_ = -1;
   log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
            slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
@@ -214,13 +214,17 @@ void LaunchedTraining::stop() {
   if (!child_ || stop_began_ > 0) return;
   stop_began_ = now();
   checkpoint_before_stop_ = newest_checkpoint_name();
-  child_->signal(SIGUSR1);  // mpirun and srun hand it on; training saves
+  // mpirun ends processes too soon after a signal to stop. Where process 0 is here, it is told
+  // itself, and tells the others; elsewhere all save first, for which both hand on a signal.
+  stops_itself_ = source_.launcher == Launcher::kMpirun &&
+                  child_->signal_below(SIGTERM, "OMPI_COMM_WORLD_RANK=0");
+  if (!stops_itself_) child_->signal(SIGUSR1);
 }
 
 void LaunchedTraining::look_after() {
-  const bool has_saved =
-      newest_checkpoint_name() != checkpoint_before_stop_ || now() - stop_began_ > kSaveSeconds;
-  if (stop_began_ > 0 && !is_ending_ && has_saved) {
+  const bool has_saved = !stops_itself_ && newest_checkpoint_name() != checkpoint_before_stop_;
+  const bool is_late = now() - stop_began_ > kSaveSeconds;
+  if (stop_began_ > 0 && !is_ending_ && (has_saved || is_late)) {
     is_ending_ = true;
     child_->signal(SIGTERM);
   }

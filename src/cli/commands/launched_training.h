@@ -73,15 +73,16 @@ class LaunchedTraining final : public LaunchWorld {
   LaunchedRun run_;
   std::string status_path_;
   std::map<std::string, LaunchHost> used_;  // by name
-  std::string first_checkpoint_;  // the newest one before the first start
-  int signals_ = -1;              // a descriptor
+  std::string first_checkpoint_;            // the newest one before the first start
+  int signals_ = -1;                        // a descriptor
   int asked_ = 0;
   // Of the processes that run now.
   std::unique_ptr<ChildProcess> child_;
   std::vector<LaunchHost> running_;
   std::string status_before_;
   std::string checkpoint_before_stop_;
-  double stop_began_ = 0;  // 0: they have not been asked to stop
+  double stop_began_ = 0;      // 0: they have not been asked to stop
+  bool stops_itself_ = false;  // training does, when it has saved
   bool is_ending_ = false;
   double ended_seen_ = 0;  // when training had reported its end; 0: it has not
   int killed_process_ = -1;
