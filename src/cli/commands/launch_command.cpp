@@ -231,9 +231,12 @@ void write_record(const fs::path& path, const HostSource& source, std::optional<
 int launch_command(Options& options) {
   resolve_verbosity(options);
   std::vector<std::string> words = options.arguments;
-  if (!options.hosts.empty()) options.hosts = fs::absolute(options.hosts).string();
-  if (!options.discover.empty()) options.discover = fs::absolute(options.discover).string();
+  const fs::path folder_before = fs::current_path();
   const Options train = train_options(words);
+  if (fs::current_path() != folder_before) {  // by --work_dir of the training
+    for (std::string* path : {&options.hosts, &options.discover})
+      if (!path->empty()) *path = (folder_before / *path).string();
+  }
   PT_CHECK(options.most_hosts == 0 || options.most_hosts >= options.least_hosts, kUsage,
            "--max {} is less than --min {}", options.most_hosts, options.least_hosts);
   const HostSource source = host_source(options);
