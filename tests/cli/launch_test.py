@@ -89,9 +89,9 @@ class Launch(Case):
         super().setUp()
         self.hosts = self.write("hosts", "localhost slots=2\n")
 
-    def launch(self, *arguments, options=(), environment=None):
+    def launch(self, *arguments, options=(), environment=None, before=None):
         self.process = self.start("launch", "--hosts", self.hosts, *options, "--", *TRAIN, *arguments, "--run-dir", "run",
-                                  environment=MPI | (environment or {}))
+                                  environment=MPI | (environment or {}), before=before)
         self.addCleanup(self.end)
         return self.process
 
@@ -145,7 +145,7 @@ class Launch(Case):
 
     def test_kills_change_no_bit(self):
         """Each rank, and mpirun, which leaves its processes behind."""
-        steps = ["--max-steps", "150", "--save-every", "5"]
+        steps = ["--max-steps", "600", "--save-every", "5"]
         self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
         self.launch(*steps, options=["--max-restarts", "5"])
         for number, victim in enumerate((lambda: self.ranks()[1], self.launcher, lambda: self.ranks()[0]), 1):
@@ -160,7 +160,7 @@ class Launch(Case):
         self.assertIn("an end from outside (signal 9 (Killed))", err)
         self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
         out, _ = self.succeed("verify", "whole", "--against", "run")
-        self.assertEqual(out, "bit-identical: 150 steps\n")
+        self.assertEqual(out, "bit-identical: 600 steps\n")
         logs = self.folder / "run/logs"
         self.assertIn("done ", (logs / "process-0.log").read_text())
         self.assertIn("exited on signal 9", (logs / "launcher.log").read_text())
@@ -169,7 +169,7 @@ class Launch(Case):
 
     def test_what_no_checkpoint_has_is_in_memory(self):
         """Without checkpoints, a rank and mpirun are killed: at most the steps since the last commit are computed again."""
-        steps = ["--max-steps", "120", "--save-every", "never"]
+        steps = ["--max-steps", "600", "--save-every", "never"]
         self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
         before = set(pathlib.Path("/dev/shm").glob("pipetrain-*"))
         self.launch(*steps, options=["--commit-every", "4"])
@@ -194,7 +194,7 @@ class Launch(Case):
 
     def test_a_killed_launch_is_launched_again(self):
         """What it has left in memory is taken up, as the run folder says where it is."""
-        steps = ["--max-steps", "100", "--save-every", "never", "--resume=auto"]
+        steps = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
         self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
         self.launch(*steps, options=["--commit-every", "2"])
         self.wait_for_steps(20)
@@ -227,6 +227,13 @@ class Launch(Case):
         # It goes on where it was.
         last = self.steps()[-1]
         self.succeed(*TRAIN, "--run-dir", "run", "--resume", "--max-steps", str(last + 2), "-q")
+
+    def test_a_closed_terminal_does_not_stop_it_under_nohup(self):
+        self.launch("--max-steps", "300", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps(5)
+        self.process.send_signal(signal.SIGHUP)
+        err = self.finish(0)
+        self.assertNotIn("stopping", err)
 
     def test_it_gives_up(self):
         self.launch("--max-steps", "1000000", options=["--max-restarts", "1"])

@@ -65,7 +65,11 @@ LaunchedTraining::LaunchedTraining(HostSource source, std::vector<LaunchHost> ho
   adopt_orphans();
   sigset_t watched;
   sigemptyset(&watched);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&watched, number);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction now {};
+    ::sigaction(number, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&watched, number);  // nohup
+  }
   ::sigprocmask(SIG_BLOCK, &watched, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go away
   signals_ = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
