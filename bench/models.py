@@ -54,7 +54,9 @@ REAL_MODELS = {
     "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
     "gru-speech": Model("bidirectional GRU 3×512, 200 frames", "own", {"classes": 61}, 16, 5),
 }
-ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS}
+# For data parallelism beside others.
+SHARED_MODELS = {"mlp8": Model("MLP 8×1024", "mlp", {"depth": 8, "width": 1024}, 256, 8)}
+ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS, **SHARED_MODELS}
 
 # The defaults of `pipetrain new` (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {

@@ -23,6 +23,7 @@
 #include "cli/commands/run_together.h"
 #include "cli/options/config_file.h"
 #include "cli/options/options.h"
+#include "cli/options/other_names.h"
 #include "cli/output/terminal.h"
 #include "out_of_memory.h"
 #include "processes/processes.h"
@@ -101,6 +102,7 @@ int run(std::vector<std::string> arguments) {
     PT_FAIL(kUsage, "unknown command \"{}\"{}", printable(command),
             near.empty() ? "; see: pipetrain --help" : fmt::format("; did you mean {}?", near));
   }
+  if (command == "train") take_work_folder(arguments);
   Options options = parse_options(command, arguments);
   if (options.version) {
     std::puts("pipetrain " PIPETRAIN_VERSION);
@@ -115,11 +117,12 @@ int run(std::vector<std::string> arguments) {
     return 0;
   }
   check_vectors_wanted();
-  const bool together = command == "train" || command == "plan" || command == "doctor";
+  const bool together =
+      command == "train" || command == "plan" || command == "tune" || command == "doctor";
   const int started = together ? 1 : launch_of_environment().size;
   PT_CHECK(started == 1, kUsage,
            "{} processes were started, but only training supports several: pipetrain train, with "
-           "plan and doctor",
+           "plan, tune and doctor",
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;

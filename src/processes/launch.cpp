@@ -1,15 +1,13 @@
 // The environment that launchers set for their processes.
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "processes/host_list.h"
 #include "processes/processes.h"
 
 namespace pipetrain {
@@ -49,23 +47,6 @@ std::string own_command() {
           variable, launcher, processes, processes, where, own_command());
 }
 
-/// The hosts of a TF_CONFIG that train: {"cluster": {"worker": ["a:2222", "b:2222"], …}, …}.
-std::vector<std::string> hosts_of_tf_config(const char* text) {
-  const auto config = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  std::vector<std::string> hosts;
-  if (!config.is_object() || !config.contains("cluster") || !config["cluster"].is_object())
-    return hosts;
-  for (const char* job : {"chief", "master", "worker"}) {
-    if (!config["cluster"].contains(job) || !config["cluster"][job].is_array()) continue;
-    for (const auto& address : config["cluster"][job]) {
-      if (!address.is_string()) continue;
-      const auto name = address.get<std::string>();
-      hosts.push_back(printable(name.substr(0, name.rfind(':'))));
-    }
-  }
-  return hosts;
-}
-
 }  // namespace
 
 void refuse_unconnected_launchers() {
@@ -74,10 +55,11 @@ void refuse_unconnected_launchers() {
     refuse("WORLD_SIZE", "torchrun", size, local > 0 && local < size ? " -hostfile HOSTS" : "");
   }
   if (const char* text = std::getenv("TF_CONFIG")) {
-    const std::vector<std::string> hosts = hosts_of_tf_config(text);
+    const std::vector<LaunchHost> hosts = parse_tf_config(text).hosts;
+    std::string names;
+    for (const LaunchHost& host : hosts) names += (names.empty() ? " -H " : ",") + host.name;
     if (hosts.size() > 1)
-      refuse("TF_CONFIG", "TensorFlow's launcher", static_cast<int>(hosts.size()),
-             fmt::format(" -H {}", fmt::join(hosts, ",")));
+      refuse("TF_CONFIG", "TensorFlow's launcher", static_cast<int>(hosts.size()), names);
   }
   if (const int workers = number_of("DMLC_NUM_WORKER"); workers > 1 && std::getenv("DMLC_ROLE"))
     refuse("DMLC_NUM_WORKER", "the DMLC tracker", workers, " -hostfile HOSTS");

@@ -142,12 +142,11 @@ void add_slower(ProcessLink& slowest, bool& any, const ProcessLink& link) {
 
 }  // namespace
 
-std::vector<std::vector<int>> processes_of_hosts(ProcessGroup& group) {
+std::vector<std::vector<int>> processes_of_hosts(const ProcessGroup& group) {
   std::vector<std::vector<int>> hosts;
   std::map<std::string, std::size_t> numbers;
-  const std::vector<std::string> names = group.all_gather(group.processes().host());
   for (int rank = 0; rank < group.size(); ++rank) {
-    const auto [place, is_new] = numbers.emplace(names[at(rank)], hosts.size());
+    const auto [place, is_new] = numbers.emplace(group.host_of(rank), hosts.size());
     if (is_new) hosts.emplace_back();
     hosts[place->second].push_back(rank);
   }

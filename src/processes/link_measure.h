@@ -25,6 +25,6 @@ struct ProcessLinks {
 ProcessLinks measure_process_links(ProcessGroup& group);
 
 /// The processes of each host, in their order; hosts in the order of their first process.
-std::vector<std::vector<int>> processes_of_hosts(ProcessGroup& group);
+std::vector<std::vector<int>> processes_of_hosts(const ProcessGroup& group);
 
 }  // namespace pipetrain

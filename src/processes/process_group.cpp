@@ -30,8 +30,12 @@ ProcessGroup::~ProcessGroup() = default;
 
 std::string ProcessGroup::name_of(int rank) const {
   if (rank == rank_) return fmt::format("process {}", rank);
-  const std::string& host = peers_[at(rank)]->host;
+  const std::string host = host_of(rank);
   return fmt::format("process {}{}{}", rank, host.empty() ? "" : " on ", printable(host));
+}
+
+std::string ProcessGroup::host_of(int rank) const {
+  return rank == rank_ ? processes_.host() : peers_[at(rank)]->host;
 }
 
 void ProcessGroup::tell(int peer, const Notice& notice) {

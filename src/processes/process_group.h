@@ -38,6 +38,8 @@ class ProcessGroup {
   Processes& processes() { return processes_; }
   /// "process 1 on node7", as far as that is known.
   std::string name_of(int rank) const;
+  /// The machine of a process; empty before all have said it.
+  std::string host_of(int rank) const;
 
   // All processes call these in the same order, one thread of each at a time. Error when another
   // process fails (its error) or interrupt() was called.

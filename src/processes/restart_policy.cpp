@@ -18,6 +18,7 @@ constexpr double kLongestDelay = 10;
 /// Whether another attempt could end differently.
 bool may_end_otherwise(const ProcessEnd& end) {
   if (end.was_stopped) return false;
+  if (end.from_outside) return true;
   if (end.signal != 0)
     return end.stalled || (end.signal != SIGINT && end.signal != SIGTERM && end.signal != SIGHUP);
   return end.code == static_cast<int>(ErrorKind::kInternal) ||
@@ -32,12 +33,12 @@ RestartDecision RestartPolicy::after(const ProcessEnd& end) {
   furthest_ = std::max(furthest_, end.steps);
   const bool was_restart = ended_++ > 0;
   if (!may_end_otherwise(end)) return {};
-  if (end.signal == 0 && end.code == static_cast<int>(ErrorKind::kResource)) {
+  if (!end.from_outside && end.signal == 0 && end.code == static_cast<int>(ErrorKind::kResource)) {
     if (std::exchange(lacked_resources_, true))
       return {false, 0, "resources are missing for the second time"};
   }
   // A kill comes from outside and says nothing about the step.
-  if (end.trained && (end.signal != SIGKILL || end.stalled)) {
+  if (end.trained && !end.from_outside && (end.signal != SIGKILL || end.stalled)) {
     if (failed_at_ == end.steps)
       return {false, 0, fmt::format("training has failed twice in step {}", end.steps + 1)};
     failed_at_ = end.steps;
@@ -57,8 +58,10 @@ RestartDecision RestartPolicy::after(const ProcessEnd& end) {
 
 std::string text_of(const ProcessEnd& end) {
   if (end.stalled) return "a stall";
-  if (end.signal != 0) return fmt::format("signal {} ({})", end.signal, ::strsignal(end.signal));
-  return fmt::format("exit code {}", end.code);
+  const std::string how = end.signal != 0
+                              ? fmt::format("signal {} ({})", end.signal, ::strsignal(end.signal))
+                              : fmt::format("exit code {}", end.code);
+  return end.from_outside ? fmt::format("an end from outside ({})", how) : how;
 }
 
 }  // namespace pipetrain

@@ -10,12 +10,13 @@ namespace pipetrain {
 
 /// How a training process ended.
 struct ProcessEnd {
-  int code = 0;              // its exit code, where no signal ended it
-  int signal = 0;            // that ended it; 0: none
-  bool stalled = false;      // it stood still and was killed for that
-  bool trained = false;      // it had begun its first step
-  std::int64_t steps = 0;    // completed when it ended, those before a resume included
-  bool was_stopped = false;  // it had been asked to end
+  int code = 0;               // its exit code, where no signal ended it
+  int signal = 0;             // that ended it; 0: none
+  bool stalled = false;       // it stood still and was killed for that
+  bool from_outside = false;  // its launcher ended, or something else asked it to end
+  bool trained = false;       // it had begun its first step
+  std::int64_t steps = 0;     // completed when it ended, those before a resume included
+  bool was_stopped = false;   // it had been asked to end
 };
 
 struct RestartDecision {
@@ -41,7 +42,7 @@ class RestartPolicy {
   std::optional<std::int64_t> failed_at_;  // completed steps when training last failed by itself
 };
 
-/// "exit code 7", "signal 11 (Segmentation fault)", "a stall".
+/// "exit code 7", "signal 11 (Segmentation fault)", "a stall", "an end from outside (exit code 1)".
 std::string text_of(const ProcessEnd& end);
 
 }  // namespace pipetrain

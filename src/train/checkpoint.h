@@ -84,6 +84,8 @@ struct Checkpoint {
 std::string checkpoint_name(std::int64_t step);
 /// The checkpoints in a folder, newest first, by the number in their name.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+/// The step of the newest one, by its name; 0: there is none.
+std::int64_t newest_step(const std::filesystem::path& folder);
 
 struct WrittenCheckpoint {
   std::filesystem::path path;

@@ -145,6 +145,11 @@ std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   return paths;
 }
 
+std::int64_t newest_step(const fs::path& folder) {
+  const std::vector<fs::path> all = list_checkpoints(folder);
+  return all.empty() ? 0 : step_of(all.front().filename().string());
+}
+
 WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
   const double start = steady_seconds();
   make_folder(folder);

@@ -162,4 +162,29 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
   }
 }
 
+void put_choice(ByteWriter& writer, const PipelineConfig& pipeline) {
+  writer.put_text(pipeline.schedule);
+  writer.put(pipeline.devices);
+  writer.put(pipeline.chunks);
+  writer.put(pipeline.micro_batches);
+  writer.put(static_cast<int>(pipeline.recompute));
+  for (const auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order}) {
+    writer.put(numbers->size());
+    for (const int number : *numbers) writer.put(number);
+  }
+}
+
+void take_choice(ByteReader& reader, PipelineConfig& pipeline) {
+  pipeline.schedule = reader.get_text();
+  pipeline.devices = reader.get<int>();
+  pipeline.chunks = reader.get<int>();
+  pipeline.micro_batches = reader.get<std::int64_t>();
+  pipeline.micro_batch_size = 0;
+  pipeline.recompute = static_cast<Recompute>(reader.get<int>());
+  for (auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order}) {
+    numbers->resize(reader.get<std::size_t>());
+    for (int& number : *numbers) number = reader.get<int>();
+  }
+}
+
 }  // namespace pipetrain

@@ -13,6 +13,8 @@
 
 namespace pipetrain {
 
+class ByteReader;
+class ByteWriter;
 class PlannedNetwork;
 class ProcessGroup;
 
@@ -41,6 +43,11 @@ void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Top
 
 /// Broadcasts the times of process 0.
 std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& order);
+
+/// What a search has chosen on process 0, for the others: schedule, devices, micro-batches,
+/// recompute, cuts.
+void put_choice(ByteWriter& writer, const PipelineConfig& pipeline);
+void take_choice(ByteReader& reader, PipelineConfig& pipeline);
 
 /// Checks that all processes have the same build, model, weights, data, plan and options. Error
 /// (kUsage) names what differs.

@@ -128,4 +128,9 @@ Topology topology_of_processes(ProcessGroup& group, int devices,
   return found;
 }
 
+void forget_links(ProcessGroup& group, int devices) {
+  std::error_code ignored;
+  fs::remove(cache_of(group, processes_of_hosts(group), devices), ignored);
+}
+
 }  // namespace pipetrain

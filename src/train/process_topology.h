@@ -18,4 +18,7 @@ class ProcessGroup;
 Topology topology_of_processes(ProcessGroup& group, int devices,
                                const std::optional<Topology>& threads, bool use_cache);
 
+/// Has the next run measure the links again. For process 0.
+void forget_links(ProcessGroup& group, int devices);
+
 }  // namespace pipetrain

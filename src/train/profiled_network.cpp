@@ -77,6 +77,11 @@ void ProfiledNetwork::forget_measurements() const {
     forget_profile(graph(), pipeline.backend, threads(), profile_options());
 }
 
+void ProfiledNetwork::forget_measured_links() const {
+  if (processes() && config().pipeline.topology.empty())
+    forget_links(*processes(), schedule().devices());
+}
+
 /// All use the profile of process 0: it stays empty elsewhere if it would have to be measured.
 Profile ProfiledNetwork::make_profile() const {
   const PipelineConfig& pipeline = config().pipeline;

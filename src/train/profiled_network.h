@@ -40,6 +40,8 @@ class ProfiledNetwork : public Network {
   /// Has the kernels measured again by the next run, where this one has taken them from the cache.
   /// Does nothing for asynchronous schedules, whose results depend on the cut.
   void forget_measurements() const;
+  /// Has the links between processes measured again by the next run.
+  void forget_measured_links() const;
 
  protected:
   /// Puts the measured times of a step into the profile, which was an estimate. Whether there were

@@ -1,237 +1,48 @@
 #include "train/snapshot.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <atomic>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <string>
+#include <span>
 
-#include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/units.h"
-#include "train/manifest.h"
+#include "train/state_bytes.h"
 
 namespace pipetrain {
 namespace {
 
-/// What a copy begins with.
-struct Head {
-  std::atomic<std::uint64_t> number;  // the larger one is newer; 0: not whole
-  std::uint64_t bytes;                // of the content, which follows
-  std::uint32_t crc32c;               // of the content
-};
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
-constexpr std::size_t kHeadBytes = 64;
-static_assert(sizeof(Head) <= kHeadBytes);
-
-Head& head_of(std::byte* memory) { return *reinterpret_cast<Head*>(memory); }
-
-/// Writes the content into memory; without memory it only counts the bytes.
-class Writer {
- public:
-  explicit Writer(std::byte* to) : to_(to) {}
-  void put(const void* from, std::size_t bytes) {
-    if (to_) std::memcpy(to_ + written_, from, bytes);
-    written_ += bytes;
+std::array<int, 2> files_of_memory() {
+  std::array<int, 2> files{};
+  for (int& file : files) {
+    file = ::memfd_create("pipetrain snapshot", MFD_CLOEXEC);
+    PT_CHECK(file >= 0, kResource, "cannot make a snapshot in memory: {}", std::strerror(errno));
   }
-  void put(std::int64_t number) { put(&number, sizeof number); }
-  void put(const std::string& text) {
-    put(static_cast<std::int64_t>(text.size()));
-    put(text.data(), text.size());
-  }
-  void put(const NamedTensors& tensors) {
-    put(static_cast<std::int64_t>(tensors.size()));
-    for (const auto& [name, tensor] : tensors) {
-      put(name);
-      put(static_cast<std::int64_t>(tensor.dtype()));
-      put(static_cast<std::int64_t>(tensor.shape().rank()));
-      for (const std::int64_t dim : tensor.shape()) put(dim);
-      put(tensor.view().data, tensor.type().bytes());
-    }
-  }
-  std::size_t written() const { return written_; }
-
- private:
-  std::byte* to_;
-  std::size_t written_ = 0;
-};
-
-/// Reads what a Writer of this program has written; its checksum is right.
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> from) : from_(from) {}
-  void get(void* to, std::size_t bytes) {
-    PT_CHECK(bytes <= from_.size(), kInternal, "a snapshot ends early");
-    std::memcpy(to, from_.data(), bytes);
-    from_ = from_.subspan(bytes);
-  }
-  std::int64_t number() {
-    std::int64_t number = 0;
-    get(&number, sizeof number);
-    return number;
-  }
-  std::string text() {
-    std::string text(static_cast<std::size_t>(number()), '\0');
-    get(text.data(), text.size());
-    return text;
-  }
-  NamedTensors tensors() {
-    NamedTensors tensors;
-    for (std::int64_t left = number(); left > 0; --left) {
-      const std::string name = text();
-      TensorType type;
-      type.dtype = static_cast<DType>(number());
-      std::vector<std::int64_t> dims(static_cast<std::size_t>(number()));
-      for (std::int64_t& dim : dims) dim = number();
-      type.shape = Shape(std::move(dims));
-      HostTensor tensor(type);
-      get(tensor.view().data, type.bytes());
-      tensors.emplace(name, std::move(tensor));
-    }
-    return tensors;
-  }
-
- private:
-  std::span<const std::byte> from_;
-};
-
-void write(const std::string& manifest, const Checkpoint& checkpoint, Writer& out) {
-  out.put(manifest);
-  out.put(checkpoint.weights);
-  out.put(checkpoint.optimizer);
-  out.put(checkpoint.best_weights);
-  out.put(static_cast<std::int64_t>(checkpoint.stashed.size()));
-  for (const auto& [version, tensors] : checkpoint.stashed) {
-    out.put(std::int64_t{version});
-    out.put(tensors);
-  }
-}
-
-Checkpoint read(Reader in) {
-  std::vector<FileRecord> none;
-  Checkpoint checkpoint = parse_manifest(in.text(), "the snapshot", none);
-  checkpoint.is_own = true;
-  checkpoint.weights = in.tensors();
-  checkpoint.optimizer = in.tensors();
-  checkpoint.best_weights = in.tensors();
-  for (std::int64_t left = in.number(); left > 0; --left) {
-    const auto version = static_cast<int>(in.number());
-    checkpoint.stashed[version] = in.tensors();
-  }
-  return checkpoint;
+  return files;
 }
 
 }  // namespace
 
-Snapshot::Snapshot() {
-  for (Copy& copy : copies_) {
-    copy.file = ::memfd_create("pipetrain snapshot", MFD_CLOEXEC);
-    PT_CHECK(copy.file >= 0, kResource, "cannot make a snapshot in memory: {}",
-             std::strerror(errno));
-  }
-}
-
-Snapshot::~Snapshot() {
-  for (const Copy& copy : copies_) {
-    if (copy.memory) ::munmap(copy.memory, copy.bytes);
-    if (copy.file >= 0) ::close(copy.file);
-  }
-}
-
-void Snapshot::forget() {
-  for (Copy& copy : copies_) {
-    if (copy.memory) ::munmap(copy.memory, copy.bytes);
-    copy.memory = nullptr;
-    copy.bytes = 0;
-    [[maybe_unused]] const int ignored = ::ftruncate(copy.file, 0);
-  }
-}
-
-/// Makes a copy's memory at least that large, and resident.
-void Snapshot::map(Copy& copy, std::size_t bytes) {
-  if (bytes <= copy.bytes) return;
-  if (copy.memory) ::munmap(copy.memory, copy.bytes);
-  copy.memory = nullptr;
-  copy.bytes = 0;
-  int failure = ::posix_fallocate(copy.file, 0, static_cast<off_t>(bytes));
-  void* memory = MAP_FAILED;
-  if (failure == 0) {
-    memory =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, copy.file, 0);
-    if (memory == MAP_FAILED) failure = errno;
-  }
-  PT_CHECK(failure == 0, kResource, "a snapshot in memory needs 2 x {}: {}", bytes_text(bytes),
-           std::strerror(failure));
-  copy.memory = static_cast<std::byte*>(memory);
-  copy.bytes = bytes;
-}
-
-std::span<const std::byte> Snapshot::content(const Copy& copy) {
-  return {copy.memory + kHeadBytes, head_of(copy.memory).bytes};
-}
+Snapshot::Snapshot() : copies_(files_of_memory()) {}
 
 bool Snapshot::is_due() const { return steady_seconds() >= due_seconds_; }
 
 void Snapshot::keep(const Checkpoint& checkpoint, double seconds) {
-  double start = steady_seconds();
-  const std::string manifest = manifest_text(checkpoint, {});
-  Writer counter(nullptr);
-  write(manifest, checkpoint, counter);
-  const std::size_t bytes = kHeadBytes + counter.written();
-  for (Copy& copy : copies_) {
-    if (bytes <= copy.bytes) continue;
-    seconds += steady_seconds() - start;  // but not the time to take memory, once
-    struct stat status {};
-    // What an earlier process has left there is still needed.
-    const auto before =
-        ::fstat(copy.file, &status) == 0 ? static_cast<std::size_t>(status.st_size) : 0;
-    map(copy, std::max(before, bytes + bytes / 8));
-    start = steady_seconds();
-  }
-  const bool second = head_of(copies_[1].memory).number < head_of(copies_[0].memory).number;
-  Copy& copy = copies_[second ? 1 : 0];
-  const std::uint64_t newest = head_of(copies_[second ? 0 : 1].memory).number;
-  Head& head = head_of(copy.memory);
-  head.number.store(0, std::memory_order_seq_cst);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  Writer writer(copy.memory + kHeadBytes);
-  write(manifest, checkpoint, writer);
-  head.bytes = writer.written();
-  head.crc32c = crc32c(content(copy));
-  head.number.store(newest + 1, std::memory_order_seq_cst);
-  const double now = steady_seconds();
-  due_seconds_ = now + (seconds + now - start) * (1 / kMostShare - 1);
+  const double start = steady_seconds();
+  const StateBytes state(checkpoint);
+  seconds += steady_seconds() - start;
+  seconds += copies_.keep(state.size(), [&](std::byte* to) { state.write(to); });
+  due_seconds_ = steady_seconds() + seconds * (1 / kMostShare - 1);
 }
 
 std::optional<Checkpoint> Snapshot::newest() const {
-  std::array<Copy, 2> copies = copies_;
-  for (Copy& copy : copies) {
-    struct stat status {};
-    copy.memory = nullptr;
-    copy.bytes = 0;
-    if (::fstat(copy.file, &status) == 0 && status.st_size > static_cast<off_t>(kHeadBytes))
-      map(copy, static_cast<std::size_t>(status.st_size));
-  }
-  const auto number = [](const Copy& copy) {
-    return copy.memory ? head_of(copy.memory).number.load() : std::uint64_t{0};
-  };
-  if (number(copies[0]) < number(copies[1])) std::swap(copies[0], copies[1]);
   std::optional<Checkpoint> found;
-  for (const Copy& copy : copies) {
-    if (found || number(copy) == 0) continue;
-    const bool fits = head_of(copy.memory).bytes <= copy.bytes - kHeadBytes;
-    if (fits && crc32c(content(copy)) == head_of(copy.memory).crc32c)
-      found = read(Reader(content(copy)));
-  }
-  for (const Copy& copy : copies) {
-    if (copy.memory) ::munmap(copy.memory, copy.bytes);
-  }
+  copies_.look_at([&](std::span<const std::byte> bytes) {
+    found = read_state(bytes);
+    return true;
+  });
   return found;
 }
 

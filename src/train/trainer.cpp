@@ -13,6 +13,7 @@
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
+#include "train/commits.h"
 #include "train/export.h"
 #include "train/resume.h"
 #include "train/round_saves.h"
@@ -122,6 +123,14 @@ class Training {
       }
     }
     if (!reason) saving_.save_deferred();
+    if (options_.commits && !last && summary_.end == RunEnd::kDone) {
+      options_.commits->after_step(step, [&] {
+        Checkpoint part =
+            make_checkpoint(run_, saving_.run(), step, step, 0, run_.runtime().own_contents());
+        part.best_weights = summary_.best_weights;
+        return completed(std::move(part), kForRestart);
+      });
+    }
     summary_.save_seconds += steady_seconds() - before;
   }
 
@@ -285,7 +294,8 @@ class Training {
 
   /// Keeps the weights of the best model where no checkpoint will.
   void keep_best(std::int64_t step) {
-    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_;
+    const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_ ||
+                       options_.commits != nullptr;
     if (!as_process_0(network_.processes(), alone && step != network_.total_steps())) return;
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }

@@ -16,6 +16,7 @@
 
 namespace pipetrain {
 
+class Commits;
 class Snapshot;
 struct ProgramCut;
 
@@ -91,6 +92,7 @@ struct TrainingOptions {
   const Checkpoint* resumed = nullptr;  // what has been restored into the run, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round continues
   Snapshot* snapshot = nullptr;         // where the newest state is kept for a restart
+  Commits* commits = nullptr;           // likewise by several processes
   std::int64_t verify_every = 0;        // steps of which the last is computed twice; 0: none is
 };
 

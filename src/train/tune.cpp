@@ -10,9 +10,11 @@
 #include "base/error.h"
 #include "base/statistics.h"
 #include "pipeline/schedule/generate.h"
+#include "processes/process_group.h"
 #include "profile/machine.h"
 #include "train/auto_schedule.h"
 #include "train/pipeline_run.h"
+#include "train/process_agreement.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -67,14 +69,39 @@ class StepTimes final : public TrainingObserver {
   std::vector<double> seconds_;
 };
 
+/// The run without what only long runs need.
+RunConfig plain(RunConfig config) {
+  OptimizationConfig& optimization = config.optimization;
+  optimization.evaluate_every = 0;
+  optimization.patience = 0;
+  optimization.best_metric = "loss";
+  optimization.warmup = 0;
+  optimization.learning_rate.kind = LearningRateKind::kConstant;
+  optimization.learning_rate.minimum = 0;
+  optimization.rate_every_epochs = 0;
+  optimization.rate_by_time = false;
+  optimization.on_nonfinite = OnNonfinite::kIgnore;
+  return config;
+}
+
+/// What process 0 has the others do with a candidate.
+enum class TuneOrder : int { kPlan, kRun, kEnd };
+
+/// Errors that all processes find alike, as they plan from the same numbers.
+bool is_of_all(const Error& error) {
+  return error.kind() == ErrorKind::kUsage || error.kind() == ErrorKind::kResource;
+}
+
 class Tuning {
  public:
-  Tuning(const RunConfig& config, const TuneScope& scope, TuneObserver& observer)
+  Tuning(const RunConfig& config, const TuneScope& scope, TuneObserver& observer,
+         ProcessGroup* processes)
       : config_(plain(config)),
         scope_(scope),
         observer_(observer),
+        processes_(processes),
         start_(steady_seconds()),
-        data_(config_) {}
+        data_(config_, RunMode::kTrain, processes) {}
 
   TuneResult run() {
     TuneCandidate own;
@@ -96,27 +123,13 @@ class Tuning {
     }
     repeat_the_fastest();
     choose_best();
+    tell(TuneOrder::kEnd, {});
     result_.interrupted = observer_.stop();
     result_.seconds = elapsed();
     return std::move(result_);
   }
 
  private:
-  /// The run without what only long runs need.
-  static RunConfig plain(RunConfig config) {
-    OptimizationConfig& optimization = config.optimization;
-    optimization.evaluate_every = 0;
-    optimization.patience = 0;
-    optimization.best_metric = "loss";
-    optimization.warmup = 0;
-    optimization.learning_rate.kind = LearningRateKind::kConstant;
-    optimization.learning_rate.minimum = 0;
-    optimization.rate_every_epochs = 0;
-    optimization.rate_by_time = false;
-    optimization.on_nonfinite = OnNonfinite::kIgnore;
-    return config;
-  }
-
   double elapsed() const { return steady_seconds() - start_; }
   double left() const { return scope_.budget_seconds - elapsed(); }
   bool goes_on() {
@@ -143,8 +156,20 @@ class Tuning {
     return std::max(network.predicted_step_seconds(), 1e-9);
   }
 
-  PlannedNetwork planned(const TuneCandidate& candidate) const {
-    return plan_network(candidate.config, RunMode::kTrain, nullptr, &data_);
+  PlannedNetwork planned(const TuneCandidate& candidate, TuneOrder order = TuneOrder::kPlan) const {
+    tell(order, candidate.config);
+    return plan_network(candidate.config, RunMode::kTrain, processes_, &data_);
+  }
+
+  void tell(TuneOrder order, const RunConfig& config) const {
+    if (!processes_) return;
+    ByteWriter writer;
+    writer.put(order);
+    put_choice(writer, config.pipeline);
+    writer.put(config.pipeline.threads);
+    writer.put(config.model.precision);
+    writer.put(config.optimization.max_steps);
+    processes_->broadcast(writer.take());
   }
 
   /// Runs a candidate, new or again, and notes what came of it.
@@ -159,7 +184,7 @@ class Tuning {
     const std::int64_t steps = std::clamp<std::int64_t>(
         std::llround(share * candidate.predicted / batch()), kLeastSteps, kMostTuneSteps);
     candidate.config.optimization.max_steps = steps + candidate.devices;
-    PlannedNetwork network = planned(candidate);
+    PlannedNetwork network = planned(candidate, TuneOrder::kRun);
     PipelineRun run(network);
     candidate.predicted = batch() / predicted_seconds(network);
     candidate.devices = network.devices();
@@ -190,7 +215,7 @@ class Tuning {
     } catch (const Error& error) {
       // Errors of the run as given and unreadable data are reported; other candidates may not suit
       // this model.
-      if (first || error.kind() == ErrorKind::kData) throw;
+      if (first || error.kind() == ErrorKind::kData || (processes_ && !is_of_all(error))) throw;
       candidate.failure = error.message();
     }
     if (candidate.measured == 0 && candidate.failure.empty() && !first) return;  // interrupted
@@ -246,6 +271,7 @@ class Tuning {
         SearchScope search;
         search.micro_batches = scope_.micro_batches;
         search.fewer_devices = true;
+        search.topology = scope_.topology;
         search.asynchronous = scope_.asynchronous;
         search.same_data = &data_;
         search.profile_seconds = kSearchShare / 2 * scope_.budget_seconds;
@@ -268,6 +294,8 @@ class Tuning {
                  std::vector<TuneCandidate>& all) const {
     for (const Candidate& way : found.candidates) {
       if (!way.fits || (way.replicas > 1 && !scope_.micro_batches)) continue;
+      // Every process has devices.
+      if (processes_ && way.places * way.replicas != scope_.most_devices) continue;
       if (way.places == 1 && way.chunks > 1) continue;  // the same work in more pieces
       if (!scope_.schedules && way.places > 1 && way.schedule != config.pipeline.schedule) continue;
       if (!scope_.recompute && way.recompute != (config.pipeline.recompute == Recompute::kAll))
@@ -355,6 +383,7 @@ class Tuning {
   RunConfig config_;
   TuneScope scope_;
   TuneObserver& observer_;
+  ProcessGroup* processes_;
   double start_;
   Network data_;  // read once: every other network takes its data
   TuneResult result_;
@@ -365,8 +394,38 @@ class Tuning {
 
 }  // namespace
 
-TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer) {
-  return Tuning(config, scope, observer).run();
+TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer,
+                ProcessGroup* processes) {
+  return Tuning(config, scope, observer, processes).run();
+}
+
+void follow_tune(const RunConfig& config, ProcessGroup& processes,
+                 const std::function<bool()>& stop) {
+  struct Stops final : TrainingObserver {
+    explicit Stops(const std::function<bool()>& ask) : asks(ask) {}
+    RunRequests requests() override { return {.stop = asks(), .save = false}; }
+    const std::function<bool()>& asks;
+  } observer(stop);
+  RunConfig candidate = plain(config);
+  const Network data(candidate, RunMode::kTrain, &processes);
+  for (;;) {
+    const std::string bytes = processes.broadcast({});
+    ByteReader reader(bytes);
+    const auto order = reader.get<TuneOrder>();
+    if (order == TuneOrder::kEnd) return;
+    take_choice(reader, candidate.pipeline);
+    candidate.pipeline.threads = reader.get<int>();
+    candidate.model.precision = reader.get<DType>();
+    candidate.optimization.max_steps = reader.get<std::int64_t>();
+    try {
+      PlannedNetwork network = plan_network(candidate, RunMode::kTrain, &processes, &data);
+      if (order == TuneOrder::kPlan) continue;
+      PipelineRun run(network);
+      train(run, observer);
+    } catch (const Error& error) {
+      if (!is_of_all(error)) throw;  // else process 0 has found the same
+    }
+  }
 }
 
 }  // namespace pipetrain

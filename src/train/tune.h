@@ -4,12 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "partition/topology.h"
 #include "train/config.h"
 
 namespace pipetrain {
+
+class ProcessGroup;
 
 /// What may be changed in the given run.
 struct TuneScope {
@@ -19,9 +24,10 @@ struct TuneScope {
   bool threads = true;    // per stage; another number may change the rounding
   bool recompute = true;
   // Settings that change the results:
-  bool micro_batches = false;  // their number, which batch norms depend on; replicas too
-  bool precision = false;      // bfloat16 beside single precision
-  bool asynchronous = false;   // schedules that train with older weights
+  bool micro_batches = false;             // their number, which batch norms depend on; replicas too
+  bool precision = false;                 // bfloat16 beside single precision
+  bool asynchronous = false;              // schedules that train with older weights
+  std::optional<Topology> topology = {};  // the links, where no option names one
 };
 
 /// A candidate configuration, predicted and perhaps measured.
@@ -63,7 +69,12 @@ class TuneObserver {
 
 /// Measures the run as given, then the planner's candidates by predicted speed, Pareto-optimal ones
 /// first, while one of them may still win and time is left; then the fastest ones once more,
-/// alternating. Nothing is saved. Error if the run as given fails.
-TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer);
+/// alternating. Nothing is saved. Error if the run as given fails. `processes`: each runs its part
+/// of every candidate, those other than 0 in follow_tune(); null: a single process.
+TuneResult tune(const RunConfig& config, const TuneScope& scope, TuneObserver& observer,
+                ProcessGroup* processes = nullptr);
+/// `stop`: whether this process has been asked to stop.
+void follow_tune(const RunConfig& config, ProcessGroup& processes,
+                 const std::function<bool()>& stop);
 
 }  // namespace pipetrain

@@ -2,6 +2,8 @@
 
 import pathlib
 import random
+import re
+import shlex
 import shutil
 import subprocess
 import unittest
@@ -43,8 +45,19 @@ class Examples(Case):
         lines = self.run_example("sweep.sh", EPOCHS="1", RATES="1e-3 1e-2").splitlines()
         self.assertEqual([line.split("\t")[1] for line in lines], ["ok", "ok"])
 
-    def test_the_slurm_script_is_shell(self):
-        subprocess.run(["sh", "-n", EXAMPLES / "job.slurm"], check=True)
+    def test_the_slurm_scripts_are_shell(self):
+        for name in ("job.slurm", "slurm.sbatch"):
+            subprocess.run(["sh", "-n", EXAMPLES / name], check=True)
+
+    def test_the_commands_for_clusters_have_options_that_exist(self):
+        """What launch refuses first are options; the hosts of a cluster are not there."""
+        sbatch = (EXAMPLES / "slurm.sbatch").read_text().replace("\\\n", " ")
+        command = next(line for line in sbatch.splitlines() if line.startswith("pipetrain launch")).rstrip("& ")
+        job = (EXAMPLES / "mpijob.yaml").read_text()
+        quoted = re.search(r"command: \[(\"pipetrain\", \"launch\".*?)\]", job, re.DOTALL)[1]
+        for words in (shlex.split(command)[1:], re.findall(r'"([^"]*)"', quoted)[1:]):
+            err = self.refused("resource" if "--discover" in words else "usage", *words)
+            self.assertRegex(err, r"cannot be run|needs the hosts")
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ class Parsing(Case):
 class Suggestions(Case):
     def test_an_option_of_another_tool_is_known_by_its_meaning(self):
         for given, meant in {"--amp": "--precision bf16", "--num-epochs": "--epochs", "--gradient-accumulation-steps": "--micro-batches",
-                             "--val": "--val-split", "--output-dir": "--run-dir", "--wd": "--weight-decay", "--devices": "--gpus",
+                             "--val": "--val-split", "--save-dir": "--run-dir", "--wd": "--weight-decay", "--devices": "--gpus",
                              "--early-stopping-patience": "--patience", "--resume-from-checkpoint": "--resume=PATH"}.items():
             with self.subTest(given):
                 self.refused("usage", "train", given, "1", says=f"did you mean {meant}?")

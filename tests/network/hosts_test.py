@@ -1,5 +1,7 @@
 """Training on two hosts: bits, links, and what becomes of a run whose network fails."""
 
+import os
+import signal
 import struct
 import subprocess
 import time
@@ -147,6 +149,48 @@ class Hosts(Case):
         process.communicate(timeout=60)
         self.assertNotEqual(process.returncode, 0)
         self.assertLess(time.monotonic() - start, 20)
+
+    def launch_on(self, hosts, *arguments):
+        command, settings = hosts.launch(PROGRAM, *arguments)
+        process = subprocess.Popen(command, cwd=self.folder, env=environment_of_user() | settings | {"PIPETRAIN_CACHE_DIR": self.cache},
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.addCleanup(hosts.close)
+        return process
+
+    def steps(self):
+        path = self.folder / "run" / "events.jsonl"
+        return path.read_text().count('"step"') if path.exists() else 0
+
+    def test_a_launched_run_survives_kills(self):
+        hosts = self.hosts(100, 1000)
+        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "200", "--comm-timeout", "10"]
+        self.succeed(*run, "--run-dir", "whole")
+        process = self.launch_on(hosts, "--min", "2", "--max-restarts", "5", "--", *run, "--run-dir", "run")
+        for kill in (lambda: os.kill(hosts.training_on(2)[0], signal.SIGKILL), lambda: hosts.kill_all_on(2),
+                     lambda: os.kill(hosts.training_on(1)[0], signal.SIGKILL)):
+            self.wait_for_steps(process, self.steps() + 20)
+            kill()
+        _, err = process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(err.count("restarting it"), 3, err)
+        self.assertEqual(self.content("run"), self.content("whole"))
+
+    def test_a_launched_run_goes_on_without_a_lost_host(self):
+        hosts = self.hosts(100, 1000)
+        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "100", "--comm-timeout", "3"]
+        self.succeed(*run, "--run-dir", "whole")
+        process = self.launch_on(hosts, "--", *run, "--run-dir", "run")
+        self.wait_for_steps(process, 20)
+        hosts.cut()
+        _, err = process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("10.88.0.2 does not answer and is left out", err)
+        self.assertIn("1 process on one host: 10.88.0.1", err)
+        self.assertEqual(self.content("run"), self.content("whole"))
 
 
 if __name__ == "__main__":

@@ -32,6 +32,13 @@ def why_not():
     return ""
 
 
+def environment_of(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
 class TwoHosts:
     """Hosts node1 (10.88.0.1) and node2 (10.88.0.2), each on a core of its own where there are two."""
 
@@ -78,6 +85,19 @@ class TwoHosts:
         return [*words, "mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", str(self.folder / "agent"), "--mca", "btl", "tcp,self",
                 "--mca", "btl_tcp_if_include", "wire0", "--mca", "oob_tcp_if_include", "wire0", "--hostfile", str(self.folder / "hosts"),
                 *arguments]
+
+    def launch(self, *arguments):
+        """The same by `pipetrain launch`, and the environment that has its mpirun use these hosts."""
+        words = [word.strip("'") if word.startswith("'") else word for word in self.on(1)]
+        settings = {"plm_rsh_agent": str(self.folder / "agent"), "btl": "tcp,self", "btl_tcp_if_include": "wire0", "oob_tcp_if_include": "wire0"}
+        environment = {f"OMPI_MCA_{name}": value for name, value in settings.items()}
+        return [*words, arguments[0], "launch", "--hosts", str(self.folder / "hosts"), *arguments[1:]], \
+            environment | {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def training_on(self, number):
+        """The training processes on a host."""
+        found = subprocess.run(["ip", "netns", "pids", self.names[number - 1]], capture_output=True, text=True).stdout
+        return [int(pid) for pid in found.split() if b"OMPI_COMM_WORLD_RANK=" in environment_of(pid)]
 
     def cut(self):
         self.cable.send_signal(signal.SIGSTOP)

@@ -11,7 +11,9 @@ class MemoryWorld::One final : public Processes {
  public:
   One(MemoryWorld& world, int rank) : world_(world), rank_(rank) {}
   std::string name() const override { return "memory"; }
-  std::string host() const override { return "here"; }
+  std::string host() const override {
+    return world_.hosts_.empty() ? "here" : world_.hosts_[at(rank_)];
+  }
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(world_.processes_.size()); }
 

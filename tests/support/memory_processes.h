@@ -9,6 +9,7 @@
 #include <random>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "processes/processes.h"
@@ -22,6 +23,8 @@ class MemoryWorld {
   MemoryWorld(int size, std::uint64_t seed);
   ~MemoryWorld();
   Processes& process(int rank);
+  /// The hosts of the processes, which are all on one otherwise. Before they begin.
+  void name_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
   /// From now on nothing that the process sends arrives, as if it had been stopped.
   void mute(int rank);
   /// From now on ends learn up to so many calls of test() later that a message is there.
@@ -50,6 +53,7 @@ class MemoryWorld {
   std::vector<std::map<int, int>>
       done_;  // [rank]: requests that are done, and calls until it is said
   std::vector<bool> muted_;
+  std::vector<std::string> hosts_;  // [rank]; empty: one for all
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0;

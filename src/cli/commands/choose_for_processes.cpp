@@ -21,17 +21,6 @@
 namespace pipetrain {
 namespace {
 
-void put_numbers(ByteWriter& writer, const std::vector<int>& numbers) {
-  writer.put(numbers.size());
-  for (const int number : numbers) writer.put(number);
-}
-
-std::vector<int> get_numbers(ByteReader& reader) {
-  std::vector<int> numbers(reader.get<std::size_t>());
-  for (int& number : numbers) number = reader.get<int>();
-  return numbers;
-}
-
 std::string text_of(int stages, int replicas) {
   return fmt::format("{} stage{}{}", stages, stages == 1 ? "" : "s",
                      replicas == 1 ? "" : fmt::format(" x {} replicas", replicas));
@@ -110,26 +99,13 @@ FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
   ByteWriter mine;
   if (processes->leads()) {
     found = choose_schedule(options, scope);
-    mine.put_text(pipeline.schedule);
-    mine.put(pipeline.devices);
-    mine.put(pipeline.chunks);
-    mine.put(pipeline.micro_batches);
-    mine.put(static_cast<int>(pipeline.recompute));
-    for (const auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order})
-      put_numbers(mine, *numbers);
+    put_choice(mine, pipeline);
   }
   const std::string bytes = processes->broadcast(mine.take());
   pipeline.threads = threads;
   if (processes->leads()) return found;
   ByteReader reader(bytes);
-  pipeline.schedule = reader.get_text();
-  pipeline.devices = reader.get<int>();
-  pipeline.chunks = reader.get<int>();
-  pipeline.micro_batches = reader.get<std::remove_reference_t<decltype(pipeline.micro_batches)>>();
-  pipeline.micro_batch_size = 0;
-  pipeline.recompute = static_cast<Recompute>(reader.get<int>());
-  for (auto* numbers : {&pipeline.replicas, &pipeline.cuts, &pipeline.order})
-    *numbers = get_numbers(reader);
+  take_choice(reader, pipeline);
   return found;
 }
 

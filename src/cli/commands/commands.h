@@ -28,6 +28,7 @@ int report_run_command(Options& options);
 int new_command(Options& options);
 int data_command(Options& options);
 int doctor_command(Options& options);
+int launch_command(Options& options);
 int completion_command(Options& options);
 int help_command(Options& options);
 

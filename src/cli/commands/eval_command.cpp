@@ -174,7 +174,8 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
   std::optional<PipelineRun> started;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    ended = !is_locked(run);  // events may be elsewhere, and a killed run writes no last one
+    // Events may be elsewhere, and a killed run writes no last one. `launch` locks its logs.
+    ended = !is_locked(run) && !is_locked(run / "logs");
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {

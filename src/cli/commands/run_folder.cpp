@@ -29,6 +29,21 @@ void call_latest(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), latest, ignored);
 }
 
+/// What `launch` keeps in the folder of a run.
+const std::set<std::string>& of_launch() {
+  static const std::set<std::string> names = {"logs", "launch.json", "status.json"};
+  return names;
+}
+
+/// Whether a folder has nothing of a run yet.
+bool is_unused(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    if (!of_launch().contains(i->path().filename().string())) return false;
+  }
+  return !error;
+}
+
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
   static const std::set<std::string> left = {
@@ -41,7 +56,7 @@ bool has_only_a_failed_run(const fs::path& folder) {
   if (!fs::exists(folder / "config.toml", error)) return false;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if ((!left.contains(name) && !name.starts_with("crash-")) ||
+    if ((!left.contains(name) && !of_launch().contains(name) && !name.starts_with("crash-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
   }
@@ -55,33 +70,16 @@ bool has_only_a_failed_run(const fs::path& folder) {
   return !error && !last.empty() && (!ended || failed);
 }
 
-/// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
-/// run; empty: none.
-fs::path make_run_folder(const Options& options, const fs::path& resumed) {
-  std::error_code error;
-  if (!resumed.empty()) return resumed;
-  if (!options.run_dir.empty()) {
-    const fs::path folder = options.run_dir;
-    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
-             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
-    // An earlier run with --resume=auto may have left everything but a checkpoint.
-    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
-                 fs::is_empty(folder, error) || has_only_a_failed_run(folder),
-             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
-             printable(options.run_dir));
-    error = make_directories(folder);
-    PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
-             error.message());
-    return folder;
-  }
+/// Creates a folder of a new name below that of all runs.
+fs::path make_named_folder(const std::string& model) {
   const fs::path runs = folder_of_runs();
   const std::time_t time = std::time(nullptr);
   std::tm local{};
   localtime_r(&time, &local);
   char stamp[32];
   std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-  const std::string base = fs::path(options.run.model.path).stem().string() + "-" + stamp;
-  error = make_directories(runs);
+  const std::string base = fs::path(model).stem().string() + "-" + stamp;
+  std::error_code error = make_directories(runs);
   for (int attempt = 0; attempt < 1000; ++attempt) {
     const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
     const bool is_new = fs::create_directory(folder, error);
@@ -94,6 +92,28 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed) {
           runs.string(), error.message());
 }
 
+/// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
+/// run; empty: none.
+fs::path make_run_folder(const Options& options, const fs::path& resumed) {
+  std::error_code error;
+  if (!resumed.empty()) return resumed;
+  if (!options.run_dir.empty()) {
+    const fs::path folder = options.run_dir;
+    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
+             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
+    // An earlier run with --resume=auto may have left everything but a checkpoint.
+    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
+                 is_unused(folder) || has_only_a_failed_run(folder),
+             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
+             printable(options.run_dir));
+    error = make_directories(folder);
+    PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
+             error.message());
+    return folder;
+  }
+  return make_named_folder(options.run.model.path);
+}
+
 /// A configuration file that starts the run again.
 std::string config_of_run(const Options& options, const PlannedNetwork& network) {
   Options copy = options;
@@ -104,6 +124,12 @@ std::string config_of_run(const Options& options, const PlannedNetwork& network)
 }
 
 }  // namespace
+
+fs::path new_run_folder(const std::string& model) {
+  const fs::path folder = make_named_folder(model);
+  call_latest(folder);
+  return folder;
+}
 
 RunFolder::~RunFolder() {
   if (!is_early_) return;

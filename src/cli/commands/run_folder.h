@@ -38,6 +38,10 @@ class RunFolder {
       false;  // the name of an early one, below the folder of all runs, was chosen here
 };
 
+/// Creates the folder of a new run of this model, whose name is new, and has the link "latest"
+/// point to it. Error (kResource) if that is not possible.
+std::filesystem::path new_run_folder(const std::string& model);
+
 /// The path of the trained model. Error (kUsage) for an existing file without --overwrite.
 /// `replaces_own`: a resumed run writes its own trained.onnx again.
 void check_output(const Options& options, const std::string& output, bool replaces_own);

@@ -234,6 +234,11 @@ void log_memory(const PipelineRun& run) {
            predicted);
 }
 
+void log_commits(const Commits& commits, double seconds) {
+  log_info("train", "commits  {} in memory, {:.2f} % of the time", commits.count(),
+           100 * commits.seconds() / std::max(seconds, 1e-9));
+}
+
 std::string resume_command(const fs::path& folder) {
   return fmt::format("pipetrain --resume={}", printable(folder.string()));
 }

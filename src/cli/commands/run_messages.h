@@ -9,6 +9,7 @@
 #include "cli/options/resume_command_line.h"
 #include "cli/output/step_recorder.h"
 #include "cli/output/time_shares.h"
+#include "train/commits.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -20,6 +21,8 @@ void log_resume(const Options& options, const PlannedNetwork& network,
                 const FoundCheckpoint& found);
 /// Memory allocated by the stages.
 void log_memory(const PipelineRun& run);
+/// `seconds`: of the training.
+void log_commits(const Commits& commits, double seconds);
 
 /// The command that resumes a run.
 std::string resume_command(const std::filesystem::path& folder);

@@ -1,5 +1,8 @@
 #include "cli/commands/run_together.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -8,8 +11,8 @@
 #include <thread>
 
 #include "base/error.h"
-#include "base/safe_text.h"
 #include "base/log.h"
+#include "base/safe_text.h"
 #include "processes/process_group.h"
 
 namespace pipetrain {
@@ -19,6 +22,9 @@ namespace {
 constexpr double kGraceSeconds = 5;
 /// For the launcher to end after the processes, which takes it a fraction of a second.
 constexpr double kLauncherSeconds = 3;
+
+/// Where errors go: the standard error that the process was started with.
+int first_error_output = STDERR_FILENO;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
   group.say_failed(error);
@@ -31,9 +37,9 @@ constexpr double kLauncherSeconds = 3;
     group.wait_for_failures(kGraceSeconds);
   } else {
     if (!others_know) {
-      std::fprintf(stderr, "process %d: error: %s\n", group.rank(),
-                   safe_text(error.what()).c_str());
       std::fflush(nullptr);
+      ::dprintf(first_error_output, "process %d: error: %s\n", group.rank(),
+                safe_text(error.what()).c_str());
     }
     // Process 0 aborts all processes after it has printed the error.
     if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
@@ -44,6 +50,16 @@ constexpr double kLauncherSeconds = 3;
 }
 
 }  // namespace
+
+void keep_output_in(const std::filesystem::path& path) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (file < 0) return;
+  std::fflush(nullptr);
+  first_error_output = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
+  ::dup2(file, STDOUT_FILENO);
+  ::dup2(file, STDERR_FILENO);
+  ::close(file);
+}
 
 void report_first_error_only() {
   try {

@@ -2,6 +2,7 @@
 // all of them.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 
 namespace pipetrain {
@@ -11,6 +12,10 @@ class ProcessGroup;
 /// Runs `body` with the process group; null: a single process. If one process fails, all exit with
 /// its error, which is printed once; this then does not return.
 int run_together(const std::function<int(ProcessGroup*)>& body);
+
+/// From now on, what this process and its libraries print goes to a file, but for an error that
+/// nobody else can report. Nothing changes where the file cannot be written.
+void keep_output_in(const std::filesystem::path& path);
 
 /// For errors before the processes are connected, which are most likely the same in all of them:
 /// processes other than 0 wait here, so that the launcher ends them before they print it again.

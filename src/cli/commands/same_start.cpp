@@ -79,4 +79,11 @@ std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGr
   return found;
 }
 
+std::optional<FoundCommit> commit_to_resume(const Options& options, ProcessGroup* processes) {
+  const std::optional<CommitSettings> commits = CommitSettings::of_environment();
+  if (!commits || options.run_dir.empty()) return {};
+  return newest_commit(processes, commits->folder,
+                       newest_step(fs::path(options.run_dir) / "checkpoints"));
+}
+
 }  // namespace pipetrain

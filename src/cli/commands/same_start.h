@@ -5,6 +5,7 @@
 
 #include "cli/options/options.h"
 #include "cli/options/resume_command_line.h"
+#include "train/commits.h"
 
 namespace pipetrain {
 
@@ -20,5 +21,8 @@ void check_same_vectors(ProcessGroup* processes);
 
 /// Sends the checkpoint that process 0 has found to all; they must see its folder.
 std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGroup* processes);
+
+/// Under `launch`, a commit of this run (train/commits.h) that is newer than its checkpoints.
+std::optional<FoundCommit> commit_to_resume(const Options& options, ProcessGroup* processes);
 
 }  // namespace pipetrain

@@ -29,6 +29,7 @@
 #include "processes/process_group.h"
 #include "profile/link_measure.h"
 #include "profile/machine.h"
+#include "train/commits.h"
 #include "train/export.h"
 #include "train/fresh_weights.h"
 #include "train/resume.h"
@@ -67,14 +68,10 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   return save;
 }
 
-bool logs_to(const Options& options, const std::string& place) {
-  return std::ranges::count(options.log_to, place) > 0;
-}
-
-/// The folder that --log-to mlflow:DIR names; empty: none.
-fs::path mlflow_store(const Options& options) {
+/// The folder that --log-to NAME:DIR names; empty: none.
+fs::path folder_in_log_to(const Options& options, const std::string& name) {
   for (const std::string& place : options.log_to) {
-    if (place.starts_with("mlflow:")) return place.substr(7);
+    if (place.starts_with(name + ":")) return place.substr(name.size() + 1);
   }
   return {};
 }
@@ -110,16 +107,41 @@ void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint*
   run.release_initial_weights();
 }
 
+/// What a run starts from, as the command line and the checkpoint say.
+struct Start {
+  Supervision* supervision = nullptr;  // null: nobody restarts the run
+  std::optional<FoundCheckpoint> found;
+  bool goes_on = false;              // with the whole checkpoint, not only its weights
+  fs::path resumed;                  // the folder of the resumed run
+  fs::path output;                   // where it has written its model before
+  std::optional<CommitName> commit;  // that it resumes from
+
+  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
+};
+
+/// Under `launch`, has the run keep its state in the memory of the hosts.
+void begin_commits(const PlannedNetwork& network, const Start& start, TrainingOptions& training,
+                   std::optional<Commits>& commits) {
+  const std::optional<CommitSettings> settings = CommitSettings::of_environment();
+  if (!settings) return;
+  const std::int64_t step = training.resumed ? training.resumed->step : 0;
+  commits.emplace(network.processes(), *settings, step, start.commit);
+  training.commits = &*commits;
+}
+
 /// The run of processes other than 0: they train their stages; process 0 writes files and logs.
-int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoint* found,
-           Signals& signals) {
-  if (network.processes()->broadcast({}) == "nothing to do") return 0;
+int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals) {
+  const std::string logs = network.processes()->broadcast({});
+  if (logs.empty()) return 0;  // there is nothing to do
+  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.processes()->rank()));
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   if (options.run.optimization.rate_by_time)
     training.max_seconds = parse_duration("--max-time", options.max_time);
-  PipelineRun run(network, first_step(options, network, found));
-  begin_with(options, run, found, training, cut);
+  PipelineRun run(network, first_step(options, network, start.checkpoint()));
+  begin_with(options, run, start.checkpoint(), training, cut);
+  std::optional<Commits> commits;
+  begin_commits(network, start, training, commits);
   Follower follower(signals);
   signals.watch_stops();
   const TrainingSummary summary = train(run, follower, training);
@@ -127,17 +149,6 @@ int follow(const Options& options, PlannedNetwork& network, const FoundCheckpoin
   run.collect_weights();
   return 0;
 }
-
-/// What a run starts from, as the command line and the checkpoint say.
-struct Start {
-  Supervision* supervision = nullptr;  // null: nobody restarts the run
-  std::optional<FoundCheckpoint> found;
-  bool goes_on = false;  // with the whole checkpoint, not only its weights
-  fs::path resumed;      // the folder of the resumed run
-  fs::path output;       // where it has written its model before
-
-  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
-};
 
 /// The run of process 0.
 class LeadingRun {
@@ -156,9 +167,11 @@ class LeadingRun {
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty()),
         journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
-        board_(logs_to(options, "tensorboard") ? folder / "tb" : fs::path()),
-        mlflow_(mlflow_store(options), folder / "mlflow-run.txt", folder.filename().string(),
-                recorded_settings(options)),
+        board_(std::ranges::count(options.log_to, "tensorboard") > 0
+                   ? folder / "tb"
+                   : folder_in_log_to(options, "tensorboard")),
+        mlflow_(folder_in_log_to(options, "mlflow"), folder / "mlflow-run.txt",
+                folder.filename().string(), recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
@@ -171,7 +184,8 @@ class LeadingRun {
       progress_.finish();
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
-      status_.end(end, static_cast<int>(error.kind()));
+      const auto failure = network_.processes() ? network_.processes()->failure() : std::nullopt;
+      status_.end(end, static_cast<int>(error.kind()), failure ? failure->rank : -1);
       mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
       stop_copying_log();
@@ -194,9 +208,11 @@ class LeadingRun {
     training.verify_every = options_.verify_every;
     if (start_.supervision) training.snapshot = &start_.supervision->snapshot();
     std::optional<ProgramCut> cut;
-    if (network_.processes()) network_.processes()->broadcast("begin");
+    if (network_.processes()) tell_to_begin();
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
+    std::optional<Commits> commits;
+    begin_commits(network_, start_, training, commits);
     log_memory(*run_);
     Watcher watcher(*run_,
                     {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,
@@ -209,6 +225,7 @@ class LeadingRun {
     }
     summary_ = train(*run_, watcher, training);
     progress_.finish();
+    if (commits) log_commits(*commits, summary_.seconds);
     if (was_estimate_) write_plan_and_profile(options_, network_, folder_);
     if (summary_.end == RunEnd::kStopped) {
       recorder_.finish();
@@ -226,6 +243,14 @@ class LeadingRun {
     check_skipped();
   }
 
+  /// Tells the other processes where to keep their output.
+  void tell_to_begin() const {
+    const fs::path logs = fs::absolute(folder_ / "logs");
+    std::error_code ignored;
+    fs::create_directory(logs, ignored);
+    network_.processes()->broadcast(logs.string());
+  }
+
   /// A run that left out most of its steps has not trained the model, although it has an end. In
   /// float16 the search for a loss scale may take most of a short run.
   void check_skipped() const {
@@ -241,15 +266,19 @@ class LeadingRun {
   }
 
   /// A cached profile that steps of more than twice or less than half its time contradict was
-  /// measured beside other load.
+  /// measured beside other load. Links are quickly measured again, and the network may have
+  /// changed.
   void forget_what_was_off() const {
-    constexpr double kFactor = 2;
+    constexpr double kFactor = 2, kFactorOfLinks = 1.25;
     constexpr std::int64_t kEnough = 8;
     const double predicted = network_.predicted_step_seconds();
     const double measured = summary_.steady_step_seconds;
     if (was_estimate_ || summary_.steps < kEnough || measured <= 0 || predicted <= 0) return;
-    if (measured < kFactor * predicted && predicted < kFactor * measured) return;
-    network_.forget_measurements();
+    const auto is_off = [&](double factor) {
+      return measured >= factor * predicted || predicted >= factor * measured;
+    };
+    if (is_off(kFactorOfLinks)) network_.forget_measured_links();
+    if (is_off(kFactor)) network_.forget_measurements();
   }
 
   /// Ends a run that a signal has stopped and that has been saved.
@@ -315,11 +344,19 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   start.supervision = supervision;
   const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run
   if (!folder.empty()) start.found = left_behind(*supervision);
+  if (std::optional<FoundCommit> found = commit_to_resume(options, processes)) {
+    start.found = FoundCheckpoint{
+        fs::path(options.run_dir) / "checkpoints" / checkpoint_name(found->name.step),
+        std::move(found->state),
+        {}};
+    start.commit = found->name;
+  }
   if (start.found) {  // which goes before what the run began with
     options.resume_weights_only = false;
     std::erase_if(options.given, [](const Assignment& s) { return s.first == "--resume"; });
   }
-  if (!folder.empty() && options.resume.empty()) options.resume = "auto";  // in the same folder
+  if ((!folder.empty() || start.commit) && options.resume.empty())
+    options.resume = "auto";  // in the same folder
   if (!start.found) start.found = same_checkpoint(options, processes);
   start.goes_on = start.found && !options.resume_weights_only;
   if (start.goes_on) {
@@ -388,7 +425,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
       fs::exists(output) && !is_restart) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
-    if (network.processes()) network.processes()->broadcast("nothing to do");
+    if (network.processes()) network.processes()->broadcast({});
     return 0;
   }
   const bool replaces_own =
@@ -436,7 +473,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
            "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
-  if (!leads) return options.dry_run ? 0 : follow(options, network, start.checkpoint(), signals);
+  if (!leads) return options.dry_run ? 0 : follow(options, network, start, signals);
   check_one_file(network.model().file, options.output);
   log_start(options, network);
   if (start.goes_on) log_resume(options, network, *start.found);

@@ -10,11 +10,17 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_together.h"
+#include "cli/commands/same_start.h"
 #include "cli/options/config_file.h"
 #include "cli/output/output.h"
+#include "partition/topology_file.h"
 #include "pipeline/schedule/generate.h"
+#include "processes/process_group.h"
 #include "profile/machine.h"
+#include "train/process_topology.h"
 #include "train/saving.h"
 #include "train/signals.h"
 #include "train/tune.h"
@@ -148,6 +154,37 @@ std::string document(const TuneResult& result) {
          "\n";
 }
 
+/// Where the configuration is written. Error (kUsage) where it must not be.
+std::string output_of_tune(const Options& options) {
+  const std::string stem = fs::path(options.run.model.path).stem().string();
+  std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
+  PT_CHECK(!(options.json && output == "-"), kUsage,
+           "--json and --output - cannot share standard output");
+  PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
+           "\"{}\" exists; give --overwrite or another --output", printable(output));
+  if (output != "-") check_folder_of(output);
+  return output;
+}
+
+void log_result(const TuneResult& result) {
+  const TuneCandidate& best = result.candidates[static_cast<std::size_t>(result.best)];
+  const TuneCandidate& own = result.candidates.front();
+  std::size_t failed = 0;
+  for (const TuneCandidate& candidate : result.candidates) failed += !candidate.failure.empty();
+  log_info("tune",
+           "measured {} of {} configurations in {:.1f} s, of which {:.1f} s profiling and "
+           "simulation{}{}",
+           result.candidates.size() - failed, std::max(result.considered, result.candidates.size()),
+           result.seconds, result.search_seconds, result.out_of_time ? "; --budget reached" : "",
+           result.interrupted ? "; stopped" : "");
+  if (own.measured <= 0) return;
+  log_info("tune", "best     {}: {:.5g} samples/s, {}",
+           result.best == 0 ? "as given" : fmt::format("number {}", result.best), best.measured,
+           result.best == 0 ? "nothing else was clearly faster"
+                            : fmt::format("{:.1f} % more than as given",
+                                          100 * (best.measured / own.measured - 1)));
+}
+
 /// A temporary model with a new last layer.
 class TemporaryModel {
  public:
@@ -171,7 +208,7 @@ class TemporaryModel {
   std::string path_, file_;
 };
 
-TuneScope scope_of(const Options& options) {
+TuneScope scope_of(const Options& options, ProcessGroup* processes) {
   const PipelineConfig& pipeline = options.run.pipeline;
   for (const char* name : {"--plan", "--split", "--replicas"})
     PT_CHECK(!is_given(options, name), kUsage,
@@ -179,68 +216,65 @@ TuneScope scope_of(const Options& options) {
   TuneScope scope;
   scope.budget_seconds = parse_duration("--budget", options.budget);
   scope.schedules = !options.schedule_given;
-  scope.threads = pipeline.threads == 0 && pipeline.gpu_ids.empty();
+  scope.threads = pipeline.threads == 0 && pipeline.gpu_ids.empty() && !processes;
   scope.recompute = pipeline.recompute == Recompute::kAuto;
   scope.micro_batches =
       options.allow_numeric && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0;
   scope.precision = options.allow_numeric && !is_given(options, "--precision");
-  scope.asynchronous = options.allow_numeric && scope.schedules;
+  scope.asynchronous = options.allow_numeric && scope.schedules && !processes;
   scope.most_devices = options.gpus > 0           ? options.gpus
                        : pipeline.gpu_ids.empty() ? available_cores()
                                                   : static_cast<int>(pipeline.gpu_ids.size());
   return scope;
 }
 
-}  // namespace
-
-int tune_command(Options& options) {
+int tune_in(Options& options, ProcessGroup* processes) {
+  check_same_options(options, processes);
+  check_same_vectors(processes);
   Signals signals;
-  resolve_verbosity(options);
+  const bool leads = !processes || processes->leads();
+  if (leads) resolve_verbosity(options);
   resolve_model(options, "tune");
-  resolve_device(options, "tune");
-  const std::string stem = fs::path(options.run.model.path).stem().string();
-  const std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
-  PT_CHECK(!(options.json && output == "-"), kUsage,
-           "--json and --output - cannot share standard output");
-  PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(output));
-  if (output != "-") check_folder_of(output);
-  TuneScope scope = scope_of(options);
+  const bool gives_stages = options.gpus > 0;
+  take_devices_of_processes(options, processes);
+  resolve_device(options, "tune", processes);
+  PT_CHECK(!processes || options.num_classes == 0, kUsage,
+           "--num-classes needs a single process here; leave out mpirun");
+  const std::string output = leads ? output_of_tune(options) : "";
+  TuneScope scope = scope_of(options, processes);
   if (options.run.pipeline.schedule == "auto") {
     options.run.pipeline.schedule = "1f1b";
     scope.schedules = true;
-    scope.asynchronous = options.allow_numeric;
+    scope.asynchronous = options.allow_numeric && !processes;
   }
+  choose_replicas(options, processes, gives_stages);
+  if (processes && options.run.pipeline.topology.empty())
+    scope.topology = topology_of_processes(*processes, options.run.pipeline.devices,
+                                           measured_topology(), options.run.pipeline.profile_cache);
   TemporaryModel model(options);
   signals.watch_stops();
-  Lines lines(options.json || output == "-" ? stderr : stdout, options.allow_numeric, signals);
-  const TuneResult result = tune(options.run, scope, lines);
-  model.give_back_path();
-  const TuneCandidate& best = result.candidates[static_cast<std::size_t>(result.best)];
-  const TuneCandidate& own = result.candidates.front();
-  std::size_t failed = 0;
-  for (const TuneCandidate& candidate : result.candidates) failed += !candidate.failure.empty();
-  log_info("tune",
-           "measured {} of {} configurations in {:.1f} s, of which {:.1f} s profiling and "
-           "simulation{}{}",
-           result.candidates.size() - failed, std::max(result.considered, result.candidates.size()),
-           result.seconds, result.search_seconds, result.out_of_time ? "; --budget reached" : "",
-           result.interrupted ? "; stopped" : "");
-  if (own.measured > 0) {
-    log_info("tune", "best     {}: {:.5g} samples/s, {}",
-             result.best == 0 ? "as given" : fmt::format("number {}", result.best), best.measured,
-             result.best == 0 ? "nothing else was clearly faster"
-                              : fmt::format("{:.1f} % more than as given",
-                                            100 * (best.measured / own.measured - 1)));
+  if (!leads) {
+    follow_tune(options.run, *processes, [&] { return signals.stop() != 0; });
+    return 0;
   }
+  Lines lines(options.json || output == "-" ? stderr : stdout, options.allow_numeric, signals);
+  const TuneResult result = tune(options.run, scope, lines, processes);
+  model.give_back_path();
+  log_result(result);
   if (options.json) print(document(result));
-  if (own.measured > 0 || !result.interrupted) {
+  if (result.candidates.front().measured > 0 || !result.interrupted) {
     write_or_print(output, configuration(options, result));
     if (output != "-")
-      log_info("tune", "saved    {} · train: pipetrain --config {}", printable(output),
-               printable(output));
+      log_info("tune", "saved    {} · train: {}pipetrain --config {}", printable(output),
+               processes ? fmt::format("mpirun -n {} ", processes->size()) : "", printable(output));
   }
   return result.interrupted ? 128 + signals.stop() : 0;
+}
+
+}  // namespace
+
+int tune_command(Options& options) {
+  return run_together([&](ProcessGroup* processes) { return tune_in(options, processes); });
 }
 
 }  // namespace pipetrain

@@ -281,6 +281,7 @@ std::vector<OptionSpec> describe_options(Options& options) {
   describe_checkpoints(table, options);
   describe_output(table, options);
   describe_planning(table, options);
+  describe_launch(table, options);
   describe_new(table, options);
   describe_general(table, options);
   return std::move(table.specs);

@@ -134,6 +134,7 @@ void describe_optimization(Table& table, Options& options);
 void describe_checkpoints(Table& table, Options& options);
 void describe_output(Table& table, Options& options);
 void describe_planning(Table& table, Options& options);
+void describe_launch(Table& table, Options& options);
 void describe_new(Table& table, Options& options);
 void describe_general(Table& table, Options& options);
 

@@ -167,6 +167,7 @@ std::vector<Assignment> read_arguments(const std::string& command,
                (named.part ? named.part : named.spec)->value, command);
       value = arguments[++i];
     }
+    if (name == "--log-dir") value = "tensorboard:" + value;  // of TensorFlow's programs
     settings.push_back(setting_of(*named.spec, named.part, value));
   }
   return settings;

@@ -75,6 +75,9 @@ struct Options {
   bool allow_numeric = false;
   double jitter = 0.05;
   bool measure = false;
+  // launch
+  std::string hosts, discover, commit_every = "auto";
+  int least_hosts = 1, most_hosts = 0, max_restarts = 3;
   // new
   int image = 0, channels = 0, classes = 0, width = 0, depth = 0, heads = 0, vocab = 0, context = 0;
   std::string weights = "auto";

@@ -119,7 +119,8 @@ void describe_files(Table& table, DataOptions& data) {
       .means("eval predict", "data: image folders, npz, CSV, tokens, text and others; see --format")
       .means("profile plan simulate verify",
              "data to take input shapes and the loss from; see --format")
-      .in_short_help = true;
+      .aliases = {"--data-dir"};
+  table.specs.back().in_short_help = true;
   OptionSpec& format =
       table
           .text("--format", data.format, "NAME",

@@ -129,6 +129,28 @@ void describe_planning(Table& table, Options& options) {
   describe_views(table, options);
 }
 
+void describe_launch(Table& table, Options& options) {
+  table.group = "Hosts";
+  table.effect = ResultEffect::kNone;
+  table.path("--hosts", options.hosts, PathUse::kRead, "FILE",
+             "hosts to train on, one per line: \"node1 slots=2\" or \"node1:2\"; read again while "
+             "training runs",
+             "launch");
+  table.path("--discover", options.discover, PathUse::kRead, "SCRIPT",
+             "a program that prints the hosts there are now, instead of --hosts", "launch");
+  table.integer("--min", options.least_hosts, 1, "hosts without which training does not run",
+                "launch");
+  table.automatic("--max", options.most_hosts, "hosts that training uses at most; auto: all",
+                  "launch");
+  table.integer("--max-restarts", options.max_restarts, 0,
+                "restarts in a row without a new step after which it gives up", "launch");
+  table.text(
+      "--commit-every", options.commit_every, "N|auto|never",
+      "steps between commits: copies of the state in the memory of the hosts, which training "
+      "resumes from; auto: as many as take 2 % of the time",
+      "launch");
+}
+
 void describe_new(Table& table, Options& options) {
   table.group = "Sizes";
   table.effect = ResultEffect::kNone;

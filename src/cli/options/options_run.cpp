@@ -138,8 +138,10 @@ void describe_output(Table& table, Options& options) {
       .means("data", "the data set, as npz, CSV or tokens")
       .aliases = {"-o"};
   table.specs.back().in_short_help = true;
-  table.path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
-             "run folder; default: runs/<model>-<date>-<time>", "train");
+  table
+      .path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
+            "run folder; default: runs/<model>-<date>-<time>", "train")
+      .aliases = {"--output-dir"};
   table.flag("--overwrite", options.overwrite, "replace existing files", "train new export data");
   table
       .automatic("--log-every", options.log_every,
@@ -150,14 +152,16 @@ void describe_output(Table& table, Options& options) {
   table.flag("--json", options.json, "print JSON",
              "inspect profile plan simulate eval verify tune schedule trace doctor generate");
   OptionSpec& log_to =
-      table.list("--log-to", options.log_to, "tensorboard|mlflow:DIR",
+      table.list("--log-to", options.log_to, "tensorboard[:DIR]|mlflow:DIR",
                  "also log to TensorBoard (RUN/tb), or to an MLflow file store", "train");
   log_to.words = {"tensorboard", "mlflow:mlruns"};
+  log_to.aliases = {"--log-dir"};
   log_to.path = PathUse::kWrite;
   log_to.set = [&options](const std::string& v) {
     if (v == "none") return options.log_to.clear();
-    PT_CHECK(v == "tensorboard" || (v.starts_with("mlflow:") && v.size() > 7), kUsage,
-             "--log-to takes tensorboard or mlflow:DIR, not \"{}\"", printable(v));
+    PT_CHECK(v == "tensorboard" || (v.starts_with("tensorboard:") && v.size() > 12) ||
+                 (v.starts_with("mlflow:") && v.size() > 7),
+             kUsage, "--log-to takes tensorboard or mlflow:DIR, not \"{}\"", printable(v));
     if (std::ranges::count(options.log_to, v) == 0) options.log_to.push_back(v);
   };
   OptionSpec& trace = table.path("--trace", options.trace, PathUse::kWrite, "FILE",

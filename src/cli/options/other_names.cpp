@@ -2,8 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <filesystem>
 #include <iterator>
+#include <system_error>
 #include <utility>
+
+#include "base/error.h"
 
 namespace pipetrain {
 namespace {
@@ -29,7 +34,6 @@ constexpr Meant kMeant[] = {
     {"--cpu", "--device cpu"},
     {"--cuda", "--device cuda"},
     {"--cutmix", "--augment cutmix"},
-    {"--data-dir", "--data"},
     {"--data-path", "--data"},
     {"--dataset", "--data"},
     {"--decay", "--weight-decay"},
@@ -54,7 +58,6 @@ constexpr Meant kMeant[] = {
     {"--label", "--label-column"},
     {"--label-names", "--label-column"},
     {"--labels", "--label-column"},
-    {"--log-dir", "--run-dir"},
     {"--logdir", "--run-dir"},
     {"--logging-steps", "--log-every"},
     {"--lr-rate", "--lr"},
@@ -78,7 +81,6 @@ constexpr Meant kMeant[] = {
     {"--num-train-epochs", "--epochs"},
     {"--optim", "--optimizer"},
     {"--out", "--output"},
-    {"--output-dir", "--run-dir"},
     {"--per-device-train-batch-size", "--batch-size"},
     {"--pipeline-model-parallel-size", "--gpus"},
     {"--pipeline-parallel-size", "--gpus"},
@@ -122,6 +124,23 @@ std::optional<std::pair<std::string, std::string>> current_spelling(const std::s
   if (name != "--tensorboard" && name != "--no-tensorboard") return {};
   const bool on = name == "--tensorboard" && (value == "true" || value == "on" || value == "1");
   return std::pair<std::string, std::string>("--log-to", on ? "tensorboard" : "none");
+}
+
+void take_work_folder(std::vector<std::string>& arguments) {
+  for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
+    const std::string name = arguments[i].substr(0, arguments[i].find('='));
+    if (name != "--work_dir" && name != "--work-dir") continue;
+    const bool is_next = name == arguments[i];
+    PT_CHECK(!is_next || i + 1 < arguments.size(), kUsage, "{0} needs a value: {0} DIR", name);
+    const std::string folder = is_next ? arguments[i + 1] : arguments[i].substr(name.size() + 1);
+    std::error_code error;
+    std::filesystem::current_path(folder, error);
+    PT_CHECK(!error, kUsage, "{}: cannot change to \"{}\": {}", name, printable(folder),
+             error.message());
+    const auto begin = arguments.begin() + static_cast<std::ptrdiff_t>(i);
+    arguments.erase(begin, begin + (is_next ? 2 : 1));
+    return;
+  }
 }
 
 std::string_view option_meant_by(std::string_view name) {

@@ -341,8 +341,9 @@ std::vector<Setting> outputs_to_keep(const Options& options) {
     const auto absolute = [](const std::string& path) {
       return fs::absolute(path).lexically_normal().string();
     };
-    if (name == "--log-to" && value.starts_with("mlflow:")) {
-      outputs.emplace_back(name, "mlflow:" + absolute(value.substr(7)));
+    const std::size_t colon = value.find(':');
+    if (name == "--log-to" && colon != value.npos) {
+      outputs.emplace_back(name, value.substr(0, colon + 1) + absolute(value.substr(colon + 1)));
     } else {
       outputs.emplace_back(name, is_path && name != "--log-to" ? absolute(value) : value);
     }

@@ -3,10 +3,13 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 #include <system_error>
 
@@ -89,6 +92,23 @@ JournalContent read_journal(const fs::path& folder) {
     before = read;
   }
   return content;
+}
+
+std::int64_t last_step_in_journal(const fs::path& folder) {
+  constexpr std::streamoff kTail = 4'096;  // bytes, of many lines
+  std::ifstream file(folder / kName, std::ios::binary | std::ios::ate);
+  if (!file) return 0;
+  file.seekg(std::max<std::streamoff>(0, file.tellg() - kTail));
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  text.resize(text.rfind('\n') + 1);  // npos + 1: nothing
+  while (!text.empty()) {
+    text.pop_back();
+    const std::size_t begin = text.rfind('\n') + 1;
+    std::int64_t step = 0;
+    if (parse(text.substr(begin, text.find(' ', begin) - begin), step, 10)) return step;
+    text.resize(begin);
+  }
+  return 0;
 }
 
 JournalDifference first_difference(const JournalContent& a, const JournalContent& b) {

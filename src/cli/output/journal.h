@@ -45,6 +45,9 @@ struct JournalContent {
 /// when there is none, (kData) that names a damaged line.
 JournalContent read_journal(const std::filesystem::path& folder);
 
+/// The step of the last line that is whole; 0: none.
+std::int64_t last_step_in_journal(const std::filesystem::path& folder);
+
 /// The first step of both in which they differ, and how; step 0: none.
 struct JournalDifference {
   std::int64_t step = 0;

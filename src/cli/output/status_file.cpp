@@ -33,17 +33,18 @@ void StatusFile::step(const StepReport& report) {
   }
   if (written_ >= 0 && now - written_ < 1) return;
   written_ = now;
-  write("running", -1);
+  write("running", -1, -1);
 }
 
-void StatusFile::end(const std::string& state, int exit_code) {
-  if (!path_.empty()) write(state, exit_code);
+void StatusFile::end(const std::string& state, int exit_code, int failed_process) {
+  if (!path_.empty()) write(state, exit_code, failed_process);
 }
 
-void StatusFile::write(const std::string& state, int exit_code) {
+void StatusFile::write(const std::string& state, int exit_code, int failed_process) {
   Json body;
   body["state"] = state;
   if (exit_code >= 0) body["exit_code"] = exit_code;
+  if (failed_process >= 0) body["failed_process"] = failed_process;
   body["pid"] = ::getpid();
   body["step"] = last_.step;
   body["total_steps"] = last_.total_steps;

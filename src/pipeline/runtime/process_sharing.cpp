@@ -136,6 +136,15 @@ std::vector<StageContent> ProcessSharing::contents() const {
   return all;
 }
 
+std::vector<StageContent> ProcessSharing::own_contents() const {
+  std::vector<StageContent> all(at(replicas_.stages()));
+  for (int s = 0; s < replicas_.stages(); ++s) {
+    if (!setup_.options.processes || setup_.process_of(s) == setup_.options.processes->rank())
+      all[at(s)] = replicas_.content(s, 0);
+  }
+  return all;
+}
+
 std::string ProcessSharing::first_nonfinite() const {
   const auto text = [](int stage, const std::string& name) {
     return fmt::format("stage {}, {}", stage, name);

@@ -33,6 +33,8 @@ class ProcessSharing {
   void share_results(RoundResult& result);
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;
+  /// Runtime::own_contents().
+  std::vector<StageContent> own_contents() const;
   std::string first_nonfinite() const;
 
  private:

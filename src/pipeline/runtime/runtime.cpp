@@ -310,6 +310,7 @@ const ArenaBytes& Runtime::memory(int stage) const { return sharing_->memory(sta
 bool Runtime::is_shared() const { return setup_->options.processes != nullptr; }
 
 std::vector<StageContent> Runtime::contents() const { return sharing_->contents(); }
+std::vector<StageContent> Runtime::own_contents() const { return sharing_->own_contents(); }
 
 HostTensor Runtime::read(const std::string& name) const { return replicas_->read(name); }
 

@@ -52,6 +52,8 @@ class Runtime {
   bool is_shared() const;
   /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
+  /// The contents of the stages whose first replica this process has; of the others empty ones.
+  std::vector<StageContent> own_contents() const;
   /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;
   void write(const std::string& name, const HostTensor& value);

@@ -1,0 +1,296 @@
+#include "cli/commands/launched_training.h"
+
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/safe_text.h"
+#include "cli/output/journal.h"
+
+extern char** environ;
+
+namespace pipetrain {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kProbeSeconds = 10;  // for a host to answer
+constexpr double kSaveSeconds = 60;   // for a checkpoint before the processes are ended
+constexpr double kEndSeconds = 10;    // for a launcher to end after its processes
+constexpr double kPollSeconds = 0.1;
+
+std::string content_of(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool is_this_host(const std::string& name) {
+  std::array<char, 256> own{};
+  ::gethostname(own.data(), own.size() - 1);
+  return name == own.data() || name == "localhost" || name == "127.0.0.1" || name == "::1";
+}
+
+/// This program's own variables, which all processes get.
+std::vector<std::string> own_variables() {
+  std::vector<std::string> names;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text = *entry;
+    if (text.starts_with("PIPETRAIN_") && !text.starts_with("PIPETRAIN_RESTARTED="))
+      names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
+}  // namespace
+
+LaunchedTraining::LaunchedTraining(HostSource source, std::vector<LaunchHost> hosts,
+                                   LaunchedRun run)
+    : source_(std::move(source)),
+      hosts_(std::move(hosts)),
+      looked_(steady_seconds()),
+      run_(std::move(run)),
+      status_path_(run_.status_file.empty() ? (run_.folder / "status.json").string()
+                                            : run_.status_file),
+      first_checkpoint_(newest_checkpoint_name()) {
+  adopt_orphans();
+  sigset_t watched;
+  sigemptyset(&watched);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction now {};
+    ::sigaction(number, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&watched, number);  // nohup
+  }
+  ::sigprocmask(SIG_BLOCK, &watched, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our output may go away
+  signals_ = ::signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+LaunchedTraining::~LaunchedTraining() {
+  child_.reset();
+  for (const auto& [name, file] : logs_) std::fclose(file);
+  ::close(signals_);
+}
+
+double LaunchedTraining::now() { return steady_seconds(); }
+
+std::vector<LaunchHost> LaunchedTraining::hosts() {
+  if (now() - looked_ < LaunchPolicy::kLookSeconds) return hosts_;
+  looked_ = now();
+  try {
+    hosts_ = source_.list();
+    host_failure_.clear();
+  } catch (const Error& error) {
+    // What was known last holds; said once.
+    if (host_failure_ != error.message()) log_warning("launch", "{}", error.message());
+    host_failure_ = error.message();
+  }
+  return hosts_;
+}
+
+std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts) {
+  return run_on(hosts, {"true"});
+}
+
+void LaunchedTraining::delete_on_hosts(const fs::path& folder) {
+  std::error_code ignored;
+  fs::remove_all(folder, ignored);
+  std::vector<LaunchHost> hosts;
+  for (const auto& [name, host] : used_) hosts.push_back(host);
+  run_on(hosts, {"rm", "-rf", folder.string()});
+}
+
+std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,
+                                           const std::vector<std::string>& command) {
+  std::vector<std::unique_ptr<ChildProcess>> probes;
+  for (const LaunchHost& host : hosts) {
+    probes.push_back(is_this_host(host.name)
+                         ? nullptr
+                         : std::make_unique<ChildProcess>(
+                               launcher_command(source_.launcher, {{host.name, 1}}, command, {}),
+                               std::vector<std::string>(),
+                               [&](ChildProcess::Stream, const std::string& line) {
+                                 std::fprintf(log_of("launcher"), "%s\n", line.c_str());
+                               }));
+  }
+  const double until = now() + kProbeSeconds;
+  std::vector<bool> answers;
+  for (const auto& probe : probes)
+    answers.push_back(!probe || (probe->wait(until) && probe->status() == 0));
+  return answers;
+}
+
+std::string LaunchedTraining::newest_checkpoint_name() const {
+  // The name alone may be that of an overwritten run.
+  const fs::path latest = run_.folder / "checkpoints" / "latest";
+  std::error_code ignored;
+  const auto time = fs::last_write_time(latest, ignored).time_since_epoch().count();
+  const std::string name = content_of(latest);
+  return name.empty() ? name : fmt::format("{} {}", name, time);
+}
+
+std::vector<std::string> LaunchedTraining::command_of_train() const {
+  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "train"};
+  command.insert(command.end(), run_.options.begin(), run_.options.end());
+  command.insert(command.end(), {"--run-dir", fs::absolute(run_.folder).string(), "--status-file",
+                                 fs::absolute(status_path_).string()});
+  if (newest_checkpoint_name() != first_checkpoint_) {
+    command.push_back("--resume=auto");
+    if (run_.weights_only) command.push_back("--no-resume-weights-only");
+  }
+  return command;
+}
+
+void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
+  running_ = hosts;
+  for (const LaunchHost& host : hosts) used_.emplace(host.name, host);
+  status_before_ = content_of(status_path_);
+  stop_began_ = ended_seen_ = 0;
+  stops_itself_ = is_ending_ = has_spoken_ = false;
+  killed_process_ = -1;
+  log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
+           slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
+           printable(names_of(hosts)), printable((run_.folder / "logs").string()));
+  child_ = std::make_unique<ChildProcess>(
+      launcher_command(source_.launcher, hosts, command_of_train(), own_variables()),
+      std::vector<std::string>{"TF_CONFIG"},  // which would be taken for another launcher's
+      [this](ChildProcess::Stream stream, const std::string& line) { take_line(stream, line); });
+}
+
+std::FILE* LaunchedTraining::log_of(const std::string& name) {
+  std::FILE*& file = logs_[name];
+  if (!file) {
+    const fs::path path = run_.folder / "logs" / (name + ".log");
+    file = std::fopen(path.c_str(), "ae");
+    if (!file) file = std::fopen("/dev/null", "we");
+    PT_CHECK(file, kResource, "cannot write {}", printable(path.string()));
+    std::setvbuf(file, nullptr, _IOLBF, 0);
+  }
+  return file;
+}
+
+/// The output of process 0 is that of the run. What the others say is shown as theirs, and what the
+/// launcher says is only kept.
+void LaunchedTraining::take_line(ChildProcess::Stream stream, const std::string& line) {
+  const auto of_process = line_of_process(source_.launcher, line);
+  if (!of_process) {
+    if (const int process = killed_process_in(source_.launcher, line); process >= 0)
+      killed_process_ = process;
+    std::fprintf(log_of("launcher"), "%s\n", line.c_str());
+    return;
+  }
+  const auto& [process, text] = *of_process;
+  has_spoken_ = true;
+  std::fprintf(log_of(fmt::format("process-{}", process)), "%s\n", text.c_str());
+  if (stream == ChildProcess::Stream::kError) {
+    std::fprintf(stderr, "[%d] %s\n", process, safe_text(text).c_str());
+  } else if (process == 0) {
+    std::fprintf(stdout, "%s\n", text.c_str());
+    std::fflush(stdout);
+  }
+}
+
+void LaunchedTraining::take_signals() {
+  signalfd_siginfo info{};
+  while (::read(signals_, &info, sizeof info) == sizeof info) {
+    const int number = static_cast<int>(info.ssi_signo);
+    if (number == SIGUSR1 || number == SIGUSR2) {
+      if (child_) child_->signal(number);
+    } else if (asked_ == 0) {
+      asked_ = number;
+      log_info("launch", "stopping: training saves and ends; once more: at once");
+    } else if (child_) {
+      child_->kill();
+    }
+  }
+}
+
+void LaunchedTraining::stop() {
+  if (!child_ || stop_began_ > 0) return;
+  stop_began_ = now();
+  checkpoint_before_stop_ = newest_checkpoint_name();
+  // mpirun ends processes too soon after a signal to stop. Where process 0 is here, it is told
+  // itself, and tells the others; elsewhere all save first, for which both hand on a signal.
+  stops_itself_ = source_.launcher == Launcher::kMpirun &&
+                  child_->signal_below(SIGTERM, "OMPI_COMM_WORLD_RANK=0");
+  if (!stops_itself_) child_->signal(SIGUSR1);
+}
+
+void LaunchedTraining::look_after() {
+  const bool has_saved = !stops_itself_ && newest_checkpoint_name() != checkpoint_before_stop_;
+  const bool is_late = now() - stop_began_ > kSaveSeconds;
+  if (stop_began_ > 0 && !is_ending_ && (has_saved || is_late)) {
+    is_ending_ = true;
+    child_->signal(SIGTERM);
+  }
+  if (ended_seen_ == 0 && reported().code >= 0) ended_seen_ = now();
+  if (ended_seen_ > 0 && now() - ended_seen_ > kEndSeconds) child_->kill();
+}
+
+std::optional<LaunchEnd> LaunchedTraining::wait(double until) {
+  const int asked_before = asked_;
+  while (now() < until && asked_ == asked_before) {
+    const double next = std::min(until, now() + kPollSeconds);
+    if (child_) {
+      const bool has_ended = child_->wait(next, signals_);
+      take_signals();
+      if (has_ended || child_->wait(0)) return end_of_attempt();
+      look_after();
+    } else {
+      pollfd event{signals_, POLLIN, 0};
+      ::poll(&event, 1, static_cast<int>((next - now()) * 1e3) + 1);
+      take_signals();
+    }
+  }
+  return {};
+}
+
+/// What the status file says, if these processes have written it.
+ReportedEnd LaunchedTraining::reported() const {
+  ReportedEnd end;
+  const std::string text = content_of(status_path_);
+  if (text == status_before_) return end;
+  const auto status = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) return end;
+  const auto number = [&](const char* name, std::int64_t otherwise) {
+    return status.contains(name) && status[name].is_number_integer()
+               ? status[name].get<std::int64_t>()
+               : otherwise;
+  };
+  end.code = static_cast<int>(number("exit_code", -1));
+  end.steps = number("step", 0);
+  end.failed_process = static_cast<int>(number("failed_process", -1));
+  end.is_interrupted = status.contains("state") && status["state"] == "interrupted";
+  return end;
+}
+
+LaunchEnd LaunchedTraining::end_of_attempt() {
+  ReportedEnd report = reported();
+  // The status file is of the last second.
+  if (report.steps > 0) report.steps = std::max(report.steps, last_step_in_journal(run_.folder));
+  LaunchEnd end{end_of_launcher(child_->status(), report), {}};
+  const int process = report.failed_process >= 0 ? report.failed_process : killed_process_;
+  end.host = host_of_process(running_, process);
+  if (!has_spoken_ && (end.process.code != 0 || end.process.signal != 0))
+    log_warning("launch", "no process has begun; what {} says is in {}", name_of(source_.launcher),
+                printable((run_.folder / "logs" / "launcher.log").string()));
+  child_.reset();
+  return end;
+}
+
+void LaunchedTraining::say(const std::string& text) { log_warning("launch", "{}", text); }
+
+void LaunchedTraining::say_why_it_ends(const std::string& reason) {
+  log_error("launch", "{}", reason);
+}
+
+}  // namespace pipetrain

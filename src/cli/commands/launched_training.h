@@ -1,0 +1,93 @@
+// The hosts, the launcher and the training processes that LaunchPolicy decides on.
+#pragma once
+
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "processes/child_process.h"
+#include "processes/launch_policy.h"
+#include "processes/launcher.h"
+
+namespace pipetrain {
+
+struct HostSource {
+  Launcher launcher = Launcher::kMpirun;
+  std::function<std::vector<LaunchHost>()> list;
+};
+
+/// The run that is started again and again.
+struct LaunchedRun {
+  std::vector<std::string> options;  // of train
+  std::filesystem::path folder;
+  std::string status_file;    // as the options say; empty: in the folder
+  bool weights_only = false;  // the first start takes only weights from its checkpoint
+};
+
+class LaunchedTraining final : public LaunchWorld {
+ public:
+  LaunchedTraining(HostSource source, std::vector<LaunchHost> hosts, LaunchedRun run);
+  ~LaunchedTraining() override;
+
+  double now() override;
+  std::vector<LaunchHost> hosts() override;
+  std::vector<bool> answer(const std::vector<LaunchHost>& hosts) override;
+  void start(const std::vector<LaunchHost>& hosts) override;
+  std::optional<LaunchEnd> wait(double until) override;
+  void stop() override;
+  int asked_to_stop() override { return asked_; }
+  void say(const std::string& text) override;
+  void say_why_it_ends(const std::string& reason) override;
+
+  /// Whether training has written a checkpoint since it was asked to stop.
+  bool has_saved() const {
+    return stop_began_ > 0 && newest_checkpoint_name() != checkpoint_before_stop_;
+  }
+  /// Deletes a folder on all hosts that have trained and can be reached.
+  void delete_on_hosts(const std::filesystem::path& folder);
+
+ private:
+  /// Runs a command on other hosts; of each whether it has succeeded within seconds.
+  std::vector<bool> run_on(const std::vector<LaunchHost>& hosts,
+                           const std::vector<std::string>& command);
+  std::vector<std::string> command_of_train() const;
+  void take_signals();
+  void take_line(ChildProcess::Stream stream, const std::string& line);
+  std::FILE* log_of(const std::string& name);
+  /// Lets processes that were asked to stop end once they have saved, and has a launcher end that
+  /// does not end with its processes.
+  void look_after();
+  ReportedEnd reported() const;
+  LaunchEnd end_of_attempt();
+  std::string newest_checkpoint_name() const;
+
+  HostSource source_;
+  std::vector<LaunchHost> hosts_;
+  double looked_ = 0;  // at the hosts
+  std::string host_failure_;
+  LaunchedRun run_;
+  std::string status_path_;
+  std::map<std::string, LaunchHost> used_;  // by name
+  std::string first_checkpoint_;            // the newest one before the first start
+  int signals_ = -1;                        // a descriptor
+  int asked_ = 0;
+  // Of the processes that run now.
+  std::unique_ptr<ChildProcess> child_;
+  std::vector<LaunchHost> running_;
+  std::string status_before_;
+  std::string checkpoint_before_stop_;
+  double stop_began_ = 0;      // 0: they have not been asked to stop
+  bool stops_itself_ = false;  // training does, when it has saved
+  bool is_ending_ = false;
+  double ended_seen_ = 0;  // when training had reported its end; 0: it has not
+  int killed_process_ = -1;
+  bool has_spoken_ = false;  // one of them
+  std::map<std::string, std::FILE*> logs_;
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,228 @@
+#include "processes/launch_policy.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/setting.h"
+
+namespace pipetrain {
+namespace {
+
+bool has(const std::vector<LaunchHost>& hosts, const std::string& name) {
+  return std::ranges::find(hosts, name, &LaunchHost::name) != hosts.end();
+}
+
+std::string hosts_text(std::size_t count) {
+  return fmt::format("{} host{}", count, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+void LaunchPolicy::found(std::vector<LaunchHost> hosts) { listed_ = std::move(hosts); }
+
+bool LaunchPolicy::is_cool(const LaunchHost& host, double now) const {
+  const auto health = health_.find(host.name);
+  return health == health_.end() || now >= health->second.absent_until;
+}
+
+bool LaunchPolicy::answers(const LaunchHost& host) const {
+  const auto health = health_.find(host.name);
+  return health != health_.end() && health->second.answers;
+}
+
+void LaunchPolicy::drop(const std::string& host, double now) {
+  Health& health = health_[host];
+  health.cool_down =
+      health.cool_down == 0 ? kFirstCoolDown : std::min(2 * health.cool_down, kLongestCoolDown);
+  health.absent_until = now + health.cool_down;
+  health.answers = false;
+}
+
+void LaunchPolicy::answered(const std::string& host, bool answers, double now) {
+  answers ? void(health_[host].answers = true) : drop(host, now);
+}
+
+/// Those that can train, as many as the run takes.
+std::vector<LaunchHost> LaunchPolicy::chosen(double now) const {
+  std::vector<LaunchHost> hosts;
+  int left = limits_.most_processes;
+  for (LaunchHost host : listed_) {
+    if (!is_cool(host, now) || !answers(host)) continue;
+    if (limits_.most_hosts > 0 && static_cast<int>(hosts.size()) == limits_.most_hosts) break;
+    if (limits_.most_processes > 0) {
+      host.slots = std::min(host.slots, left);
+      left -= host.slots;
+      if (host.slots == 0) break;
+    }
+    hosts.push_back(host);
+  }
+  return hosts;
+}
+
+void LaunchPolicy::stopped(bool by_user) {
+  stops_ = true;
+  stops_for_user_ = stops_for_user_ || by_user;
+}
+
+std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
+  const std::vector<LaunchHost> ran = std::exchange(running_, {});
+  ProcessEnd process = end.process;
+  const bool was_asked = std::exchange(stops_, false);
+  process.was_stopped = stops_for_user_;
+  for (auto& [name, health] : health_) health.answers = false;
+  const bool is_success = process.signal == 0 && process.code == 0 && !process.from_outside;
+  if (was_asked && !stops_for_user_ && !is_success) return {};  // on other hosts
+  const RestartDecision decision = restarts_.after(process);
+  if (!decision.restarts) {
+    const bool failed = process.signal != 0 || process.from_outside || !decision.reason.empty();
+    end_ = LaunchStep{.kind = LaunchStep::kEnd};
+    end_->code = process.from_outside  ? static_cast<int>(ErrorKind::kDevice)
+                 : process.signal != 0 ? 128 + process.signal
+                                       : process.code;
+    if (failed && !stops_for_user_) {
+      end_->reason =
+          fmt::format("training ended by {} after step {}", text_of(process), process.steps);
+      if (!decision.reason.empty()) end_->reason += "; not restarted: " + decision.reason;
+    }
+    return {};
+  }
+  not_before_ = now + decision.delay_seconds;
+  // A host that has worked for long is no worse than any other.
+  if (now - started_ > kLongestCoolDown) {
+    for (const LaunchHost& host : ran) health_[host.name].cool_down = 0;
+  }
+  std::string text =
+      fmt::format("training ended by {} after step {}", text_of(process), process.steps);
+  int others = 0;
+  for (const LaunchHost& host : listed_) others += host.name != end.host && is_cool(host, now);
+  if (!end.host.empty() && others >= limits_.least_hosts) {
+    drop(end.host, now);
+    text += fmt::format("; {} is left out for {:.0f} s", end.host, health_[end.host].cool_down);
+  }
+  return text + "; restarting it";
+}
+
+LaunchStep LaunchPolicy::next_of_running(double now) const {
+  LaunchStep run{.kind = LaunchStep::kRun, .until = now + kLookSeconds};
+  if (stops_ || now - started_ < kSettleSeconds) return run;
+  std::vector<LaunchHost> stay, unknown;
+  for (const LaunchHost& host : running_) {
+    if (has(listed_, host.name)) stay.push_back(host);
+  }
+  if (stay.size() < running_.size() && static_cast<int>(stay.size()) >= limits_.least_hosts)
+    return {.kind = LaunchStep::kStop,
+            .reason = fmt::format("{} of {} stay", hosts_text(stay.size()), running_.size())};
+  const bool has_room =
+      (limits_.most_hosts == 0 || static_cast<int>(stay.size()) < limits_.most_hosts) &&
+      (limits_.most_processes == 0 || slots_of(running_) < limits_.most_processes);
+  if (!has_room) return run;
+  std::vector<LaunchHost> ready;
+  for (const LaunchHost& host : listed_) {
+    if (has(running_, host.name) || !is_cool(host, now)) continue;
+    answers(host) ? ready.push_back(host) : unknown.push_back(host);
+  }
+  if (!unknown.empty()) return {.kind = LaunchStep::kProbe, .hosts = unknown};
+  if (!ready.empty())
+    return {
+        .kind = LaunchStep::kStop,
+        .reason = fmt::format("{} {} there", names_of(ready), ready.size() == 1 ? "is" : "are")};
+  return run;
+}
+
+/// Training cannot begin now.
+LaunchStep LaunchPolicy::without_enough(const std::vector<LaunchHost>& there, double now) {
+  std::vector<LaunchHost> lost;
+  for (const LaunchHost& host : listed_) {
+    if (!has(there, host.name)) lost.push_back(host);
+  }
+  const std::string state =
+      fmt::format("{} can be reached where {} is {}{}", hosts_text(there.size()), setting("min"),
+                  limits_.least_hosts,
+                  lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
+  PT_CHECK(has_started_, kResource, "{}", state);
+  if (!short_since_) short_since_ = now;
+  const double patience = *short_since_ + kPatience;
+  if (now >= patience) {
+    end_ = LaunchStep{.kind = LaunchStep::kEnd,
+                      .code = static_cast<int>(ErrorKind::kResource),
+                      .reason = fmt::format("{} for {:.0f} s", state, kPatience)};
+    return *end_;
+  }
+  double until = std::min(patience, now + kLookSeconds);
+  for (const LaunchHost& host : listed_) {
+    if (!is_cool(host, now)) until = std::min(until, health_.at(host.name).absent_until);
+  }
+  return {.kind = LaunchStep::kWait, .until = until};
+}
+
+LaunchStep LaunchPolicy::next(double now) {
+  if (end_) return *end_;
+  if (!running_.empty()) return next_of_running(now);
+  if (now < not_before_) return {.kind = LaunchStep::kWait, .until = not_before_};
+  std::vector<LaunchHost> unknown;
+  for (const LaunchHost& host : listed_) {
+    if (is_cool(host, now) && !answers(host)) unknown.push_back(host);
+  }
+  if (!unknown.empty()) return {.kind = LaunchStep::kProbe, .hosts = unknown};
+  const std::vector<LaunchHost> hosts = chosen(now);
+  // More than the run has devices for are not needed.
+  const bool is_full = limits_.most_processes > 0 && slots_of(hosts) == limits_.most_processes;
+  if (static_cast<int>(hosts.size()) < limits_.least_hosts && !(is_full && !hosts.empty()))
+    return without_enough(hosts, now);
+  short_since_.reset();
+  running_ = hosts;
+  started_ = now;
+  has_started_ = true;
+  return {.kind = LaunchStep::kStart, .hosts = hosts};
+}
+
+int run_launch(const LaunchLimits& limits, LaunchWorld& world) {
+  LaunchPolicy policy(limits);
+  bool runs = false, is_told = false;
+  for (;;) {
+    if (const int signal = world.asked_to_stop(); signal != 0 && !is_told) {
+      if (!runs) return 128 + signal;
+      is_told = true;
+      policy.stopped(/*by_user=*/true);
+      world.stop();
+    }
+    policy.found(world.hosts());
+    const LaunchStep step = policy.next(world.now());
+    std::optional<LaunchEnd> end;
+    switch (step.kind) {
+      case LaunchStep::kProbe: {
+        const std::vector<bool> answers = world.answer(step.hosts);
+        for (std::size_t i = 0; i < step.hosts.size(); ++i) {
+          policy.answered(step.hosts[i].name, answers[i], world.now());
+          if (!answers[i])
+            world.say(fmt::format("{} does not answer and is left out", step.hosts[i].name));
+        }
+        break;
+      }
+      case LaunchStep::kStart:
+        world.start(step.hosts);
+        runs = true;
+        break;
+      case LaunchStep::kStop:
+        world.say(fmt::format("{}: training saves, and goes on there", step.reason));
+        policy.stopped(/*by_user=*/false);
+        world.stop();
+        break;
+      case LaunchStep::kRun:
+        end = world.wait(step.until);
+        break;
+      case LaunchStep::kWait:
+        world.wait(step.until);
+        break;
+      case LaunchStep::kEnd:
+        if (!step.reason.empty()) world.say_why_it_ends(step.reason);
+        return is_told && step.code != 0 ? 128 + world.asked_to_stop() : step.code;
+    }
+    if (!end) continue;
+    runs = false;
+    if (const std::string text = policy.ended(*end, world.now()); !text.empty()) world.say(text);
+  }
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,151 @@
+#include "processes/launcher.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <charconv>
+#include <csignal>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+/// The number that `text` begins with, which moves behind it.
+std::optional<int> take_number(std::string_view& text) {
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || number < 0) return {};
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return number;
+}
+
+bool take(std::string_view& text, std::string_view begin) {
+  if (!text.starts_with(begin)) return false;
+  text.remove_prefix(begin.size());
+  return true;
+}
+
+/// What stands behind `mark`; empty: it is not there.
+std::string_view behind(std::string_view text, std::string_view mark) {
+  const std::size_t at = text.find(mark);
+  return at == std::string_view::npos ? std::string_view() : text.substr(at + mark.size());
+}
+
+std::vector<std::string> mpirun_command(const std::vector<LaunchHost>& hosts) {
+  // mpirun notices a lost host within seconds and, where a process has failed, does not wait before
+  // it ends the others. Processes choose their cores themselves.
+  std::vector<std::string> command = {"mpirun"};
+  for (const auto& [name, value] :
+       {std::pair("oob_tcp_keepalive_time", "5"), std::pair("oob_tcp_keepalive_intvl", "1"),
+        std::pair("oob_tcp_keepalive_probes", "3"), std::pair("odls_base_sigkill_timeout", "0")})
+    command.insert(command.end(), {"-mca", name, value});
+  std::string places;
+  for (const LaunchHost& host : hosts)
+    places += fmt::format("{}{}:{}", places.empty() ? "" : ",", host.name, host.slots);
+  command.insert(command.end(), {"-tag-output", "-bind-to", "none", "-map-by", "slot", "-host",
+                                 places, "-n", fmt::format("{}", slots_of(hosts))});
+  return command;
+}
+
+std::vector<std::string> srun_command(const std::vector<LaunchHost>& hosts) {
+  std::string names;
+  for (const LaunchHost& host : hosts) names += (names.empty() ? "" : ",") + host.name;
+  // -l: lines are marked. -K1: the step ends when one process fails.
+  std::vector<std::string> command = {"srun", "-l", "-K1", "-w", names};
+  command.insert(command.end(),
+                 {"-N", fmt::format("{}", hosts.size()), "-n", fmt::format("{}", slots_of(hosts))});
+  const bool even = std::ranges::all_of(
+      hosts, [&](const LaunchHost& host) { return host.slots == hosts.front().slots; });
+  if (even) command.push_back(fmt::format("--ntasks-per-node={}", hosts.front().slots));
+  command.insert(command.end(), {"--mpi=pmix", "-m", "block"});
+  return command;
+}
+
+}  // namespace
+
+const char* name_of(Launcher launcher) { return launcher == Launcher::kMpirun ? "mpirun" : "srun"; }
+
+std::vector<std::string> launcher_command(Launcher launcher, const std::vector<LaunchHost>& hosts,
+                                          const std::vector<std::string>& program,
+                                          const std::vector<std::string>& exported) {
+  std::vector<std::string> command =
+      launcher == Launcher::kMpirun ? mpirun_command(hosts) : srun_command(hosts);
+  if (launcher == Launcher::kMpirun) {  // srun hands over the whole environment
+    for (const std::string& name : exported) command.insert(command.end(), {"-x", name});
+  }
+  command.insert(command.end(), program.begin(), program.end());
+  return command;
+}
+
+std::optional<std::pair<int, std::string>> line_of_process(Launcher launcher,
+                                                           const std::string& line) {
+  std::string_view text = line;
+  std::optional<int> process;
+  if (launcher == Launcher::kMpirun) {  // [1,3]<stderr>:text
+    if (!take(text, "[") || !take_number(text) || !take(text, ",")) return {};
+    process = take_number(text);
+    if (!process || !take(text, "]<std")) return {};
+    if (!take(text, "out>:") && !take(text, "err>:")) return {};
+  } else {  // " 3: text"
+    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
+    process = take_number(text);
+    if (!process || !take(text, ":")) return {};
+    take(text, " ");
+  }
+  return std::pair(*process, std::string(text));
+}
+
+int killed_process_in(Launcher launcher, const std::string& line) {
+  if (launcher == Launcher::kMpirun) {
+    // "mpirun noticed that process rank 1 with PID 0 on node a exited on signal 9 (Killed)."
+    std::string_view text = behind(line, "noticed that process rank ");
+    const std::optional<int> process = take_number(text);
+    return process && !behind(text, "exited on signal ").empty() ? *process : -1;
+  }
+  // "srun: error: a: task 1: Killed"
+  std::string_view text = behind(line, ": task ");
+  const std::optional<int> process = take_number(text);
+  return process && line.starts_with("srun: error: ") && text.starts_with(": ") &&
+                 !text.starts_with(": Exited")
+             ? *process
+             : -1;
+}
+
+std::string host_of_process(const std::vector<LaunchHost>& hosts, int process) {
+  for (const LaunchHost& host : hosts) {
+    if (process < host.slots) return process < 0 ? std::string() : host.name;
+    process -= host.slots;
+  }
+  return {};
+}
+
+ProcessEnd end_of_launcher(int status, const ReportedEnd& reported) {
+  constexpr int kSignals = 64;
+  ProcessEnd end;
+  end.steps = reported.steps;
+  end.trained = reported.steps > 0;
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  if (code == 0) return end;
+  if (reported.code >= 0) {
+    // Nobody has asked for it here: somebody else takes the machine.
+    end.from_outside = reported.is_interrupted;
+    end.code = reported.code;
+  } else if (code < 0) {
+    end.from_outside = true;
+    end.signal = WTERMSIG(status);
+  } else if (code > 128 && code <= 128 + kSignals) {
+    end.signal = code - 128;
+    end.from_outside = end.signal == SIGTERM || end.signal == SIGINT || end.signal == SIGHUP;
+  } else {
+    end.code = code;
+    // The exit codes of training, but 1 is also that of a launcher that was asked to end.
+    end.from_outside = code < static_cast<int>(ErrorKind::kUsage) ||
+                       code > static_cast<int>(ErrorKind::kAssertion);
+  }
+  return end;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,47 @@
+// What mpirun and srun are told, and what they say: command lines, output by process, exit codes.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "processes/host_list.h"
+#include "processes/restart_policy.h"
+
+namespace pipetrain {
+
+enum class Launcher { kMpirun, kSrun };
+
+const char* name_of(Launcher launcher);
+
+/// The command that starts `program` once per slot of the hosts, with its output marked by process.
+/// `exported`: names of variables that all of them get.
+std::vector<std::string> launcher_command(Launcher launcher, const std::vector<LaunchHost>& hosts,
+                                          const std::vector<std::string>& program,
+                                          const std::vector<std::string>& exported);
+
+/// A line of a training process among those of a launcher: its process, and the line itself.
+/// Empty: the launcher's own.
+std::optional<std::pair<int, std::string>> line_of_process(Launcher launcher,
+                                                           const std::string& line);
+
+/// The process that a line of the launcher says was killed by a signal first; -1: none.
+int killed_process_in(Launcher launcher, const std::string& line);
+
+/// The host of a process.
+std::string host_of_process(const std::vector<LaunchHost>& hosts, int process);
+
+/// What training itself has left of its end.
+struct ReportedEnd {
+  int code = -1;  // -1: it had no time to
+  bool is_interrupted = false;
+  std::int64_t steps = 0;
+  int failed_process = -1;  // -1: not known
+};
+
+/// What the end of a launcher says of training. `status`: of waitpid.
+ProcessEnd end_of_launcher(int status, const ReportedEnd& reported);
+
+}  // namespace pipetrain

@@ -1,0 +1,91 @@
+// Commits: the newest state of a run in the memory of its hosts, which training resumes from after
+// a failure. Every process keeps its part in memory that outlives it, and the part of a process of
+// another host, so that any one host may be lost.
+//
+//   host       node1                        node2
+//   process    0                            1
+//   keeps      part 0, a copy of part 1     part 1, a copy of part 0
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/checkpoint.h"
+#include "train/two_copies.h"
+
+namespace pipetrain {
+
+class ProcessGroup;
+
+struct CommitSettings {
+  std::filesystem::path folder;  // of memory, on every host
+  std::int64_t every = 0;        // steps; 0: as many as take at most kMostShare of the time
+
+  /// "auto:/dev/shm/NAME", "10:/dev/shm/NAME"; empty when there is no such variable.
+  static std::optional<CommitSettings> of_environment();
+  static constexpr const char* kVariable = "PIPETRAIN_COMMITS";
+};
+
+/// Which commit a part belongs to. Commits of the same step by other processes are other ones.
+struct CommitName {
+  std::int64_t step = 0;
+  std::uint64_t by = 0;  // a number that each start of the processes chooses
+
+  auto operator<=>(const CommitName&) const = default;
+};
+
+class Commits {
+ public:
+  /// `group`: null for a single process. `step`: completed before. `resumed`: the commit that
+  /// training goes on from; it is kept until the next one is whole. Called by all processes.
+  Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step,
+          const std::optional<CommitName>& resumed);
+
+  /// Makes a commit where one is due. `part`: the state of this process's stages. Called by all
+  /// processes, after each step. Where memory is missing, there are no commits from then on; Error
+  /// (kResource) where the number of steps was given.
+  void after_step(std::int64_t step, const std::function<Checkpoint()>& part);
+
+  std::int64_t count() const { return count_; }
+  /// Seconds that they have taken.
+  double seconds() const { return seconds_; }
+
+  static constexpr double kMostShare = 0.02;
+
+ private:
+  void open_files(const std::optional<CommitName>& resumed);
+  void exchange(std::int64_t step, const Checkpoint& part);
+  void keep(int rank, std::string_view bytes);
+  void check_kept();
+
+  ProcessGroup* group_;
+  int rank_, size_;
+  CommitSettings settings_;
+  std::uint64_t by_ = 0;
+  std::vector<int> buddies_;        // [rank]: who keeps a copy; -1: nobody
+  std::map<int, TwoCopies> parts_;  // by rank
+  std::string failure_;             // why this process could not keep something
+  bool is_off_ = false;
+  std::int64_t next_, last_;  // steps
+  double last_seconds_;
+  std::int64_t count_ = 0;
+  double seconds_ = 0;
+};
+
+struct FoundCommit {
+  CommitName name;
+  Checkpoint state;
+};
+
+/// The newest commit after `step` of which all parts are left, unchanged, on the hosts of these
+/// processes. Called by all of them; null: a single process.
+std::optional<FoundCommit> newest_commit(ProcessGroup* group, const std::filesystem::path& folder,
+                                         std::int64_t step);
+
+}  // namespace pipetrain

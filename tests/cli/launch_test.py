@@ -1,0 +1,322 @@
+"""pipetrain launch: what it refuses, and a run whose processes and launcher are killed."""
+
+import json
+import os
+import pathlib
+import shutil
+import signal
+import time
+import unittest
+
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, events
+
+PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
+TRAIN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1", "--no-pin", "--stages", "2"]
+MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
+
+
+def children_of(process):
+    try:
+        return [int(child) for child in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def is_alive(process):
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+class Refused(Case):
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("mpirun"):
+            self.skipTest("needs mpirun (Debian: openmpi-bin)")
+
+    def script(self, text):
+        path = self.folder / "discover.sh"
+        path.write_text("#!/bin/sh\n" + text)
+        path.chmod(0o755)
+        return str(path)
+
+    def refuse(self, kind, *arguments, says, train=TRAIN, **options):
+        err = self.refused(kind, "launch", *arguments, "--", *train, says=says, **options)
+        self.assertEqual(err.count("error: "), 1, err)
+        self.assertFalse((self.folder / "runs").exists() and list((self.folder / "runs").rglob("config.toml")), "it has begun")
+
+    def test_hosts(self):
+        hosts = self.write("hosts", "localhost slots=2\n")
+        self.refuse("usage", says=["--hosts FILE", "--discover SCRIPT"])
+        self.refuse("usage", "--hosts", "missing", says='missing')
+        self.refuse("usage", "--hosts", ".", says='"."')
+        self.refuse("usage", "--hosts", self.write("bad", "localhost\n<html>\n"), says=["line 2", "<html>"])
+        self.refuse("usage", "--hosts", hosts, "--discover", "x", says=["--hosts", "--discover"])
+        self.refuse("resource", "--hosts", hosts, "--min", "2", says=["1 host", "--min is 2"])
+        self.refuse("resource", "--hosts", self.write("none", "# none\n"), says=["0 hosts", "--min is 1"])
+        self.refuse("usage", "--hosts", hosts, "--min", "3", "--max", "2", says=["--max 2", "--min 3"])
+        # A host that has no name anywhere.
+        self.refuse("resource", "--hosts", self.write("two", "localhost\nhost.invalid\n"), "--min", "2", environment=MPI,
+                    says=["1 host can be reached", "host.invalid"])
+
+    def test_discovery(self):
+        self.refuse("resource", "--discover", self.script("echo localhost; exit 3"), says=["discover.sh", "exit code 3"])
+        self.refuse("resource", "--discover", "missing.sh", says=["missing.sh", "cannot be run"])
+        self.refuse("usage", "--discover", self.script("echo Traceback: most recent call"), says=["line 1", "Traceback"])
+        self.refuse("usage", "--discover", self.script("head -c 4000 /dev/urandom"), says="line ")
+        self.refuse("resource", "--discover", self.script("kill -9 $$"), says=["discover.sh", "signal 9"])
+        self.refuse("resource", "--discover", self.script(""), says="0 hosts")
+
+    def test_what_is_started(self):
+        hosts = self.write("hosts", "localhost slots=2\n")
+        self.refuse("usage", "--hosts", hosts, train=[], says="launch --hosts FILE -- train")
+        self.refuse("usage", "--hosts", hosts, train=[*TRAIN, "--batch-sise", "3"], says="did you mean --batch-size")
+        self.refuse("usage", "--hosts", hosts, train=[*TRAIN, "--restarts", "3"], says=["--restarts", "--max-restarts"])
+        self.refuse("usage", "--hosts", hosts, train=[*TRAIN, "-o", "-"], says="--output -")
+        self.refuse("resource", "--hosts", hosts, environment={"PATH": "/nowhere"}, says=["mpirun is not installed", "openmpi-bin"])
+
+    def test_tensorflow(self):
+        config = json.dumps({"cluster": {"worker": ["localhost:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
+        self.refuse("usage", environment={"TF_CONFIG": config}, says=["TF_CONFIG", "--run-dir"])
+        self.refuse("usage", environment={"TF_CONFIG": "{}"}, says=["TF_CONFIG", "--hosts"])
+
+
+class Launch(Case):
+    def setUp(self):
+        if not shutil.which("mpirun") or not PLUGIN.exists():
+            self.skipTest("needs mpirun (Debian: openmpi-bin) and libpipetrain_mpi.so (libopenmpi-dev)")
+        super().setUp()
+        self.hosts = self.write("hosts", "localhost slots=2\n")
+
+    def launch(self, *arguments, options=(), environment=None, before=None):
+        self.process = self.start("launch", "--hosts", self.hosts, *options, "--", *TRAIN, *arguments, "--run-dir", "run",
+                                  environment=MPI | (environment or {}), before=before)
+        self.addCleanup(self.end)
+        return self.process
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGINT)
+        self.process.communicate(timeout=SECONDS)
+
+    def wait_for(self, what):
+        until = time.monotonic() + SECONDS
+        while time.monotonic() < until:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.005)
+        self.fail("nothing has happened")
+
+    def steps(self):
+        try:
+            lines = (self.folder / "run/journal.txt").read_text().split("\n")[:-1]
+        except FileNotFoundError:
+            return []
+        return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
+
+    def wait_for_steps(self, count):
+        self.wait_for(lambda: len(self.steps()) >= count or self.process.poll() is not None)
+
+    def launcher(self):
+        """mpirun; None: it is not there now."""
+        return next(iter(children_of(self.process.pid)), None)
+
+    def ranks(self):
+        """The training processes in the order of their numbers."""
+        found = {}
+        for child in children_of(self.launcher() or 0):
+            try:
+                environment = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            found |= {int(one.split(b"=")[1]): child for one in environment if one.startswith(b"OMPI_COMM_WORLD_RANK=")}
+        return [found[rank] for rank in sorted(found)]
+
+    def finish(self, code):
+        _, err = self.process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(self.process.returncode, code, err)
+        record = json.loads((self.folder / "run/launch.json").read_text())
+        self.assertEqual((record["state"], record["exit_code"]), ("ended", code))
+        return err
+
+    def test_kills_change_no_bit(self):
+        """Each rank, and mpirun, which leaves its processes behind."""
+        steps = ["--max-steps", "600", "--save-every", "5"]
+        self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
+        self.launch(*steps, options=["--max-restarts", "5"])
+        for number, victim in enumerate((lambda: self.ranks()[1], self.launcher, lambda: self.ranks()[0]), 1):
+            self.wait_for_steps(len(self.steps()) + 12)
+            left = self.ranks()
+            self.assertEqual(len(left), 2)
+            os.kill(victim(), signal.SIGKILL)
+            self.wait_for(lambda: not any(is_alive(process) for process in left))
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 3, err)
+        self.assertEqual(err.count("error: "), 0, err)
+        self.assertIn("an end from outside (signal 9 (Killed))", err)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        out, _ = self.succeed("verify", "whole", "--against", "run")
+        self.assertEqual(out, "bit-identical: 600 steps\n")
+        logs = self.folder / "run/logs"
+        self.assertIn("done ", (logs / "process-0.log").read_text())
+        self.assertIn("exited on signal 9", (logs / "launcher.log").read_text())
+        self.assertNotIn("mpirun noticed", err)
+        self.assertRegex(err, r"\[0\] done ")
+
+    def test_what_no_checkpoint_has_is_in_memory(self):
+        """Without checkpoints, a rank and mpirun are killed: at most the steps since the last commit are computed again."""
+        steps = ["--max-steps", "600", "--save-every", "never"]
+        self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
+        before = set(pathlib.Path("/dev/shm").glob("pipetrain-*"))
+        self.launch(*steps, options=["--commit-every", "4"])
+        for victim in (lambda: self.ranks()[1], self.launcher):
+            self.wait_for_steps(len(self.steps()) + 20)
+            left = self.ranks()
+            os.kill(victim(), signal.SIGKILL)
+            self.wait_for(lambda: not any(is_alive(process) for process in left))
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 2, err)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        starts = [event for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "run_start"]
+        self.assertEqual(len(starts), 3)
+        self.assertLessEqual(self.repeated(), 2 * 4)
+        self.assertRegex(err, r"commits +\d+ in memory, \d")
+        self.assertEqual(set(pathlib.Path("/dev/shm").glob("pipetrain-*")), before)
+
+    def repeated(self):
+        """Steps that were computed more than once."""
+        steps = self.steps()
+        return len(steps) - len(set(steps))
+
+    def test_a_killed_launch_is_launched_again(self):
+        """What it has left in memory is taken up, as the run folder says where it is."""
+        steps = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
+        self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.wait_for_steps(20)
+        left = [self.launcher(), *self.ranks()]
+        self.process.kill()
+        self.wait_for(lambda: not any(is_alive(process) for process in left))
+        self.process.communicate()
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        self.assertLessEqual(self.repeated(), 2)
+
+    def test_an_error_comes_once(self):
+        self.launch("--data", "missing.csv")
+        err = self.finish(EXIT["data"])
+        self.assertEqual(err.count("error: "), 1, err)
+        self.assertIn("missing.csv", err)
+        self.assertNotIn("restarting", err)
+
+    def test_it_is_asked_to_stop(self):
+        self.launch("--max-steps", "1000000", "--save-every", "never")
+        self.wait_for_steps(5)
+        left = self.ranks()
+        self.process.send_signal(signal.SIGTERM)
+        err = self.finish(128 + signal.SIGTERM)
+        self.assertNotIn("restarting", err)
+        self.assertFalse(any(is_alive(process) for process in left))
+        newest = (self.folder / "run/checkpoints/latest").read_text().split()[0]
+        self.assertGreaterEqual(int(newest.split("-")[1]), 5)
+        # It goes on where it was.
+        last = self.steps()[-1]
+        self.succeed(*TRAIN, "--run-dir", "run", "--resume", "--max-steps", str(last + 2), "-q")
+
+    def test_a_closed_terminal_does_not_stop_it_under_nohup(self):
+        self.launch("--max-steps", "300", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.wait_for_steps(5)
+        self.process.send_signal(signal.SIGHUP)
+        err = self.finish(0)
+        self.assertNotIn("stopping", err)
+
+    def test_it_gives_up(self):
+        self.launch("--max-steps", "1000000", options=["--max-restarts", "1"])
+        killed = set()
+        while self.process.poll() is None:
+            launcher = self.launcher()
+            if launcher and launcher not in killed:
+                os.kill(launcher, signal.SIGKILL)
+                killed.add(launcher)
+            time.sleep(0.01)
+        err = self.finish(7)
+        self.assertEqual(len(killed), 2)
+        self.assertIn("not restarted: 1 restart in a row completed no new step", err)
+
+    def test_nothing_outlives_it(self):
+        self.launch("--max-steps", "1000000")
+        self.wait_for_steps(5)
+        left = [self.launcher(), *self.ranks()]
+        self.process.kill()
+        self.wait_for(lambda: not any(is_alive(process) for process in left))
+
+    def test_tensorflow_starts_the_same_command_everywhere(self):
+        """The first worker starts the processes of both; the second one waits for it."""
+        def task(index):
+            return json.dumps({"cluster": {"worker": ["localhost:2222", f"{os.uname().nodename}:2222"]},
+                               "task": {"type": "worker", "index": index}})
+
+        command = ["launch", "--", *TRAIN, "--max-steps", "20", "--run-dir", "run"]
+        second = self.start(*command, environment=MPI | {"TF_CONFIG": task(1)})
+        self.addCleanup(second.communicate)
+        self.addCleanup(second.kill)
+        time.sleep(0.5)
+        self.assertIsNone(second.poll())
+        self.succeed(*command, environment=MPI | {"TF_CONFIG": task(0)})
+        _, err = second.communicate(timeout=SECONDS)
+        self.assertEqual(second.returncode, 0, err)
+        self.assertEqual(self.steps()[-1], 20)
+
+    def test_tensorflow_has_an_evaluator(self):
+        """It evaluates every checkpoint of the run, also those after a restart."""
+        def task(kind):
+            return json.dumps({"cluster": {"chief": ["localhost:2222"]}, "task": {"type": kind, "index": 0}})
+
+        command = ["launch", "--", *TRAIN[:-2], "--val-data", DATA, "--val-every", "1000", "--run-dir", "run"]
+        self.refused("usage", "launch", "--", *TRAIN, "--run-dir", "run", says=["evaluator", "--val-data"], environment=MPI | {"TF_CONFIG": task("evaluator")})
+        evaluator = self.start(*command, "--max-steps", "20", environment=MPI | {"TF_CONFIG": task("evaluator")})
+        self.addCleanup(evaluator.communicate)
+        self.addCleanup(evaluator.kill)
+        self.succeed(*command, "--max-steps", "20", "--save-every", "10", environment=MPI | {"TF_CONFIG": task("chief")})
+        out, err = evaluator.communicate(timeout=SECONDS)
+        self.assertEqual(evaluator.returncode, 0, err)
+        self.assertRegex(out.decode(), r"(?m)^step 20 .*accuracy")
+
+    def test_arguments_of_uai_train(self):
+        """One command for every node, with the folders of its containers."""
+        (self.folder / "data").mkdir()
+        shutil.copy(MODEL, self.folder / "data/net.onnx")
+        self.succeed("launch", "--hosts", self.hosts, "--", "train", "-m", "net.onnx", "--work_dir", str(self.folder / "data"), f"--data_dir={DATA}",
+                     f"--output_dir={self.folder / 'data/output'}", f"--log_dir={self.folder / 'data/log'}", "--num_gpus=2", "--device", "cpu",
+                     "--threads", "1", "--no-pin", "--limit", "320", "--batch-size", "32", "--max-steps", "4", environment=MPI)
+        self.assertTrue((self.folder / "data/output/trained.onnx").exists())
+        self.assertTrue(list((self.folder / "data/log").glob("events.out.tfevents.*")))
+        self.assertFalse((self.folder / "data/output/tb").exists())
+        self.refused("usage", *TRAIN, "--work_dir", "missing", says="missing")
+        self.refused("usage", *TRAIN, "--work_dir", says="needs a value")
+
+    def test_slurm(self):
+        """In an allocation srun starts the processes; here a stand-in, which marks lines as srun does."""
+        tools = self.folder / "tools"
+        tools.mkdir()
+        (tools / "scontrol").write_text("#!/bin/sh\n[ \"$*\" = 'show hostnames node[1-2]' ] && printf 'node1\\nnode2\\n'\n")
+        (tools / "srun").write_text(
+            "#!/bin/bash\necho \"$@\" >> srun.log\nwhile [[ $1 == -* ]]; do case $1 in -w|-N|-n|-m) [[ $1 == -n ]] && n=$2; shift 2;; *) shift;; esac; done\n"
+            "set -o pipefail\nexec mpirun --oversubscribe --tag-output -n ${n:-1} \"$@\" > >(sed 's/^\\[1,\\([0-9]*\\)\\]<stdout>:/\\1: /') "
+            "2> >(sed 's/^\\[1,\\([0-9]*\\)\\]<stderr>:/\\1: /' >&2)\n")
+        for tool in tools.iterdir():
+            tool.chmod(0o755)
+        environment = MPI | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+        _, err = self.succeed("launch", "--", *TRAIN, "--max-steps", "20", "--run-dir", "run", environment=environment)
+        self.assertRegex(err, r"(?m)^\[0\] done ")
+        self.assertIn("-l -K1 -w node1,node2 -N 2 -n 2 --ntasks-per-node=1 --mpi=pmix", (self.folder / "srun.log").read_text())
+        self.assertEqual(self.steps()[-1], 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,276 @@
+// What `launch` decides, with a clock, hosts and processes of the test's own.
+#include "processes/launch_policy.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <deque>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace pipetrain {
+namespace {
+
+LaunchEnd code_of(int code, std::int64_t steps, std::string host = {}) {
+  return {{.code = code, .trained = steps > 0, .steps = steps}, std::move(host)};
+}
+LaunchEnd kill_at(std::int64_t steps, std::string host = {}) {
+  return {{.signal = SIGKILL, .trained = steps > 0, .steps = steps}, std::move(host)};
+}
+LaunchEnd launcher_dies(int signal, std::int64_t steps) {
+  return {{.signal = signal, .from_outside = true, .trained = steps > 0, .steps = steps}, {}};
+}
+
+/// Attempts last as long and end as a script says; hosts come, go and answer by a timetable.
+class FakeWorld final : public LaunchWorld {
+ public:
+  struct Attempt {
+    double seconds;
+    LaunchEnd end;
+  };
+
+  double now() override { return now_; }
+  std::vector<LaunchHost> hosts() override {
+    std::vector<LaunchHost> there;
+    for (const auto& [time, hosts] : lists) {
+      if (time <= now_) there = hosts;
+    }
+    return there;
+  }
+  std::vector<bool> answer(const std::vector<LaunchHost>& hosts) override {
+    now_ += 1;
+    std::vector<bool> answers;
+    for (const LaunchHost& host : hosts) {
+      const auto until = silent_until.find(host.name);
+      answers.push_back(until == silent_until.end() || now_ >= until->second);
+      note("probe " + host.name);
+    }
+    return answers;
+  }
+  void start(const std::vector<LaunchHost>& hosts) override {
+    std::string text = "start";
+    for (const LaunchHost& host : hosts) text += fmt::format(" {}:{}", host.name, host.slots);
+    note(text);
+    ASSERT_FALSE(attempts.empty()) << "more starts than the script has";
+    ends_at_ = now_ + attempts.front().seconds;
+    end_ = attempts.front().end;
+    attempts.pop_front();
+  }
+  std::optional<LaunchEnd> wait(double until) override {
+    EXPECT_GT(until, now_);
+    EXPECT_LE(until, now_ + 5.001 + 100) << "it must look at the hosts now and then";
+    const double signal_at = asked_ == 0 && signal > 0 ? signal_seconds : 1e18;
+    now_ = std::min({until, std::max(ends_at_, now_), std::max(signal_at, now_)});
+    if (now_ >= signal_at) asked_ = signal;
+    if (now_ < ends_at_) return {};
+    ends_at_ = 1e18;
+    return end_;
+  }
+  void stop() override {
+    note("stop");
+    ends_at_ = now_ + 1;
+    end_ = stop_end;
+  }
+  int asked_to_stop() override { return asked_; }
+  void say(const std::string& text) override { said.push_back(text); }
+  void say_why_it_ends(const std::string& reason) override { why = reason; }
+
+  void note(const std::string& text) { log.push_back(fmt::format("{:.0f} {}", now_, text)); }
+
+  std::map<double, std::vector<LaunchHost>> lists;  // from these times on
+  std::map<std::string, double> silent_until;
+  std::deque<Attempt> attempts;
+  LaunchEnd stop_end = code_of(143, 5);
+  int signal = 0;
+  double signal_seconds = 0;
+  std::vector<std::string> log, said;
+  std::string why;
+
+ private:
+  double now_ = 0, ends_at_ = 1e18;
+  int asked_ = 0;
+  LaunchEnd end_;
+};
+
+FakeWorld two_hosts(std::deque<FakeWorld::Attempt> attempts) {
+  FakeWorld world;
+  world.lists[0] = {{"a", 2}, {"b", 2}};
+  world.attempts = std::move(attempts);
+  return world;
+}
+
+using Log = std::vector<std::string>;
+
+TEST(Launch, ARunThatEndsWell) {
+  FakeWorld world = two_hosts({{50, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({}, world), 0);
+  EXPECT_EQ(world.log, (Log{"1 probe a", "1 probe b", "1 start a:2 b:2"}));
+  EXPECT_TRUE(world.said.empty());
+}
+
+TEST(Launch, WhatCannotEndOtherwiseIsNotTriedAgain) {
+  for (const int code : {2, 3, 4, 6, 8}) {
+    FakeWorld world = two_hosts({{5, code_of(code, 0)}});
+    EXPECT_EQ(run_launch({}, world), code);
+    EXPECT_TRUE(world.why.empty()) << "training has said why";
+  }
+}
+
+TEST(Launch, AKilledProcessIsStartedAgainOnTheSameHostsWhereTheOthersAreTooFew) {
+  FakeWorld world = two_hosts({{50, kill_at(7, "b")}, {50, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.least_hosts = 2}, world), 0);
+  EXPECT_EQ(world.log, (Log{"1 probe a", "1 probe b", "1 start a:2 b:2", "52 probe a", "52 probe b",
+                            "52 start a:2 b:2"}));
+  EXPECT_EQ(world.said, Log{"training ended by signal 9 (Killed) after step 7; restarting it"});
+}
+
+TEST(Launch, AFailedHostIsLeftOutAndReturns) {
+  FakeWorld world =
+      two_hosts({{50, kill_at(7, "b")}, {1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
+  EXPECT_EQ(run_launch({}, world), 0);
+  // It may return after 10 s, but a run that has just begun is left alone for 30.
+  EXPECT_EQ(world.log,
+            (Log{"1 probe a", "1 probe b", "1 start a:2 b:2", "52 probe a", "52 start a:2",
+                 "83 probe b", "83 stop", "85 probe a", "85 probe b", "85 start a:2 b:2"}));
+  EXPECT_EQ(
+      world.said.front(),
+      "training ended by signal 9 (Killed) after step 7; b is left out for 10 s; restarting it");
+}
+
+TEST(Launch, ALostHostIsLeftOutForLongerEachTime) {
+  FakeWorld world = two_hosts({{50, code_of(7, 7)}, {1'000, code_of(0, 99)}});
+  world.lists[0] = {{"a", 1}, {"b", 1}};
+  world.silent_until["b"] = 1e9;
+  EXPECT_EQ(run_launch({}, world), 0) << "the first start already goes without b";
+  std::vector<double> probes;
+  for (const std::string& line : world.log) {
+    if (line.ends_with("probe b")) probes.push_back(std::stod(line));
+  }
+  ASSERT_GE(probes.size(), 8U);
+  // Not during the first 30 s of the run; then after the time it is left out for, when the hosts
+  // are looked at next.
+  EXPECT_NEAR(probes[1], 32, 3);
+  const double left_out[] = {20, 40, 80, 100, 100, 100};
+  for (std::size_t i = 0; i < std::size(left_out); ++i) {
+    EXPECT_GE(probes[i + 2] - probes[i + 1], left_out[i]) << i;
+    EXPECT_LE(probes[i + 2] - probes[i + 1], left_out[i] + 7) << i;
+  }
+}
+
+TEST(Launch, FewerHostsThanNeededIsAnErrorBeforeTheFirstStart) {
+  FakeWorld world = two_hosts({});
+  world.silent_until["b"] = 1e9;
+  try {
+    run_launch({.least_hosts = 2}, world);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_EQ(error.message(), "1 host can be reached where `min` is 2 (no answer: b)");
+  }
+}
+
+TEST(Launch, ItWaitsForEnoughHostsAndThenGivesUp) {
+  FakeWorld back = two_hosts({{50, code_of(7, 7)}, {50, code_of(0, 99)}});
+  back.lists[40] = {{"a", 2}};
+  back.lists[200] = {{"a", 2}, {"b", 2}};
+  EXPECT_EQ(run_launch({.least_hosts = 2}, back), 0);
+  EXPECT_EQ(back.log.back().substr(back.log.back().find(' ')), " start a:2 b:2");
+  EXPECT_GE(std::stod(back.log.back()), 200);
+  EXPECT_LE(std::stod(back.log.back()), 207);
+  FakeWorld never = two_hosts({{50, code_of(7, 7)}});
+  never.lists[40] = {{"a", 2}};
+  EXPECT_EQ(run_launch({.least_hosts = 2}, never), 5);
+  EXPECT_EQ(never.why, "1 host can be reached where `min` is 2 for 600 s");
+}
+
+TEST(Launch, TheLauncherMayDieOfAnything) {
+  for (const int signal : {SIGKILL, SIGTERM, SIGHUP, SIGSEGV}) {
+    FakeWorld world = two_hosts({{50, launcher_dies(signal, 7)}, {50, code_of(0, 9)}});
+    EXPECT_EQ(run_launch({}, world), 0);
+  }
+}
+
+TEST(Launch, ItGivesUpWhereNothingGetsOn) {
+  FakeWorld world = two_hosts({{5, launcher_dies(SIGKILL, 0)},
+                               {5, launcher_dies(SIGKILL, 0)},
+                               {5, launcher_dies(SIGKILL, 0)}});
+  EXPECT_EQ(run_launch({.most_restarts = 2}, world), 7);
+  EXPECT_EQ(
+      world.why,
+      "training ended by an end from outside (signal 9 (Killed)) after step 0; not restarted: 2 "
+      "restarts in a row completed no new step");
+  FakeWorld killed_again = two_hosts({{5, kill_at(0)}, {5, kill_at(0)}});
+  EXPECT_EQ(run_launch({.most_restarts = 1}, killed_again), 128 + SIGKILL);
+}
+
+TEST(Launch, NewHostsAreTakenUpToTheMost) {
+  FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
+  world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}};
+  EXPECT_EQ(run_launch({.most_hosts = 3}, world), 0);
+  EXPECT_EQ(world.log.back().substr(world.log.back().find(' ')), " start a:2 b:2 c:2");
+  EXPECT_EQ(
+      std::ranges::count_if(world.log, [](const auto& line) { return line.ends_with("stop"); }), 1);
+  FakeWorld full = two_hosts({{200, code_of(0, 99)}});
+  full.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  EXPECT_EQ(run_launch({.most_hosts = 2}, full), 0);
+}
+
+TEST(Launch, AHostThatIsTakenAwayIsGivenUpInTime) {
+  FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
+  world.lists[50] = {{"a", 2}};
+  EXPECT_EQ(run_launch({}, world), 0);
+  EXPECT_EQ(world.log.back().substr(world.log.back().find(' ')), " start a:2");
+}
+
+TEST(Launch, NoMoreProcessesThanDevices) {
+  FakeWorld world = two_hosts({{10, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.most_processes = 3}, world), 0);
+  EXPECT_EQ(world.log.back(), "1 start a:2 b:1");
+  // One host is enough then, whatever the least number is.
+  FakeWorld few = two_hosts({{100, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.least_hosts = 2, .most_processes = 2}, few), 0);
+  EXPECT_EQ(few.log.back(), "1 start a:2");
+}
+
+TEST(Launch, AskedToStopItSavesAndEnds) {
+  FakeWorld world = two_hosts({{1e6, code_of(0, 99)}});
+  world.signal = SIGTERM;
+  world.signal_seconds = 20;
+  EXPECT_EQ(run_launch({}, world), 128 + SIGTERM);
+  EXPECT_EQ(world.log.back(), "20 stop");
+  EXPECT_TRUE(world.why.empty());
+  EXPECT_TRUE(world.said.empty());
+  // Even while there is nothing to stop.
+  FakeWorld waiting = two_hosts({{50, code_of(7, 7)}});
+  waiting.lists[40] = {{"a", 2}};
+  waiting.signal = SIGINT;
+  waiting.signal_seconds = 100;
+  EXPECT_EQ(run_launch({.least_hosts = 2}, waiting), 128 + SIGINT);
+  // A run that has just ended well is not called interrupted.
+  FakeWorld done = two_hosts({{1e6, code_of(0, 99)}});
+  done.signal = SIGTERM;
+  done.signal_seconds = 20;
+  done.stop_end = code_of(0, 99);
+  EXPECT_EQ(run_launch({}, done), 0);
+}
+
+TEST(Launch, AStopForOtherHostsIsNoFailure) {
+  // However often hosts come: no restart counts as one.
+  FakeWorld world = two_hosts({});
+  for (int i = 0; i < 6; ++i) {
+    world.lists[100.0 * (i + 1)] = i % 2 == 0 ? std::vector<LaunchHost>{{"a", 2}}
+                                              : std::vector<LaunchHost>{{"a", 2}, {"b", 2}};
+    world.attempts.push_back({1e6, code_of(0, 99)});
+  }
+  world.attempts.push_back({100, code_of(0, 99)});
+  EXPECT_EQ(run_launch({.most_restarts = 0}, world), 0);
+  EXPECT_TRUE(world.attempts.empty());
+}
+
+}  // namespace
+}  // namespace pipetrain
