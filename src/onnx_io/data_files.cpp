@@ -41,15 +41,15 @@ std::set<std::string> locations_used_by(const std::filesystem::path& path) {
 
 }  // namespace
 
-void DataFile::replace(std::uint64_t offset, HostTensor value) {
-  overlays_.insert_or_assign(offset, std::move(value));
+void DataFile::replace(std::uint64_t offset, TensorMaker make) {
+  overlays_.insert_or_assign(offset, std::move(make));
 }
 
-std::uint64_t DataFile::append(HostTensor value) {
+std::uint64_t DataFile::append(std::size_t bytes, TensorMaker make) {
   const std::uint64_t from = std::max(end_, source_.bytes());
   const std::uint64_t offset = (from + kAlignment - 1) / kAlignment * kAlignment;
-  end_ = offset + value.type().bytes();
-  appended_.emplace_back(offset, std::move(value));
+  end_ = offset + bytes;
+  appended_.emplace_back(offset, std::move(make));
   return offset;
 }
 
@@ -64,14 +64,14 @@ void DataFile::write(AtomicFile& out) const {
       out.write(part);
     }
   };
-  for (const auto& [offset, value] : overlays_) {
+  for (const auto& [offset, make] : overlays_) {
     copy_until(offset);
-    out.write(bytes_of(value));
+    out.write(bytes_of(make()));
   }
   copy_until(source_.bytes());
-  for (const auto& [offset, value] : appended_) {
+  for (const auto& [offset, make] : appended_) {
     out.write(std::string(offset - out.written(), '\0'));
-    out.write(bytes_of(value));
+    out.write(bytes_of(make()));
   }
 }
 

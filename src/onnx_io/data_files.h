@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -22,6 +23,9 @@ inline std::span<const std::byte> bytes_of(const HostTensor& value) {
   return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
 }
 
+/// Makes a tensor when it is written, so that large ones are in memory one at a time.
+using TensorMaker = std::function<HostTensor()>;
+
 /// One data file of the source and what becomes of it.
 class DataFile {
  public:
@@ -31,10 +35,10 @@ class DataFile {
   const std::string& location() const { return location_; }
   bool changed() const { return !overlays_.empty() || end_ != 0; }
   std::uint64_t source_bytes() const { return source_.bytes(); }
-  /// Puts the bytes of `value` at `offset`.
-  void replace(std::uint64_t offset, HostTensor value);
-  /// Appends them; returns the offset.
-  std::uint64_t append(HostTensor value);
+  /// Puts the bytes of a tensor at `offset`.
+  void replace(std::uint64_t offset, TensorMaker make);
+  /// Appends those of a tensor of this size; returns the offset.
+  std::uint64_t append(std::size_t bytes, TensorMaker make);
   void write(AtomicFile& out) const;
 
   /// File name beside the output; empty: the model goes on using the source's file.
@@ -43,8 +47,8 @@ class DataFile {
  private:
   ExternalFile source_;
   std::string location_;
-  std::map<std::uint64_t, HostTensor> overlays_;
-  std::vector<std::pair<std::uint64_t, HostTensor>> appended_;
+  std::map<std::uint64_t, TensorMaker> overlays_;
+  std::vector<std::pair<std::uint64_t, TensorMaker>> appended_;
   std::uint64_t end_ = 0;  // of what was appended; 0: nothing
 };
 

@@ -149,11 +149,24 @@ class Export {
     return nodes.at(node->file_index).tensors.at(0);
   }
 
-  void replace(const std::string& name, const HostTensor& value) {
+  void replace(const std::string& name, const TensorMaker& read) {
     const std::string reason = why_not_writable(source_, name);
     PT_CHECK(reason.empty(), kModel, "{}: tensor '{}' cannot be written: {}",
              printable(source_.path.string()), printable(name), reason);
     const LocatedTensor& tensor = locate(name);
+    const TensorMaker make = [this, name, read, dtype = static_cast<DType>(tensor.data_type)] {
+      const HostTensor value = read();
+      check_value(name, value);
+      return from_float32(value, dtype);
+    };
+    if (const auto place = places_.find(&tensor); place != places_.end()) {
+      replace_external(tensor, place->second, name, make);
+    } else {
+      replace_inline(tensor, name, make());
+    }
+  }
+
+  void check_value(const std::string& name, const HostTensor& value) const {
     PT_CHECK(value.dtype() == DType::kFloat32, kInternal, "tensor '{}' is exported from {}",
              printable(name), name_of(value.dtype()));
     std::int64_t count = 0;
@@ -168,12 +181,6 @@ class Export {
     PT_CHECK(value.type().count() == count, kInternal,
              "tensor '{}' of {} elements is exported as {}", printable(name), count,
              value.shape().text());
-    const HostTensor bytes = from_float32(value, static_cast<DType>(tensor.data_type));
-    if (const auto place = places_.find(&tensor); place != places_.end()) {
-      replace_external(tensor, place->second, name, bytes);
-    } else {
-      replace_inline(tensor, name, bytes);
-    }
   }
 
   void replace_inline(const LocatedTensor& tensor, const std::string& name,
@@ -203,7 +210,7 @@ class Export {
   }
 
   void replace_external(const LocatedTensor& tensor, const Place& place, const std::string& name,
-                        const HostTensor& value) {
+                        const TensorMaker& make) {
     DataFile& file = files_.at(place.location);
     if (const LocatedEntry* checksum = tensor.find_entry("checksum")) {
       splice_.replace(checksum->record, "", tensor.chain);
@@ -211,10 +218,10 @@ class Export {
           "the checksum of tensor '{}' was dropped: it was that of the old data", printable(name)));
     }
     if (!place.shared) {
-      if (value.type().bytes() > 0) file.replace(place.offset, value);
+      if (bytes_of(tensor) > 0) file.replace(place.offset, make);
       return;
     }
-    const std::uint64_t offset = file.append(value);
+    const std::uint64_t offset = file.append(bytes_of(tensor), make);
     set_entry(tensor, "offset", fmt::format("{}", offset));
     report_.changes.push_back(
         fmt::format("tensor '{}' shared its external data with another tensor and now has its own",
@@ -246,7 +253,8 @@ class Export {
     pending.value = value;
     if (like->external) {
       pending.location = places_.at(&map_.initializers.find(added.like)->second).location;
-      pending.offset = files_.at(pending.location).append(value);
+      pending.offset =
+          files_.at(pending.location).append(value.type().bytes(), [value] { return value; });
     }
     added_.push_back(std::move(pending));
     report_.changes.push_back(fmt::format("initializer '{}' was added, stored like '{}'",

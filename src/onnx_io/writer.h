@@ -3,17 +3,36 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "onnx_io/model.h"
 
 namespace pipetrain {
 
-/// Float32 values by initializer name, or by the name of a Constant node's output.
-using TrainedValues = std::map<std::string, HostTensor>;
+/// A float32 value, or a function that reads it: those of external data are read as they are
+/// written, so that one is in memory at a time.
+class TrainedValue {
+ public:
+  TrainedValue() = default;
+  TrainedValue(HostTensor value) : read_([value = std::move(value)] { return value; }) {}
+  template <class Read>
+  requires std::is_invocable_r_v<HostTensor, Read> TrainedValue(Read read)
+      : read_(std::move(read)) {}
+
+  HostTensor operator()() const { return read_(); }
+
+ private:
+  std::function<HostTensor()> read_;
+};
+
+/// By initializer name, or by the name of a Constant node's output.
+using TrainedValues = std::map<std::string, TrainedValue>;
 
 /// What a trained model may need besides new bytes; every item is reported.
 struct ExportEdits {

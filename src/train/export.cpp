@@ -91,20 +91,22 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   for (const auto& [name, rule] : model.rules) {
     const bool changes = rule.use != TensorUse::kFrozen || adapted.contains(name);
     if (!changes || not_in_file.contains(name)) continue;
-    if (HostTensor value = value_of(name)) values[name] = std::move(value);
+    if (value_of(name)) values[name] = [&value_of, name] { return value_of(name); };
   }
   for (const ExpandedParameter& parameter : model.expanded) {
-    const HostTensor value = read(parameter.name);
-    const std::int64_t batch = model.file.find_initializer(parameter.tensor)->shape[0];
-    if (value) values[parameter.tensor] = pipetrain::expanded(value, batch);
+    if (!read(parameter.name)) continue;
+    values[parameter.tensor] = [&read, &model, parameter] {
+      const std::int64_t batch = model.file.find_initializer(parameter.tensor)->shape[0];
+      return expanded(read(parameter.name), batch);
+    };
   }
   for (const UntiedCopy& copy : model.copies) {
     const HostTensor value = value_of(copy.name);
     const auto original = values.find(copy.original);
-    if (!value || original == values.end() ||
-        std::memcmp(value.view().data, original->second.view().data, value.type().bytes()) == 0) {
-      continue;  // still equal: the file can keep sharing them
-    }
+    if (!value || original == values.end()) continue;
+    const HostTensor kept = original->second();
+    // Still equal: the file can keep sharing them.
+    if (std::memcmp(value.view().data, kept.view().data, value.type().bytes()) == 0) continue;
     const bool through_identity = model.file.nodes[copy.node].op_type == "Identity";
     const std::string name = through_identity ? copy.name + ".untied" : copy.name;
     edits.added.push_back({name, value, copy.original});

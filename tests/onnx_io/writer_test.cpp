@@ -17,6 +17,7 @@
 #include "onnx_io/encode.h"
 #include "onnx_io/reader.h"
 #include "support/onnx_parts.h"
+#include "support/peak_memory.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -435,6 +436,38 @@ TEST_F(ExternalWriterTest, TheBuilderWritesExternalDataToo) {
   EXPECT_EQ(value(model, "b"), (std::vector<double>{3, 4, 5}));
   builder.write(directory_ / "small.onnx");
   EXPECT_FALSE(fs::exists(directory_ / "small.onnx.data"));
+}
+
+TEST_F(ExternalWriterTest, LargeTensorsAreInMemoryOneAtATime) {
+  constexpr std::int64_t kTensors = 16, kElements = std::int64_t{2} << 20;  // 8 MiB each
+  OnnxBuilder builder("large");
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    builder.initializer("w" + std::to_string(i), {DType::kFloat32, Shape{kElements}}, [] {
+      return HostTensor({DType::kFloat32, Shape{kElements}});
+    });
+  }
+  builder.output("y", DType::kFloat32, {});
+  builder.node("Relu", {"w0"}, {"y"});
+  builder.write(directory_ / "in.onnx", 0);
+  const OnnxModel model = read_onnx(directory_ / "in.onnx");
+  TrainedValues values;
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    values["w" + std::to_string(i)] = [i] {
+      HostTensor value({DType::kFloat32, Shape{kElements}});
+      std::ranges::fill(value.span<float>(), static_cast<float>(i + 1));
+      return value;
+    };
+  }
+  test::forget_peak_memory();
+  const std::int64_t before = test::kibibytes("VmRSS");
+  write_trained(model, values, {}, directory_ / "out.onnx");
+  EXPECT_LT(test::kibibytes("VmHWM") - before, 32 * 1024);  // of 128 MiB
+  const OnnxModel written = read_onnx(directory_ / "out.onnx");
+  for (std::int64_t i = 0; i < kTensors; ++i) {
+    const HostTensor& value = written.find_initializer("w" + std::to_string(i))->value;
+    EXPECT_EQ(value.span<float>().front(), static_cast<float>(i + 1));
+    EXPECT_EQ(value.span<float>().back(), static_cast<float>(i + 1));
+  }
 }
 
 // The official implementation reads what is written here, and finds the same numbers in it.

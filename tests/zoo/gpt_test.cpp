@@ -3,13 +3,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <fstream>
 #include <string>
 
 #include "base/error.h"
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/written_weights.h"
+#include "support/peak_memory.h"
 #include "support/temporary_directory.h"
 #include "zoo/zoo.h"
 
@@ -30,24 +30,6 @@ OnnxModel read(const ZooModel& model) {
 std::int64_t numbers(std::int64_t layers, std::int64_t c, std::int64_t vocab,
                      std::int64_t context) {
   return vocab * c + context * c + layers * (12 * c * c + 13 * c) + 2 * c + c * vocab;
-}
-
-/// A line of /proc/self/status, such as VmHWM, the peak memory of the process since the last reset.
-std::int64_t kibibytes(const std::string& name) {
-  std::ifstream status("/proc/self/status");
-  for (std::string word; status >> word;) {
-    std::int64_t value = 0;
-    if (word == name + ":" && status >> value) return value;
-  }
-  ADD_FAILURE() << "/proc/self/status has no " << name;
-  return 0;
-}
-
-/// Resets the peak memory of the process.
-void forget_peak_memory() {
-  std::ofstream reset("/proc/self/clear_refs");
-  reset << 5 << std::flush;
-  ASSERT_TRUE(reset) << "/proc/self/clear_refs cannot be written";
 }
 
 TEST(Gpt, HasTheParametersOfItsFormula) {
@@ -96,8 +78,8 @@ TEST(Gpt, RefusesHeadsThatDoNotDivideTheWidth) {
 
 TEST(Gpt, TheLargestIsPlannedWithoutItsWeights) {
   const TemporaryDirectory directory;
-  ASSERT_NO_FATAL_FAILURE(forget_peak_memory());
-  const std::int64_t before = kibibytes("VmRSS");  // memory of earlier tests in this process
+  ASSERT_NO_FATAL_FAILURE(test::forget_peak_memory());
+  const std::int64_t before = test::kibibytes("VmRSS");  // memory of earlier tests in this process
   const ZooModel zoo =
       build("gpt", {.width = 12288, .depth = 96, .heads = 96, .vocab = 50257, .context = 256});
   const std::int64_t count = numbers(96, 12288, 50257, 256);
@@ -125,7 +107,7 @@ TEST(Gpt, TheLargestIsPlannedWithoutItsWeights) {
   }
   EXPECT_EQ(trained, count);
   EXPECT_THROW(check_weights_are_written(training), Error);
-  EXPECT_LT(kibibytes("VmHWM") - before, 300 * 1024);  // the weights are 700 GB
+  EXPECT_LT(test::kibibytes("VmHWM") - before, 300 * 1024);  // the weights are 700 GB
 }
 
 }  // namespace
