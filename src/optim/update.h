@@ -40,6 +40,9 @@ void update_all(std::int64_t step, double gradient_scale,
 
 /// Moves an average towards a parameter: average += (1 - decay) (parameter - average).
 void update_average(double decay, std::span<float> average, std::span<const float> parameter);
+/// The same after an update, which counts from 1. The first is copied.
+void update_average(double decay, std::int64_t step, std::span<float> average,
+                    std::span<const float> parameter);
 
 /// Sum of squares in double, added up in an order that depends on the length only.
 double sum_of_squares(std::span<const float> values);

@@ -142,6 +142,12 @@ void update_average(double decay, std::span<float> average, std::span<const floa
   });
 }
 
+void update_average(double decay, std::int64_t step, std::span<float> average,
+                    std::span<const float> parameter) {
+  if (step == 1) std::copy(parameter.begin(), parameter.end(), average.begin());
+  update_average(decay, average, parameter);
+}
+
 double sum_of_squares(std::span<const float> values) {
   return sum_of_squares_of(values.size(), [=](std::size_t i) { return values[i]; });
 }

@@ -356,7 +356,7 @@ bool DeviceSearch<Ranges>::may_be_of_use(int first, int last, double latency, in
   if (seconds <= limits_.seconds && limited()) {
     const ScheduleLoad load = pricing_.rule().load(replicas, after, first == 0 && last == count_);
     const double memory =
-        bytes * (1 + load.weight_versions + pricing_.request().optimizer_bytes_per_parameter_byte) +
+        bytes * (1 + load.weight_versions + pricing_.optimizer_bytes_per_byte(replicas)) +
         bounds_.saved_bytes(first, last) * load.in_flight;
     if (memory * (1 - 1e-9) > static_cast<double>(limits_.memory)) {
       // Not without running the forward twice.
@@ -473,7 +473,7 @@ void DeviceSearch<Ranges>::place(const Stage& stage, int link, double latency, b
     const std::size_t memory =
         pricing_
             .memory(stage.range, ranges_.input_bytes(stage.first),
-                    pricing_.rule().load(replicas, rest.used, whole), recompute)
+                    pricing_.rule().load(replicas, rest.used, whole), recompute, replicas)
             .total();
     if (memory > limits_.peak) return;
     label.second = second_ == SecondAim::kPeakMemory
@@ -511,7 +511,7 @@ void DeviceSearch<Ranges>::place_on_unequal(const Stage& stage, int link, bool r
       if (seconds > limits_.seconds) continue;
       if (pricing_
               .memory(stage.range, ranges_.input_bytes(stage.first),
-                      pricing_.rule().load(replicas, rest.used, whole), recompute)
+                      pricing_.rule().load(replicas, rest.used, whole), recompute, replicas)
               .total() > limits_.memory) {
         continue;
       }

@@ -46,6 +46,7 @@ struct PlanRequest {
   std::size_t memory_limit_bytes = 0;  // of each stage's device; 0: none
   TransferCost transfer;               // between any two devices where there is no topology
   double optimizer_bytes_per_parameter_byte = 2;  // Adam keeps two numbers per parameter
+  double shared_bytes_per_parameter_byte = 0;     // of these, what replicas divide among themselves
   Recompute recompute = Recompute::kAuto;
   /// Links and relative speeds of the devices; stages lie on them in order. Without levels all
   /// devices are equal and joined by `transfer`.

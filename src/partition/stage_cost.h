@@ -89,9 +89,14 @@ class StagePricing {
   /// group or in whole groups; 0: there is none.
   int fitting_replicas(int replicas, int end) const;
 
-  /// `input_bytes`: what crosses the cut in front of the stage.
+  /// Of the optimizer, for each byte of parameters, on each of so many devices of a stage.
+  double optimizer_bytes_per_byte(int replicas) const {
+    return request_.optimizer_bytes_per_parameter_byte -
+           request_.shared_bytes_per_parameter_byte * (1 - 1.0 / replicas);
+  }
+  /// On each device of the stage; `input_bytes`: what crosses the cut in front of it.
   MemoryNeed memory(const RangeCost& range, std::size_t input_bytes, ScheduleLoad load,
-                    bool recompute) const;
+                    bool recompute, int replicas) const;
   bool fits(const MemoryNeed& memory) const {
     return request_.memory_limit_bytes == 0 || memory.total() <= request_.memory_limit_bytes;
   }
@@ -181,7 +186,8 @@ class StageCostModel {
   }
   MemoryNeed memory(const RangeCost& range, int first, const StagePlace& place,
                     bool recompute) const {
-    return pricing_.memory(range, ranges_.input_bytes(first), load(place), recompute);
+    return pricing_.memory(range, ranges_.input_bytes(first), load(place), recompute,
+                           place.devices.count);
   }
   /// Everything about one stage; `recompute` is already decided.
   StagePlan stage(int first, int last, const StagePlace& place, bool recompute) const;

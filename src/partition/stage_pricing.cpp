@@ -32,6 +32,11 @@ void check_request(const PlanRequest& request) {
                request.optimizer_bytes_per_parameter_byte >= 0,
            kInternal, "optimizer state of {} bytes per parameter byte",
            request.optimizer_bytes_per_parameter_byte);
+  PT_CHECK(
+      request.shared_bytes_per_parameter_byte >= 0 &&
+          request.shared_bytes_per_parameter_byte <= request.optimizer_bytes_per_parameter_byte,
+      kInternal, "{} of {} bytes of optimizer state are divided among replicas",
+      request.shared_bytes_per_parameter_byte, request.optimizer_bytes_per_parameter_byte);
   for (const TopologyLevel& level : request.topology.levels) {
     PT_CHECK(level.count >= 1 && level.latency_seconds >= 0 && level.bytes_per_second > 0, kUsage,
              "level \"{}\" of the topology needs at least one group, a latency of at least 0 s and "
@@ -194,14 +199,14 @@ int StagePricing::fitting_replicas(int replicas, int end) const {
 }
 
 MemoryNeed StagePricing::memory(const RangeCost& range, std::size_t input_bytes, ScheduleLoad load,
-                                bool recompute) const {
+                                bool recompute, int replicas) const {
   const auto in_flight = static_cast<std::size_t>(load.in_flight);
   MemoryNeed out;
   out.weight_bytes =
       (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions);
   out.gradient_bytes = range.parameter_bytes;
   out.optimizer_bytes = static_cast<std::size_t>(std::llround(
-      static_cast<double>(range.parameter_bytes) * request_.optimizer_bytes_per_parameter_byte));
+      static_cast<double>(range.parameter_bytes) * optimizer_bytes_per_byte(replicas)));
   // With recompute only the stage's inputs wait; the activations exist for the one micro-batch that
   // runs again.
   out.activation_bytes =
@@ -214,12 +219,22 @@ int StagePricing::fewest_replicas_for_memory(const RangeCost& range, std::size_t
                                              bool recompute, int after, bool whole,
                                              std::size_t limit) const {
   const ScheduleLoad one = rule_.load(1, after, whole);
-  if (memory(range, input_bytes, one, recompute).total() <= limit) return 1;
+  if (memory(range, input_bytes, one, recompute, 1).total() <= limit) return 1;
   if (!request_.replication) return 0;
+  if (request_.shared_bytes_per_parameter_byte > 0) {
+    int too_few = 1, enough = devices_ + 1;  // more replicas never need more memory each
+    while (enough - too_few > 1) {
+      const int r = (too_few + enough) / 2;
+      const ScheduleLoad load = rule_.load(r, after, whole);
+      const bool fits = memory(range, input_bytes, load, recompute, r).total() <= limit;
+      (fits ? enough : too_few) = r;
+    }
+    return enough > devices_ ? 0 : enough;
+  }
   const bool stashes = rule_.updates_each_round();
   // Memory is fixed + in flight x each.
   const std::size_t fixed =
-      memory(range, input_bytes, {0, stashes ? 0 : one.weight_versions}, recompute).total();
+      memory(range, input_bytes, {0, stashes ? 0 : one.weight_versions}, recompute, 1).total();
   if (fixed > limit) return 0;
   const std::size_t each = (recompute ? input_bytes : range.saved_bytes) +
                            (stashes ? range.parameter_bytes + range.fixed_bytes : 0);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "processes/message_parts.h"
 
 namespace pipetrain {
 
@@ -94,69 +95,69 @@ void ProcessGroup::check_interrupted() const {
   PT_FAIL(kDevice, "another stage failed");
 }
 
-/// Waits for the requests of a message. If that is interrupted, their memory is kept alive.
-void ProcessGroup::wait_for(std::unique_ptr<Letter>& letter) {
-  // A reply takes microseconds, and messages that the processes copy themselves get on only while
-  // both poll. Whoever waits for longer than that waits for another's work.
+void ProcessGroup::check() {
+  listen();
+  check_failure();
+  check_interrupted();
+  check_silence();
+}
+
+void ProcessGroup::keep(std::shared_ptr<void> memory) {
+  const std::lock_guard lock(mutex_);
+  kept_.push_back(std::move(memory));
+}
+
+void PollPause::rest() {
   constexpr double kPollSeconds = 0.002;
-  auto pause = std::chrono::microseconds(5);
-  const double since = steady_seconds();
+  if (since_ == 0) since_ = steady_seconds();
+  if (steady_seconds() - since_ < kPollSeconds) return std::this_thread::yield();
+  std::this_thread::sleep_for(pause_);
+  pause_ = std::min(2 * pause_, std::chrono::microseconds(200));
+}
+
+/// Waits for the requests of a message. If that is interrupted, their memory is kept.
+void ProcessGroup::wait_for(std::shared_ptr<Message>& message) {
+  PollPause pause;
   waits_ = true;
   try {
-    for (const Processes::Request request : letter->requests) {
+    for (const Processes::Request request : message->requests) {
       while (!processes_.test(request)) {
-        listen();
-        check_failure();
-        check_interrupted();
-        check_silence();
-        if (steady_seconds() - since < kPollSeconds) {
-          std::this_thread::yield();
-          continue;
-        }
-        std::this_thread::sleep_for(pause);
-        pause = std::min(2 * pause, std::chrono::microseconds(200));
+        check();
+        pause.rest();
       }
     }
-    letter->requests.clear();
+    message->requests.clear();
     waits_ = false;
   } catch (...) {
     waits_ = false;
-    const std::lock_guard lock(mutex_);
-    abandoned_.push_back(std::move(letter));
+    keep(std::move(message));
     throw;
-  }
-}
-
-void ProcessGroup::post_parts(Letter& letter, int peer, bool sends) {
-  for (std::size_t begin = 0; begin < letter.bytes.size(); begin += Processes::kMostBytes) {
-    char* data = letter.bytes.data() + begin;
-    const std::size_t count = std::min(Processes::kMostBytes, letter.bytes.size() - begin);
-    letter.requests.push_back(sends ? processes_.post_send(data, count, peer, kValuesTag)
-                                    : processes_.post_receive(data, count, peer, kValuesTag));
   }
 }
 
 void ProcessGroup::send(std::string bytes, int peer) {
   check_interrupted();
-  auto letter = std::make_unique<Letter>();
-  letter->count = bytes.size();
-  letter->bytes = std::move(bytes);
-  letter->requests.push_back(
-      processes_.post_send(&letter->count, sizeof letter->count, peer, kValuesTag));
-  post_parts(*letter, peer, /*sends=*/true);
-  wait_for(letter);
+  auto message = std::make_shared<Message>();
+  message->count = bytes.size();
+  message->bytes = std::move(bytes);
+  message->requests.push_back(
+      processes_.post_send(&message->count, sizeof message->count, peer, kValuesTag));
+  post_send_in_parts(processes_, reinterpret_cast<const std::byte*>(message->bytes.data()),
+                     message->bytes.size(), peer, kValuesTag, message->requests);
+  wait_for(message);
 }
 
 std::string ProcessGroup::receive(int peer) {
   check_interrupted();
-  auto letter = std::make_unique<Letter>();
-  letter->requests.push_back(
-      processes_.post_receive(&letter->count, sizeof letter->count, peer, kValuesTag));
-  wait_for(letter);
-  letter->bytes.resize(letter->count);
-  post_parts(*letter, peer, /*sends=*/false);
-  wait_for(letter);
-  return std::move(letter->bytes);
+  auto message = std::make_shared<Message>();
+  message->requests.push_back(
+      processes_.post_receive(&message->count, sizeof message->count, peer, kValuesTag));
+  wait_for(message);
+  message->bytes.resize(message->count);
+  post_receive_in_parts(processes_, reinterpret_cast<std::byte*>(message->bytes.data()),
+                        message->bytes.size(), peer, kValuesTag, message->requests);
+  wait_for(message);
+  return std::move(message->bytes);
 }
 
 std::vector<std::string> ProcessGroup::gather(std::string_view mine) {

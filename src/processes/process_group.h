@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -24,7 +25,8 @@ namespace pipetrain {
 class ProcessGroup {
  public:
   /// The tags below kFreeTag are the group's own.
-  static constexpr int kNoticeTag = 1, kValuesTag = 2, kMeasureTag = 3, kFreeTag = 16;
+  static constexpr int kNoticeTag = 1, kValuesTag = 2, kMeasureTag = 3, kLettersTag = 4,
+                       kFreeTag = 16;
 
   explicit ProcessGroup(Processes& processes);
   ~ProcessGroup();
@@ -57,6 +59,11 @@ class ProcessGroup {
 
   /// Wakes a thread of this process that waits here. An interrupted group can no longer be used.
   void interrupt();
+  /// For who waits for something else from other processes. Error when one of them has failed or
+  /// is silent, or interrupt() was called.
+  void check();
+  /// Keeps memory that messages on their way may still use.
+  void keep(std::shared_ptr<void> memory);
 
   struct Failure {
     int rank = 0;
@@ -115,15 +122,14 @@ class ProcessGroup {
   std::string describe_silence(double seconds) const;
   void listen_locked();
   /// A message and how much of it has been read.
-  struct Letter {
+  struct Message {
     std::uint64_t count = 0;
     std::string bytes;
     std::vector<Processes::Request> requests;
   };
   void check_interrupted() const;
-  void wait_for(std::unique_ptr<Letter>& letter);
+  void wait_for(std::shared_ptr<Message>& message);
   void check_silence() const;
-  void post_parts(Letter& letter, int peer, bool sends);
 
   Processes& processes_;
   const int rank_, size_;
@@ -134,9 +140,21 @@ class ProcessGroup {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this process
   std::list<Outgoing> outgoing_;
-  std::vector<std::unique_ptr<Letter>> abandoned_;  // still used by the transport
+  std::vector<std::shared_ptr<void>> kept_;  // still used by the transport
   std::optional<Failure> failure_;
   bool said_failed_ = false, left_ = false;
+};
+
+/// How long to rest between two looks for a message. A reply takes microseconds, and messages that
+/// the processes copy themselves get on only while both poll; who waits for longer than that waits
+/// for another's work.
+class PollPause {
+ public:
+  void rest();
+
+ private:
+  double since_ = 0;
+  std::chrono::microseconds pause_{5};
 };
 
 /// Serializes plain values to bytes, and back.

@@ -111,6 +111,8 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.chunks = config.pipeline.chunks;
   request.memory_limit_bytes = config.pipeline.memory_limit_bytes;
   request.optimizer_bytes_per_parameter_byte = kept_slots(config.optimization.optimizer);
+  if (config.pipeline.shard_optimizer)
+    request.shared_bytes_per_parameter_byte = state_slots(config.optimization.optimizer);
   if (!config.pipeline.topology.empty()) {
     request.topology = first_devices(named_topology(config.pipeline.topology), request.devices);
     if (request.memory_limit_bytes == 0) request.memory_limit_bytes = request.topology.memory_bytes;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/error.h"
 
@@ -36,6 +37,7 @@ void cut_into_units(const PipelineRun& run, const std::vector<Tensor>& columns,
   if (units.size() != count) units.resize(count);
   for (std::size_t k = 0; k < count; ++k) {
     MicroBatch& unit = units[k];
+    unit.has_loss = false;
     unit.first_sample = static_cast<std::int64_t>(k) * micro;
     const std::int64_t size = std::min(micro, samples - unit.first_sample);
     unit.variant = run.variant(size, evaluation);
@@ -76,25 +78,23 @@ double BatchUnits::correct() const {
   return sum;
 }
 
-StreamUnits::StreamUnits(const PipelineRun& run, Loader& loader, std::uint64_t first_step,
-                         int micro_batches, int in_flight, int done,
-                         std::function<double(std::uint64_t)> learning_rate,
-                         std::function<void(const Done&)> on_done, Updated on_update)
+StreamUnits::StreamUnits(const PipelineRun& run, const Program& program, Loader& loader,
+                         const Shape& shape, RoundSaves& saves, Callbacks callbacks)
     : run_(run),
+      program_(program),
       loader_(loader),
-      first_step_(first_step),
-      micro_batches_(micro_batches),
-      learning_rate_(std::move(learning_rate)),
-      on_done_(std::move(on_done)),
-      on_update_(std::move(on_update)),
-      slots_(static_cast<std::size_t>(in_flight)),
-      loaded_(done),
-      released_(done) {
+      shape_(shape),
+      saves_(saves),
+      callbacks_(std::move(callbacks)),
+      slots_(static_cast<std::size_t>(shape.in_flight)),
+      loaded_(shape.done),
+      released_(shape.done),
+      told_(shape.done) {
   for (Slot& slot : slots_) slot.memory = BatchMemory(run.network().batch_memory());
 }
 
 MicroBatch& StreamUnits::acquire(int unit) {
-  const int batch = unit / micro_batches_;
+  const int batch = unit / shape_.micro_batches;
   std::unique_lock lock(mutex_);
   while (loaded_ <= batch) {
     const int next = loaded_;
@@ -102,45 +102,112 @@ MicroBatch& StreamUnits::acquire(int unit) {
         lock, [&] { return loaded_ > next || next - released_ < static_cast<int>(slots_.size()); });
     if (loaded_ > next) continue;  // another replica has read it
     load(next);
-    ++loaded_;
-    changed_.notify_all();
   }
-  return slot(batch).units[static_cast<std::size_t>(unit % micro_batches_)];
+  return slot(batch).units[static_cast<std::size_t>(unit % shape_.micro_batches)];
+}
+
+/// Whether a stage here runs a micro-batch.
+bool StreamUnits::is_used(int unit) const {
+  for (int s = 0; s < program_.stages; ++s) {
+    if (run_.network().is_here(program_.device_of(s, unit))) return true;
+  }
+  return false;
+}
+
+int StreamUnits::variant(int unit) {
+  const Network& network = run_.network();
+  const std::int64_t samples =
+      network.samples_of_step(static_cast<std::int64_t>(step_of(unit / shape_.micro_batches)));
+  const std::int64_t before = unit % shape_.micro_batches * network.micro_batch();
+  return run_.variant(std::min(network.micro_batch(), samples - before), /*evaluation=*/false);
 }
 
 void StreamUnits::load(int number) {
   const Batch* batch = loader_.next();
   PT_CHECK(batch != nullptr, kInternal, "the data ended before the round");
   Slot& slot = this->slot(number);
-  slot.samples = static_cast<std::int64_t>(batch->samples);
-  slot.counted = counted_elements(run_.network().graph().loss, batch->columns.back(), slot.samples);
-  slot.weight = counted_weight(run_.network(), batch->columns.back(), slot.counted);
+  Losses& losses = losses_[number];
+  losses.samples = static_cast<std::int64_t>(batch->samples);
+  losses.counted =
+      counted_elements(run_.network().graph().loss, batch->columns.back(), losses.samples);
+  losses.weight = counted_weight(run_.network(), batch->columns.back(), losses.counted);
   std::vector<Tensor> columns;
   for (std::size_t c = 0; c < batch->columns.size(); ++c) {
     const Tensor& column = batch->columns[c];
     columns.push_back(slot.memory.column(c, column.type));
     std::memcpy(columns.back().data, column.data, column.bytes());
   }
-  cut_into_units(run_, columns, slot.samples, /*evaluation=*/false, batch->step, slot.weight,
+  cut_into_units(run_, columns, losses.samples, /*evaluation=*/false, batch->step, losses.weight,
                  slot.units);
-  slot.left = static_cast<int>(slot.units.size());
+  slot.left = 0;
+  for (std::size_t k = 0; k < slot.units.size(); ++k)
+    slot.left += is_used(number * shape_.micro_batches + static_cast<int>(k)) ? 1 : 0;
+  ++loaded_;
+  free_slots();
+  tell_done();
+}
+
+/// Mini-batches of which no stage here uses any more.
+void StreamUnits::free_slots() {
+  while (released_ < loaded_ && slot(released_).left == 0) ++released_;
+  changed_.notify_all();
 }
 
 void StreamUnits::release(int unit) {
   const std::lock_guard lock(mutex_);
-  --slot(unit / micro_batches_).left;
-  while (released_ < loaded_ && slot(released_).left == 0) {
-    const Slot& done = slot(released_);
-    double loss = 0, correct = 0;
-    for (const MicroBatch& part : done.units) {
-      loss += part.loss_sum;
-      correct += part.correct;
+  Slot& slot = this->slot(unit / shape_.micro_batches);
+  const MicroBatch& done = slot.units[static_cast<std::size_t>(unit % shape_.micro_batches)];
+  // A round that ends early drops those in flight.
+  if (done.has_loss && unit < saves_.end()) {
+    if (run_.network().leads()) {
+      add_loss(unit, done.loss_sum, done.correct);
+    } else {
+      callbacks_.loss(unit, done.loss_sum, done.correct);
     }
-    on_done_({first_step_ + static_cast<std::uint64_t>(released_), done.samples, loss / done.weight,
-              correct, done.counted});
-    ++released_;
   }
-  changed_.notify_all();
+  --slot.left;
+  free_slots();
+  tell_done();
+}
+
+void StreamUnits::note_loss(int unit, double sum, double correct) {
+  const std::lock_guard lock(mutex_);
+  add_loss(unit, sum, correct);
+  tell_done();
+}
+
+void StreamUnits::add_loss(int unit, double sum, double correct) {
+  Losses& losses = losses_[unit / shape_.micro_batches];
+  const auto k = static_cast<std::size_t>(unit % shape_.micro_batches);
+  if (losses.units.size() <= k) losses.units.resize(k + 1);
+  losses.units[k] = {sum, correct};
+  ++losses.known;
+}
+
+/// In process 0, mini-batches are done when all losses are known, which come with the last use.
+void StreamUnits::tell_done() {
+  if (!run_.network().leads()) {
+    losses_.clear();
+    return;
+  }
+  for (auto first = losses_.find(told_); first != losses_.end(); first = losses_.find(told_)) {
+    const Losses& done = first->second;
+    if (told_ >= loaded_ || done.known < run_.network().units_of(done.samples)) return;
+    double loss = 0, correct = 0;
+    for (const auto& [sum, right] : done.units) {
+      loss += sum;
+      correct += right;
+    }
+    const Done told = {step_of(told_), done.samples, loss / done.weight, correct, done.counted};
+    losses_.erase(first);
+    ++told_;
+    callbacks_.done(told);
+  }
+}
+
+void StreamUnits::finish(int mini_batches) {
+  const std::lock_guard lock(mutex_);
+  while (loaded_ < mini_batches) load(loaded_);
 }
 
 }  // namespace pipetrain

@@ -3,13 +3,16 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "data/loading/loader.h"
 #include "pipeline/runtime/runtime.h"
 #include "train/pipeline_run.h"
+#include "train/round_saves.h"
 
 namespace pipetrain {
 
@@ -53,7 +56,7 @@ class BatchUnits final : public MicroBatchSource {
 };
 
 /// Mini-batches of an asynchronous round, cut into micro-batches: read when a stage needs the first
-/// of them, kept until every stage has used the last.
+/// of them, kept until every stage here has used the last.
 class StreamUnits final : public MicroBatchSource {
  public:
   struct Done {
@@ -63,48 +66,79 @@ class StreamUnits final : public MicroBatchSource {
     double correct;
     std::int64_t counted;
   };
-  /// See MicroBatchSource::updated().
-  using Updated = std::function<void(int stage, int replica, int unit, int version)>;
-  /// `micro_batches`: of each mini-batch; the last one may have fewer. `in_flight`: how
-  /// many mini-batches may be between their first and last use. `done`: mini-batches of the round
-  /// that are done, where it is taken up again; the loader gives the ones after them. `on_done` is
-  /// called in order of the steps, by one thread at a time.
-  StreamUnits(const PipelineRun& run, Loader& loader, std::uint64_t first_step, int micro_batches,
-              int in_flight, int done, std::function<double(std::uint64_t step)> learning_rate,
-              std::function<void(const Done&)> on_done, Updated on_update);
+  struct Shape {
+    std::uint64_t first_step = 0;
+    int micro_batches = 1;  // of each mini-batch; the last one may have fewer
+    int in_flight = 1;      // how many mini-batches may be between their first and last use
+    /// Mini-batches of the round that are done, where it is taken up again; the loader gives the
+    /// ones after them.
+    int done = 0;
+  };
+  struct Callbacks {
+    std::function<double(std::uint64_t step)> learning_rate;
+    /// In process 0, in the order of the steps, one call at a time.
+    std::function<void(const Done&)> done;
+    /// In other processes: the loss of a micro-batch, which process 0 is to note_loss().
+    std::function<void(int unit, double sum, double correct)> loss;
+  };
+  StreamUnits(const PipelineRun& run, const Program& program, Loader& loader, const Shape& shape,
+              RoundSaves& saves, Callbacks callbacks);
 
   MicroBatch& acquire(int unit) override;
+  int variant(int unit) override;
   void release(int unit) override;
   double learning_rate(int unit) const override {
-    return learning_rate_(first_step_ + static_cast<std::uint64_t>(unit / micro_batches_));
+    return callbacks_.learning_rate(step_of(unit / shape_.micro_batches));
   }
-  std::int64_t updates_before() const override { return static_cast<std::int64_t>(first_step_); }
+  std::int64_t updates_before() const override {
+    return static_cast<std::int64_t>(shape_.first_step);
+  }
+  int end_before(int unit) override { return saves_.end_before(unit); }
   void updated(int stage, int replica, int unit, int version) override {
-    on_update_(stage, replica, unit, version);
+    saves_.updated(stage, replica, unit, version);
   }
+
+  /// Of another process.
+  void note_loss(int unit, double sum, double correct);
+  /// Reads what no stage here has needed, up to the end of the round.
+  void finish(int mini_batches);
 
  private:
   struct Slot {
     std::vector<MicroBatch> units;
     BatchMemory memory;
-    std::int64_t samples = 0, counted = 1;
-    double weight = 1;
     int left = 0;  // units not yet released
   };
+  /// The losses of a mini-batch, as far as they are known.
+  struct Losses {
+    std::int64_t samples = 0, counted = 1;
+    double weight = 1;
+    std::vector<std::pair<double, double>> units;  // sum, correct
+    int known = 0;
+  };
+  std::uint64_t step_of(int batch) const {
+    return shape_.first_step + static_cast<std::uint64_t>(batch);
+  }
+  bool is_used(int unit) const;
   void load(int batch);
+  void free_slots();
+  void add_loss(int unit, double sum, double correct);
+  void tell_done();
   Slot& slot(int batch) { return slots_[static_cast<std::size_t>(batch) % slots_.size()]; }
 
   const PipelineRun& run_;
+  const Program& program_;
   Loader& loader_;
-  std::uint64_t first_step_;
-  int micro_batches_;
-  std::function<double(std::uint64_t)> learning_rate_;
-  std::function<void(const Done&)> on_done_;
-  Updated on_update_;
-  std::vector<Slot> slots_;
+  const Shape shape_;
+  RoundSaves& saves_;
+  Callbacks callbacks_;
+
   std::mutex mutex_;
   std::condition_variable changed_;
-  int loaded_, released_;  // mini-batches
+  std::vector<Slot> slots_;
+  int loaded_ = 0, released_ = 0;  // mini-batches
+  std::map<int, Losses> losses_;   // of mini-batches that are not told yet
+  int told_ = 0;                   // mini-batches
 };
 
 }  // namespace pipetrain

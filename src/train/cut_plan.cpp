@@ -42,9 +42,12 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
     plan.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile.device));
   if (!network.order().empty())
     plan.notes.emplace_back("the nodes were reordered before cutting; the plan has their order");
-  if (network.config().pipeline.topology.empty() && network.topology() &&
-      std::any_of(plan.stages.begin(), plan.stages.end(),
-                  [](const StagePlan& stage) { return stage.replicas > 1; })) {
+  const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
+                                      [](const StagePlan& stage) { return stage.replicas > 1; });
+  if (network.config().pipeline.shard_optimizer && !replicated)
+    plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}",
+                                     setting("shard-optimizer"), setting("replicas")));
+  if (network.config().pipeline.topology.empty() && network.topology() && replicated) {
     plan.notes.push_back(fmt::format(
         "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
         "threads busy it is slower (doctor {} shows both)",
@@ -80,13 +83,25 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
   return buckets;
 }
 
+/// Where replicas in several processes share the updates: each makes its part, and half of the
+/// bytes are new weights, which leave when the sums are done.
+void spread_updates(const StagePlan& stage, StageSeconds& seconds) {
+  const double weights = stage.all_reduce_seconds / 2;
+  seconds.reduce -= weights;
+  for (ReduceBucket& bucket : seconds.buckets) bucket.seconds /= 2;
+  seconds.update = seconds.update / stage.replicas + weights;
+}
+
 /// The costs of the stages of a plan.
 Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
-  for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s)
+  for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s) {
     costs.stage[s].buckets = buckets_of(network, plan.stages[s]);
+    if (network.config().pipeline.shard_optimizer && plan.stages[s].replicas > 1)
+      spread_updates(plan.stages[s], costs.stage[s]);
+  }
   return costs;
 }
 
@@ -159,6 +174,8 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
       planner_limit * static_cast<std::size_t>(network.schedule().devices()) /
       static_cast<std::size_t>(std::max(request.stages, network.schedule().devices()));
   request.optimizer_bytes_per_parameter_byte = kept_slots(network.config().optimization.optimizer);
+  if (network.config().pipeline.shard_optimizer)
+    request.shared_bytes_per_parameter_byte = state_slots(network.config().optimization.optimizer);
   request.recompute = network.config().pipeline.recompute;
   network.set_links(request);
   return request;
@@ -242,8 +259,13 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
   std::vector<ArenaBytes> memory;
   std::vector<std::size_t> workspaces;
   for (std::size_t s = 0; s < slices.stages.size(); ++s) {
+    UpdateShare share;
+    if (network.config().pipeline.shard_optimizer) {
+      share.replicas = program.replicas(static_cast<int>(s));
+      share.replica = largest_share(network.graph(), slices.stages[s], share.replicas);
+    }
     memory.push_back(predict_arena(network.graph(), slices, static_cast<int>(s), capacity[s],
-                                   network.config().optimization.optimizer));
+                                   network.config().optimization.optimizer, share));
     workspaces.push_back(wanted_workspace(slices.stages[s], network.profile().workspace_bytes));
   }
   if (network.config().pipeline.gpu_ids.empty() && !network.processes())

@@ -401,14 +401,14 @@ std::int64_t Network::round_batches(std::int64_t first_step) const {
   return std::min(batches_per_epoch_ - first_step % batches_per_epoch_, total_steps_ - first_step);
 }
 
+std::int64_t Network::samples_of_step(std::int64_t step) const {
+  const std::vector<std::int64_t> sizes = batch_sizes();
+  return (step + 1) % batches_per_epoch_ == 0 ? sizes.back() : sizes.front();
+}
+
 int Network::round_units(std::int64_t first_step) const {
-  const std::int64_t batch = config_.optimization.batch_size;
-  const auto samples = static_cast<std::int64_t>(data_.train->size());
-  const std::int64_t mini_batches = round_batches(first_step);
-  const bool short_end = (first_step + mini_batches) % batches_per_epoch_ == 0 &&
-                         !config_.optimization.drop_last && samples % batch != 0;
-  return static_cast<int>((mini_batches - 1) * micro_batches_) +
-         (short_end ? units_of(samples % batch) : static_cast<int>(micro_batches_));
+  const std::int64_t before = round_batches(first_step) - 1;
+  return static_cast<int>(before * micro_batches_) + units_of(samples_of_step(first_step + before));
 }
 
 TakeMemory Network::batch_memory() const {

@@ -81,6 +81,8 @@ class Network {
   int units_of(std::int64_t samples) const;
   /// Sizes in samples of the mini-batches of an epoch: the full one, and the last if it is shorter.
   std::vector<std::int64_t> batch_sizes() const;
+  /// Samples of a step's mini-batch.
+  std::int64_t samples_of_step(std::int64_t step) const;
   /// Mini-batches of the asynchronous round that begins at a step: to the end of the epoch or run.
   std::int64_t round_batches(std::int64_t first_step) const;
   /// Units of that round.

@@ -129,6 +129,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.threads = network_.threads();
   options.pin = network_.config().pipeline.pin;
   options.optimizer = network_.config().optimization.optimizer;
+  options.shard_optimizer = network_.config().pipeline.shard_optimizer;
   options.clip_norm = network_.config().optimization.clip_norm;
   options.loss_scaling = network_.loss_scaling();
   options.seed = network_.config().optimization.seed;

@@ -46,10 +46,6 @@ CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
   PT_CHECK(count <= devices, kUsage,
            "{} processes were started for {} stage{}; give {} {} or more, or start fewer", count,
            devices, devices == 1 ? "" : "s", setting("stages"), count);
-  PT_CHECK(!is_asynchronous(schedule.rule()), kUsage,
-           "{} {} is asynchronous, which several processes do not support yet; use 1f1b, "
-           "gpipe or a zero-bubble schedule, or one process",
-           setting("schedule"), printable(config.schedule));
   ByteWriter mine;
   mine.put(available_cores());
   mine.put_text(processes->processes().host() + " " + cores_text());
@@ -148,8 +144,9 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
-       fmt::format("{} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,
-                   optimization.clip_norm, optimization.learning_rate.peak)}};
+       fmt::format("{} {} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,
+                   optimization.clip_norm, optimization.learning_rate.peak,
+                   network.config().pipeline.shard_optimizer)}};
   ByteWriter mine;
   for (const auto& [name, fact] : facts) mine.put_text(fact);
   const std::string bytes = processes.broadcast(mine.take());

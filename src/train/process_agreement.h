@@ -31,8 +31,7 @@ struct CoreShare {
 int process_of(int device, int devices, const ProcessGroup* processes);
 
 /// Processes of a machine that may use the same cores divide them among their devices; all stages
-/// get as many threads, which decide bits. Error (kUsage) for more processes than devices, and for
-/// schedules that several processes cannot run.
+/// get as many threads, which decide bits. Error (kUsage) for more processes than devices.
 CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
                       ProcessGroup* processes);
 

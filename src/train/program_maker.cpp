@@ -6,6 +6,7 @@
 #include "base/setting.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/complete.h"
+#include "pipeline/runtime/runtime_setup.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "pipeline/schedule/schedule_file.h"
@@ -63,6 +64,7 @@ RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
            "{} {} has one device per stage; {} works with gpipe, 1f1b or pipedream",
            setting("schedule"), config.schedule, setting("replicas"));
   rule_ = schedule.rule;
+  if (config.shard_optimizer) check_shared_updates(rule_, config.schedule, !config.gpu_ids.empty());
 }
 
 int RunSchedule::stages() const {

@@ -1,57 +1,126 @@
 #include "train/round_saves.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/index.h"
 #include "pipeline/program/program_cut.h"
 
 namespace pipetrain {
 
-RoundSaves::RoundSaves(
-    PipelineRun& run, const Program& program, int micro_batches,
-    std::function<const char*(std::int64_t)> wanted,
-    std::function<void(std::int64_t, const char*, const std::vector<StageContent>&)> save)
-    : run_(run), micro_batches_(micro_batches), wanted_(std::move(wanted)), save_(std::move(save)) {
+RoundSaves::RoundSaves(PipelineRun& run, const Program& program, int micro_batches, int done,
+                       Callbacks callbacks)
+    : run_(run), micro_batches_(micro_batches), callbacks_(std::move(callbacks)) {
   for (const int units : cut_points(program)) {
-    if (units % micro_batches == 0) points_.insert(units);
+    if (units % micro_batches == 0 && units > done) points_.push_back(units);
   }
+  for (const auto& replicas : program.placement)
+    stages_here_ += run.network().is_here(replicas.front()) ? 1 : 0;
+}
+
+bool RoundSaves::is_decided(int unit) const {
+  const std::lock_guard lock(mutex_);
+  return end_ != kNever || decided_ == points_.size() || points_[decided_] > unit;
+}
+
+int RoundSaves::end_before(int unit) {
+  if (mail_) mail_->poll();
+  if (!leads()) {
+    const RunRequests asked = callbacks_.requests();
+    if (asked.stop || asked.save) mail_->send(asked);
+    mail_->wait_until([&] { return is_decided(unit); });
+  } else if (!is_decided(unit)) {
+    const std::lock_guard lock(mutex_);
+    while (end_ == kNever && decided_ < points_.size() && points_[decided_] <= unit) decide_next();
+  }
+  const int end = this->end();
+  return end <= unit ? end : kNever;
+}
+
+void RoundSaves::decide_next() {
+  const int units = points_[decided_++];
+  const Decision decision =
+      callbacks_.decide(units / micro_batches_, std::exchange(others_, RunRequests{}));
+  const RoundMail::Decision told = {units, decision.reason != nullptr, decision.end};
+  if (mail_) mail_->send(told);
+  if (decision.end != RunEnd::kDone) {
+    end_ = units;
+    reason_ = decision.end;
+  }
+  if (decision.reason) boundaries_[units].reason = decision.reason;
+}
+
+void RoundSaves::take(const RoundMail::Decision& decision) {
+  const std::lock_guard lock(mutex_);
+  ++decided_;
+  if (decision.end != RunEnd::kDone) {
+    end_ = decision.units;
+    reason_ = decision.end;
+  }
+  if (decision.saves) boundaries_[decision.units];
+}
+
+void RoundSaves::take(RunRequests requests) {
+  const std::lock_guard lock(mutex_);
+  others_.add(requests);
+}
+
+void RoundSaves::take(RoundMail::Content content) {
+  const std::lock_guard lock(mutex_);
+  Boundary& boundary = boundaries_[content.units];
+  boundary.saved.contents.resize(at(run_.network().stages()));
+  boundary.saved.contents[at(content.stage)] = std::move(content.content);
+  boundary.saved.copy_seconds += content.copy_seconds;
+  ++boundary.arrived;
 }
 
 void RoundSaves::updated(int stage, int replica, int unit, int version) {
   const int units = unit + 1;
-  if (replica != 0 || !points_.contains(units)) return;
-  const int stages = run_.network().stages();
+  if (replica != 0 || !std::binary_search(points_.begin(), points_.end(), units)) return;
+  end_before(units);  // what is done here is known from now on
+  {
+    const std::lock_guard lock(mutex_);
+    if (!boundaries_.contains(units)) return;
+  }
+  const double before = steady_seconds();
+  RoundMail::Content content = {stage, units, 0, run_.runtime().content(stage, version)};
+  content.copy_seconds = steady_seconds() - before;
+  if (!leads()) return mail_->send(content);
+  take(std::move(content));
   std::unique_lock lock(mutex_);
-  const auto [place, first] = boundaries_.try_emplace(units);
-  Boundary& boundary = place->second;
-  if (first) {
-    boundary.reason = wanted_(units / micro_batches_);
-    if (boundary.reason) boundary.contents.resize(static_cast<std::size_t>(stages));
-  }
-  if (boundary.reason) {
-    lock.unlock();
-    const double before = steady_seconds();
-    StageContent content = run_.runtime().content(stage, version);
-    const double seconds = steady_seconds() - before;
-    lock.lock();
-    boundary.copy_seconds += seconds;
-    boundary.contents[static_cast<std::size_t>(stage)] = std::move(content);
-  }
-  if (++boundary.arrived < stages) return;
-  const Boundary complete = std::move(boundary);
-  boundaries_.erase(place);
-  if (!complete.reason) return;
-  newest_ = complete.contents;
-  copy_seconds_ = complete.copy_seconds;
-  save_(units / micro_batches_, complete.reason, complete.contents);
+  if (++boundaries_[units].arrived_from_here < stages_here_) return;
+  lock.unlock();
+  finish(units);
 }
 
-void RoundSaves::restore_newest() {
-  for (int s = 0; s < run_.network().stages(); ++s) {
-    StageContent content = newest_[static_cast<std::size_t>(s)];
-    content.stashed.clear();
-    run_.runtime().restore(s, content);
-  }
+/// The last stage here saves, when the others' contents are there.
+void RoundSaves::finish(int units) {
+  const auto is_complete = [&] {
+    const std::lock_guard lock(mutex_);
+    return boundaries_[units].arrived == run_.network().stages();
+  };
+  if (mail_) mail_->wait_until(is_complete);
+  const std::lock_guard lock(mutex_);
+  const auto place = boundaries_.find(units);
+  const Boundary complete = std::move(place->second);
+  boundaries_.erase(place);
+  callbacks_.save(units / micro_batches_, complete.reason, complete.saved);
+}
+
+int RoundSaves::end() const {
+  const std::lock_guard lock(mutex_);
+  return end_;
+}
+
+RunEnd RoundSaves::reason_to_end() const {
+  const std::lock_guard lock(mutex_);
+  return reason_;
+}
+
+RunRequests RoundSaves::left_requests() const {
+  const std::lock_guard lock(mutex_);
+  return others_;
 }
 
 }  // namespace pipetrain

@@ -1,64 +1,92 @@
-// Checkpoints inside an asynchronous round, which never drains: each stage saves its state at
-// the update of the same mini-batch, one stage after the other, and continues.
+// What happens behind the boundaries of an asynchronous round, which never drains: boundaries are
+// mini-batches after which the program can be cut (program_cut.h). Before any stage begins with the
+// micro-batch behind a boundary, process 0 decides whether the state there is saved and whether the
+// round ends there. Each stage then copies its state at its update before the boundary, and goes
+// on.
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
+#include <limits>
 #include <map>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "pipeline/program/program.h"
 #include "pipeline/stage/stage_content.h"
 #include "train/pipeline_run.h"
+#include "train/round_mail.h"
+#include "train/run_requests.h"
 
 namespace pipetrain {
 
-/// Ends a round inside; `step`: mini-batches that are done.
-struct RoundStopped : std::exception {
-  explicit RoundStopped(std::int64_t done) : step(done) {}
-  const char* what() const noexcept override { return "the run was stopped"; }
-  std::int64_t step;
-};
-
 class RoundSaves {
  public:
-  /// `wanted`: asked once for each number of mini-batches of the round after which the program can
-  /// be cut; null: nothing is to be saved there. `save`: gets the content of all stages. Calls come
-  /// one at a time.
-  RoundSaves(PipelineRun& run, const Program& program, int micro_batches,
-             std::function<const char*(std::int64_t batches)> wanted,
-             std::function<void(std::int64_t batches, const char* reason,
-                                const std::vector<StageContent>&)>
-                 save);
+  struct Decision {
+    const char* reason = nullptr;  // to save; null: nothing is saved
+    RunEnd end = RunEnd::kDone;    // kDone: the round goes on
+  };
+  struct Saved {
+    std::vector<StageContent> contents;  // of all stages
+    double copy_seconds = 0;             // that they have spent on copying them
+  };
+  /// Calls come one at a time.
+  struct Callbacks {
+    /// In process 0, once for each boundary; `others`: what other processes were asked for.
+    std::function<Decision(std::int64_t batches, RunRequests others)> decide;
+    /// In process 0.
+    std::function<void(std::int64_t batches, const char* reason, const Saved& saved)> save;
+    /// In other processes: what this one was asked for.
+    std::function<RunRequests()> requests;
+  };
 
-  /// See MicroBatchSource::updated().
+  /// `done`: micro-batches of the round that are done when it is taken up again.
+  RoundSaves(PipelineRun& run, const Program& program, int micro_batches, int done,
+             Callbacks callbacks);
+  /// `mail` connects the processes, and outlives the calls that follow.
+  void connect(RoundMail& mail) { mail_ = &mail; }
+
+  /// See MicroBatchSource.
+  int end_before(int unit);
   void updated(int stage, int replica, int unit, int version);
 
-  /// What stages have spent on copying the contents of the boundary that is saved, or was last.
-  double copy_seconds() const { return copy_seconds_; }
+  // From other processes.
 
-  /// After a stop: puts the weights as of the last save where a drained runtime has them.
-  void restore_newest();
+  void take(RunRequests requests);
+  void take(RoundMail::Content content);
+  void take(const RoundMail::Decision& decision);
+
+  /// After how many micro-batches the round ends early; more than any: it does not.
+  int end() const;
+  /// Why.
+  RunEnd reason_to_end() const;
+  /// What other processes were asked for after the last boundary.
+  RunRequests left_requests() const;
 
  private:
+  static constexpr int kNever = std::numeric_limits<int>::max();
   struct Boundary {
     const char* reason = nullptr;
-    int arrived = 0;
-    double copy_seconds = 0;
-    std::vector<StageContent> contents;
+    int arrived = 0, arrived_from_here = 0;  // stages
+    Saved saved;
   };
+  bool leads() const { return !mail_ || mail_->leads(); }
+  bool is_decided(int unit) const;
+  void decide_next();
+  void finish(int units);
+
   PipelineRun& run_;
-  int micro_batches_;
-  std::set<int> points_;  // units
-  std::function<const char*(std::int64_t)> wanted_;
-  std::function<void(std::int64_t, const char*, const std::vector<StageContent>&)> save_;
-  std::mutex mutex_;
-  std::map<int, Boundary> boundaries_;  // by units
-  std::vector<StageContent> newest_;
-  double copy_seconds_ = 0;
+  const int micro_batches_;
+  std::vector<int> points_;  // units, rising
+  int stages_here_ = 0;      // of which this process has the first replica
+  Callbacks callbacks_;
+  RoundMail* mail_ = nullptr;  // null: one process
+  mutable std::mutex mutex_;
+  std::size_t decided_ = 0;             // points
+  std::map<int, Boundary> boundaries_;  // that are saved, by units
+  int end_ = kNever;
+  RunEnd reason_ = RunEnd::kDone;
+  RunRequests others_;
 };
 
 }  // namespace pipetrain

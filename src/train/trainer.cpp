@@ -16,12 +16,12 @@
 #include "train/commits.h"
 #include "train/export.h"
 #include "train/resume.h"
-#include "train/round_saves.h"
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
 #include "train/scores.h"
 #include "train/snapshot.h"
 #include "train/step_check.h"
+#include "train/stream_round.h"
 
 namespace pipetrain {
 namespace {
@@ -236,31 +236,35 @@ class Training {
     report.bubble = 1 - busy / (static_cast<double>(result.busy_seconds.size()) * result.seconds);
   }
 
-  /// Requests from signals and the clock, kept until they are done.
+  /// Requests from signals and the clock to this process.
+  RunRequests asked_here() {
+    RunRequests asked = observer_.requests();
+    const double seconds = settings_.rate_by_time ? rate_.seconds() : rate_.seconds_since_start();
+    asked.out_of_time = options_.max_seconds > 0 && seconds >= options_.max_seconds;
+    asked.add(std::exchange(left_requests_, {}));
+    return asked;
+  }
+
   void look_at_requests() {
-    struct {
-      RunRequests asked;
-      bool out_of_time;
-    } seen = {observer_.requests(),
-              options_.max_seconds > 0 &&
-                  (settings_.rate_by_time ? rate_.seconds() : rate_.seconds_since_start()) >=
-                      options_.max_seconds};
+    RunRequests seen = asked_here();
     if (ProcessGroup* processes = network_.processes()) {
       // A signal may have reached any of them.
       const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
-      const auto mine_too = seen;
       for (const std::string& bytes : processes->all_gather(mine)) {
-        auto other = mine_too;
+        RunRequests other;
         bytes.copy(reinterpret_cast<char*>(&other), sizeof other);
-        seen.asked.stop = seen.asked.stop || other.asked.stop;
-        seen.asked.save = seen.asked.save || other.asked.save;
-        seen.out_of_time = seen.out_of_time || other.out_of_time;
+        seen.add(other);
       }
     }
-    save_wanted_ = save_wanted_ || seen.asked.save;
-    if (seen.asked.stop) {
+    obey(seen);
+  }
+
+  /// Requests are kept until they are done.
+  void obey(const RunRequests& asked) {
+    save_wanted_ = save_wanted_ || asked.save;
+    if (asked.stop) {
       summary_.end = RunEnd::kStopped;
-    } else if (seen.out_of_time && summary_.end == RunEnd::kDone) {
+    } else if (asked.out_of_time && summary_.end == RunEnd::kDone) {
       summary_.end = RunEnd::kTime;
     }
   }
@@ -378,68 +382,71 @@ class Training {
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
   /// a step. Returns the step that it ends with: earlier where the run is to stop.
   std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
-    const std::int64_t count = network_.round_batches(first);
-    const int micro_batches = static_cast<int>(network_.micro_batches());
-    const int done_before = cut ? cut->micro_batches_done / micro_batches : 0;
     ask_for_peak();
-    double last = steady_seconds();
-    const auto on_done = [&](const StreamUnits::Done& done) {
-      StepReport report;
-      report.step = static_cast<std::int64_t>(done.step) + 1;
-      report.total_steps = network_.total_steps();
-      report.epoch = epoch_of(report.step);
-      report.loss = done.loss;
-      report.accuracy = accuracy(done.correct, done.counted);
-      report.learning_rate = rate_.at(static_cast<std::int64_t>(done.step));
-      report.seconds = steady_seconds() - last;
-      last = steady_seconds();
-      report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
-      set_model_utilisation(report);
-      step_seconds_.add(report.seconds);
-      observer_.on_step(report);
-      check_finite(report);
-      report_saves();
+    last_done_ = steady_seconds();
+    StreamCallbacks callbacks;
+    callbacks.saves.decide = [&](std::int64_t batches, RunRequests others) {
+      left_requests_ = others;
+      return decide_inside(first + batches);
     };
-    const Program& program = run_.program(network_.round_units(first));
-    // A boundary is a mini-batch; the first stage to get there decides for all.
-    const auto wanted = [&](std::int64_t batches) -> const char* {
-      look_at_requests();
-      const char* reason = decide_to_save(first + batches, /*improved=*/false, /*last=*/false);
-      return !reason && snapshot_ && snapshot_->is_due() ? kForRestart : reason;
+    callbacks.saves.save = [&](std::int64_t batches, const char* reason, const auto& saved) {
+      save_inside(first, batches, reason, saved);
     };
-    RoundSaves saves(
-        run_, program, micro_batches, wanted,
-        [&](std::int64_t batches, const char* reason, const std::vector<StageContent>& contents) {
-          const double before = steady_seconds();
-          Checkpoint checkpoint = completed(
-              make_checkpoint(run_, saving_.run(), first + batches, first, count, contents),
-              reason);
-          if (snapshot_)
-            keep_snapshot(checkpoint, saves.copy_seconds() + steady_seconds() - before);
-          if (reason != kForRestart) saving_.save(std::move(checkpoint));
-          summary_.save_seconds += steady_seconds() - before;
-          if (summary_.end != RunEnd::kDone) throw RoundStopped(first + batches);
-        });
-    StreamUnits units(
-        run_, loader_, static_cast<std::uint64_t>(first), micro_batches, run_.batches_in_flight(),
-        done_before, [&](std::uint64_t step) { return rate_.at(static_cast<std::int64_t>(step)); },
-        on_done,
-        [&](int stage, int replica, int unit, int version) {
-          saves.updated(stage, replica, unit, version);
-        });
-    RoundResult result;
-    try {
-      result = cut ? run_.runtime().run(*cut, units) : run_.runtime().run(program, units);
-    } catch (const RoundStopped& stopped) {
-      saves.restore_newest();
-      stopped_inside_ = true;
-      return stopped.step;
-    }
-    observer_.on_round(first + 1, cut ? cut->rest : program, result);
+    callbacks.saves.requests = [&] { return observer_.requests(); };
+    callbacks.learning_rate = [&](std::uint64_t step) {
+      return rate_.at(static_cast<std::int64_t>(step));
+    };
+    callbacks.done = [&](const StreamUnits::Done& batch) { note_done(batch); };
+    const StreamEnd end = run_stream(run_, loader_, first, cut, callbacks);
+    left_requests_ = end.left;
+    summary_.end = end.reason;
+    stopped_inside_ = end.reason != RunEnd::kDone;
+    if (stopped_inside_) return first + end.batches;
+    observer_.on_round(first + 1, cut ? cut->rest : run_.program(network_.round_units(first)),
+                       end.result);
     StepReport utilisation;
-    set_utilisation(utilisation, result);
+    set_utilisation(utilisation, end.result);
     bubbles_.add(*utilisation.bubble);
-    return first + count;
+    return first + end.batches;
+  }
+
+  /// A mini-batch of an asynchronous round.
+  void note_done(const StreamUnits::Done& done) {
+    StepReport report;
+    report.step = static_cast<std::int64_t>(done.step) + 1;
+    report.total_steps = network_.total_steps();
+    report.epoch = epoch_of(report.step);
+    report.loss = done.loss;
+    report.accuracy = accuracy(done.correct, done.counted);
+    report.learning_rate = rate_.at(static_cast<std::int64_t>(done.step));
+    report.seconds = steady_seconds() - last_done_;
+    last_done_ = steady_seconds();
+    report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
+    set_model_utilisation(report);
+    step_seconds_.add(report.seconds);
+    observer_.on_step(report);
+    check_finite(report);
+    report_saves();
+  }
+
+  /// What is done behind a step inside an asynchronous round.
+  RoundSaves::Decision decide_inside(std::int64_t step) {
+    obey(asked_here());
+    const char* reason = decide_to_save(step, /*improved=*/false, /*last=*/false);
+    if (!reason && snapshot_ && snapshot_->is_due()) reason = kForRestart;
+    return {reason, summary_.end};
+  }
+
+  void save_inside(std::int64_t first, std::int64_t batches, const char* reason,
+                   const RoundSaves::Saved& saved) {
+    const double before = steady_seconds();
+    Checkpoint checkpoint =
+        completed(make_checkpoint(run_, saving_.run(), first + batches, first,
+                                  network_.round_batches(first), saved.contents),
+                  reason);
+    if (snapshot_) keep_snapshot(checkpoint, saved.copy_seconds + steady_seconds() - before);
+    if (reason != kForRestart) saving_.save(std::move(checkpoint));
+    summary_.save_seconds += steady_seconds() - before;
   }
 
   void check_finite(const StepReport& report) const {
@@ -483,6 +490,8 @@ class Training {
   std::int64_t checked_steps_ = -1;  // done when the last one was computed twice
   TrainingSummary summary_;
   bool save_wanted_ = false;
+  RunRequests left_requests_;    // of other processes in an asynchronous round
+  double last_done_ = 0;         // when the mini-batch before was done there
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;

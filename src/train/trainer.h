@@ -12,6 +12,7 @@
 #include "train/evaluation.h"
 #include "train/metrics.h"
 #include "train/pipeline_run.h"
+#include "train/run_requests.h"
 #include "train/saving.h"
 
 namespace pipetrain {
@@ -39,9 +40,6 @@ struct StepReport {
   std::vector<double> stage_busy;     // busy fraction of the step by device
 };
 
-/// Why a run ended.
-enum class RunEnd : std::uint8_t { kDone, kStopped, kTime, kStalled };
-
 struct TrainingSummary {
   std::int64_t steps = 0;  // done in all, those before a resume included
   RunEnd end = RunEnd::kDone;
@@ -61,12 +59,6 @@ struct TrainingSummary {
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
   NamedTensors best_weights;  // of the best, where no checkpoint has them
-};
-
-/// Requests to a run from outside.
-struct RunRequests {
-  bool stop = false;  // finish the step, save and end
-  bool save = false;  // save and continue
 };
 
 /// Receives the events of a run, one call at a time.

@@ -14,6 +14,9 @@ MPIRUN = shutil.which("mpirun")
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
 RUN = ["train", "--device", "cpu", "--threads", "1", "--no-pin", "--log-every", "1"]
 DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "4"]
+# Asynchronous runs depend on their cuts.
+STREAM = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "4",
+          "--split", "wide.conv,block.conv1,last.conv"]
 
 
 class Processes(Case):
@@ -80,6 +83,39 @@ class Processes(Case):
                      for name in (schedule, f"{schedule}-1")]
             self.assertEqual(len(steps[0]), len(steps[1]))
 
+    def test_streams_have_the_bits_of_one_process(self):
+        stream = [*STREAM, "--val-split", "0.2", "--epochs", "3"]
+        for schedule, count in (("pipedream", 4), ("pipedream-vertical", 2), ("pipedream-2bw", 3)):
+            run = [*stream, "--schedule", schedule]
+            self.succeed(*run, "--run-dir", f"{schedule}-1")
+            self.train_in(count, *run, "--run-dir", schedule)
+            self.assertEqual(self.content(schedule), self.content(f"{schedule}-1"), schedule)
+            self.assertEqual(self.losses(schedule), self.losses(f"{schedule}-1"), schedule)
+
+    def test_a_stream_that_is_stopped_goes_on_in_another_number_of_processes(self):
+        run = [*STREAM, "--schedule", "pipedream", "--save-every", "never"]
+        self.succeed(*run, "--max-steps", "1000", "--run-dir", "whole")
+        process = self.start_in(4, *run, "--max-steps", "1000", "--run-dir", "run")
+        self.wait_for_step("run", process)
+        os.kill(self.ranks(process)[2], signal.SIGTERM)
+        _, err = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 143, err.decode())
+        self.assertIn("stopped  by TERM after step", err.decode())
+        err = self.train_in(2, *run, "--max-steps", "1000", "--resume=run")
+        self.assertIn("resume   ", err)
+        self.assertEqual(self.content("run"), self.content("whole"))
+
+    def wait_for_step(self, run, process):
+        self.wait_for(f"{run}/events.jsonl", process)
+        end = time.monotonic() + SECONDS
+        while '"step"' not in (self.folder / run / "events.jsonl").read_text():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.02)
+
+    def losses(self, run):
+        events = [parse(line) for line in (self.folder / run / "events.jsonl").read_text().splitlines()]
+        return [event["loss"] for event in events if event["event"] == "step"]
+
     def test_tied_weights_dropout_and_averages(self):
         self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",
                      "--context", "8")
@@ -93,6 +129,32 @@ class Processes(Case):
         self.succeed(*run, "--run-dir", "one")
         self.train_in(4, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
+
+    def test_replicas_that_share_the_updates(self):
+        """Weights, checkpoints and what a run goes on with are those of replicas that make all updates."""
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "160", "--batch-size", "32", "--max-steps", "8", "--save-every", "4",
+               "--clip-norm", "1", "--ema", "0.9", "--overwrite"]
+        self.succeed(*run, "--replicas", "4", "--run-dir", "one")
+        state = pathlib.Path("checkpoints", "step-000004", "optimizer.safetensors")
+        for count in (2, 4):
+            self.train_in(count, *run, "--replicas", "4", "--shard-optimizer", "--run-dir", "several")
+            self.assertEqual(self.content("several"), self.content("one"))
+            self.assertEqual((self.folder / "several" / state).read_bytes(), (self.folder / "one" / state).read_bytes())
+        half = f"--resume={self.folder / 'several' / 'checkpoints' / 'step-000004'}"
+        self.succeed(*run, half, "--replicas", "4:shard-optimizer=true", "--run-dir", "alone")
+        self.assertEqual(self.content("alone"), self.content("one"))
+        # On another number of replicas the sums have other bits, shared or not.
+        self.succeed(*run, half, "--replicas", "2", "--run-dir", "two")
+        self.train_in(2, *run, half, "--replicas", "2", "--shard-optimizer", "--run-dir", "two-shared")
+        self.assertEqual(self.content("two-shared"), self.content("two"))
+
+    def test_optimizers_that_use_norms_of_tensors_share_the_updates(self):
+        for optimizer in ("lamb", "lars"):
+            run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "96", "--batch-size", "32", "--epochs", "2", "--replicas", "3",
+                   "--optimizer", optimizer, "--overwrite"]
+            self.succeed(*run, "--run-dir", "one")
+            self.train_in(3, *run, "--shard-optimizer", "--run-dir", "several")
+            self.assertEqual(self.content("several"), self.content("one"), optimizer)
 
     def test_two_processes_send_to_one_replica(self):
         for replicas in ("2,1", "1,2"):
@@ -190,11 +252,7 @@ class Processes(Case):
 
     def test_a_stopped_process_is_missed(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--comm-timeout", "2", "--run-dir", "run")
-        self.wait_for("run/events.jsonl", process)
-        end = time.monotonic() + SECONDS
-        while '"step"' not in (self.folder / "run" / "events.jsonl").read_text():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        self.wait_for_step("run", process)
         stopped = self.ranks(process)[1]
         os.kill(stopped, signal.SIGSTOP)
         try:
@@ -210,11 +268,7 @@ class Processes(Case):
 
     def test_a_signal_saves_and_stops(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "never", "--run-dir", "run")
-        self.wait_for("run/events.jsonl", process)
-        end = time.monotonic() + SECONDS
-        while '"step"' not in (self.folder / "run" / "events.jsonl").read_text():
-            self.assertLess(time.monotonic(), end)
-            time.sleep(0.05)
+        self.wait_for_step("run", process)
         os.kill(self.ranks(process)[1], signal.SIGTERM)  # whichever of them
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 143, err.decode())
@@ -225,8 +279,7 @@ class Processes(Case):
         for kind, says, arguments in (
                 ("model", "no-such.onnx", [*RUN, "-m", "no-such.onnx", "--stages", "2"]),
                 ("usage", "--no-such-flag", [*RUN, "-m", MODEL, "--no-such-flag", "--stages", "2"]),
-                ("usage", "2 processes were started for 1 stage;", [*RUN, "-m", MODEL, "--stages", "1"]),
-                ("usage", "which several processes do not support yet", [*DIGITS, "--schedule", "pipedream"])):
+                ("usage", "2 processes were started for 1 stage;", [*RUN, "-m", MODEL, "--stages", "1"])):
             code, _, err = self.run_in(2, *arguments)
             self.assertEqual(code, EXIT[kind], err)
             self.assertEqual(err.count("error: "), 1, err)

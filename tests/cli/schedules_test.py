@@ -48,6 +48,25 @@ class Plans(Case):
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
             self.assertEqual(taken, predicted.split(")")[0])
 
+    def test_what_is_predicted_is_taken_where_replicas_share_updates(self):
+        for replicas in ("3", "2,1"):
+            run = ["--model", MODEL, *CPU, "--replicas", replicas, "--batch-size", "48", "--micro-batches", "6", "--topology", "laptop"]
+            totals = []
+            for more in ([], ["--shard-optimizer"]):
+                _, err = self.succeed(*run, *more, "--data", DATA, "--max-steps", "1", "--drop-last", "-v")
+                memory = next(line for line in err.splitlines() if "memory   " in line)
+                taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
+                self.assertEqual(taken, predicted.split(")")[0])
+                totals.append(parse(self.succeed("plan", *run, *more, "--json")[0])["stages"][0]["memory"]["optimizer"])
+            self.assertAlmostEqual(totals[1] / totals[0], 1 / int(replicas[0]), delta=0.01)
+
+    def test_updates_are_shared_where_they_can_be(self):
+        replicas = ["--model", MODEL, "--data", DATA, *CPU, "--max-steps", "1", "--shard-optimizer"]
+        self.refused("usage", *replicas, "--replicas", "2", "--schedule", "pipedream", "--micro-batches", "1",
+                     says=["--shard-optimizer needs a synchronous schedule such as 1f1b, but --schedule pipedream"])
+        _, err = self.succeed(*replicas, "--gpus", "1", "-v")
+        self.assertIn("--shard-optimizer changes nothing: no stage has several --replicas", err)
+
     def test_a_plan_has_one_set_of_numbers(self):
         out, _ = self.succeed("plan", MODEL, *CPU, "--gpus", "4")
         row = next(line for line in out.splitlines() if "<- chosen" in line)

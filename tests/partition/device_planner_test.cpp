@@ -165,8 +165,11 @@ class Enumeration {
         in_flight = depth;
         versions = stages_.size() == 1 ? 1 : 2;
       }
-      const double always = weights * (versions + 1 + request_.optimizer_bytes_per_parameter_byte) +
-                            fixed * versions + transient;
+      // In whole bytes; each of r replicas has 1/r of what they share.
+      const double state =
+          std::round(weights * (request_.optimizer_bytes_per_parameter_byte -
+                                request_.shared_bytes_per_parameter_byte * (1 - 1.0 / r)));
+      const double always = weights * (versions + 1) + state + fixed * versions + transient;
       const double memory = stage.recompute
                                 ? always + in_flight * chain_.forward_bytes[stage.first] + saved
                                 : always + in_flight * saved;
@@ -308,6 +311,38 @@ TEST(DevicePlanner, EqualsBruteForceOnEqualDevices) {
   EXPECT_GT(counts.replicated, 300);
   EXPECT_GT(counts.recomputed, 200);
   EXPECT_GT(counts.idle, 100);
+}
+
+TEST(DevicePlanner, EqualsBruteForceWhereReplicasShareUpdates) {
+  Picker pick{std::mt19937(76)};
+  Counts counts;
+  int only_shared = 0;
+  for (int trial = 0; trial < 3000; ++trial) {
+    const ChainCosts chain = random_chain(pick.random, pick(1, 5));
+    PlanRequest request = random_request(pick);
+    request.schedule = planned_schedule(std::vector<std::string>{"gpipe", "1f1b"}[pick(0, 1)]);
+    request.devices = pick(1, 5);
+    request.objective = Objective::kThroughput;
+    request.memory_limit_bytes = static_cast<std::size_t>(pick(10, 120));
+    request.replication = true;
+    request.optimizer_bytes_per_parameter_byte = pick(1, 3);
+    request.shared_bytes_per_parameter_byte =
+        pick(1, static_cast<int>(request.optimizer_bytes_per_parameter_byte));
+    if (pick(0, 2) == 0) {
+      request.topology.levels = {
+          {"bus", 5, request.transfer.bytes_per_second, request.transfer.latency_seconds}};
+      for (int d = 0; d < 5; ++d) request.topology.device_speed.push_back(0.25 * pick(1, 4));
+    }
+    const std::string name = "trial " + std::to_string(trial);
+    if (!compare(chain, request, 1 + 1e-9, counts, name)) continue;
+    PlanRequest unshared = request;
+    unshared.shared_bytes_per_parameter_byte = 0;
+    only_shared += Enumeration(chain, unshared).best() ? 0 : 1;
+  }
+  EXPECT_GT(counts.compared, 600);
+  EXPECT_GT(counts.infeasible, 60);
+  EXPECT_GT(counts.replicated, 300);
+  EXPECT_GT(only_shared, 20) << "what fits only because replicas share the updates";
 }
 
 TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {

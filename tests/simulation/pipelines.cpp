@@ -110,6 +110,7 @@ RuntimeOptions SimulatedPipeline::options() const {
   options.backend = what_.backend;
   options.optimizer = default_settings(OptimizerKind::kAdamW);
   options.clip_norm = what_.clip ? 0.5 : 0;
+  options.shard_optimizer = what_.shares_updates;
   options.pin = false;
   return options;
 }

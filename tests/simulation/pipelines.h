@@ -23,7 +23,8 @@ struct PipelineCase {
   bool clip = false;
   bool recompute = false;
   std::vector<int> replicas;
-  int micro_batches = 3;  // the last one is smaller; asynchronous: of one mini-batch each
+  int micro_batches = 3;        // the last one is smaller; asynchronous: of one mini-batch each
+  bool shares_updates = false;  // replicas
 };
 
 class SimulatedPipeline {

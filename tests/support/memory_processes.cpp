@@ -88,6 +88,10 @@ std::uint64_t MemoryWorld::messages() const {
   const std::lock_guard lock(mutex_);
   return messages_;
 }
+std::uint64_t MemoryWorld::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
 
 void MemoryWorld::deliver(const Key& key) {
   auto& sent = sent_[key];
@@ -104,6 +108,7 @@ void MemoryWorld::deliver(const Key& key) {
     sent.pop_front();
     wanted.pop_front();
     ++messages_;
+    bytes_ += from.bytes;
   }
 }
 

@@ -1,5 +1,6 @@
 #include "cli/commands/choose_for_processes.h"
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -48,7 +49,8 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given)
   double least = 0;
   std::string others;
   int chosen = 0;
-  for (int replicas = 1; replicas <= devices; ++replicas) {
+  const int fewest = pipeline.shard_optimizer ? std::min(2, devices) : 1;
+  for (int replicas = fewest; replicas <= devices; ++replicas) {
     if (devices % replicas != 0) continue;
     const int stages = devices / replicas;
     RunConfig config = options.run;

@@ -128,6 +128,37 @@ void describe_threads(Table& table, PipelineConfig& pipeline) {
   Table::nest(threads, std::move(thread_settings));
 }
 
+/// The devices of each stage, and how they share its updates.
+void describe_replicas(Table& table, PipelineConfig& pipeline) {
+  OptionSpec& replicas =
+      table
+          .add("--replicas", "N,N,…|auto",
+               "devices per stage, which share its micro-batches; auto: chosen by the planner",
+               kScheduleCommands)
+          .affects(ResultEffect::kDerived);
+  replicas.set = [&pipeline](const std::string& v) {
+    pipeline.replicas.clear();
+    pipeline.plan_replicas = v == "auto";
+    if (pipeline.plan_replicas) return;
+    for (std::size_t begin = 0; begin <= v.size();) {
+      const std::size_t comma = std::min(v.find(',', begin), v.size());
+      pipeline.replicas.push_back(
+          static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
+      begin = comma + 1;
+    }
+  };
+  replicas.get = [&pipeline] {
+    return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
+  };
+  Table replica_settings;
+  replica_settings
+      .flag("--shard-optimizer", pipeline.shard_optimizer,
+            "each replica updates a part of the tensors and alone keeps their optimizer state",
+            kOptimizerCommands)
+      .affects(ResultEffect::kNone);
+  Table::nest(replicas, std::move(replica_settings));
+}
+
 }  // namespace
 
 void describe_pipeline(Table& table, Options& options) {
@@ -149,26 +180,7 @@ void describe_pipeline(Table& table, Options& options) {
   };
   schedule.get = [&pipeline] { return pipeline.schedule; };
   describe_schedule(table, schedule, pipeline);
-  OptionSpec& replicas =
-      table
-          .add("--replicas", "N,N,…|auto",
-               "devices per stage, which share its micro-batches; auto: chosen by the planner",
-               kScheduleCommands)
-          .affects(ResultEffect::kDerived);
-  replicas.set = [&pipeline](const std::string& v) {
-    pipeline.replicas.clear();
-    pipeline.plan_replicas = v == "auto";
-    if (pipeline.plan_replicas) return;
-    for (std::size_t begin = 0; begin <= v.size();) {
-      const std::size_t comma = std::min(v.find(',', begin), v.size());
-      pipeline.replicas.push_back(
-          static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
-      begin = comma + 1;
-    }
-  };
-  replicas.get = [&pipeline] {
-    return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
-  };
+  describe_replicas(table, pipeline);
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
             "devices and links; default: as measured by doctor --measure", kPlanCommands)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -11,6 +12,7 @@
 #include "optim/update.h"
 #include "pipeline/program/annotate.h"
 #include "pipeline/program/palette.h"
+#include "pipeline/program/program_cut.h"
 #include "pipeline/transport/shared_work.h"
 
 namespace pipetrain {
@@ -60,6 +62,8 @@ void DeviceWorker::start_round() {
   at_ = -1;
   stolen_seconds_ = 0;
   waits_for_ = kNobody;
+  decided_ = 0;
+  early_end_ = nullptr;
   log_.begin_round();
   noted_.clear();
 }
@@ -79,10 +83,17 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
     if (times_) times_->start(round_.start_seconds);
     for (; index < list.size(); ++index) {
       at_.store(static_cast<int>(index), std::memory_order_relaxed);
-      execute(list[index]);
+      if (!is_over(list[index])) {
+        execute(list[index]);
+      } else if (list[index].kind == Kind::kReceive) {
+        expect(list[index]);  // an exchange that others need may have it as its other end
+      }
       progress.fetch_add(1, std::memory_order_relaxed);
     }
     index = list.empty() ? 0 : list.size() - 1;
+    // A device that has nothing behind the end has not met it yet.
+    if (is_asynchronous(round_.program->rule)) look_for_end(round_.program->micro_batches - 1);
+    if (early_end_) end_early();
     synchronize();
     if (times_) times_->finish(events_);
     transport_.finish(device_);
@@ -97,6 +108,43 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
     }
     throw;
   }
+}
+
+/// Finds out whether the round ends before a micro-batch is done.
+void DeviceWorker::look_for_end(int micro_batch) {
+  if (early_end_ || micro_batch < decided_) return;
+  const Wait wait(*this, kEverybody);
+  const int end = round_.source->end_before(micro_batch);
+  if (end > micro_batch) {
+    decided_ = micro_batch + 1;
+  } else {
+    early_end_ = &round_.end_after(end);
+  }
+}
+
+/// Whether the round has ended, for the instruction's stage, before it.
+bool DeviceWorker::is_over(const Instruction& instruction) {
+  if (!is_asynchronous(round_.program->rule) || instruction.micro_batch < 0) return false;
+  look_for_end(instruction.micro_batch);
+  return early_end_ &&
+         replicas_.on(instruction.stage, device_).updated >= early_end_->micro_batches_done;
+}
+
+/// Lets go of the micro-batches in flight.
+void DeviceWorker::end_early() {
+  replicas_.each_on(device_, [&](StageReplica& replica, int stage) {
+    const int index = round_.program->replica_on(stage, device_);
+    for (int micro_batch = early_end_->micro_batches_done;
+         micro_batch < round_.program->micro_batches; ++micro_batch) {
+      if (early_end_->replayed[at(stage)][at(micro_batch)] &&
+          round_.program->replica_of(stage, micro_batch) == index)
+        release_all({.kind = Kind::kBackward, .stage = stage, .micro_batch = micro_batch}, replica);
+    }
+  });
+  synchronize();
+  const Wait wait(*this, kEverybody);
+  round_.barrier.arrive_and_wait();  // no device waits for an exchange any more
+  transport_.drop_exchanges();
 }
 
 void DeviceWorker::end_list() {
@@ -290,10 +338,15 @@ void DeviceWorker::run_update(const Instruction& instruction, StageReplica& repl
   const std::int64_t number = asynchronous
                                   ? replica.updates
                                   : round_.source->updates_before() + 1 - round_.loss_scale.skipped;
-  replica.stage->update(0, from, to, round_.source->learning_rate(micro_batch), number,
-                        clipped / round_.loss_scale.value);
+  {
+    std::optional<Wait> wait;  // for the weights that others update
+    if (replica.stage->shares_updates()) wait.emplace(*this, kEverybody);
+    replica.stage->update(0, from, to, round_.source->learning_rate(micro_batch), number,
+                          clipped / round_.loss_scale.value);
+  }
   if (!applies_statistics_at_once(program, stage)) replica.stage->apply_statistics();
   if (!asynchronous) return;
+  replica.updated = micro_batch + 1;
   const int index = program.replica_on(stage, device_);
   if (group + 1 < program.updates(stage))
     replica.adding_left = replicas_.micro_batches_to_add(stage, index, group + 1);
@@ -320,7 +373,7 @@ void DeviceWorker::sync_gradients() {
   meet();  // and have been fetched
   replicas_.each_on(device_, [&](StageReplica& replica, int stage) {
     replica.stage->finish_gradients(0, replica.base_version);
-    if (&replica == &replicas_.of(stage).front())
+    if (&replica == &replicas_.of(stage).front() || replica.stage->shares_updates())
       replica.stage->squared_norms(0, round_.squared_norms);
   });
   meet();  // all norms are there

@@ -85,6 +85,9 @@ class DeviceWorker final : public LinkEnd {
   void wait_for(int whom);
 
   // Instructions.
+  void look_for_end(int micro_batch);
+  bool is_over(const Instruction& instruction);
+  void end_early();
   void execute(const Instruction& instruction);
   void run_stage(const Instruction& instruction);
   void run_forward(const Instruction& instruction, StageReplica& replica);
@@ -100,6 +103,7 @@ class DeviceWorker final : public LinkEnd {
   Event& event() { return events_[at(at_.load(std::memory_order_relaxed))]; }
 
   // Transfers of its stages (device_worker_links.cpp).
+  bool reaches(int edge, int micro_batch) const;
   void start_micro_batch(const Instruction& instruction, const StageReplica& replica);
   StreamPoint* record(const Instruction& instruction,
                       std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);
@@ -125,7 +129,9 @@ class DeviceWorker final : public LinkEnd {
   std::vector<SentValues> noted_;  // with RoundState::notes_sends
   double cpu_began_ = 0, cpu_seconds_ = 0;
   double stolen_seconds_ = 0;
-  std::atomic<int> at_{-1};  // index of the instruction in progress
+  int decided_ = 0;                        // micro-batches that the round has in any case, and …
+  const ProgramCut* early_end_ = nullptr;  // … where it ends instead; null: not known to end early
+  std::atomic<int> at_{-1};                // index of the instruction in progress
   std::atomic<int> waits_for_{kNobody};
   std::atomic<double> waits_since_{0};
   DeviceLog& log_;

@@ -4,10 +4,18 @@
 
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "pipeline/program/program_cut.h"
 #include "pipeline/runtime/device_worker.h"
 #include "pipeline/transport/shared_work.h"
 
 namespace pipetrain {
+
+/// Whether the receiver of an edge takes the micro-batch before the round ends. Where devices
+/// exchange values, it is ready for all.
+bool DeviceWorker::reaches(int edge, int micro_batch) const {
+  return !early_end_ || transport_.exchanges() || micro_batch < early_end_->micro_batches_done ||
+         early_end_->replayed[at(transport_.edge(edge).to)][at(micro_batch)];
+}
 
 /// Binds a micro-batch's inputs: the first thing that a stage does with it.
 void DeviceWorker::start_micro_batch(const Instruction& instruction, const StageReplica& replica) {
@@ -15,7 +23,10 @@ void DeviceWorker::start_micro_batch(const Instruction& instruction, const Stage
     const Wait wait(*this, kData);
     return round_.source->acquire(instruction.micro_batch);
   }();
-  if (replica.stage->has_loss(from.variant)) round_.results[at(instruction.micro_batch)] = &from;
+  if (replica.stage->has_loss(from.variant)) {
+    from.has_loss = true;
+    round_.results[at(instruction.micro_batch)] = &from;
+  }
   StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
   micro_batch.variant = from.variant;
   micro_batch.seed = setup_.options.seed;
@@ -50,7 +61,7 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
       record(instruction, gradient ? &RoundState::MicroBatchEvents::gradient
                                    : &RoundState::MicroBatchEvents::forward);
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
-    if (!values[at(edge)]) continue;
+    if (!values[at(edge)] || !reaches(edge, instruction.micro_batch)) continue;
     if (round_.notes_sends && !compute_ && base) note_send(edge, instruction.micro_batch, base);
     transport_.link(edge, instruction.micro_batch)
         .send(*this, instruction.micro_batch, base, written);
@@ -109,6 +120,7 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
   const int holder = std::exchange(holders[at(entry)], instruction.micro_batch);
   if (holder < 0) return entry;
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
+    if (!reaches(edge, holder)) continue;
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
     Link& link = transport_.link(edge, holder);
     if (replicas_.shared_work()) work_while([&link, holder] { return link.is_released(holder); });
@@ -163,7 +175,7 @@ std::size_t DeviceWorker::buffer_bytes(int edge) const {
 
 std::vector<ExchangedSpan> DeviceWorker::received(int edge, int micro_batch,
                                                   std::byte* buffer) const {
-  const int variant = round_.source->acquire(micro_batch).variant;
+  const int variant = round_.source->variant(micro_batch);
   const ValueEdge* values = setup_.values[at(variant)][at(edge)];
   if (!values) return {};
   return replicas_.on(transport_.edge(edge).to, device_).stage->received(variant, *values, buffer);

@@ -6,9 +6,29 @@
 
 #include "base/error.h"
 #include "pipeline/stage/content_bytes.h"
+#include "pipeline/stage/update_owners.h"
 #include "processes/process_group.h"
 
 namespace pipetrain {
+
+ProcessSharing::ProcessSharing(const RuntimeSetup& setup, StageReplicas& replicas,
+                               RoundState& round)
+    : setup_(setup), replicas_(replicas), round_(round) {
+  if (!setup.options.processes) return;
+  const Slices& slices = *setup.slices[0];
+  process_of_norm_.assign(slices.owner.size(), -1);
+  for (int s = 0; s < setup.stages(); ++s) {
+    const StageSlice& slice = slices.stages[at(s)];
+    const UpdateOwners owners =
+        update_owners(*setup.variants[0].training, slice, setup.update_shares(s));
+    for (std::size_t k = 0; k < slice.parameters.size(); ++k) {
+      const std::size_t parameter = at(slice.parameters[k]);
+      if (slices.owner[parameter] != s) continue;
+      const int device = setup.placement(s)[at(std::max(owners.of_parameter[k], 0))];
+      process_of_norm_[parameter] = setup.options.process_of_device[at(device)];
+    }
+  }
+}
 
 bool ProcessSharing::has(int process, int stage) const {
   const std::vector<StageReplica>& replicas = replicas_.of(stage);
@@ -55,9 +75,8 @@ void ProcessSharing::share_norms() {
   const std::vector<std::string> all = setup_.options.processes->all_gather(
       {reinterpret_cast<const char*>(norms.data()), norms.size() * sizeof(double)});
   for (std::size_t p = 0; p < norms.size(); ++p) {
-    const int owner = setup_.slices[0]->owner[p];
-    if (owner < 0) continue;
-    std::string_view(all[at(setup_.process_of(owner))])
+    if (process_of_norm_[p] < 0) continue;
+    std::string_view(all[at(process_of_norm_[p])])
         .substr(p * sizeof(double))
         .copy(reinterpret_cast<char*>(&norms[p]), sizeof(double));
   }
@@ -67,23 +86,29 @@ void ProcessSharing::share_memory() {
   memory_.resize(at(replicas_.stages()));
   ByteWriter here;
   for (int s = 0; s < replicas_.stages(); ++s) {
-    const Stage* first = replicas_.of(s).front().stage.get();
-    if (first) memory_[at(s)] = first->memory();
+    for (const StageReplica& replica : replicas_.of(s)) {
+      if (replica.stage && replica.stage->memory().total() > memory_[at(s)].total())
+        memory_[at(s)] = replica.stage->memory();
+    }
     here.put(memory_[at(s)]);
   }
   if (!setup_.options.processes) return;
   const std::vector<std::string> all = setup_.options.processes->all_gather(here.take());
-  for (int s = 0; s < replicas_.stages(); ++s) {
-    std::string_view(all[at(setup_.process_of(s))])
-        .substr(at(s) * sizeof(ArenaBytes))
-        .copy(reinterpret_cast<char*>(&memory_[at(s)]), sizeof(ArenaBytes));
+  for (const std::string& bytes : all) {
+    ByteReader reader(bytes);
+    for (ArenaBytes& most : memory_) {
+      const auto one = reader.get<ArenaBytes>();
+      if (one.total() > most.total()) most = one;
+    }
   }
 }
 
 void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
   here.put(result.seconds);
-  const std::vector<MicroBatch*>& micro_batches = round_.results;
+  // Asynchronous rounds are long: their source hands losses on while they run.
+  const std::vector<MicroBatch*> micro_batches =
+      is_asynchronous(round_.program->rule) ? std::vector<MicroBatch*>() : round_.results;
   here.put(static_cast<std::int32_t>(
       std::count_if(micro_batches.begin(), micro_batches.end(),
                     [](const MicroBatch* micro_batch) { return !!micro_batch; })));
@@ -128,10 +153,19 @@ std::vector<StageContent> ProcessSharing::contents() const {
       continue;
     }
     ProcessGroup& group = *setup_.options.processes;
-    const int process = setup_.process_of(s);
-    if (process == group.rank() && !group.leads()) group.send(bytes_of(replicas_.content(s, 0)), 0);
-    if (group.leads())
-      all.push_back(process == 0 ? replicas_.content(s, 0) : content_of(group.receive(process)));
+    StageContent content;
+    for (int process = 0; process < group.size(); ++process) {
+      // The first replica has everything but the optimizer's state, where that is spread.
+      const bool first = process == setup_.process_of(s);
+      if (!first && (setup_.update_shares(s) == 1 || !has(process, s))) continue;
+      StageContent part;
+      if (process == group.rank()) part = first ? replicas_.content(s, 0) : replicas_.states(s);
+      if (process == group.rank() && !group.leads()) group.send(bytes_of(part), 0);
+      if (!group.leads()) continue;
+      if (process != 0) part = content_of(group.receive(process));
+      merge(std::move(part), content);
+    }
+    if (group.leads()) all.push_back(std::move(content));
   }
   return all;
 }

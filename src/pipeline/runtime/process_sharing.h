@@ -14,10 +14,10 @@ namespace pipetrain {
 
 class ProcessSharing {
  public:
-  ProcessSharing(const RuntimeSetup& setup, StageReplicas& replicas, RoundState& round)
-      : setup_(setup), replicas_(replicas), round_(round) {}
+  ProcessSharing(const RuntimeSetup& setup, StageReplicas& replicas, RoundState& round);
 
-  /// Shares the memory use of all stages. Also a barrier: no process starts before all are ready.
+  /// Shares the memory use of all stages: that of the replica with the most. Also a barrier: no
+  /// process starts before all are ready.
   void share_memory();
   const ArenaBytes& memory(int stage) const { return memory_[at(stage)]; }
 
@@ -29,7 +29,7 @@ class ProcessSharing {
   /// Shares the norms of all gradients, which every process then adds up in the same order.
   void share_norms();
 
-  /// Shares the losses of the micro-batches and the devices' times.
+  /// Shares the losses of a synchronous round's micro-batches and the devices' times.
   void share_results(RoundResult& result);
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;
@@ -44,7 +44,8 @@ class ProcessSharing {
   const RuntimeSetup& setup_;
   StageReplicas& replicas_;
   RoundState& round_;
-  std::vector<ArenaBytes> memory_;  // [stage]
+  std::vector<int> process_of_norm_;  // [parameters], with processes; -1: held by no stage
+  std::vector<ArenaBytes> memory_;    // [stage]
 };
 
 }  // namespace pipetrain

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "pipeline/program/event.h"
@@ -18,6 +19,7 @@ struct MicroBatch {
   double loss_scale = 1;
   std::vector<const std::byte*> columns;
   // Results.
+  bool has_loss = false;  // that was computed in this process
   double loss_sum = 0;
   double correct = 0;
 };
@@ -28,12 +30,18 @@ class MicroBatchSource {
   virtual ~MicroBatchSource() = default;
   /// Waits for the micro-batch's data. Valid until released.
   virtual MicroBatch& acquire(int micro_batch) = 0;
+  /// The network that runs a micro-batch, before there are data for it.
+  virtual int variant(int micro_batch) { return acquire(micro_batch).variant; }
   /// Called when no stage needs the micro-batch's data any more.
   virtual void release(int micro_batch) = 0;
   /// Learning rate of the update that follows a micro-batch (kSync: the round; micro-batch 0), and
   /// how many updates came before a kSync round.
   virtual double learning_rate(int micro_batch) const = 0;
   virtual std::int64_t updates_before() const = 0;
+  /// Asynchronous rounds, before a device begins with a micro-batch: how many micro-batches the
+  /// round has if it is to end before this one is done, after one of cut_points(); otherwise more
+  /// than micro_batch. All processes are given the same number. May wait for it.
+  virtual int end_before(int /*micro_batch*/) { return std::numeric_limits<int>::max(); }
   /// Asynchronous rounds: a replica of a stage has made the update after a micro-batch, which
   /// produced weight version `version`. Called on the stage's thread.
   virtual void updated(int /*stage*/, int /*replica*/, int /*micro-batch*/, int /*version*/) {}

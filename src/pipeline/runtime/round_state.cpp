@@ -19,6 +19,7 @@ void RoundState::start(const Program& round_program, const ProgramCut* round_cut
   program = &round_program;
   cut = round_cut;
   source = &micro_batch_source;
+  early_end.reset();
   barrier.reset();
   const std::size_t count = at(program->micro_batches);
   results.assign(count, nullptr);
@@ -42,6 +43,13 @@ void RoundState::start(const Program& round_program, const ProgramCut* round_cut
 
 bool RoundState::is_replayed(int stage, int micro_batch) const {
   return cut && cut->replayed[at(stage)][at(micro_batch)];
+}
+
+const ProgramCut& RoundState::end_after(int micro_batches_done) {
+  const std::lock_guard lock(mutex_);
+  if (!early_end)
+    early_end = std::make_unique<const ProgramCut>(cut_program(*program, micro_batches_done));
+  return *early_end;
 }
 
 void RoundState::leave(int micro_batch) {

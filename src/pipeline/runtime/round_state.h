@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/index.h"
@@ -38,12 +39,15 @@ struct RoundState {
   }
   /// Whether a micro-batch's forward ran, and was counted, before the cut.
   bool is_replayed(int stage, int micro_batch) const;
+  /// The round ends after so many micro-batches. Returns what each stage has done by then.
+  const ProgramCut& end_after(int micro_batches_done);
   /// A stage is done with a micro-batch; the last one releases its data.
   void leave(int micro_batch);
 
   const RuntimeSetup& setup;
   const Program* program = nullptr;
   const ProgramCut* cut = nullptr;
+  std::unique_ptr<const ProgramCut> early_end;  // null: the round runs the whole program
   MicroBatchSource* source = nullptr;
   double start_seconds = 0;                                 // steady_seconds()
   std::vector<std::vector<StageMicroBatch>> micro_batches;  // [stage][micro-batch]
@@ -61,6 +65,9 @@ struct RoundState {
 
   LossScale loss_scale;  // kept between rounds
   bool notes_sends = false;
+
+ private:
+  std::mutex mutex_;  // of early_end
 };
 
 }  // namespace pipetrain

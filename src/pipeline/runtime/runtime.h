@@ -45,7 +45,7 @@ class Runtime {
   RoundResult run(const ProgramCut& cut, MicroBatchSource& source);
 
   int stages() const;
-  /// Of each replica of a stage.
+  /// Of the replica of a stage that needs most; all need the same unless they share updates.
   const ArenaBytes& memory(int stage) const;
   /// Whether other processes run some of the stages. Functions marked "collective" below are then
   /// called by all processes, between rounds, and return their result at process 0.

@@ -37,6 +37,19 @@ RuntimeSetup::RuntimeSetup(std::vector<RuntimeVariant> all_variants,
   capacity = stage_capacities(programs);
   find_edges();
   if (options.processes) check_processes();
+  for (const Program* program : programs) {
+    if (options.shard_optimizer)
+      check_shared_updates(program->rule, program->schedule, !options.devices.empty());
+  }
+}
+
+void check_shared_updates(UpdateRule rule, std::string_view schedule, bool on_gpus) {
+  PT_CHECK(!on_gpus, kUsage, "{} needs stages on the CPU; leave it out for GPUs",
+           setting("shard-optimizer"));
+  PT_CHECK(!is_asynchronous(rule), kUsage,
+           "{} needs a synchronous schedule such as 1f1b, but {} {} updates stages while others "
+           "compute",
+           setting("shard-optimizer"), setting("schedule"), printable(schedule));
 }
 
 void RuntimeSetup::find_edges() {
@@ -70,9 +83,9 @@ void RuntimeSetup::check_processes() const {
            "processes of {} devices for a program on {}", process_of.size(), devices());
   PT_CHECK(options.emulated_stages.empty(), kInternal, "stages are emulated in one process only");
   for (const Program* program : programs) {
-    PT_CHECK(!is_asynchronous(program->rule), kUsage,
-             "{} updates stages while others compute, which several processes cannot do yet; use "
-             "1f1b, gpipe or a zero-bubble schedule, or one process",
+    PT_CHECK(options.devices.empty() || !is_asynchronous(program->rule), kUsage,
+             "{} updates stages while others compute, which GPUs of several processes cannot do "
+             "yet; use 1f1b, gpipe or a zero-bubble schedule, or one process",
              program->schedule);
   }
   PT_CHECK(options.devices.empty() || options.collectives, kUsage,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 #include <vector>
 
 #include "pipeline/program/program.h"
@@ -34,6 +35,10 @@ struct RuntimeSetup {
   int first_device_here() const;
   /// The process of the first replica of a stage.
   int process_of(int stage) const;
+  /// Over how many replicas the updates of a stage are spread.
+  int update_shares(int stage) const {
+    return options.shard_optimizer ? static_cast<int>(placement(stage).size()) : 1;
+  }
   /// The physical device of each program device; equal numbers mean the same one.
   std::vector<int> ranks() const;
 
@@ -41,5 +46,8 @@ struct RuntimeSetup {
   void find_edges();
   void check_processes() const;
 };
+
+/// Error (kUsage) where replicas cannot share the updates of their stage.
+void check_shared_updates(UpdateRule rule, std::string_view schedule, bool on_gpus);
 
 }  // namespace pipetrain

@@ -38,12 +38,13 @@ std::vector<Stage*> StageReplicas::first_here() const {
 
 void StageReplicas::compile(int device, const StageStreams& streams) {
   each_on(device, [&](StageReplica& replica, int s) {
+    const UpdateShare share = {program_->replica_on(s, device), setup_.update_shares(s)};
     std::vector<StageVariant> variants;
     for (std::size_t v = 0; v < setup_.variants.size(); ++v)
       variants.push_back({setup_.variants[v].training, setup_.slices[v].get()});
     replica.stage =
         std::make_unique<Stage>(s, variants, setup_.options.backend, setup_.capacity[at(s)],
-                                setup_.options.optimizer, streams);
+                                setup_.options.optimizer, streams, share);
   });
 }
 
@@ -53,8 +54,8 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
     if (of(s).size() == 1 || !here[at(s)]) continue;
     std::vector<Stream*> of_replicas;
     for (const StageReplica& replica : of(s)) of_replicas.push_back(streams[at(replica.device)]);
-    ReplicaGroup& group =
-        transport.group_replicas(s, here[at(s)]->gradient_sizes(), std::move(of_replicas));
+    ReplicaGroup& group = transport.group_replicas(
+        s, here[at(s)]->gradient_sizes(), here[at(s)]->gradient_owners(), std::move(of_replicas));
     for (std::size_t r = 0; r < of(s).size(); ++r) {
       if (Stage* stage = of(s)[r].stage.get()) stage->join(group, static_cast<int>(r));
     }
@@ -101,7 +102,7 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
       replica.accumulating = false;
       replica.adding_left =
           micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
-      replica.forwards = replica.backwards = 0;
+      replica.forwards = replica.backwards = replica.updated = 0;
       replica.forward_entry.assign(at(setup_.capacity[at(s)].forward_entries), -1);
       replica.gradient_entry.assign(at(setup_.capacity[at(s)].gradient_entries), -1);
     }
@@ -110,11 +111,11 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
   in_round_ = true;
 }
 
-void StageReplicas::end_round() {
+void StageReplicas::end_round(const ProgramCut* early_end) {
   in_round_ = false;
   for (int s = 0; s < stages(); ++s) {
-    for (StageReplica& replica : of(s))
-      replica.base_version = block_of(replica, s, program_->updates(s));
+    const int newest = early_end ? early_end->versions[at(s)].back() : program_->updates(s);
+    for (StageReplica& replica : of(s)) replica.base_version = block_of(replica, s, newest);
   }
 }
 

@@ -26,7 +26,8 @@ struct StageReplica {
   bool accumulating = false;     // the step's first micro-batch has written the gradients
   std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
   int adding_left = 0;           // micro-batches still to be added before the next update
-  int forwards = 0, backwards = 0;                 // of the round so far
+  int forwards = 0, backwards = 0;  // of the round so far
+  int updated = 0;  // micro-batches that the asynchronous round's updates so far cover
   std::vector<int> forward_entry, gradient_entry;  // micro-batch that holds each entry; -1: none
 };
 
@@ -71,7 +72,8 @@ class StageReplicas {
   Workspace free_workspace(int device) const;
 
   void start_round(const Program& program, const ProgramCut* cut);
-  void end_round();
+  /// `early_end`: where the round ended; null: with its program.
+  void end_round(const ProgramCut* early_end);
   /// Which block of a replica's weights holds a version of the round.
   int block_of(const StageReplica& replica, int stage, int version) const;
   int group_of(const Instruction& instruction) const;
@@ -85,6 +87,8 @@ class StageReplicas {
   void exchange_averages();
   void release_activations();
   StageContent content(int stage, int version) const;
+  /// What the replicas here keep of a stage's optimizer, where they share the updates.
+  StageContent states(int stage) const;
   void restore(int stage, const StageContent& content);
   std::vector<KernelTimes> take_kernel_times();
   /// The first stage here with a weight or gradient that is not finite, and its name; empty: all

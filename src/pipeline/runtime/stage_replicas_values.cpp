@@ -54,6 +54,17 @@ StageContent StageReplicas::content(int stage, int version) const {
   for (int older = std::max(0, version - setup_.capacity[at(stage)].versions + 1); older < version;
        ++older)
     out.stashed[older] = first.stage->parameters(block_of(first, stage, older));
+  if (setup_.update_shares(stage) > 1) merge(states(stage), out);
+  return out;
+}
+
+StageContent StageReplicas::states(int stage) const {
+  StageContent out;
+  for (const StageReplica& replica : of(stage)) {
+    if (!replica.stage) continue;
+    StageContent one = replica.stage->content(replica.base_version);
+    for (int slot = 0; slot < 2; ++slot) out.states[slot].merge(one.states[slot]);
+  }
   return out;
 }
 

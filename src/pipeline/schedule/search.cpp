@@ -47,7 +47,10 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   PlanRequest plan;
   plan.stages = cut.places * cut.per_device;
   plan.micro_batches = cut.share();
-  plan.optimizer_bytes_per_parameter_byte = request.optimizer_bytes_per_parameter_byte;
+  // Planned as one pipeline, which is then replicated.
+  plan.optimizer_bytes_per_parameter_byte =
+      request.optimizer_bytes_per_parameter_byte -
+      request.shared_bytes_per_parameter_byte * (1 - 1.0 / cut.replicas);
   plan.recompute = cut.recompute ? Recompute::kAll : Recompute::kNone;
   const LinkCost link = link_between(request.topology, 0, cut.replicas);
   plan.transfer = {link.latency_seconds, link.bytes_per_second};

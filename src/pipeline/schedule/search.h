@@ -25,6 +25,7 @@ struct SearchRequest {
   int chunks = 2;                      // stages of a device in interleaved schedules
   std::size_t memory_limit_bytes = 0;  // of a device; 0: none
   double optimizer_bytes_per_parameter_byte = 2;
+  double shared_bytes_per_parameter_byte = 0;  // of these, what replicas divide among themselves
   /// Links between devices; without levels they cost nothing.
   Topology topology;
   /// Stages that can compute concurrently, where devices share the cores of one machine; 0: all.

@@ -102,13 +102,14 @@ struct CompiledStage {
   std::vector<std::unique_ptr<TouchedRows>> touched_rows;  // by accumulation; null: not by rows
   std::vector<int> completion;            // accumulations in the order of their completion
   std::vector<std::size_t> completed_as;  // by accumulation: its place in `completion`
+  UpdateOwners owners;                    // of variant 0
 };
 
 /// Compiles every variant of stage `index`, with kernels of the executor. Error when an operator
 /// has no kernel.
 CompiledStage compile_stage(int index, const std::vector<StageVariant>& variants,
                             const StageCapacity& capacity, const OptimizerSettings& optimizer,
-                            StageExecutor& executor);
+                            const UpdateShare& share, StageExecutor& executor);
 
 /// Moves independent steps to the end of the list and marks them: they may run in any order, since
 /// no other step writes their operands or touches their results. With `beside_others` (deferred

@@ -19,12 +19,13 @@ std::unique_ptr<StageExecutor> make_executor(Backend backend, const StageStreams
 
 Stage::Stage(int index, const std::vector<StageVariant>& variants, Backend backend,
              const StageCapacity& capacity, const OptimizerSettings& optimizer,
-             const StageStreams& streams)
+             const StageStreams& streams, const UpdateShare& share)
     : index_(index),
+      share_(share),
       capacity_(capacity),
       optimizer_(optimizer),
       executor_(make_executor(backend, streams)),
-      compiled_(compile_stage(index, variants, capacity, optimizer, *executor_)),
+      compiled_(compile_stage(index, variants, capacity, optimizer, share, *executor_)),
       memory_(compiled_, *executor_),
       parameters_(compiled_, memory_, *executor_, optimizer, capacity.versions),
       gradients_(compiled_, memory_, *executor_),

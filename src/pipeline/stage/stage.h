@@ -46,7 +46,7 @@ class Stage {
  public:
   Stage(int index, const std::vector<StageVariant>& variants, Backend backend,
         const StageCapacity& capacity, const OptimizerSettings& optimizer,
-        const StageStreams& streams = {});
+        const StageStreams& streams = {}, const UpdateShare& share = {});
   ~Stage() = default;
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
@@ -101,6 +101,8 @@ class Stage {
 
   /// Sizes of the gradients that replicas reduce, in the order in which a backward completes them.
   std::vector<std::size_t> gradient_sizes() const;
+  /// Which replica needs the sum of each; kEveryReplica: all.
+  std::vector<int> gradient_owners() const;
   /// Makes this stage one of several replicas. The group must outlive it.
   void join(ReplicaGroup& group, int replica);
   /// Lets idle devices run steps of this stage, which is on `device`. It must outlive their runs.
@@ -118,11 +120,13 @@ class Stage {
   void write_accumulator(int accumulation, std::string_view bytes);
   /// Runs the finish list: from accumulators to gradients.
   void finish_gradients(int variant, int version_copy);
-  /// Writes the squared norm of each gradient owned here (a tied one counts once) to its place, by
-  /// parameter index.
+  /// Whether replicas share the updates (update_owners.h).
+  bool shares_updates() const { return share_.replicas > 1; }
+  /// Writes the squared norm of each gradient owned here (a tied one counts once, and so does one
+  /// of several replicas) to its place, by parameter index.
   void squared_norms(int variant, std::span<double> out);
   /// The optimizer step, from weights in copy `from` to copy `to`, with the gradients of
-  /// finish_gradients().
+  /// finish_gradients(). Where replicas share it, all make it and wait for each other.
   void update(int variant, int from, int to, double learning_rate, std::int64_t step,
               double gradient_scale);
   /// Applies or discards the running statistics collected since the last call.
@@ -176,8 +180,11 @@ class Stage {
   void defer_prepare(int variant, int version_copy);
   void flush_prepare();
   void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
+  bool is_updated_here(std::size_t k) const;
+  void share_weights(int to, std::int64_t step);
 
   int index_;
+  UpdateShare share_;
   StageCapacity capacity_;
   OptimizerSettings optimizer_;
   std::unique_ptr<StageExecutor> executor_;  // owns the memory and streams used below

@@ -40,6 +40,22 @@ void place_parameters(const std::vector<ArenaVariant>& variants, StageArena& are
   arena.parameter_block_bytes = block.used();
 }
 
+/// Notes which parameters this replica updates; all variants that train have the same.
+void mark_updated(const std::vector<ArenaVariant>& variants, const UpdateShare& share,
+                  StageArena& arena) {
+  const ArenaVariant& variant = variants.front();
+  const UpdateOwners owners = update_owners(*variant.training, *variant.slice, share.replicas);
+  std::map<std::string, int> owner_of;
+  for (std::size_t k = 0; k < owners.of_parameter.size(); ++k) {
+    const auto parameter = static_cast<std::size_t>(variant.slice->parameters[k]);
+    owner_of[variant.training->parameters[parameter].name] = owners.of_parameter[k];
+  }
+  for (ParameterPlace& place : arena.parameters) {
+    const int owner = owner_of[place.name];
+    place.updated_here = owner == kEveryReplica || owner == share.replica;
+  }
+}
+
 void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, StageArena& arena) {
   for (const ArenaVariant& variant : variants) {
     const auto& all = variant.training->accumulations;
@@ -60,10 +76,11 @@ void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, S
 }  // namespace
 
 StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
-                      const OptimizerSettings& optimizer) {
+                      const OptimizerSettings& optimizer, const UpdateShare& share) {
   StageArena arena;
   ArenaBytes& memory = arena.memory;
   place_parameters(variants, arena);
+  if (share.replicas > 1) mark_updated(variants, share, arena);
   const auto versions = static_cast<std::size_t>(capacity.versions);
   Bump bump;
   arena.parameter_block = bump.take(arena.parameter_block_bytes * versions);
@@ -72,11 +89,13 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   const int states = state_slots(optimizer);
   for (ParameterPlace& parameter : arena.parameters) {
     if (!parameter.trained) continue;
-    if (states > 0) parameter.state0 = bump.take(parameter.type.bytes());
-    if (states > 1) parameter.state1 = bump.take(parameter.type.bytes());
-    if (optimizer.average_decay > 0) parameter.average = bump.take(parameter.type.bytes());
-    memory.optimizer +=
-        static_cast<std::size_t>(kept_slots(optimizer)) * aligned(parameter.type.bytes());
+    const auto keep = [&](std::size_t& place) {
+      place = bump.take(parameter.type.bytes());
+      memory.optimizer += aligned(parameter.type.bytes());
+    };
+    if (states > 0 && parameter.updated_here) keep(parameter.state0);
+    if (states > 1 && parameter.updated_here) keep(parameter.state1);
+    if (optimizer.average_decay > 0) keep(parameter.average);
   }
   std::size_t batched = 0;
   for (const ArenaVariant& variant : variants)
@@ -148,11 +167,12 @@ std::size_t wanted_workspace(const StageSlice& slice,
 }
 
 ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
-                         const StageCapacity& capacity, const OptimizerSettings& optimizer) {
+                         const StageCapacity& capacity, const OptimizerSettings& optimizer,
+                         const UpdateShare& share) {
   const StageLayout layout =
       lay_out_stage(training, slices, stage, capacity.split_backward, capacity.one_micro_batch);
   const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
-  return plan_arena({{&training, &slice, &layout}}, capacity, optimizer).memory;
+  return plan_arena({{&training, &slice, &layout}}, capacity, optimizer, share).memory;
 }
 
 }  // namespace pipetrain

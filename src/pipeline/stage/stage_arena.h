@@ -13,6 +13,7 @@
 #include "pipeline/schedule/capacity.h"
 #include "pipeline/stage/slice.h"
 #include "pipeline/stage/stage_layout.h"
+#include "pipeline/stage/update_owners.h"
 
 namespace pipetrain {
 
@@ -40,6 +41,7 @@ struct ParameterPlace {
   TensorType type;
   std::size_t offset = 0;  // in the block of one version
   bool trained = false;
+  bool updated_here = true;                          // not by another replica
   std::size_t state0 = kNoPlace, state1 = kNoPlace;  // offsets of optimizer state
   std::size_t average = kNoPlace;                    // and of the moving average
 };
@@ -60,7 +62,7 @@ struct StageArena {
 };
 
 StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
-                      const OptimizerSettings& optimizer);
+                      const OptimizerSettings& optimizer, const UpdateShare& share = {});
 
 /// Stages of one process run tasks of each other (pipeline/transport/shared_work.h) in the largest
 /// workspace of their device. Given the workspace that each stage's kernels need and its devices
@@ -75,6 +77,7 @@ std::size_t wanted_workspace(const StageSlice& slice,
 
 /// The memory of a stage with one variant, without its workspace.
 ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
-                         const StageCapacity& capacity, const OptimizerSettings& optimizer);
+                         const StageCapacity& capacity, const OptimizerSettings& optimizer,
+                         const UpdateShare& share = {});
 
 }  // namespace pipetrain

@@ -15,8 +15,9 @@ namespace {
 
 class StageCompiler {
  public:
-  StageCompiler(int index, const StageCapacity& capacity, StageExecutor& executor)
-      : index_(index), capacity_(capacity), executor_(executor) {}
+  StageCompiler(int index, const StageCapacity& capacity, const UpdateShare& share,
+                StageExecutor& executor)
+      : index_(index), capacity_(capacity), share_(share), executor_(executor) {}
 
   CompiledStage run(const std::vector<StageVariant>& variants, const OptimizerSettings& optimizer) {
     // Accumulators have one place for all variants.
@@ -51,6 +52,8 @@ class StageCompiler {
       compiled.outside.most_received_bytes = most.received_bytes;
     }
     order_completion(out_.variants.front());
+    const CompiledVariant& first = out_.variants.front();
+    out_.owners = update_owners(*first.training, *first.slice, share_.replicas);
     return std::move(out_);
   }
 
@@ -59,7 +62,7 @@ class StageCompiler {
     std::vector<ArenaVariant> variants;
     for (const CompiledVariant& compiled : out_.variants)
       variants.push_back({compiled.training, compiled.slice, &compiled.layout});
-    out_.arena = plan_arena(variants, capacity_, optimizer);
+    out_.arena = plan_arena(variants, capacity_, optimizer, share_);
     std::map<std::string, std::size_t> offsets;
     for (const ParameterPlace& place : out_.arena.parameters) offsets[place.name] = place.offset;
     for (CompiledVariant& compiled : out_.variants) {
@@ -320,6 +323,7 @@ class StageCompiler {
 
   int index_;
   const StageCapacity& capacity_;
+  const UpdateShare share_;
   StageExecutor& executor_;
   CompiledStage out_;
 };
@@ -328,8 +332,8 @@ class StageCompiler {
 
 CompiledStage compile_stage(int index, const std::vector<StageVariant>& variants,
                             const StageCapacity& capacity, const OptimizerSettings& optimizer,
-                            StageExecutor& executor) {
-  return StageCompiler(index, capacity, executor).run(variants, optimizer);
+                            const UpdateShare& share, StageExecutor& executor) {
+  return StageCompiler(index, capacity, share, executor).run(variants, optimizer);
 }
 
 }  // namespace pipetrain

@@ -1,6 +1,7 @@
 // The state of a stage between steps, as saved in a checkpoint. Names are those of the model.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -18,5 +19,14 @@ struct StageContent {
   std::map<int, std::map<std::string, HostTensor>> stashed;
   std::int64_t updates = 0;  // of asynchronous rules since the run began
 };
+
+/// Adds what another replica of the stage has.
+inline void merge(StageContent part, StageContent& into) {
+  into.weights.merge(part.weights);
+  for (int slot = 0; slot < 2; ++slot) into.states[slot].merge(part.states[slot]);
+  into.averages.merge(part.averages);
+  into.stashed.merge(part.stashed);
+  into.updates = std::max(into.updates, part.updates);
+}
 
 }  // namespace pipetrain

@@ -37,6 +37,13 @@ std::vector<std::size_t> StageGradients::sizes() const {
   return sizes;
 }
 
+std::vector<int> StageGradients::owners() const {
+  std::vector<int> owners;
+  for (const int i : compiled_.completion)
+    owners.push_back(compiled_.owners.of_accumulation[at(i)]);
+  return owners;
+}
+
 void StageGradients::join(ReplicaGroup& group, int replica) {
   group_ = &group;
   replica_ = replica;

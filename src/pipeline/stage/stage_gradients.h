@@ -24,6 +24,8 @@ class StageGradients {
 
   /// Floats of the gradients that replicas add up, in the order in which a backward completes them.
   std::vector<std::size_t> sizes() const;
+  /// Which replica needs the sum of each.
+  std::vector<int> owners() const;
   /// Makes this stage one of several that run different micro-batches. The group outlives this.
   void join(ReplicaGroup& group, int replica);
   ReplicaGroup* group() const { return group_; }

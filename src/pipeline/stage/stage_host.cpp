@@ -55,8 +55,7 @@ class UpdateRun : public SharedTasks {
       float* average = updates_->averages[k];
       if (!average) continue;
       const std::span<float> weights = updates_->parameters[k].parameter;
-      if (step_ == 1) std::copy(weights.begin(), weights.end(), average);
-      update_average(average_decay_, {average, weights.size()}, weights);
+      update_average(average_decay_, step_, {average, weights.size()}, weights);
     }
   }
 

@@ -1,11 +1,14 @@
 // Stage: from gradients to new weights.
 #include <algorithm>
 
+#include "optim/update.h"
 #include "pipeline/stage/stage.h"
 
 namespace pipetrain {
 
 std::vector<std::size_t> Stage::gradient_sizes() const { return gradients_.sizes(); }
+
+std::vector<int> Stage::gradient_owners() const { return gradients_.owners(); }
 
 void Stage::join(ReplicaGroup& group, int replica) { gradients_.join(group, replica); }
 
@@ -50,12 +53,21 @@ void Stage::finish_gradients(int variant, int version_copy) {
   run(steps, none, /*first=*/false);
 }
 
+/// Whether this replica updates the k-th parameter of variant 0.
+bool Stage::is_updated_here(std::size_t k) const {
+  const int owner = compiled_.owners.of_parameter[k];
+  return owner == kEveryReplica || owner == share_.replica;
+}
+
 void Stage::squared_norms(int variant, std::span<double> out) {
   const CompiledVariant& compiled = this->compiled(variant);
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     std::byte* gradient = gradients_.of_parameter(compiled, k);
     const std::size_t parameter = at(compiled.slice->parameters[k]);
-    if (!gradient || compiled.slices->owner[parameter] != index_) continue;
+    const bool counts = compiled_.owners.of_parameter[k] == kEveryReplica
+                            ? gradients_.replica() == 0
+                            : is_updated_here(k);
+    if (!gradient || compiled.slices->owner[parameter] != index_ || !counts) continue;
     executor_->sum_of_squares(floats(gradient, parameters_.of(variant)[k]->type), out[parameter]);
   }
   executor_->finish_sums();
@@ -73,7 +85,7 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
   for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
     const ParameterState& parameter = *parameters_.of(variant)[k];
     std::byte* gradient = gradients_.of_parameter(compiled, k);
-    if (!gradient) continue;
+    if (!gradient || !is_updated_here(k)) continue;
     const auto count = static_cast<std::size_t>(parameter.type.count());
     const auto state = [&](float* data) {
       return data ? std::span<float>(data, count) : std::span<float>();
@@ -89,12 +101,32 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
       update.rows = touched->list();
       update.row_floats = count / static_cast<std::size_t>(touched->rows());
     }
-    updates.averages.push_back(parameter.average);
+    updates.averages.push_back(shares_updates() ? nullptr : parameter.average);
   }
   executor_->update(updates, step, gradient_scale, optimizer_.average_decay, sharing_);
+  if (shares_updates()) share_weights(to, step);
   parameters_.note_change(to);
   // Here rather than before the first forward, which the next stage waits for.
   defer_prepare(0, to);
+}
+
+/// Takes the new weights from their owners and hands ours on; then all averages follow.
+void Stage::share_weights(int to, std::int64_t step) {
+  std::vector<OwnedWeights> weights;
+  const CompiledVariant& compiled = this->compiled(0);
+  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
+    const ParameterState& parameter = *parameters_.of(0)[k];
+    const std::span<float> values = floats(memory_.weights(to) + parameter.offset, parameter.type);
+    if (compiled_.owners.of_parameter[k] != kEveryReplica)
+      weights.push_back({compiled_.owners.of_parameter[k], values});
+  }
+  gradients_.group()->share_weights(gradients_.replica(), std::move(weights));
+  for (std::size_t k = 0; k < compiled.slice->parameters.size(); ++k) {
+    const ParameterState& parameter = *parameters_.of(0)[k];
+    if (!parameter.average || !gradients_.of_parameter(compiled, k)) continue;
+    const std::span<float> values = floats(memory_.weights(to) + parameter.offset, parameter.type);
+    update_average(optimizer_.average_decay, step, {parameter.average, values.size()}, values);
+  }
 }
 
 void Stage::apply_statistics() { statistics_.apply(); }

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "processes/message_parts.h"
 
 namespace pipetrain {
 
@@ -87,11 +88,8 @@ void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
     message.channel = &channel;
     message.micro_batch = micro_batch;
     for (const ExchangedSpan& span : spans) {
-      for (std::size_t begin = 0; begin < span.bytes; begin += Processes::kMostBytes) {
-        message.requests.push_back(group_.processes().post_send(
-            span.data + begin, std::min(Processes::kMostBytes, span.bytes - begin), peer,
-            tag_of(link, micro_batch)));
-      }
+      post_send_in_parts(group_.processes(), span.data, span.bytes, peer, tag_of(link, micro_batch),
+                         message.requests);
     }
     open_.push_back(std::move(message));
     ++sending_;
@@ -113,6 +111,12 @@ void MessageThread::finish_round() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return aborted_ || sending_ == 0; });
   if (aborted_) throw ChannelAborted();
+  // What a round that ended early still expected is never sent.
+  inboxes_.clear();
+  for (const Message& message : open_) {
+    for (const Processes::Request request : message.requests) group_.processes().cancel(request);
+  }
+  open_.clear();
 }
 
 void MessageThread::abort() {
@@ -136,11 +140,8 @@ void MessageThread::post_receives() {
       message.micro_batch = next.micro_batch;
       message.base = next.spans.empty() ? nullptr : next.spans.front().data;
       for (const ExchangedSpan& span : next.spans) {
-        for (std::size_t begin = 0; begin < span.bytes; begin += Processes::kMostBytes) {
-          message.requests.push_back(group_.processes().post_receive(
-              span.data + begin, std::min(Processes::kMostBytes, span.bytes - begin), next.peer,
-              tag_of(inbox.link, next.micro_batch)));
-        }
+        post_receive_in_parts(group_.processes(), span.data, span.bytes, next.peer,
+                              tag_of(inbox.link, next.micro_batch), message.requests);
       }
       open_.push_back(std::move(message));
     }

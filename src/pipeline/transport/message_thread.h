@@ -84,7 +84,7 @@ class MessageThread {
             std::vector<ExchangedSpan> spans);
   /// Frees a slot of an inbox.
   void release(int inbox, int slot);
-  /// Waits until everything has been sent. Throws ChannelAborted.
+  /// Waits until everything has been sent, and no longer expects anything. Throws ChannelAborted.
   void finish_round();
   /// Aborts the round: nothing more is sent or received, but messages in flight may still use their
   /// memory.

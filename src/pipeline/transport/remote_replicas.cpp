@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "base/index.h"
+#include "processes/message_parts.h"
 
 namespace pipetrain {
 
@@ -17,7 +18,8 @@ int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
 
 RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
                                std::vector<int> process_of, int first_tag,
-                               const std::vector<std::size_t>& sizes, BucketFloats buckets)
+                               const std::vector<std::size_t>& sizes,
+                               const std::vector<int>& owners, BucketFloats buckets)
     : ReplicaGroup(static_cast<int>(process_of.size()), sizes, buckets,
                    count_here(group, process_of)),
       group_(group),
@@ -37,8 +39,8 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
   here_ = static_cast<std::size_t>(std::find(processes_.begin(), processes_.end(), rank_) -
                                    processes_.begin());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    divide(b, owners);
     Sum& sum = on_way_[b];
-    for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g) sum.floats += sizes_[g];
     sum.sent.resize(process_of_.size() * processes_.size());
     sum.received.resize(process_of_.size());
     sum.sums.resize(processes_.size());
@@ -57,19 +59,30 @@ void RemoteReplicas::reset() {
   std::fill(step_of_.begin(), step_of_.end(), steps_);
 }
 
-std::array<std::size_t, 2> RemoteReplicas::share_of(std::size_t bucket, std::size_t process) const {
-  const std::size_t floats = on_way_[bucket].floats;
-  return {floats * process / processes_.size(), floats * (process + 1) / processes_.size()};
-}
-
-void RemoteReplicas::each_part(int replica, std::size_t bucket, std::array<std::size_t, 2> floats,
-                               const std::function<void(std::span<float>)>& body) {
-  std::size_t begin = 0;
-  for (std::size_t g = buckets_[bucket].first; g < buckets_[bucket].last; ++g) {
-    const std::size_t end = begin + sizes_[g];
-    const std::size_t from = std::max(begin, floats[0]), to = std::min(end, floats[1]);
-    if (from < to) body(member(replica).gradients[g].subspan(from - begin, to - from));
-    begin = end;
+/// Gradients that all need are divided evenly, one after another; the others go to their owners.
+void RemoteReplicas::divide(std::size_t bucket, const std::vector<int>& owners) {
+  std::vector<Share>& shares = shares_.emplace_back(processes_.size());
+  const auto [first, last] = buckets_[bucket];
+  std::size_t all = 0;
+  for (std::size_t g = first; g < last; ++g) all += owners[g] < 0 ? sizes_[g] : 0;
+  for (std::size_t p = 0; p < processes_.size(); ++p) {
+    Share& share = shares[p];
+    const std::size_t from = all * p / processes_.size(), to = all * (p + 1) / processes_.size();
+    std::size_t begin = 0;
+    for (std::size_t g = first; g < last; ++g) {
+      if (owners[g] >= 0) continue;
+      const std::size_t end = begin + sizes_[g];
+      const std::size_t here = std::max(begin, from), behind = std::min(end, to);
+      if (here < behind) share.pieces.push_back({g, here - begin, behind - here});
+      begin = end;
+    }
+    share.handed_on = share.pieces.size();
+    share.handed_on_floats = share.floats = to - from;
+    for (std::size_t g = first; g < last; ++g) {
+      if (owners[g] < 0 || process_of_[at(owners[g])] != processes_[p]) continue;
+      share.pieces.push_back({g, 0, sizes_[g]});
+      share.floats += sizes_[g];
+    }
   }
 }
 
@@ -123,24 +136,26 @@ bool RemoteReplicas::go_on() {
 void RemoteReplicas::expect(std::size_t bucket) {
   Processes& processes = group_.processes();
   Sum& sum = on_way_[bucket];
-  const auto receive = [&](std::vector<float>& to, std::size_t process, std::size_t more,
-                           Requests& requests, int from_replica, Phase phase, int peer) {
-    const auto [begin, end] = share_of(bucket, process);
-    to.resize(more + end - begin);
+  const auto receive = [&](std::vector<float>& to, std::size_t floats, Requests& requests,
+                           int from_replica, Phase phase, int peer) {
+    to.resize(floats);
+    if (floats == 0) return;
     requests.push_back(processes.post_receive(to.data(), to.size() * sizeof(float), peer,
                                               tag(from_replica, phase)));
   };
   for (int r = 0; r < replicas(); ++r) {
     if (is_here(r)) continue;
     // A leading float says whether the replica has any gradient.
-    receive(sum.received[at(r)], here_, 1, sum.parts, r, kParts, process_of_[at(r)]);
+    receive(sum.received[at(r)], 1 + shares_[bucket][here_].floats, sum.parts, r, kParts,
+            process_of_[at(r)]);
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
     // The first replica of a process represents it.
     const auto leader = static_cast<int>(
         std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
-    receive(sum.sums[p], p, 0, sum.totals, leader, kSums, processes_[p]);
+    receive(sum.sums[p], shares_[bucket][p].handed_on_floats, sum.totals, leader, kSums,
+            processes_[p]);
   }
 }
 
@@ -153,20 +168,22 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
       if (p == here_) continue;
       std::vector<float>& out = sum.sent[at(r) * processes_.size() + p];
       out.assign(1, member(r).absent ? 0.0F : 1.0F);
-      each_part(r, bucket, share_of(bucket, p),
-                [&](std::span<float> part) { out.insert(out.end(), part.begin(), part.end()); });
+      for (const Piece& piece : shares_[bucket][p].pieces) {
+        const std::span<float> floats = part(r, piece);
+        out.insert(out.end(), floats.begin(), floats.end());
+      }
       sum.sends.push_back(group_.processes().post_send(out.data(), out.size() * sizeof(float),
                                                        processes_[p], tag(r, kParts)));
     }
   }
 }
 
-/// Sums our share over all replicas, in their order, and sends it to the others.
+/// Sums our share over all replicas, in their order, and hands on what the others need.
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   std::vector<float>& total = sum.sums[here_];
-  const std::array<std::size_t, 2> share = share_of(bucket, here_);
-  total.resize(share[1] - share[0]);
+  const Share& share = shares_[bucket][here_];
+  total.resize(share.floats);
   bool is_first = true;
   const auto add = [&](std::size_t offset, std::span<const float> part) {
     float* to = total.data() + offset;
@@ -181,32 +198,35 @@ void RemoteReplicas::add_up(std::size_t bucket) {
     if (is_here(r) ? member(r).absent : received.front() == 0) continue;
     std::size_t offset = 0;
     if (is_here(r)) {
-      each_part(r, bucket, share, [&](std::span<float> part) {
-        add(offset, part);
-        offset += part.size();
-      });
+      for (const Piece& piece : share.pieces) {
+        add(offset, part(r, piece));
+        offset += piece.count;
+      }
     } else {
       add(0, std::span(received).subspan(1));
     }
     is_first = false;
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
-    if (p == here_) continue;
-    sum.sends.push_back(group_.processes().post_send(total.data(), total.size() * sizeof(float),
+    if (p == here_ || share.handed_on_floats == 0) continue;
+    sum.sends.push_back(group_.processes().post_send(total.data(),
+                                                     share.handed_on_floats * sizeof(float),
                                                      processes_[p], tag(first_here(), kSums)));
   }
 }
 
-/// Writes the sum into the gradients of the replicas here.
+/// Writes the sums that are here into the gradients of the replicas here.
 void RemoteReplicas::take_over(std::size_t bucket) {
   for (int r = 0; r < replicas(); ++r) {
     if (!is_here(r)) continue;
     for (std::size_t p = 0; p < processes_.size(); ++p) {
       const float* from = on_way_[bucket].sums[p].data();
-      each_part(r, bucket, share_of(bucket, p), [&](std::span<float> part) {
-        std::copy_n(from, part.size(), part.begin());
-        from += part.size();
-      });
+      const Share& share = shares_[bucket][p];
+      const std::size_t there = p == here_ ? share.pieces.size() : share.handed_on;
+      for (std::size_t k = 0; k < there; ++k) {
+        std::copy_n(from, share.pieces[k].count, part(r, share.pieces[k]).begin());
+        from += share.pieces[k].count;
+      }
     }
   }
 }
@@ -234,6 +254,46 @@ void RemoteReplicas::wait_for(Requests& requests) {
     if (is_aborted()) throw ChannelAborted();
     std::this_thread::yield();
   }
+}
+
+/// The first replica here takes the weights of other processes over for all of them.
+void RemoteReplicas::share_weights(int replica, std::vector<OwnedWeights> weights) {
+  std::vector<OwnedWeights>& mine = member(replica).weights = std::move(weights);
+  meet();
+  if (replica == first_here()) {
+    Processes& processes = group_.processes();
+    Requests receives, sends;
+    for (std::size_t k = 0; k < mine.size(); ++k) {
+      const int owner = mine[k].owner;
+      if (!is_here(owner)) {
+        const std::span<std::byte> to = std::as_writable_bytes(mine[k].values);
+        post_receive_in_parts(processes, to.data(), to.size(), process_of_[at(owner)],
+                              tag(owner, kWeights), receives);
+        continue;
+      }
+      const std::span<const std::byte> from = std::as_bytes(member(owner).weights[k].values);
+      for (const int process : processes_) {
+        if (process != rank_)
+          post_send_in_parts(processes, from.data(), from.size(), process, tag(owner, kWeights),
+                             sends);
+      }
+    }
+    try {
+      wait_for(receives);
+      wait_for(sends);
+    } catch (...) {
+      for (const Processes::Request request : receives) processes.cancel(request);
+      throw;
+    }
+  }
+  meet();
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    const int from = is_here(mine[k].owner) ? mine[k].owner : first_here();
+    if (from == replica) continue;
+    const std::span<float> values = member(from).weights[k].values;
+    std::copy(values.begin(), values.end(), mine[k].values.begin());
+  }
+  meet();
 }
 
 std::vector<std::string> RemoteReplicas::gather(int replica, std::string mine) {

@@ -4,6 +4,9 @@
 //
 //   process 0, replicas 0 1:   a0 a1 | b0 b1      to 1: b0 b1     sums a0+a1+a2, hands it to 1
 //   process 1, replica 2:      a2    | b2         to 0: a2        sums b0+b1+b2, hands it to 0
+//
+// The sum of a gradient that one replica alone needs, which then hands the new weights to all
+// others, stays in that replica's process.
 #pragma once
 
 #include <array>
@@ -21,43 +24,53 @@ namespace pipetrain {
 class RemoteReplicas final : public ReplicaGroup, public MessageTask {
  public:
   /// Tags that the replicas of one stage take.
-  static constexpr int tags(int replicas) { return 4 * replicas; }
+  static constexpr int tags(int replicas) { return kPhases * replicas; }
 
-  /// `process_of`: by replica. `first_tag`: the first of tags() unused ones.
+  /// `process_of`: by replica. `first_tag`: the first of tags() unused ones. `owners`: which
+  /// replica needs the sum of each gradient; below 0: all do.
   RemoteReplicas(ProcessGroup& group, MessageThread& messages, std::vector<int> process_of,
-                 int first_tag, const std::vector<std::size_t>& sizes, BucketFloats buckets);
+                 int first_tag, const std::vector<std::size_t>& sizes,
+                 const std::vector<int>& owners, BucketFloats buckets);
 
   void reset() override;
   void reduce(int replica, bool contributes) override;
   bool is_remote() const override { return true; }
   std::vector<std::string> gather(int replica, std::string mine) override;
+  void share_weights(int replica, std::vector<OwnedWeights> weights) override;
 
   bool go_on() override;
   bool is_open() const override { return sent_ > 0; }
 
  private:
-  enum Phase { kParts, kSums, kSizes, kTexts };
+  enum Phase { kParts, kSums, kSizes, kTexts, kWeights, kPhases };
   using Requests = std::vector<Processes::Request>;
+  struct Piece {
+    std::size_t gradient = 0, first = 0, count = 0;  // floats
+  };
+  /// What a process sums of a bucket.
+  struct Share {
+    std::vector<Piece> pieces;
+    std::size_t handed_on = 0;  // of the pieces, the first, whose sums all processes need
+    std::size_t handed_on_floats = 0, floats = 0;
+  };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
-    std::size_t floats = 0;
     std::vector<std::vector<float>> sent;      // [here's replicas × processes]
     std::vector<std::vector<float>> received;  // [replicas]: of other processes, our share
-    std::vector<std::vector<float>> sums;      // [processes]: shares of the sum
+    std::vector<std::vector<float>> sums;      // [processes]: their shares, as far as we get them
     Requests sends, parts, totals;
   };
   bool is_here(int replica) const {
     return process_of_[static_cast<std::size_t>(replica)] == rank_;
   }
   int first_here() const;
-  int tag(int replica, Phase phase) const { return first_tag_ + 4 * replica + phase; }
+  int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
+  void divide(std::size_t bucket, const std::vector<int>& owners);
   void bucket_completed() override;
   bool is_complete(std::size_t bucket);
-  /// First and last float of a process's share of a bucket, whose gradients lie one after another.
-  std::array<std::size_t, 2> share_of(std::size_t bucket, std::size_t process) const;
-  /// Calls `body` with each part of a replica's gradients between two floats of a bucket.
-  void each_part(int replica, std::size_t bucket, std::array<std::size_t, 2> floats,
-                 const std::function<void(std::span<float>)>& body);
+  std::span<float> part(int replica, const Piece& piece) {
+    return member(replica).gradients[piece.gradient].subspan(piece.first, piece.count);
+  }
   void expect(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void add_up(std::size_t bucket);
@@ -77,10 +90,11 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   // Of the step, by the message thread: how many buckets have been sent, added up and taken over.
   std::atomic<std::size_t> sent_{0};
   std::size_t summed_ = 0, taken_ = 0;
-  std::vector<Sum> on_way_;            // [buckets]
-  std::int64_t steps_ = 0;             // that are finished; with mutex_
-  std::vector<std::int64_t> step_of_;  // [replicas], of its next reduce()
-  std::vector<std::string> texts_;     // [replica]
+  std::vector<Sum> on_way_;                 // [buckets]
+  std::vector<std::vector<Share>> shares_;  // [buckets][processes]
+  std::int64_t steps_ = 0;                  // that are finished; with mutex_
+  std::vector<std::int64_t> step_of_;       // [replicas], of its next reduce()
+  std::vector<std::string> texts_;          // [replica]
   std::vector<std::uint64_t> text_sizes_;
 };
 

@@ -113,6 +113,17 @@ void ReplicaGroup::collect_shares(int replica, const Bucket& bucket) {
   }
 }
 
+void ReplicaGroup::share_weights(int replica, std::vector<OwnedWeights> weights) {
+  std::vector<OwnedWeights>& mine = member(replica).weights = std::move(weights);
+  meet();
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    if (mine[k].owner == replica) continue;
+    const std::span<float> from = member(mine[k].owner).weights[k].values;
+    std::copy(from.begin(), from.end(), mine[k].values.begin());
+  }
+  meet();
+}
+
 bool ReplicaGroup::is_aborted() {
   const std::lock_guard lock(mutex_);
   return aborted_;

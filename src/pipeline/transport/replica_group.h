@@ -16,6 +16,12 @@
 
 namespace pipetrain {
 
+/// New weights in a replica's memory, once their owner has written them.
+struct OwnedWeights {
+  int owner = 0;  // replica
+  std::span<float> values;
+};
+
 class ReplicaGroup {
  public:
   /// `sizes`: floats of each gradient, in the order in which a backward completes them.
@@ -42,6 +48,9 @@ class ReplicaGroup {
   /// Whether some replicas are in other processes. gather() then is an all-gather.
   virtual bool is_remote() const { return false; }
   virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
+  /// Where replicas share updates: waits for the others and takes the weights over that they own,
+  /// each in the same order. Throws ChannelAborted.
+  virtual void share_weights(int replica, std::vector<OwnedWeights> weights);
   /// Waits for the other replicas of this process. Throws ChannelAborted.
   void meet() { barrier_.arrive_and_wait(); }
   void abort();
@@ -56,6 +65,7 @@ class ReplicaGroup {
     std::vector<std::span<float>> gradients;
     std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
     bool absent = false;               // takes part in this step without a gradient
+    std::vector<OwnedWeights> weights;
   };
   void restart(Member& member) const;
   bool is_aborted();

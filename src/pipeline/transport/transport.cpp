@@ -92,6 +92,7 @@ void Transport::connect(std::vector<LinkEnd*> ends) {
 }
 
 ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t>& sizes,
+                                        const std::vector<int>& owners,
                                         std::vector<Stream*> streams) {
   const std::vector<int>& devices = placement_[at(stage)];
   std::vector<int> processes;
@@ -109,8 +110,9 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
         ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
     for (int s = 0; s < stage; ++s)
       tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
-    auto remote = std::make_unique<RemoteReplicas>(
-        *settings_.processes, *messages_, std::move(processes), tag, sizes, settings_.buckets);
+    auto remote =
+        std::make_unique<RemoteReplicas>(*settings_.processes, *messages_, std::move(processes),
+                                         tag, sizes, owners, settings_.buckets);
     messages_->add(*remote);
     group = std::move(remote);
   } else if (settings_.devices.empty()) {
@@ -168,6 +170,10 @@ std::vector<LinkRound> Transport::plan_round(const Program& program) {
 
 void Transport::finish(int device) {
   if (exchange_) exchange_->finish(device);
+}
+
+void Transport::drop_exchanges() {
+  if (exchange_) exchange_->abort();
 }
 
 void Transport::finish_round() {

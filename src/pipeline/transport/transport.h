@@ -57,10 +57,11 @@ class Transport {
   /// Before the first round: allocates receive buffers. `ends`: by device; null: of another
   /// process. They must outlive the rounds.
   void connect(std::vector<LinkEnd*> ends);
-  /// Creates the all-reduce of a stage's replicas. `sizes` as for ReplicaGroup; `streams`: where
-  /// each replica computes; null: in host memory or in another process.
+  /// Creates the all-reduce of a stage's replicas. `sizes` as for ReplicaGroup; `owners`: which
+  /// replica needs the sum of each; below 0: all do. `streams`: where each replica computes; null:
+  /// in host memory or in another process.
   ReplicaGroup& group_replicas(int stage, const std::vector<std::size_t>& sizes,
-                               std::vector<Stream*> streams);
+                               const std::vector<int>& owners, std::vector<Stream*> streams);
   ReplicaGroup& replica_group(int stage) const { return *groups_[static_cast<std::size_t>(stage)]; }
   /// Called when all processes have created their transport; starts the heartbeat timeout.
   void expect_signs_of_life();
@@ -70,6 +71,10 @@ class Transport {
   /// Called when the thread of a device has finished or aborted its part of the round; waits for
   /// its pending exchanges.
   void finish(int device);
+  /// Whether devices exchange values (NCCL).
+  bool exchanges() const { return exchange_ != nullptr; }
+  /// The round has ended before its program: what is still to be exchanged never is.
+  void drop_exchanges();
   /// Waits until everything has been sent to other processes. Throws ChannelAborted.
   void finish_round();
   /// Wakes all waiting threads with ChannelAborted, now and until the next round.

@@ -1,15 +1,19 @@
 // Several processes, as threads of the test that only exchange messages, give the same bits as one.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "passes/linearise.h"
 #include "pipeline/program/check.h"
+#include "pipeline/runtime/oracle.h"
 #include "pipeline/runtime/runtime.h"
+#include "pipeline/runtime/runtime_setup.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "processes/process_group.h"
@@ -25,8 +29,9 @@ constexpr std::int64_t kSamples = 10, kSamplesPerMicroBatch = 4;
 
 /// A network cut into stages, and a program for them.
 struct SharedRun {
-  SharedRun(const std::string& schedule, int stages, bool clip, std::vector<int> replicas = {})
-      : model(test::difficult_network(/*tied=*/true)) {
+  SharedRun(const std::string& schedule, int stages, bool clip, std::vector<int> replicas = {},
+            bool tied = true, int micro_batches = 3)
+      : model(test::difficult_network(tied)) {
     for (const std::int64_t size : kMicroBatchSizes)
       graphs.push_back(test::training_graph(model, size));
     const Chain chain = linearise(*graphs[0]);
@@ -43,7 +48,8 @@ struct SharedRun {
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
-    options.micro_batches = 3;
+    options.micro_batches = micro_batches;
+    if (schedule == "pipedream-2bw") options.micro_batches_per_update = 4;
     options.replicas = std::move(replicas);
     options.gradient_sync = slices.has_tied_stages || clip;
     program = lower(generate(options), edges);
@@ -84,6 +90,7 @@ void add_values(const std::vector<StageContent>& contents, SharedOutcome& outcom
     add("", content.weights);
     add("state 0 ", content.states[0]);
     add("state 1 ", content.states[1]);
+    add("average ", content.averages);
   }
 }
 
@@ -180,6 +187,125 @@ TEST(Processes, AddUpOverReplicasLikeOne) {
   }
 }
 
+/// Replicas that share the updates, in one process and in several: the bits of those that make all
+/// of them, and the optimizer's state of each parameter once.
+TEST(Processes, ShareUpdatesOfReplicas) {
+  std::uint64_t seed = 400;
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kLamb, OptimizerKind::kLars, OptimizerKind::kSgd}) {
+    for (const std::vector<int>& replicas : {std::vector{2}, {3}, {2, 2}, {4, 1}}) {
+      SharedRun run("1f1b", static_cast<int>(replicas.size()), kind != OptimizerKind::kSgd,
+                    replicas);
+      run.runtime.optimizer = default_settings(kind);
+      run.runtime.optimizer.average_decay = 0.9;
+      const SharedOutcome expected = four_steps(run, run.runtime);
+      run.runtime.shard_optimizer = true;
+      const auto same = [&](const SharedOutcome& outcome, int processes) {
+        EXPECT_TRUE(outcome.values == expected.values)
+            << name_of(kind) << ", " << replicas.size() << " stages on " << processes;
+        EXPECT_EQ(outcome.losses, expected.losses);
+        EXPECT_EQ(outcome.norms, expected.norms);
+      };
+      same(four_steps(run, run.runtime), 1);
+      for (int processes = 2; processes <= run.program.devices; ++processes) {
+        test::MemoryWorld world(processes, ++seed);
+        SharedOutcome outcome;
+        const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+          SharedOutcome mine = four_steps(run, run.of_process(group, processes));
+          if (group.leads()) outcome = std::move(mine);
+        });
+        for (const std::string& error : errors) EXPECT_EQ(error, "");
+        same(outcome, processes);
+      }
+    }
+  }
+}
+
+TEST(Processes, ThatShareUpdatesDivideTheOptimizersMemory) {
+  SharedRun run("1f1b", 1, false, {2}, /*tied=*/false);
+  const Runtime whole(run.variants, {&run.program}, run.runtime);
+  run.runtime.shard_optimizer = true;
+  const Runtime shared(run.variants, {&run.program}, run.runtime);
+  EXPECT_LE(shared.memory(0).optimizer, whole.memory(0).optimizer * 6 / 10);
+  EXPECT_GE(shared.memory(0).optimizer, whole.memory(0).optimizer / 2);
+  EXPECT_EQ(shared.memory(0).parameters, whole.memory(0).parameters);
+}
+
+/// A sum that is not handed back and weights that are handed on instead: as many bytes.
+TEST(Processes, ThatShareUpdatesSendAsManyBytes) {
+  std::uint64_t bytes[2] = {};
+  for (const bool shares : {false, true}) {
+    SharedRun run("1f1b", 1, false, {2}, /*tied=*/false);
+    run.runtime.shard_optimizer = shares;
+    test::MemoryWorld world(2, 9);
+    const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+      Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
+      const std::uint64_t before = group.leads() ? world.bytes() : 0;
+      test::FixedData data(4 * kSamples, 5);
+      for (std::int64_t step = 0; step < 20; ++step) {
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+        runtime.run(run.program, data);
+      }
+      if (group.leads()) bytes[shares ? 1 : 0] = world.bytes() - before;
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(2));
+  }
+  EXPECT_NEAR(static_cast<double>(bytes[1]), static_cast<double>(bytes[0]),
+              0.1 * static_cast<double>(bytes[0]));
+}
+
+/// State that was saved by replicas that share updates, and by others, goes on in either.
+TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
+  SharedRun run("1f1b", 2, true, {2, 1});
+  const SharedOutcome expected = four_steps(run, run.runtime);
+  for (const bool first : {false, true}) {
+    std::vector<StageContent> half;
+    SharedOutcome outcome;
+    for (const bool shares : {first, !first}) {
+      run.runtime.shard_optimizer = shares;
+      test::MemoryWorld world(3, 77);
+      const auto errors = in_processes(world, 3, [&](ProcessGroup& group) {
+        Runtime runtime(run.variants, {&run.program}, run.of_process(group, 3));
+        const std::int64_t begin = shares == first ? 0 : 2;
+        for (int s = 0; begin > 0 && s < runtime.stages(); ++s)
+          runtime.restore(s, half[static_cast<std::size_t>(s)]);
+        test::FixedData data(4 * kSamples, 5);
+        for (std::int64_t step = begin; step < begin + 2; ++step) {
+          data.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step,
+                              kMicroBatchSizes);
+          runtime.run(run.program, data);
+        }
+        std::vector<StageContent> contents = runtime.contents();
+        group.all_gather("");  // the others have restored theirs
+        if (!group.leads()) return;
+        if (begin > 0) add_values(contents, outcome);
+        half = std::move(contents);
+      });
+      EXPECT_EQ(errors, std::vector<std::string>(3));
+    }
+    EXPECT_TRUE(outcome.values == expected.values) << first;
+  }
+}
+
+TEST(Processes, SharedUpdatesNeedASynchronousScheduleAndCpus) {
+  SharedRun run("pipedream", 1, false, {2}, /*tied=*/false);
+  run.runtime.shard_optimizer = true;
+  try {
+    const Runtime runtime(run.variants, {&run.program}, run.runtime);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("needs a synchronous schedule"), std::string::npos);
+  }
+  try {
+    check_shared_updates(UpdateRule::kSync, "1f1b", /*on_gpus=*/true);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("needs stages on the CPU"), std::string::npos);
+  }
+}
+
 /// Stages on devices that are recorded, each process some of them: communicators join them.
 TEST(Processes, ExchangeBetweenDevices) {
   std::uint64_t seed = 200;
@@ -246,6 +372,70 @@ TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
   });
   EXPECT_EQ(errors, std::vector<std::string>(4));
   EXPECT_TRUE(outcome.values == expected.values);
+}
+
+constexpr int kStreamed = 12;  // micro-batches of a round
+
+/// Two asynchronous rounds: what the stages remember, and the losses of the micro-batches whose
+/// loss is computed here.
+template <class Runner>
+void stream(const SharedRun& run, Runner& runner, std::map<int, double>& losses) {
+  test::FixedData data(2 * kStreamed * kSamplesPerMicroBatch, 5);
+  for (int round = 0; round < 2; ++round) {
+    data.set_stream(kStreamed, kSamplesPerMicroBatch, round * kStreamed);
+    runner.run(run.program, data);
+    for (int unit = 0; unit < kStreamed; ++unit) {
+      const MicroBatch& one = data.micro_batches()[static_cast<std::size_t>(unit)];
+      if (one.loss_sum != 0) losses[round * kStreamed + unit] = one.loss_sum;
+    }
+  }
+}
+
+TEST(Processes, StreamTheBitsOfTheOracle) {
+  std::uint64_t seed = 300;
+  for (const auto& [schedule, replicas] :
+       std::vector<std::pair<std::string, std::vector<int>>>{{"pipedream", {1, 1, 1, 1}},
+                                                             {"pipedream-vertical", {1, 1, 1, 1}},
+                                                             {"pipedream-2bw", {1, 1, 1, 1}},
+                                                             {"pipedream", {2, 1}},
+                                                             {"pipedream", {1, 2}},
+                                                             {"pipedream", {3, 1}},
+                                                             {"pipedream", {2}},
+                                                             {"pipedream-2bw", {2, 2}}}) {
+    const int stages = static_cast<int>(replicas.size());
+    const bool alone = *std::max_element(replicas.begin(), replicas.end()) == 1;
+    const SharedRun run(schedule, stages, false, alone ? std::vector<int>() : replicas,
+                        /*tied=*/false, kStreamed);
+    Oracle oracle(run.variants, stages, run.runtime);
+    std::map<int, double> expected;
+    stream(run, oracle, expected);
+    ASSERT_EQ(expected.size(), 2U * kStreamed);
+    for (int processes = 2; processes <= run.program.devices; ++processes) {
+      test::MemoryWorld world(processes, ++seed);
+      std::map<int, double> losses;
+      std::mutex guard;
+      SharedOutcome outcome;
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        Runtime runtime(run.variants, {&run.program}, run.of_process(group, processes));
+        std::map<int, double> mine;
+        stream(run, runtime, mine);
+        const std::vector<StageContent> contents = runtime.contents();
+        const std::lock_guard lock(guard);
+        losses.insert(mine.begin(), mine.end());
+        if (group.leads()) add_values(contents, outcome);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      EXPECT_EQ(losses, expected) << schedule << " on " << processes;
+      for (const Value& value : run.graphs[0]->graph.values) {
+        if (value.role != Role::kParameter && value.role != Role::kState) continue;
+        const HostTensor bits = oracle.read(value.name);
+        const std::string_view wanted(static_cast<const char*>(bits.view().data),
+                                      bits.type().bytes());
+        EXPECT_TRUE(outcome.values[value.name] == wanted)
+            << schedule << " on " << processes << ": " << value.name;
+      }
+    }
+  }
 }
 
 /// Fails when a stage asks for a micro-batch.
@@ -391,10 +581,18 @@ TEST(Processes, SilenceIsNoticedAndNamed) {
 }
 
 TEST(Processes, RefuseWhatTheyCannotDo) {
-  const SharedRun streams("pipedream", 2, false);
+  const SharedRun streams("pipedream", 2, false, {}, /*tied=*/false);
+  test::RecordedMachine machine(2, 13);
   test::MemoryWorld world(2, 13);
   const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
-    Runtime runtime(streams.variants, {&streams.program}, streams.of_process(group, 2));
+    RuntimeOptions options = streams.of_process(group, 2);
+    options.backend = Backend::kCpu;
+    options.collectives = &machine.collectives();
+    for (int device = 0; device < 2; ++device) {
+      options.devices.push_back(device == group.rank() ? &machine.device(device) : nullptr);
+      options.device_numbers.push_back(0);
+    }
+    Runtime runtime(streams.variants, {&streams.program}, options);
   });
   for (const std::string& error : errors) EXPECT_EQ(error.rfind("2 pipedream updates", 0), 0U);
 }
