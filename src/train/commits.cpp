@@ -204,8 +204,11 @@ void Commits::open_files(const std::optional<CommitName>& resumed) {
 
 /// Tells all whether one of them has failed.
 void Commits::check_kept() {
-  for (const std::string& failure : gather_from_all(group_, failure_)) {
-    if (failure.empty()) continue;
+  const std::vector<std::string> failures = gather_from_all(group_, failure_);
+  for (std::size_t rank = 0; rank < failures.size(); ++rank) {
+    if (failures[rank].empty()) continue;
+    const std::string failure =
+        (rank == 0 ? "" : group_->name_of(static_cast<int>(rank)) + ": ") + failures[rank];
     PT_CHECK(settings_.every == 0, kResource, "commits in memory: {}", failure);
     if (rank_ == 0)
       log_warning("train", "no commits in memory: {}; a restart begins with the newest checkpoint",
@@ -215,6 +218,21 @@ void Commits::check_kept() {
     parts_.clear();
     return;
   }
+}
+
+void Commits::reserve(const Checkpoint& part) {
+  if (is_off_) return;
+  ByteWriter mine;
+  mine.put(sizeof(PartHead) + StateBytes(part).size());
+  const std::vector<std::string> all = gather_from_all(group_, mine.take());
+  for (auto& [rank, copies] : parts_) {
+    try {
+      copies.reserve(ByteReader(all[at(rank)]).get<std::size_t>());
+    } catch (const Error& error) {
+      failure_ = error.message();
+    }
+  }
+  check_kept();
 }
 
 void Commits::keep(int rank, std::string_view bytes) {

@@ -47,6 +47,9 @@ class Commits {
   Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step,
           const std::optional<CommitName>& resumed);
 
+  /// Takes the memory that parts like this one need, with the same errors as after_step(). Called
+  /// by all processes.
+  void reserve(const Checkpoint& part);
   /// Makes a commit where one is due. `part`: the state of this process's stages. Called by all
   /// processes, after each step. Where memory is missing, there are no commits from then on; Error
   /// (kResource) where the number of steps was given.

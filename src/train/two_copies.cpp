@@ -99,12 +99,16 @@ void TwoCopies::keep_only(const std::function<bool(std::span<const std::byte>)>&
   }
 }
 
-double TwoCopies::keep(std::size_t size, const std::function<void(std::byte*)>& write) {
+void TwoCopies::reserve(std::size_t size) {
   const std::size_t bytes = kHeadBytes + size;
   for (Copy& copy : copies_) {
     // What an earlier process has left there is still needed.
     if (bytes > copy.bytes) map(copy, std::max(size_of(copy.file), bytes + bytes / 8));
   }
+}
+
+double TwoCopies::keep(std::size_t size, const std::function<void(std::byte*)>& write) {
+  reserve(size);
   const double start = steady_seconds();
   const bool second = head_of(copies_[1].memory).number < head_of(copies_[0].memory).number;
   Copy& copy = copies_[second ? 1 : 0];

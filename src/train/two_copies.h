@@ -21,6 +21,8 @@ class TwoCopies {
   TwoCopies& operator=(TwoCopies&&) = delete;
   ~TwoCopies();
 
+  /// Takes memory for copies of that many bytes. Error (kResource) when there is not enough.
+  void reserve(std::size_t bytes);
   /// Has `write` fill the older copy with that many bytes. Returns the seconds that it took besides
   /// taking memory, which happens once. Error (kResource) when there is not enough.
   double keep(std::size_t bytes, const std::function<void(std::byte*)>& write);

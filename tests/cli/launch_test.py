@@ -100,6 +100,9 @@ class Launch(Case):
             self.process.send_signal(signal.SIGINT)
             self.process.send_signal(signal.SIGINT)
         self.process.communicate(timeout=SECONDS)
+        record = self.folder / "run/launch.json"
+        if record.exists():  # what a killed launch has left in memory
+            shutil.rmtree(f"/dev/shm/pipetrain-{json.loads(record.read_text()).get('commits')}", ignore_errors=True)
 
     def wait_for(self, what):
         until = time.monotonic() + SECONDS

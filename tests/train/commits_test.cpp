@@ -2,10 +2,12 @@
 #include "train/commits.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -262,6 +264,30 @@ TEST_F(CommitsTest, WithoutMemoryThereAreNone) {
     const Commits commits(&group, {"/proc/no-such-place", 5}, 0, {});
   });
   EXPECT_NE(error.find("/proc/no-such-place"), std::string::npos) << error;
+}
+
+TEST_F(CommitsTest, MemoryIsTakenBeforeTheFirstStep) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{100'000, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  // What process 1 has is too large for its own host, and for its buddy's.
+  const std::string error = on_hosts({"a", "b"}, [&](ProcessGroup& group) {
+    Commits commits(&group, {folder_, 5}, 0, {});
+    commits.reserve(part_of(group.rank(), 2, 0, group.rank() == 0 ? 10 : 100'000));
+  });
+  EXPECT_EQ(on_hosts({"a", "b"},
+                     [&](ProcessGroup& group) {
+                       Commits commits(&group, {folder_, 0}, 0, {});
+                       commits.reserve(part_of(group.rank(), 2, 0, 100'000));
+                       commits.after_step(1, [&] { return part_of(group.rank(), 2, 1); });
+                       EXPECT_EQ(commits.count(), 0);
+                     }),
+            "");
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(error.substr(0, 18), "commits in memory:");
+  EXPECT_NE(error.find("needs 2 x"), std::string::npos) << error;
 }
 
 TEST_F(CommitsTest, TheyTakeAFewPercentOfTheTime) {

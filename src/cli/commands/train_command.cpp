@@ -120,12 +120,13 @@ struct Start {
 };
 
 /// Under `launch`, has the run keep its state in the memory of the hosts.
-void begin_commits(const PlannedNetwork& network, const Start& start, TrainingOptions& training,
+void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& training,
                    std::optional<Commits>& commits) {
   const std::optional<CommitSettings> settings = CommitSettings::of_environment();
   if (!settings) return;
   const std::int64_t step = training.resumed ? training.resumed->step : 0;
-  commits.emplace(network.processes(), *settings, step, start.commit);
+  commits.emplace(run.network().processes(), *settings, step, start.commit);
+  commits->reserve(make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents()));
   training.commits = &*commits;
 }
 
@@ -141,7 +142,7 @@ int follow(const Options& options, PlannedNetwork& network, const Start& start, 
   PipelineRun run(network, first_step(options, network, start.checkpoint()));
   begin_with(options, run, start.checkpoint(), training, cut);
   std::optional<Commits> commits;
-  begin_commits(network, start, training, commits);
+  begin_commits(run, start, training, commits);
   Follower follower(signals);
   signals.watch_stops();
   const TrainingSummary summary = train(run, follower, training);
@@ -212,7 +213,7 @@ class LeadingRun {
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     std::optional<Commits> commits;
-    begin_commits(network_, start_, training, commits);
+    begin_commits(*run_, start_, training, commits);
     log_memory(*run_);
     Watcher watcher(*run_,
                     {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,

@@ -295,6 +295,36 @@ TEST_F(Formats, TfRecordsOfExamples) {
                   "record 0 is damaged: its checksum is wrong");
 }
 
+// As generate_cifar10_tfrecords.py of TensorFlow's CIFAR-10 example writes them: the bytes of the
+// red plane, then those of the green and of the blue one.
+TEST_F(Formats, TensorFlowsCifar10) {
+  const auto records = [](int first, int count) {
+    std::string out;
+    for (int i = first; i < first + count; ++i) {
+      std::string planes;
+      for (int byte = 0; byte < 3 * 32 * 32; ++byte)
+        planes += static_cast<char>((byte / 1024 * 50 + byte % 32 + i) % 256);
+      out += record(feature("image", 1, field(1, planes)) +
+                    feature("label", 3, std::string("\x08", 1) + static_cast<char>(i % 10)));
+    }
+    return out;
+  };
+  write("cifar-10/train.tfrecords", records(0, 5));
+  write("cifar-10/validation.tfrecords", records(5, 2));
+  write("cifar-10/eval.tfrecords", records(7, 3));
+  const OpenedData data = opened(path("cifar-10"), wants({3, 32, 32}, 10));
+  ASSERT_EQ(data.train->size(), 5U);
+  ASSERT_TRUE(data.validation);
+  EXPECT_EQ(data.validation->size(), 5U);
+  EXPECT_EQ(values(*data.train, 1), (Doubles{0, 1, 2, 3, 4}));
+  const Doubles images = values(*data.train, 0);
+  ASSERT_EQ(images.size(), 5U * 3 * 32 * 32);
+  for (std::size_t at = 0; at < images.size(); ++at) {
+    const std::size_t byte = at % 3072;
+    ASSERT_EQ(images[at], static_cast<double>(byte / 1024 * 50 + byte % 32 + at / 3072)) << at;
+  }
+}
+
 TEST_F(Formats, JsonLines) {
   const std::string rows =
       "{\"x\": [[1, 2], [3, 4.5]], \"y\": 1, \"more\": {\"a\": [1]}}\n\n"
