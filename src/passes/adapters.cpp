@@ -217,6 +217,13 @@ class Insertion {
 
 std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, TensorRule>& rules,
                                   const AdapterOptions& options, std::uint64_t seed) {
+  std::int64_t largest = 0;
+  for (const OnnxInitializer& tensor : model.initializers) {
+    for (const std::int64_t extent : tensor.shape) largest = std::max(largest, extent);
+  }
+  PT_CHECK(options.rank <= largest, kUsage,
+           "{} {}: no layer of {} has so many inputs or outputs; the largest has {}", setting("lora"),
+           options.rank, printable(model.path.filename().string()), largest);
   const Layers layers(model);
   Targets targets(options.targets), whole(options.trained_whole);
   std::vector<Adapter> adapters;

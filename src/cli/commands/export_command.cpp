@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "base/error.h"
@@ -12,6 +11,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
+#include "data/files/file_bytes.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -72,7 +72,7 @@ int export_command(Options& options) {
                                                 overwrite, options.adapter))
     log_info("export", "note     {}", change);
   if (to_stdout) {
-    std::cout << std::ifstream(file, std::ios::binary).rdbuf();
+    std::cout << FileBytes::open(file.string()).text();
     std::cout.flush();
     const bool arrived = std::cout.good();
     fs::remove(file);

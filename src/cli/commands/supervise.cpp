@@ -9,13 +9,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "pipeline/runtime/last_instructions.h"
 #include "processes/restart_policy.h"
 #include "train/signals.h"
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 0.5;  // between looks at a process
 constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
-constexpr std::streamoff kLogBytes = 4096;  // of a log in a crash report
+constexpr std::size_t kLogBytes = 4096;  // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {
@@ -37,12 +38,13 @@ double cpu_seconds(pid_t process) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-std::string tail_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const std::streamoff length = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, length - kLogBytes));
-  return {std::istreambuf_iterator<char>(file), {}};
+/// Null if there is one already, or none can be made.
+std::FILE* new_file(const fs::path& path) {
+  try {
+    return ::fdopen(open_output(path, OutputMode::kNew), "w");
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -184,13 +186,12 @@ class Supervisor {
       int number = 1;
       std::error_code ignored;
       while (fs::exists(kept = folder / fmt::format("crash-{}.txt", number), ignored)) ++number;
-      std::FILE* file = std::fopen(kept.c_str(), "we");
-      if (file) {
+      if (std::FILE* file = new_file(kept)) {
         fmt::print(file, "{}\nprocess {}\n\nthe last instructions of each device:\n", text, child_);
         std::fflush(file);
         write_last_instructions(::fileno(file));
         for (const char* log : {"stderr.log", "events.jsonl"})
-          fmt::print(file, "\nthe end of {}:\n{}", log, tail_of(folder / log));
+          fmt::print(file, "\nthe end of {}:\n{}", log, end_of_file(folder / log, kLogBytes));
         std::fclose(file);
         text += "; see " + printable(fs::proximate(kept).string());
       }

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/units.h"
 #include "cli/options/options.h"
 #include "cli/output/line_chart.h"
@@ -374,8 +374,8 @@ int report_command(const ReportOptions& options) {
       std::filesystem::is_directory(path) ? path : path.parent_path();
   const std::filesystem::path output =
       options.output.empty() ? folder / "report.html" : std::filesystem::path(options.output);
-  std::string confusion_csv;
-  std::getline(std::ifstream(folder / "confusion.csv"), confusion_csv, '\0');
+  const std::string confusion_csv =
+      read_if_file(folder / "confusion.csv", std::size_t{64} << 20).value_or("");
   write_or_print(output.string(),
                  report_html(run, changed_settings(run), trace_of(run), confusion_csv));
   if (options.output.empty()) print(output.string() + "\n");

@@ -2,6 +2,7 @@
 // decisions from the same numbers in the same order, so no bit depends on the number of processes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ class ProcessSharing {
   void share_results(RoundResult& result);
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;
-  std::string first_nonfinite() const;
+  std::optional<NonfiniteValue> first_nonfinite() const;
 
  private:
   bool has(int process, int stage) const;

@@ -8,6 +8,7 @@
 #include "base/index.h"
 #include "optim/loss_scale.h"
 #include "pipeline/program/program.h"
+#include "pipeline/runtime/nonfinite_log.h"
 #include "pipeline/runtime/round.h"
 #include "pipeline/runtime/runtime_setup.h"
 #include "pipeline/stage/stage.h"
@@ -61,6 +62,8 @@ struct RoundState {
 
   LossScale loss_scale;  // kept between rounds
   bool notes_sends = false;
+  NonfiniteLog nonfinite;  // of all rounds
+  bool finds_nonfinite = false;
 };
 
 }  // namespace pipetrain

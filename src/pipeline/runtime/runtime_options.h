@@ -39,7 +39,8 @@ struct RuntimeOptions {
   OptimizerSettings optimizer;
   double clip_norm = 0;         // 0: off
   LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
-  std::uint64_t seed = 1;       // of dropout masks
+  bool finds_nonfinite = false;  // look for the first value that is not finite
+  std::uint64_t seed = 1;        // of dropout masks
   double timeout_seconds = 60;  // the watchdog ends the run after this time without progress
   /// Per stage: sleep this long instead of running kernels, to measure the overhead of the runtime.
   std::vector<StageSeconds> emulated_stages;

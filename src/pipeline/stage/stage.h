@@ -18,6 +18,7 @@
 #include "pipeline/stage/batched_values.h"
 #include "pipeline/stage/compiled_stage.h"
 #include "pipeline/stage/micro_batch.h"
+#include "pipeline/stage/nonfinite.h"
 #include "pipeline/stage/running_statistics.h"
 #include "pipeline/stage/stage_content.h"
 #include "pipeline/stage/stage_executor.h"
@@ -153,6 +154,18 @@ class Stage {
   /// all are.
   std::string first_nonfinite(int version_copy) const;
 
+  // Host memory only; stage_nonfinite.cpp.
+
+  PassPlace place_of(const StageMicroBatch& micro_batch) const;
+  /// Whether what a pass of a micro-batch hands to other stages is finite, at `base`.
+  bool sends_finite(int variant, const std::byte* base, bool gradient) const;
+  /// The first gradient that is not finite. Without `all` only small ones are looked at, which most
+  /// layers have, and none of several micro-batches.
+  std::optional<NonfiniteValue> nonfinite_gradient(bool all) const;
+  /// Runs the passes of a micro-batch again to find where its values stop being finite; before its
+  /// inputs are released. None: on another stage, or another micro-batch.
+  std::optional<NonfiniteValue> find_nonfinite(const StageMicroBatch& micro_batch, bool backward);
+
  private:
   /// A list of deferred steps. It belongs to several micro-batches, or to none.
   struct Deferred {
@@ -176,6 +189,7 @@ class Stage {
   void defer_prepare(int variant, int version_copy);
   void flush_prepare();
   void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
+  bool is_finite(int accumulation) const;
 
   int index_;
   StageCapacity capacity_;
