@@ -46,6 +46,7 @@ class Snapshot {
   static std::span<const std::byte> content(const Copy& copy);
 
   std::array<Copy, 2> copies_;
+  std::array<double, 4> costs_;  // of the last copies; infinite: there were not so many
   double due_seconds_ = 0;
 };
 

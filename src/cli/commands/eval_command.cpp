@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
@@ -174,7 +175,8 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
   std::optional<PipelineRun> started;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    ended = !is_locked(run);  // events may be elsewhere, and a killed run writes no last one
+    // Events may be elsewhere, and a killed run writes no last one. Supervision ends last.
+    ended = !is_supervised(run) && !is_locked(run);
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {

@@ -1,5 +1,6 @@
 #include "cli/commands/supervise.h"
 
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -9,6 +10,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 0.5;  // between looks at a process
 constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
+constexpr const char* kMarked = "journal.txt";  // no process replaces it
 constexpr std::size_t kLogBytes = 4096;  // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
@@ -128,6 +131,7 @@ class Supervisor {
       const timespec time{0, static_cast<long>(kLookSeconds * 1e9)};
       const int number = ::sigtimedwait(&watched_, nullptr, &time);
       if (number > 0 && number != SIGCHLD) pass_on(number);
+      mark_run();
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) == child_) {
         end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -154,6 +158,17 @@ class Supervisor {
     end.steps = shared_.steps;
     end.was_stopped = shared_.stop != 0;
     return end;
+  }
+
+  /// Lets others see that the run is supervised, as soon as it has a journal.
+  void mark_run() {
+    if (mark_ || supervision_.folder().empty()) return;
+    try {
+      mark_.emplace(supervision_.folder() / kMarked, ErrorKind::kUsage);
+    } catch (const Error&) {
+      return;
+    }
+    if (::flock(mark_->descriptor(), LOCK_SH | LOCK_NB) != 0) mark_.reset();  // is_supervised()
   }
 
   /// Gives a signal to the training process. A terminal and most service managers have sent it
@@ -210,10 +225,20 @@ class Supervisor {
   sigset_t watched_{};
   pid_t child_ = -1;
   bool stops_ = false;
+  std::optional<InputFile> mark_;
 };
 
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train) {
   return Supervisor(most, stall_seconds).run(train);
+}
+
+bool is_supervised(const fs::path& run) {
+  try {
+    const InputFile file(run / kMarked, ErrorKind::kUsage);
+    return ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  } catch (const Error&) {
+    return false;  // it has no such file yet
+  }
 }
 
 }  // namespace pipetrain
