@@ -72,8 +72,8 @@ std::string InputFile::read_at(off_t offset, std::size_t bytes) const {
   std::string out(bytes, '\0');
   std::size_t used = 0;
   while (used < bytes) {
-    const ssize_t got = ::pread(descriptor_, out.data() + used, bytes - used,
-                                offset + static_cast<off_t>(used));
+    const ssize_t got =
+        ::pread(descriptor_, out.data() + used, bytes - used, offset + static_cast<off_t>(used));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
       throw Error(kind_,

@@ -50,7 +50,7 @@ class Log {
 
   void copy_to(const std::filesystem::path& path) {
     stop_copying();
-    ::close(open_output(path, OutputMode::kReplace));  // the library would wait for a pipe
+    ::close(open_output(path, OutputMode::kAppend));  // the library would wait for a pipe
     try {
       file_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
     } catch (const spdlog::spdlog_ex& error) {

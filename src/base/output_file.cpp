@@ -49,8 +49,8 @@ int open_output(const std::filesystem::path& path, OutputMode mode, OutputTakes 
   // Some systems refuse to create where there is a pipe of somebody else.
   const int flags = (kFlags | flags_of(mode)) & ~(is_special(path) ? O_CREAT : 0);
   int descriptor = ::open(path.c_str(), flags, kMode);
-  for (int waited = 0; descriptor < 0 && errno == ENXIO && takes == OutputTakes::kPipesToo &&
-                       waited < kLongestWait;
+  for (int waited = 0;
+       descriptor < 0 && errno == ENXIO && takes == OutputTakes::kPipesToo && waited < kLongestWait;
        waited += kPause) {
     ::poll(nullptr, 0, kPause);
     descriptor = ::open(path.c_str(), flags, kMode);

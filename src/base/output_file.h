@@ -1,5 +1,5 @@
-// Opens files that are written piece by piece; AtomicFile (atomic_file.h) writes whole ones. Nothing else opens files for
-// writing by name, for it may be a pipe that nothing reads from.
+// Opens files that are written piece by piece; AtomicFile (atomic_file.h) writes whole ones.
+// Nothing else opens files for writing by name, for it may be a pipe that nothing reads from.
 #pragma once
 
 #include <cstdint>

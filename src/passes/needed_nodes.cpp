@@ -34,10 +34,9 @@ Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targe
   needed.values.insert(targets.begin(), targets.end());
   for (std::size_t n = model.nodes.size(); n-- > 0;) {
     const OnnxNode& node = model.nodes[n];
-    needed.nodes[n] =
-        std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
-          return !name.empty() && needed.values.contains(name);
-        });
+    needed.nodes[n] = std::any_of(
+        node.outputs.begin(), node.outputs.end(),
+        [&](const std::string& name) { return !name.empty() && needed.values.contains(name); });
     if (!needed.nodes[n]) continue;
     needed.values.insert(node.inputs.begin(), node.inputs.end());
     const std::set<std::string> captured = captured_names(node);

@@ -320,7 +320,7 @@ class Classifier {
     return nullptr;
   }
 
-  std::deque<OnnxNode> inner_;  // copies of nodes with sub-graphs, and the nodes of those
+  std::deque<OnnxNode> inner_;            // copies of nodes with sub-graphs, and the nodes of those
   std::unordered_set<std::string> data_;  // depend on what is fed, not on its shape alone
   std::unordered_map<std::string, std::vector<Use>> uses_;  // of what is not data
   bool has_torch_metadata_ = false;

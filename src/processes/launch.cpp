@@ -26,8 +26,7 @@ int number_of(const char* variable) {
 
 /// The command line of this process, as a shell takes it.
 std::string own_command() {
-  const std::string bytes =
-      read_if_file("/proc/self/cmdline", std::size_t{16} << 20).value_or("");
+  const std::string bytes = read_if_file("/proc/self/cmdline", std::size_t{16} << 20).value_or("");
   std::string command;
   for (std::size_t begin = 0; begin < bytes.size();) {
     const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());

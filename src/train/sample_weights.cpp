@@ -41,9 +41,9 @@ std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) 
 }
 
 std::vector<double> weights_in(const std::string& path, std::size_t samples) {
-  std::istringstream file(with_context(
-      [] { return "reading " + setting("sample-weights"); },
-      [&] { return read_file(path, ErrorKind::kData, kMostWeightBytes); }));
+  std::istringstream file(
+      with_context([] { return "reading " + setting("sample-weights"); },
+                   [&] { return read_file(path, ErrorKind::kData, kMostWeightBytes); }));
   std::vector<double> weights;
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -87,8 +87,8 @@ std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t cla
       ++counted;
     }
   }
-  const auto occurring = static_cast<double>(
-      std::ranges::count_if(weights, [](double count) { return count > 0; }));
+  const auto occurring =
+      static_cast<double>(std::ranges::count_if(weights, [](double count) { return count > 0; }));
   for (double& weight : weights) weight = weight > 0 ? counted / (occurring * weight) : 0;
   return weights;
 }

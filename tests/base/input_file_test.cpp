@@ -60,17 +60,16 @@ TEST(InputFile, WaitsForNothingThatIsNoFile) {
     EXPECT_EQ(begin_of_file(path, 4), std::nullopt);
     EXPECT_EQ(end_of_file(path, 4), "");
   }
-  expect(message_of(ErrorKind::kData,
-                    [&] { read_file(directory.path(), ErrorKind::kData, 1000); }),
+  expect(message_of(ErrorKind::kData, [&] { read_file(directory.path(), ErrorKind::kData, 1000); }),
          "is a directory, not a file");
   expect(message_of(ErrorKind::kData,
                     [&] { InputFile(pipe, ErrorKind::kData, InputFile::Takes::kPipesToo); }),
          "is a pipe that nothing writes to");
-  expect(message_of(ErrorKind::kUsage,
-                    [] {
-                      InputFile("/dev/zero", ErrorKind::kUsage, InputFile::Takes::kPipesToo)
-                          .read(1 << 20);
-                    }),
+  expect(message_of(
+             ErrorKind::kUsage,
+             [] {
+               InputFile("/dev/zero", ErrorKind::kUsage, InputFile::Takes::kPipesToo).read(1 << 20);
+             }),
          "\"/dev/zero\" is larger than 1 MiB");
 }
 
@@ -102,12 +101,11 @@ TEST(OutputFile, WaitsForNothingThatIsNoFile) {
              "it is a pipe or a device, not a file");
       EXPECT_EQ(open_output_or_none(path.c_str()), -1);
     }
-    expect(message_of(ErrorKind::kResource,
-                      [&] { open_output(pipe, mode, OutputTakes::kPipesToo); }),
-           "it is a pipe that nothing reads from");
+    expect(
+        message_of(ErrorKind::kResource, [&] { open_output(pipe, mode, OutputTakes::kPipesToo); }),
+        "it is a pipe that nothing reads from");
   }
-  const int descriptor =
-      open_output("/dev/null", OutputMode::kReplace, OutputTakes::kPipesToo);
+  const int descriptor = open_output("/dev/null", OutputMode::kReplace, OutputTakes::kPipesToo);
   EXPECT_EQ(::write(descriptor, "x", 1), 1);
   ::close(descriptor);
 }

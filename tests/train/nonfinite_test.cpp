@@ -83,27 +83,39 @@ class Nonfinite : public testing::Test {
 
 TEST_F(Nonfinite, OfTheForwardPassInEverySchedule) {
   config_.pipeline.micro_batch_size = 4;
-  for (const auto& [schedule, devices] : std::vector<std::pair<std::string, int>>{
-           {"1f1b", 1}, {"gpipe", 2}, {"1f1b", 3}, {"zb-h1", 2}, {"zb-v", 2}, {"interleaved-1f1b", 2}}) {
+  for (const auto& [schedule, devices] :
+       std::vector<std::pair<std::string, int>>{{"1f1b", 1},
+                                                {"gpipe", 2},
+                                                {"1f1b", 3},
+                                                {"zb-h1", 2},
+                                                {"zb-v", 2},
+                                                {"interleaved-1f1b", 2}}) {
     SCOPED_TRACE(schedule);
     const std::string text = message("Log", schedule, devices);
     expect(text, "loss is not finite at step 2: node hard (Log) made the first infinite value");
-    expect(text, "in the forward pass of micro-batch 2 in step 2, for sample 9 of the mini-batch, "
-                 "on stage ");
+    expect(text,
+           "in the forward pass of micro-batch 2 in step 2, for sample 9 of the mini-batch, "
+           "on stage ");
     expect(text, "(sample 25 of the data");
   }
 }
 
 TEST_F(Nonfinite, OfTheBackwardPassInEverySchedule) {
   config_.pipeline.micro_batch_size = 4;
-  for (const auto& [schedule, devices] : std::vector<std::pair<std::string, int>>{
-           {"1f1b", 1}, {"gpipe", 2}, {"1f1b", 3}, {"zb-h1", 2}, {"zb-v", 2}, {"interleaved-1f1b", 2}}) {
+  for (const auto& [schedule, devices] :
+       std::vector<std::pair<std::string, int>>{{"1f1b", 1},
+                                                {"gpipe", 2},
+                                                {"1f1b", 3},
+                                                {"zb-h1", 2},
+                                                {"zb-v", 2},
+                                                {"interleaved-1f1b", 2}}) {
     SCOPED_TRACE(schedule);
     const std::string text = message("Sqrt", schedule, devices);
     // The update of step 2 has spoiled the weights.
     expect(text, "loss is not finite at step 3: node hard ");
-    expect(text, "in the backward pass of micro-batch 2 in step 2, for sample 9 of the mini-batch, "
-                 "on stage ");
+    expect(text,
+           "in the backward pass of micro-batch 2 in step 2, for sample 9 of the mini-batch, "
+           "on stage ");
     expect(text, "(sample 25 of the data");
   }
 }
@@ -118,8 +130,9 @@ TEST_F(Nonfinite, OfAsynchronousSchedules) {
            "stage ");
     const std::string text = message("Sqrt", schedule, devices);
     expect(text, "node hard ");
-    expect(text, "in the backward pass of micro-batch 0 in step 7, for sample 1 of the mini-batch, "
-                 "on stage ");
+    expect(text,
+           "in the backward pass of micro-batch 0 in step 7, for sample 1 of the mini-batch, "
+           "on stage ");
     expect(text, "(sample 25 of the data");
   }
 }

@@ -122,9 +122,9 @@ Json json_of(const std::vector<ClassScore>& classes, const std::vector<std::stri
   Json all = Json::array();
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const ClassScore& each = classes[c];
-    Json json = {{"class", class_name(names, c)}, {"samples", each.labels},
-                 {"precision", each.precision},   {"recall", each.recall},
-                 {"f1", each.f1},                 {"iou", each.iou}};
+    Json json = {
+        {"class", class_name(names, c)}, {"samples", each.labels}, {"precision", each.precision},
+        {"recall", each.recall},         {"f1", each.f1},          {"iou", each.iou}};
     json["auc"] = each.auc ? Json(*each.auc) : Json();
     all.push_back(std::move(json));
   }

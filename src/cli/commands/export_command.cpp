@@ -68,8 +68,8 @@ int export_command(Options& options) {
                 : fs::path(output);
   const OnnxMetadata metadata =
       describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
-  for (const std::string& change : export_weights(model, read, metadata, file.string(),
-                                                overwrite, options.adapter))
+  for (const std::string& change :
+       export_weights(model, read, metadata, file.string(), overwrite, options.adapter))
     log_info("export", "note     {}", change);
   if (to_stdout) {
     std::cout << FileBytes::open(file.string()).text();

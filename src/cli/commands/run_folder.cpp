@@ -32,11 +32,23 @@ void call_latest(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {
-      "config.toml",     "plan.json",       "profile.json",   "stderr.log",      "classes.txt",
-      "columns.json",    "texts.txt",       "tokenizer.json", "vocab.txt",       "tokenizer.model",
-      "model.onnx",      "model.onnx.data", "tb",             "checkpoints",     "journal.txt",
-      "instructions.txt", "mlflow-run.txt"};
+  static const std::set<std::string> left = {"config.toml",
+                                             "plan.json",
+                                             "profile.json",
+                                             "stderr.log",
+                                             "classes.txt",
+                                             "columns.json",
+                                             "texts.txt",
+                                             "tokenizer.json",
+                                             "vocab.txt",
+                                             "tokenizer.model",
+                                             "model.onnx",
+                                             "model.onnx.data",
+                                             "tb",
+                                             "checkpoints",
+                                             "journal.txt",
+                                             "instructions.txt",
+                                             "mlflow-run.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   std::set<fs::path> events;

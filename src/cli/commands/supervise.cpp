@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr double kLookSeconds = 0.5;  // between looks at a process
 constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
 constexpr const char* kMarked = "journal.txt";  // no process replaces it
-constexpr std::size_t kLogBytes = 4096;  // of a log in a crash report
+constexpr std::size_t kLogBytes = 4096;         // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {

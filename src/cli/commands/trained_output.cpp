@@ -1,6 +1,7 @@
 #include "cli/commands/trained_output.h"
 
 #include <iostream>
+#include <sstream>
 #include <utility>
 #include <vector>
 

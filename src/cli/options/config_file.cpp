@@ -248,12 +248,11 @@ std::vector<Assignment> read_config(const std::string& path, const std::string& 
         read_all(STDIN_FILENO, "standard input", ErrorKind::kUsage, kMostBytes);
     return parse_config(text, "standard input", command, specs);
   }
-  const std::string text =
-      with_context([] { return "reading --config"; },
-                   [&] {
-                     return InputFile(path, ErrorKind::kUsage, InputFile::Takes::kPipesToo)
-                         .read(kMostBytes);
-                   });
+  const std::string text = with_context(
+      [] { return "reading --config"; },
+      [&] {
+        return InputFile(path, ErrorKind::kUsage, InputFile::Takes::kPipesToo).read(kMostBytes);
+      });
   return parse_config(text, path, command, specs);
 }
 

@@ -109,8 +109,7 @@ std::vector<std::filesystem::path> event_files(const std::filesystem::path& path
   return out;
 }
 
-EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes,
-                   OutputTakes takes)
+EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes, OutputTakes takes)
     : takes_(takes), most_bytes_(most_bytes), start_(steady_seconds()) {
   if (path == "-") {
     std::fflush(stdout);

@@ -82,7 +82,8 @@ void MlflowRun::write(std::int64_t step, const Scalars& scalars) {
     const fs::path path = folder_ / "metrics" / tag;
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
-    write_text(path, OutputMode::kAppend, fmt::format("{} {} {}\n", now, value, step), "--log-to mlflow: ");
+    write_text(path, OutputMode::kAppend, fmt::format("{} {} {}\n", now, value, step),
+               "--log-to mlflow: ");
   }
 }
 
@@ -93,15 +94,15 @@ void MlflowRun::end(bool success) {
 void MlflowRun::write_meta(Status status) const {
   const bool ended = status != Status::kRunning;
   const char* user = ::getlogin();
-  write_file(folder_ / "meta.yaml",
-             fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: "
-                         "'{}'\nlifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\n"
-                         "source_name: pipetrain\nsource_type: 4\nsource_version: ''\nstart_time: "
-                         "{}\nstatus: {}\ntags: []\nuser_id: {}\n",
-                         quoted("file://" + (folder_ / "artifacts").string()),
-                         ended ? fmt::format("{}", now_in_milliseconds()) : "null", kExperiment,
-                         id_, quoted(name_), id_, start_, static_cast<int>(status),
-                         quoted(user ? user : "")));
+  write_file(
+      folder_ / "meta.yaml",
+      fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: "
+                  "'{}'\nlifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\n"
+                  "source_name: pipetrain\nsource_type: 4\nsource_version: ''\nstart_time: "
+                  "{}\nstatus: {}\ntags: []\nuser_id: {}\n",
+                  quoted("file://" + (folder_ / "artifacts").string()),
+                  ended ? fmt::format("{}", now_in_milliseconds()) : "null", kExperiment, id_,
+                  quoted(name_), id_, start_, static_cast<int>(status), quoted(user ? user : "")));
 }
 
 }  // namespace pipetrain

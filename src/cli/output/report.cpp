@@ -261,8 +261,8 @@ std::string confusion(const std::string& csv) {
     begin = end + 1;
     out += "<tr>";
     for (std::size_t i = 0; i < cells.size(); ++i)
-      out += fmt::format("<{}{}>{}", is_head || i == 0 ? "th" : "td",
-                         i > 0 ? " class=\"num\"" : "", xml_text(cells[i]));
+      out += fmt::format("<{}{}>{}", is_head || i == 0 ? "th" : "td", i > 0 ? " class=\"num\"" : "",
+                         xml_text(cells[i]));
     out += "</tr>\n";
   }
   return out + "</table></div>\n";
@@ -330,9 +330,9 @@ std::string page_begin(const std::string& title) {
 std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
                         const std::optional<TraceFile>& trace, const std::string& confusion_csv) {
-  return page_begin(run.name) +
-         head(run) + tiles(run) + charts(run) + stages(run) + (trace ? gantt(*trace) + causes(*trace) : "") +
-         confusion(confusion_csv) + kernels(run) + settings(changed) + "</body>\n</html>\n";
+  return page_begin(run.name) + head(run) + tiles(run) + charts(run) + stages(run) +
+         (trace ? gantt(*trace) + causes(*trace) : "") + confusion(confusion_csv) + kernels(run) +
+         settings(changed) + "</body>\n</html>\n";
 }
 
 std::string curves_csv(const RecordedRun& run) {

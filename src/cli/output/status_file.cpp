@@ -62,9 +62,10 @@ void StatusFile::write(const std::string& state, int exit_code) {
   const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
   try {
     write_text(temporary, OutputMode::kReplace, document_text("pipetrain.status/1", body));
+    if (std::rename(temporary.c_str(), path_.c_str()) == 0) return;
   } catch (const Error&) {
+    // Said below.
   }
-  if (std::rename(temporary.c_str(), path_.c_str()) == 0) return;
   std::remove(temporary.c_str());
   log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
               printable(path_));

@@ -22,8 +22,9 @@ namespace {
 /// Bytes that a pipe may have, which might never end: memory holds them, twice while it grows.
 std::size_t most_piped() {
   const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
-  return pages > 0 && page > 0 ? static_cast<std::size_t>(pages) / 4 * static_cast<std::size_t>(page)
-                               : std::size_t{1} << 30;
+  return pages > 0 && page > 0
+             ? static_cast<std::size_t>(pages) / 4 * static_cast<std::size_t>(page)
+             : std::size_t{1} << 30;
 }
 
 // A pipe can be read only once, but its content is needed several times.

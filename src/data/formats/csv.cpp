@@ -212,11 +212,12 @@ class TableReader {
   void check_size() const {
     constexpr std::size_t kLeast = std::size_t{512} << 20, kTimes = 64;
     const std::size_t bytes = lines_.size() * encoding_->width() * sizeof(float);
-    PT_CHECK(bytes <= std::max(kLeast, kTimes * text_.size()), kData,
-             "{} would take {} with {} numbers in each of {} rows; encode words with {} codes, or leave "
-             "columns of many words out: {}",
-             name_, bytes_text(bytes), encoding_->width(), lines_.size(), setting("categories"),
-             setting("drop-columns"));
+    PT_CHECK(
+        bytes <= std::max(kLeast, kTimes * text_.size()), kData,
+        "{} would take {} with {} numbers in each of {} rows; encode words with {} codes, or leave "
+        "columns of many words out: {}",
+        name_, bytes_text(bytes), encoding_->width(), lines_.size(), setting("categories"),
+        setting("drop-columns"));
   }
 
   void look_at_head() {
@@ -308,8 +309,9 @@ class TableReader {
     if (looks_like_amount(cell))
       return "; write numbers without separators of thousands, currencies and percent signs, or " +
              leave;
-    return fmt::format("; encode words with {} one-hot or codes, make tokens of texts with {} FILE, or {}",
-                       setting("categories"), setting("tokenizer"), leave);
+    return fmt::format(
+        "; encode words with {} one-hot or codes, make tokens of texts with {} FILE, or {}",
+        setting("categories"), setting("tokenizer"), leave);
   }
 
   std::string name_of_column(std::size_t i) const {

@@ -1,5 +1,5 @@
-// What a device does to name the first value that is not finite: it looks at what its passes hand on
-// and add up, and where something is not finite, searches in the pass.
+// What a device does to name the first value that is not finite: it looks at what its passes hand
+// on and add up, and where something is not finite, searches in the pass.
 #include <cmath>
 #include <utility>
 

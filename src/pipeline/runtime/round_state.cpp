@@ -41,10 +41,9 @@ void RoundState::start(const Program& round_program, const ProgramCut* round_cut
   skips = false;
   const RuntimeOptions& options = setup.options;
   // While a smaller loss scale can be tried, gradients that overflow are nothing to look for.
-  finds_nonfinite =
-      options.finds_nonfinite && program->rule != UpdateRule::kNone && options.devices.empty() &&
-      options.emulated_stages.empty() &&
-      !(options.loss_scaling.adapts && loss_scale.value > options.loss_scaling.least);
+  finds_nonfinite = options.finds_nonfinite && program->rule != UpdateRule::kNone &&
+                    options.devices.empty() && options.emulated_stages.empty() &&
+                    !(options.loss_scaling.adapts && loss_scale.value > options.loss_scaling.least);
 }
 
 bool RoundState::is_replayed(int stage, int micro_batch) const {

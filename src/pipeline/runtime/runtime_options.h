@@ -37,11 +37,11 @@ struct RuntimeOptions {
   /// process's own, and how many there are; 0: only its own.
   int devices_before = 0, sharing_devices = 0;
   OptimizerSettings optimizer;
-  double clip_norm = 0;         // 0: off
-  LossScaling loss_scaling;     // one that skips needs programs with a gradient sync
+  double clip_norm = 0;          // 0: off
+  LossScaling loss_scaling;      // one that skips needs programs with a gradient sync
   bool finds_nonfinite = false;  // look for the first value that is not finite
   std::uint64_t seed = 1;        // of dropout masks
-  double timeout_seconds = 60;  // the watchdog ends the run after this time without progress
+  double timeout_seconds = 60;   // the watchdog ends the run after this time without progress
   /// Per stage: sleep this long instead of running kernels, to measure the overhead of the runtime.
   std::vector<StageSeconds> emulated_stages;
   double emulated_latency_seconds = 0;  // of every link between stages

@@ -29,9 +29,9 @@ bool names_schedule_file(const std::string& word) {
 }
 
 Program read_schedule_file(const std::string& path) {
-  const std::string text = with_context(
-      [] { return "reading a schedule"; },
-      [&] { return read_file(path, ErrorKind::kUsage, kMostFileBytes); });
+  const std::string text =
+      with_context([] { return "reading a schedule"; },
+                   [&] { return read_file(path, ErrorKind::kUsage, kMostFileBytes); });
   Program program =
       path.ends_with(".csv") ? parse_compute_csv(text, path) : parse_program(text, path);
   with_context([&] { return "reading " + printable(path); },

@@ -107,7 +107,8 @@ const NonfiniteSearch::Origin* NonfiniteSearch::worst_input(const StageStep& ste
         origin.begin = fmt::format("weight {} was not finite when {} read it",
                                    printable(value.name), describe(node));
       } else if (value.role == Role::kInput || value.role == Role::kLabel) {
-        origin.begin = fmt::format("input {} had a value that is not finite", printable(value.name));
+        origin.begin =
+            fmt::format("input {} had a value that is not finite", printable(value.name));
         origin.row = row_of(step.in[i].type, first.index);
       }
       found = origins_.emplace(root, std::move(origin)).first;
@@ -170,7 +171,8 @@ std::string NonfiniteSearch::describe(const Node& node) const {
   std::size_t begin = 0;
   for (std::size_t end = 0; end != std::string::npos; begin = end + 1) {
     end = members.find('\n', begin);
-    text += fmt::format("{} {}", begin == 0 ? "" : ",", printable(members.substr(begin, end - begin)));
+    text +=
+        fmt::format("{} {}", begin == 0 ? "" : ",", printable(members.substr(begin, end - begin)));
   }
   return text;
 }

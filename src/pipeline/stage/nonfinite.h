@@ -52,10 +52,10 @@ class NonfiniteSearch {
  private:
   /// A chain of values that are not finite.
   struct Origin {
-    std::string begin;       // what made or held the first; empty: another stage did
-    std::string nan;         // the node that made NaN of infinite ones; empty: none, or the first
-    std::int64_t row = -1;   // of the micro-batch, where the last of these has a single one
-    int order = 0;           // of discovery
+    std::string begin;      // what made or held the first; empty: another stage did
+    std::string nan;        // the node that made NaN of infinite ones; empty: none, or the first
+    std::int64_t row = -1;  // of the micro-batch, where the last of these has a single one
+    int order = 0;          // of discovery
     bool backward = false;
     bool is_nan = false;
   };

@@ -21,13 +21,14 @@ bool Stage::sends_finite(int variant, const std::byte* base, bool gradient) cons
 }
 
 PassPlace Stage::place_of(const StageMicroBatch& micro_batch) const {
-  return {micro_batch.step, static_cast<std::int32_t>(micro_batch.first_sample /
-                                                      compiled(0).training->micro_batch)};
+  return {micro_batch.step,
+          static_cast<std::int32_t>(micro_batch.first_sample / compiled(0).training->micro_batch)};
 }
 
 bool Stage::is_finite(int accumulation) const {
   const TrainingGraph& training = *compiled(0).training;
-  const TensorType& type = training.graph[training.accumulations[at(accumulation)].accumulator].type;
+  const TensorType& type =
+      training.graph[training.accumulations[at(accumulation)].accumulator].type;
   std::byte* sum = memory_.accumulators()[at(accumulation)];
   const TouchedRows* touched = compiled_.touched_rows[at(accumulation)].get();
   if (!touched || touched->all()) return all_finite({type, sum});
