@@ -159,6 +159,16 @@ void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank
   added.push_back(new_tensor(adapter.b, std::move(b)));  // zeros
 }
 
+/// A product of A and B has at most the rank of its smaller side.
+void check_rank(const std::vector<Shape>& weights, std::int64_t rank) {
+  std::int64_t most = 0;
+  for (const Shape& shape : weights) most = std::max(most, std::min(shape[0], shape[1]));
+  PT_CHECK(rank <= most, kUsage,
+           "{} {}: no layer that gets an adapter has so many inputs and outputs; the highest rank "
+           "is {}",
+           setting("lora"), rank, most);
+}
+
 /// Writes the path through A and B beside the node, whose result becomes their sum.
 class Insertion {
  public:
@@ -216,16 +226,10 @@ class Insertion {
 
 std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, TensorRule>& rules,
                                   const AdapterOptions& options, std::uint64_t seed) {
-  std::int64_t largest = 0;
-  for (const OnnxInitializer& tensor : model.initializers) {
-    for (const std::int64_t extent : tensor.shape) largest = std::max(largest, extent);
-  }
-  PT_CHECK(options.rank <= largest, kUsage,
-           "{} {}: no layer of {} has so many inputs or outputs; the largest has {}",
-           setting("lora"), options.rank, printable(model.path.filename().string()), largest);
   const Layers layers(model);
   Targets targets(options.targets), whole(options.trained_whole);
   std::vector<Adapter> adapters;
+  std::vector<Shape> shapes;  // of their weights
   std::map<std::size_t, std::size_t> adapter_of_node;
   std::set<std::string> modules;
   std::vector<OnnxInitializer> added;
@@ -249,7 +253,7 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
          .b = module + ".lora_B.weight",
          .scale = options.alpha == 0 ? 1 : options.alpha / static_cast<double>(options.rank),
          .outputs_first = uses[0].outputs_first});
-    add_matrices(adapters.back(), tensor.shape, options.rank, seed, added);
+    shapes.push_back(tensor.shape);
   }
   targets.check_used(setting("lora"), "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
   whole.check_used(setting("train-only"), "no trainable tensor");
@@ -257,6 +261,9 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
            "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its "
            "own",
            setting("lora"));
+  check_rank(shapes, options.rank);
+  for (std::size_t i = 0; i < adapters.size(); ++i)
+    add_matrices(adapters[i], shapes[i], options.rank, seed, added);
 
   std::vector<OnnxNode> nodes;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
