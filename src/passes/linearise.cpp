@@ -208,10 +208,24 @@ std::size_t all_cut_bytes(const Chain& chain) {
          std::accumulate(chain.backward_bytes.begin(), chain.backward_bytes.end(), std::size_t{0});
 }
 
+/// Whether each node reads a result of the one before it, so that there is no other order.
+bool is_only_order(const Graph& graph, const std::vector<NodeId>& order) {
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (std::ranges::none_of(graph[order[i]].inputs, [&](ValueId id) {
+          return id && graph[id].producer == order[i - 1];
+        }))
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Chain linearise(const TrainingGraph& training) {
-  Chain as_given = chain_in_order(training, graph_order(training.graph));
+  std::vector<NodeId> order = graph_order(training.graph);
+  const bool only = is_only_order(training.graph, order);
+  Chain as_given = chain_in_order(training, std::move(order));
+  if (only) return as_given;
   Chain by_cut = chain_in_order(training, SmallestLiveCut(training.graph).run());
   return all_cut_bytes(by_cut) < all_cut_bytes(as_given) ? by_cut : as_given;
 }
