@@ -193,8 +193,8 @@ const std::set<std::string>& sequence_operators() {
 
 bool is_sequence_operator(const OnnxNode& node) {
   // All of their names have one of these words; few others do, which is faster to see.
-  const bool named = node.op_type.find("Sequence") != std::string::npos ||
-                     node.op_type.starts_with("Optional");
+  const bool named =
+      node.op_type.find("Sequence") != std::string::npos || node.op_type.starts_with("Optional");
   return named && node.domain.empty() && sequence_operators().contains(node.op_type);
 }
 

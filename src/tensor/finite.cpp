@@ -39,6 +39,20 @@ bool all_finite(const Tensor& tensor) {
   return !found;
 }
 
+bool edges_finite(const Tensor& tensor) {
+  const Shape& shape = tensor.type.shape;
+  if (shape.rank() < 2) return all_finite(tensor);
+  const auto width = static_cast<std::size_t>(shape.count(1, shape.rank()));
+  bool found = false;
+  with_bits(tensor, [&](auto bits, auto exponent) {
+    for (const auto one : bits.first(std::min(width, bits.size())))
+      found |= (one & exponent) == exponent;
+    for (std::size_t i = 0; i < bits.size(); i += width)  // none where the width is 0
+      found |= (bits[i] & exponent) == exponent;
+  });
+  return !found;
+}
+
 FirstNonfinite first_nonfinite(const Tensor& tensor) {
   FirstNonfinite first;
   if (all_finite(tensor)) return first;

@@ -36,5 +36,24 @@ TEST(Finite, EachTypeByItsOwnBits) {
   EXPECT_TRUE(all_finite({{DType::kInt32, {1}}, integers.data()}));
 }
 
+TEST(Finite, EdgesAreTheFirstRowAndTheFirstColumn) {
+  std::vector<float> values(3 * 4 * 2, 1);
+  const auto finite = [&](Shape shape) {
+    return edges_finite({{DType::kFloat32, std::move(shape)}, values.data()});
+  };
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::numeric_limits<float>::infinity();
+    EXPECT_EQ(finite({3, 4, 2}), i >= 8 && i % 8 != 0) << i;
+    EXPECT_EQ(finite({3, 8}), i >= 8 && i % 8 != 0) << i;
+    EXPECT_EQ(finite({8, 3}), i >= 3 && i % 3 != 0) << i;
+    EXPECT_FALSE(finite({24}));
+    values[i] = 1;
+  }
+  EXPECT_TRUE(finite({3, 8}));
+  EXPECT_TRUE(finite({24}));
+  EXPECT_TRUE(edges_finite({{DType::kFloat32, {0, 8}}, values.data()}));
+  EXPECT_TRUE(edges_finite({{DType::kFloat32, {3, 0}}, values.data()}));
+}
+
 }  // namespace
 }  // namespace pipetrain

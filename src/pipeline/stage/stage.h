@@ -159,8 +159,8 @@ class Stage {
   PassPlace place_of(const StageMicroBatch& micro_batch) const;
   /// Whether what a pass of a micro-batch hands to other stages is finite, at `base`.
   bool sends_finite(int variant, const std::byte* base, bool gradient) const;
-  /// The first gradient that is not finite. Without `all` only small ones are looked at, which most
-  /// layers have, and none of several micro-batches.
+  /// The first gradient whose first row or column has a value that is not finite. Without `all`,
+  /// not of those that belong to several micro-batches.
   std::optional<NonfiniteValue> nonfinite_gradient(bool all) const;
   /// Runs the passes of a micro-batch again to find where its values stop being finite; before its
   /// inputs are released. None: on another stage, or another micro-batch.
@@ -189,7 +189,7 @@ class Stage {
   void defer_prepare(int variant, int version_copy);
   void flush_prepare();
   void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
-  bool is_finite(int accumulation) const;
+  bool seems_finite(int accumulation) const;
 
   int index_;
   StageCapacity capacity_;
