@@ -173,6 +173,10 @@ class HostileInputs(HostileCase):
             with self.subTest(name):
                 self.refused_as("data", parts, "data", "inspect", self.write(name, content))
 
+    def test_a_column_of_many_words(self):
+        path = self.write("words.csv", "word,more,label\n" + "".join(f"w{i % 9_000},{i % 7},{i % 3}\n" for i in range(20_000)))
+        self.refused_as("data", ["words.csv", "9001 numbers in each of 20000 rows", "--categories"], "data", "inspect", path, "--categories", "one-hot")
+
     def test_options(self):
         for name, (arguments, parts) in OPTIONS.items():
             with self.subTest(name):

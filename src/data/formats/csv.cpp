@@ -210,7 +210,7 @@ class TableReader {
  private:
   /// A column of many words takes many numbers in each row.
   void check_size() const {
-    constexpr std::size_t kLeast = std::size_t{512} << 20, kTimes = 64;
+    constexpr std::size_t kLeast = std::size_t{384} << 20, kTimes = 64;
     const std::size_t bytes = lines_.size() * encoding_->width() * sizeof(float);
     PT_CHECK(
         bytes <= std::max(kLeast, kTimes * text_.size()), kData,
