@@ -70,7 +70,7 @@ TEST(InputFile, WaitsForNothingThatIsNoFile) {
              [] {
                InputFile("/dev/zero", ErrorKind::kUsage, InputFile::Takes::kPipesToo).read(1 << 20);
              }),
-         "\"/dev/zero\" is larger than 1 MiB");
+         "\"/dev/zero\" is larger than 1.00 MiB");
 }
 
 TEST(OutputFile, ReplacesAppendsAndMakesNewOnes) {
