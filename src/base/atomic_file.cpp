@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/output_file.h"
 
 namespace pipetrain {
 namespace {
@@ -44,8 +45,7 @@ AtomicFile::AtomicFile(std::filesystem::path path)
   if (is_special(path_)) {
     // Pipes and devices are written in place.
     temporary_.clear();
-    descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
-    if (descriptor_ < 0) fail("open");
+    descriptor_ = open_output(path_, OutputMode::kAppend, OutputTakes::kPipesToo);
     return;
   }
   constexpr mode_t kMode = 0666;  // before the umask

@@ -1,7 +1,6 @@
 #include "base/byte_cache.h"
 
 #include <algorithm>
-#include <fstream>
 #include <iterator>
 #include <tuple>
 #include <vector>
@@ -9,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 
 namespace pipetrain {
@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kDigest = 64;
 constexpr std::string_view kEnding = ".cached";
+constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 }  // namespace
 
@@ -26,11 +27,10 @@ std::filesystem::path ByteCache::file_of(std::string_view key) const {
 std::optional<std::string> ByteCache::find(std::string_view key) const {
   if (folder_.empty()) return {};
   const std::filesystem::path path = file_of(key);
-  std::ifstream file(path, std::ios::binary);
-  std::string all((std::istreambuf_iterator<char>(file)), {});
-  if (all.size() < kDigest) return {};
-  const std::string bytes = all.substr(kDigest);
-  if (sha256(bytes) != std::string_view(all).substr(0, kDigest)) return {};
+  const std::optional<std::string> all = read_if_file(path, kMostBytes);
+  if (!all || all->size() < kDigest) return {};
+  const std::string bytes = all->substr(kDigest);
+  if (sha256(bytes) != std::string_view(*all).substr(0, kDigest)) return {};
   std::error_code ignored;
   std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now(), ignored);
   return bytes;

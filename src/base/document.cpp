@@ -6,16 +6,16 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/atomic_file.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::uintmax_t kMaximumBytes = std::uintmax_t{256} << 20;
+constexpr std::size_t kMaximumBytes = std::size_t{256} << 20;
 // The JSON library copies nested values recursively, and searches all fields for each new one.
 constexpr std::size_t kDeepest = 64;
 constexpr int kMostFields = 50'000;
@@ -204,18 +204,7 @@ Document Document::parse(std::string_view text, std::string file, std::string_vi
 
 Document Document::read(const std::filesystem::path& path, std::string_view schema,
                         ErrorKind kind) {
-  const std::string name = printable(path.string());
-  std::error_code code;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, code);
-  if (code) fail(kind, fmt::format("cannot read {}: {}", name, code.message()));
-  if (bytes > kMaximumBytes) {
-    fail(kind, fmt::format("{} has {} bytes, too many for a {} document", name, bytes, schema));
-  }
-  std::ifstream in(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(bytes), '\0');
-  in.read(text.data(), static_cast<std::streamsize>(bytes));
-  if (!in) fail(kind, fmt::format("cannot read {}", name));
-  return parse(text, name, schema, kind);
+  return parse(read_file(path, kind, kMaximumBytes), printable(path.string()), schema, kind);
 }
 
 std::string document_text(std::string_view schema, const Json& body) {

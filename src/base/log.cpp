@@ -4,11 +4,13 @@
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <memory>
 #include <string>
 
 #include "base/error.h"
+#include "base/output_file.h"
 #include "base/safe_text.h"
 
 namespace pipetrain {
@@ -48,6 +50,7 @@ class Log {
 
   void copy_to(const std::filesystem::path& path) {
     stop_copying();
+    ::close(open_output(path, OutputMode::kAppend));  // the library would wait for a pipe
     try {
       file_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
     } catch (const spdlog::spdlog_ex& error) {

@@ -1,14 +1,21 @@
 #include "onnx_io/subgraph.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 
 namespace pipetrain {
 namespace {
 
-std::vector<std::string_view> subgraph_attributes(const OnnxNode& node) {
+using Names = std::span<const std::string_view>;
+
+Names subgraph_attributes(const OnnxNode& node) {
+  static constexpr std::string_view kBranches[] = {"then_branch", "else_branch"};
+  static constexpr std::string_view kBody[] = {"body"};
+  const std::string_view op = node.op_type;  // asked often, so compared as such
   if (!node.domain.empty()) return {};
-  if (node.op_type == "If") return {"then_branch", "else_branch"};
-  if (node.op_type == "Loop" || node.op_type == "Scan") return {"body"};
+  if (op == "If") return kBranches;
+  if (op == "Loop" || op == "Scan") return kBody;
   return {};
 }
 
@@ -16,7 +23,7 @@ std::vector<std::string_view> subgraph_attributes(const OnnxNode& node) {
 
 bool has_subgraphs(const OnnxNode& node) {
   // Inside a local function the names of a sub-graph would have to be renamed with it.
-  const std::vector<std::string_view> names = subgraph_attributes(node);
+  const Names names = subgraph_attributes(node);
   return !names.empty() && node.function.empty() &&
          std::ranges::all_of(names, [&](std::string_view name) {
            const OnnxAttribute* found = node.find_attribute(name);

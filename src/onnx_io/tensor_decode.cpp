@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "pt_onnx.pb.h"
+#include "tensor/finite.h"
 
 namespace pipetrain {
 
@@ -139,27 +140,6 @@ void copy_values(const onnx::Tensor& tensor, const Payload& payload, const std::
       return copy_narrowed<std::uint8_t>(tensor.int32_data(), value, what);
     default:
       return copy_narrowed<std::uint16_t>(tensor.int32_data(), value, what);
-  }
-}
-
-// By the exponent's bits, which is fast enough for gigabytes.
-template <class Bits>
-bool any_exponent_full(const HostTensor& value, Bits exponent) {
-  bool found = false;
-  for (const Bits bits : value.span<Bits>()) found |= (bits & exponent) == exponent;
-  return found;
-}
-
-bool has_non_finite(const HostTensor& value) {
-  switch (value.dtype()) {
-    case DType::kFloat32:
-      return any_exponent_full<std::uint32_t>(value, 0x7f800000);
-    case DType::kFloat64:
-      return any_exponent_full<std::uint64_t>(value, 0x7ff0000000000000);
-    case DType::kFloat16:
-      return any_exponent_full<std::uint16_t>(value, 0x7c00);
-    default:
-      return any_exponent_full<std::uint16_t>(value, 0x7f80);
   }
 }
 
@@ -303,7 +283,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, std::span<const std:
 }
 
 void TensorDecoder::warn_of_non_finite(const HostTensor& value, const std::string& what) {
-  if (!value || !is_float(value.dtype()) || !has_non_finite(value)) return;
+  if (!value || all_finite(value.view())) return;
   // Masks of zeros and minus infinity are meant; anything else that is not finite is a mishap.
   std::size_t bad = 0;
   std::size_t minus_infinity = 0;

@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <functional>
 #include <iterator>
 #include <numeric>
@@ -13,11 +12,12 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::uintmax_t kMaximumBytes = std::uintmax_t{64} << 20;
+constexpr std::size_t kMaximumBytes = std::size_t{64} << 20;
 constexpr std::string_view kDash = " -- ";
 
 std::vector<std::string_view> split(std::string_view text, std::string_view separator) {
@@ -199,15 +199,7 @@ double PipeDreamNode::output_bytes() const {
 
 PipeDreamProfile read_pipedream_profile(const std::filesystem::path& path) {
   const std::string name = printable(path.string());
-  std::error_code code;
-  const std::uintmax_t size = std::filesystem::file_size(path, code);
-  std::ifstream in(path, std::ios::binary);
-  PT_CHECK(!code && in, kUsage, "cannot read {}: {}", name,
-           code ? code.message() : "no such file, or no permission");
-  PT_CHECK(size <= kMaximumBytes, kUsage, "{} is larger than 64 MiB; that is no PipeDream profile",
-           name);
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return parse_pipedream_profile(text, name);
+  return parse_pipedream_profile(read_file(path, ErrorKind::kUsage, kMaximumBytes), name);
 }
 
 PipeDreamProfile parse_pipedream_profile(std::string_view text, const std::string& file) {

@@ -39,9 +39,8 @@ class Layers {
   std::vector<Layer> of(const std::string& weight) const {
     std::vector<Layer> layers;
     const bool only_those = add(weight, weight, /*transposed=*/false, layers);
-    const bool alike = std::ranges::all_of(layers, [&](const Layer& layer) {
-      return layer.outputs_first == layers[0].outputs_first;
-    });
+    const bool alike = std::ranges::all_of(
+        layers, [&](const Layer& layer) { return layer.outputs_first == layers[0].outputs_first; });
     return only_those && alike ? layers : std::vector<Layer>();
   }
 
@@ -146,8 +145,8 @@ OnnxInitializer new_tensor(std::string name, Shape shape) {
 }
 
 /// A and B of a layer whose weight has this shape, with their first values.
-void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank, std::uint64_t seed,
-                  std::vector<OnnxInitializer>& added) {
+void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank,
+                  std::uint64_t seed, std::vector<OnnxInitializer>& added) {
   Shape a = weight, b = weight;
   a[1] = weight[adapter.outputs_first ? 1 : 0];
   b[0] = weight[adapter.outputs_first ? 0 : 1];
@@ -158,6 +157,16 @@ void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank
   for (float& x : added.back().value.span<float>())
     x = static_cast<float>(bound * (2 * random.uniform() - 1));
   added.push_back(new_tensor(adapter.b, std::move(b)));  // zeros
+}
+
+/// A product of A and B has at most the rank of its smaller side.
+void check_rank(const std::vector<Shape>& weights, std::int64_t rank) {
+  std::int64_t most = 0;
+  for (const Shape& shape : weights) most = std::max(most, std::min(shape[0], shape[1]));
+  PT_CHECK(rank <= most, kUsage,
+           "{} {}: no layer that gets an adapter has so many inputs and outputs; the highest rank "
+           "is {}",
+           setting("lora"), rank, most);
 }
 
 /// Writes the path through A and B beside the node, whose result becomes their sum.
@@ -171,8 +180,8 @@ class Insertion {
     base.outputs[0] = inner("base");
     nodes_.push_back(std::move(base));
     const bool conv = layer_.op_type == "Conv";
-    std::string low = times(layer_.inputs[0], adapter_.a, "lora_A", conv ? layer_.attributes
-                                                                        : decltype(layer_.attributes){});
+    std::string low = times(layer_.inputs[0], adapter_.a, "lora_A",
+                            conv ? layer_.attributes : decltype(layer_.attributes){});
     if (adapter_.scale != 1) {
       HostTensor scale(TensorType{DType::kFloat32, {}});
       scale.span<float>()[0] = static_cast<float>(adapter_.scale);
@@ -184,15 +193,14 @@ class Insertion {
   }
 
  private:
-  std::string inner(const std::string& what) const {
-    return layer_.outputs[0] + "/" + what;
-  }
+  std::string inner(const std::string& what) const { return layer_.outputs[0] + "/" + what; }
 
   std::string add(const std::string& op, std::vector<std::string> inputs, std::string output,
                   std::vector<OnnxAttribute> attributes = {}) {
     OnnxNode node = layer_;
     node.op_type = op;
-    node.name = layer_.name.empty() ? output : layer_.name + output.substr(layer_.outputs[0].size());
+    node.name =
+        layer_.name.empty() ? output : layer_.name + output.substr(layer_.outputs[0].size());
     node.inputs = std::move(inputs);
     node.outputs = {output};
     node.attributes = std::move(attributes);
@@ -203,7 +211,8 @@ class Insertion {
   /// x Mᵀ; of a convolution with M as kernels.
   std::string times(const std::string& x, const std::string& matrix, const std::string& name,
                     std::vector<OnnxAttribute> attributes) {
-    if (layer_.op_type == "Conv") return add("Conv", {x, matrix}, inner(name), std::move(attributes));
+    if (layer_.op_type == "Conv")
+      return add("Conv", {x, matrix}, inner(name), std::move(attributes));
     add("Transpose", {matrix}, inner(name + ".T"), {OnnxAttribute::of_ints("perm", {1, 0})});
     return add("MatMul", {x, inner(name + ".T")}, inner(name));
   }
@@ -220,6 +229,7 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
   const Layers layers(model);
   Targets targets(options.targets), whole(options.trained_whole);
   std::vector<Adapter> adapters;
+  std::vector<Shape> shapes;  // of their weights
   std::map<std::size_t, std::size_t> adapter_of_node;
   std::set<std::string> modules;
   std::vector<OnnxInitializer> added;
@@ -243,13 +253,17 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
          .b = module + ".lora_B.weight",
          .scale = options.alpha == 0 ? 1 : options.alpha / static_cast<double>(options.rank),
          .outputs_first = uses[0].outputs_first});
-    add_matrices(adapters.back(), tensor.shape, options.rank, seed, added);
+    shapes.push_back(tensor.shape);
   }
   targets.check_used(setting("lora"), "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
   whole.check_used(setting("train-only"), "no trainable tensor");
   PT_CHECK(!adapters.empty(), kUsage,
            "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its "
-           "own", setting("lora"));
+           "own",
+           setting("lora"));
+  check_rank(shapes, options.rank);
+  for (std::size_t i = 0; i < adapters.size(); ++i)
+    add_matrices(adapters[i], shapes[i], options.rank, seed, added);
 
   std::vector<OnnxNode> nodes;
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
@@ -286,8 +300,8 @@ HostTensor merged_weight(const Adapter& adapter, const HostTensor& weight, const
         row[static_cast<std::size_t>(i)] += factor * source[i];
     }
     for (std::int64_t i = 0; i < inputs; ++i) {
-      const auto at = static_cast<std::size_t>(adapter.outputs_first ? o * inputs + i
-                                                                     : i * outputs + o);
+      const auto at =
+          static_cast<std::size_t>(adapter.outputs_first ? o * inputs + i : i * outputs + o);
       to[at] = static_cast<float>(from[at] + adapter.scale * row[static_cast<std::size_t>(i)]);
     }
   }

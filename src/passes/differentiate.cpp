@@ -25,12 +25,13 @@ class Differentiation {
 
   void run() {
     forward_nodes_ = static_cast<int>(graph_.nodes.size());
+    contributions_.resize(graph_.values.size());
     mark_needed();
     PT_CHECK(needed_[index(training_.loss.loss_sum)], kModel,
              "nothing to train: no trained tensor reaches output \"{}\"; see: pipetrain inspect",
              printable(training_.loss.output));
     refuse_missing_gradients();
-    contributions_[training_.loss.loss_sum].push_back(
+    contributions_[index(training_.loss.loss_sum)].push_back(
         {forward_nodes_, 0, training_.loss.loss_scale});
     for (int n = forward_nodes_; n-- > 0;) {
       if (graph_.nodes[static_cast<std::size_t>(n)].part == Part::kForward)
@@ -91,9 +92,8 @@ class Differentiation {
   /// The sum of the gradient contributions of all uses of a value, in the order of the uses; absent
   /// when there is none.
   ValueId total(ValueId value) {
-    const auto found = contributions_.find(value);
-    if (found == contributions_.end()) return {};
-    std::vector<Contribution>& uses = found->second;
+    std::vector<Contribution>& uses = contributions_[index(value)];
+    if (uses.empty()) return {};
     std::sort(uses.begin(), uses.end(), [](const Contribution& a, const Contribution& b) {
       return std::tie(a.node, a.slot) < std::tie(b.node, b.slot);
     });
@@ -139,16 +139,17 @@ class Differentiation {
                "the gradient of input {} of {} has shape {} instead of {}", slot,
                graph_[id].op->name, graph_[gradient].type.shape.text(),
                graph_[inputs[slot]].type.shape.text());
-      contributions_[inputs[slot]].push_back({n, slot, gradient});
+      contributions_[index(inputs[slot])].push_back({n, slot, gradient});
     }
   }
 
   /// Adds an accumulator over the micro-batches between the W nodes and the finish nodes.
   void accumulate() {
     std::vector<std::pair<Contribution*, ValueId>> uses;
-    for (auto& [value, contributions] : contributions_) {
-      if (!is_leaf_weight(value)) continue;
-      for (Contribution& use : contributions) uses.emplace_back(&use, value);
+    for (std::size_t v = 0; v < contributions_.size(); ++v) {
+      const ValueId value{static_cast<int>(v)};
+      if (contributions_[v].empty() || !is_leaf_weight(value)) continue;
+      for (Contribution& use : contributions_[v]) uses.emplace_back(&use, value);
     }
     std::sort(uses.begin(), uses.end(), [](const auto& a, const auto& b) {
       return std::tie(a.first->node, a.first->slot) < std::tie(b.first->node, b.first->slot);
@@ -188,7 +189,7 @@ class Differentiation {
   GraphBuilder builder_;
   int forward_nodes_ = 0;
   std::vector<bool> needed_;
-  std::map<ValueId, std::vector<Contribution>> contributions_;
+  std::vector<std::vector<Contribution>> contributions_;  // by value of the forward pass
 };
 
 }  // namespace

@@ -19,8 +19,11 @@ class Matcher {
   explicit Matcher(const TrainingGraph& training)
       : graph_(training.graph),
         readers_(training.graph.values.size()),
+        gradients_(training.graph.nodes.size()),
         outside_(training.outputs.begin(), training.outputs.end()) {
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      if (const NodeId forward = graph_.nodes[n].gradient_of)
+        gradients_[static_cast<std::size_t>(forward.index)].push_back({static_cast<int>(n)});
       for (const ValueId id : graph_.nodes[n].inputs) {
         if (id) readers_[at(id)].push_back({static_cast<int>(n)});
       }
@@ -67,13 +70,8 @@ class Matcher {
   }
   /// Gradient nodes of a forward node; of one operator unless `op` is empty.
   std::vector<NodeId> gradients_of(NodeId forward, std::string_view op) const {
-    std::vector<NodeId> out;
-    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
-      const Node& node = graph_.nodes[n];
-      if (node.gradient_of == forward && (op.empty() || node.op->name == op)) {
-        out.push_back({static_cast<int>(n)});
-      }
-    }
+    std::vector<NodeId> out = gradients_[static_cast<std::size_t>(forward.index)];
+    std::erase_if(out, [&](NodeId id) { return !op.empty() && graph_[id].op->name != op; });
     return out;
   }
   static NodeId only(const std::vector<NodeId>& nodes) {
@@ -82,7 +80,8 @@ class Matcher {
 
   const Graph& graph_;
   std::vector<std::vector<NodeId>> readers_;
-  std::set<ValueId> outside_;  // read by more than nodes
+  std::vector<std::vector<NodeId>> gradients_;  // by forward node
+  std::set<ValueId> outside_;                   // read by more than nodes
 };
 
 void set_limits(const Node& activation, Attributes& attributes) {
@@ -125,6 +124,8 @@ void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir) {
 
 int fuse_batch_norm_activations(TrainingGraph& training) {
   Graph& graph = training.graph;
+  if (std::ranges::none_of(graph.nodes, [](const Node& n) { return n.op->name == "BatchNorm"; }))
+    return 0;
   const Matcher matcher(training);
   std::vector<Match> matches;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {

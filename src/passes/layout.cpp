@@ -212,7 +212,11 @@ class LayoutPass {
 }  // namespace
 
 void choose_layouts(TrainingGraph& training, Layout blocked) {
-  if (blocked == Layout::kRowMajor) return;
+  // Only convolutions begin a region of blocked values.
+  const bool begins = std::ranges::any_of(training.graph.nodes, [](const Node& node) {
+    return node.op->traits.layout == LayoutRule::kConvolution;
+  });
+  if (blocked == Layout::kRowMajor || !begins) return;
   LayoutPass(training, blocked).run();
   training.graph.verify();
 }

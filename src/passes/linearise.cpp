@@ -73,8 +73,7 @@ class SmallestLiveCut {
       order.push_back({next});
       for (const ValueId id : read_at_[at(next)]) remove_reader(id, next);
       for (const int successor : successors_[at(next)]) {
-        if (--waits_for_[at(successor)] == 0)
-          ready_.emplace(growth_[at(successor)], successor);
+        if (--waits_for_[at(successor)] == 0) ready_.emplace(growth_[at(successor)], successor);
       }
     }
     return order;
@@ -122,8 +121,9 @@ class SmallestLiveCut {
 
   const Graph& graph_;
   std::vector<Live> values_;
-  std::vector<std::int64_t> growth_;  // of every forward node: live bytes after it less those before
-  std::vector<int> waits_for_;        // of every forward node: inputs not yet made
+  std::vector<std::int64_t>
+      growth_;                  // of every forward node: live bytes after it less those before
+  std::vector<int> waits_for_;  // of every forward node: inputs not yet made
   std::vector<bool> ran_;
   std::vector<std::vector<ValueId>> read_at_;  // by forward node, without duplicates
   std::vector<std::vector<int>> successors_;
@@ -208,10 +208,23 @@ std::size_t all_cut_bytes(const Chain& chain) {
          std::accumulate(chain.backward_bytes.begin(), chain.backward_bytes.end(), std::size_t{0});
 }
 
+/// Whether each node reads a result of the one before it, so that there is no other order.
+bool is_only_order(const Graph& graph, const std::vector<NodeId>& order) {
+  for (std::size_t i = 1; i < order.size(); ++i) {
+    if (std::ranges::none_of(graph[order[i]].inputs,
+                             [&](ValueId id) { return id && graph[id].producer == order[i - 1]; }))
+      return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Chain linearise(const TrainingGraph& training) {
-  Chain as_given = chain_in_order(training, graph_order(training.graph));
+  std::vector<NodeId> order = graph_order(training.graph);
+  const bool only = is_only_order(training.graph, order);
+  Chain as_given = chain_in_order(training, std::move(order));
+  if (only) return as_given;
   Chain by_cut = chain_in_order(training, SmallestLiveCut(training.graph).run());
   return all_cut_bytes(by_cut) < all_cut_bytes(as_given) ? by_cut : as_given;
 }

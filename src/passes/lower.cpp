@@ -70,16 +70,18 @@ class Lowering {
     } else {
       targets.push_back(find_output_node());
     }
-    const std::unordered_set<std::string> needed = needed_values(model_, targets);
+    const Needed needed = find_needed(model_, targets);
     refuse_unsupported(model_, needed);
+    values_.reserve(model_.nodes.size());
+    names_.reserve(model_.nodes.size());
     for (const OnnxValue& input : model_.inputs) {
-      if (needed.contains(input.name)) add_input(input);
+      if (needed.values.contains(input.name)) add_input(input);
     }
     for (const OnnxInitializer& initializer : model_.initializers) {
-      if (needed.contains(initializer.name)) add_initializer(initializer);
+      if (needed.values.contains(initializer.name)) add_initializer(initializer);
     }
-    for (const OnnxNode& node : model_.nodes) {
-      if (is_needed(node, needed)) add_node(node);
+    for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      if (needed.nodes[n]) add_node(model_.nodes[n]);
     }
     for (const std::string& target : targets) {
       PT_CHECK(!lists_.contains(target), kModel,

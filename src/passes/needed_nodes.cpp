@@ -27,30 +27,29 @@ bool is_quantized(std::string_view op) {
 
 }  // namespace
 
-std::unordered_set<std::string> needed_values(const OnnxModel& model,
-                                              const std::vector<std::string>& targets) {
-  std::unordered_set<std::string> needed(targets.begin(), targets.end());
-  for (auto node = model.nodes.rbegin(); node != model.nodes.rend(); ++node) {
-    const bool wanted = std::any_of(node->outputs.begin(), node->outputs.end(),
-                                    [&](const std::string& name) { return needed.contains(name); });
-    if (!wanted) continue;
-    needed.insert(node->inputs.begin(), node->inputs.end());
-    const std::set<std::string> captured = captured_names(*node);
-    needed.insert(captured.begin(), captured.end());
+Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targets) {
+  Needed needed;
+  needed.nodes.assign(model.nodes.size(), false);
+  needed.values.reserve(model.nodes.size());
+  needed.values.insert(targets.begin(), targets.end());
+  for (std::size_t n = model.nodes.size(); n-- > 0;) {
+    const OnnxNode& node = model.nodes[n];
+    needed.nodes[n] = std::any_of(
+        node.outputs.begin(), node.outputs.end(),
+        [&](const std::string& name) { return !name.empty() && needed.values.contains(name); });
+    if (!needed.nodes[n]) continue;
+    needed.values.insert(node.inputs.begin(), node.inputs.end());
+    const std::set<std::string> captured = captured_names(node);
+    needed.values.insert(captured.begin(), captured.end());
   }
   return needed;
 }
 
-bool is_needed(const OnnxNode& node, const std::unordered_set<std::string>& needed) {
-  return std::any_of(node.outputs.begin(), node.outputs.end(), [&](const std::string& name) {
-    return !name.empty() && needed.contains(name);
-  });
-}
-
-void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::string>& needed) {
+void refuse_unsupported(const OnnxModel& model, const Needed& needed) {
   std::map<std::string, std::vector<std::string>> missing;
-  for (const OnnxNode& outer : model.nodes) {
-    if (!is_needed(outer, needed)) continue;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    if (!needed.nodes[n]) continue;
+    const OnnxNode& outer = model.nodes[n];
     const auto look_at = [&](const OnnxNode& node) {
       if (has_subgraphs(node) || is_sequence_operator(node) ||
           (node.domain.empty() && find_import(node.op_type)))

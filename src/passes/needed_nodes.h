@@ -9,15 +9,15 @@
 
 namespace pipetrain {
 
-/// Names of the values that the targets depend on.
-std::unordered_set<std::string> needed_values(const OnnxModel& model,
-                                              const std::vector<std::string>& targets);
-
-/// Whether one of the node's results is among them.
-bool is_needed(const OnnxNode& node, const std::unordered_set<std::string>& needed);
+/// What the targets depend on: names of values, and which of the model's nodes.
+struct Needed {
+  std::unordered_set<std::string> values;
+  std::vector<bool> nodes;
+};
+Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targets);
 
 /// Error (kModel) that lists the needed nodes whose operators are not supported.
-void refuse_unsupported(const OnnxModel& model, const std::unordered_set<std::string>& needed);
+void refuse_unsupported(const OnnxModel& model, const Needed& needed);
 
 /// Error (kModel) for an attribute that a standard operator does not have.
 void check_attributes(const OnnxNode& node);

@@ -90,6 +90,7 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
 class Classifier {
  public:
   explicit Classifier(const OnnxModel& model) {
+    data_.reserve(model.nodes.size());
     for (const OnnxValue& input : model.inputs) data_.insert(input.name);
     for (const OnnxNode& outer : model.nodes) {
       if (!has_subgraphs(outer)) {
@@ -183,8 +184,9 @@ class Classifier {
     const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
     bool data = false;
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-      uses_[node.inputs[slot]].push_back({&node, slot});
-      data = data || (!shape_only && data_.contains(node.inputs[slot]));
+      const bool is_data = data_.contains(node.inputs[slot]);
+      if (!is_data) uses_[node.inputs[slot]].push_back({&node, slot});
+      data = data || (!shape_only && is_data);
     }
     for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
     if (data) data_.insert(node.outputs.begin(), node.outputs.end());
@@ -317,9 +319,9 @@ class Classifier {
     return nullptr;
   }
 
-  std::deque<OnnxNode> inner_;  // copies of nodes with sub-graphs, and the nodes of those
+  std::deque<OnnxNode> inner_;            // copies of nodes with sub-graphs, and the nodes of those
   std::unordered_set<std::string> data_;  // depend on what is fed, not on its shape alone
-  std::unordered_map<std::string, std::vector<Use>> uses_;
+  std::unordered_map<std::string, std::vector<Use>> uses_;  // of what is not data
   bool has_torch_metadata_ = false;
 };
 

@@ -192,7 +192,10 @@ const std::set<std::string>& sequence_operators() {
 }
 
 bool is_sequence_operator(const OnnxNode& node) {
-  return node.domain.empty() && sequence_operators().contains(node.op_type);
+  // All of their names have one of these words; few others do, which is faster to see.
+  const bool named =
+      node.op_type.find("Sequence") != std::string::npos || node.op_type.starts_with("Optional");
+  return named && node.domain.empty() && sequence_operators().contains(node.op_type);
 }
 
 std::vector<ValueId> expand_sequence(const OnnxNode& node, const std::vector<ValueId>& inputs,

@@ -1,12 +1,12 @@
 // The environment that launchers set for their processes.
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "processes/host_list.h"
 #include "processes/processes.h"
 
@@ -24,8 +24,7 @@ int number_of(const char* variable) {
 
 /// The command line of this process, as a shell takes it.
 std::string own_command() {
-  std::ifstream file("/proc/self/cmdline", std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  const std::string bytes = read_if_file("/proc/self/cmdline", std::size_t{16} << 20).value_or("");
   std::string command;
   for (std::size_t begin = 0; begin < bytes.size();) {
     const std::size_t end = std::min(bytes.find('\0', begin), bytes.size());

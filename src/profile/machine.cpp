@@ -6,12 +6,14 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <fstream>
+#include <sstream>
+
+#include "base/input_file.h"
 
 namespace pipetrain {
 
 std::string processor_name() {
-  std::ifstream in("/proc/cpuinfo");
+  std::istringstream in(read_if_file("/proc/cpuinfo", std::size_t{16} << 20).value_or(""));
   for (std::string line; std::getline(in, line);) {
     const std::size_t colon = line.find(": ");
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/read_budget.h"
 #include "base/units.h"
 
@@ -23,15 +23,9 @@ std::string read_small_file(const std::string& path) {
   PT_CHECK(fs::is_regular_file(path, error), kData,
            "\"{}\" is no file; give a tokenizer.json, a vocab.txt or a SentencePiece model",
            printable(path));
-  const std::uintmax_t size = fs::file_size(path, error);
-  PT_CHECK(!error && size <= kLargestFile, kData, "\"{}\" is larger than any tokenizer ({})",
-           printable(path), bytes_text(kLargestFile));
-  std::ifstream file(path, std::ios::binary);
-  std::string content(static_cast<std::size_t>(size), '\0');
-  file.read(content.data(), static_cast<std::streamsize>(size));
-  PT_CHECK(file.good() && file.gcount() == static_cast<std::streamsize>(size), kData,
-           "cannot read \"{}\"", printable(path));
-  return content;
+  PT_CHECK(fs::file_size(path, error) <= kLargestFile, kData,
+           "\"{}\" is larger than any tokenizer ({})", printable(path), bytes_text(kLargestFile));
+  return read_file(path, ErrorKind::kData, kLargestFile);
 }
 
 std::size_t special_tokens_in(const Template& parts) {

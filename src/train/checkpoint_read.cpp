@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <iterator>
 
 #include "base/atomic_file.h"
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/setting.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
@@ -17,18 +17,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uintmax_t kLongestManifest = std::uintmax_t{64} << 20;
+constexpr std::size_t kLongestManifest = std::size_t{64} << 20;
 
 std::string read_text(const fs::path& path) {
-  check_is_file(path);
-  std::error_code error;
-  const std::uintmax_t bytes = fs::file_size(path, error);
-  std::ifstream in(path, std::ios::binary);
-  PT_CHECK(in && !error, kData, "cannot read {}: {}", printable(path.string()),
-           error ? error.message() : "it cannot be opened");
-  PT_CHECK(bytes <= kLongestManifest, kData, "{} is damaged: {} bytes are too many for a manifest",
-           printable(path.string()), bytes);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return read_file(path, ErrorKind::kData, kLongestManifest);
 }
 
 std::map<int, NamedTensors> by_version(NamedTensors tensors, const fs::path& path) {

@@ -132,6 +132,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.shard_optimizer = network_.config().pipeline.shard_optimizer;
   options.clip_norm = network_.config().optimization.clip_norm;
   options.loss_scaling = network_.loss_scaling();
+  options.finds_nonfinite = network_.config().optimization.on_nonfinite != OnNonfinite::kIgnore;
   options.seed = network_.config().optimization.seed;
   options.timeout_seconds = network_.config().pipeline.timeout_seconds;
   for (const int id : network_.config().pipeline.gpu_ids) {

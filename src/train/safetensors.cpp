@@ -15,6 +15,7 @@
 #include "base/checksum.h"
 #include "base/document.h"
 #include "base/error.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -79,24 +80,12 @@ std::string head_of(const NamedTensors& tensors) {
 /// A file that is hashed while it is read from beginning to end.
 class Input {
  public:
-  explicit Input(const std::filesystem::path& path) : path_(path) {
-    check_is_file(path);
-    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0) fail();
-    struct stat status {};
-    if (::fstat(descriptor_, &status) != 0) fail();
-    bytes_ = static_cast<std::uint64_t>(status.st_size);
-  }
-  Input(const Input&) = delete;
-  Input& operator=(const Input&) = delete;
-  ~Input() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-  }
-  std::uint64_t bytes() const { return bytes_; }
+  explicit Input(const std::filesystem::path& path) : path_(path), file_(path, ErrorKind::kData) {}
+  std::uint64_t bytes() const { return static_cast<std::uint64_t>(file_.status().st_size); }
   void read(void* to, std::size_t count) {
     auto* next = static_cast<std::byte*>(to);
     for (std::size_t left = count; left > 0;) {
-      const ssize_t got = ::read(descriptor_, next, left);
+      const ssize_t got = ::read(file_.descriptor(), next, left);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) fail();
       PT_CHECK(got > 0, kData, "{} is truncated", printable(path_.string()));
@@ -112,8 +101,7 @@ class Input {
     PT_FAIL(kData, "cannot read {}: {}", printable(path_.string()), std::strerror(errno));
   }
   const std::filesystem::path& path_;
-  int descriptor_ = -1;
-  std::uint64_t bytes_ = 0;
+  InputFile file_;
   Sha256 hash_;
 };
 

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <fstream>
 #include <numeric>
+#include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/setting.h"
 
 namespace pipetrain {
 namespace {
+
+constexpr std::size_t kMostWeightBytes = std::size_t{1} << 30;
 
 std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) {
   const std::size_t last = data.columns().size() - 1;
@@ -38,9 +41,9 @@ std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) 
 }
 
 std::vector<double> weights_in(const std::string& path, std::size_t samples) {
-  std::ifstream file(path);
-  PT_CHECK(file.good(), kData, "{}: cannot read \"{}\"", setting("sample-weights"),
-           printable(path));
+  std::istringstream file(
+      with_context([] { return "reading " + setting("sample-weights"); },
+                   [&] { return read_file(path, ErrorKind::kData, kMostWeightBytes); }));
   std::vector<double> weights;
   std::size_t number = 0;
   for (std::string line; std::getline(file, line);) {
@@ -54,6 +57,9 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
              printable(path), number, printable(line));
     weights.push_back(weight);
   }
+  PT_CHECK(std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0)), kData,
+           "{}: the weights of {} are too large to be added", setting("sample-weights"),
+           printable(path));
   PT_CHECK(weights.size() == samples, kData,
            "{}: {} has {} weights for {} training samples (validation samples need none)",
            setting("sample-weights"), printable(path), weights.size(), samples);
@@ -81,8 +87,8 @@ std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t cla
       ++counted;
     }
   }
-  const auto occurring = static_cast<double>(
-      std::ranges::count_if(weights, [](double count) { return count > 0; }));
+  const auto occurring =
+      static_cast<double>(std::ranges::count_if(weights, [](double count) { return count > 0; }));
   for (double& weight : weights) weight = weight > 0 ? counted / (occurring * weight) : 0;
   return weights;
 }

@@ -1,6 +1,8 @@
 // The newest state of a run in memory that outlives its process: what a restart resumes from.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <optional>
 
 #include "train/checkpoint.h"
@@ -27,6 +29,8 @@ class Snapshot {
 
  private:
   TwoCopies copies_;
+  std::array<double, 4> costs_;  // of the last copies; infinite: there were not so many
+  std::size_t kept_ = 0;
   double due_seconds_ = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "train/manifest.h"
 
 namespace pipetrain {
 namespace {
@@ -20,9 +19,22 @@ class Writer {
     written_ += bytes;
   }
   void put(std::int64_t number) { put(&number, sizeof number); }
+  void put(double number) { put(&number, sizeof number); }
   void put(const std::string& text) {
     put(static_cast<std::int64_t>(text.size()));
     put(text.data(), text.size());
+  }
+  void put(const std::vector<Setting>& settings) {
+    put(static_cast<std::int64_t>(settings.size()));
+    for (const auto& [name, value] : settings) {
+      put(name);
+      put(value);
+    }
+  }
+  template <class Number>
+  void put(const std::vector<Number>& numbers) {
+    put(static_cast<std::int64_t>(numbers.size()));
+    for (const Number number : numbers) put(std::int64_t{number});
   }
   void put(const NamedTensors& tensors) {
     put(static_cast<std::int64_t>(tensors.size()));
@@ -55,6 +67,25 @@ class Reader {
     get(&number, sizeof number);
     return number;
   }
+  double real() {
+    double number = 0;
+    get(&number, sizeof number);
+    return number;
+  }
+  template <class Number>
+  std::vector<Number> numbers() {
+    std::vector<Number> numbers(static_cast<std::size_t>(number()));
+    for (Number& each : numbers) each = static_cast<Number>(number());
+    return numbers;
+  }
+  std::vector<Setting> settings() {
+    std::vector<Setting> settings(static_cast<std::size_t>(number()));
+    for (auto& [name, value] : settings) {
+      name = text();
+      value = text();
+    }
+    return settings;
+  }
   std::string text() {
     std::string text(static_cast<std::size_t>(number()), '\0');
     get(text.data(), text.size());
@@ -80,8 +111,68 @@ class Reader {
   std::span<const std::byte> from_;
 };
 
-void write_to(const std::string& manifest, const Checkpoint& checkpoint, Writer& out) {
-  out.put(manifest);
+// All but the tensors. Not as a manifest: making and signing one takes longer than all the rest of
+// a small state.
+void write_fields(const Checkpoint& checkpoint, Writer& out) {
+  out.put(checkpoint.run.model_fingerprint);
+  out.put(checkpoint.run.data_fingerprint);
+  out.put(checkpoint.run.settings);
+  out.put(checkpoint.run.outputs);
+  out.put(checkpoint.run.numbers);
+  out.put(checkpoint.reason);
+  out.put(checkpoint.step);
+  out.put(checkpoint.total_steps);
+  out.put(checkpoint.batches_per_epoch);
+  out.put(checkpoint.learning_rate);
+  out.put(checkpoint.loss_scale.value);
+  out.put(checkpoint.loss_scale.finite_steps);
+  out.put(checkpoint.loss_scale.skipped);
+  out.put(checkpoint.seconds);
+  out.put(std::int64_t{checkpoint.best.has_value()});
+  const BestResult best = checkpoint.best.value_or(BestResult());
+  out.put(best.step);
+  out.put(best.value);
+  out.put(best.metric);
+  out.put(best.stalled);
+  out.put(checkpoint.cuts);
+  out.put(checkpoint.round_start);
+  out.put(checkpoint.round_batches);
+  out.put(checkpoint.updates);
+}
+
+Checkpoint read_fields(Reader& in) {
+  Checkpoint out;
+  out.is_own = true;
+  out.run.model_fingerprint = in.text();
+  out.run.data_fingerprint = in.text();
+  out.run.settings = in.settings();
+  out.run.outputs = in.settings();
+  out.run.numbers = in.settings();
+  out.reason = in.text();
+  out.step = in.number();
+  out.total_steps = in.number();
+  out.batches_per_epoch = in.number();
+  out.learning_rate = in.real();
+  out.loss_scale.value = in.real();
+  out.loss_scale.finite_steps = in.number();
+  out.loss_scale.skipped = in.number();
+  out.seconds = in.real();
+  const bool has_best = in.number() != 0;
+  BestResult best;
+  best.step = in.number();
+  best.value = in.real();
+  best.metric = in.text();
+  best.stalled = in.number();
+  if (has_best) out.best = best;
+  out.cuts = in.numbers<int>();
+  out.round_start = in.number();
+  out.round_batches = in.number();
+  out.updates = in.numbers<std::int64_t>();
+  return out;
+}
+
+void write_to(const Checkpoint& checkpoint, Writer& out) {
+  write_fields(checkpoint, out);
   out.put(checkpoint.weights);
   out.put(checkpoint.optimizer);
   out.put(checkpoint.best_weights);
@@ -94,23 +185,20 @@ void write_to(const std::string& manifest, const Checkpoint& checkpoint, Writer&
 
 }  // namespace
 
-StateBytes::StateBytes(const Checkpoint& checkpoint)
-    : checkpoint_(checkpoint), manifest_(manifest_text(checkpoint, {})) {
+StateBytes::StateBytes(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {
   Writer counter(nullptr);
-  write_to(manifest_, checkpoint_, counter);
+  write_to(checkpoint_, counter);
   size_ = counter.written();
 }
 
 void StateBytes::write(std::byte* to) const {
   Writer writer(to);
-  write_to(manifest_, checkpoint_, writer);
+  write_to(checkpoint_, writer);
 }
 
 Checkpoint read_state(std::span<const std::byte> bytes) {
   Reader in(bytes);
-  std::vector<FileRecord> none;
-  Checkpoint checkpoint = parse_manifest(in.text(), "the state in memory", none);
-  checkpoint.is_own = true;
+  Checkpoint checkpoint = read_fields(in);
   checkpoint.weights = in.tensors();
   checkpoint.optimizer = in.tensors();
   checkpoint.best_weights = in.tensors();

@@ -18,7 +18,6 @@ class StateBytes {
 
  private:
   const Checkpoint& checkpoint_;
-  std::string manifest_;
   std::size_t size_ = 0;
 };
 

@@ -15,6 +15,7 @@
 #include "train/batch_source.h"
 #include "train/commits.h"
 #include "train/export.h"
+#include "train/finite_check.h"
 #include "train/resume.h"
 #include "train/run_rate.h"
 #include "train/sample_weights.h"
@@ -211,7 +212,7 @@ class Training {
     set_utilisation(report, result);
     note_times(samples, result.seconds, *report.bubble);
     observer_.on_step(report);
-    check_finite(report);
+    finite_.check(report);
   }
 
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
@@ -425,7 +426,7 @@ class Training {
     set_model_utilisation(report);
     step_seconds_.add(report.seconds);
     observer_.on_step(report);
-    check_finite(report);
+    finite_.check(report);
     report_saves();
   }
 
@@ -449,31 +450,6 @@ class Training {
     summary_.save_seconds += steady_seconds() - before;
   }
 
-  void check_finite(const StepReport& report) const {
-    if (settings_.on_nonfinite != OnNonfinite::kStop) return;
-    if (report.skipped) return check_scale(report);
-    if (std::isfinite(report.loss)) return;
-    const std::string where =
-        network_.asynchronous() ? std::string() : run_.runtime().first_nonfinite();
-    const std::filesystem::path good = saving_.last_written();
-    PT_FAIL(kDiverged, "loss is not finite at step {}{}\n  try: a smaller {} than {}, or {} 1{}",
-            report.step, where.empty() ? "" : fmt::format(" (first bad tensor: {})", where),
-            setting("lr"), report.learning_rate, setting("clip-norm"),
-            good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
-  }
-
-  /// A step may be skipped while a smaller loss scale can be tried.
-  void check_scale(const StepReport& report) const {
-    if (*report.loss_scale > network_.loss_scaling().least) return;
-    const std::filesystem::path good = saving_.last_written();
-    PT_FAIL(kDiverged,
-            "gradients are not finite at step {} in float16, even with a loss scale of {}\n"
-            "  try: {} bf16, a smaller {} than {}, or {} 1{}",
-            report.step, *report.loss_scale, setting("precision"), setting("lr"),
-            report.learning_rate, setting("clip-norm"),
-            good.empty() ? "" : fmt::format("\n  last checkpoint: {}", good.string()));
-  }
-
   PipelineRun& run_;
   PlannedNetwork& network_;
   TrainingObserver& observer_;
@@ -495,6 +471,7 @@ class Training {
   bool stopped_inside_ = false;  // an asynchronous round
   double sample_flops_ = 0, peak_flops_ = 0;
   bool peak_asked_ = false;
+  FiniteCheck finite_{run_, sampler_, saving_};
   OutputMetrics output_metrics_{run_};
   ThinnedValues step_seconds_, bubbles_;
 };

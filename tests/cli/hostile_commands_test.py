@@ -4,19 +4,15 @@ little memory and without a crash, with the right exit code and a message that n
 import gzip
 import io
 import json
-import os
 import pathlib
-import re
 import struct
-import subprocess
 import unittest
 import zipfile
 
+from hostile import HostileCase
 from onnx_file import BOOL, INT64, graph, model, node, tensor, value_info
-from program import DATA, EXIT, MODEL, PROGRAM, Case, environment_of_user
+from program import DATA, MODEL
 
-MOST_SECONDS = 5  # of CPU
-MOST_BYTES = 1 << 30
 TRAIN = ["--device", "cpu", "--threads", "1", "--max-steps", "1"]
 
 W = tensor("w", [4, 4], [0.1 * i for i in range(16)])
@@ -174,31 +170,7 @@ OPTIONS = {
 }
 
 
-class HostileCommands(Case):
-    def finish(self, *arguments):
-        """Runs a command to its end; returns exit code and stderr after checking what holds for each."""
-        clean = environment_of_user()
-        clean |= {"PIPETRAIN_CACHE_DIR": self.cache, "OMP_WAIT_POLICY": "passive"}
-        errors = self.folder / "stderr"
-        with errors.open("wb") as stderr:
-            process = subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean, stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.DEVNULL, stderr=stderr)
-            _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        text = errors.read_bytes().decode()  # an error if that is not UTF-8
-        self.assertGreaterEqual(process.returncode, 0, f"ended by signal {-process.returncode}\n{text}")
-        self.assertLess(usage.ru_utime, MOST_SECONDS, text)
-        self.assertLess(usage.ru_maxrss << 10, MOST_BYTES, text)
-        self.assertIsNone(re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text), repr(text))
-        return process.returncode, text
-
-    def refused_as(self, kind, parts, *arguments):
-        code, text = self.finish(*arguments)
-        self.assertEqual(code, EXIT[kind], text)
-        self.assertEqual(text.count("error: "), 1, text)
-        for part in parts:
-            self.assertIn(part, text)
-
+class HostileCommands(HostileCase):
     def test_models(self):
         for name, (content, parts) in MODELS.items():
             with self.subTest(name):

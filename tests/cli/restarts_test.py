@@ -185,6 +185,25 @@ class Restarts(Case):
     def test_restarts_are_refused_to_several_processes(self):
         self.refused("usage", *SHORT, "--restarts", "3", environment={"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, says="--restarts")
 
+    def test_who_follows_a_run_waits_for_its_restart(self):
+        self.begin(*ENDLESS, "--restarts", "5", "--save-every", "20", "-q")
+        self.wait_for_steps(25)
+        follower = self.start("eval", "--follow", self.run_folder.name, "--data", DATA, "--limit", "50", "--device", "cpu", "--threads", "1", "--json")
+        self.addCleanup(follower.kill)
+        self.assertIn(b"step", follower.stdout.readline())
+        self.process.send_signal(signal.SIGSTOP)  # so that it restarts nothing meanwhile
+        self.addCleanup(self.process.send_signal, signal.SIGCONT)
+        os.kill(self.child_now(), signal.SIGKILL)
+        with self.assertRaises(subprocess.TimeoutExpired, msg="it has ended with the training process"):
+            follower.wait(2)
+        self.process.send_signal(signal.SIGCONT)
+        self.wait_for_steps(len(self.steps()) + 60)
+        self.process.terminate()
+        self.process.communicate(timeout=SECONDS)
+        out, err = follower.communicate(timeout=SECONDS)
+        self.assertEqual(follower.returncode, 0, err.decode())
+        self.assertGreater(json.loads(out.decode().splitlines()[-1])["step"], 40)
+
 
 class Verified(Case):
     def test_every_step_twice_changes_no_bit(self):

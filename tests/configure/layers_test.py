@@ -53,6 +53,14 @@ class Layers(unittest.TestCase):
         self.assertIn("does not know the directory pipeline/other/", text)
         self.refused("base/error.h", "pipeline/flat.h", "base/ may not include pipeline/")
 
+    def test_a_file_opened_by_name_fails(self):
+        for opens in ["std::ifstream in(path);", "int d = ::open(path.c_str(), O_RDONLY);", 'FILE* f = std::fopen(path, "r");']:
+            code, text = check({"train/network.cpp": opens + "\n"})
+            self.assertEqual(code, 1, opens)
+            self.assertIn("network.cpp:1: " + opens, text)
+        for passes in ["auto f = FileBytes::open(path);", "int d = ::open(path.c_str(), O_RDONLY | O_DIRECTORY);"]:
+            self.assertEqual(check({"train/network.cpp": passes + "\n"}), (0, ""))
+
     def test_an_option_that_a_message_below_cli_spells_fails(self):
         message = 'PT_FAIL(kUsage, "too few samples; "\n        "use a smaller --batch-size", 1);\n'
         code, text = check({"train/network.cpp": message})

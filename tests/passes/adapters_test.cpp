@@ -115,6 +115,19 @@ TEST(Adapters, TargetsAreTensorsOrModulesAndOthersCanBeTrainedWhole) {
   EXPECT_EQ(whole.rules.at("dec.out.weight").use, TensorUse::kTrained);
 }
 
+TEST(Adapters, ARankThatNoLayerHasIsRefused) {
+  EXPECT_EQ(adapt(linear_layers(), {.rank = 4}).adapters.size(), 3U);  // q is 5 x 4
+  for (const std::int64_t rank : {std::int64_t{1000}, std::int64_t{1'000'000'000}}) {
+    try {
+      adapt(linear_layers(), {.rank = rank});
+      ADD_FAILURE() << rank;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_NE(error.message().find("the highest rank is "), std::string::npos);
+    }
+  }
+}
+
 TEST(Adapters, AWeightThatSomethingElseReadsHasNone) {
   OnnxBuilder builder("tied");
   builder.input("x", DType::kInt64, {{"batch", -1}, {"", 6}});

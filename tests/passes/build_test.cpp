@@ -11,6 +11,7 @@
 #include "onnx_io/reader.h"
 #include "passes/execute.h"
 #include "passes/linearise.h"
+#include "passes/lower.h"
 #include "support/op_check.h"
 #include "support/small_networks.h"
 
@@ -61,6 +62,30 @@ TEST(Build, MarksWhatOnlyWeightGradientsNeed) {
   EXPECT_EQ(training.accumulations.size(), 2U);
   EXPECT_EQ(training.loss.kind, LossKind::kCrossEntropy);
   EXPECT_EQ(training.loss.classes, 3);
+}
+
+// Masks follow from these keys, so checkpoints and plans of other versions rely on them.
+TEST(Build, KeysOfDropoutsAreTheNumberOfThoseBefore) {
+  OnnxBuilder builder("dropouts", {.opset = 17, .ir_version = 8});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
+  builder.initializer("w", ramp({4, 3}));
+  builder.node("Dropout", {"x"}, {"a"}, {}, "first");
+  builder.node("Dropout", {"a"}, {"b", "mask"}, {}, "with_mask");
+  builder.node("Cast", {"mask"}, {"m"}, {OnnxAttribute::of_int("to", 1)}, "cast");
+  builder.node("Mul", {"b", "m"}, {"c"}, {}, "mul");
+  builder.node("Dropout", {"c"}, {"d", ""}, {}, "without");
+  builder.node("Dropout", {"d"}, {"e"}, {}, "last");
+  builder.node("MatMul", {"e", "w"}, {"logits"}, {}, "out");
+  const OnnxModel model = read(builder);
+  LowerOptions options;
+  options.micro_batch = 2;
+  const TrainingGraph training = lower(model, classify_tensors(model, {}), options);
+  std::vector<std::int64_t> keys;
+  for (const Node& node : training.graph.nodes)
+    if (node.op->name == "Dropout") keys.push_back(node.attributes.integer("key"));
+  // A node with a mask as output is two dropouts with one key.
+  EXPECT_EQ(keys, (std::vector<std::int64_t>{0, 1, 1, 3, 3, 5}));
 }
 
 TEST(Build, FrozenFrontNeedsNoGradientNodes) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
@@ -121,9 +122,9 @@ Json json_of(const std::vector<ClassScore>& classes, const std::vector<std::stri
   Json all = Json::array();
   for (std::size_t c = 0; c < classes.size(); ++c) {
     const ClassScore& each = classes[c];
-    Json json = {{"class", class_name(names, c)}, {"samples", each.labels},
-                 {"precision", each.precision},   {"recall", each.recall},
-                 {"f1", each.f1},                 {"iou", each.iou}};
+    Json json = {
+        {"class", class_name(names, c)}, {"samples", each.labels}, {"precision", each.precision},
+        {"recall", each.recall},         {"f1", each.f1},          {"iou", each.iou}};
     json["auc"] = each.auc ? Json(*each.auc) : Json();
     all.push_back(std::move(json));
   }
@@ -174,8 +175,9 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
   std::optional<PipelineRun> started;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    // Events may be elsewhere, and a killed run writes no last one. `launch` locks its logs.
-    ended = !is_locked(run) && !is_locked(run / "logs");
+    // Events may be elsewhere, and a killed run writes no last one. Supervision, which ends last, and
+    // `launch`, which locks its logs, may start it again.
+    ended = !is_supervised(run) && !is_locked(run) && !is_locked(run / "logs");
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {

@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 
 #include "base/error.h"
@@ -12,6 +11,7 @@
 #include "cli/commands/commands.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
+#include "data/files/file_bytes.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -68,11 +68,11 @@ int export_command(Options& options) {
                 : fs::path(output);
   const OnnxMetadata metadata =
       describe_training(found.checkpoint.step > 0, training_of(found), model.file.metadata);
-  for (const std::string& change : export_weights(model, read, metadata, file.string(),
-                                                overwrite, options.adapter))
+  for (const std::string& change :
+       export_weights(model, read, metadata, file.string(), overwrite, options.adapter))
     log_info("export", "note     {}", change);
   if (to_stdout) {
-    std::cout << std::ifstream(file, std::ios::binary).rdbuf();
+    std::cout << FileBytes::open(file.string()).text();
     std::cout.flush();
     const bool arrived = std::cout.good();
     fs::remove(file);

@@ -3,16 +3,17 @@
 #include <fmt/ranges.h>
 
 #include <ctime>
-#include <fstream>
 #include <set>
 #include <string>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/stale_files.h"
 #include "cli/commands/commands.h"
 #include "cli/options/config_file.h"
 #include "cli/options/resume_command_line.h"
+#include "cli/output/events.h"
 #include "partition/plan_file.h"
 
 namespace pipetrain {
@@ -46,24 +47,38 @@ bool is_unused(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {
-      "config.toml",     "events.jsonl", "plan.json",       "profile.json",
-      "stderr.log",      "classes.txt",  "columns.json",    "texts.txt",
-      "tokenizer.json",  "vocab.txt",    "tokenizer.model", "model.onnx",
-      "model.onnx.data", "tb",           "checkpoints",     "journal.txt",
-      "instructions.txt"};
+  static const std::set<std::string> left = {"config.toml",
+                                             "plan.json",
+                                             "profile.json",
+                                             "stderr.log",
+                                             "classes.txt",
+                                             "columns.json",
+                                             "texts.txt",
+                                             "tokenizer.json",
+                                             "vocab.txt",
+                                             "tokenizer.model",
+                                             "model.onnx",
+                                             "model.onnx.data",
+                                             "tb",
+                                             "checkpoints",
+                                             "journal.txt",
+                                             "instructions.txt",
+                                             "mlflow-run.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
+  std::set<fs::path> events;
+  for (const fs::path& file : event_files(folder / "events.jsonl")) events.insert(file.filename());
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if ((!left.contains(name) && !of_launch().contains(name) && !name.starts_with("crash-")) ||
+    if ((!left.contains(name) && !events.contains(name) && !of_launch().contains(name) &&
+         !name.starts_with("crash-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
   }
   // A run that has ended well may keep its model elsewhere.
-  std::ifstream events(folder / "events.jsonl");
-  std::string last;
-  for (std::string line; std::getline(events, line);) last = line;
+  std::string last = read_if_file(folder / "events.jsonl", std::size_t{1} << 30).value_or("");
+  if (last.ends_with('\n')) last.pop_back();
+  last = last.substr(last.rfind('\n') + 1);
   const bool ended = last.find("\"event\":\"run_end\"") != std::string::npos;
   const bool failed = last.find("\"status\":\"error\"") != std::string::npos ||
                       last.find("\"status\":\"diverged\"") != std::string::npos;

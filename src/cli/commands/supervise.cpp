@@ -1,5 +1,6 @@
 #include "cli/commands/supervise.h"
 
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -9,13 +10,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "pipeline/runtime/last_instructions.h"
 #include "processes/restart_policy.h"
 #include "train/signals.h"
@@ -27,7 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr double kLookSeconds = 0.5;  // between looks at a process
 constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
-constexpr std::streamoff kLogBytes = 4096;  // of a log in a crash report
+constexpr const char* kMarked = "journal.txt";  // no process replaces it
+constexpr std::size_t kLogBytes = 4096;         // of a log in a crash report
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {
@@ -37,12 +41,13 @@ double cpu_seconds(pid_t process) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-std::string tail_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  if (!file) return {};
-  const std::streamoff length = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, length - kLogBytes));
-  return {std::istreambuf_iterator<char>(file), {}};
+/// Null if there is one already, or none can be made.
+std::FILE* new_file(const fs::path& path) {
+  try {
+    return ::fdopen(open_output(path, OutputMode::kNew), "w");
+  } catch (const Error&) {
+    return nullptr;
+  }
 }
 
 }  // namespace
@@ -126,6 +131,7 @@ class Supervisor {
       const timespec time{0, static_cast<long>(kLookSeconds * 1e9)};
       const int number = ::sigtimedwait(&watched_, nullptr, &time);
       if (number > 0 && number != SIGCHLD) pass_on(number);
+      mark_run();
       int status = 0;
       if (::waitpid(child_, &status, WNOHANG) == child_) {
         end.code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
@@ -152,6 +158,17 @@ class Supervisor {
     end.steps = shared_.steps;
     end.was_stopped = shared_.stop != 0;
     return end;
+  }
+
+  /// Lets others see that the run is supervised, as soon as it has a journal.
+  void mark_run() {
+    if (mark_ || supervision_.folder().empty()) return;
+    try {
+      mark_.emplace(supervision_.folder() / kMarked, ErrorKind::kUsage);
+    } catch (const Error&) {
+      return;
+    }
+    if (::flock(mark_->descriptor(), LOCK_SH | LOCK_NB) != 0) mark_.reset();  // is_supervised()
   }
 
   /// Gives a signal to the training process. A terminal and most service managers have sent it
@@ -184,13 +201,12 @@ class Supervisor {
       int number = 1;
       std::error_code ignored;
       while (fs::exists(kept = folder / fmt::format("crash-{}.txt", number), ignored)) ++number;
-      std::FILE* file = std::fopen(kept.c_str(), "we");
-      if (file) {
+      if (std::FILE* file = new_file(kept)) {
         fmt::print(file, "{}\nprocess {}\n\nthe last instructions of each device:\n", text, child_);
         std::fflush(file);
         write_last_instructions(::fileno(file));
         for (const char* log : {"stderr.log", "events.jsonl"})
-          fmt::print(file, "\nthe end of {}:\n{}", log, tail_of(folder / log));
+          fmt::print(file, "\nthe end of {}:\n{}", log, end_of_file(folder / log, kLogBytes));
         std::fclose(file);
         text += "; see " + printable(fs::proximate(kept).string());
       }
@@ -209,10 +225,20 @@ class Supervisor {
   sigset_t watched_{};
   pid_t child_ = -1;
   bool stops_ = false;
+  std::optional<InputFile> mark_;
 };
 
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train) {
   return Supervisor(most, stall_seconds).run(train);
+}
+
+bool is_supervised(const fs::path& run) {
+  try {
+    const InputFile file(run / kMarked, ErrorKind::kUsage);
+    return ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  } catch (const Error&) {
+    return false;  // it has no such file yet
+  }
 }
 
 }  // namespace pipetrain

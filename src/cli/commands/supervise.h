@@ -47,4 +47,8 @@ class Supervision {
 /// `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
 
+/// Whether a process restarts the training processes of the run in a folder, so that the run may go
+/// on although none of them is there now.
+bool is_supervised(const std::filesystem::path& run);
+
 }  // namespace pipetrain

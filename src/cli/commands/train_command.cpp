@@ -166,7 +166,8 @@ class LeadingRun {
         signals_(signals),
         was_estimate_(network.profile().is_estimate),
         events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
-                /*append=*/!start.resumed.empty()),
+                /*append=*/!start.resumed.empty(), EventLog::kMostBytes,
+                options.metrics.empty() ? OutputTakes::kFiles : OutputTakes::kPipesToo),
         journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
         board_(std::ranges::count(options.log_to, "tensorboard") > 0
                    ? folder / "tb"

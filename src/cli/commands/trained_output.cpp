@@ -1,13 +1,15 @@
 #include "cli/commands/trained_output.h"
 
-#include <fstream>
 #include <iostream>
+#include <sstream>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "cli/commands/run_folder.h"
+#include "data/files/file_bytes.h"
 #include "train/export.h"
 #include "train/resume.h"
 
@@ -33,7 +35,7 @@ fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
 /// Lines of a file; empty if it does not exist.
 std::vector<std::string> lines_of(const fs::path& path) {
   std::vector<std::string> lines;
-  std::ifstream file(path);
+  std::istringstream file(read_if_file(path, std::size_t{64} << 20).value_or(""));
   for (std::string line; std::getline(file, line);) lines.push_back(line);
   return lines;
 }
@@ -61,7 +63,7 @@ std::vector<std::string> write_model(const Options& options, PipelineRun& run,
   if (options.output == "-") {
     std::string temporary = spare + ".out";
     changes = run.export_model(temporary, false, weights, options.adapter);
-    std::cout << std::ifstream(temporary, std::ios::binary).rdbuf();
+    std::cout << FileBytes::open(temporary).text();
     std::cout.flush();
     if (!std::cout.good() && !spare_is_input) fs::rename(std::exchange(temporary, spare), spare);
     PT_CHECK(std::cout.good(), kResource,

@@ -1,16 +1,15 @@
 #include "cli/options/config_file.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
-#include <iostream>
-#include <iterator>
 #include <map>
 #include <set>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "cli/options/other_names.h"
-#include "data/files/input_file.h"
 
 namespace pipetrain {
 namespace {
@@ -245,12 +244,15 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
 std::vector<Assignment> read_config(const std::string& path, const std::string& command,
                                     const std::vector<OptionSpec>& specs) {
   if (path == "-") {
-    const std::string text(std::istreambuf_iterator<char>(std::cin), {});
+    const std::string text =
+        read_all(STDIN_FILENO, "standard input", ErrorKind::kUsage, kMostBytes);
     return parse_config(text, "standard input", command, specs);
   }
-  const std::string text =
-      with_context([] { return "reading --config"; },
-                   [&] { return InputFile(path, ErrorKind::kUsage).read(kMostBytes); });
+  const std::string text = with_context(
+      [] { return "reading --config"; },
+      [&] {
+        return InputFile(path, ErrorKind::kUsage, InputFile::Takes::kPipesToo).read(kMostBytes);
+      });
   return parse_config(text, path, command, specs);
 }
 

@@ -1,6 +1,5 @@
 #include "cli/output/events.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -19,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
 #include "base/safe_text.h"
 
@@ -62,10 +61,9 @@ std::filesystem::path rotated(const std::filesystem::path& path, int number) {
 
 /// Truncates a file after its last complete line: a killed run may have left a partial one.
 void drop_half_line(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return;
-  const std::string text(std::istreambuf_iterator<char>(in), {});
-  const std::size_t end = text.rfind('\n');
+  const std::optional<std::string> text = read_if_file(path, std::size_t{1} << 30);
+  if (!text) return;
+  const std::size_t end = text->rfind('\n');
   std::error_code ignored;
   std::filesystem::resize_file(path, end == std::string::npos ? 0 : end + 1, ignored);
 }
@@ -75,10 +73,8 @@ void remove_full_files(const std::filesystem::path& path) {
   constexpr std::string_view kBegin = "{\"event\":";
   std::error_code ignored;
   for (int number = 1;; ++number) {
-    std::ifstream file(rotated(path, number), std::ios::binary);
-    std::string begin(kBegin.size(), '\0');
-    if (!file.read(begin.data(), static_cast<std::streamsize>(begin.size())) || begin != kBegin)
-      return;
+    const std::optional<std::string> text = begin_of_file(rotated(path, number), kBegin.size());
+    if (text != kBegin) return;
     std::filesystem::remove(rotated(path, number), ignored);
   }
 }
@@ -113,24 +109,22 @@ std::vector<std::filesystem::path> event_files(const std::filesystem::path& path
   return out;
 }
 
-EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes)
-    : most_bytes_(most_bytes), start_(steady_seconds()) {
+EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes, OutputTakes takes)
+    : takes_(takes), most_bytes_(most_bytes), start_(steady_seconds()) {
   if (path == "-") {
     std::fflush(stdout);
     descriptor_ = STDOUT_FILENO;
     return;
   }
   path_ = path;
-  // A pipe cannot be truncated.
+  // Of a pipe nothing can be read or cut off.
   if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
   if (!append) remove_full_files(path);
-  open(append ? 0 : O_TRUNC);
+  open(append ? OutputMode::kAppend : OutputMode::kReplace);
 }
 
-void EventLog::open(int flags) {
-  descriptor_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | flags, 0666);
-  PT_CHECK(descriptor_ >= 0, kResource, "--metrics: cannot write \"{}\": {}", printable(path_),
-           std::strerror(errno));
+void EventLog::open(OutputMode mode) {
+  descriptor_ = open_output(path_, mode, takes_, "events: ");
   struct stat status {};
   const bool is_file = ::fstat(descriptor_, &status) == 0 && S_ISREG(status.st_mode);
   if (!is_file) most_bytes_ = std::numeric_limits<std::int64_t>::max();  // a pipe, a device
@@ -148,7 +142,7 @@ void EventLog::rotate(std::size_t line_bytes) {
     return;
   }
   ::close(descriptor_);
-  open(O_TRUNC);
+  open(OutputMode::kReplace);
 }
 
 EventLog::~EventLog() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/output_file.h"
 #include "cli/options/options.h"
 #include "train/trainer.h"
 
@@ -25,7 +26,8 @@ class EventLog {
   /// ones are tried again. A file that reaches `most_bytes` is renamed (event_files()), and another
   /// one is begun.
   explicit EventLog(const std::string& path, bool append = false,
-                    std::int64_t most_bytes = kMostBytes);
+                    std::int64_t most_bytes = kMostBytes,
+                    OutputTakes takes = OutputTakes::kPipesToo);
   ~EventLog();
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
@@ -43,10 +45,11 @@ class EventLog {
  private:
   struct Line;
   void write(Line& line);
-  void open(int flags);
+  void open(OutputMode mode);
   /// Begins another file if a line does not fit.
   void rotate(std::size_t line_bytes);
 
+  OutputTakes takes_;
   std::string path_;  // empty: standard output
   int descriptor_ = -1;
   bool gone_ = false;    // the reader

@@ -1,6 +1,5 @@
 #include "cli/output/journal.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,7 +13,8 @@
 #include <system_error>
 
 #include "base/error.h"
-#include "data/files/input_file.h"
+#include "base/input_file.h"
+#include "base/output_file.h"
 
 namespace pipetrain {
 namespace {
@@ -38,10 +38,7 @@ bool is_hash(const std::string& text) {
 }  // namespace
 
 Journal::Journal(const fs::path& path, bool append) {
-  descriptor_ = ::open(path.c_str(),
-                       O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (append ? 0 : O_TRUNC), 0666);
-  PT_CHECK(descriptor_ >= 0, kResource, "cannot write {}: {}", printable(path.string()),
-           std::strerror(errno));
+  descriptor_ = open_output(path, append ? OutputMode::kAppend : OutputMode::kReplace);
   // A line that a kill has cut off ends here, and an empty one tells that it was cut off.
   const std::string head = append ? "\n\n" : "# step, bits of the loss, SHA-256 of the weights\n";
   [[maybe_unused]] const ssize_t ignored = ::write(descriptor_, head.data(), head.size());
@@ -59,7 +56,7 @@ void Journal::step(const StepReport& report) {
 
 JournalContent read_journal(const fs::path& folder) {
   const fs::path path = folder / kName;
-  const std::string text = InputFile(path.string(), ErrorKind::kUsage).read(kMostBytes);
+  const std::string text = read_file(path, ErrorKind::kUsage, kMostBytes);
   JournalContent content;
   std::istringstream in(text);
   int number = 0;

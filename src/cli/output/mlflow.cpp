@@ -5,12 +5,13 @@
 
 #include <chrono>
 #include <cmath>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
+#include "base/output_file.h"
 
 namespace pipetrain {
 namespace {
@@ -56,7 +57,8 @@ MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, std::string
     : name_(std::move(name)), start_(now_in_milliseconds()) {
   if (store.empty()) return;
   const fs::path experiment = fs::absolute(store).lexically_normal() / kExperiment;
-  std::ifstream(id_file) >> id_;
+  id_ = read_if_file(id_file, 64).value_or("");
+  if (id_.ends_with('\n')) id_.pop_back();
   if (!is_id(id_)) id_ = new_id();
   folder_ = experiment / id_;
   std::error_code error;
@@ -80,10 +82,8 @@ void MlflowRun::write(std::int64_t step, const Scalars& scalars) {
     const fs::path path = folder_ / "metrics" / tag;
     std::error_code error;
     fs::create_directories(path.parent_path(), error);
-    std::ofstream file(path, std::ios::app);
-    file << fmt::format("{} {} {}\n", now, value, step);
-    PT_CHECK(file.flush().good(), kResource, "--log-to mlflow: cannot write \"{}\"",
-             printable(path.string()));
+    write_text(path, OutputMode::kAppend, fmt::format("{} {} {}\n", now, value, step),
+               "--log-to mlflow: ");
   }
 }
 
@@ -94,15 +94,15 @@ void MlflowRun::end(bool success) {
 void MlflowRun::write_meta(Status status) const {
   const bool ended = status != Status::kRunning;
   const char* user = ::getlogin();
-  write_file(folder_ / "meta.yaml",
-             fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: "
-                         "'{}'\nlifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\n"
-                         "source_name: pipetrain\nsource_type: 4\nsource_version: ''\nstart_time: "
-                         "{}\nstatus: {}\ntags: []\nuser_id: {}\n",
-                         quoted("file://" + (folder_ / "artifacts").string()),
-                         ended ? fmt::format("{}", now_in_milliseconds()) : "null", kExperiment,
-                         id_, quoted(name_), id_, start_, static_cast<int>(status),
-                         quoted(user ? user : "")));
+  write_file(
+      folder_ / "meta.yaml",
+      fmt::format("artifact_uri: {}\nend_time: {}\nentry_point_name: ''\nexperiment_id: "
+                  "'{}'\nlifecycle_stage: active\nrun_id: {}\nrun_name: {}\nrun_uuid: {}\n"
+                  "source_name: pipetrain\nsource_type: 4\nsource_version: ''\nstart_time: "
+                  "{}\nstatus: {}\ntags: []\nuser_id: {}\n",
+                  quoted("file://" + (folder_ / "artifacts").string()),
+                  ended ? fmt::format("{}", now_in_milliseconds()) : "null", kExperiment, id_,
+                  quoted(name_), id_, start_, static_cast<int>(status), quoted(user ? user : "")));
 }
 
 }  // namespace pipetrain

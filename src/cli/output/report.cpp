@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/units.h"
 #include "cli/options/options.h"
 #include "cli/output/line_chart.h"
@@ -261,8 +261,8 @@ std::string confusion(const std::string& csv) {
     begin = end + 1;
     out += "<tr>";
     for (std::size_t i = 0; i < cells.size(); ++i)
-      out += fmt::format("<{}{}>{}", is_head || i == 0 ? "th" : "td",
-                         i > 0 ? " class=\"num\"" : "", xml_text(cells[i]));
+      out += fmt::format("<{}{}>{}", is_head || i == 0 ? "th" : "td", i > 0 ? " class=\"num\"" : "",
+                         xml_text(cells[i]));
     out += "</tr>\n";
   }
   return out + "</table></div>\n";
@@ -330,9 +330,9 @@ std::string page_begin(const std::string& title) {
 std::string report_html(const RecordedRun& run,
                         const std::vector<std::pair<std::string, std::string>>& changed,
                         const std::optional<TraceFile>& trace, const std::string& confusion_csv) {
-  return page_begin(run.name) +
-         head(run) + tiles(run) + charts(run) + stages(run) + (trace ? gantt(*trace) + causes(*trace) : "") +
-         confusion(confusion_csv) + kernels(run) + settings(changed) + "</body>\n</html>\n";
+  return page_begin(run.name) + head(run) + tiles(run) + charts(run) + stages(run) +
+         (trace ? gantt(*trace) + causes(*trace) : "") + confusion(confusion_csv) + kernels(run) +
+         settings(changed) + "</body>\n</html>\n";
 }
 
 std::string curves_csv(const RecordedRun& run) {
@@ -374,8 +374,8 @@ int report_command(const ReportOptions& options) {
       std::filesystem::is_directory(path) ? path : path.parent_path();
   const std::filesystem::path output =
       options.output.empty() ? folder / "report.html" : std::filesystem::path(options.output);
-  std::string confusion_csv;
-  std::getline(std::ifstream(folder / "confusion.csv"), confusion_csv, '\0');
+  const std::string confusion_csv =
+      read_if_file(folder / "confusion.csv", std::size_t{64} << 20).value_or("");
   write_or_print(output.string(),
                  report_html(run, changed_settings(run), trace_of(run), confusion_csv));
   if (options.output.empty()) print(output.string() + "\n");

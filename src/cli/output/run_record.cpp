@@ -1,13 +1,14 @@
 #include "cli/output/run_record.h"
 
 #include <algorithm>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "base/atomic_file.h"
 #include "base/document.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "cli/output/events.h"
 
 namespace pipetrain {
@@ -15,6 +16,7 @@ namespace {
 
 using EventJson = nlohmann::json;
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+constexpr std::size_t kMostEventBytes = std::size_t{1} << 30;  // of one file
 
 double real(const EventJson& event, const char* key) {
   const auto found = event.find(key);
@@ -102,10 +104,10 @@ void take(const EventJson& event, RecordedRun& run) {
 
 /// `first`: it begins with the run's start.
 void read_event_file(const std::filesystem::path& path, bool first, RecordedRun& run) {
-  std::ifstream file(path);
-  PT_CHECK(file.good(), kUsage,
-           "cannot read \"{}\"; give the folder of a run, for example runs/latest",
-           printable(path.string()));
+  check_is_file(path);
+  std::istringstream file(
+      with_context([] { return "reading events; give the folder of a run, as in runs/latest"; },
+                   [&] { return read_file(path, ErrorKind::kUsage, kMostEventBytes); }));
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     if (line.empty()) continue;
@@ -122,8 +124,16 @@ void read_event_file(const std::filesystem::path& path, bool first, RecordedRun&
 }
 
 void read_events(const std::filesystem::path& path, RecordedRun& run) {
-  const std::vector<std::filesystem::path> files = event_files(path);
-  for (const std::filesystem::path& file : files) read_event_file(file, file == files[0], run);
+  std::vector<std::filesystem::path> files = event_files(path);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    read_event_file(files[i], i == 0, run);
+    // A run that goes on may have renamed the last file meanwhile.
+    if (i + 1 == files.size() && files.size() < event_files(path).size()) {
+      run = RecordedRun();
+      files = event_files(path);
+      i = static_cast<std::size_t>(-1);
+    }
+  }
   PT_CHECK(!run.name.empty(), kUsage, "\"{}\" contains no run", printable(path.string()));
 }
 
@@ -157,7 +167,6 @@ RecordedRun read_run(const std::filesystem::path& path) {
   const bool folder = std::filesystem::is_directory(path);
   const std::filesystem::path beside = folder ? path : path.parent_path();
   RecordedRun run;
-  if (folder) check_is_file(path / "events.jsonl");
   read_events(folder ? path / "events.jsonl" : path, run);
   if (std::filesystem::exists(beside / "plan.json")) read_cut_reasons(beside / "plan.json", run);
   if (std::filesystem::exists(beside / "profile.json")) read_kernels(beside / "profile.json", run);

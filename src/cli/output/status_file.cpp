@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/atomic_file.h"
@@ -13,6 +12,7 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/output_file.h"
 
 namespace pipetrain {
 
@@ -61,10 +61,12 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
   body["checkpoint"] = checkpoint_.empty() ? Json() : Json(as_document_string(checkpoint_));
   // Not synced: it only matters while the run lasts.
   const std::string temporary = fmt::format("{}.{}.tmp", path_, ::getpid());
-  std::ofstream out(temporary, std::ios::binary);
-  out << document_text("pipetrain.status/1", body);
-  out.close();
-  if (out && std::rename(temporary.c_str(), path_.c_str()) == 0) return;
+  try {
+    write_text(temporary, OutputMode::kReplace, document_text("pipetrain.status/1", body));
+    if (std::rename(temporary.c_str(), path_.c_str()) == 0) return;
+  } catch (const Error&) {
+    // Said below.
+  }
   std::remove(temporary.c_str());
   log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
               printable(path_));

@@ -7,6 +7,7 @@
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/output_file.h"
 
 namespace pipetrain {
 namespace {
@@ -78,7 +79,8 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder) {
   const std::filesystem::path path =
       folder / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<std::int64_t>(now),
                            host_name(), ::getpid());
-  file_ = std::fopen(path.c_str(), "wb");
+  file_ = ::fdopen(
+      open_output(path, OutputMode::kReplace, OutputTakes::kFiles, "--log-to tensorboard: "), "wb");
   PT_CHECK(file_, kResource, "--log-to tensorboard: cannot write \"{}\"", printable(path.string()));
   const std::string first = tensorboard_record(wall_time_field(now) + field(3, "brain.Event:2"));
   std::fwrite(first.data(), 1, first.size(), file_);

@@ -8,28 +8,29 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <limits>
 #include <map>
 #include <mutex>
 #include <utility>
 
 #include "base/error.h"
-#include "base/units.h"
-#include "data/files/input_file.h"
+#include "base/input_file.h"
 
 namespace pipetrain {
 
 namespace {
 
-// A writer that is started together with this program may open its end a little later.
-constexpr int kLongestWait = 2000;  // milliseconds
-constexpr int kPause = 20;
-constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+/// Bytes that a pipe may have, which might never end: memory holds them, twice while it grows.
+std::size_t most_piped() {
+  const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
+  return pages > 0 && page > 0
+             ? static_cast<std::size_t>(pages) / 4 * static_cast<std::size_t>(page)
+             : std::size_t{1} << 30;
+}
 
 // A pipe can be read only once, but its content is needed several times.
 const FileBytes& standard_input() {
   static const FileBytes content(
-      read_all(STDIN_FILENO, "standard input", ErrorKind::kData, kNoLimit));
+      read_all(STDIN_FILENO, "standard input", ErrorKind::kData, most_piped()));
   return content;
 }
 
@@ -45,77 +46,11 @@ const FileBytes* find_pipe(const struct stat& status) {
 FileBytes open_pipe(const std::string& path, const struct stat& status) {
   const std::lock_guard lock(pipes_mutex);
   if (const FileBytes* known = find_pipe(status)) return *known;
-  const InputFile file(path, ErrorKind::kData);
-  return pipes[{status.st_dev, status.st_ino}] = FileBytes(file.read(kNoLimit));
+  const InputFile file(path, ErrorKind::kData, InputFile::Takes::kPipesToo);
+  return pipes[{status.st_dev, status.st_ino}] = FileBytes(file.read(most_piped()));
 }
 
 }  // namespace
-
-InputFile::InputFile(const std::string& path, ErrorKind kind) : path_(path), kind_(kind) {
-  const auto require = [&](bool condition, const char* verb) {
-    if (condition) return;
-    const int error = errno;
-    if (descriptor_ >= 0) ::close(descriptor_);
-    throw Error(kind,
-                fmt::format("cannot {} \"{}\": {}", verb, printable(path), std::strerror(error)));
-  };
-  // Opening a pipe without O_NONBLOCK waits for its writer.
-  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require(descriptor_ >= 0, "open");
-  require(::fstat(descriptor_, &status_) == 0, "read");
-  try {
-    if (S_ISDIR(status_.st_mode))
-      throw Error(kind, fmt::format("\"{}\" is a directory, not a file", printable(path)));
-    if (S_ISFIFO(status_.st_mode)) wait_for_writer();
-    const int flags = ::fcntl(descriptor_, F_GETFL);
-    ::fcntl(descriptor_, F_SETFL, flags & ~O_NONBLOCK);
-  } catch (...) {
-    ::close(descriptor_);
-    throw;
-  }
-}
-
-InputFile::~InputFile() { ::close(descriptor_); }
-
-// Without a writer there is nothing to read; with one that has not written yet, EAGAIN.
-void InputFile::wait_for_writer() {
-  begin_.resize(4096);
-  for (int waited = 0;; waited += kPause) {
-    const ssize_t got = ::read(descriptor_, begin_.data(), begin_.size());
-    if (got != 0) {
-      begin_.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-      return;
-    }
-    if (waited >= kLongestWait)
-      throw Error(kind_, fmt::format("\"{}\" is a pipe that nothing writes to", printable(path_)));
-    ::poll(nullptr, 0, kPause);
-  }
-}
-
-std::string InputFile::read(std::size_t most) const {
-  return begin_ + read_all(descriptor_, path_, kind_, most);
-}
-
-std::string read_all(int descriptor, const std::string& path, ErrorKind kind, std::size_t most) {
-  std::string out;
-  std::size_t used = 0;
-  while (true) {
-    if (out.size() - used < 65536) out.resize(std::max<std::size_t>(out.size() * 2, 1 << 18));
-    const ssize_t got = ::read(descriptor, out.data() + used, out.size() - used);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) {
-      throw Error(kind,
-                  fmt::format("cannot read \"{}\": {}", printable(path), std::strerror(errno)));
-    }
-    if (got == 0) break;
-    used += static_cast<std::size_t>(got);
-    if (used > most) {
-      throw Error(kind, fmt::format("\"{}\" is larger than {}", printable(path), bytes_text(most)));
-    }
-  }
-  out.resize(used);
-  return out;
-}
 
 FileBytes::FileBytes(std::string content) {
   const auto owned = std::make_shared<const std::string>(std::move(content));
@@ -131,12 +66,12 @@ FileBytes FileBytes::open(const std::string& path) {
     PT_CHECK(!S_ISCHR(named.st_mode) && !S_ISBLK(named.st_mode), kData,
              "\"{}\" is a device, not a file", printable(path));
   }
-  const InputFile file(path, ErrorKind::kData);
+  const InputFile file(path, ErrorKind::kData, InputFile::Takes::kPipesToo);
   const struct stat& status = file.status();
-  if (!S_ISREG(status.st_mode)) return FileBytes(file.read(kNoLimit));
+  if (!S_ISREG(status.st_mode)) return FileBytes(file.read(most_piped()));
   if (status.st_size == 0) return FileBytes(std::string());
   const std::shared_ptr<const MappedFile> mapped = MappedFile::map(file.descriptor(), status, path);
-  if (!mapped) return FileBytes(file.read(kNoLimit));
+  if (!mapped) return FileBytes(file.read(most_piped()));
   FileBytes out;
   out.owner_ = mapped;
   out.mapped_ = mapped.get();

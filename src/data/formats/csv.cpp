@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "base/units.h"
 #include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
@@ -192,6 +193,7 @@ class TableReader {
       encoding_->has_header = !header_.empty();
       if (!header_.empty() && label_ != kNoLabel) encoding_->label = header_[label_];
     }
+    check_size();
     const std::vector<float> values =
         encode_table(cells, *encoding_, options_.bad_cells_as_nan, notes_);
     const Shape matrix{static_cast<std::int64_t>(lines_.size()),
@@ -206,19 +208,30 @@ class TableReader {
   }
 
  private:
+  /// A column of many words takes many numbers in each row.
+  void check_size() const {
+    constexpr std::size_t kLeast = std::size_t{384} << 20, kTimes = 64;
+    const std::size_t bytes = lines_.size() * encoding_->width() * sizeof(float);
+    PT_CHECK(
+        bytes <= std::max(kLeast, kTimes * text_.size()), kData,
+        "{} would take {} with {} numbers in each of {} rows; encode words with {} codes, or leave "
+        "columns of many words out: {}",
+        name_, bytes_text(bytes), encoding_->width(), lines_.size(), setting("categories"),
+        setting("drop-columns"));
+  }
+
   void look_at_head() {
     std::vector<std::string_view> fields;
     RecordReader peek(text_, delimiter_, name_, decimal_commas_);
     if (peek.next(fields)) first_.assign(fields.begin(), fields.end());
     first_line_ = peek.line();
-    if (peek.next(fields)) second_.assign(fields.begin(), fields.end());
+    if (peek.next(fields)) below_.assign(fields.begin(), fields.end());
     PT_CHECK(!first_.empty(), kData, "{} has no rows", name_);
     // Gaps may hide that a column has numbers.
-    std::vector<std::string> below = second_;
-    for (int i = 0; i < kLookedAt && std::ranges::any_of(below, is_missing) && peek.next(fields);
+    for (int i = 0; i < kLookedAt && std::ranges::any_of(below_, is_missing) && peek.next(fields);
          ++i) {
-      for (std::size_t c = 0; c < std::min(below.size(), fields.size()); ++c) {
-        if (is_missing(below[c])) below[c] = fields[c];
+      for (std::size_t c = 0; c < std::min(below_.size(), fields.size()); ++c) {
+        if (is_missing(below_[c])) below_[c] = fields[c];
       }
     }
     const bool named = encoding_ && encoding_->has_header &&
@@ -227,7 +240,7 @@ class TableReader {
                        });
     const bool has_header =
         options_.header == CsvOptions::Header::kYes || named ||
-        (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below));
+        (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below_));
     if (has_header) header_ = first_;
   }
 
@@ -241,7 +254,8 @@ class TableReader {
     if (encoding_ && header_.empty() && first_.size() == encoding_->columns.size())
       options.label_column = "none";
     label_ = find_label(options, header_, first_.size(), name_, notes_);
-    const std::vector<std::string>& sample = header_.empty() ? first_ : second_;
+    const bool in_first = header_.empty() && label_ < first_.size() && !is_missing(first_[label_]);
+    const std::vector<std::string>& sample = in_first ? first_ : below_;
     labels_.are_words = label_ != kNoLabel && label_ < sample.size() && !number_in(sample[label_]);
     PT_CHECK(!labels_.are_words || !looks_like_amount(sample[label_]), kData,
              "{}: the label \"{}\" is not a number; write numbers without separators of thousands, "
@@ -266,6 +280,7 @@ class TableReader {
   bool take_label(std::size_t column, std::string_view cell, std::uint32_t line) {
     if (column != label_) return false;
     if (labels_.are_words) {
+      PT_CHECK(!cell.empty(), kData, "{} line {} has no label", name_, line);
       labels_.words.emplace_back(cell);
     } else {
       labels_.values.push_back(number_at(column, cell, line));
@@ -294,8 +309,9 @@ class TableReader {
     if (looks_like_amount(cell))
       return "; write numbers without separators of thousands, currencies and percent signs, or " +
              leave;
-    return fmt::format("; encode words with {} one-hot or codes, make tokens of texts with {} FILE, or {}",
-                       setting("categories"), setting("tokenizer"), leave);
+    return fmt::format(
+        "; encode words with {} one-hot or codes, make tokens of texts with {} FILE, or {}",
+        setting("categories"), setting("tokenizer"), leave);
   }
 
   std::string name_of_column(std::size_t i) const {
@@ -347,7 +363,8 @@ class TableReader {
   std::vector<std::string>& notes_;
   char delimiter_ = ',';
   bool decimal_commas_ = false;
-  std::vector<std::string> first_, second_, header_;
+  std::vector<std::string> first_, header_;
+  std::vector<std::string> below_;  // the second row, with the values of later ones in its gaps
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;
   Labels labels_;

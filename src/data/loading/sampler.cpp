@@ -38,9 +38,11 @@ std::size_t Sampler::drawn_index(std::uint64_t epoch, std::uint64_t position) co
                static_cast<std::uint32_t>(epoch), kStream}});
   const std::uint64_t number = std::uint64_t{bits.word[0]} << 21 | bits.word[1] >> 11;
   const double point = static_cast<double>(number) * 0x1p-53 * ends_.back();
-  // The first part that ends after the point; parts of weight 0 are empty.
-  return static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), point) -
-                                  ends_.begin());
+  // The first part that ends after the point; parts of weight 0 are empty. Rounding may have moved
+  // the point to the end of the last one.
+  const auto last = std::lower_bound(ends_.begin(), ends_.end(), ends_.back());
+  return static_cast<std::size_t>(
+      std::min(std::upper_bound(ends_.begin(), ends_.end(), point), last) - ends_.begin());
 }
 
 std::vector<std::size_t> Sampler::batch_indices(std::uint64_t step) const {

@@ -30,6 +30,8 @@ class Dataset {
   virtual std::size_t size() const = 0;
   /// The model's inputs in its order, then the labels if there are any.
   virtual std::span<const Column> columns() const = 0;
+  /// Where a sample stands in the data that it was taken from.
+  virtual std::size_t place_of(std::size_t sample) const { return sample; }
   /// Writes samples `indices` of a column one after the other. out: (indices, sample shape…)
   virtual void gather(std::span<const std::size_t> indices, std::size_t column,
                       Tensor out) const = 0;
@@ -54,6 +56,9 @@ class SubsetDataset : public Dataset {
   SubsetDataset(std::shared_ptr<const Dataset> whole, std::vector<std::size_t> indices);
   std::size_t size() const override { return indices_.size(); }
   std::span<const Column> columns() const override { return whole_->columns(); }
+  std::size_t place_of(std::size_t sample) const override {
+    return whole_->place_of(indices_[sample]);
+  }
   void gather(std::span<const std::size_t> indices, std::size_t column, Tensor out) const override;
   void gather_augmented(std::uint64_t step, std::span<const std::size_t> indices,
                         std::size_t column, Tensor out) const override;

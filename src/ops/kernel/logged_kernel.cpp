@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 #include <utility>
 
+#include "base/output_file.h"
 #include "graph/op.h"
 #include "tensor/dtype.h"
 
@@ -39,7 +39,7 @@ class LoggedKernel final : public Kernel {
 void log_kernel(std::string_view line) {
   if (!log_file()) return;
   // A single write, so that lines of several threads and processes do not mix.
-  std::ofstream(log_file(), std::ios::app) << fmt::format("{}\n", line);
+  write_text(log_file(), OutputMode::kAppend, fmt::format("{}\n", line));
 }
 
 std::unique_ptr<Kernel> logged(std::unique_ptr<Kernel> kernel, const KernelRequest& request,

@@ -45,10 +45,20 @@ constexpr OpTraits kDropoutTraits = {KernelKind::kElementwise,
 constexpr OpDef kDropoutOps[] = {
     {"Dropout", kRandom, kDropoutTraits, infer_dropout, differentiate_dropout}};
 
-/// A key that is unique among the dropouts of the graph and independent of all other nodes.
+/// A key that is unique among the dropouts of the graph and independent of all other nodes: how
+/// many of them there are before it.
 std::int64_t next_key(const Graph& graph) {
-  return std::count_if(graph.nodes.begin(), graph.nodes.end(),
-                       [](const Node& node) { return node.op->name == "Dropout"; });
+  const auto is_dropout = [](const Node& node) { return node.op->name == "Dropout"; };
+  auto node = std::find_if(graph.nodes.rbegin(), graph.nodes.rend(), is_dropout);
+  if (node == graph.nodes.rend()) return 0;
+  // The last key is the number of those before it, and all nodes of one import have one key.
+  const std::int64_t last = node->attributes.integer("key");
+  std::int64_t key = last;
+  for (; node != graph.nodes.rend() && is_dropout(*node); ++node) {
+    if (node->attributes.integer("key") != last) break;
+    ++key;
+  }
+  return key;
 }
 
 double import_ratio(const ImportContext& context) {

@@ -87,12 +87,14 @@ constexpr KernelEntry kRandomKernels[] = {{"RandomNormal", make_normal},
 
 // --- import ---
 
-/// A key that is unique among the random nodes of the graph; Dropout's keys are small integers.
+/// A key that is unique among the random nodes of the graph, one more than that of the last one;
+/// Dropout's keys are small integers.
 std::int64_t next_random_key(const Graph& graph) {
-  return (std::int64_t{1} << 32) +
-         std::count_if(graph.nodes.begin(), graph.nodes.end(), [](const Node& node) {
-           return node.op->name == "RandomUniform" || node.op->name == "RandomNormal";
-         });
+  const auto last = std::find_if(graph.nodes.rbegin(), graph.nodes.rend(), [](const Node& node) {
+    return node.op->name == "RandomUniform" || node.op->name == "RandomNormal";
+  });
+  constexpr std::int64_t kFirst = std::int64_t{1} << 32;
+  return last == graph.nodes.rend() ? kFirst : last->attributes.integer("key") + 1;
 }
 
 ValueId draw(ImportContext& context, ValueId like) {

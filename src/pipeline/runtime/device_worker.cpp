@@ -261,7 +261,9 @@ void DeviceWorker::run_forward(const Instruction& instruction, StageReplica& rep
     MicroBatch& result = *round_.results[at(instruction.micro_batch)];
     result.loss_sum = replica.stage->loss_sum();
     result.correct = replica.stage->correct();
+    look_at_loss(instruction, replica, result.loss_sum);
   }
+  look_at_sent(instruction, replica, out);
   if (applies_statistics_at_once(*round_.program, instruction.stage))
     replica.stage->apply_statistics();
   send(instruction, /*gradient=*/false, out);
@@ -285,11 +287,15 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
   if (!emulate(instruction, event().start))
     out = replica.stage->backward(micro_batch, entry, pass, !replica.accumulating);
   if (adds) replica.accumulating = true;
-  if (pass != Stage::Pass::kWeight) send(instruction, /*gradient=*/true, out);
+  if (pass != Stage::Pass::kWeight) {
+    look_at_sent(instruction, replica, out);
+    send(instruction, /*gradient=*/true, out);
+  }
   // After the send, since no other stage waits for them.
   if (adds && setup_.options.emulated_stages.empty()) {
     replica.stage->complete_gradients(micro_batch);
     flush_gradients();
+    look_at_gradients(instruction, replica);
   }
   end_work();
   if (adds) release_all(instruction, replica);
@@ -316,6 +322,7 @@ void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& repl
   }
   group.at_instruction(round_.program->replica_on(instruction.stage, device_), at_);
   replica.stage->reduce(replicas_.all(instruction.stage), replica.accumulating);
+  look_at_gradients(instruction, replica);
 }
 
 void DeviceWorker::run_update(const Instruction& instruction, StageReplica& replica) {

@@ -117,6 +117,12 @@ class DeviceWorker final : public LinkEnd {
   void release_all(const Instruction& instruction, const StageReplica& replica);
   void work_while(const std::function<bool()>& over);
 
+  // Values that are not finite (device_worker_nonfinite.cpp).
+  void look_at_sent(const Instruction& instruction, StageReplica& replica, const std::byte* base);
+  void look_at_loss(const Instruction& instruction, StageReplica& replica, double loss_sum);
+  void look_at_gradients(const Instruction& instruction, StageReplica& replica);
+  bool find_nonfinite(const Instruction& instruction, StageReplica& replica, bool backward);
+
   const int device_;
   const RuntimeSetup& setup_;
   StageReplicas& replicas_;
@@ -129,6 +135,7 @@ class DeviceWorker final : public LinkEnd {
   std::vector<SentValues> noted_;  // with RoundState::notes_sends
   double cpu_began_ = 0, cpu_seconds_ = 0;
   double stolen_seconds_ = 0;
+  std::uint64_t step_ = 0;                 // of the last backward pass
   int decided_ = 0;                        // micro-batches that the round has in any case, and …
   const ProgramCut* early_end_ = nullptr;  // … where it ends instead; null: not known to end early
   std::atomic<int> at_{-1};                // index of the instruction in progress

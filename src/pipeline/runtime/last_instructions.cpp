@@ -1,6 +1,5 @@
 #include "pipeline/runtime/last_instructions.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/output_file.h"
 #include "pipeline/program/palette.h"
 
 namespace pipetrain {
@@ -199,7 +199,7 @@ void dump_last_instructions_to(const std::filesystem::path& path) {
 
 void dump_last_instructions() {
   if (!dump_path[0]) return;
-  const int descriptor = ::open(dump_path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int descriptor = open_output_or_none(dump_path);
   if (descriptor < 0) return;
   write_last_instructions(descriptor);
   ::close(descriptor);

@@ -1,8 +1,8 @@
 #include "pipeline/runtime/process_sharing.h"
 
 #include <algorithm>
-#include <map>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "pipeline/stage/content_bytes.h"
@@ -10,6 +10,30 @@
 #include "processes/process_group.h"
 
 namespace pipetrain {
+namespace {
+
+void write_nonfinite(const NonfiniteValue& value, ByteWriter& writer) {
+  writer.put_text(value.what);
+  writer.put(value.sample);
+  writer.put(value.stage);
+  writer.put(value.backward);
+  writer.put(value.place.has_value());
+  writer.put(value.place.value_or(PassPlace()));
+}
+
+NonfiniteValue read_nonfinite(ByteReader& reader) {
+  NonfiniteValue value;
+  value.what = reader.get_text();
+  value.sample = reader.get<std::int64_t>();
+  value.stage = reader.get<std::int32_t>();
+  value.backward = reader.get<bool>();
+  const bool has_place = reader.get<bool>();
+  const auto place = reader.get<PassPlace>();
+  if (has_place) value.place = place;
+  return value;
+}
+
+}  // namespace
 
 ProcessSharing::ProcessSharing(const RuntimeSetup& setup, StageReplicas& replicas,
                                RoundState& round)
@@ -179,25 +203,23 @@ std::vector<StageContent> ProcessSharing::own_contents() const {
   return all;
 }
 
-std::string ProcessSharing::first_nonfinite() const {
-  const auto text = [](int stage, const std::string& name) {
-    return fmt::format("stage {}, {}", stage, name);
-  };
-  const auto [stage, name] = replicas_.first_nonfinite();
-  if (!setup_.options.processes) return stage < 0 ? std::string() : text(stage, name);
-  ByteWriter here;
-  if (stage >= 0) {
-    here.put(static_cast<std::int32_t>(stage));
-    here.put_text(name);
+std::optional<NonfiniteValue> ProcessSharing::first_nonfinite() const {
+  std::optional<NonfiniteValue> here = round_.nonfinite.first();
+  if (!setup_.options.processes) return here ? here : replicas_.first_nonfinite();
+  std::optional<NonfiniteValue> first;
+  // What passes have found, or else what the stages hold.
+  for (int looks = 0; looks < 2 && !first; ++looks) {
+    if (looks == 1) here = replicas_.first_nonfinite();
+    ByteWriter writer;
+    if (here) write_nonfinite(*here, writer);
+    for (const std::string& bytes : setup_.options.processes->all_gather(writer.take())) {
+      ByteReader reader(bytes);
+      if (reader.at_end()) continue;
+      NonfiniteValue value = read_nonfinite(reader);
+      if (!first || comes_before(value, *first)) first = std::move(value);
+    }
   }
-  std::map<int, std::string> found;
-  for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
-    ByteReader reader(bytes);
-    if (reader.at_end()) continue;
-    const auto one = reader.get<std::int32_t>();
-    found.emplace(one, reader.get_text());
-  }
-  return found.empty() ? std::string() : text(found.begin()->first, found.begin()->second);
+  return first;
 }
 
 }  // namespace pipetrain

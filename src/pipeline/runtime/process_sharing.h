@@ -2,6 +2,7 @@
 // decisions from the same numbers in the same order, so no bit depends on the number of processes.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,7 @@ class ProcessSharing {
   std::vector<StageContent> contents() const;
   /// Runtime::own_contents().
   std::vector<StageContent> own_contents() const;
-  std::string first_nonfinite() const;
+  std::optional<NonfiniteValue> first_nonfinite() const;
 
  private:
   bool has(int process, int stage) const;

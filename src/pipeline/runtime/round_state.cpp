@@ -10,7 +10,8 @@ RoundState::RoundState(const RuntimeSetup& runtime_setup, int devices_here)
       micro_batches(at(setup.stages())),
       micro_batch_events(at(setup.stages())),
       barrier(devices_here),
-      squared_norms(setup.variants[0].training->parameters.size(), 0) {
+      squared_norms(setup.variants[0].training->parameters.size(), 0),
+      nonfinite(setup.stages()) {
   loss_scale.value = setup.options.loss_scaling.initial;
 }
 
@@ -39,6 +40,11 @@ void RoundState::start(const Program& round_program, const ProgramCut* round_cut
   group_version = versions_of_groups(*program);
   gradient_norm = 0;
   skips = false;
+  const RuntimeOptions& options = setup.options;
+  // While a smaller loss scale can be tried, gradients that overflow are nothing to look for.
+  finds_nonfinite = options.finds_nonfinite && program->rule != UpdateRule::kNone &&
+                    options.devices.empty() && options.emulated_stages.empty() &&
+                    !(options.loss_scaling.adapts && loss_scale.value > options.loss_scaling.least);
 }
 
 bool RoundState::is_replayed(int stage, int micro_batch) const {

@@ -9,6 +9,7 @@
 #include "base/index.h"
 #include "optim/loss_scale.h"
 #include "pipeline/program/program.h"
+#include "pipeline/runtime/nonfinite_log.h"
 #include "pipeline/runtime/round.h"
 #include "pipeline/runtime/runtime_setup.h"
 #include "pipeline/stage/stage.h"
@@ -65,6 +66,8 @@ struct RoundState {
 
   LossScale loss_scale;  // kept between rounds
   bool notes_sends = false;
+  NonfiniteLog nonfinite;  // of all rounds
+  bool finds_nonfinite = false;
 
  private:
   std::mutex mutex_;  // of early_end

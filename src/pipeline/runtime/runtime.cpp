@@ -342,6 +342,12 @@ HostTensor Runtime::read_gradient(const std::string& name) const {
 
 std::vector<KernelTimes> Runtime::take_kernel_times() { return replicas_->take_kernel_times(); }
 
-std::string Runtime::first_nonfinite() const { return sharing_->first_nonfinite(); }
+std::optional<NonfiniteValue> Runtime::first_nonfinite() const {
+  return sharing_->first_nonfinite();
+}
+
+std::optional<NonfiniteValue> Runtime::found_nonfinite() const {
+  return round_state_->nonfinite.first();
+}
 
 }  // namespace pipetrain

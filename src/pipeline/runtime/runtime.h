@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -79,9 +80,11 @@ class Runtime {
   HostTensor read_gradient(const std::string& name) const;
   /// Kernel times of every variant since the last call, summed over replicas. Between rounds.
   std::vector<KernelTimes> take_kernel_times();
-  /// Names the first weight or gradient that is not finite, with its stage; empty when all are.
-  /// Collective; returns the result everywhere.
-  std::string first_nonfinite() const;
+  /// Collective; the result is the same everywhere: the first value that is not finite, with
+  /// RuntimeOptions::finds_nonfinite. Names a weight or gradient where no pass was seen to make it.
+  std::optional<NonfiniteValue> first_nonfinite() const;
+  /// The same as far as the passes of this process have found it; at any time.
+  std::optional<NonfiniteValue> found_nonfinite() const;
 
  private:
   void connect();

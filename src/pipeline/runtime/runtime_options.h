@@ -40,6 +40,7 @@ struct RuntimeOptions {
   bool shard_optimizer = false;  // replicas share the updates of their stage (update_owners.h)
   double clip_norm = 0;          // 0: off
   LossScaling loss_scaling;      // one that skips needs programs with a gradient sync
+  bool finds_nonfinite = false;  // look for the first value that is not finite
   std::uint64_t seed = 1;        // of dropout masks
   double timeout_seconds = 60;   // the watchdog ends the run after this time without progress
   /// Per stage: sleep this long instead of running kernels, to measure the overhead of the runtime.

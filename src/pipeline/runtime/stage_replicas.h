@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -91,9 +92,8 @@ class StageReplicas {
   StageContent states(int stage) const;
   void restore(int stage, const StageContent& content);
   std::vector<KernelTimes> take_kernel_times();
-  /// The first stage here with a weight or gradient that is not finite, and its name; empty: all
-  /// are.
-  std::pair<int, std::string> first_nonfinite() const;
+  /// The first weight or gradient of the stages here that is not finite.
+  std::optional<NonfiniteValue> first_nonfinite() const;
 
  private:
   const RuntimeSetup& setup_;

@@ -90,14 +90,18 @@ std::vector<KernelTimes> StageReplicas::take_kernel_times() {
   return times;
 }
 
-std::pair<int, std::string> StageReplicas::first_nonfinite() const {
+std::optional<NonfiniteValue> StageReplicas::first_nonfinite() const {
   for (int s = 0; s < stages(); ++s) {
     const StageReplica& first = of(s).front();
     if (!first.stage) continue;
-    std::string name = first.stage->first_nonfinite(first.base_version);
-    if (!name.empty()) return {s, std::move(name)};
+    const std::string name = first.stage->first_nonfinite(first.base_version);
+    if (name.empty()) continue;
+    NonfiniteValue value;
+    value.what = name + " is not finite";
+    value.stage = s;
+    return value;
   }
-  return {-1, std::string()};
+  return {};
 }
 
 }  // namespace pipetrain

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/input_file.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/compute_csv.h"
 #include "pipeline/program/text.h"
@@ -14,19 +14,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::uintmax_t kMostFileBytes = std::uintmax_t{1} << 28;
-
-std::string contents_of(const std::string& path) {
-  std::error_code error;
-  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
-  PT_CHECK(!error && bytes <= kMostFileBytes, kUsage, "cannot read the schedule \"{}\": {}",
-           printable(path), error ? error.message() : "too large for a schedule");
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  PT_CHECK(file.good() || file.eof(), kUsage, "cannot read the schedule \"{}\"", printable(path));
-  return text.str();
-}
+constexpr std::size_t kMostFileBytes = std::size_t{1} << 28;
 
 }  // namespace
 
@@ -41,7 +29,9 @@ bool names_schedule_file(const std::string& word) {
 }
 
 Program read_schedule_file(const std::string& path) {
-  const std::string text = contents_of(path);
+  const std::string text =
+      with_context([] { return "reading a schedule"; },
+                   [&] { return read_file(path, ErrorKind::kUsage, kMostFileBytes); });
   Program program =
       path.ends_with(".csv") ? parse_compute_csv(text, path) : parse_program(text, path);
   with_context([&] { return "reading " + printable(path); },

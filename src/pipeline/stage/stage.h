@@ -18,6 +18,7 @@
 #include "pipeline/stage/batched_values.h"
 #include "pipeline/stage/compiled_stage.h"
 #include "pipeline/stage/micro_batch.h"
+#include "pipeline/stage/nonfinite.h"
 #include "pipeline/stage/running_statistics.h"
 #include "pipeline/stage/stage_content.h"
 #include "pipeline/stage/stage_executor.h"
@@ -157,6 +158,18 @@ class Stage {
   /// all are.
   std::string first_nonfinite(int version_copy) const;
 
+  // Host memory only; stage_nonfinite.cpp.
+
+  PassPlace place_of(const StageMicroBatch& micro_batch) const;
+  /// Whether what a pass of a micro-batch hands to other stages is finite, at `base`.
+  bool sends_finite(int variant, const std::byte* base, bool gradient) const;
+  /// The first gradient whose first row or column has a value that is not finite. Without `all`,
+  /// not of those that belong to several micro-batches.
+  std::optional<NonfiniteValue> nonfinite_gradient(bool all) const;
+  /// Runs the passes of a micro-batch again to find where its values stop being finite; before its
+  /// inputs are released. None: on another stage, or another micro-batch.
+  std::optional<NonfiniteValue> find_nonfinite(const StageMicroBatch& micro_batch, bool backward);
+
  private:
   /// A list of deferred steps. It belongs to several micro-batches, or to none.
   struct Deferred {
@@ -182,6 +195,7 @@ class Stage {
   void defer(Deferred& what, std::vector<StageStep>& steps, bool first);
   bool is_updated_here(std::size_t k) const;
   void share_weights(int to, std::int64_t step);
+  bool seems_finite(int accumulation) const;
 
   int index_;
   UpdateShare share_;
