@@ -12,6 +12,7 @@
 #include "device/plugin.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
+#include "pipeline/runtime/device_thread.h"
 #include "pipeline/schedule/capacity.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/move_cuts.h"
@@ -88,6 +89,20 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s)
     costs.stage[s].buckets = buckets_of(network, plan.stages[s]);
   return costs;
+}
+
+/// How the devices of this process share its cores.
+CoreSharing core_sharing(const ProfiledNetwork& network) {
+  CoreSharing cores;
+  const Profile& profile = network.profile();
+  if (network.estimated() || network.processes() || !network.config().pipeline.gpu_ids.empty() ||
+      network.schedule().devices() == 1)
+    return cores;
+  cores.devices = network.processors();
+  cores.wake_seconds = profile.wake_seconds;
+  cores.switch_seconds = profile.switch_seconds;
+  cores.turn_seconds = kTurnSeconds;
+  return cores;
 }
 
 /// Gives every edge the link between its devices, if those are not present or in several processes.
@@ -215,14 +230,15 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
 /// that.
 bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
   const LossScaling scaling = network.loss_scaling();
-  PT_CHECK(!network.asynchronous() || !scaling.skips, kUsage,
-           "{} {} updates each stage separately, so it cannot skip a step when {}",
-           setting("schedule"), network.config().pipeline.schedule,
-           scaling.adapts
-               ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
-                             setting("precision"), setting("loss-scale"))
-               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
-                             setting("on-error")));
+  PT_CHECK(
+      !network.asynchronous() || !scaling.skips, kUsage,
+      "{} {} updates each stage separately, so it cannot skip a step when {}", setting("schedule"),
+      network.config().pipeline.schedule,
+      scaling.adapts
+          ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
+                        setting("precision"), setting("loss-scale"))
+          : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
+                        setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
@@ -278,6 +294,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   set_links(network, program.edges, program.placement, costs);
+  costs.cores = core_sharing(network);
   Simulation prediction = simulate(program, costs);
   std::vector<ArenaBytes> memory = lay_out(network, slices, program);
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),

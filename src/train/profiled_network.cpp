@@ -64,6 +64,7 @@ ProfileOptions ProfiledNetwork::profile_options() const {
   options.use_cache = pipeline.profile_cache;
   options.optimizer = config().optimization.optimizer;
   options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
+  options.wakes = schedule().devices() > 1 && pipeline.gpu_ids.empty() && !processes();
   options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
                   pipeline.memory_limit_bytes == 0;
   return options;

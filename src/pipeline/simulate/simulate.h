@@ -47,6 +47,15 @@ enum class TransferMode {
   kRendezvous,
 };
 
+/// Devices that are threads of one machine: how many run at a time, and what it takes until one
+/// that has slept runs again.
+struct CoreSharing {
+  int devices = 0;            // that run at a time; 0: all, and none is ever woken
+  double wake_seconds = 0;    // on a core that is idle
+  double switch_seconds = 0;  // on a core that another one leaves
+  double turn_seconds = std::numeric_limits<double>::infinity();  // while others wait for the core
+};
+
 struct Costs {
   std::vector<StageSeconds> stage;  // [stages]
   std::vector<double>
@@ -56,6 +65,7 @@ struct Costs {
   LinkCost link;                    // where edge_link is empty
   std::vector<LinkCost> edge_link;  // [edges] or empty
   TransferMode transfers = TransferMode::kBuffered;
+  CoreSharing cores;
 };
 
 /// Idle seconds of a device by phase.
