@@ -191,9 +191,9 @@ class ExtraColumns {
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::size_t classes_ = 0;
-  bool activated_ = false;  // which are probabilities already
-  bool several_ = false;    // a sample may have several labels
-  bool one_label_ = false;  // a score of the second of two classes
+  bool activated_ = false;          // which are probabilities already
+  bool several_ = false;            // a sample may have several labels
+  bool one_label_ = false;          // a score of the second of two classes
   std::vector<std::string> names_;  // of the columns
 };
 
@@ -241,8 +241,12 @@ int predict_command(Options& options) {
   for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
     const Shape& shape = graph.graph[graph.outputs[k]].type.shape;
     PT_CHECK(shape.rank() >= 1 && shape[0] == predictor.batch(), kModel,
-             "output \"{}\" of shape {} does not have one row per sample",
-             printable(graph.output_names[k]), shape.text());
+             "output \"{}\" of shape {} does not have one row per sample{}",
+             printable(graph.output_names[k]), shape.text(),
+             graph.outputs.size() == 1 && shape.rank() == 0
+                 ? ": a model whose only output is its loss has nothing else to predict; export it "
+                   "with a second output"
+                 : "");
   }
   const ExtraColumns extra(raw.train, bound, model, graph);
   RowWriter rows(form == "npz" ? "" : options.output);

@@ -202,9 +202,8 @@ class Binder {
     how += scale_like_input(*match_.label, label, *source);
     check(raw, *source, allowed_in(label), "label", "");
     if (label.classes >= 0) how += fmt::format(", classes 0..{}", label.classes - 1);
-    if (!raw.class_names.empty()) {
+    if (!raw.class_names.empty())
       how += fmt::format(" ({})", printable(fmt::format("{}", fmt::join(raw.class_names, ", "))));
-    }
     note_column("labels", column, "from " + quoted(raw) + how);
     add(column, std::move(source));
   }
@@ -326,7 +325,7 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty()
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_tokenizer(split_));
+            : hint_at_width(raw) + hint_at_tokenizer(split_));
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
@@ -456,7 +455,8 @@ class Binder {
     for (std::size_t row = 0; row < samples_; ++row) {
       if (!bad_rows_.contains(row)) good.push_back(row);
     }
-    std::string note = fmt::format("{} bad samples skipped", bad_rows_.size());
+    std::string note =
+        fmt::format("{} bad sample{} skipped", bad_rows_.size(), bad_rows_.size() == 1 ? "" : "s");
     std::size_t shown = 0;
     for (const auto& [row, message] : bad_rows_) {
       if (shown++ == kShownBadSamples) break;

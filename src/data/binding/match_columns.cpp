@@ -222,4 +222,13 @@ std::string list_columns(std::span<const RawColumn> columns) {
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
+std::string hint_at_width(const RawColumn& raw) {
+  const auto width = static_cast<std::size_t>(raw.sample_shape().count());
+  if (raw.field_names.size() != width) return {};
+  return fmt::format(
+      "; a model of this table takes {} numbers: pipetrain data inspect, with the same options, "
+      "lists them",
+      width);
+}
+
 }  // namespace pipetrain

@@ -105,6 +105,9 @@ TEST(Bind, WrongSizesAreErrors) {
     });
   };
   expect_contains(error({kX, kY}, {3}), "has 2 values per sample; input \"image\" expects (3) = 3");
+  RawColumn table = kX;
+  table.field_names = {"width", "height"};
+  expect_contains(error({table, kY}, {3}), "a model of this table takes 2 numbers");
   expect_contains(error({kX, column<int>("y", {3}, {0, 0, 1}, ColumnRole::kLabel)}, {2}),
                   "\"x\" of f.npz has 2, \"y\" of f.npz has 3");
   expect_contains(error({column<float>("x", {0, 2}, {}), column<int>("y", {0}, {})}, {2}),
