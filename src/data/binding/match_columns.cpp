@@ -73,7 +73,10 @@ class Matcher {
   // A table's columns, by the names in its header or dealt out in order.
   void by_field() {
     const std::vector<std::size_t> open = open_inputs();
-    const std::vector<std::size_t> free = free_columns();
+    std::vector<std::size_t> free = free_columns();
+    // Labels that nobody asks for are none of the inputs.
+    if (!spec_.label)
+      std::erase_if(free, [&](auto c) { return columns_[c].role == ColumnRole::kLabel; });
     if (open.size() < 2 || free.size() != 1) return;
     const RawColumn& table = columns_[free[0]];
     const std::int64_t width = table.sample_shape().count();

@@ -304,6 +304,11 @@ TEST(Bind, ATablesColumnsFeedSeveralInputs) {
   const auto named = bound({float_input("income", {1}), float_input("age", {1})});
   EXPECT_EQ(values(*named, 0), (Doubles{3, 6}));
   EXPECT_EQ(values(*named, 1), (Doubles{1, 4}));
+  // The same where only predictions are wanted.
+  const auto predicted =
+      bind_data(split({table, kY}),
+                {{float_input("income", {1}), float_input("age", {1})}, std::nullopt}, {});
+  EXPECT_EQ(values(*predicted.dataset, 0), (Doubles{3, 6}));
 }
 
 LabelSpec next_tokens(std::int64_t length, std::int64_t rows) {
