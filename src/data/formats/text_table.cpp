@@ -1,5 +1,7 @@
 #include "data/formats/text_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
