@@ -138,7 +138,8 @@ double seconds_per_wake(int core, int other_core) {
   });
   one.join();
   other.join();
-  return median(seconds);
+  // Whatever else the machine does makes it longer.
+  return *std::ranges::min_element(seconds);
 }
 
 // One thread's part of a sum over all buffers, and then of its distribution.

@@ -12,7 +12,6 @@
 #include "device/plugin.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
-#include "pipeline/runtime/device_thread.h"
 #include "pipeline/schedule/capacity.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/move_cuts.h"
@@ -89,20 +88,6 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s)
     costs.stage[s].buckets = buckets_of(network, plan.stages[s]);
   return costs;
-}
-
-/// How the devices of this process share its cores.
-CoreSharing core_sharing(const ProfiledNetwork& network) {
-  CoreSharing cores;
-  const Profile& profile = network.profile();
-  if (network.estimated() || network.processes() || !network.config().pipeline.gpu_ids.empty() ||
-      network.schedule().devices() == 1)
-    return cores;
-  cores.devices = network.processors();
-  cores.wake_seconds = profile.wake_seconds;
-  cores.switch_seconds = profile.switch_seconds;
-  cores.turn_seconds = kTurnSeconds;
-  return cores;
 }
 
 /// Gives every edge the link between its devices, if those are not present or in several processes.
@@ -294,7 +279,8 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   set_links(network, program.edges, program.placement, costs);
-  costs.cores = core_sharing(network);
+  if (const std::optional<CoreSharing> waking = network.waking())
+    share_cores(program, *waking, network.processors(), costs);
   Simulation prediction = simulate(program, costs);
   std::vector<ArenaBytes> memory = lay_out(network, slices, program);
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),

@@ -193,7 +193,7 @@ class Backtrack {
     constexpr double kRounding = 1e-9;
     if (start - ready > kRounding * start) {
       steps.push_back({from.device, from.index, ready, start,
-                       costs_.cores.devices > 0 ? Cause::kCore : Cause::kWait});
+                       !costs_.cores.core.empty() ? Cause::kCore : Cause::kWait});
     }
     if (latest == nullptr) return {};
     const double end = span(latest->place).second;

@@ -26,7 +26,7 @@ TimedRun::TimedRun(const Program& program, const Costs& costs)
     outputs_[2 * index(edge.from_stage) + direction].push_back(e);
   }
   if (program.lowered) make_channels();
-  cores_.resize(std::min(index(costs.cores.devices), program.device.size()));
+  for (const int core : costs.cores.core) cores_.resize(std::max(cores_.size(), index(core) + 1));
 }
 
 void TimedRun::make_channels() {
@@ -163,18 +163,16 @@ bool TimedRun::ask_for_core(std::size_t device, const Instruction& instruction) 
 TimedRun::Start TimedRun::start_on_core(std::size_t device) const {
   const CoreSharing& sharing = costs_.cores;
   const double ready = free_[device];
-  Start start{device};
-  for (std::size_t c = 0; c < cores_.size(); ++c) {
-    const Core& core = cores_[c];
-    if (core.device == device && core.free == ready &&
-        (core.free - core.since < sharing.turn_seconds || asking_.size() == 1))
-      return {device, c, ready, /*goes_on=*/true};
-    if (core.free < cores_[start.core].free) start.core = c;
-  }
-  const double free = cores_[start.core].free;
-  start.seconds = free < ready || (free == 0 && ready == 0) ? ready + sharing.wake_seconds
-                                                            : free + sharing.switch_seconds;
-  return start;
+  const std::size_t place = core_of(device);
+  const Core& core = cores_[place];
+  const bool alone = std::ranges::none_of(
+      asking_, [&](std::size_t other) { return other != device && core_of(other) == place; });
+  if (core.device == device && core.free == ready &&
+      (alone || core.free - core.since < sharing.turn_seconds))
+    return {device, place, ready, /*goes_on=*/true};
+  const bool was_idle = core.free < ready || core.device == kNothing;
+  return {device, place,
+          was_idle ? ready + sharing.wake_seconds : core.free + sharing.switch_seconds, false};
 }
 
 /// Runs the instruction that can start first; false if no device asks for a core.

@@ -95,7 +95,7 @@ class TimedRun {
   void made(const Instruction& instruction, bool gradient, double seconds);
   void wake(std::size_t device);
 
-  /// Where cores are shared: the device that ran last, until when, and since when without a break.
+  /// A core: the device that ran last, until when, and since when without a break.
   struct Core {
     std::size_t device = kNothing;
     double since = 0;
@@ -107,6 +107,7 @@ class TimedRun {
     double seconds = 0;
     bool goes_on = false;  // it neither slept nor left its core
   };
+  std::size_t core_of(std::size_t device) const { return index(costs_.cores.core[device]); }
   Start start_on_core(std::size_t device) const;
 
   static constexpr std::size_t kNothing = static_cast<std::size_t>(-1);

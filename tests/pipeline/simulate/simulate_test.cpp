@@ -72,7 +72,7 @@ TEST(Simulate, GoldenNumbersOfLargerSchedules) {
 TEST(Simulate, DevicesOfOneCoreTakeTurns) {
   const Program program = lowered(options_for("gpipe", 2, 1));
   Costs costs = costs_of(program, 1, 2);
-  costs.cores = {.devices = 1, .wake_seconds = 0.5, .switch_seconds = 0.125};
+  costs.cores = {.core = {0, 0}, .wake_seconds = 0.5, .switch_seconds = 0.125};
   // wake · F0 · switch · F1 · B1 · switch · B0 · wake of the thread that waits for the round
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 0.5 + 1 + 0.125 + 1 + 2 + 0.125 + 2 + 0.5);
 }
@@ -80,7 +80,7 @@ TEST(Simulate, DevicesOfOneCoreTakeTurns) {
 TEST(Simulate, ADeviceThatWaitedIsWokenOnItsCore) {
   const Program program = lowered(options_for("1f1b", 2, 2));
   Costs costs = costs_of(program, 1, 2);
-  costs.cores = {.devices = 2, .wake_seconds = 0.25, .switch_seconds = 0.125};
+  costs.cores = {.core = {0, 1}, .wake_seconds = 0.25, .switch_seconds = 0.125};
   // Device 0: wake · F0 F1 · waits for B0, which ends at 1.25 + wake + 1 + 2 · wake · B0 · then B1
   // is there since 4.5 + 1 + 2 = 7.5: 4.5 + 0.25 + 2 = 6.75 is before, so once more a wake · B1.
   const Simulation result = simulate(program, costs);
@@ -94,7 +94,8 @@ TEST(Simulate, CoresAreNeverSharedByMoreThanThereAre) {
       const Program program = lowered(options_for(name, 4, 8));
       Costs costs = costs_of(program, 1, 2);
       const double alone = simulate(program, costs).makespan;
-      costs.cores = {.devices = cores, .turn_seconds = 1.5};
+      costs.cores.turn_seconds = 1.5;
+      costs.cores.core = even_cores(program, costs, cores);
       const Simulation shared = simulate(program, costs);
       // 4 devices x 8 micro-batches x 3 seconds of work
       EXPECT_GE(shared.makespan, std::max(alone, 96.0 / cores) - 1e-9) << name << cores;
@@ -113,6 +114,15 @@ TEST(Simulate, CoresAreNeverSharedByMoreThanThereAre) {
       }
     }
   }
+}
+
+TEST(Simulate, TheLongestDevicesHaveCoresOfTheirOwn) {
+  const Program program = lowered(options_for("1f1b", 4, 8));
+  Costs costs = costs_of(program, 1, 2);
+  for (std::size_t s = 0; s < 4; ++s) costs.stage[s].forward = 1 + static_cast<double>(s);
+  // 8 x 3, 4, 5 and 6 seconds
+  EXPECT_EQ(even_cores(program, costs, 2), (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(even_cores(program, costs, 9), (std::vector<int>{3, 2, 1, 0}));
 }
 
 TEST(Simulate, LatencyFollowsTheClosedForms) {
