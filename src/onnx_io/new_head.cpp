@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
@@ -20,8 +23,9 @@ constexpr int kFloatTensor = 1;  // TensorProto.FLOAT
 
 bool is_between(const std::string& op) {
   static const std::set<std::string> ops = {
-      "Softmax", "LogSoftmax", "Sigmoid",           "Identity",      "Flatten", "Reshape",
-      "Squeeze", "Cast",       "GlobalAveragePool", "GlobalMaxPool", "Relu",    "Dropout"};
+      "Softmax", "LogSoftmax", "Sigmoid",    "Identity",          "Flatten",
+      "Reshape", "Squeeze",    "Cast",       "GlobalAveragePool", "GlobalMaxPool",
+      "Relu",    "Dropout",    "ReduceMean", "ReduceMax"};
   return ops.contains(op);
 }
 
@@ -41,6 +45,12 @@ class Head {
     if (op == "MatMul") axis = weight.dims_size() - 1;
     if (op == "Gemm") axis = integer("transB") != 0 ? 0 : 1;
     const std::int64_t before = weight.dims(axis);
+    for (const LastNumber& shape : shapes_) {
+      PT_CHECK(shape.number == before, kModel,
+               "{}: the Reshape after the last layer mixes its {} classes with other numbers",
+               setting("num-classes"), before);
+      shape.set(classes_);
+    }
     std::int64_t all = 1;
     for (const std::int64_t d : weight.dims()) all *= d;
     const double bound =
@@ -98,10 +108,7 @@ class Head {
                  "{}: \"{}\" comes from {}, which is not the last layer of a classifier "
                  "(a Gemm, MatMul or Conv); name its output with {}",
                  setting("num-classes"), printable(output), printable(op), setting("logits"));
-        // A Reshape may spell out the number of classes.
-        PT_CHECK(op != "Reshape" || node->input_size() < 2 || keeps_classes(node->input(1)), kModel,
-                 "{}: the Reshape after the last layer contains the number of classes",
-                 setting("num-classes"));
+        if (op == "Reshape" && node->input_size() > 1) note_shape(node->input(1));
         value = node->input(0);
       }
       changed_.insert(value);
@@ -109,19 +116,56 @@ class Head {
     PT_FAIL(kModel, "\"{}\" has no last layer near", printable(output));
   }
 
-  /// Whether the last number of a shape is -1 or copied (0).
-  bool keeps_classes(const std::string& name) const {
-    for (const onnx::Tensor& t : graph_.initializer()) {
-      if (t.name() != name) continue;
-      std::int64_t last = 1;
-      if (t.int64_data_size() > 0) {
-        last = t.int64_data(t.int64_data_size() - 1);
-      } else if (t.raw_data().size() >= sizeof last) {
-        std::memcpy(&last, t.raw_data().data() + t.raw_data().size() - sizeof last, sizeof last);
-      }
-      return last <= 0;
+  /// A Reshape after the layer may spell out the number of classes, at the end of its shape.
+  void note_shape(const std::string& name) {
+    for (onnx::Tensor& t : *graph_.mutable_initializer()) {
+      if (t.name() == name) note_numbers(name, t);
     }
-    return true;
+    for (onnx::Node& node : *graph_.mutable_node()) {
+      if (node.output_size() != 1 || node.output(0) != name) continue;
+      if (node.op_type() == "Concat" && node.input_size() > 0)
+        return note_shape(node.input(node.input_size() - 1));
+      if (node.op_type() != "Constant") continue;
+      for (onnx::Attribute& attribute : *node.mutable_attribute()) {
+        if (attribute.ints_size() > 0)
+          note_number(
+              name, attribute.ints(attribute.ints_size() - 1),
+              [&attribute](std::int64_t n) { attribute.set_ints(attribute.ints_size() - 1, n); });
+        if (attribute.has_t()) note_numbers(name, *attribute.mutable_t());
+      }
+    }
+  }
+
+  void note_numbers(const std::string& name, onnx::Tensor& shape) {
+    std::int64_t last = 1;
+    if (shape.int64_data_size() > 0) {
+      const int end = shape.int64_data_size() - 1;
+      note_number(name, shape.int64_data(end),
+                  [&shape, end](std::int64_t n) { shape.set_int64_data(end, n); });
+    } else if (shape.raw_data().size() >= sizeof last) {
+      const std::size_t at = shape.raw_data().size() - sizeof last;
+      std::memcpy(&last, shape.raw_data().data() + at, sizeof last);
+      note_number(name, last, [&shape, at](std::int64_t n) {
+        std::memcpy(shape.mutable_raw_data()->data() + at, &n, sizeof n);
+      });
+    }
+  }
+
+  /// -1 stands for what is left over, 0 for what it is.
+  void note_number(const std::string& name, std::int64_t number,
+                   std::function<void(std::int64_t)> set) {
+    if (number <= 0) return;
+    PT_CHECK(uses_of(name) == 1, kModel,
+             "{}: the Reshape after the last layer shares its shape \"{}\" with other layers",
+             setting("num-classes"), printable(name));
+    shapes_.push_back({number, std::move(set)});
+  }
+
+  int uses_of(const std::string& name) const {
+    int uses = 0;
+    for (const onnx::Node& node : graph_.node())
+      uses += static_cast<int>(std::count(node.input().begin(), node.input().end(), name));
+    return uses;
   }
 
   std::int64_t integer(const std::string& name) const {
@@ -132,9 +176,7 @@ class Head {
   }
 
   onnx::Tensor& tensor(const std::string& name) {
-    int uses = 0;
-    for (const onnx::Node& node : graph_.node())
-      uses += static_cast<int>(std::count(node.input().begin(), node.input().end(), name));
+    const int uses = uses_of(name);
     for (onnx::Tensor& found : *graph_.mutable_initializer()) {
       if (found.name() != name) continue;
       PT_CHECK(uses == 1, kModel,
@@ -189,6 +231,11 @@ class Head {
   const onnx::Node* layer_ = nullptr;
   std::string added_bias_;
   std::set<std::string> changed_;  // values after the layer
+  struct LastNumber {
+    std::int64_t number;
+    std::function<void(std::int64_t)> set;
+  };
+  std::vector<LastNumber> shapes_;  // that end with the number of classes
 };
 
 }  // namespace

@@ -1,11 +1,15 @@
 #include "profile/link_measure.h"
 
 #include <dnnl.h>
+#include <sched.h>
 
 #include <algorithm>
 #include <barrier>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -62,6 +66,82 @@ TimingOptions timing(int threads) {
   return options;
 }
 
+CostCache cache_of_machine(bool cache) {
+  return {cache ? default_cache_directory() : std::filesystem::path(),
+          fmt::format("{} ({}) · {}", processor_name(), vector_instructions(), build_name())};
+}
+
+constexpr const char* kWakeOnIdleCore = "waking a thread on an idle core";
+constexpr const char* kWakeOnSameCore = "waking a thread on the same core";
+constexpr int kWakes = 100, kWakeRounds = 7;
+
+/// Two threads that wake each other in turn, as the stages of a pipeline do.
+class Turns {
+ public:
+  void take(bool mine) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return turn_ == mine; });
+  }
+  void give(bool mine) {
+    {
+      const std::lock_guard lock(mutex_);
+      turn_ = !mine;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool turn_ = false;
+};
+
+/// The cores that this process may use, at most two.
+std::vector<int> two_cores() {
+  cpu_set_t allowed;
+  CPU_ZERO(&allowed);
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return cores;
+  for (int core = 0; core < CPU_SETSIZE && cores.size() < 2; ++core) {
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  }
+  return cores;
+}
+
+void run_on(int core) {
+  cpu_set_t chosen;
+  CPU_ZERO(&chosen);
+  CPU_SET(core, &chosen);
+  sched_setaffinity(0, sizeof chosen, &chosen);
+}
+
+double seconds_per_wake(int core, int other_core) {
+  Turns turns;
+  std::thread other([&] {
+    run_on(other_core);
+    for (int i = 0; i < kWakes * kWakeRounds; ++i) {
+      turns.take(true);
+      turns.give(true);
+    }
+  });
+  std::vector<double> seconds;
+  std::thread one([&] {
+    run_on(core);
+    for (int round = 0; round < kWakeRounds; ++round) {
+      const double start = steady_seconds();
+      for (int i = 0; i < kWakes; ++i) {
+        turns.take(false);
+        turns.give(false);
+      }
+      seconds.push_back((steady_seconds() - start) / (2 * kWakes));
+    }
+  });
+  one.join();
+  other.join();
+  // Whatever else the machine does makes it longer.
+  return *std::ranges::min_element(seconds);
+}
+
 // One thread's part of a sum over all buffers, and then of its distribution.
 class AllReduce {
  public:
@@ -115,9 +195,7 @@ double measure_matrix_product(int threads) {
 }
 
 double matrix_product_rate(int threads, bool cache) {
-  CostCache known(
-      cache ? default_cache_directory() : std::filesystem::path(),
-      fmt::format("{} ({}) · {}", processor_name(), vector_instructions(), build_name()));
+  CostCache known = cache_of_machine(cache);
   const std::string key = fmt::format("matrix product, float32, on {} threads at once", threads);
   if (const std::optional<KernelCost> cost = known.find(key); cost && cost->seconds > 0)
     return 1 / cost->seconds;
@@ -146,6 +224,26 @@ double measure_hand_over(const MakeThreadLink& make) {
   }
   other.join();
   return median(seconds);
+}
+
+WakeSeconds measure_wakes(bool cache) {
+  CostCache known = cache_of_machine(cache);
+  const auto idle = known.find(kWakeOnIdleCore), same = known.find(kWakeOnSameCore);
+  if (idle && same && idle->seconds > 0 && same->seconds > 0) return {idle->seconds, same->seconds};
+  const std::vector<int> cores = two_cores();
+  if (cores.empty()) return {};
+  const WakeSeconds out{seconds_per_wake(cores.front(), cores.back()),
+                        seconds_per_wake(cores.front(), cores.front())};
+  known.add(kWakeOnIdleCore, {out.idle_core, 0});
+  known.add(kWakeOnSameCore, {out.same_core, 0});
+  known.save();
+  return out;
+}
+
+void forget_wakes() {
+  CostCache known = cache_of_machine(/*cache=*/true);
+  for (const char* key : {kWakeOnIdleCore, kWakeOnSameCore}) known.add(key, {-1, 0});
+  known.save();
 }
 
 double measure_copy_between_threads(const MakeThreadLink& make, std::size_t block_bytes) {

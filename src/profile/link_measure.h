@@ -32,6 +32,18 @@ double matrix_product_rate(int threads, bool cache);
 /// trip of two threads that do nothing else.
 double measure_hand_over(const MakeThreadLink& make);
 
+/// What it takes until a thread that sleeps runs after another one has notified it.
+struct WakeSeconds {
+  double idle_core = 0;  // on another core, which is idle
+  double same_core = 0;  // on the core that the other one leaves
+};
+
+/// Measures both with two threads on cores of this process; cached with the profiles if `cache` is
+/// set. With a single core both are the same.
+WakeSeconds measure_wakes(bool cache);
+/// Takes them out of the cache.
+void forget_wakes();
+
 /// Bytes per second at which a thread copies what another one has just written and handed over, in
 /// blocks of this size. Small blocks come from the other core's cache.
 double measure_copy_between_threads(const MakeThreadLink& make,

@@ -12,6 +12,7 @@
 #include "optim/update.h"
 #include "profile/cost_cache.h"
 #include "profile/estimate.h"
+#include "profile/link_measure.h"
 #include "profile/machine.h"
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
@@ -93,6 +94,7 @@ class Profiler {
   void forget() {
     for (const std::string& key : keys_) cache_.add(key, {-1, 0});
     cache_.save();
+    if (options_.wakes) forget_wakes();
   }
 
   Profile run() {
@@ -123,6 +125,11 @@ class Profiler {
           [&] { return std::make_unique<Updating>(options_.optimizer); });
     }
     cache_.save();
+    if (options_.wakes) {
+      const WakeSeconds wakes = measure_wakes(options_.use_cache);
+      out_.wake_seconds = wakes.idle_core;
+      out_.switch_seconds = wakes.same_core;
+    }
     out_.spent_seconds = steady_seconds() - start;
     return std::move(out_);
   }

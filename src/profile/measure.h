@@ -13,6 +13,7 @@ struct ProfileOptions {
   int repeats = 5;        // walks through the step at least
   double seconds = 0.4;   // more of them while they fit into this
   int busy_threads = 1;   // copies that run at the same time: the stages of this machine
+  bool wakes = false;     // also what waking the thread of a stage takes
   bool use_cache = true;  // --no-cache
   std::filesystem::path cache_directory;  // empty: base/cache_directory.h
   OptimizerSettings optimizer;            // whose updates are measured

@@ -44,7 +44,7 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   const Graph& graph = training.graph;
   root.allow_only({"schema", "model", "device", "backend", "threads", "busy_threads", "micro_batch",
                    "total_seconds", "accumulate_seconds_per_byte", "update_seconds_per_byte",
-                   "nodes", "comment"});
+                   "wake_seconds", "switch_seconds", "nodes", "comment"});
   for (const char* name : {"model", "comment"})
     if (root.has(name)) root.at(name).text();
   if (root.has("total_seconds")) seconds_of(root.at("total_seconds"));
@@ -56,6 +56,8 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   out.accumulate_seconds_per_byte = seconds_of(root.at("accumulate_seconds_per_byte"));
   if (root.has("update_seconds_per_byte"))
     out.update_seconds_per_byte = seconds_of(root.at("update_seconds_per_byte"));
+  if (root.has("wake_seconds")) out.wake_seconds = seconds_of(root.at("wake_seconds"));
+  if (root.has("switch_seconds")) out.switch_seconds = seconds_of(root.at("switch_seconds"));
   const std::int64_t samples = root.at("micro_batch").integer(1, DocumentField::kMostSteps);
   if (samples != training.micro_batch) {
     root.at("micro_batch")
@@ -127,6 +129,8 @@ std::string profile_text(const Profile& profile, const TrainingGraph& training,
       {"total_seconds", profile.total_seconds(training)},
       {"accumulate_seconds_per_byte", profile.accumulate_seconds_per_byte},
       {"update_seconds_per_byte", profile.update_seconds_per_byte},
+      {"wake_seconds", profile.wake_seconds},
+      {"switch_seconds", profile.switch_seconds},
       {"nodes", std::move(nodes)},
   };
   return document_text(kProfileSchema, body);

@@ -22,6 +22,10 @@ struct Profile {
   double accumulate_seconds_per_byte = 0;
   /// The optimizer's step over one byte of a parameter.
   double update_seconds_per_byte = 0;
+  /// Until a stage's thread that has slept runs again, on a core that is idle or that another stage
+  /// leaves; 0: unknown.
+  double wake_seconds = 0;
+  double switch_seconds = 0;
   std::string device;        // "AMD EPYC 7763"
   std::string backend;       // "cpu", "reference"
   bool is_estimate = false;  // estimated, not measured

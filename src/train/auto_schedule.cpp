@@ -46,6 +46,7 @@ class CostsBySize {
   int own() const { return static_cast<int>(own_->micro_batches()); }
   const std::vector<int>& order() const { return config_.pipeline.order; }
   int processors() const { return own_->processors(); }
+  std::optional<CoreSharing> waking() const { return own_->waking(); }
   const ChainCosts& at(int micro_batches) {
     std::unique_ptr<ChainCosts>& costs = costs_[micro_batches];
     if (costs) return *costs;
@@ -83,6 +84,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.batch = config.optimization.batch_size;
   request.devices = config.pipeline.devices;
   request.processors = costs.processors();
+  request.waking = costs.waking();
   request.micro_batches = micro_batch_counts(config, scope, costs.own());
   if (scope.profile_seconds > 0) {
     // Sizes near the run's own first.

@@ -232,14 +232,15 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
 /// that.
 bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
   const LossScaling scaling = network.loss_scaling();
-  PT_CHECK(!network.asynchronous() || !scaling.skips, kUsage,
-           "{} {} updates each stage separately, so it cannot skip a step when {}",
-           setting("schedule"), network.config().pipeline.schedule,
-           scaling.adapts
-               ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
-                             setting("precision"), setting("loss-scale"))
-               : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
-                             setting("on-error")));
+  PT_CHECK(
+      !network.asynchronous() || !scaling.skips, kUsage,
+      "{} {} updates each stage separately, so it cannot skip a step when {}", setting("schedule"),
+      network.config().pipeline.schedule,
+      scaling.adapts
+          ? fmt::format("float16 overflows; use 1f1b or gpipe, {} bf16 or a fixed {}",
+                        setting("precision"), setting("loss-scale"))
+          : fmt::format("gradients are not finite; use 1f1b or gpipe, or leave out {} nan=skip",
+                        setting("on-error")));
   const bool gradient_sync =
       slices.has_tied_stages || network.config().optimization.clip_norm > 0 || scaling.skips;
   PT_CHECK(!network.asynchronous() || !gradient_sync || stages == 1, kUsage,
@@ -300,6 +301,8 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   set_links(network, program.edges, program.placement, costs);
+  if (const std::optional<CoreSharing> waking = network.waking())
+    share_cores(program, *waking, network.processors(), costs);
   Simulation prediction = simulate(program, costs);
   std::vector<ArenaBytes> memory = lay_out(network, slices, program);
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),

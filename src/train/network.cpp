@@ -222,6 +222,8 @@ void Network::open_data_and_graph(const Network* same_data) {
       loss_ = config_.model.loss;
     }
     config_.data.text.model_length = token_length(model_.model, config_.model);
+    config_.data.text.one_label_per_text =
+        !model_.model.outputs.empty() && model_.model.outputs[0].dims.size() == 2;
     raw = read_source(config_.data.path, config_.data);
     if (mode_ == RunMode::kEvaluate) {
       // Other data may lack a class: class numbers are those of training.

@@ -10,6 +10,7 @@
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "passes/batch_weight_gradients.h"
+#include "pipeline/runtime/device_thread.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -64,6 +65,7 @@ ProfileOptions ProfiledNetwork::profile_options() const {
   options.use_cache = pipeline.profile_cache;
   options.optimizer = config().optimization.optimizer;
   options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
+  options.wakes = schedule().devices() > 1 && pipeline.gpu_ids.empty() && !processes();
   options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
                   pipeline.memory_limit_bytes == 0;
   return options;
@@ -172,6 +174,16 @@ int ProfiledNetwork::processors() const {
   const std::vector<int>& gpus = config().pipeline.gpu_ids;
   if (!gpus.empty()) return static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size());
   return std::max(1, cores().cores / threads());
+}
+
+std::optional<CoreSharing> ProfiledNetwork::waking() const {
+  if (estimated_ || processes() || !config().pipeline.gpu_ids.empty() || schedule().devices() == 1)
+    return {};
+  CoreSharing out;
+  out.wake_seconds = profile_.wake_seconds;
+  out.switch_seconds = profile_.switch_seconds;
+  out.turn_seconds = kTurnSeconds;
+  return out;
 }
 
 }  // namespace pipetrain

@@ -7,6 +7,7 @@
 #include "partition/plan.h"
 #include "partition/topology.h"
 #include "passes/linearise.h"
+#include "pipeline/simulate/simulate.h"
 #include "pipeline/stage/stage.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
@@ -37,6 +38,8 @@ class ProfiledNetwork : public Network {
   /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
   /// as there are, on devices that are not at hand.
   int processors() const;
+  /// What it takes to wake the threads of this process's CPU devices; nothing for other devices.
+  std::optional<CoreSharing> waking() const;
   /// Has the kernels measured again by the next run, where this one has taken them from the cache.
   /// Does nothing for asynchronous schedules, whose results depend on the cut.
   void forget_measurements() const;

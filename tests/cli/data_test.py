@@ -183,6 +183,10 @@ class Images(Case):
         self.assertIn("pixel classifier (cross-entropy, 3 classes)", err)
         last = [line for line in events((self.folder / "run/events.jsonl").read_text()) if line["event"] == "step"][-1]
         self.assertGreater(last["accuracy"], 0.9)
+        # Predictions have the likeliest class of each pixel.
+        row = events(self.succeed("predict", "run/trained.onnx", "--data", "s", "--limit", "1")[0])[0]
+        scores = next(values for name, values in row.items() if name not in ("class", "file"))
+        self.assertEqual(row["class"], [[max(range(3), key=lambda c: scores[c][y][x]) for x in range(16)] for y in range(16)])
         self.refused("usage", *run, "--augment", "flip", says="would move the pixels")
         for name in ("00", "02"):
             self.png(f"s/masks/{name}.png", [[255 if x > 3 else 1 for x in range(16)] for _ in range(16)])

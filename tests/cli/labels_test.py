@@ -144,10 +144,17 @@ class BadSamples(Labelled):
             err = self.refused_labels(lambda i: i % 5, *more, says=["labels 3, 4 out of range 0..2 in 24 of 60 samples", "--num-classes 5"])
             self.assertNotIn("--on-error bad-sample", err)
 
+    def test_rare_classes_are_never_left_out(self):
+        # Two of 400 samples are of a fourth class; one is of a class with a name.
+        self.rows = lambda label: [{"x": [i, 1, 2, 3], "y": label(i)} for i in range(400)]
+        skip = ["--on-error", "bad-sample=skip"]
+        self.refused_labels(lambda i: 3 if i in (7, 333) else i % 3, *skip, says=["label 3 out of range 0..2 in 2 of 400 samples", "--num-classes 4"])
+        self.refused_labels(lambda i: "owl" if i == 7 else ["cat", "ant", "bee"][i % 3], *skip, says=["in 1 of 400 samples", "--num-classes 4"])
+
     def test_one_bad_label_is_a_bad_sample(self):
         label = lambda i: 7 if i == 30 else i % 3
         self.refused_labels(label, says=["label 7 out of range 0..2", "--on-error bad-sample=skip"])
-        self.assertIn("1 bad samples", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-error", "bad-sample=skip", *CPU[:-1])))
+        self.assertIn("1 bad sample skipped", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-error", "bad-sample=skip", *CPU[:-1])))
 
     def test_what_all_samples_have_is_no_matter_of_samples(self):
         err = self.refused_labels(lambda i: 2.5, "--loss", "bce", outputs=1, says="60 of 60 samples")

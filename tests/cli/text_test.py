@@ -84,6 +84,12 @@ class NextTokens(Case):
         self.write("tokenizer.json", byte_pairs(added_tokens=[]).replace('"<|endoftext|>": 0', '"</s>": 0').replace('"c d", ', ""))
         self.refused("data", "train", "--resume=half", "--max-steps", "7", says="trained on other data")
 
+    def test_a_model_of_fewer_tokens_than_the_tokenizer_has_generates_nothing(self):
+        self.succeed("new", "gpt", *TINY[:-4], "--vocab", "7", "--context", "8", "-o", "small.onnx")
+        command = ["generate", "small.onnx", "--tokenizer", "tokenizer.json", "--prompt", "a"]
+        self.refused("model", *command, says=["gives 7 values for each token", '"tokenizer.json" has 16 ids'])
+        self.assertEqual(self.run_program(*command)[1], "")
+
     def test_generated(self):
         self.train("run", "--max-steps", "30", "-o", "out.onnx")
         out, _ = self.succeed("generate", "out.onnx", "--prompt", "abcd", "--max-tokens", "5", "--device", "cpu")
@@ -125,6 +131,13 @@ class Classes(Case):
         self.succeed("eval", "reviews.onnx", "--data", "reviews.jsonl", "--device", "cpu", "--assert", "accuracy>=0.99")
         self.write("new.csv", "text\nvery very bad film\ngood films!\n")
         out, _ = self.succeed("predict", "reviews.onnx", "--data", "new.csv", "--device", "cpu")
+        self.assertEqual([parse(line)["class_name"] for line in out.splitlines()], ["bad", "good"])
+        # A table as people have them, with names that say little; other data are read by the same names.
+        self.write("table.csv", "id,what they said,mood\n" + "".join(f"{i},{text},{label}\n" for i, (text, label) in enumerate(rows)))
+        self.succeed("train", "bert.onnx", "--data", "table.csv", "--tokenizer", "vocab.txt", "--val-split", "0.25", "--epochs", "20",
+                     *RUN, "-o", "table.onnx")
+        self.write("other.csv", "who,what they said\nfilm,very very bad film\nbad,good films!\n")
+        out, _ = self.succeed("predict", "table.onnx", "--data", "other.csv", "--device", "cpu")
         self.assertEqual([parse(line)["class_name"] for line in out.splitlines()], ["bad", "good"])
         out, _ = self.succeed("data", "inspect", "reviews.jsonl", "--tokenizer", "vocab.txt")
         self.assertIn("bad 60 (50.0 %), good 60 (50.0 %)", out)

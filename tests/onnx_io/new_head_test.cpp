@@ -42,6 +42,13 @@ void write_classifier(const std::filesystem::path& path, const std::string& kind
     builder.node("Conv", {"h", "w", "b"}, {"maps"}, {}, "fc");
     builder.node("GlobalAveragePool", {"maps"}, {"pooled"}, {}, "pool");
     builder.node("Flatten", {"pooled"}, {"logits"}, {}, "flat");
+  } else if (kind == "Maps") {  // as PyTorch exports a pool and a flatten
+    builder.initializer("w", filled({10, 4}));
+    builder.node("Gemm", {"h", "w"}, {"maps"}, {OnnxAttribute::of_int("transB", 1)}, "fc");
+    builder.initializer("one", HostTensor::of<std::int64_t>({1}, std::vector<std::int64_t>{-1}));
+    builder.initializer("ten", HostTensor::of<std::int64_t>({1}, std::vector<std::int64_t>{10}));
+    builder.node("Concat", {"one", "ten"}, {"shape"}, {OnnxAttribute::of_int("axis", 0)}, "both");
+    builder.node("Reshape", {"maps", "shape"}, {"logits"}, {}, "view");
   } else {  // MatMul and Add, the bias on either side
     builder.initializer("w", filled({4, 10}));
     builder.initializer("b", filled({10}));
@@ -57,6 +64,16 @@ const OnnxInitializer& tensor(const OnnxModel& model, const std::string& name) {
                                   [&](const OnnxInitializer& i) { return i.name == name; });
   EXPECT_NE(found, model.initializers.end()) << name;
   return *found;
+}
+
+TEST(NewHead, AReshapeBehindItGetsTheNumberOfClasses) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  write_classifier(from, "Maps");
+  EXPECT_EQ(replace_head(from, to, "", 3, 1).classes_before, 10);
+  const OnnxModel model = read_onnx(to);
+  EXPECT_EQ(tensor(model, "w").value.shape(), Shape({3, 4}));
+  EXPECT_EQ(tensor(model, "ten").value.to_int64s(), std::vector<std::int64_t>{3});
 }
 
 TEST(NewHead, ReplacesEveryKindOfLastLayer) {

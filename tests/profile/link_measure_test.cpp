@@ -53,6 +53,14 @@ TEST(LinkMeasure, RatesAreOfThisWorld) {
   }
 }
 
+TEST(LinkMeasure, WakingAThreadTakesTime) {
+  const WakeSeconds wakes = measure_wakes(/*cache=*/false);
+  for (const double seconds : {wakes.idle_core, wakes.same_core}) {
+    EXPECT_GT(seconds, 1e-7);
+    EXPECT_LT(seconds, 1e-2);
+  }
+}
+
 TEST(LinkMeasure, AHandOverGoesThereAndBack) {
   Post post;
   const double seconds = measure_hand_over(post.maker());
@@ -72,7 +80,8 @@ TEST(LinkMeasure, ACopyBetweenThreadsReadsWhatTheOtherOneWrote) {
   EXPECT_EQ(post.boxes[1]->seen.size(), 1U);  // and the receiver's own
 }
 
-// A lower bound alone: on a busy host anything takes longer, and even the barriers may take milliseconds.
+// A lower bound alone: on a busy host anything takes longer, and even the barriers may take
+// milliseconds.
 TEST(LinkMeasure, AnAllReduceTakesAtLeastAsLongAsMovingItsBytes) {
   constexpr std::size_t kBytes = std::size_t{1} << 24;
   constexpr double kFasterThanAnyCore = 2e11;  // bytes per second

@@ -195,7 +195,7 @@ TEST(TransportSimulation, SharedTasksRunOnceAndFailuresReachTheirDevice) {
         bool done = false;
         std::thread changes([&] {
           while (!done) {
-            work.notify();
+            for (int d = 0; d < devices; ++d) work.notify(d);
             std::this_thread::sleep_for(std::chrono::milliseconds(1));
           }
         });

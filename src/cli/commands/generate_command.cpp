@@ -95,6 +95,13 @@ int generate_command(Options& options) {
   PT_CHECK(!ids.empty(), kUsage, "the prompt has no tokens; give a text with --prompt");
   const std::size_t prompt_tokens = ids.size();
   TextModel network(options.run.model, options.run.pipeline.backend, model);
+  std::vector<float> logits = network.next_logits(ids);
+  // Vocabularies of models are often padded, and those of tokenizers may have unused ids.
+  PT_CHECK(
+      2 * logits.size() >= tokenizer.vocabulary(), kModel,
+      "the model gives {} values for each token, but \"{}\" has {} ids: it is no language model, "
+      "or has another tokenizer",
+      logits.size(), printable(file.name), tokenizer.vocabulary());
   Continuation continuation(tokenizer, options.prompt, ids, !options.json);
   bool ended = false;
   for (std::int64_t i = 0; i < options.max_tokens && !ended; ++i) {
@@ -103,7 +110,8 @@ int generate_command(Options& options) {
                   "the text is longer than the {} tokens that the model takes: its "
                   "beginning no longer counts",
                   network.length());
-    const TokenId next = choose_token(network.next_logits(ids), sampling, ids.size());
+    if (i > 0) logits = network.next_logits(ids);
+    const TokenId next = choose_token(logits, sampling, ids.size());
     ended = end && next == *end;
     ids.push_back(next);
     if (!ended) continuation.show(ids, /*last=*/false);

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/position_classes.h"
 #include "cli/output/output.h"
 #include "cli/output/output_table.h"
 #include "data/rows/good_rows.h"
@@ -191,9 +192,9 @@ class ExtraColumns {
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::size_t classes_ = 0;
-  bool activated_ = false;  // which are probabilities already
-  bool several_ = false;    // a sample may have several labels
-  bool one_label_ = false;  // a score of the second of two classes
+  bool activated_ = false;          // which are probabilities already
+  bool several_ = false;            // a sample may have several labels
+  bool one_label_ = false;          // a score of the second of two classes
   std::vector<std::string> names_;  // of the columns
 };
 
@@ -209,6 +210,19 @@ HostTensor joined(const std::vector<HostTensor>& pieces) {
     to = std::copy(from, from + piece.type().bytes(), to);
   }
   return out;
+}
+
+/// Writes all rows of each output as an array.
+void write_arrays(const Options& options, const std::vector<std::string>& names,
+                  const std::vector<std::vector<HostTensor>>& pieces) {
+  std::vector<std::pair<std::string, HostTensor>> arrays;
+  for (std::size_t k = 0; k < pieces.size(); ++k) arrays.emplace_back(names[k], joined(pieces[k]));
+  const std::string text = npz_text(arrays);
+  if (options.output.empty() || options.output == "-") {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  } else {
+    write_file(options.output, text);
+  }
 }
 
 }  // namespace
@@ -241,23 +255,30 @@ int predict_command(Options& options) {
   for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
     const Shape& shape = graph.graph[graph.outputs[k]].type.shape;
     PT_CHECK(shape.rank() >= 1 && shape[0] == predictor.batch(), kModel,
-             "output \"{}\" of shape {} does not have one row per sample",
-             printable(graph.output_names[k]), shape.text());
+             "output \"{}\" of shape {} does not have one row per sample{}",
+             printable(graph.output_names[k]), shape.text(),
+             graph.outputs.size() == 1 && shape.rank() == 0
+                 ? ": a model whose only output is its loss has nothing else to predict; export it "
+                   "with a second output"
+                 : "");
   }
   const ExtraColumns extra(raw.train, bound, model, graph);
+  const PositionClasses positions(model, graph);
+  std::vector<std::string> names = graph.output_names;
+  positions.add_name(names);
   RowWriter rows(form == "npz" ? "" : options.output);
-  std::vector<std::vector<HostTensor>> pieces(graph.outputs.size());
+  std::vector<std::vector<HostTensor>> pieces(names.size());
   const auto batch = static_cast<std::size_t>(predictor.batch());
   for (std::size_t first = 0; first < data->size(); first += batch) {
     const std::size_t samples = std::min(batch, data->size() - first);
     std::vector<HostTensor> outputs = predictor.run(*data, first, samples);
+    positions.add_values(outputs);
     if (form == "npz") {
       for (std::size_t k = 0; k < outputs.size(); ++k) pieces[k].push_back(std::move(outputs[k]));
       continue;
     }
     std::string text;
-    if (form == "csv" && first == 0)
-      text += csv_header(graph.output_names, outputs) + extra.header() + "\n";
+    if (form == "csv" && first == 0) text += csv_header(names, outputs) + extra.header() + "\n";
     for (std::size_t row = 0; row < samples; ++row) {
       if (form == "csv") {
         text += csv_values(outputs, row) + extra.csv(first + row, outputs, row) + "\n";
@@ -265,24 +286,14 @@ int predict_command(Options& options) {
       }
       text += "{";
       for (std::size_t k = 0; k < outputs.size(); ++k) {
-        text += fmt::format("{}{}:{}", k ? "," : "", json_text(graph.output_names[k]),
+        text += fmt::format("{}{}:{}", k ? "," : "", json_text(names[k]),
                             json_values(outputs[k].view(), row));
       }
       text += extra.json(first + row, outputs, row) + "}\n";
     }
     rows.write(text);
   }
-  if (form == "npz") {
-    std::vector<std::pair<std::string, HostTensor>> arrays;
-    for (std::size_t k = 0; k < pieces.size(); ++k)
-      arrays.emplace_back(graph.output_names[k], joined(pieces[k]));
-    const std::string text = npz_text(arrays);
-    if (options.output.empty() || options.output == "-") {
-      std::fwrite(text.data(), 1, text.size(), stdout);
-    } else {
-      write_file(options.output, text);
-    }
-  }
+  if (form == "npz") write_arrays(options, names, pieces);
   rows.finish();
   log_info("predict", "{} sample{}", data->size(), data->size() == 1 ? "" : "s");
   return 0;

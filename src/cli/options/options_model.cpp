@@ -103,6 +103,8 @@ void describe_adapters(Table& table, Options& options) {
       "--train-only; the written model has them merged; 0: off",
       commands);
   lora.key = "rank";
+  lora.means("inspect profile plan simulate eval predict verify",
+             "low-rank adapters of rank N beside the weights, as in training; 0: none");
   record_adapters(lora, adapters);
   Table inner;
   OptionSpec& alpha =

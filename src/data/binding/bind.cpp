@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <map>
 
@@ -11,6 +10,7 @@
 #include "base/setting.h"
 #include "data/binding/bind_tokens.h"
 #include "data/binding/input_scale.h"
+#include "data/binding/lacking_classes.h"
 #include "data/binding/match_columns.h"
 #include "data/rows/class_labels.h"
 #include "data/rows/column_source.h"
@@ -28,8 +28,6 @@ namespace {
 constexpr std::size_t kShownBadSamples = 3;
 // More than one in so many samples: not a mistake in single ones.
 constexpr std::size_t kManyBadSamples = 10;
-// A class has at least one in so many samples.
-constexpr std::size_t kRareClass = 100;
 
 std::string quoted(const RawColumn& column) {
   return fmt::format("\"{}\" {} {}", printable(column.name), name_of(column.dtype()),
@@ -202,9 +200,8 @@ class Binder {
     how += scale_like_input(*match_.label, label, *source);
     check(raw, *source, allowed_in(label), "label", "");
     if (label.classes >= 0) how += fmt::format(", classes 0..{}", label.classes - 1);
-    if (!raw.class_names.empty()) {
+    if (!raw.class_names.empty())
       how += fmt::format(" ({})", printable(fmt::format("{}", fmt::join(raw.class_names, ", "))));
-    }
     note_column("labels", column, "from " + quoted(raw) + how);
     add(column, std::move(source));
   }
@@ -326,7 +323,7 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty()
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_tokenizer(split_));
+            : hint_at_width(raw) + hint_at_tokenizer(split_));
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
@@ -365,7 +362,7 @@ class Binder {
     const std::vector<BadElement> bad =
         find_bad_elements(source.values, source.first, source.count, allowed,
                           std::numeric_limits<std::size_t>::max());
-    if (kind == std::string_view("label")) check_classes(raw, bad);
+    if (kind == std::string_view("label")) refuse_lacking_classes(spec_.label, raw, bad, place());
     // What many samples share is no mistake in single ones.
     const bool many = bad.size() > 1 && bad.size() * kManyBadSamples > raw.rows();
     for (const BadElement& element : bad) {
@@ -381,41 +378,6 @@ class Binder {
                setting("on-error"));
       bad_rows_.emplace(element.row, message);
     }
-  }
-
-  // Classes that the model does not have are no bad samples.
-  void check_classes(const RawColumn& raw, const std::vector<BadElement>& bad) const {
-    if (!spec_.label || spec_.label->classes < 0) return;
-    std::map<std::int64_t, std::size_t> count;
-    for (const BadElement& element : bad) {
-      std::int64_t number = 0;
-      const char* end = element.value.data() + element.value.size();
-      const auto [parsed, error] = std::from_chars(element.value.data(), end, number);
-      if (error == std::errc() && parsed == end && number >= 0) ++count[number];
-    }
-    std::vector<std::int64_t> classes;
-    std::size_t samples = 0;
-    for (const auto& [number, times] : count) {
-      if (times < 2 || times * kRareClass < raw.rows()) continue;
-      classes.push_back(number);
-      samples += times;
-    }
-    if (classes.empty()) return;
-    const ValueRange range = range_of(raw.values.view().data, raw.dtype(),
-                                      static_cast<std::size_t>(raw.values.type().count()));
-    PT_CHECK(range.low < 1 || range.high > static_cast<double>(spec_.label->classes), kData,
-             "the labels of {} run from {:.0f} to {}, but classes are counted from 0: subtract 1",
-             place(), range.low, spec_.label->classes);
-    PT_CHECK(classes != std::vector<std::int64_t>{255} || spec_.label->sample_shape.count() == 1,
-             kData,
-             "label 255 {}, first {}: the model has {} classes; {} 255 leaves such pixels out",
-             bad[0].reason, raw.locate(bad[0].row), spec_.label->classes, setting("ignore-index"));
-    PT_FAIL(kData,
-            "label{} {} {} in {} of {} samples, first {}: the model has {} classes; {} "
-            "{} gives it a last layer for more",
-            classes.size() == 1 ? "" : "s", fmt::join(classes, ", "), bad[0].reason, samples,
-            raw.rows(), raw.locate(bad[0].row), spec_.label->classes, setting("num-classes"),
-            classes.back() + 1);
   }
 
   void agree_on_rows(const RawColumn& raw) {
@@ -456,7 +418,8 @@ class Binder {
     for (std::size_t row = 0; row < samples_; ++row) {
       if (!bad_rows_.contains(row)) good.push_back(row);
     }
-    std::string note = fmt::format("{} bad samples skipped", bad_rows_.size());
+    std::string note =
+        fmt::format("{} bad sample{} skipped", bad_rows_.size(), bad_rows_.size() == 1 ? "" : "s");
     std::size_t shown = 0;
     for (const auto& [row, message] : bad_rows_) {
       if (shown++ == kShownBadSamples) break;

@@ -126,8 +126,9 @@ std::string hint_at_tokenizer(const RawSplit& split) {
 
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   const ModelInput* input = find_token_input(spec);
-  if (split.columns.size() != 1 || split.leaves_out_texts || !spec.label || !spec.label->shifted_input || !input ||
-      input->sample_shape.rank() != 1 || input->sample_shape[0] < 2) {
+  if (split.columns.size() != 1 || split.leaves_out_texts || !spec.label ||
+      !spec.label->shifted_input || !input || input->sample_shape.rank() != 1 ||
+      input->sample_shape[0] < 2) {
     return nullptr;
   }
   const RawColumn& raw = split.columns[0];

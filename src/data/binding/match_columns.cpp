@@ -73,7 +73,10 @@ class Matcher {
   // A table's columns, by the names in its header or dealt out in order.
   void by_field() {
     const std::vector<std::size_t> open = open_inputs();
-    const std::vector<std::size_t> free = free_columns();
+    std::vector<std::size_t> free = free_columns();
+    // Labels that nobody asks for are none of the inputs.
+    if (!spec_.label)
+      std::erase_if(free, [&](auto c) { return columns_[c].role == ColumnRole::kLabel; });
     if (open.size() < 2 || free.size() != 1) return;
     const RawColumn& table = columns_[free[0]];
     const std::int64_t width = table.sample_shape().count();
@@ -220,6 +223,15 @@ std::string list_columns(std::span<const RawColumn> columns) {
                                 column.sample_shape().text()));
   }
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+std::string hint_at_width(const RawColumn& raw) {
+  const auto width = static_cast<std::size_t>(raw.sample_shape().count());
+  if (raw.field_names.size() != width) return {};
+  return fmt::format(
+      "; a model of this table takes {} numbers: pipetrain data inspect, with the same options, "
+      "lists them",
+      width);
 }
 
 }  // namespace pipetrain

@@ -36,4 +36,7 @@ Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
 /// "x" float32 (28, 28), "y" uint8 ()
 std::string list_columns(std::span<const RawColumn> columns);
 
+/// What a model of this table would take, for errors; empty: it is no table.
+std::string hint_at_width(const RawColumn& raw);
+
 }  // namespace pipetrain

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "data/files/text_lines.h"
 #include "data/rows/json_rows.h"
 #include "data/rows/ragged_rows.h"
 #include "data/rows/readers.h"
@@ -158,19 +159,16 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   LineHandler handler(rows);
   for (const std::string& file : files) {
     const FileBytes content = FileBytes::open_inflated(file);
-    std::string_view rest = content.text();
-    for (std::uint32_t number = 1; !rest.empty(); ++number) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-      if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    for (TextLines text(content.text()); text.next_with_content();) {
+      const std::string_view line = text.line();
       handler.begin_line();
       handler.first_line = lines.empty();
       handler.rows_before = lines.size();
       const bool good = nlohmann::json::sax_parse(line.begin(), line.end(), &handler);
-      const auto place = [&] { return fmt::format("{} line {}", printable(file), number); };
+      const auto place = [&] { return fmt::format("{} line {}", printable(file), text.number()); };
       PT_CHECK(good, kData, "{}: {}", place(), handler.problem);
       PT_CHECK(handler.is_object(), kData, "{}: not a JSON object", place());
-      lines.push_back(number);
+      lines.push_back(text.number());
       // A first line's value that was passed over (a nested object) leaves no row.
       if (lines.size() == 1) {
         std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });

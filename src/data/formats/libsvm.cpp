@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/files/text_lines.h"
 #include "data/rows/readers.h"
 #include "data/rows/sparse_rows.h"
 
@@ -36,16 +37,15 @@ struct SvmFile {
   std::uint32_t least = UINT32_MAX;  // of the indices
 };
 
-SvmFile parse_svm(std::string_view rest, const std::string& file) {
+SvmFile parse_svm(std::string_view text, const std::string& file) {
   SvmFile out;
   out.rows.file = file;
-  for (std::uint32_t number = 1; !rest.empty(); ++number) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+  for (TextLines lines(text); lines.next_with_content();) {
+    std::string_view line = lines.line();
     line = line.substr(0, line.find('#'));
     const std::string_view label = next_word(line);
     if (label.empty()) continue;
-    const auto place = [&] { return fmt::format("{} line {}", printable(file), number); };
+    const auto place = [&] { return fmt::format("{} line {}", printable(file), lines.number()); };
     double value = 0;
     PT_CHECK(parse_whole(label, value) && std::isfinite(value), kData,
              "{}: the label is \"{}\", not a number", place(), printable(std::string(label)));
@@ -70,7 +70,7 @@ SvmFile parse_svm(std::string_view rest, const std::string& file) {
       out.rows.width = std::max(out.rows.width, index + 1);
     }
     out.rows.ends.push_back(out.rows.positions.size());
-    out.rows.lines.push_back(number);
+    out.rows.lines.push_back(lines.number());
   }
   PT_CHECK(!out.labels.empty(), kData, "\"{}\" has no rows", printable(file));
   return out;

@@ -1,12 +1,17 @@
 #include "data/formats/text_table.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/files/text_lines.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
 #include "data/rows/ragged_rows.h"
@@ -72,10 +77,12 @@ std::string names_list(const std::vector<std::string>& names) {
   return printable(fmt::format("{}", fmt::join(names, ", ")));
 }
 
-/// `is_text`: whether a column has words in the first row.
+/// `is_text`: whether a column has words in the first row. `last_is_label`: if no other is, and
+/// another one has words.
 ChosenColumns choose_columns(const std::vector<std::string>& names,
                              const std::vector<bool>& is_text, const std::string& file,
-                             const TextOptions& options, const CsvOptions& table) {
+                             const TextOptions& options, const CsvOptions& table,
+                             bool last_is_label = false) {
   const auto named = [&](const std::string& wanted, const std::string& what) {
     const auto found = std::find(names.begin(), names.end(), wanted);
     PT_CHECK(found != names.end(), kData, "{} has no column \"{}\" for {}: it has {}",
@@ -91,8 +98,14 @@ ChosenColumns choose_columns(const std::vector<std::string>& names,
   for (std::size_t i = 0; i < names.size() && wanted.empty() && !out.label; ++i) {
     if (role_of_name(names[i]) == ColumnRole::kLabel) out.label = i;
   }
+  const std::size_t last = names.size() - 1;
+  if (last_is_label && wanted.empty() && !out.label && names[last] != options.column &&
+      names[last] != options.pair && !is_name_of_texts(names[last]) &&
+      std::find(is_text.begin(), is_text.end() - 1, true) != is_text.end() - 1)
+    out.label = last;
   if (!options.pair.empty()) out.second = named(options.pair, "second texts");
-  if (!options.column.empty()) {
+  const bool has_column = std::count(names.begin(), names.end(), options.column) > 0;
+  if (!options.column.empty() && (has_column || !options.from_model)) {
     out.text = named(options.column, "the texts");
     return out;
   }
@@ -126,19 +139,62 @@ JsonValue parse_line(std::string_view line, const std::string& place) {
   }
 }
 
+using Record = std::vector<std::string>;
+
+/// The first records of a table, at most.
+std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name) {
+  constexpr std::size_t kMostRecords = 1000;
+  RecordReader reader(text, delimiter, name, /*decimal_commas=*/false, /*comments=*/false);
+  std::vector<Record> out;
+  std::vector<std::string_view> fields;
+  while (out.size() < kMostRecords && reader.next(fields))
+    out.emplace_back(fields.begin(), fields.end());
+  return out;
+}
+
+/// Whether the first record names the columns: it has no number, and a column below it has numbers,
+/// or the same words again and again but never that of the first record.
+bool begins_with_names(const std::vector<Record>& records) {
+  const Record& first = records[0];
+  if (std::any_of(first.begin(), first.end(), [](const auto& cell) { return number_in(cell); }))
+    return false;
+  for (std::size_t column = 0; column < first.size(); ++column) {
+    std::size_t numbers = 0;
+    std::set<std::string> words;
+    for (std::size_t row = 1; row < records.size(); ++row) {
+      if (column >= records[row].size()) return false;
+      numbers += number_in(records[row][column]) ? 1 : 0;
+      words.insert(records[row][column]);
+    }
+    const std::size_t rows = records.size() - 1;
+    if (rows > 0 && numbers == rows) return true;
+    if (4 * words.size() <= rows && !words.contains(first[column])) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_name_of_texts(std::string_view name) {
   static constexpr std::array<std::string_view, 8> kNames = {
       "text", "texts", "sentence", "content", "document", "review", "body", "message"};
-  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  const auto is_part = [](char c) { return c != ' ' && c != '_' && c != '-' && c != '.'; };
+  std::string part;
+  for (std::size_t i = 0; i <= name.size(); ++i) {
+    if (i < name.size() && is_part(name[i])) {
+      part += static_cast<char>(std::tolower(static_cast<unsigned char>(name[i])));
+      continue;
+    }
+    if (std::find(kNames.begin(), kNames.end(), part) != kNames.end()) return true;
+    part.clear();
+  }
+  return false;
 }
 
 bool first_line_has_text(const std::string& file) {
   const FileBytes content = FileBytes::open_inflated(file);
-  std::string_view text = content.text();
-  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-  const JsonValue json = parse_line(text.substr(0, text.find('\n')), printable(file));
+  TextLines lines(content.text());
+  const JsonValue json = parse_line(lines.next_with_content() ? lines.line() : "", printable(file));
   for (const auto& [key, value] : json.items()) {
     if (value.is_string() && role_of_name(key) != ColumnRole::kLabel) return true;
   }
@@ -152,13 +208,9 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
   LabelRows labels;
   std::string text, second, label;  // names
   const FileBytes content = FileBytes::open_inflated(file);
-  std::string_view rest = content.text();
-  for (std::uint32_t number = 1; !rest.empty(); ++number) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string place = fmt::format("{} line {}", printable(file), number);
-    const JsonValue json = parse_line(line, place);
+  for (TextLines lines(content.text()); lines.next_with_content();) {
+    const std::string place = fmt::format("{} line {}", printable(file), lines.number());
+    const JsonValue json = parse_line(lines.line(), place);
     if (out.texts.empty()) {
       std::vector<std::string> names;
       std::vector<bool> is_text;
@@ -185,7 +237,7 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
                place, printable(label));
       labels.add(json[label], place);
     }
-    out.lines.push_back(number);
+    out.lines.push_back(lines.number());
   }
   PT_CHECK(!out.texts.empty(), kData, "\"{}\" has no lines", printable(file));
   out.name = text;
@@ -209,13 +261,16 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   PT_CHECK(reader.next(fields), kData, "\"{}\" has no rows", printable(file));
   std::vector<std::string> names(fields.begin(), fields.end());
   const auto is_known = [&](const std::string& cell) {
-    return is_name_of_texts(cell) || role_of_name(cell) == ColumnRole::kLabel ||
+    return (is_name_of_texts(cell) && cell.find(' ') == std::string::npos) ||
+           role_of_name(cell) == ColumnRole::kLabel ||
            (!cell.empty() &&
             (cell == options.column || cell == options.pair || cell == table.label_column));
   };
-  const bool header = table.header == CsvOptions::Header::kYes ||
-                      (table.header == CsvOptions::Header::kAuto &&
-                       std::any_of(names.begin(), names.end(), is_known));
+  const bool header =
+      table.header == CsvOptions::Header::kYes ||
+      (table.header == CsvOptions::Header::kAuto &&
+       (std::any_of(names.begin(), names.end(), is_known) ||
+        begins_with_names(first_records(text, delimiter == ' ' ? ',' : delimiter, name))));
   bool more = true;
   if (header) {
     more = reader.next(fields);
@@ -226,9 +281,9 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   std::vector<bool> is_text;
   for (const std::string_view field : fields) is_text.push_back(!number_in(field));
   is_text.resize(names.size());
-  CsvOptions where = table;
-  if (!header && where.label_column.empty() && names.size() > 1) where.label_column = "last";
-  const ChosenColumns chosen = choose_columns(names, is_text, file, options, where);
+  const ChosenColumns chosen =
+      choose_columns(names, is_text, file, options, table,
+                     /*last_is_label=*/names.size() > 1 && (!header || options.one_label_per_text));
   LabelRows labels;
   for (; more; more = reader.next(fields)) {
     const std::string place = fmt::format("{} line {}", printable(file), reader.line());
@@ -249,14 +304,10 @@ TextTable read_plain_text(const std::string& file, bool by_line) {
   out.file = file;
   out.whole = FileBytes::open_inflated(file);
   if (!by_line) return out;
-  std::string_view rest = out.whole.text();
-  for (std::uint32_t number = 1; !rest.empty(); ++number) {
-    std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (line.ends_with('\r')) line.remove_suffix(1);
-    if (line.empty()) continue;
-    out.texts.emplace_back(line);
-    out.lines.push_back(number);
+  for (TextLines lines(out.whole.text()); lines.next();) {
+    if (lines.line().empty()) continue;
+    out.texts.emplace_back(lines.line());
+    out.lines.push_back(lines.number());
   }
   return out;
 }

@@ -41,7 +41,7 @@ TextTable read_plain_text(const std::string& file, bool by_line);
 /// Whether the first object of JSON Lines has a string that is no label.
 bool first_line_has_text(const std::string& file);
 
-/// Whether texts are usually called so: "text", "sentence", …
+/// Whether texts are usually called so, or a part of the name is: "text", "review text", …
 bool is_name_of_texts(std::string_view name);
 
 }  // namespace pipetrain

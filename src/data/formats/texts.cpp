@@ -275,7 +275,9 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   out.train = read(std::move(tables));
   PT_CHECK(!out.train.empty() && reader.tokens() > 0, kData, "\"{}\" has no text: it is empty",
            printable(path));
-  out.train.texts = options.text(tokenizer.name, tokenizer.sha256);
+  TextOptions as_read = options;
+  if (from_column) as_read.column = name;
+  out.train.texts = as_read.text(tokenizer.name, tokenizer.sha256);
   out.notes.push_back(fmt::format(
       "{} text{}{} as {} tokens of {}: {}, {} ids", texts, texts == 1 ? "" : "s",
       from_column ? fmt::format(" \"{}\"", printable(name)) : "", reader.tokens(),

@@ -88,8 +88,8 @@ std::string describe(const RawData& raw) {
         largest = std::max(largest, range_of(bytes.data(), shard.dtype, shard.tokens()).high);
         shard.content.check();
       }
-      out += fmt::format("  {}: {} tokens in {} files, the largest id is {:.0f}\n", name, tokens,
-                         split.shards->size(), largest);
+      out += fmt::format("  {}: {} tokens in {} file{}, the largest id is {:.0f}\n", name, tokens,
+                         split.shards->size(), split.shards->size() == 1 ? "" : "s", largest);
       return;
     }
     for (const RawColumn& column : split.columns) {

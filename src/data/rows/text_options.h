@@ -20,6 +20,7 @@ struct TextOptions {
   // What the reader is told besides.
   std::size_t model_length = 0;  // 0: not known, or any
   bool one_row_per_text = false;
+  bool one_label_per_text = false;  // what the model computes is a row for each text
   /// The file is the one that the model was trained with: used if there are texts, and only it.
   bool from_model = false;
   std::string name, sha256;  // of that file; empty: any will do

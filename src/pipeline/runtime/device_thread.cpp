@@ -41,12 +41,11 @@ struct SchedulingAttributes {
 /// after waking instead of milliseconds later; its share of the core does not change. Older kernels
 /// ignore it.
 void take_short_turns() {
-  constexpr std::uint64_t kNanoseconds = 500'000;
   SchedulingAttributes attributes;
   if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) != 0) return;
   if (attributes.policy != SCHED_OTHER) return;
   attributes.size = sizeof attributes;
-  attributes.runtime = kNanoseconds;
+  attributes.runtime = static_cast<std::uint64_t>(kTurnSeconds * 1e9);
   syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 

@@ -108,6 +108,7 @@ class DeviceWorker final : public LinkEnd {
   StreamPoint* record(const Instruction& instruction,
                       std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);
   void send(const Instruction& instruction, bool gradient, const std::byte* base);
+  void wake(int stage, int micro_batch);
   void note_send(int edge, int micro_batch, const std::byte* base);
   void expect(const Instruction& instruction);
   void receive_all(const Instruction& instruction, bool gradient);

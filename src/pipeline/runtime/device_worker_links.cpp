@@ -65,8 +65,14 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
     if (round_.notes_sends && !compute_ && base) note_send(edge, instruction.micro_batch, base);
     transport_.link(edge, instruction.micro_batch)
         .send(*this, instruction.micro_batch, base, written);
-    if (SharedWork* work = replicas_.shared_work()) work->notify();
+    wake(transport_.edge(edge).to, instruction.micro_batch);
   }
+}
+
+/// Wakes the device that has a stage's part of a micro-batch: what it may wait for is there.
+void DeviceWorker::wake(int stage, int micro_batch) {
+  if (SharedWork* work = replicas_.shared_work())
+    work->notify(round_.program->device_of(stage, micro_batch));
 }
 
 void DeviceWorker::note_send(int edge, int micro_batch, const std::byte* base) {
@@ -135,7 +141,7 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
   for (const bool gradient : {false, true}) {
     for (const int edge : transport_.edges_to(instruction.stage, gradient)) {
       transport_.link(edge, instruction.micro_batch).release(*this, instruction.micro_batch, read);
-      if (SharedWork* work = replicas_.shared_work()) work->notify();
+      wake(transport_.edge(edge).from, instruction.micro_batch);
     }
   }
   if (compute_) {

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "partition/plan.h"
 #include "pipeline/program/program.h"
+#include "pipeline/simulate/simulate.h"
 
 namespace pipetrain {
 
@@ -30,8 +32,9 @@ struct SearchRequest {
   Topology topology;
   /// Stages that can compute concurrently, where devices share the cores of one machine; 0: all.
   int processors = 0;
-  int most_simulated = 16;  // most promising cuts to simulate
-  int most_moved = 3;       // fastest of these whose cuts are tuned by simulation
+  std::optional<CoreSharing> waking;  // of the threads of such devices
+  int most_simulated = 16;            // most promising cuts to simulate
+  int most_moved = 3;                 // fastest of these whose cuts are tuned by simulation
 };
 
 /// One configuration.

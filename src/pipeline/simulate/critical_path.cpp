@@ -192,7 +192,8 @@ class Backtrack {
     const double ready = latest == nullptr ? 0 : std::min(latest->ready, start);
     constexpr double kRounding = 1e-9;
     if (start - ready > kRounding * start) {
-      steps.push_back({from.device, from.index, ready, start, Cause::kWait});
+      steps.push_back({from.device, from.index, ready, start,
+                       !costs_.cores.core.empty() ? Cause::kCore : Cause::kWait});
     }
     if (latest == nullptr) return {};
     const double end = span(latest->place).second;
@@ -267,6 +268,8 @@ const char* to_text(Cause cause) {
       return "gradient sync";
     case Cause::kUpdate:
       return "updates";
+    case Cause::kCore:
+      return "waking threads, waiting for a core";
     case Cause::kWait:
       return "unexplained idle time";
   }
@@ -311,7 +314,7 @@ CriticalPath critical_path(const Program& program, const Costs& costs,
     // The end of the round is not time spent draining.
     const bool ends_round =
         step.cause == Cause::kReduce || step.cause == Cause::kSync || step.cause == Cause::kUpdate;
-    if (ends_round) step.phase = Phase::kSteady;
+    if (ends_round || step.cause == Cause::kCore) step.phase = Phase::kSteady;
     seconds[{step.cause, step.phase, step.stage, step.edge}] += step.end - step.start;
   }
   for (const auto& [key, sum] : seconds) {
@@ -338,6 +341,7 @@ std::string to_text(const Program& program, const Blame& blame) {
       return "gradient sync";
     case Cause::kUpdate:
       return fmt::format("update of stage {}", blame.stage);
+    case Cause::kCore:
     case Cause::kWait:
       return to_text(blame.cause);
   }

@@ -16,6 +16,7 @@ enum class Cause {
   kReduce,   // sum over the replicas of a stage
   kSync,     // gradient sync
   kUpdate,   // optimizer step of a stage
+  kCore,     // waking a thread, or waiting for a core that devices share
   kWait,     // unexplained by the program (measured rounds only)
 };
 

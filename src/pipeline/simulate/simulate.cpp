@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "base/error.h"
@@ -212,6 +213,36 @@ double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link
   const double share = 2.0 * (replicas - 1) / replicas;
   return share * static_cast<double>(bytes) / link.bytes_per_second +
          2.0 * (replicas - 1) * link.latency_seconds;
+}
+
+std::vector<int> even_cores(const Program& program, const Costs& costs, int cores) {
+  const std::size_t devices = program.device.size();
+  std::vector<double> work(devices, 0), load(static_cast<std::size_t>(std::max(1, cores)), 0);
+  for (std::size_t d = 0; d < devices; ++d) {
+    for (const Instruction& instruction : program.device[d]) {
+      if (is_compute(instruction.kind) || instruction.kind == Kind::kUpdate)
+        work[d] +=
+            seconds_of(costs.stage[static_cast<std::size_t>(instruction.stage)], instruction.kind);
+    }
+  }
+  // The longest first, each to the core with the least.
+  std::vector<std::size_t> order(devices);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t d) { return work[d]; });
+  std::vector<int> out(devices, 0);
+  for (const std::size_t d : order) {
+    const auto least = std::ranges::min_element(load);
+    *least += work[d];
+    out[d] = static_cast<int>(least - load.begin());
+  }
+  return out;
+}
+
+void share_cores(const Program& program, const CoreSharing& waking, int cores, Costs& costs) {
+  costs.cores = waking;
+  costs.cores.core = even_cores(program, costs, cores);
+  costs.link.latency_seconds = 0;
+  for (LinkCost& link : costs.edge_link) link.latency_seconds = 0;
 }
 
 std::vector<std::vector<Event>> time_round(const Program& program, const Costs& costs) {

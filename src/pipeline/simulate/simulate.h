@@ -47,6 +47,15 @@ enum class TransferMode {
   kRendezvous,
 };
 
+/// Devices that are threads of one machine: which take turns on the same core, and what it takes
+/// until one that has slept runs again.
+struct CoreSharing {
+  std::vector<int> core;      // [devices], or of its first core; empty: nobody is ever woken
+  double wake_seconds = 0;    // on a core that is idle
+  double switch_seconds = 0;  // on a core that another one leaves
+  double turn_seconds = std::numeric_limits<double>::infinity();  // while others wait for the core
+};
+
 struct Costs {
   std::vector<StageSeconds> stage;  // [stages]
   std::vector<double>
@@ -56,6 +65,7 @@ struct Costs {
   LinkCost link;                    // where edge_link is empty
   std::vector<LinkCost> edge_link;  // [edges] or empty
   TransferMode transfers = TransferMode::kBuffered;
+  CoreSharing cores;
 };
 
 /// Idle seconds of a device by phase.
@@ -94,6 +104,14 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
 
 /// Seconds to sum `bytes` over replicas in a ring: each sends 2(r-1)/r of them in 2(r-1) steps.
 double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link);
+
+/// The cores of devices that are evenly loaded, as the kernel's scheduler leaves threads in the
+/// long run: it does not move them for idle times as short as those of a pipeline.
+std::vector<int> even_cores(const Program& program, const Costs& costs, int cores);
+
+/// Has the devices share cores in such a way, with the times of `waking`, of which links have no
+/// part of their own.
+void share_cores(const Program& program, const CoreSharing& waking, int cores, Costs& costs);
 
 /// Times one round, and chained rounds for the period, each in O(instructions). A program that is
 /// not lowered is timed too: its edges then cost their time, but share no channel. Channels deliver

@@ -26,6 +26,7 @@ TimedRun::TimedRun(const Program& program, const Costs& costs)
     outputs_[2 * index(edge.from_stage) + direction].push_back(e);
   }
   if (program.lowered) make_channels();
+  for (const int core : costs.cores.core) cores_.resize(std::max(cores_.size(), index(core) + 1));
 }
 
 void TimedRun::make_channels() {
@@ -73,6 +74,7 @@ void TimedRun::restart() {
   free_.assign(free_.size(), 0);
   adds_.assign(adds_.size(), {0, 0});
   channels_.assign(channels_.size(), {});
+  cores_.assign(cores_.size(), {});
 }
 
 void TimedRun::run(Observer* observer) {
@@ -83,14 +85,17 @@ void TimedRun::run(Observer* observer) {
   met_.assign(index(program_.stages) + 1, 0);
   std::fill(ready_.begin(), ready_.end(), -1);
   asleep_.assign(devices, true);
+  asking_.clear();
   for (std::size_t d = devices; d-- > 0;) wake(d);
-  while (!awake_.empty()) {
-    const std::size_t device = awake_.back();
-    awake_.pop_back();
-    while (next_[device] < program_.device[device].size() && step(device)) {
+  do {
+    while (!awake_.empty()) {
+      const std::size_t device = awake_.back();
+      awake_.pop_back();
+      while (next_[device] < program_.device[device].size() && step(device)) {
+      }
+      asleep_[device] = true;
     }
-    asleep_[device] = true;
-  }
+  } while (run_on_core());
   std::size_t left = 0, all = 0;
   for (std::size_t d = 0; d < devices; ++d) {
     left += program_.device[d].size() - next_[d];
@@ -142,8 +147,52 @@ bool TimedRun::step(std::size_t device) {
     case Kind::kGradientSync:
       return run_collective(device, instruction);
     default:
-      return run_compute(device, instruction);
+      return cores_.empty() ? run_compute(device, instruction) : ask_for_core(device, instruction);
   }
+}
+
+/// Moves the end of the device's lane to when its inputs are there; false: run_on_core() goes on.
+bool TimedRun::ask_for_core(std::size_t device, const Instruction& instruction) {
+  double ready = free_[device];
+  if (!await_inputs(device, instruction, ready)) return false;
+  free_[device] = ready;
+  asking_.push_back(device);
+  return false;
+}
+
+TimedRun::Start TimedRun::start_on_core(std::size_t device) const {
+  const CoreSharing& sharing = costs_.cores;
+  const double ready = free_[device];
+  const std::size_t place = core_of(device);
+  const Core& core = cores_[place];
+  const bool alone = std::ranges::none_of(
+      asking_, [&](std::size_t other) { return other != device && core_of(other) == place; });
+  if (core.device == device && core.free == ready &&
+      (alone || core.free - core.since < sharing.turn_seconds))
+    return {device, place, ready, /*goes_on=*/true};
+  const bool was_idle = core.free < ready || core.device == kNothing;
+  return {device, place,
+          was_idle ? ready + sharing.wake_seconds : core.free + sharing.switch_seconds, false};
+}
+
+/// Runs the instruction that can start first; false if no device asks for a core.
+bool TimedRun::run_on_core() {
+  if (asking_.empty()) return false;
+  Start first = start_on_core(asking_.front());
+  for (const std::size_t device : asking_) {
+    const Start start = start_on_core(device);
+    const bool earlier = start.seconds < first.seconds ||
+                         (start.seconds == first.seconds && free_[device] < free_[first.device]);
+    if (earlier) first = start;
+  }
+  std::erase(asking_, first.device);
+  Core& core = cores_[first.core];
+  if (!first.goes_on) core = {first.device, first.seconds, 0};
+  free_[first.device] = first.seconds;
+  run_compute(first.device, program_.device[first.device][next_[first.device]]);
+  core.free = free_[first.device];
+  wake(first.device);
+  return true;
 }
 
 bool TimedRun::await_inputs(std::size_t device, const Instruction& instruction, double& start) {
@@ -273,7 +322,7 @@ double TimedRun::end() const {
   double latest = 0;
   for (const double end : free_) latest = std::max(latest, end);
   for (const Channel& lane : channels_) latest = std::max({latest, lane.sent, lane.arrived});
-  return latest;
+  return latest + costs_.cores.wake_seconds;  // of the thread that waits for all
 }
 
 }  // namespace pipetrain

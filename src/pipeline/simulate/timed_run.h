@@ -1,6 +1,7 @@
 // Simulates the lists of a program. Lanes are in order, so no event queue is needed: a device runs
 // until it waits for another one. A round is one pass over the instructions, and memory grows with
-// the micro-batches, not with the instructions.
+// the micro-batches, not with the instructions. Where devices share cores, those whose inputs are
+// there ask for one, and the one that can start first runs an instruction.
 #pragma once
 
 #include <cstdint>
@@ -80,6 +81,8 @@ class TimedRun {
   /// Runs the head of a device's list; false if it must wait.
   bool step(std::size_t device);
   bool run_compute(std::size_t device, const Instruction& instruction);
+  bool ask_for_core(std::size_t device, const Instruction& instruction);
+  bool run_on_core();
   bool run_send(std::size_t device, const Instruction& instruction);
   bool run_rendezvous(std::size_t device, const Instruction& instruction);
   bool run_collective(std::size_t device, const Instruction& instruction);
@@ -91,6 +94,21 @@ class TimedRun {
   void set_ready(std::size_t key, double seconds, int reader);
   void made(const Instruction& instruction, bool gradient, double seconds);
   void wake(std::size_t device);
+
+  /// A core: the device that ran last, until when, and since when without a break.
+  struct Core {
+    std::size_t device = kNothing;
+    double since = 0;
+    double free = 0;
+  };
+  struct Start {
+    std::size_t device = kNothing;
+    std::size_t core = 0;
+    double seconds = 0;
+    bool goes_on = false;  // it neither slept nor left its core
+  };
+  std::size_t core_of(std::size_t device) const { return index(costs_.cores.core[device]); }
+  Start start_on_core(std::size_t device) const;
 
   static constexpr std::size_t kNothing = static_cast<std::size_t>(-1);
 
@@ -106,6 +124,9 @@ class TimedRun {
   std::vector<std::size_t> first_pair_;            // [edges], into channel_of_
   std::vector<int> channel_of_;                    // (edge, sending replica, receiving replica)
   std::vector<Channel> channels_;
+
+  std::vector<Core> cores_;          // empty: not shared
+  std::vector<std::size_t> asking_;  // devices that could compute, in the order in which they asked
 
   std::vector<double> free_;                     // [devices], end of the compute lane
   std::vector<std::pair<double, double>> adds_;  // [devices], the last backward that adds gradients

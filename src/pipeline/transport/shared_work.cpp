@@ -14,7 +14,8 @@ constexpr double kLeastSeconds = 50e-6;
 
 }  // namespace
 
-SharedWork::SharedWork(int devices) : ends_at_(at(devices), 0.0) {}
+SharedWork::SharedWork(int devices)
+    : changed_(at(devices)), ends_at_(at(devices), 0.0), waits_(at(devices), false) {}
 
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
@@ -43,9 +44,9 @@ void SharedWork::post(Job& job, int device, SharedTasks& tasks, bool completing)
   job.tasks = &tasks;
   job.taken.assign(tasks.count(), false);
   posted_.push_back(&job);
-  for (std::size_t i = 0; i < tasks.count() && waiting_ > 0; ++i) {
+  for (std::size_t i = 0; i < tasks.count(); ++i) {
     if (tasks.seconds(i) < kLeastSeconds) continue;
-    changed_.notify_all();
+    wake_all();
     break;
   }
 }
@@ -143,24 +144,29 @@ double SharedWork::wait(int device, Workspace workspace, const std::function<boo
       run(*job, task, device, workspace.data, lock);
       worked += steady_seconds() - start;
     } else {
-      ++waiting_;
-      changed_.wait(lock);
-      --waiting_;
+      waits_[at(device)] = true;
+      changed_[at(device)].wait(lock);
+      waits_[at(device)] = false;
     }
   }
   return worked;
 }
 
-void SharedWork::notify() {
+void SharedWork::notify(int device) {
   const std::lock_guard lock(mutex_);
-  if (waiting_ > 0) changed_.notify_all();
+  if (waits_[at(device)]) changed_[at(device)].notify_one();
+}
+
+void SharedWork::wake_all() {
+  for (std::size_t device = 0; device < changed_.size(); ++device) {
+    if (waits_[device]) changed_[device].notify_one();
+  }
 }
 
 double SharedWork::finish(int device, Workspace workspace) {
   {
     const std::lock_guard lock(mutex_);
-    ++finished_;
-    if (waiting_ > 0) changed_.notify_all();
+    if (++finished_ == static_cast<int>(ends_at_.size())) wake_all();
   }
   return wait(device, workspace, [this] { return finished_ == static_cast<int>(ends_at_.size()); });
 }
@@ -168,7 +174,7 @@ double SharedWork::finish(int device, Workspace workspace) {
 void SharedWork::abort() {
   const std::lock_guard lock(mutex_);
   aborted_ = true;
-  changed_.notify_all();
+  wake_all();
 }
 
 }  // namespace pipetrain

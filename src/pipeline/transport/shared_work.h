@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <mutex>
@@ -55,11 +56,12 @@ class SharedWork {
   bool complete(Job& job, std::byte* workspace);
   /// post() and complete(): others only take tasks that the device itself would start later.
   void run(Job& job, int device, SharedTasks& tasks, std::byte* workspace);
-  /// Waits until `over()`, which is checked again after notify(), or until abort(). Meanwhile runs
-  /// posted tasks: first the device's own, then those of others that are deferred or that their
-  /// device would start later. Returns the seconds spent on tasks.
+  /// Waits until `over()`, which is checked again after notify(device), or until abort(). Meanwhile
+  /// runs posted tasks: first the device's own, then those of others that are deferred or that
+  /// their device would start later. Returns the seconds spent on tasks.
   double wait(int device, Workspace workspace, const std::function<bool()>& over);
-  void notify();
+  /// Wakes this device alone, if it waits: others would look and go back to sleep.
+  void notify(int device);
   /// The same until all devices have called it, at the end of a round.
   double finish(int device, Workspace workspace);
   /// Wakes all waiting devices, now and later, until reset().
@@ -72,13 +74,14 @@ class SharedWork {
   bool take(int device, std::size_t workspace_bytes, Job*& job, std::size_t& task);
   void run(Job& job, std::size_t task, int device, std::byte* workspace,
            std::unique_lock<std::mutex>& lock);
+  void wake_all();
 
   std::mutex mutex_;
-  std::condition_variable changed_;  // for waiting devices
-  std::condition_variable done_;     // for devices whose tasks others run
+  std::deque<std::condition_variable> changed_;  // by device, for those that wait
+  std::condition_variable done_;                 // for devices whose tasks others run
   std::vector<Job*> posted_;
   std::vector<double> ends_at_;  // by device: the expected end of its current task
-  int waiting_ = 0;
+  std::vector<bool> waits_;      // by device
   int finished_ = 0;
   bool aborted_ = false;
 };

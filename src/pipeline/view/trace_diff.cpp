@@ -87,6 +87,14 @@ std::string signed_seconds(double seconds) {
   return (seconds < 0 ? "-" : "+") + seconds_text(std::abs(seconds));
 }
 
+/// "+25.0 %", or "3.2 times as long".
+std::string relative_text(const StepDifference& difference) {
+  if (difference.predicted_seconds <= 0) return "+0.0 %";
+  const double times = difference.measured_seconds / difference.predicted_seconds;
+  return times >= 3 ? fmt::format("{:.1f} times as long", times)
+                    : fmt::format("{:+.1f} %", 100 * (times - 1));
+}
+
 /// "4.4 % slower (21.3 ms, predicted 20.4 ms)"
 std::string change_text(const DifferenceCause& cause) {
   const double change = cause.measured_mean - cause.predicted_mean;
@@ -255,16 +263,19 @@ std::vector<DifferenceCause> by_kind(const std::vector<DifferenceCause>& causes)
 std::string difference_text(const StepDifference& difference, int most_causes) {
   const double seconds = difference.seconds();
   std::string text = fmt::format(
-      "predicted step {}, measured {}{}: {} ({:+.1f} %)\n",
-      seconds_text(difference.predicted_seconds), seconds_text(difference.measured_seconds),
+      "predicted step {}, measured {}{}: {} ({})\n", seconds_text(difference.predicted_seconds),
+      seconds_text(difference.measured_seconds),
       difference.steps > 1 ? fmt::format(" (mean of {} steps)", difference.steps) : "",
-      signed_seconds(seconds),
-      difference.predicted_seconds > 0 ? 100 * seconds / difference.predicted_seconds : 0);
-  text += "bubble ";
-  if (difference.theoretical_bubble)
-    text += fmt::format("in theory {:.1f} %, ", 100 * *difference.theoretical_bubble);
-  text += fmt::format("predicted {:.1f} %, measured {:.1f} %\n", 100 * difference.predicted_bubble,
-                      100 * difference.measured_bubble);
+      signed_seconds(seconds), relative_text(difference));
+  // A single device waits for none.
+  constexpr double kShown = 5e-4;
+  if (difference.predicted_bubble >= kShown || difference.measured_bubble >= kShown) {
+    text += "bubble ";
+    if (difference.theoretical_bubble)
+      text += fmt::format("in theory {:.1f} %, ", 100 * *difference.theoretical_bubble);
+    text += fmt::format("predicted {:.1f} %, measured {:.1f} %\n",
+                        100 * difference.predicted_bubble, 100 * difference.measured_bubble);
+  }
   // Nothing below a thousandth of the step is worth a line.
   const double least = 1e-3 * difference.measured_seconds;
   double rest = seconds;

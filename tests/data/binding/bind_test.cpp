@@ -105,6 +105,9 @@ TEST(Bind, WrongSizesAreErrors) {
     });
   };
   expect_contains(error({kX, kY}, {3}), "has 2 values per sample; input \"image\" expects (3) = 3");
+  RawColumn table = kX;
+  table.field_names = {"width", "height"};
+  expect_contains(error({table, kY}, {3}), "a model of this table takes 2 numbers");
   expect_contains(error({kX, column<int>("y", {3}, {0, 0, 1}, ColumnRole::kLabel)}, {2}),
                   "\"x\" of f.npz has 2, \"y\" of f.npz has 3");
   expect_contains(error({column<float>("x", {0, 2}, {}), column<int>("y", {0}, {})}, {2}),
@@ -301,6 +304,11 @@ TEST(Bind, ATablesColumnsFeedSeveralInputs) {
   const auto named = bound({float_input("income", {1}), float_input("age", {1})});
   EXPECT_EQ(values(*named, 0), (Doubles{3, 6}));
   EXPECT_EQ(values(*named, 1), (Doubles{1, 4}));
+  // The same where only predictions are wanted.
+  const auto predicted =
+      bind_data(split({table, kY}),
+                {{float_input("income", {1}), float_input("age", {1})}, std::nullopt}, {});
+  EXPECT_EQ(values(*predicted.dataset, 0), (Doubles{3, 6}));
 }
 
 LabelSpec next_tokens(std::int64_t length, std::int64_t rows) {

@@ -226,7 +226,7 @@ TEST_F(Formats, BadImagesAreNamedOrLeftOut) {
   options.bind.on_bad_sample = BadSample::kSkip;
   const OpenedData good = opened(path("d"), wants({3, 2, 3}, 2), options);
   EXPECT_EQ(values(*good.train, 1), (Doubles{0, 1}));
-  expect_contains(good.description, "1 bad samples skipped");
+  expect_contains(good.description, "1 bad sample skipped");
 }
 
 std::string web_shard(char type, const std::string& first) {

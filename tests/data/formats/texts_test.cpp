@@ -93,6 +93,33 @@ TEST_F(Texts, TablesWithPairs) {
   EXPECT_EQ(values(*bound.dataset, 3), (Doubles{1, 0}));
 }
 
+/// A table as people have them: names that say little, a number for each row, labels at the end.
+TEST_F(Texts, NamesOfColumnsAreKnownByWhatIsBelowThem) {
+  TextOptions options = words();
+  options.one_label_per_text = true;
+  const auto read = [&](const std::string& content) {
+    return read_texts(write("t.csv", content), "csv", options, {});
+  };
+  const RawData raw = read("id,what they said,mood\n1,the un,good\n2,unaffable,bad\n");
+  const auto bound = bind_data(raw.train, classifier(5), {});
+  EXPECT_EQ(values(*bound.dataset, 0), (Doubles{2, 8, 5, 3, 0, 2, 5, 6, 7, 3}));
+  EXPECT_EQ(bound.class_names, (std::vector<std::string>{"bad", "good"}));
+  // What they are called is kept for other data.
+  expect_contains(raw.train.texts, "column=what they said");
+  // Without numbers: the words of a label come again, its name does not.
+  std::string rows = "said,mood\n";
+  for (const char* mood : {"good", "bad", "bad", "good", "good", "bad", "bad", "good"})
+    rows += std::string("the un,") + mood + "\n";
+  EXPECT_EQ(read(rows).train.columns[0].values.to_int64s().size(), 8u * 4);
+  // The same rows without a header.
+  EXPECT_EQ(read(rows.substr(rows.find('\n') + 1)).train.columns[0].values.to_int64s().size(),
+            8u * 4);
+  // A next-token model has no labels at the end.
+  options = bytes();
+  expect_contains(read("id,review text,author\n1,ab,abc\n2,ab,abc\n").format,
+                  "one stream of tokens");
+}
+
 TEST_F(Texts, LongTextsAreCut) {
   const std::string file = write("t.jsonl", "{\"text\": \"the un the un\", \"label\": 1}\n");
   TextOptions options = words();
@@ -103,6 +130,11 @@ TEST_F(Texts, LongTextsAreCut) {
 }
 
 TEST_F(Texts, Mistakes) {
+  expect_contains(data_error([&] {
+                    read_texts(write("t.csv", "id,left,right\n1,the,un\n2,un,the\n"), "csv",
+                               words(), {});
+                  }),
+                  "several columns of words: id, left, right;");
   const auto read = [&](const std::string& content, TextOptions options) {
     const std::string file = write("t.jsonl", content);
     return data_error([&] { read_texts(file, "jsonl", options, {}); });

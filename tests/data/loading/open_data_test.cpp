@@ -177,7 +177,7 @@ TEST_F(OpenData, DescribesArraysAndTokens) {
   expect_contains(table_text, "1 samples of \"x\" float32 (2), values of the first from 1 to 5");
   expect_contains(table_text, "(labels)");
   expect_contains(describe(read_source(write("t.txt", "aba"), {})),
-                  "3 tokens in 1 files, the largest id is 98");
+                  "3 tokens in 1 file, the largest id is 98");
 }
 
 }  // namespace

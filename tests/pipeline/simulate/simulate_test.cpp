@@ -68,6 +68,63 @@ TEST(Simulate, GoldenNumbersOfLargerSchedules) {
   EXPECT_DOUBLE_EQ(simulate(split, costs_of(split, 1, 2)).makespan, 3 * 4 + 3 - 1);
 }
 
+/// One core, so the devices run one after the other, and each hand-over switches threads.
+TEST(Simulate, DevicesOfOneCoreTakeTurns) {
+  const Program program = lowered(options_for("gpipe", 2, 1));
+  Costs costs = costs_of(program, 1, 2);
+  costs.cores = {.core = {0, 0}, .wake_seconds = 0.5, .switch_seconds = 0.125};
+  // wake · F0 · switch · F1 · B1 · switch · B0 · wake of the thread that waits for the round
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 0.5 + 1 + 0.125 + 1 + 2 + 0.125 + 2 + 0.5);
+}
+
+TEST(Simulate, ADeviceThatWaitedIsWokenOnItsCore) {
+  const Program program = lowered(options_for("1f1b", 2, 2));
+  Costs costs = costs_of(program, 1, 2);
+  costs.cores = {.core = {0, 1}, .wake_seconds = 0.25, .switch_seconds = 0.125};
+  // Device 0: wake · F0 F1 · waits for B0, which ends at 1.25 + wake + 1 + 2 · wake · B0 · then B1
+  // is there since 4.5 + 1 + 2 = 7.5: 4.5 + 0.25 + 2 = 6.75 is before, so once more a wake · B1.
+  const Simulation result = simulate(program, costs);
+  EXPECT_DOUBLE_EQ(result.events[1][1].start, 1.25 + 0.25);
+  EXPECT_DOUBLE_EQ(result.makespan, 7.5 + 0.25 + 2 + 0.25);
+}
+
+TEST(Simulate, CoresAreNeverSharedByMoreThanThereAre) {
+  for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
+    for (const int cores : {1, 2, 3, 5}) {
+      const Program program = lowered(options_for(name, 4, 8));
+      Costs costs = costs_of(program, 1, 2);
+      const double alone = simulate(program, costs).makespan;
+      costs.cores.turn_seconds = 1.5;
+      costs.cores.core = even_cores(program, costs, cores);
+      const Simulation shared = simulate(program, costs);
+      // 4 devices x 8 micro-batches x 3 seconds of work
+      EXPECT_GE(shared.makespan, std::max(alone, 96.0 / cores) - 1e-9) << name << cores;
+      if (cores >= 4) EXPECT_DOUBLE_EQ(shared.makespan, alone) << name;
+      if (cores == 1) EXPECT_DOUBLE_EQ(shared.makespan, 96) << name;
+      for (const auto& list : shared.events) {
+        for (const Event& event : list) {
+          if (event.end <= event.start) continue;
+          int running = 0;
+          for (const auto& others : shared.events) {
+            for (const Event& other : others)
+              running += other.start <= event.start && event.start < other.end ? 1 : 0;
+          }
+          EXPECT_LE(running, cores) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Simulate, TheLongestDevicesHaveCoresOfTheirOwn) {
+  const Program program = lowered(options_for("1f1b", 4, 8));
+  Costs costs = costs_of(program, 1, 2);
+  for (std::size_t s = 0; s < 4; ++s) costs.stage[s].forward = 1 + static_cast<double>(s);
+  // 8 x 3, 4, 5 and 6 seconds
+  EXPECT_EQ(even_cores(program, costs, 2), (std::vector<int>{0, 1, 1, 0}));
+  EXPECT_EQ(even_cores(program, costs, 9), (std::vector<int>{3, 2, 1, 0}));
+}
+
 TEST(Simulate, LatencyFollowsTheClosedForms) {
   // 1F1B pays (f+b) + 2(p-1)c/p per micro-batch, the eager warm-up max(f+b, (p(f+b) +
   // 2(p-1)c)/(2p-1)).

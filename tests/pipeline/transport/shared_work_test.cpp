@@ -44,7 +44,7 @@ struct Waiting {
   ~Waiting() { end(); }
   void end() {
     over = true;
-    work.notify();
+    work.notify(1);
     if (thread.joinable()) thread.join();
   }
   SharedWork& work;
@@ -172,6 +172,34 @@ TEST_F(SharedWorkTest, DeferredTasksStayDeferredUnlessTheRoundFails) {
   work_.reset();
   EXPECT_FALSE(work_.complete(job_, own_));
   EXPECT_EQ(tasks.runs, std::vector<int>(2, 1));
+}
+
+// With many stages on few cores, devices that wake for nothing keep others from running.
+TEST(SharedWork, ANoticeWakesItsDeviceAlone) {
+  SharedWork work(3);
+  std::atomic<int> looks[3] = {};
+  std::atomic<bool> over{false};
+  std::vector<std::thread> threads;
+  for (const int device : {1, 2}) {
+    threads.emplace_back([&, device] {
+      work.wait(device, {}, [&] {
+        ++looks[device];
+        return over.load();
+      });
+    });
+  }
+  while (looks[1] == 0 || looks[2] == 0) std::this_thread::yield();
+  for (int notice = 0; notice < 50; ++notice) {
+    const int before = looks[1];
+    while (looks[1] == before) {
+      work.notify(1);
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+    }
+  }
+  EXPECT_LT(looks[2], 10);  // of its own accord a thread seldom wakes
+  over = true;
+  for (const int device : {1, 2}) work.notify(device);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(SharedWorkTest, FailuresReachTheOwner) {

@@ -145,6 +145,20 @@ TEST(TraceDiff, GoldenStepByHand) {
       "     +250 ms  other\n");
 }
 
+TEST(TraceDiff, LargeDifferencesAreFactors) {
+  StepDifference difference;
+  difference.predicted_seconds = 2e-3;
+  difference.measured_seconds = 65e-3;
+  // A single device has no bubble.
+  EXPECT_EQ(difference_text(difference, 3),
+            "predicted step 2.00 ms, measured 65.0 ms: +63.0 ms (32.5 times as long)\n");
+  difference.measured_seconds = 5e-3;
+  difference.measured_bubble = 0.25;
+  EXPECT_EQ(difference_text(difference, 3),
+            "predicted step 2.00 ms, measured 5.00 ms: +3.00 ms (+150.0 %)\n"
+            "bubble predicted 0.0 %, measured 25.0 %\n");
+}
+
 TEST(TraceDiff, SharesAddUpForNoisySteps) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> factor(0.8, 1.3);
