@@ -7,13 +7,13 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/safe_text.h"
 #include "cli/output/journal.h"
 
@@ -30,8 +30,8 @@ constexpr double kEndSeconds = 10;    // for a launcher to end after its process
 constexpr double kPollSeconds = 0.1;
 
 std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  return read_if_file(path, kMostBytes).value_or("");
 }
 
 bool is_this_host(const std::string& name) {
@@ -170,8 +170,7 @@ std::FILE* LaunchedTraining::log_of(const std::string& name) {
   std::FILE*& file = logs_[name];
   if (!file) {
     const fs::path path = run_.folder / "logs" / (name + ".log");
-    file = std::fopen(path.c_str(), "ae");
-    if (!file) file = std::fopen("/dev/null", "we");
+    file = ::fdopen(open_output(path, OutputMode::kAppend), "a");
     PT_CHECK(file, kResource, "cannot write {}", printable(path.string()));
     std::setvbuf(file, nullptr, _IOLBF, 0);
   }

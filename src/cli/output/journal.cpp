@@ -92,11 +92,8 @@ JournalContent read_journal(const fs::path& folder) {
 }
 
 std::int64_t last_step_in_journal(const fs::path& folder) {
-  constexpr std::streamoff kTail = 4'096;  // bytes, of many lines
-  std::ifstream file(folder / kName, std::ios::binary | std::ios::ate);
-  if (!file) return 0;
-  file.seekg(std::max<std::streamoff>(0, file.tellg() - kTail));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  constexpr std::size_t kTail = 4'096;  // bytes, of many lines
+  std::string text = end_of_file(folder / kName, kTail);
   text.resize(text.rfind('\n') + 1);  // npos + 1: nothing
   while (!text.empty()) {
     text.pop_back();
