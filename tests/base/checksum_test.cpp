@@ -33,6 +33,23 @@ TEST(Crc32c, HasTheChecksumsOfTheStandard) {
   EXPECT_EQ(crc32c(rising), 0x46DD794EU);
 }
 
+TEST(Crc32c, IsTheRemainderAtEveryLengthAndPlace) {
+  std::vector<std::byte> data(100);
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 37 + 11);
+  for (std::size_t begin = 0; begin < 9; ++begin) {
+    for (std::size_t length = 0; length + begin <= data.size(); ++length) {
+      const auto part = std::span<const std::byte>(data).subspan(begin, length);
+      std::uint32_t remainder = 0xFFFFFFFFU;  // bit by bit
+      for (const std::byte one : part) {
+        remainder ^= static_cast<std::uint32_t>(one);
+        for (int bit = 0; bit < 8; ++bit)
+          remainder = remainder >> 1 ^ ((remainder & 1) != 0 ? 0x82F63B78U : 0U);
+      }
+      ASSERT_EQ(crc32c(part), ~remainder) << begin << " " << length;
+    }
+  }
+}
+
 TEST(Crc32c, GoesOnWhereItWas) {
   const std::string_view text = "The quick brown fox jumps over the lazy dog";
   for (std::size_t cut = 0; cut <= text.size(); ++cut) {
