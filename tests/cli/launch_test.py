@@ -190,6 +190,20 @@ class Launch(Case):
         self.assertRegex(err, r"commits +\d+ in memory, \d")
         self.assertEqual(set(pathlib.Path("/dev/shm").glob("pipetrain-*")), before)
 
+    def test_a_spread_optimizer_is_in_memory(self):
+        """Each replica has a share of its state."""
+        steps = ["--max-steps", "400", "--save-every", "never", "--replicas", "2", "--shard-optimizer"]
+        train = TRAIN[:-2]
+        self.succeed(*train, *steps, "-q", "--run-dir", "whole")
+        self.process = self.start("launch", "--hosts", self.hosts, "--commit-every", "4", "--", *train, *steps, "--run-dir", "run", environment=MPI)
+        self.addCleanup(self.end)
+        self.wait_for_steps(20)
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 1, err)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        self.assertLessEqual(self.repeated(), 4)
+
     def repeated(self):
         """Steps that were computed more than once."""
         steps = self.steps()

@@ -150,10 +150,10 @@ class Hosts(Case):
         self.assertNotEqual(process.returncode, 0)
         self.assertLess(time.monotonic() - start, 20)
 
-    def launch_on(self, hosts, *arguments):
+    def launch_on(self, hosts, *arguments, err=subprocess.PIPE):
         command, settings = hosts.launch(PROGRAM, *arguments)
         process = subprocess.Popen(command, cwd=self.folder, env=environment_of_user() | settings | {"PIPETRAIN_CACHE_DIR": self.cache},
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=err)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         self.addCleanup(hosts.close)
@@ -162,6 +162,11 @@ class Hosts(Case):
     def steps(self):
         path = self.folder / "run" / "events.jsonl"
         return path.read_text().count('"step"') if path.exists() else 0
+
+    def last_step(self, run):
+        path = self.folder / run / "journal.txt"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return max((int(line.split()[0]) for line in lines if line and line[0] != "#"), default=0)
 
     def test_a_launched_run_survives_kills(self):
         hosts = self.hosts(100, 1000)
@@ -191,6 +196,42 @@ class Hosts(Case):
         self.assertIn("10.88.0.2 does not answer and is left out", err)
         self.assertIn("1 process on one host: 10.88.0.1", err)
         self.assertEqual(self.content("run"), self.content("whole"))
+
+
+    def test_a_host_that_returns_is_taken_in(self):
+        hosts = self.hosts(100, 1000)
+        run = [*DIGITS, "--stages", "2", "--max-steps", "1000000", "--comm-timeout", "3"]
+        said = self.folder / "said"
+        with said.open("w") as err:
+            process = self.launch_on(hosts, "--commit-every", "10", "--", *run, "--run-dir", "run", err=err)
+
+        def wait_for(text, count=1):
+            end = time.monotonic() + 2 * SECONDS
+            while said.read_text().count(text) < count:
+                self.assertIsNone(process.poll(), said.read_text())
+                self.assertLess(time.monotonic(), end, said.read_text())
+                time.sleep(0.05)
+
+        self.wait_for_steps(process, 20)
+        hosts.cut()
+        wait_for("1 process on one host: 10.88.0.1")
+        hosts.mend()
+        wait_for("10.88.0.2 is there: training saves, and goes on there")
+        wait_for("2 processes on hosts: 10.88.0.1, 10.88.0.2", 2)
+        self.wait_for_steps(process, self.steps() + 20)
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, said.read_text())
+        last = self.last_step("run")
+        alone = self.start(*run, "--run-dir", "alone")
+        self.addCleanup(alone.kill)
+        while self.last_step("alone") <= last:
+            self.assertIsNone(alone.poll())
+            time.sleep(0.05)
+        alone.terminate()
+        alone.communicate(timeout=SECONDS)
+        out, _ = self.succeed("verify", "alone", "--against", "run")
+        self.assertEqual(out, f"bit-identical: {last} steps\n")
 
 
 if __name__ == "__main__":
