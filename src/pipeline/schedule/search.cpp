@@ -242,7 +242,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.fits =
       request.memory_limit_bytes == 0 || candidate.peak_bytes <= request.memory_limit_bytes;
 
-  if (request.waking && cut.places > 1)
+  if (request.waking && cut.places * cut.replicas > 1)
     share_cores(round.program, *request.waking, std::max(1, request.processors / cut.replicas),
                 round.costs);
   const Simulation result =
