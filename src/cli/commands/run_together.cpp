@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/output_file.h"
 #include "base/safe_text.h"
 #include "processes/process_group.h"
 
@@ -52,8 +53,12 @@ int first_error_output = STDERR_FILENO;
 }  // namespace
 
 void keep_output_in(const std::filesystem::path& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (file < 0) return;
+  int file = -1;
+  try {
+    file = open_output(path, OutputMode::kAppend);
+  } catch (const Error&) {
+    return;  // it stays where the launcher has it
+  }
   std::fflush(nullptr);
   first_error_output = ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3);
   ::dup2(file, STDOUT_FILENO);

@@ -35,7 +35,8 @@ bool is_lower(const std::string& word) {
 /// Checks an option; returns the words of its notation that are neither a place nor known.
 std::set<std::string> unknown_words(const OptionSpec& spec) {
   static const std::set<std::string> places = {
-      "FILE", "PATH", "DIR", "RUN", "CHECKPOINT", "graph.txt", "mlflow:DIR"};
+      "FILE",  "PATH", "DIR", "RUN", "CHECKPOINT", "graph.txt", "mlflow:DIR", "tensorboard[:DIR]",
+      "SCRIPT"};
   static const std::set<std::string> others = {"N",
                                                "N,N,…",
                                                "N,N,...",
@@ -179,10 +180,9 @@ TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
   for (const OptionSpec& spec : describe_options(options)) {
     if (spec.path == PathUse::kWrite) written.insert(spec.name);
   }
-  EXPECT_EQ(written,
-            (std::set<std::string>{"--output", "--adapter", "--run-dir", "--status-file",
-                                   "--metrics", "--trace", "--svg", "--dot", "--csv", "--curves",
-                                   "--confusion", "--log-to"}));
+  EXPECT_EQ(written, (std::set<std::string>{"--output", "--adapter", "--run-dir", "--status-file",
+                                            "--metrics", "--trace", "--svg", "--dot", "--csv",
+                                            "--curves", "--confusion", "--log-to"}));
 }
 
 }  // namespace
