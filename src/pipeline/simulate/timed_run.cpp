@@ -322,7 +322,7 @@ double TimedRun::end() const {
   double latest = 0;
   for (const double end : free_) latest = std::max(latest, end);
   for (const Channel& lane : channels_) latest = std::max({latest, lane.sent, lane.arrived});
-  return latest + costs_.cores.wake_seconds;  // of the thread that waits for all
+  return latest;
 }
 
 }  // namespace pipetrain
