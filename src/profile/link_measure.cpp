@@ -151,7 +151,8 @@ class AllReduce {
   }
 
   void sum(int thread) {
-    const auto [begin, end] = part(thread);
+    const auto place = part(thread);
+    const std::size_t begin = place.first, end = place.second;  // OpenMP takes no bindings
     float* __restrict own = buffers_[at(thread)].data();
     for (int other = 0; other < threads_; ++other) {
       if (other == thread) continue;

@@ -31,7 +31,7 @@ RowStatistics row_statistics(const float* x, std::int64_t width, float epsilon) 
 
 void normalise_row(const float* __restrict x, RowStatistics row, const float* __restrict scale,
                    const float* __restrict bias, float* __restrict y, std::int64_t width) {
-  const auto [mean, inverse] = row;
+  const float mean = row.mean, inverse = row.inverse_std;  // OpenMP takes no bindings
   if (scale && bias) {
 #pragma omp simd
     for (std::int64_t i = 0; i < width; ++i) y[i] = (x[i] - mean) * inverse * scale[i] + bias[i];
@@ -71,7 +71,7 @@ template <bool kScaled>
 void input_gradient_row(const float* __restrict dy, const float* __restrict x,
                         const float* __restrict scale, RowStatistics row, float* __restrict dx,
                         std::int64_t width) {
-  const auto [mean, inverse] = row;
+  const float mean = row.mean, inverse = row.inverse_std;  // OpenMP takes no bindings
   float sum = 0;
   float weighted = 0;
 #pragma omp simd reduction(+ : sum, weighted)
