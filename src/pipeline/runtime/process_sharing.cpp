@@ -197,8 +197,12 @@ std::vector<StageContent> ProcessSharing::contents() const {
 std::vector<StageContent> ProcessSharing::own_contents() const {
   std::vector<StageContent> all(at(replicas_.stages()));
   for (int s = 0; s < replicas_.stages(); ++s) {
-    if (!setup_.options.processes || setup_.process_of(s) == setup_.options.processes->rank())
+    const int rank = setup_.options.processes ? setup_.options.processes->rank() : 0;
+    if (!setup_.options.processes || setup_.process_of(s) == rank) {
       all[at(s)] = replicas_.content(s, 0);
+    } else if (setup_.update_shares(s) > 1 && has(rank, s)) {
+      all[at(s)] = replicas_.states(s);
+    }
   }
   return all;
 }

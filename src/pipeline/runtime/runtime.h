@@ -53,7 +53,8 @@ class Runtime {
   bool is_shared() const;
   /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
-  /// The contents of the stages whose first replica this process has; of the others empty ones.
+  /// The contents of the stages whose first replica this process has; of the others what only this
+  /// process has: the optimizer's state where replicas share updates, or nothing.
   std::vector<StageContent> own_contents() const;
   /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;

@@ -263,6 +263,8 @@ TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
     SharedOutcome outcome;
     for (const bool shares : {first, !first}) {
       run.runtime.shard_optimizer = shares;
+      std::vector<StageContent> parts(2);  // all that the processes have
+      std::mutex guard;
       test::MemoryWorld world(3, 77);
       const auto errors = in_processes(world, 3, [&](ProcessGroup& group) {
         Runtime runtime(run.variants, {&run.program}, run.of_process(group, 3));
@@ -276,12 +278,21 @@ TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
           runtime.run(run.program, data);
         }
         std::vector<StageContent> contents = runtime.contents();
+        std::vector<StageContent> own = runtime.own_contents();
+        {
+          const std::lock_guard lock(guard);
+          for (std::size_t s = 0; s < own.size(); ++s) merge(std::move(own[s]), parts[s]);
+        }
         group.all_gather("");  // the others have restored theirs
         if (!group.leads()) return;
         if (begin > 0) add_values(contents, outcome);
         half = std::move(contents);
       });
       EXPECT_EQ(errors, std::vector<std::string>(3));
+      SharedOutcome gathered, together;
+      add_values(half, gathered);
+      add_values(parts, together);
+      EXPECT_TRUE(together.values == gathered.values) << shares;
     }
     EXPECT_TRUE(outcome.values == expected.values) << first;
   }
