@@ -194,8 +194,11 @@ class Restarts(Case):
         self.process.send_signal(signal.SIGSTOP)  # so that it restarts nothing meanwhile
         self.addCleanup(self.process.send_signal, signal.SIGCONT)
         os.kill(self.child_now(), signal.SIGKILL)
-        with self.assertRaises(subprocess.TimeoutExpired, msg="it has ended with the training process"):
+        try:
             follower.wait(2)
+            self.fail(f"it has ended with the training process: {follower.communicate()[1].decode()}")
+        except subprocess.TimeoutExpired:
+            pass
         self.process.send_signal(signal.SIGCONT)
         self.wait_for_steps(len(self.steps()) + 60)
         self.process.terminate()

@@ -28,8 +28,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kLookSeconds = 0.5;  // between looks at a process
-constexpr double kBusyShare = 0.01;   // of a core: a process that computes so much is not stuck
+constexpr double kLookSeconds = 0.5;   // between looks at a process
+constexpr double kMarkSeconds = 0.02;  // the same until the run is marked
+constexpr double kBusyShare = 0.01;    // of a core: a process that computes so much is not stuck
 constexpr const char* kMarked = "journal.txt";  // no process replaces it
 constexpr std::size_t kLogBytes = 4096;         // of a log in a crash report
 
@@ -128,7 +129,9 @@ class Supervisor {
     std::uint64_t begun = 0;
     double looked = steady_seconds(), since = looked, cpu_since = 0;
     for (;;) {
-      const timespec time{0, static_cast<long>(kLookSeconds * 1e9)};
+      // Others follow the run from its first checkpoint on: it is marked as soon as it can be.
+      const double seconds = mark_ ? kLookSeconds : kMarkSeconds;
+      const timespec time{0, static_cast<long>(seconds * 1e9)};
       const int number = ::sigtimedwait(&watched_, nullptr, &time);
       if (number > 0 && number != SIGCHLD) pass_on(number);
       mark_run();
