@@ -223,7 +223,7 @@ class Hosts(Case):
         process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 128 + signal.SIGTERM, said.read_text())
         last = self.last_step("run")
-        alone = self.start(*run, "--run-dir", "alone")
+        alone = self.start(*run, "-q", "--run-dir", "alone")
         self.addCleanup(alone.kill)
         while self.last_step("alone") <= last:
             self.assertIsNone(alone.poll())
