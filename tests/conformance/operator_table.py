@@ -43,9 +43,11 @@ has the counts). Besides the operators below, these are refused, with one senten
 | a model output that is a sequence or optional | losses need tensors | export the tensors |
 | random operators with a fixed seed in the file | other generators cannot reproduce the numbers | |
 
-PyTorch's exporter folds arithmetic on parameters into constants unless `optimize=False` is given: weight standardization,
-rows of position embeddings, tokens repeated for each sample of a fixed batch. The folded tensors are trained, but they are
-not PyTorch's parameters, so losses differ from the second step on. `optimize=False` and a free batch size prevent this.
+Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, removes biases of zeros, and expands
+class tokens to a fixed batch. The file's metadata tell, and training undoes it: parameters and losses are PyTorch's, and
+the written model stores each trained tensor (`--tie graph` trains the file as it is). Arithmetic on parameters that the
+exporter has computed, such as weight standardization or a selection of position embeddings, stays: the results are
+trained, but they are not PyTorch's parameters, so losses differ from the second step on. `optimize=False` prevents this.
 """
 
 MISSING_HEAD = """
