@@ -461,7 +461,8 @@ TEST_F(ExternalWriterTest, LargeTensorsAreInMemoryOneAtATime) {
   test::forget_peak_memory();
   const std::int64_t before = test::kibibytes("VmRSS");
   write_trained(model, values, {}, directory_ / "out.onnx");
-  EXPECT_LT(test::kibibytes("VmHWM") - before, 32 * 1024);  // of 128 MiB
+  // Of 128 MiB. AddressSanitizer keeps what is freed for a while.
+  if (!test::keeps_freed_memory()) EXPECT_LT(test::kibibytes("VmHWM") - before, 32 * 1024);
   const OnnxModel written = read_onnx(directory_ / "out.onnx");
   for (std::int64_t i = 0; i < kTensors; ++i) {
     const HostTensor& value = written.find_initializer("w" + std::to_string(i))->value;

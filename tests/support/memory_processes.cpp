@@ -105,10 +105,10 @@ void MemoryWorld::deliver(const Key& key) {
     const auto calls = [&] { return static_cast<int>(random_() % (most_calls_ + 1)); };
     if (from.from) done_[at(from.rank)][from.number] = calls();
     done_[at(to.rank)][to.number] = calls();
-    sent.pop_front();
-    wanted.pop_front();
     ++messages_;
     bytes_ += from.bytes;
+    sent.pop_front();
+    wanted.pop_front();
   }
 }
 

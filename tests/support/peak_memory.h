@@ -9,6 +9,21 @@
 
 namespace pipetrain::test {
 
+/// Whether the program was built with AddressSanitizer, which keeps freed memory for a while.
+constexpr bool keeps_freed_memory() {
+#if defined(__SANITIZE_ADDRESS__)
+  return true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+  return true;
+#else
+  return false;
+#endif
+#else
+  return false;
+#endif
+}
+
 /// A line of /proc/self/status, such as VmHWM, the peak memory of the process since the last reset.
 inline std::int64_t kibibytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
