@@ -81,15 +81,13 @@ class Nonfinite : public testing::Test {
   RunConfig config_;
 };
 
+/// Schedules and numbers of devices.
+const std::vector<std::pair<std::string, int>> kSynchronous = {
+    {"1f1b", 1}, {"gpipe", 2}, {"1f1b", 3}, {"zb-h1", 2}, {"zb-v", 2}, {"interleaved-1f1b", 2}};
+
 TEST_F(Nonfinite, OfTheForwardPassInEverySchedule) {
   config_.pipeline.micro_batch_size = 4;
-  for (const auto& [schedule, devices] :
-       std::vector<std::pair<std::string, int>>{{"1f1b", 1},
-                                                {"gpipe", 2},
-                                                {"1f1b", 3},
-                                                {"zb-h1", 2},
-                                                {"zb-v", 2},
-                                                {"interleaved-1f1b", 2}}) {
+  for (const auto& [schedule, devices] : kSynchronous) {
     SCOPED_TRACE(schedule);
     const std::string text = message("Log", schedule, devices);
     expect(text, "loss is not finite at step 2: node hard (Log) made the first infinite value");
@@ -102,13 +100,7 @@ TEST_F(Nonfinite, OfTheForwardPassInEverySchedule) {
 
 TEST_F(Nonfinite, OfTheBackwardPassInEverySchedule) {
   config_.pipeline.micro_batch_size = 4;
-  for (const auto& [schedule, devices] :
-       std::vector<std::pair<std::string, int>>{{"1f1b", 1},
-                                                {"gpipe", 2},
-                                                {"1f1b", 3},
-                                                {"zb-h1", 2},
-                                                {"zb-v", 2},
-                                                {"interleaved-1f1b", 2}}) {
+  for (const auto& [schedule, devices] : kSynchronous) {
     SCOPED_TRACE(schedule);
     const std::string text = message("Sqrt", schedule, devices);
     // The update of step 2 has spoiled the weights.
