@@ -48,12 +48,17 @@ std::vector<pid_t> tree_of(pid_t process) {
   return tree;
 }
 
+/// The children that this program has not started. One that has ended may have left children of its
+/// own since they were listed, so they are listed again then.
 std::vector<pid_t> left_behind() {
-  std::vector<pid_t> left = children_of(::getpid());
-  std::erase_if(left, [](pid_t process) { return own_children().contains(process); });
-  std::erase_if(left,
-                [](pid_t process) { return ::waitpid(process, nullptr, WNOHANG) == process; });
-  return left;
+  for (;;) {
+    std::vector<pid_t> left = children_of(::getpid());
+    std::erase_if(left, [](pid_t process) { return own_children().contains(process); });
+    if (std::erase_if(left, [](pid_t process) {
+          return ::waitpid(process, nullptr, WNOHANG) == process;
+        }) == 0)
+      return left;
+  }
 }
 
 void close_all(std::array<int, 2>& pipe) {

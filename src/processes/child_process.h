@@ -37,7 +37,7 @@ class ChildProcess {
   void signal(int number) const;
   /// Signals the first process below it in whose environment "NAME=VALUE" is. Whether there is one.
   bool signal_below(int number, const std::string& variable) const;
-  /// Kills it and all that it has started.
+  /// Kills it and all that it has started. With adopt_orphans() it returns when they have ended.
   void kill();
 
  private:

@@ -86,6 +86,7 @@ TEST(ChildProcess, NothingIsLeftOfIt) {
 }
 
 TEST(ChildProcess, KilledWithAllBelowIt) {
+  adopt_orphans();  // else what was killed may end later
   Output output;
   ChildProcess other({"sleep", "1000"}, {}, output.taker());
   {
