@@ -36,7 +36,8 @@ double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>&
 Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device);
 
 /// How many threads of a stage pay off, of `most`: several threads cost a start and an end in every
-/// kernel, which small kernels do not make up for. By shapes alone, since threads may change bits.
+/// kernel, which small kernels do not make up for, and which takes many times as long while other
+/// programs use the cores. By shapes alone, since threads may change bits.
 int useful_threads(const TrainingGraph& training, int most);
 
 }  // namespace pipetrain
