@@ -3,6 +3,10 @@
 // The sums are made as in batch_norm_cpu.cpp.
 #include "ops/norm/batch_norm_bfloat16_cpu.h"
 
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -71,14 +75,33 @@ struct Clip {
         any(limits.any()) {}
 };
 
+#ifdef __x86_64__
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline Vector16 widened(const BFloat16* from) {
+  using Bits = std::uint32_t __attribute__((vector_size(64), may_alias));
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  // GCC 12 warns of the form without a mask.
+  const __m512i bits = _mm512_maskz_cvtepu16_epi32(0xffff, halves);
+  return reinterpret_cast<Vector16>(reinterpret_cast<Bits>(bits) << 16);
+}
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline void store_rounded(BFloat16* to,
+                                                                    const Vector16& value) {
+  const __m256bh rounded = _mm512_cvtneps_pbh(reinterpret_cast<__m512>(value));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), reinterpret_cast<__m256i>(rounded));
+}
+#else
+// Never called: has_avx512_bfloat16() is false.
+inline Vector16 widened(const BFloat16*) { return {}; }
+inline void store_rounded(BFloat16*, const Vector16&) {}
+#endif
+
 /// Asks for the same place of the next run while this one is read.
 [[gnu::always_inline]] inline void ask_for(const BFloat16* next, std::int64_t i) {
   __builtin_prefetch(next + i, 0, 2);
 }
 
 /// Adds x - shift and its square.
-PIPETRAIN_AVX512 void add_moments(const BFloat16* x, const BFloat16* next, std::int64_t run,
-                                  const float* shift, Sums& sums) {
+PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std::int64_t run,
+                                    const float* shift, Sums& sums) {
   const Vector16 shifts = load16(shift);
   Vector16 first[2] = {load16(sums.first), load16(sums.first + kLanes)};
   Vector16 second[2] = {load16(sums.second), load16(sums.second + kLanes)};
@@ -87,14 +110,14 @@ PIPETRAIN_AVX512 void add_moments(const BFloat16* x, const BFloat16* next, std::
     for (std::int64_t step = 0; step < steps; ++step, i += kAhead) {
       ask_for(next, i);
       for (int half = 0; half < 2; ++half) {
-        const Vector16 delta = load16(x + i + half * kLanes) - shifts;
+        const Vector16 delta = widened(x + i + half * kLanes) - shifts;
         first[half] += delta;
         second[half] += delta * delta;
       }
     }
     sums.steps += steps;
     if (run - i == kLanes) {
-      const Vector16 delta = load16(x + i) - shifts;
+      const Vector16 delta = widened(x + i) - shifts;
       first[0] += delta;
       second[0] += delta * delta;
       i += kLanes;
@@ -116,27 +139,27 @@ PIPETRAIN_AVX512 void add_moments(const BFloat16* x, const BFloat16* next, std::
 
 /// y = (x - mean) * factor + bias, clipped.
 template <bool kClipped>
-PIPETRAIN_AVX512 void normalize(const BFloat16* x, std::int64_t run, const Channels& channels,
-                                const Clip& clip, BFloat16* y) {
+PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, std::int64_t run, const Channels& channels,
+                                  const Clip& clip, BFloat16* y) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 low = fill16(clip.low), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
-    Vector16 value = (load16(x + i) - mean) * factor + bias;
+    Vector16 value = (widened(x + i) - mean) * factor + bias;
     if constexpr (kClipped) {
       value = value < low ? low : value;
       value = value > high ? high : value;
     }
-    store16(y + i, value);
+    store_rounded(y + i, value);
   }
 }
 
 /// What passes of dy at 16 elements.
 template <bool kClipped>
-[[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 passed(const Vector16& dy,
-                                                               const Vector16& y,
-                                                               const Vector16& passes_from,
-                                                               const Vector16& high) {
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline Vector16 passed(const Vector16& dy,
+                                                                 const Vector16& y,
+                                                                 const Vector16& passes_from,
+                                                                 const Vector16& high) {
   if constexpr (!kClipped) return dy;
   const Vector16 above = y < passes_from ? Vector16{} : dy;
   return y > high ? Vector16{} : above;
@@ -144,9 +167,9 @@ template <bool kClipped>
 
 /// Adds what passes of dy, and that times x - mean.
 template <bool kClipped>
-PIPETRAIN_AVX512 void add_gradients(const BFloat16* dy, const BFloat16* x, std::int64_t to_next,
-                                    std::int64_t run, const Channels& channels, const Clip& clip,
-                                    Sums& sums) {
+PIPETRAIN_BFLOAT16 void add_gradients(const BFloat16* dy, const BFloat16* x, std::int64_t to_next,
+                                      std::int64_t run, const Channels& channels, const Clip& clip,
+                                      Sums& sums) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 from = fill16(clip.passes_from), high = fill16(clip.high);
@@ -158,17 +181,17 @@ PIPETRAIN_AVX512 void add_gradients(const BFloat16* dy, const BFloat16* x, std::
       ask_for(dy + to_next, i);
       ask_for(x + to_next, i);
       for (int half = 0; half < 2; ++half) {
-        const Vector16 centred = load16(x + i + half * kLanes) - mean;
+        const Vector16 centred = widened(x + i + half * kLanes) - mean;
         const Vector16 some =
-            passed<kClipped>(load16(dy + i + half * kLanes), centred * factor + bias, from, high);
+            passed<kClipped>(widened(dy + i + half * kLanes), centred * factor + bias, from, high);
         first[half] += some;
         second[half] += some * centred;
       }
     }
     sums.steps += steps;
     if (run - i == kLanes) {
-      const Vector16 centred = load16(x + i) - mean;
-      const Vector16 some = passed<kClipped>(load16(dy + i), centred * factor + bias, from, high);
+      const Vector16 centred = widened(x + i) - mean;
+      const Vector16 some = passed<kClipped>(widened(dy + i), centred * factor + bias, from, high);
       first[0] += some;
       second[0] += some * centred;
       i += kLanes;
@@ -191,19 +214,19 @@ PIPETRAIN_AVX512 void add_gradients(const BFloat16* dy, const BFloat16* x, std::
 /// dx = factor * (what passes of dy - shift - (x - mean) * slope); the last two of batch
 /// statistics.
 template <bool kBatch, bool kClipped>
-PIPETRAIN_AVX512 void input_gradient(const BFloat16* dy, const BFloat16* x, std::int64_t run,
-                                     const Channels& channels, const Clip& clip, BFloat16* dx) {
+PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, std::int64_t run,
+                                       const Channels& channels, const Clip& clip, BFloat16* dx) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 shift = load16(channels.shift), slope = load16(channels.slope);
   const Vector16 from = fill16(clip.passes_from), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
-    const Vector16 centred = load16(x + i) - mean;
-    const Vector16 some = passed<kClipped>(load16(dy + i), centred * factor + bias, from, high);
+    const Vector16 centred = widened(x + i) - mean;
+    const Vector16 some = passed<kClipped>(widened(dy + i), centred * factor + bias, from, high);
     if constexpr (kBatch) {
-      store16(dx + i, factor * (some - shift - centred * slope));
+      store_rounded(dx + i, factor * (some - shift - centred * slope));
     } else {
-      store16(dx + i, factor * some);
+      store_rounded(dx + i, factor * some);
     }
   }
 }
@@ -337,7 +360,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
 }  // namespace
 
 bool batch_norm_takes_bfloat16(const KernelRequest& request) {
-  if (!has_avx512() || request.inputs[0].layout != Layout::kBlocked16) return false;
+  if (!has_avx512_bfloat16() || request.inputs[0].layout != Layout::kBlocked16) return false;
   // Feature maps are bfloat16 in blocks; what there is per channel is float.
   const auto fits = [](const TensorType& type) {
     if (type.dtype == DType::kUndefined) return true;

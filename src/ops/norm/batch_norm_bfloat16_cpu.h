@@ -1,4 +1,4 @@
-// Batch normalization of bfloat16 numbers in blocks of 16 channels, for AVX-512.
+// Batch normalization of bfloat16 numbers in blocks of 16 channels, for AVX-512 with bfloat16.
 #pragma once
 
 #include <memory>
