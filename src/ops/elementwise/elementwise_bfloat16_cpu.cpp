@@ -22,33 +22,22 @@ PIPETRAIN_WIDE_LOOP void unary_loop(const ErasedFunction& function, const void* 
 }
 
 template <class F>
-PIPETRAIN_WIDE_LOOP void gradient_loop(const ErasedFunction& function, const void* gradient,
-                                       const void* value, void* out, std::int64_t count) {
+PIPETRAIN_WIDE_LOOP void binary_loop(const ErasedFunction& function, const void* left,
+                                     const void* right, void* out, std::int64_t count) {
   const F f = function.as<F>();
-  const auto* __restrict dy = static_cast<const BFloat16Bits*>(gradient);
-  const auto* __restrict v = static_cast<const BFloat16Bits*>(value);
-  auto* __restrict dx = static_cast<BFloat16Bits*>(out);
+  const auto* __restrict a = static_cast<const BFloat16Bits*>(left);
+  const auto* __restrict b = static_cast<const BFloat16Bits*>(right);
+  auto* __restrict y = static_cast<BFloat16Bits*>(out);
   for (std::int64_t i = 0; i < count; ++i)
-    dx[i] = BFloat16Bits::rounded(f(dy[i].widened(), v[i].widened()));
+    y[i] = BFloat16Bits::rounded(f(a[i].widened(), b[i].widened()));
 }
 
 UnaryLoop find_unary(const KernelRequest& request, ErasedFunction& function) {
-  UnaryLoop loop = nullptr;
-  visit_unary<float, VectorMath>(request.node.op->name, request.node.attributes, [&]<class F>(F f) {
-    loop = unary_loop<F>;
-    function = ErasedFunction(f);
-  });
-  return loop;
+  return find_bfloat16_unary_loop(request.node.op->name, request.node.attributes, function);
 }
 
 BinaryLoop find_gradient(const KernelRequest& request, ErasedFunction& function) {
-  BinaryLoop loop = nullptr;
-  visit_gradient<float, VectorMath>(request.node.op->name, request.node.attributes,
-                                    [&]<class F>(F f) {
-                                      loop = gradient_loop<F>;
-                                      function = ErasedFunction(f);
-                                    });
-  return loop;
+  return find_bfloat16_gradient_loop(request.node.op->name, request.node.attributes, function);
 }
 
 bool is_bfloat16(const KernelRequest& request, std::size_t inputs) {
@@ -58,6 +47,39 @@ bool is_bfloat16(const KernelRequest& request, std::size_t inputs) {
 }
 
 }  // namespace
+
+UnaryLoop find_bfloat16_unary_loop(std::string_view op, const Attributes& attributes,
+                                   ErasedFunction& function) {
+  UnaryLoop loop = nullptr;
+  if (!has_avx512()) return loop;
+  visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
+    loop = unary_loop<F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
+
+BinaryLoop find_bfloat16_gradient_loop(std::string_view op, const Attributes& attributes,
+                                       ErasedFunction& function) {
+  BinaryLoop loop = nullptr;
+  if (!has_avx512()) return loop;
+  visit_gradient<float, VectorMath>(op, attributes, [&]<class F>(F f) {
+    loop = binary_loop<F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
+
+BinaryLoop find_bfloat16_arithmetic_loop(std::string_view op, const Attributes& attributes,
+                                         ErasedFunction& function) {
+  BinaryLoop loop = nullptr;
+  if (!has_avx512()) return loop;
+  visit_arithmetic<float>(op, attributes, [&]<class F>(F f) {
+    loop = binary_loop<F>;
+    function = ErasedFunction(f);
+  });
+  return loop;
+}
 
 bool takes_bfloat16(const KernelRequest& request) {
   ErasedFunction function;

@@ -42,6 +42,15 @@ UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes, DTy
 BinaryLoop find_gradient_loop(std::string_view op, const Attributes& attributes,
                               ErasedFunction& function);
 
+/// The same over bfloat16, and of an operator with two operands: elements are widened, computed in
+/// float and rounded within registers. Null without AVX-512, too.
+UnaryLoop find_bfloat16_unary_loop(std::string_view op, const Attributes& attributes,
+                                   ErasedFunction& function);
+BinaryLoop find_bfloat16_gradient_loop(std::string_view op, const Attributes& attributes,
+                                       ErasedFunction& function);
+BinaryLoop find_bfloat16_arithmetic_loop(std::string_view op, const Attributes& attributes,
+                                         ErasedFunction& function);
+
 /// Runs the loop on consecutive chunks of [0, count).
 void run_chunks(UnaryLoop loop, const ErasedFunction& function, Elements x, Elements y,
                 std::int64_t count);

@@ -1,7 +1,8 @@
 // Fused programs over float32, bool and int64, and over bfloat16 and float16, whose blocks are
 // floats that are rounded where a step is stored: all steps run on one block of elements before the
 // next block, so that intermediate results stay in the L1 cache. Each step runs the loop of its
-// operator, so that fusing changes no bit.
+// operator, so that fusing changes no bit. Where everything is bfloat16, loops convert within
+// registers, and blocks are as narrow as tensors.
 #include <omp.h>
 
 #include <algorithm>
@@ -115,6 +116,33 @@ struct Step {
   int block = -1;             // index of the block
 };
 
+/// A step over bfloat16; without a loop where there is none.
+Step bfloat16_step(const FusedStep& from) {
+  Step step;
+  step.operands = from.operands;
+  const std::string_view op = from.op == "Sum" ? "Add" : std::string_view(from.op);
+  if (from.operands.size() == 1) {
+    step.unary = elementwise::find_bfloat16_unary_loop(op, from.attributes, step.function);
+  } else if (from.operands.size() == 2) {
+    step.binary = elementwise::find_bfloat16_arithmetic_loop(op, from.attributes, step.function);
+    if (!step.binary)
+      step.binary = elementwise::find_bfloat16_gradient_loop(op, from.attributes, step.function);
+  }
+  return step;
+}
+
+/// Whether bfloat16_step() has every step, over inputs and results that are all bfloat16.
+bool is_bfloat16(const KernelRequest& request, const FusedProgram& program) {
+  const auto narrow = [](const TensorType& type) { return type.dtype == DType::kBFloat16; };
+  bool all = std::ranges::all_of(request.inputs, narrow);
+  for (std::size_t k = 0; all && k < program.steps.size(); ++k) {
+    const Step step = bfloat16_step(program.steps[k]);
+    all = program.stored(static_cast<int>(k), request.inputs) == DType::kBFloat16 &&
+          (step.unary || step.binary);
+  }
+  return all;
+}
+
 /// How a block of an input is loaded, broadcast to the result's elements.
 struct Operand {
   enum class Kind : std::uint8_t { kWhole, kScalar, kRepeated } kind = Kind::kWhole;
@@ -145,12 +173,13 @@ class FusedKernel final : public Kernel {
  public:
   FusedKernel(const KernelRequest& request, const FusedProgram& program)
       : count_(request.outputs[0].count()), results_(program.results.size()) {
+    const bool narrow = is_bfloat16(request, program);
     BlockPool pool;
     std::vector<DType> types;  // of inputs, then steps
     for (const TensorType& type : request.inputs) {
       Operand operand;
       operand.size = static_cast<std::int64_t>(size_of(type.dtype));
-      operand.narrow = narrow_conversion(type.dtype);
+      if (!narrow) operand.narrow = narrow_conversion(type.dtype);
       types.push_back(computed_in(type.dtype));
       if (type.shape != request.outputs[0].shape) {
         operand.kind = type.count() == 1 ? Operand::Kind::kScalar : Operand::Kind::kRepeated;
@@ -162,9 +191,9 @@ class FusedKernel final : public Kernel {
     }
     for (const FusedStep& from : program.steps) {
       const DType out = program.stored(static_cast<int>(steps_.size()), request.inputs);
-      steps_.push_back(step_of(from, types, computed_in(out)));
+      steps_.push_back(narrow ? bfloat16_step(from) : step_of(from, types, computed_in(out)));
       steps_.back().size = static_cast<std::int64_t>(size_of(out));
-      steps_.back().narrow = narrow_conversion(out);
+      if (!narrow) steps_.back().narrow = narrow_conversion(out);
       types.push_back(computed_in(out));
     }
     place_steps(program, pool);

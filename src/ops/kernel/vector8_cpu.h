@@ -25,6 +25,7 @@ using Vector16 = float __attribute__((vector_size(64), aligned(4), may_alias));
 #define PIPETRAIN_BFLOAT16 [[gnu::target("avx512f,avx512bw,avx512vl,avx512bf16")]]
 #else
 #define PIPETRAIN_AVX512
+#define PIPETRAIN_BFLOAT16
 #endif
 
 [[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 load16(const float* from) {

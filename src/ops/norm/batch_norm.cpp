@@ -16,6 +16,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/norm/batch_norm_bfloat16_cpu.h"
 #include "ops/registry/all_ops.h"
 #include "ops/registry/registry.h"
 
@@ -160,8 +161,15 @@ constexpr ImportRule kBatchNormImports[] = {{"BatchNormalization", import_batch_
 }  // namespace
 
 const OpFamily& batch_norm_family() {
-  static const OpFamily family{"batch_norm", kBatchNormOps, kBatchNormImports,
-                               batch_norm_reference_kernels(), batch_norm_cpu_kernels()};
+  static const OpFamily family{"batch_norm",
+                               kBatchNormOps,
+                               kBatchNormImports,
+                               batch_norm_reference_kernels(),
+                               batch_norm_cpu_kernels(),
+                               [](Backend backend, const KernelRequest& request) {
+                                 return backend == Backend::kCpu &&
+                                        batch_norm_takes_bfloat16(request);
+                               }};
   return family;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "ops/norm/batch_norm.h"
+#include "ops/norm/batch_norm_bfloat16_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -348,6 +349,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
 template <MakeKernel make_1, MakeKernel make_8, MakeKernel make_16>
 std::unique_ptr<Kernel> by_layout(const KernelRequest& request) {
   const TensorType& x = request.inputs[0];
+  if (batch_norm_takes_bfloat16(request)) return make_batch_norm_bfloat16(request);
   if (x.dtype != DType::kFloat32) return nullptr;
   for (const auto* types : {&request.inputs, &request.outputs}) {
     for (const TensorType& type : *types) {

@@ -42,6 +42,9 @@ std::vector<ConvCase> tile_cases() {
       {"strided_same_upper", {2, 32, 14, 14}, {32, 32, 3, 3}, two, one, {0, 0, 1, 1}},
       {"unequal_pads", {2, 16, 9, 10}, {48, 16, 3, 3}, one, one, {1, 0, 0, 1}},
       {"dilated_5x3", {2, 16, 14, 11}, {16, 16, 5, 3}, one, two, {4, 2, 4, 2}},
+      {"strided_dilated", {2, 16, 13, 14}, {32, 16, 3, 3}, {3, 2}, {2, 3}, {2, 3, 2, 3}},
+      {"dilated_by_the_stride", {2, 16, 15, 14}, {16, 16, 3, 3}, two, two, {2, 2, 2, 1}},
+      {"gaps", {2, 16, 11, 10}, {16, 16, 2, 2}, {3, 3}, one, none},
       {"deep", {1, 352, 4, 4}, {16, 352, 3, 3}, one, one, around},
   };
 }

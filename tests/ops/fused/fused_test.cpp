@@ -60,6 +60,30 @@ TEST(Fused, GivesTheBitsOfItsStepsAlone) {
   }
 }
 
+TEST(Fused, OverBFloat16GivesTheBitsOfItsStepsAlone) {
+  const auto check = [](Program program) {
+    for (HostTensor& input : program.inputs) input = as_float(input, DType::kBFloat16);
+    SCOPED_TRACE(program.program.text());
+    const RunContext context = context_of(3);
+    const auto fused =
+        run_op("Fused", fused_attributes(program.program), program.inputs, Backend::kCpu, context);
+    const auto alone = run_steps(program, Backend::kCpu, context);
+    ASSERT_EQ(fused.size(), alone.size());
+    for (std::size_t k = 0; k < fused.size(); ++k) expect_same_bits(fused[k], alone[k]);
+  };
+  const Shape shape{3, 40, 701};
+  Program residual;
+  for (std::uint64_t seed = 0; seed < 3; ++seed)
+    residual.inputs.push_back(random_tensor({DType::kFloat32, shape}, seed, -2, 2));
+  residual.inputs[0].span<float>()[5] = NAN;
+  residual.program.steps = {{"Add", {0, 1}, {}},        {"Relu", {3}, {}},    {"Sum", {0, 2}, {}},
+                            {"ReluGrad", {5, 4}, {}},   {"Sigmoid", {3}, {}}, {"Mul", {7, 2}, {}},
+                            {"SigmoidGrad", {8, 7}, {}}};
+  residual.program.results = {1, 3, 6};
+  check(residual);
+  for (std::uint64_t seed = 0; seed < 40; ++seed) check(random_program(seed, shape));
+}
+
 /// A program of comparisons, logic, choices, casts and arithmetic over float32, bool and int64.
 Program random_masks(std::uint64_t seed, const Shape& shape) {
   using enum DType;

@@ -135,6 +135,63 @@ TEST(BatchNormTest, BlockedLayouts) {
   }
 }
 
+/// The results of an operator over bfloat16 maps in blocks of 16 channels.
+std::vector<HostTensor> run_narrow(std::string_view op, const Attributes& attributes,
+                                   std::vector<HostTensor> inputs) {
+  std::vector<TensorType> types, outputs;
+  for (HostTensor& input : inputs) {
+    types.push_back(input.type());
+    if (input.shape().rank() == 1) continue;
+    input = as_float(to_layout(input, Layout::kBlocked16), DType::kBFloat16);
+  }
+  for (TensorType type : infer_op(op, attributes, types)) {
+    if (type.shape.rank() == 4)
+      type = in_layout({DType::kBFloat16, type.shape}, Layout::kBlocked16);
+    outputs.push_back(type);
+  }
+  return run_in_layouts(op, attributes, inputs, outputs);
+}
+
+// Against the reference kernel in double on the same numbers: results are rounded once.
+TEST(BatchNormTest, BFloat16InBlocksOfChannels) {
+  const Attributes plain = epsilon(1e-5);
+  const Attributes rectified{{"epsilon", 1e-5}, {"clip_min", 0.0}, {"clip_open", std::int64_t{1}}};
+  const Attributes clipped{{"epsilon", 1e-5}, {"clip_min", -0.5}, {"clip_max", 0.75}};
+  for (const Shape& shape :
+       {Shape{3, 16, 7, 7}, Shape{2, 32, 1, 1}, Shape{2, 48, 33, 20}, Shape{5, 16, 70, 71}}) {
+    const auto map = [&](std::uint64_t seed) {
+      const HostTensor wide = random_tensor({DType::kFloat32, shape}, seed, -2, 3);
+      return as_float(as_float(wide, DType::kBFloat16), DType::kFloat32);
+    };
+    const auto channels = [&](std::uint64_t seed) {
+      return random_tensor({DType::kFloat32, {shape[1]}}, seed, 0.25, 2);
+    };
+    for (const Attributes& attributes : {plain, rectified, clipped}) {
+      const bool clips = attributes.has("clip_min");
+      const HostTensor x = map(1), scale = channels(3), bias = channels(4), mean = channels(5);
+      const HostTensor variance = channels(6);
+      std::vector<HostTensor> backward = {map(2), x, scale, mean, variance};
+      if (clips) backward.push_back(bias);
+      const std::vector<std::pair<std::string_view, std::vector<HostTensor>>> cases = {
+          {"BatchNorm", {x, scale, bias}},
+          {"BatchNormInference", {x, scale, bias, mean, variance}},
+          {"BatchNormGrad", backward},
+          {"BatchNormInferenceGrad", backward}};
+      for (const auto& [op, inputs] : cases) {
+        std::vector<HostTensor> wide;
+        for (const HostTensor& input : inputs) wide.push_back(as_float(input, DType::kFloat64));
+        const auto expected = run_op(op, attributes, wide);
+        const auto actual = run_narrow(op, attributes, inputs);
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          const HostTensor map = to_layout(actual[i], Layout::kRowMajor);
+          expect_close(as_float(map, DType::kFloat64), expected[i], i == 0 ? 0.004 : 1e-5,
+                       fmt::format("{} output {} of {}", op, i, x.type().text()));
+        }
+      }
+    }
+  }
+}
+
 TEST(BatchNormTest, OutputsNobodyReads) {
   const HostTensor x = random_tensor({DType::kFloat32, {2, 3, 4, 4}}, 1);
   const HostTensor dy = random_tensor({DType::kFloat32, {2, 3, 4, 4}}, 2);
