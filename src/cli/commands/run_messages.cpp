@@ -134,9 +134,15 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
     const std::string bubble =
         network.devices() > 1 ? fmt::format(" · bubble {:.1f} %", network.predicted_bubble() * 100)
                               : "";
-    return log_info("train", "plan     {} · {} · predicted step {}{}",
+    // The simulation has no part of the time that taking turns costs in caches and in the kernel.
+    const bool turns = network.shares_cores() && options.run.pipeline.gpu_ids.empty();
+    return log_info("train", "plan     {} · {}{} · predicted step {}{}{}",
                     options.run.pipeline.schedule, devices,
-                    seconds_text(network.predicted_step_seconds()), bubble);
+                    turns ? fmt::format(" on {} core{}", network.cores().cores,
+                                        network.cores().cores == 1 ? "" : "s")
+                          : "",
+                    seconds_text(network.predicted_step_seconds()), turns ? " or more" : "",
+                    bubble);
   }
   log_info("train", "device   {}", devices);
   log_info("train", "plan     {}, {} {}{}\n{}", options.run.pipeline.schedule,
