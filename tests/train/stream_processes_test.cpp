@@ -6,6 +6,7 @@
 #include <atomic>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
@@ -305,6 +306,25 @@ TEST_F(StreamProcesses, WhatOneProcessStoppedOthersTakeUp) {
   EXPECT_TRUE(rest.in_flight);
   EXPECT_EQ(rest.losses.size(), 11U);
   EXPECT_TRUE(rest.bytes == whole.bytes);
+}
+
+// The first stage gets a gradient before its update, and reads it behind the update, where the
+// round can be cut.
+TEST_F(StreamProcesses, TakeUpWhatOneProcessStoppedBetweenReplicas) {
+  for (const std::vector<int>& replicas : {std::vector<int>{1, 2}, {2, 1}, {2, 2}}) {
+    set_stream("pipedream", replicas);
+    const std::string kind = fmt::format("{}-", fmt::join(replicas, "-"));
+    const StreamOutcome whole = train_alone(kind + "whole");
+    int before = 0;
+    for (int stop = 1; stop <= 6; ++stop) {
+      const std::string name = kind + std::to_string(stop);
+      const int steps = static_cast<int>(train_alone(name, stop).steps);
+      if (steps == std::exchange(before, steps)) continue;
+      const StreamOutcome rest = train_in(replicas[0] + replicas[1], name);
+      EXPECT_EQ(rest.losses.size(), static_cast<std::size_t>(14 - steps)) << name;
+      EXPECT_TRUE(rest.bytes == whole.bytes) << name;
+    }
+  }
 }
 
 TEST_F(StreamProcesses, EndByTheClock) {

@@ -8,7 +8,6 @@
 #include "base/index.h"
 
 namespace pipetrain {
-namespace {}  // namespace
 
 std::vector<int> cut_points(const Program& program) {
   if (!is_asynchronous(program.rule)) return {};
@@ -61,10 +60,9 @@ ProgramCut cut_program(const Program& program, int micro_batches_done) {
                "the program cannot be cut after {} micro-batches", micro_batches_done);
       const bool before = i <= end.at(instruction.stage);
       const bool forward = instruction.kind == Kind::kForward;
-      const bool hands_on =
-          is_transfer(instruction.kind) && !program.transfers[at(instruction.transfer)].gradient;
-      if (before && (instruction.micro_batch < micro_batches_done || !(forward || hands_on)))
-        continue;
+      // A gradient may be received before an update of the stage, and read behind it.
+      const bool runs_again = forward || is_transfer(instruction.kind);
+      if (before && (instruction.micro_batch < micro_batches_done || !runs_again)) continue;
       if (before && forward)
         cut.replayed[at(instruction.stage)][at(instruction.micro_batch)] = true;
       rest.push_back(instruction);

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "base/error.h"
 #include "base/index.h"
 
 namespace pipetrain {
@@ -46,6 +47,8 @@ void RemoteLink::send(LinkEnd& sender, int micro_batch, const std::byte* base, c
 void RemoteLink::take(LinkEnd&, int micro_batch) { channel_.wait_released(micro_batch); }
 
 double RemoteLink::receive(LinkEnd& receiver, int micro_batch) {
+  PT_CHECK(place_of_[at(micro_batch)].slot >= 0, kInternal,
+           "micro-batch {} is received without a message for it", micro_batch);
   double there_at = 0;
   channel_.receive(micro_batch, &there_at);
   receiver.read_buffer(number_, micro_batch,

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "pipeline/program/progress.h"
 #include "pipeline/schedule/generate.h"
@@ -66,7 +67,8 @@ TEST(ProgramCut, WhatIsLeftEndsAndDoesTheRestOnce) {
   for (const char* name : {"pipedream", "pipedream-vertical", "pipedream-2bw"}) {
     for (int stages = 1; stages <= 5; ++stages) {
       const Program program =
-          lower(program_of(name, stages, 24, name == std::string("pipedream-2bw") ? 6 : 0), {});
+          lower(program_of(name, stages, 24, name == std::string("pipedream-2bw") ? 6 : 0),
+                chain_edges(stages, 8));
       for (const int micro_batches : cut_points(program)) {
         const ProgramCut cut = cut_program(program, micro_batches);
         EXPECT_EQ(find_deadlock(cut.rest, Lanes::kOne), "")
@@ -86,6 +88,33 @@ TEST(ProgramCut, WhatIsLeftEndsAndDoesTheRestOnce) {
                       micro_batch >= micro_batches ? 1 : 0);
           }
         }
+      }
+    }
+  }
+}
+
+// A stage may receive a gradient before its update, and read it behind the update.
+TEST(ProgramCut, WhatIsSentBehindItIsReceivedBehindIt) {
+  for (const char* name : {"pipedream", "pipedream-2bw"}) {
+    for (const std::vector<int>& replicas :
+         {std::vector<int>{1, 2}, {2, 1}, {2, 2}, {1, 3}, {3, 1}, {1, 2, 1}, {2, 1, 2}}) {
+      ScheduleOptions options;
+      options.name = name;
+      options.stages = static_cast<int>(replicas.size());
+      options.micro_batches = 13;
+      options.replicas = replicas;
+      if (options.name == "pipedream-2bw") options.micro_batches_per_update = 6;
+      const Program program = lower(generate(options), chain_edges(options.stages, 8));
+      for (const int micro_batches : cut_points(program)) {
+        std::vector<int> sent(program.transfers.size(), 0), received(sent);
+        const ProgramCut cut = cut_program(program, micro_batches);
+        for (const auto& list : cut.rest.device) {
+          for (const Instruction& i : list) {
+            if (i.kind == Kind::kSend) ++sent[static_cast<std::size_t>(i.transfer)];
+            if (i.kind == Kind::kReceive) ++received[static_cast<std::size_t>(i.transfer)];
+          }
+        }
+        EXPECT_EQ(sent, received) << name << " after " << micro_batches;
       }
     }
   }
