@@ -45,6 +45,7 @@ std::vector<ConvCase> tile_cases() {
       {"strided_dilated", {2, 16, 13, 14}, {32, 16, 3, 3}, {3, 2}, {2, 3}, {2, 3, 2, 3}},
       {"dilated_by_the_stride", {2, 16, 15, 14}, {16, 16, 3, 3}, two, two, {2, 2, 2, 1}},
       {"gaps", {2, 16, 11, 10}, {16, 16, 2, 2}, {3, 3}, one, none},
+      {"many_positions", {3, 16, 21, 19}, {32, 16, 3, 3}, one, one, around},
       {"deep", {1, 352, 4, 4}, {16, 352, 3, 3}, one, one, around},
   };
 }
