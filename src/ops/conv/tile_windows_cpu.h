@@ -109,6 +109,7 @@ inline void Windows::pack<tiles::Order::kLines>(std::int64_t first, std::int64_t
                                                 Bits* to) const {
   constexpr std::int64_t kStep = tiles::kStep, kBlockBytes = kSide * sizeof(Bits);
   const std::int64_t tile_count = tiles::tiles_along(depth), end = tile_count * kStep;
+  const std::int64_t last = rows.kernel * columns.kernel - 1;
   for (std::int64_t panel = 0; panel < lines; panel += kSide, to += tile_count * tiles::kTile) {
     const Spot start = spot(first + panel);
     std::array<const Bits*, kSide> from{};
@@ -123,6 +124,11 @@ inline void Windows::pack<tiles::Order::kLines>(std::int64_t first, std::int64_t
         find(place, std::min(kSide, lines - panel), tap, from.data());
       }
       const std::int64_t offset = blocks.block() * positions * kSide;
+      // The next panels of this block are elsewhere than its next block.
+      if (tap == last && from[0]) {
+        for (std::int64_t i = 0; i < kSide; i += 2)
+          __builtin_prefetch(from[0] + offset + (2 * kSide + i) * kSide);
+      }
       for (const Bits* numbers : from) {
         if (numbers) {
           std::memcpy(line, numbers + offset, kBlockBytes);

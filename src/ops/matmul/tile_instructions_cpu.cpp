@@ -183,7 +183,9 @@ PIPETRAIN_BFLOAT16 void interleave_amx(const std::uint16_t* const* lines, std::i
   const auto line = [&](std::int64_t i) {
     return reinterpret_cast<const __m256i*>(lines[i] ? lines[i] + offset : kZeros);
   };
+  constexpr std::int64_t kAhead = 64;  // lines, which mostly follow each other in memory
   for (std::int64_t i = 0; i < count; i += 2, to += kStep) {
+    __builtin_prefetch(reinterpret_cast<const std::uint16_t*>(line(i)) + kAhead * kSide);
     const __m512i first = _mm512_maskz_broadcast_i64x4(0x0f, _mm256_loadu_si256(line(i)));
     const __m512i both = _mm512_mask_broadcast_i64x4(first, 0xf0, _mm256_loadu_si256(line(i + 1)));
     _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi16(~__mmask32{0}, pairs, both));
