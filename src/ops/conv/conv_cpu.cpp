@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/error.h"
+#include "ops/conv/added_weight_gradient_cpu.h"
 #include "ops/conv/conv.h"
 #include "ops/conv/depthwise_kernels_cpu.h"
 #include "ops/conv/few_channels_cpu.h"
@@ -23,6 +24,7 @@
 #include "ops/conv/small_feature_map_cpu.h"
 #include "ops/conv/split_pointwise_cpu.h"
 #include "ops/conv/tile_convolution_cpu.h"
+#include "ops/conv/tile_image_cpu.h"
 #include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -140,6 +142,16 @@ std::optional<TileConvolution> own_tiles(const KernelRequest& request, const Ten
   return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
+/// The same for row-major images of few channels.
+std::optional<TileImage> own_tile_image(const KernelRequest& request, const TensorType& x,
+                                        const TensorType& w, const TensorType& y) {
+  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
+  const bool fits = x.layout == Layout::kRowMajor && y.layout == Layout::kBlocked16;
+  if (!has_amx() || !multiplies_bfloat16(request) || !fits || sums_bias) return {};
+  if (request.node.op->name == "ConvInputGrad") return {};
+  return tile_image(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
 /// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>
 using Factor = std::conditional_t<std::is_same_v<Element, float>, float, std::uint16_t>;
@@ -206,6 +218,8 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
   if (const auto shape = own_split(request, x, w, y)) return make_split_forward(*shape);
   if (const auto shape = own_tiles(request, x, w, y))
     return make_tile_pass(*shape, /*input_gradient=*/false, tiles::amx());
+  if (const auto shape = own_tile_image(request, x, w, y))
+    return make_tile_image_forward(*shape, tiles::amx());
   if (const auto shape = own_winograd(request, x, w, y)) {
     return winograd_forward_kernel<Element>(*shape, /*packed=*/false);
   }
@@ -302,6 +316,8 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
   if (const auto shape = own_split(request, x, dw, dy)) return make_split_weight_gradient(*shape);
   if (const auto shape = own_tiles(request, x, dw, dy))
     return make_tile_weight_gradient(*shape, tiles::amx());
+  if (const auto shape = own_tile_image(request, x, dw, dy))
+    return make_tile_image_weight_gradient(*shape, tiles::amx());
   if (const auto shape = own_winograd(request, x, dw, dy)) {
     return make_adding_kernel(
         [shape = *shape, threads](std::span<const Tensor> in, std::span<const Tensor> out,
@@ -328,48 +344,6 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
       },
       bytes);
 }
-
-/// Lets a kernel that only writes add: what it writes goes by the workspace, behind its own.
-class AddedWeightGradient final : public AddingKernel {
- public:
-  AddedWeightGradient(std::unique_ptr<Kernel> kernel, const std::vector<TensorType>& outputs)
-      : kernel_(std::move(kernel)), written_(outputs.size()) {
-    std::size_t end = align(kernel_->workspace_bytes());
-    for (const TensorType& type : outputs) {
-      places_.push_back(end);
-      end += align(type.bytes());
-    }
-    bytes_ = end;
-  }
-  void run(std::span<const Tensor> in, std::span<const Tensor> out,
-           const RunContext& context) override {
-    kernel_->run(in, out, context);
-  }
-  void run_adding(std::span<const Tensor> in, std::span<const Tensor> out,
-                  const RunContext& context) override {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      written_[i] = out[i];
-      if (out[i].data) written_[i].data = context.workspace + places_[i];
-    }
-    kernel_->run(in, written_, context);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      if (!out[i].data) continue;
-      auto* __restrict to = out[i].as<float>();
-      const auto* __restrict from = written_[i].as<float>();
-      const std::int64_t count = out[i].type.count();
-      for (std::int64_t k = 0; k < count; ++k) to[k] += from[k];
-    }
-  }
-  std::size_t workspace_bytes() const override { return bytes_; }
-
- private:
-  static std::size_t align(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
-  std::unique_ptr<Kernel> kernel_;
-  std::vector<Tensor> written_;
-  std::vector<std::size_t> places_;
-  std::size_t bytes_ = 0;
-};
 
 std::unique_ptr<Kernel> few_channels_gradient_kernel(const FewChannels& shape) {
   const int threads = omp_get_max_threads();
@@ -468,7 +442,8 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
   const TensorType& y = op == "Conv"            ? request.outputs[0]
                         : op == "ConvInputGrad" ? request.inputs[0]
                                                 : request.inputs[1];
-  if (own_tiles(request, x, w, y) || own_winograd(request, x, w, y)) return true;
+  if (own_tiles(request, x, w, y) || own_tile_image(request, x, w, y)) return true;
+  if (own_winograd(request, x, w, y)) return true;
   if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
   if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
@@ -483,8 +458,9 @@ bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   if (own_split(request, x, dw, dy) || own_tiles(request, x, dw, dy) ||
-      own_winograd(request, x, dw, dy) || own_depthwise(request, x, dw, dy) ||
-      own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy)) {
+      own_tile_image(request, x, dw, dy) || own_winograd(request, x, dw, dy) ||
+      own_depthwise(request, x, dw, dy) || own_pointwise(request, x, dw, dy) ||
+      own_small_feature_map(request, x, dw, dy)) {
     return true;
   }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;

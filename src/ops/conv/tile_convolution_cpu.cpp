@@ -6,6 +6,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/conv/tile_windows_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
 #include "ops/matmul/tile_worker_cpu.h"
@@ -14,180 +15,7 @@ namespace pipetrain {
 namespace {
 
 using tiles::kSide;
-using tiles::kStep;
-using tiles::kTile;
-using tiles::Order;
 using Bits = std::uint16_t;  // of a bfloat16
-
-/// The numbers that the taps of windows read from a map in blocks of 16 channels, as a matrix: a
-/// row for each window of all samples, a column for each channel of each tap. Of a forward pass the
-/// windows stand at the positions of y and read x; of an input gradient they stand at those of x
-/// and read dy, where a tap reads the one output that it contributes to, and have stride 1.
-struct Windows {
-  const Bits* map;
-  std::int64_t channels, positions, width;  // of the map
-  WindowAxis rows, columns;
-  bool transposed;
-
-  std::int64_t across() const { return transposed ? columns.input : columns.output; }
-  std::int64_t down() const { return transposed ? rows.input : rows.output; }
-  std::int64_t per_sample() const { return across() * down(); }
-
-  /// Where a tap of a window reads along an axis, or -1 outside.
-  std::int64_t place(const WindowAxis& axis, std::int64_t window, std::int64_t tap) const {
-    if (!transposed) {
-      const std::int64_t at = axis.start(window) + tap * axis.dilation;
-      return at >= 0 && at < axis.input ? at : -1;
-    }
-    const std::int64_t at = window + axis.pad_begin - tap * axis.dilation;
-    return at >= 0 && at < axis.output ? at : -1;
-  }
-
-  template <Order kOrder>
-  void pack(std::int64_t first, std::int64_t lines, std::int64_t begin, std::int64_t depth,
-            Bits* to) const;
-};
-
-/// Goes from window to window.
-class WindowWalk {
- public:
-  WindowWalk(const Windows& windows, std::int64_t window)
-      : windows_(windows),
-        sample_(windows.map + window / windows.per_sample() * windows.channels * windows.positions),
-        row_(window % windows.per_sample() / windows.across()),
-        column_(window % windows.across()) {}
-
-  /// The first 16 channels that a tap reads, null outside; blocks of channels are positions * 16
-  /// apart.
-  const Bits* at(std::int64_t tap_row, std::int64_t tap_column) const {
-    const std::int64_t row = windows_.place(windows_.rows, row_, tap_row);
-    const std::int64_t column = windows_.place(windows_.columns, column_, tap_column);
-    return row < 0 || column < 0 ? nullptr : sample_ + (row * windows_.width + column) * kSide;
-  }
-  void next() {
-    if (++column_ < windows_.across()) return;
-    column_ = 0;
-    if (++row_ < windows_.down()) return;
-    row_ = 0;
-    sample_ += windows_.channels * windows_.positions;
-  }
-
- private:
-  const Windows& windows_;
-  const Bits* sample_;
-  std::int64_t row_, column_;
-};
-
-/// Blocks of 16 channels in the order of the columns: tap after tap.
-class Blocks {
- public:
-  Blocks(const Windows& windows, std::int64_t column)
-      : per_tap_(windows.channels / kSide),
-        tap_(column / windows.channels),
-        block_(column % windows.channels / kSide) {}
-  std::int64_t tap() const { return tap_; }
-  std::int64_t block() const { return block_; }
-  void next() {
-    if (++block_ < per_tap_) return;
-    block_ = 0;
-    ++tap_;
-  }
-
- private:
-  std::int64_t per_tap_, tap_, block_;
-};
-
-constexpr std::int64_t kBlockBytes = kSide * sizeof(Bits);
-
-/// Lines are windows; k is a column.
-template <>
-void Windows::pack<Order::kLines>(std::int64_t first, std::int64_t lines, std::int64_t begin,
-                                  std::int64_t depth, Bits* to) const {
-  const std::int64_t tile_count = tiles::tiles_along(depth), end = tile_count * kStep;
-  for (std::int64_t panel = 0; panel < lines; panel += kSide, to += tile_count * kTile) {
-    const std::int64_t count = std::min(kSide, lines - panel);
-    std::array<const Bits*, kSide> from{};
-    std::int64_t tap = -1;
-    Blocks blocks(*this, begin);
-    for (std::int64_t k = 0; k < end; k += kSide, blocks.next()) {
-      Bits* line = to + k / kStep * kTile + k % kStep;
-      if (k >= depth) from = {};
-      if (k < depth && tap != blocks.tap()) {
-        tap = blocks.tap();
-        WindowWalk window(*this, first + panel);
-        for (std::int64_t i = 0; i < count; ++i, window.next())
-          from[static_cast<std::size_t>(i)] = window.at(tap / columns.kernel, tap % columns.kernel);
-      }
-      const std::int64_t offset = blocks.block() * positions * kSide;
-      for (const Bits* numbers : from) {
-        if (numbers) {
-          std::memcpy(line, numbers + offset, kBlockBytes);
-        } else {
-          std::memset(line, 0, kBlockBytes);
-        }
-        line += kStep;
-      }
-    }
-  }
-}
-
-/// Lines are columns; k is a window.
-template <>
-void Windows::pack<Order::kPairs>(std::int64_t first, std::int64_t lines, std::int64_t begin,
-                                  std::int64_t depth, Bits* to) const {
-  static constexpr Bits kZeros[kSide] = {};
-  const std::int64_t tile_count = tiles::tiles_along(depth);
-  Blocks blocks(*this, first);
-  // The columns of a tap lie side by side: its windows are looked up once for all.
-  constexpr std::int64_t kTogether = 64;
-  for (std::int64_t line = 0; line < lines;) {
-    const std::int64_t tap = blocks.tap(), block = blocks.block();
-    std::int64_t panels = 0;
-    for (; line < lines && blocks.tap() == tap; line += kSide, ++panels) blocks.next();
-    WindowWalk window(*this, begin);
-    for (std::int64_t k = 0; k < tile_count * kStep; k += kTogether) {
-      std::array<const Bits*, kTogether> from{};
-      for (std::int64_t i = 0; i < std::min(kTogether, depth - k); ++i, window.next())
-        from[static_cast<std::size_t>(i)] = window.at(tap / columns.kernel, tap % columns.kernel);
-      const std::int64_t end = std::min(kTogether, tile_count * kStep - k);
-      for (std::int64_t p = 0; p < panels; ++p) {
-        const std::int64_t offset = (block + p) * positions * kSide;
-        Bits* const panel = to + p * tile_count * kTile + k * kSide;
-        for (std::int64_t i = 0; i < end; i += 2) {
-          const Bits *low = from[static_cast<std::size_t>(i)],
-                     *high = from[static_cast<std::size_t>(i + 1)];
-          tiles::interleave(low ? low + offset : kZeros, high ? high + offset : kZeros,
-                            panel + i * kSide);
-        }
-      }
-    }
-    to += panels * tile_count * kTile;
-  }
-}
-
-/// A map as a matrix whose lines are channels, and whose k are the positions of all samples:
-/// windows of one position, transposed.
-struct Channels {
-  const Bits* map;
-  std::int64_t channels, positions;
-
-  template <Order kOrder>
-  void pack(std::int64_t first, std::int64_t lines, std::int64_t begin, std::int64_t depth,
-            Bits* to) const {
-    static_assert(kOrder == Order::kLines);
-    const WindowAxis row, column{positions, 1, 1, 1, 0, 0, positions};
-    const Windows windows{map, channels, positions, positions, row, column, /*transposed=*/false};
-    const std::int64_t elements = tiles::tiles_along(depth) * kTile;
-    for (std::int64_t line = 0; line < lines; line += kSide, to += elements) {
-      windows.pack<Order::kPairs>(first + line, kSide, begin, depth, to);
-      for (Bits* tile = to; tile < to + elements; tile += kTile) {
-        alignas(64) Bits pairs[kTile];
-        std::copy_n(tile, kTile, pairs);
-        tiles::transpose_tile(pairs, tile);
-      }
-    }
-  }
-};
 
 /// The positions of an axis of x that the same taps reach, and the windows of stride 1 that these
 /// taps make of them: `axis.input` positions, each `step`-th from `begin` on.
@@ -319,8 +147,8 @@ void forward(const TileConvolution& shape, const tiles::Instructions& instructio
   std::iota(order.begin(), order.end(), std::int64_t{0});
   w = ordered_weights(shape, /*input_gradient=*/false, order, w, workspace, threads);
   const GemmShape product = pass_shape(shape);
-  const Windows windows{x,          shape.inputs,  positions_of_x(shape), shape.columns.input,
-                        shape.rows, shape.columns, /*transposed=*/false};
+  const Windows windows{instructions,        x,          shape.inputs,  positions_of_x(shape),
+                        shape.columns.input, shape.rows, shape.columns, /*transposed=*/false};
   tiles::run(instructions,
              tiles::Operation{product, windows, tiles::Lines<Bits>{w, product.k, 1},
                               static_cast<const Bits*>(nullptr),
@@ -355,8 +183,8 @@ void input_gradient(const TileConvolution& shape, const tiles::Instructions& ins
     for (const Phase& columns : across) {
       const GemmShape product = pass_shape(shape, rows, columns);
       if (product.k == 0) continue;
-      const Windows windows{dy,        shape.outputs, positions_of_y(shape), shape.columns.output,
-                            rows.axis, columns.axis,  /*transposed=*/true};
+      const Windows windows{instructions,         dy,        shape.outputs, positions_of_y(shape),
+                            shape.columns.output, rows.axis, columns.axis,  /*transposed=*/true};
       tiles::run(instructions,
                  tiles::Operation{product, windows, tiles::Lines<Bits>{w, 1, shape.inputs},
                                   static_cast<const Bits*>(nullptr),
@@ -377,9 +205,9 @@ void weight_gradient(const TileConvolution& shape, const tiles::Instructions& in
   // (outputs, taps, inputs)
   float* const sums = direct ? dw : reinterpret_cast<float*>(workspace);
   if (!direct) workspace += weight_bytes(shape, sizeof(float));
-  const Channels gradients{dy, outputs, positions_of_y(shape)};
-  const Windows windows{x,          inputs,        positions_of_x(shape), shape.columns.input,
-                        shape.rows, shape.columns, /*transposed=*/false};
+  const Channels gradients{instructions, dy, outputs, positions_of_y(shape)};
+  const Windows windows{instructions,        x,          inputs,        positions_of_x(shape),
+                        shape.columns.input, shape.rows, shape.columns, /*transposed=*/false};
   tiles::run(instructions,
              tiles::Operation{product, gradients, windows, static_cast<const Bits*>(nullptr),
                               tiles::Rows<float>{sums, product.n, nullptr, direct && add}},

@@ -5,9 +5,11 @@
 #endif
 
 #include <bit>
+#include <cstring>
 
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/matmul/tile_packing_cpu.h"
 
 namespace pipetrain::tiles {
 namespace {
@@ -55,6 +57,20 @@ void store_rounded_portable(const float* sums, std::int64_t rows, std::int64_t c
       line[column] = sums[column] + (bias ? bias[column] : 0.0F);
     round_to_bfloat16(line, c, columns);
   }
+}
+
+void interleave_portable(const std::uint16_t* const* lines, std::int64_t count, std::int64_t offset,
+                         std::uint16_t* to) {
+  static constexpr std::uint16_t kZeros[kSide] = {};
+  for (std::int64_t i = 0; i < count; i += 2, to += kStep)
+    interleave(lines[i] ? lines[i] + offset : kZeros, lines[i + 1] ? lines[i + 1] + offset : kZeros,
+               to);
+}
+
+void transpose_portable(const void* from, void* to) {
+  alignas(64) std::uint16_t tile[kTile];
+  std::memcpy(tile, from, sizeof tile);
+  transpose_tile(tile, static_cast<std::uint16_t*>(to));
 }
 
 void nothing() {}
@@ -157,6 +173,61 @@ PIPETRAIN_BFLOAT16 void store_rounded_amx(const float* sums, std::int64_t rows,
   }
 }
 
+PIPETRAIN_BFLOAT16 void interleave_amx(const std::uint16_t* const* lines, std::int64_t count,
+                                       std::int64_t offset, std::uint16_t* to) {
+  static constexpr std::uint16_t kZeros[kSide] = {};
+  alignas(64) static constexpr std::uint16_t kPairs[kStep] = {
+      0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+  const __m512i pairs = _mm512_load_si512(kPairs);
+  const auto line = [&](std::int64_t i) {
+    return reinterpret_cast<const __m256i*>(lines[i] ? lines[i] + offset : kZeros);
+  };
+  constexpr std::int64_t kAhead = 64;  // lines, which mostly follow each other in memory
+  for (std::int64_t i = 0; i < count; i += 2, to += kStep) {
+    __builtin_prefetch(reinterpret_cast<const std::uint16_t*>(line(i)) + kAhead * kSide);
+    const __m512i first = _mm512_maskz_broadcast_i64x4(0x0f, _mm256_loadu_si256(line(i)));
+    const __m512i both = _mm512_mask_broadcast_i64x4(first, 0xf0, _mm256_loadu_si256(line(i + 1)));
+    _mm512_storeu_si512(to, _mm512_maskz_permutexvar_epi16(~__mmask32{0}, pairs, both));
+  }
+}
+
+/// The same 128 bits of four rows, four apart.
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline __m512 lanes_of(const float* rows) {
+  constexpr std::int64_t kApart = 4 * kSide;
+  const __m512 first = _mm512_maskz_broadcast_f32x4(0x000f, _mm_loadu_ps(rows));
+  const __m512 two = _mm512_mask_broadcast_f32x4(first, 0x00f0, _mm_loadu_ps(rows + kApart));
+  const __m512 three = _mm512_mask_broadcast_f32x4(two, 0x0f00, _mm_loadu_ps(rows + 2 * kApart));
+  return _mm512_mask_broadcast_f32x4(three, 0xf000, _mm_loadu_ps(rows + 3 * kApart));
+}
+
+/// The lower, or upper, two elements of each 128 bits of both, in turn.
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline __m512d lower_of(const __m512& a,
+                                                                  const __m512& b) {
+  return reinterpret_cast<__m512d>(_mm512_maskz_unpacklo_ps(0xffff, a, b));
+}
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline __m512d upper_of(const __m512& a,
+                                                                  const __m512& b) {
+  return reinterpret_cast<__m512d>(_mm512_maskz_unpackhi_ps(0xffff, a, b));
+}
+
+PIPETRAIN_BFLOAT16 void transpose_amx(const void* from, void* to) {
+  const auto* rows = static_cast<const float*>(from);
+  auto* columns = static_cast<float*>(to);
+  __m512 lanes[kSide];
+  for (std::int64_t i = 0; i < kSide; ++i) lanes[i] = lanes_of(rows + i % 4 * kSide + i / 4 * 4);
+  constexpr __mmask8 kAll = 0xff;
+  for (std::int64_t i = 0; i < kSide; i += 4, columns += 4 * kSide) {
+    const __m512d low = lower_of(lanes[i], lanes[i + 1]), high = upper_of(lanes[i], lanes[i + 1]),
+                  lower = lower_of(lanes[i + 2], lanes[i + 3]),
+                  higher = upper_of(lanes[i + 2], lanes[i + 3]);
+    _mm512_storeu_pd(columns, _mm512_maskz_unpacklo_pd(kAll, low, lower));
+    _mm512_storeu_pd(columns + kSide, _mm512_maskz_unpackhi_pd(kAll, low, lower));
+    _mm512_storeu_pd(columns + 2 * kSide, _mm512_maskz_unpacklo_pd(kAll, high, higher));
+    _mm512_storeu_pd(columns + 3 * kSide, _mm512_maskz_unpackhi_pd(kAll, high, higher));
+  }
+}
+
 #endif
 
 }  // namespace
@@ -167,7 +238,9 @@ const Instructions& portable() {
                                           {{multiply_portable<1, 1>, multiply_portable<1, 2>},
                                            {multiply_portable<2, 1>, multiply_portable<2, 2>}},
                                           store_portable,
-                                          store_rounded_portable};
+                                          store_rounded_portable,
+                                          interleave_portable,
+                                          transpose_portable};
   return kPortable;
 }
 
@@ -178,7 +251,9 @@ const Instructions& amx() {
       release,
       {{multiply_amx<1, 1>, multiply_amx<1, 2>}, {multiply_amx<2, 1>, multiply_amx<2, 2>}},
       store_amx,
-      store_rounded_amx};
+      store_rounded_amx,
+      interleave_amx,
+      transpose_amx};
   return kAmx;
 #else
   return portable();  // has_amx() is false

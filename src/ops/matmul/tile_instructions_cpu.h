@@ -33,12 +33,21 @@ using StoreSums = void (*)(const float* sums, std::int64_t rows, std::int64_t co
 using StoreRoundedSums = void (*)(const float* sums, std::int64_t rows, std::int64_t columns,
                                   const float* bias, std::uint16_t* c, std::int64_t stride);
 
+/// Makes pairs of lines, which have 16 elements each from `offset` on, or are zero if null: of the
+/// first and second, third and fourth; `count` is even.
+using InterleaveLines = void (*)(const std::uint16_t* const* lines, std::int64_t count,
+                                 std::int64_t offset, std::uint16_t* to);
+/// Transposes the 16 × 16 elements of 32 bits of a tile; `to` may be `from`.
+using TransposeTile = void (*)(const void* from, void* to);
+
 struct Instructions {
   void (*begin)();  // in each thread, before it multiplies
   void (*end)();
   MultiplyTiles multiply[2][2];  // by panels of a and of b, less one
   StoreSums store;
   StoreRoundedSums store_rounded;
+  InterleaveLines interleave;
+  TransposeTile transpose;
 };
 
 /// Call it only where has_amx().

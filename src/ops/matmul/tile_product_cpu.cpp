@@ -5,6 +5,7 @@
 namespace pipetrain::tiles {
 
 std::size_t workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  if (!packed) return run_workspace_bytes(shape, threads);
   return Sizes(shape, useful_threads(shape, threads)).workspace_bytes(packed);
 }
 

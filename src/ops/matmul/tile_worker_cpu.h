@@ -104,14 +104,23 @@ class Worker {
  public:
   Worker(const Instructions& instructions, const Operation<A, B, C>& operation, const Sizes& sizes,
          std::byte* workspace)
+      : Worker(instructions, operation, sizes, workspace,
+               reinterpret_cast<std::uint16_t*>(workspace) + sizes.a_elements(),
+               operation.packed ? 0 : sizes.b_elements(), omp_get_thread_num(),
+               omp_get_num_threads()) {}
+
+  /// One of `threads`, or the only one, that reads b where another worker has packed it.
+  Worker(const Instructions& instructions, const Operation<A, B, C>& operation, const Sizes& sizes,
+         std::byte* workspace, std::uint16_t* b, std::int64_t b_elements, std::int64_t thread,
+         std::int64_t threads)
       : instructions_(instructions),
         operation_(operation),
         sizes_(sizes),
         a_(reinterpret_cast<std::uint16_t*>(workspace)),
-        b_(a_ + sizes.a_elements()),
-        sums_(reinterpret_cast<float*>(b_ + (operation.packed ? 0 : sizes.b_elements()))),
-        thread_(omp_get_thread_num()),
-        threads_(omp_get_num_threads()) {}
+        b_(b),
+        sums_(reinterpret_cast<float*>(a_ + sizes.a_elements() + b_elements)),
+        thread_(thread),
+        threads_(threads) {}
 
   /// Packs this thread's share of the rows of a.
   void pack_a(const Range& range) const {
@@ -227,15 +236,79 @@ inline int useful_threads(const GemmShape& shape, int threads) {
   return shape.m * shape.n * shape.k >= kParallel ? threads : 1;
 }
 
+/// Products of many rows with a b that stays in the caches: it is packed once, and then each thread
+/// packs and multiplies rows of its own, so that nobody waits, and one can pack while another that
+/// shares its tiles multiplies.
+struct ApartSizes {
+  static constexpr std::int64_t kMostElements = 1 << 17, kMostOfB = 1 << 20, kLeastChunks = 4;
+
+  ApartSizes(const GemmShape& shape, int threads)
+      : chunk(chunk_rows(shape, threads)), own({chunk, shape.n, shape.k}, /*threads=*/1) {}
+
+  static std::int64_t chunk_rows(const GemmShape& shape, int threads) {
+    const std::int64_t most =
+        std::clamp(kMostElements / shape.k / kBlock * kBlock, 2 * kBlock, 16 * kBlock);
+    const std::int64_t rounds = (shape.m + threads * most - 1) / (threads * most);
+    return round_up((shape.m + threads * rounds - 1) / (threads * rounds), kBlock);
+  }
+  static bool pays(const GemmShape& shape, int threads) {
+    return shape.n <= kMostLines && shape.k <= kOnlyDepth && shape.n * shape.k <= kMostOfB &&
+           shape.m >= kLeastChunks * threads * 2 * kBlock;
+  }
+
+  std::size_t b_bytes() const {
+    return static_cast<std::size_t>(own.b_elements()) * sizeof(std::uint16_t);
+  }
+  std::size_t own_bytes() const { return own.workspace_bytes(/*packed=*/true); }
+
+  std::int64_t chunk;
+  Sizes own;  // of one chunk
+};
+
 /// The workspace of a product of which nothing is packed already.
 inline std::size_t run_workspace_bytes(const GemmShape& shape, int threads) {
-  return Sizes(shape, useful_threads(shape, threads)).workspace_bytes(/*packed=*/false);
+  const int team = useful_threads(shape, threads);
+  if (ApartSizes::pays(shape, team)) {
+    const ApartSizes sizes(shape, team);
+    return sizes.b_bytes() + static_cast<std::size_t>(team) * sizes.own_bytes();
+  }
+  return Sizes(shape, team).workspace_bytes(/*packed=*/false);
+}
+
+template <class A, class B, class C>
+void work_apart(const Instructions& instructions, const Operation<A, B, C>& operation,
+                const ApartSizes& sizes, std::byte* workspace) {
+  const GemmShape& shape = operation.shape;
+  auto* const b = reinterpret_cast<std::uint16_t*>(workspace);
+  const std::int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+  std::byte* const own =
+      workspace + sizes.b_bytes() + static_cast<std::size_t>(thread) * sizes.own_bytes();
+  const Worker<A, B, C> packer(instructions, operation, sizes.own, own, b, 0, thread, threads);
+  const Worker<A, B, C> worker(instructions, operation, sizes.own, own, b, 0, 0, 1);
+  const auto range = [&](std::int64_t top) {
+    return Range{top, std::min(sizes.chunk, shape.m - top), 0, shape.n, 0, shape.k};
+  };
+  instructions.begin();
+  packer.pack_b(range(0));
+#pragma omp barrier
+#pragma omp for schedule(dynamic, 1)
+  for (std::int64_t top = 0; top < shape.m; top += sizes.chunk) {
+    worker.pack_a(range(top));
+    worker.multiply(range(top));
+  }
+  instructions.end();
 }
 
 template <class A, class B, class C>
 void run(const Instructions& instructions, const Operation<A, B, C>& operation,
          std::byte* workspace, int threads) {
   const int team = useful_threads(operation.shape, threads);
+  if (!operation.packed && ApartSizes::pays(operation.shape, team)) {
+    const ApartSizes sizes(operation.shape, team);
+#pragma omp parallel num_threads(team)
+    work_apart(instructions, operation, sizes, workspace);
+    return;
+  }
   const Sizes sizes(operation.shape, team);
 #pragma omp parallel num_threads(team)
   work(instructions, operation, sizes, workspace);

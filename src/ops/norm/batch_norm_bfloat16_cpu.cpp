@@ -94,9 +94,12 @@ inline Vector16 widened(const BFloat16*) { return {}; }
 inline void store_rounded(BFloat16*, const Vector16&) {}
 #endif
 
-/// Asks for the same place of the next run while this one is read.
+/// Asks for the same place of the next run while this one is read or written, once per cache line.
 [[gnu::always_inline]] inline void ask_for(const BFloat16* next, std::int64_t i) {
-  __builtin_prefetch(next + i, 0, 2);
+  if (i % kAhead == 0) __builtin_prefetch(next + i, /*write=*/0, /*locality=*/2);
+}
+[[gnu::always_inline]] inline void ask_to_write(const BFloat16* next, std::int64_t i) {
+  if (i % kAhead == 0) __builtin_prefetch(next + i, /*write=*/1, /*locality=*/2);
 }
 
 /// Adds x - shift and its square.
@@ -139,12 +142,14 @@ PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std
 
 /// y = (x - mean) * factor + bias, clipped.
 template <bool kClipped>
-PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, std::int64_t run, const Channels& channels,
-                                  const Clip& clip, BFloat16* y) {
+PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, std::int64_t to_next, std::int64_t run,
+                                  const Channels& channels, const Clip& clip, BFloat16* y) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 low = fill16(clip.low), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
+    ask_for(x + to_next, i);
+    ask_to_write(y + to_next, i);
     Vector16 value = (widened(x + i) - mean) * factor + bias;
     if constexpr (kClipped) {
       value = value < low ? low : value;
@@ -214,13 +219,17 @@ PIPETRAIN_BFLOAT16 void add_gradients(const BFloat16* dy, const BFloat16* x, std
 /// dx = factor * (what passes of dy - shift - (x - mean) * slope); the last two of batch
 /// statistics.
 template <bool kBatch, bool kClipped>
-PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, std::int64_t run,
-                                       const Channels& channels, const Clip& clip, BFloat16* dx) {
+PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, std::int64_t to_next,
+                                       std::int64_t run, const Channels& channels, const Clip& clip,
+                                       BFloat16* dx) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 shift = load16(channels.shift), slope = load16(channels.slope);
   const Vector16 from = fill16(clip.passes_from), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
+    ask_for(x + to_next, i);
+    ask_for(dy + to_next, i);
+    ask_to_write(dx + to_next, i);
     const Vector16 centred = widened(x + i) - mean;
     const Vector16 some = passed<kClipped>(widened(dy + i), centred * factor + bias, from, high);
     if constexpr (kBatch) {
@@ -242,10 +251,12 @@ float inverse_deviation(double variance, double epsilon) {
   return static_cast<float>(1.0 / std::sqrt(variance + epsilon));
 }
 
-/// The distance from image n to the next in order, or none from the last.
+/// The distance from image n to the one that follows, or none from the last: of the pass forwards
+/// and of the pass backwards.
 std::int64_t next_of(const Blocks& shape, std::int64_t n) {
   return n + 1 < shape.images ? shape.stride() : 0;
 }
+std::int64_t back_from(const Blocks& shape, std::int64_t n) { return n > 0 ? -shape.stride() : 0; }
 
 /// Mean and variance of 16 channels; x is their block of the first image.
 void find_moments(const Blocks& shape, const BFloat16* x, float* mean, float* variance) {
@@ -297,8 +308,8 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
       BFloat16* y = out[0].as<BFloat16>() + block * shape.run;
       for (std::int64_t n = shape.images; n-- > 0;) {
         const std::int64_t at = n * shape.stride();
-        clip.any ? normalize<true>(x + at, shape.run, channels, clip, y + at)
-                 : normalize<false>(x + at, shape.run, channels, clip, y + at);
+        clip.any ? normalize<true>(x + at, back_from(shape, n), shape.run, channels, clip, y + at)
+                 : normalize<false>(x + at, back_from(shape, n), shape.run, channels, clip, y + at);
       }
     });
   });
@@ -339,7 +350,8 @@ void gradient_block(const Blocks& shape, double epsilon, const Clip& clip, std::
   BFloat16* dx = out[0].as<BFloat16>() + block * shape.run;
   for (std::int64_t n = shape.images; n-- > 0;) {
     const std::int64_t at = n * shape.stride();
-    input_gradient<kBatch, kClipped>(dy + at, x + at, shape.run, channels, clip, dx + at);
+    input_gradient<kBatch, kClipped>(dy + at, x + at, back_from(shape, n), shape.run, channels,
+                                     clip, dx + at);
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "ops/conv/conv_cases.h"
 #include "ops/conv/tile_convolution_cpu.h"
+#include "ops/conv/tile_image_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "support/blocked.h"
 
@@ -45,6 +46,7 @@ std::vector<ConvCase> tile_cases() {
       {"strided_dilated", {2, 16, 13, 14}, {32, 16, 3, 3}, {3, 2}, {2, 3}, {2, 3, 2, 3}},
       {"dilated_by_the_stride", {2, 16, 15, 14}, {16, 16, 3, 3}, two, two, {2, 2, 2, 1}},
       {"gaps", {2, 16, 11, 10}, {16, 16, 2, 2}, {3, 3}, one, none},
+      {"many_positions", {3, 16, 21, 19}, {32, 16, 3, 3}, one, one, around},
       {"deep", {1, 352, 4, 4}, {16, 352, 3, 3}, one, one, around},
   };
 }
@@ -86,6 +88,51 @@ TEST(TileConvolution, FollowsTheReference) {
     for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::portable());
   }
   omp_set_num_threads(1);
+}
+
+TEST(TileConvolution, OfImagesFollowsTheReference) {
+  const Ints one = {1, 1}, two = {2, 2};
+  const std::vector<ConvCase> cases = {
+      {"resnet", {2, 3, 31, 26}, {32, 3, 7, 7}, two, one, {3, 3, 3, 3}},
+      {"mobilenet", {3, 3, 17, 18}, {16, 3, 3, 3}, two, one, {1, 1, 1, 1}},
+      {"same_upper", {2, 3, 16, 16}, {16, 3, 3, 3}, two, one, {0, 0, 1, 1}},
+      {"patches", {2, 1, 12, 13}, {16, 1, 4, 4}, {4, 3}, one, {0, 0, 0, 0}},
+      {"rows", {2, 2, 14, 9}, {48, 2, 4, 3}, {4, 1}, one, {1, 1, 2, 1}},
+      {"stride_1", {2, 9, 7, 8}, {16, 9, 3, 3}, one, one, {1, 1, 1, 1}}};
+  for (const int threads : {1, 2}) {
+    omp_set_num_threads(threads);
+    for (const ConvCase& c : cases) {
+      SCOPED_TRACE(c.name);
+      const auto shape = tile_image(conv_geometry(c.attributes(), c.x, c.w));
+      ASSERT_TRUE(shape);
+      const HostTensor x = narrow_map(c.x, 1), w = narrow_map(c.w, 2), dy = narrow_map(c.y(), 3);
+      const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
+      const auto in_double = [](const HostTensor& t) { return as_float(t, DType::kFloat64); };
+      const auto forward = make_tile_image_forward(*shape, tiles::portable());
+      const TensorType y = in_layout({DType::kBFloat16, c.y()}, Layout::kBlocked16);
+      expect_close(in_double(to_layout(run_on_tiles(*forward, {x, w, b}, y), Layout::kRowMajor)),
+                   run_op("Conv", c.attributes(), {in_double(x), in_double(w), in_double(b)})[0],
+                   0.004);
+      const auto gradient = make_tile_image_weight_gradient(*shape, tiles::portable());
+      const std::vector<HostTensor> in = {x, to_layout(dy, Layout::kBlocked16)};
+      const TensorType type{DType::kFloat32, c.w};
+      const HostTensor dw = run_on_tiles(*gradient, in, type);
+      expect_close(in_double(dw),
+                   run_op("ConvWeightGrad", c.with_output(c.w), {in_double(x), in_double(dy)})[0],
+                   1e-5);
+      const HostTensor sum = run_on_tiles(*gradient, in, type, 0.75F);
+      for (std::int64_t i = 0; i < type.count(); ++i)
+        ASSERT_EQ(sum.view().as<float>()[i], 0.75F + dw.view().as<float>()[i]);
+    }
+  }
+  omp_set_num_threads(1);
+  const auto fits = [&](const Shape& x, const Shape& w, const Ints& strides) {
+    const ConvCase c{"", x, w, strides, one, {0, 0, 0, 0}};
+    return tile_image(conv_geometry(c.attributes(), c.x, c.w)).has_value();
+  };
+  EXPECT_FALSE(fits({1, 3, 8, 8}, {16, 3, 3, 3}, one));  // most channels would be zeros
+  EXPECT_FALSE(fits({1, 5, 8, 8}, {16, 5, 3, 3}, two));
+  EXPECT_FALSE(fits({1, 3, 8, 8}, {8, 3, 3, 3}, two));
 }
 
 TEST(TileConvolution, NeedsWholeBlocksOfChannelsInOneGroup) {

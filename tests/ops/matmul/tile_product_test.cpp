@@ -113,7 +113,8 @@ void check_tiles(const tiles::Instructions& instructions) {
       }
   }
   const std::vector<GemmShape> large = {{70, 90, 800},  {65, 33, 1500}, {40, 50, 3100},
-                                        {1100, 20, 33}, {20, 1100, 70}, {450, 410, 9}};
+                                        {1100, 20, 33}, {20, 1100, 70}, {450, 410, 9},
+                                        {1100, 50, 40}};
   for (const GemmShape& shape : large) {
     for (const int transposed : {0, 1, 2, 3}) {
       TileCase(shape, transposed).check(instructions);
