@@ -198,6 +198,22 @@ class Processes(Case):
         plan = parse((self.folder / "run" / "plan.json").read_text())
         self.assertEqual(sum(stage.get("replicas", 1) for stage in plan["stages"]), 4)
 
+    def test_the_nodes_of_split_give_the_stages(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3"]
+        two, four = [*run, "--split", "block.conv1"], [*run, "--split", "wide.conv,block.conv1,last.conv"]
+        self.succeed(*four, "--run-dir", "one")
+        for count, split, stages, replicas in ((2, two, 2, 1), (2, four, 4, 1), (4, two, 2, 2)):
+            err = self.train_in(count, *split, "--run-dir", f"{count}-{stages}")
+            plan = parse((self.folder / f"{count}-{stages}" / "plan.json").read_text())
+            self.assertEqual([stage.get("replicas", 1) for stage in plan["stages"]], [replicas] * stages)
+            if stages == count * replicas or replicas > 1:
+                chosen = "2 stages" if replicas == 1 else "2 stages x 2 replicas"
+                self.assertIn(f"chose    {chosen} for {count} processes; predicted steps: {chosen} ", err)
+        self.assertEqual(self.content("2-4"), self.content("one"))
+        code, _, err = self.run_in(3, *two)
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertIn("3 processes were started, but the 2 stages of --split are for 2 devices; start as many, a multiple of that, or fewer", err)
+
     def test_auto_plan_and_doctor(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3", "--stages", "2"]
         err = self.train_in(2, *run, "--schedule", "auto", "--run-dir", "run")
