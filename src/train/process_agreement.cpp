@@ -127,6 +127,8 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
   };
   const auto of_data = [&](const Dataset* data) {
     if (!data) return std::string();
+    if (data == network.data().train.get() && !network.data().shard_samples.empty())
+      return network.data().shard_fingerprint;  // each has its own
     return network.data().synthetic ? fingerprint(*data) : content_fingerprint(*data);
   };
   std::string text;

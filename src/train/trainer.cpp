@@ -46,7 +46,9 @@ class Training {
                   settings_.sample_weights.empty()
                       ? std::vector<double>()
                       : sample_weights(settings_.sample_weights, *network_.data().train,
-                                       network_.graph().loss.classes)}),
+                                       network_.graph().loss.classes),
+                  network_.data().shard_samples,
+                  static_cast<std::size_t>(network_.micro_batch())}),
         loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
@@ -217,7 +219,7 @@ class Training {
 
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
   void note_times(std::int64_t samples, double seconds, double bubble) {
-    const auto all = static_cast<std::int64_t>(network_.data().train->size());
+    const std::int64_t all = network_.epoch_samples();
     if (samples < std::min(settings_.batch_size, all)) return;
     step_seconds_.add(seconds);
     bubbles_.add(bubble);

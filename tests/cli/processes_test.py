@@ -214,6 +214,53 @@ class Processes(Case):
         self.assertEqual(code, EXIT["usage"], err)
         self.assertIn("3 processes were started, but the 2 stages of --split are for 2 devices; start as many, a multiple of that, or fewer", err)
 
+    def shards(self, folder, counts, garbage=()):
+        """Writes the first digits into files of so many samples each; those in `garbage` cannot be read."""
+        place = self.folder / folder
+        place.mkdir()
+        rows, files = digits(), []
+        for f, count in enumerate(counts):
+            files.append(rows[:count])
+            rows = rows[count:]
+            (place / f"part-{f}.csv").write_text("not,a,number\n" if f in garbage else "\n".join(files[-1]) + "\n")
+        return files
+
+    def test_every_process_reads_its_own_files(self):
+        files = self.shards("data", (40, 64, 50, 32))  # of replica 0: 90 samples; of replica 1: 96
+        run = [*RUN, "-m", MODEL, "--batch-size", "32", "--micro-batch-size", "8", "--epochs", "2",
+               "--class-weights", ",".join(str(1 + digit % 3) for digit in range(10))]
+        sharded = [*run, "--data", "data/part-*.csv", "--data-sharding", "files"]
+        self.succeed(*sharded, "--replicas", "2", "--run-dir", "one")
+        # Each opens only its own: the others are there by name.
+        self.shards("a", (40, 64, 50, 32), garbage=(1, 3))
+        self.shards("b", (40, 64, 50, 32), garbage=(0, 2))
+        apart = [*run, "--data", "part-*.csv", "--data-sharding", "files", "--run-dir", str(self.folder / "two")]
+        clean = [MPIRUN, "--oversubscribe", "--bind-to", "none"]
+        both = [*clean, "-n", "1", "-wdir", str(self.folder / "a"), PROGRAM, *apart, ":", "-n", "1", "-wdir", str(self.folder / "b"), PROGRAM, *apart]
+        done = subprocess.run(both, cwd=self.folder, env=environment_of_user() | {
+            "PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("4 files for 2 replicas · 90 to 96 samples each, of which an epoch takes 90", done.stderr)
+        self.assertEqual(self.content("two"), self.content("one"))
+        # In the order of the files, the same as one file in which micro-batches take turns.
+        first, second = files[0] + files[2], files[1] + files[3]
+        rows = [row for at in range(0, 80, 8) for row in first[at:at + 8] + second[at:at + 8]]
+        (self.folder / "turns.csv").write_text("\n".join(rows) + "\n")
+        self.succeed(*run, "--data", "turns.csv", "--replicas", "2", "--no-shuffle", "--run-dir", "turns")
+        self.train_in(2, *sharded, "--no-shuffle", "--run-dir", "files")
+        self.assertEqual(self.content("files"), self.content("turns"))
+
+    def test_files_that_replicas_cannot_share(self):
+        self.shards("data", (40, 64, 50))
+        run = [*RUN, "-m", MODEL, "--batch-size", "32", "--max-steps", "2", "--data-sharding", "files"]
+        for more, says in ((["--data", "data/part-*.csv", "--replicas", "4"], "3 files match data/part-*.csv, too few for 4 replicas"),
+                           (["--data", "data/part-0.csv", "--replicas", "2"], "needs a pattern of data files"),
+                           (["--data", "data/part-*.csv"], "needs as many --replicas of each stage"),
+                           (["--data", "data/part-*.csv", "--replicas", "2", "--val-split", "0.2"], "give --val-data"),
+                           (["--data", "data/part-*.csv", "--replicas", "2", "--micro-batch-size", "5"], "make it a multiple of 10")):
+            self.refused("usage", *run, *more, says=says)
+
     def test_auto_plan_and_doctor(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3", "--stages", "2"]
         err = self.train_in(2, *run, "--schedule", "auto", "--run-dir", "run")

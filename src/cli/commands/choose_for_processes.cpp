@@ -43,6 +43,10 @@ void take_devices_of_processes(Options& options, ProcessGroup* processes) {
   const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&
                     pipeline.plan_path.empty() && !names_schedule_file(pipeline.schedule);
   if (!processes || !open) return;
+  if (options.run.data.shard_files && pipeline.split.empty() && !pipeline.plan_replicas) {
+    options.run.pipeline.replicas = {processes->size()};
+    return;
+  }
   options.gpus = processes->size();
   const int of_split = devices_of_split(pipeline);
   if (of_split == 0) return;
