@@ -261,6 +261,32 @@ class Processes(Case):
                            (["--data", "data/part-*.csv", "--replicas", "2", "--micro-batch-size", "5"], "make it a multiple of 10")):
             self.refused("usage", *run, *more, says=says)
 
+    def test_traces_show_the_buckets_of_gradients(self):
+        self.succeed("new", "mlp", "-o", "mlp.onnx", "--width", "1024", "--depth", "4")
+        run = [*RUN, "-m", "mlp.onnx", "--max-steps", "8", "--batch-size", "32", "--replicas", "2", "--save-every", "never"]
+        err = self.train_in(2, *run, "--trace", "trace.json", "--run-dir", "run")
+        trace = parse((self.folder / "trace.json").read_text())
+        buckets = {}
+        for event in trace["traceEvents"]:
+            if event.get("cat") == "bucket":
+                of = (event["pid"], event["args"]["step"], event["args"]["device"])
+                buckets.setdefault(of, []).append((event["args"]["bucket"], event["args"]["bytes"]))
+        measured = [sorted(all) for (side, _, _), all in buckets.items() if side == 1]
+        predicted = [sorted(all) for (side, _, _), all in buckets.items() if side == 2]
+        self.assertEqual(len(predicted), 1)
+        self.assertEqual(len(measured), 6)  # three steps, seen by two processes
+        for one in measured:
+            self.assertEqual(one, predicted[0])
+        _, out, _ = self.run_program("inspect", "mlp.onnx", "--json")
+        self.assertEqual(sum(size for _, size in predicted[0]), 4 * parse(out)["trainable_parameters"])
+        self.assertGreater(len(predicted[0]), 3)
+        self.assertRegex(err, r"sums of gradients during the backward: predicted \d+ %, measured \d+ %")
+        _, out, _ = self.run_program("trace", "diff", "trace.json")
+        self.assertRegex(out, r"sums of gradients during the backward: predicted \d+ %, measured \d+ %")
+        self.succeed("report", "run", "-o", "report.html")
+        if "A step, predicted and measured" in (self.folder / "report.html").read_text():
+            self.assertRegex((self.folder / "report.html").read_text(), r"buckets of gradients, .* % of their time during the backward")
+
     def test_auto_plan_and_doctor(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3", "--stages", "2"]
         err = self.train_in(2, *run, "--schedule", "auto", "--run-dir", "run")

@@ -18,19 +18,28 @@ std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) con
   return gradient.subspan(edge(replica), edge(replica + 1) - edge(replica));
 }
 
-ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-                           BucketFloats buckets, int here)
-    : members_(static_cast<std::size_t>(replicas)), barrier_(here > 0 ? here : replicas) {
+std::vector<ReplicaGroup::Bucket> ReplicaGroup::divide(const std::vector<std::size_t>& sizes,
+                                                       BucketFloats buckets) {
+  std::vector<Bucket> out;
   std::size_t floats = 0;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
-    if (buckets_.empty() || floats >= (buckets_.size() == 1 ? buckets.first : buckets.others)) {
-      buckets_.push_back({g, g});
+    if (out.empty() || floats >= (out.size() == 1 ? buckets.first : buckets.others)) {
+      out.push_back({g, g});
       floats = 0;
     }
     floats += sizes[g];
-    buckets_.back().last = g + 1;
-    bucket_of_.push_back(buckets_.size() - 1);
+    out.back().last = g + 1;
   }
+  return out;
+}
+
+ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
+                           BucketFloats buckets, int here)
+    : buckets_(divide(sizes, buckets)),
+      members_(static_cast<std::size_t>(replicas)),
+      barrier_(here > 0 ? here : replicas) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b)
+    bucket_of_.insert(bucket_of_.end(), buckets_[b].last - buckets_[b].first, b);
   for (Member& member : members_) restart(member);
 }
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/program/event.h"
 #include "pipeline/transport/bucket_floats.h"
 #include "pipeline/transport/channel.h"
 
@@ -24,6 +25,12 @@ struct OwnedWeights {
 
 class ReplicaGroup {
  public:
+  struct Bucket {
+    std::size_t first = 0, last = 0;  // gradients
+  };
+  /// Puts gradients of so many floats into buckets, in their order.
+  static std::vector<Bucket> divide(const std::vector<std::size_t>& sizes, BucketFloats buckets);
+
   /// `sizes`: floats of each gradient, in the order in which a backward completes them.
   /// `here`: how many of the replicas are in this process; 0: all.
   ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes, BucketFloats buckets = {},
@@ -48,6 +55,9 @@ class ReplicaGroup {
   /// Whether some replicas are in other processes. gather() then is an all-gather.
   virtual bool is_remote() const { return false; }
   virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
+  /// The buckets of the round so far: bytes, and steady_seconds() from when they left until their
+  /// sums were here. None where they are summed in reduce().
+  virtual std::vector<BucketEvent> bucket_events() { return {}; }
   /// Where replicas share updates: waits for the others and takes the weights over that they own,
   /// each in the same order. Throws ChannelAborted.
   virtual void share_weights(int replica, std::vector<OwnedWeights> weights);
@@ -58,9 +68,6 @@ class ReplicaGroup {
   int replicas() const { return static_cast<int>(members_.size()); }
 
  protected:
-  struct Bucket {
-    std::size_t first = 0, last = 0;  // gradients
-  };
   struct Member {
     std::vector<std::span<float>> gradients;
     std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
