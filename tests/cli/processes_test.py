@@ -1,9 +1,11 @@
 """Training in several processes, started by mpirun: the bits of one, and how all of them end."""
 
+import json
 import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import time
 import unittest
@@ -17,6 +19,19 @@ DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "
 # Asynchronous runs depend on their cuts.
 STREAM = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "4",
           "--split", "wide.conv,block.conv1,last.conv"]
+
+
+def tensors(checkpoint, kind):
+    """All tensors of a kind ("weights", "optimizer"), in however many files: type, shape, bytes."""
+    found = {}
+    for path in sorted(checkpoint.glob(f"{kind}*.safetensors")):
+        content = path.read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8:8 + length])
+        for name, entry in header.items():
+            begin, end = entry["data_offsets"]
+            found[name] = (entry["dtype"], entry["shape"], content[8 + length + begin:8 + length + end])
+    return found
 
 
 class Processes(Case):
@@ -135,11 +150,11 @@ class Processes(Case):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "160", "--batch-size", "32", "--max-steps", "8", "--save-every", "4",
                "--clip-norm", "1", "--ema", "0.9", "--overwrite"]
         self.succeed(*run, "--replicas", "4", "--run-dir", "one")
-        state = pathlib.Path("checkpoints", "step-000004", "optimizer.safetensors")
+        place = pathlib.Path("checkpoints", "step-000004")
         for count in (2, 4):
             self.train_in(count, *run, "--replicas", "4", "--shard-optimizer", "--run-dir", "several")
             self.assertEqual(self.content("several"), self.content("one"))
-            self.assertEqual((self.folder / "several" / state).read_bytes(), (self.folder / "one" / state).read_bytes())
+            self.assertEqual(tensors(self.folder / "several" / place, "optimizer"), tensors(self.folder / "one" / place, "optimizer"))
         half = f"--resume={self.folder / 'several' / 'checkpoints' / 'step-000004'}"
         self.succeed(*run, half, "--replicas", "4:shard-optimizer=true", "--run-dir", "alone")
         self.assertEqual(self.content("alone"), self.content("one"))
@@ -323,6 +338,61 @@ class Processes(Case):
         self.succeed(*run, f"--resume={half}", "--run-dir", "one")
         self.assertEqual(self.content("four"), self.content("whole"))
         self.assertEqual(self.content("one"), self.content("whole"))
+
+    def test_every_process_writes_its_part_of_a_checkpoint(self):
+        run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9", "--optimizer", "adamw", "--ema", "0.9"]
+        self.succeed(*run, "--run-dir", "one")
+        self.train_in(2, *run, "--run-dir", "two")
+        one, two = (self.folder / name / "checkpoints" / "step-000006" for name in ("one", "two"))
+        self.assertEqual(sorted(path.name for path in two.iterdir()),
+                         ["manifest.json", "optimizer-0.safetensors", "optimizer-1.safetensors", "weights-0.safetensors", "weights-1.safetensors"])
+        for kind in ("weights", "optimizer"):
+            parts = [tensors(two, f"{kind}-{process}") for process in (0, 1)]
+            self.assertTrue(all(parts))
+            self.assertEqual(set(parts[0]) & set(parts[1]), set())
+            self.assertEqual(tensors(two, kind), tensors(one, kind))
+        self.assertEqual([path.name for path in (self.folder / "two" / "checkpoints").iterdir() if path.name.startswith(".")], [])
+        # Either is resumed by any number of processes, and read by other commands.
+        for name, count in (("one", 3), ("two", 3), ("two", 4)):
+            half = f"--resume={self.folder / name / 'checkpoints' / 'step-000006'}"
+            self.train_in(count, *run, half, "--run-dir", f"{name}-in-{count}")
+            self.assertEqual(self.content(f"{name}-in-{count}"), self.content("one"))
+        self.succeed(*run, f"--resume={two}", "--run-dir", "two-in-1")
+        self.assertEqual(self.content("two-in-1"), self.content("one"))
+        for name in ("one", "two"):
+            self.succeed("export", "--from", f"{name}/checkpoints/step-000006", "-o", f"{name}.onnx")
+        self.assertEqual((self.folder / "one.onnx").read_bytes(), (self.folder / "two.onnx").read_bytes())
+
+    def test_a_damaged_or_missing_part_is_named(self):
+        run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]
+        self.train_in(2, *run, "--run-dir", "run")
+        for damage in (lambda path: path.unlink(), lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x55")):
+            part = self.folder / "run" / "checkpoints" / "step-000012" / "weights-1.safetensors"
+            content = part.read_bytes()
+            damage(part)
+            self.refused("data", "train", f"--resume={part.parent}", "--max-steps", "20", says="weights-1.safetensors")
+            part.write_bytes(content)
+        self.succeed("train", f"--resume={part.parent}", "--max-steps", "13", "--run-dir", "more")
+
+    def test_without_a_shared_folder_process_0_writes_for_all(self):
+        inside = f"mount -t tmpfs none {self.folder / 'private'} && exec \"$@\""
+        (self.folder / "private").mkdir()
+        alone = ["unshare", "-m", "sh", "-c", inside, "sh"]
+        if subprocess.run([*alone, "true"], capture_output=True).returncode != 0:
+            self.skipTest("mount namespaces are not allowed here")
+        run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9", "--optimizer", "adamw"]
+        self.succeed(*run, "--run-dir", "one")
+        apart = [PROGRAM, *run, "--run-dir", "private/run"]
+        done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "1", *apart, ":", "-n", "1", *alone, *apart],
+                              cwd=self.folder, env=environment_of_user() | {
+                                  "PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"},
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("not all processes see", done.stderr)
+        for step in ("step-000006", "step-000012"):
+            for kind in ("weights", "optimizer"):
+                file = pathlib.Path("checkpoints", step, f"{kind}.safetensors")
+                self.assertEqual((self.folder / "private" / "run" / file).read_bytes(), (self.folder / "one" / file).read_bytes())
 
     def test_a_killed_process_ends_all_and_loses_nothing(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--run-dir", "run")
