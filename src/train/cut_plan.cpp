@@ -271,6 +271,7 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
   std::vector<StageCapacity> capacity = stage_capacities({&program});
+  add_accumulators({&program}, network.config().pipeline.accumulators, capacity);
   // The last batch of an epoch may be smaller: a network of its own, which computes gradients too.
   for (StageCapacity& stage : capacity)
     stage.one_micro_batch = stage.one_micro_batch && network.batch_sizes().size() == 1;

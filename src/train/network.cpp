@@ -334,7 +334,9 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
     options.pack_weights = micro_batches_ > 1;
-    options.batched_micro_batches = asynchronous() ? 1 : micro_batches_;
+    // A product for several micro-batches would belong to several leaves of a tree of sums.
+    const bool apart = asynchronous() || config_.pipeline.accumulators > 0;
+    options.batched_micro_batches = apart ? 1 : micro_batches_;
     options.batched_like = graph_.get();
   }
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;

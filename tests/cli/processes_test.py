@@ -1,5 +1,6 @@
 """Training in several processes, started by mpirun: the bits of one, and how all of them end."""
 
+import hashlib
 import json
 import os
 import pathlib
@@ -144,6 +145,36 @@ class Processes(Case):
         self.succeed(*run, "--run-dir", "one")
         self.train_in(4, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
+
+    def test_a_tree_of_sums_has_the_same_bits_for_every_number_of_replicas(self):
+        for name, model, data in (("digits", MODEL, ["--data", DATA, "--limit", "224"]), ("gpt", "gpt.onnx", [])):
+            if name == "gpt":
+                self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50", "--context", "8")
+            run = [*RUN, "-m", model, *data, "--batch-size", "32", "--micro-batches", "16", "--max-steps", "8", "--clip-norm", "1", "--ema", "0.9"]
+            tree = [*run, "--accumulators", "8"]
+            self.succeed(*tree, "--save-every", "4", "--run-dir", name)
+            sums = {hashlib.sha256(self.content(name)).hexdigest()}
+            for replicas in ("2", "4", "8"):
+                self.succeed(*tree, "--replicas", replicas, "--run-dir", f"{name}-{replicas}")
+                sums.add(hashlib.sha256(self.content(f"{name}-{replicas}")).hexdigest())
+            for count, replicas in ((2, "2"), (2, "4"), (4, "4"), (4, "4,4")):
+                self.train_in(count, *tree, "--replicas", replicas, "--run-dir", f"{name}-{replicas}-in-{count}")
+                sums.add(hashlib.sha256(self.content(f"{name}-{replicas}-in-{count}")).hexdigest())
+            self.assertEqual(len(sums), 1, name)
+            # The checkpoint knows the tree: a run goes on with it on any number of replicas.
+            half = f"--resume={self.folder / name / 'checkpoints' / 'step-000004'}"
+            self.succeed("train", half, "--threads", "1", "--replicas", "4", "--run-dir", f"{name}-half")
+            self.train_in(2, "train", half, "--threads", "1", "--replicas", "2", "--run-dir", f"{name}-half-in-2")
+            for resumed in (f"{name}-half", f"{name}-half-in-2"):
+                sums.add(hashlib.sha256(self.content(resumed)).hexdigest())
+            self.assertEqual(len(sums), 1, name)
+            # Without it, the sums have another order.
+            self.succeed(*run, "--replicas", "4", "--run-dir", f"{name}-in-order")
+            self.assertNotIn(hashlib.sha256(self.content(f"{name}-in-order")).hexdigest(), sums)
+        for leaves, more, says in (("6", [], "must be a power of two up to 64"),
+                                   ("4", ["--replicas", "3"], "4 cannot be divided among 3 replicas"),
+                                   ("4", ["--schedule", "pipedream"], "needs a synchronous schedule")):
+            self.refused("usage", *RUN, "-m", MODEL, "--accumulators", leaves, *more, says=says)
 
     def test_replicas_that_share_the_updates(self):
         """Weights, checkpoints and what a run goes on with are those of replicas that make all updates."""

@@ -158,6 +158,12 @@ void describe_replicas(Table& table, Options& options) {
             kOptimizerCommands)
       .affects(ResultEffect::kNone);
   replica_settings
+      .integer("--accumulators", pipeline.accumulators, 0,
+               "sum gradients as a tree with N leaves, a power of two: any number of replicas that "
+               "divides it has the same bits; 0: in the order of micro-batches and replicas",
+               "train")
+      .affects(ResultEffect::kRecorded);
+  replica_settings
       .choice_of<bool>("--data-sharding", options.run.data.shard_files,
                        {{"samples", false}, {"files", true}},
                        "what replicas divide: the samples of each mini-batch, or the files that "

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "pipeline/transport/sum_tree.h"
 #include "processes/message_parts.h"
 
 namespace pipetrain {
@@ -193,34 +194,34 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
   }
 }
 
-/// Sums our share over all replicas, in their order, and hands on what the others need.
+/// Sums our share over all replicas, in their order or as a tree, and hands on what the others need.
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   std::vector<float>& total = sum.sums[here_];
   const Share& share = shares_[bucket][here_];
   total.resize(share.floats);
-  bool is_first = true;
-  const auto add = [&](std::size_t offset, std::span<const float> part) {
+  std::size_t offset = 0;
+  for (const Piece& piece : share.pieces) {
+    std::vector<const float*> parts;
+    for (int r = 0; r < replicas(); ++r) {
+      const std::vector<float>& received = sum.received[at(r)];
+      const bool absent = is_here(r) ? member(r).absent : received.front() == 0;
+      const float* from = is_here(r) ? part(r, piece).data() : received.data() + 1 + offset;
+      if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
+    }
     float* to = total.data() + offset;
-    if (is_first) {
-      std::copy(part.begin(), part.end(), to);
-    } else {
-      for (std::size_t i = 0; i < part.size(); ++i) to[i] += part[i];
+    offset += piece.count;
+    if (as_tree_) {
+      pipetrain::sum_as_tree(parts, piece.count, to);
+      continue;
     }
-  };
-  for (int r = 0; r < replicas(); ++r) {
-    const std::vector<float>& received = sum.received[at(r)];
-    if (is_here(r) ? member(r).absent : received.front() == 0) continue;
-    std::size_t offset = 0;
-    if (is_here(r)) {
-      for (const Piece& piece : share.pieces) {
-        add(offset, part(r, piece));
-        offset += piece.count;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      if (p == 0) {
+        std::copy_n(parts[0], piece.count, to);
+      } else {
+        for (std::size_t i = 0; i < piece.count; ++i) to[i] += parts[p][i];
       }
-    } else {
-      add(0, std::span(received).subspan(1));
     }
-    is_first = false;
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_ || share.handed_on_floats == 0) continue;

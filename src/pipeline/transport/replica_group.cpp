@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pipeline/transport/sum_tree.h"
+
 namespace pipetrain {
 
 BucketFloats buckets_for(double latency_seconds, double bytes_per_second) {
@@ -99,6 +101,14 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
 
 void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {
   for (std::size_t g = bucket.first; g < bucket.last; ++g) {
+    if (as_tree_) {
+      std::vector<const float*> leaves;
+      for (const Member& other : members_)
+        leaves.push_back(other.absent ? nullptr : share(other.gradients[g], replica).data());
+      const std::span<float> sum = share(member(replica).gradients[g], replica);
+      pipetrain::sum_as_tree(leaves, sum.size(), sum.data());
+      continue;
+    }
     std::vector<std::span<const float>> parts;
     for (const Member& other : members_) {
       if (!other.absent) parts.push_back(share(other.gradients[g], replica));

@@ -41,6 +41,9 @@ class ReplicaGroup {
   virtual void reset();
   /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
+  /// Has gradients summed as the upper part of a tree (sum_tree.h), not in replica order.
+  void sum_as_tree() { as_tree_ = true; }
+  bool sums_as_tree() const { return as_tree_; }
   /// Marks a gradient as complete: the replica has added its last micro-batch.
   void complete(int replica, std::size_t gradient);
   /// Sets the instruction of a replica's next reduce().
@@ -91,6 +94,7 @@ class ReplicaGroup {
   std::mutex mutex_;  // of the members' counts and aborted_
   std::condition_variable changed_;
   bool aborted_ = false;
+  bool as_tree_ = false;
 
  private:
   std::vector<std::size_t> bucket_of_;  // [gradients]
