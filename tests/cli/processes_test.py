@@ -310,7 +310,7 @@ class Processes(Case):
     def test_traces_show_the_buckets_of_gradients(self):
         self.succeed("new", "mlp", "-o", "mlp.onnx", "--width", "1024", "--depth", "4")
         run = [*RUN, "-m", "mlp.onnx", "--max-steps", "8", "--batch-size", "32", "--replicas", "2", "--save-every", "never"]
-        err = self.train_in(2, *run, "--trace", "trace.json", "--run-dir", "run")
+        self.train_in(2, *run, "--trace", "trace.json", "--run-dir", "run")
         trace = parse((self.folder / "trace.json").read_text())
         buckets = {}
         for event in trace["traceEvents"]:
@@ -325,7 +325,6 @@ class Processes(Case):
             self.assertEqual(one, predicted[0])
         self.assertEqual(sum(size for _, size in predicted[0]), 4 * 3962890)  # what inspect says of it
         self.assertGreater(len(predicted[0]), 3)
-        self.assertRegex(err, r"sums of gradients during the backward: predicted \d+ %, measured \d+ %")
         out, _ = self.succeed("trace", "diff", "trace.json")
         self.assertRegex(out, r"sums of gradients during the backward: predicted \d+ %, measured \d+ %")
 
