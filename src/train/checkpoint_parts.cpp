@@ -120,8 +120,8 @@ std::span<const std::byte> bytes_in(const HostTensor& tensor) {
   return {static_cast<const std::byte*>(tensor.view().data), tensor.type().bytes()};
 }
 
-/// Process 0 writes a file of the tensors of all, one by one; the others send theirs. Returns why it
-/// failed; empty: it did not.
+/// Process 0 writes a file of the tensors of all, one by one; the others send theirs. Returns why
+/// it failed; empty: it did not.
 std::string stream_file(ProcessGroup& processes, const fs::path& path, const NamedTensors& mine,
                         std::vector<FileRecord>& files) {
   const std::map<std::string, Sender> senders = senders_of(processes, mine);
@@ -254,8 +254,8 @@ void CheckpointParts::stream(const Checkpoint& part) {
   for (const auto& [name, tensors] :
        {std::pair("weights", &part.weights), std::pair("optimizer", &part.optimizer)}) {
     if (fails || !failure.empty()) break;
-    const std::string failed = stream_file(
-        processes_, unfinished_ / fmt::format("{}.safetensors", name), *tensors, files);
+    const std::string failed =
+        stream_file(processes_, unfinished_ / fmt::format("{}.safetensors", name), *tensors, files);
     failure = processes_.broadcast(failed);
   }
   int process = 0;

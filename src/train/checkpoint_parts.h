@@ -1,6 +1,6 @@
-// How several processes write a checkpoint. Where all see its folder, each writes the tensors of its
-// stages there, while training goes on; when the last has told process 0 so, that adds the manifest
-// and gives the folder its name:
+// How several processes write a checkpoint. Where all see its folder, each writes the tensors of
+// its stages there, while training goes on; when the last has told process 0 so, that adds the
+// manifest and gives the folder its name:
 //
 //   process 0   copy, write weights-0 …   ─┐                 manifest, sync, rename
 //   process 1   copy, write weights-1 …   ─┴─ with the next step's messages ─┘

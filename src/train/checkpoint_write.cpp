@@ -165,8 +165,8 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
   const double start = steady_seconds();
   make_folder(folder);
   const bool has_files = !checkpoint.written_in.empty();
-  const fs::path temporary = has_files ? checkpoint.written_in
-                                       : unfinished_name(folder, checkpoint.step, "tmp");
+  const fs::path temporary =
+      has_files ? checkpoint.written_in : unfinished_name(folder, checkpoint.step, "tmp");
   std::error_code ignored;
   if (!has_files) {
     check_room(folder, checkpoint.bytes());
@@ -218,8 +218,8 @@ std::vector<FileRecord> write_part(const fs::path& unfinished, const Checkpoint&
   std::vector<FileRecord> files;
   const auto write = [&](const char* name, const NamedTensors& tensors) {
     if (tensors.empty()) return;
-    files.push_back(write_safetensors(
-        unfinished / fmt::format("{}-{}.safetensors", name, process), tensors));
+    files.push_back(
+        write_safetensors(unfinished / fmt::format("{}-{}.safetensors", name, process), tensors));
   };
   write("weights", part.weights);
   write("optimizer", part.optimizer);

@@ -108,7 +108,8 @@ void spread_updates(const StagePlan& stage, StageSeconds& seconds) {
   seconds.update = seconds.update / stage.replicas + weights;
 }
 
-/// The costs of the stages of a plan; `slices`: its own, null: not known yet, and it has no replicas.
+/// The costs of the stages of a plan; `slices`: its own, null: not known yet, and it has no
+/// replicas.
 Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Slices* slices) {
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())

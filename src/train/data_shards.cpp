@@ -32,7 +32,7 @@ void check_same(const std::string& one, const std::string& other, const std::str
            setting("data-sharding"), printable(file), setting("normalize"));
 }
 
-/// The first device of a stage, where each has `replicas` of them.
+/// The device of a replica, where each stage has as many.
 int device_of(int stage, int replica, int replicas) { return stage * replicas + replica; }
 
 }  // namespace
@@ -149,9 +149,9 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
         return count;
       }(),
       replicas,
-      least == most ? fmt::format("{} samples each", least)
-                    : fmt::format("{} to {} samples each, of which an epoch takes {}", least, most,
-                                  least));
+      least == most
+          ? fmt::format("{} samples each", least)
+          : fmt::format("{} to {} samples each, of which an epoch takes {}", least, most, least));
   out.train = std::make_shared<ShardedDataset>(std::move(shards));
   return out;
 }
@@ -171,8 +171,8 @@ CountedLabels count_together(const Network& network, const Tensor& labels, std::
     const std::size_t sample_bytes = labels.bytes() / static_cast<std::size_t>(dims[0]);
     dims[0] = micro;
     part.type.shape = Shape(std::move(dims));
-    part.data = static_cast<std::byte*>(labels.data) +
-                static_cast<std::size_t>(first) * sample_bytes;
+    part.data =
+        static_cast<std::byte*>(labels.data) + static_cast<std::size_t>(first) * sample_bytes;
     const std::int64_t counted = count_labels(loss, part, micro);
     here.elements += counted;
     here.weight += sum_of_weights(network, part, counted);

@@ -146,8 +146,8 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
-       fmt::format("{} {} {} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,
-                   optimization.clip_norm, optimization.learning_rate.peak,
+       fmt::format("{} {} {} {} {} {} {}", network.threads(), network.total_steps(),
+                   optimization.seed, optimization.clip_norm, optimization.learning_rate.peak,
                    network.config().pipeline.shard_optimizer,
                    network.config().pipeline.accumulators)}};
   ByteWriter mine;

@@ -160,9 +160,8 @@ std::uint64_t safetensors_bytes(const NamedTensors& tensors) {
 }
 
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
-  return write_safetensors(path, types_of(tensors), [&](const std::string& name) {
-    return bytes_of(tensors.at(name));
-  });
+  return write_safetensors(path, types_of(tensors),
+                           [&](const std::string& name) { return bytes_of(tensors.at(name)); });
 }
 
 FileRecord write_safetensors(

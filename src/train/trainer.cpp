@@ -48,8 +48,7 @@ class Training {
                       ? std::vector<double>()
                       : sample_weights(settings_.sample_weights, *network_.data().train,
                                        network_.graph().loss.classes),
-                  network_.data().shard_samples,
-                  static_cast<std::size_t>(network_.micro_batch())}),
+                  network_.data().shard_samples, static_cast<std::size_t>(network_.micro_batch())}),
         loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
@@ -122,7 +121,9 @@ class Training {
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
     const bool snapshot = snapshot_ && (reason || snapshot_->is_due());
     enum : int { kNothing, kWhole, kInParts };
-    const int wanted = reason && !defers && parts_ ? kInParts : reason || snapshot ? kWhole : 0;
+    const int wanted = reason && !defers && parts_ ? kInParts
+                       : reason || snapshot        ? kWhole
+                                                   : kNothing;
     const int how = as_process_0(network_.processes(), wanted);
     if (how == kInParts) save_in_parts(step, reason);
     if (how == kWhole) {

@@ -87,8 +87,9 @@ int trace_command(const TraceCommandOptions& options) {
   for (const TraceStep* step : measured.steps) {
     const Program& program = measured.program(*step);
     const TraceStep* before = partner(predicted, program, step->step);
-    if (before) differences.push_back(explain(program, before->events, step->events, 0,
-                                              {before->buckets, step->buckets}));
+    if (before)
+      differences.push_back(
+          explain(program, before->events, step->events, 0, {before->buckets, step->buckets}));
   }
   PT_CHECK(!differences.empty(), kUsage,
            "{} and {} have no steps with the same schedule, stages and micro-batches",

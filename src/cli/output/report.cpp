@@ -210,8 +210,8 @@ std::string gantt(const TraceFile& trace) {
   Gantt image;
   for (const auto& step : {predicted, measured}) {
     if (step == trace.steps.end()) continue;
-    image.panels.push_back({to_text(step->side), &trace.programs[step->program], &step->events,
-                            step->buckets});
+    image.panels.push_back(
+        {to_text(step->side), &trace.programs[step->program], &step->events, step->buckets});
   }
   return "<h2>A step, predicted and measured</h2>\n<div class=\"wide\">" + gantt_svg(image) +
          "</div>\n";

@@ -22,7 +22,7 @@ struct DataOptions {
   double validation_split = 0;      // fraction of the training data for validation
   std::size_t validation_rows = 0;  // or a number of samples
   std::size_t limit = 0;            // use only the first samples; 0: all
-  bool shard_files = false;  // each replica reads files of its own (data/loading/shards.h)
+  bool shard_files = false;         // each replica reads files of its own (data/loading/shards.h)
   std::uint64_t seed = 1;
   std::size_t synthetic_samples = 0;  // 0: 6400
   DType token_dtype = DType::kUndefined;

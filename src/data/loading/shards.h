@@ -48,8 +48,7 @@ class ShardedDataset final : public Dataset {
   /// Which file has a sample; null: another process has it.
   File file_of(std::size_t sample) const;
   template <class Gather>
-  void gather_by_file(std::span<const std::size_t> indices, Tensor out,
-                      const Gather& gather) const;
+  void gather_by_file(std::span<const std::size_t> indices, Tensor out, const Gather& gather) const;
 
   std::vector<Shard> shards_;
   std::vector<std::size_t> first_;  // [shards + 1]: number of the first sample

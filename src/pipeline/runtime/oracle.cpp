@@ -171,11 +171,11 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
   run_nodes(s, instruction.version, micro_batch, slices_[variant].stages[at(s)].forward, results);
   micro_batch.values.merge(results);
   if (program.rule != UpdateRule::kNone)
-    collect_statistics(s, instruction.version, micro_batch,
-                       options_.accumulators > 0
-                           ? stages_[at(s)].leaf_moments[instruction.micro_batch %
-                                                         options_.accumulators]
-                           : replica.moments);
+    collect_statistics(
+        s, instruction.version, micro_batch,
+        options_.accumulators > 0
+            ? stages_[at(s)].leaf_moments[instruction.micro_batch % options_.accumulators]
+            : replica.moments);
   if (applies_statistics_at_once(program, s)) apply_statistics(replica);
   const Loss& loss = variants_[variant].training->loss;
   if (const auto found = micro_batch.values.find(loss.loss_sum);

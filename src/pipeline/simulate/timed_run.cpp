@@ -301,8 +301,8 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
       const double left = lane;
       lane += bucket.seconds * stretch(member(0), jitter_.compute);
       if (observer_ != nullptr)
-        observer_->summed({instruction.stage, static_cast<int>(member(0)), number++, bucket.bytes,
-                           left, lane});
+        observer_->summed(
+            {instruction.stage, static_cast<int>(member(0)), number++, bucket.bytes, left, lane});
     }
     end = std::max(start, lane);
   }

@@ -24,8 +24,8 @@ struct Timeline {
 /// Throws Error(kInternal) if the events are not those of the program.
 Timeline timeline_of(const Program& program, const Events& events);
 
-/// Of the seconds in which buckets of gradients were under way, the share before a backward of their
-/// process was done and only the sum was left to wait for. None: there were no buckets.
+/// Of the seconds in which buckets of gradients were under way, the share before a backward of
+/// their process was done and only the sum was left to wait for. None: there were no buckets.
 std::optional<double> overlapped_share(const Program& program, const Events& events,
                                        std::span<const BucketEvent> buckets);
 

@@ -58,7 +58,8 @@ void RunningStatistics::collect(int variant, const CompiledVariant& compiled,
         compiled.training->statistics[at(compiled.slice->statistics[k])];
     Statistic& state = *of_variant_[at(variant)][k];
     collected_.push_back(
-        {&state.moments[at(addresses.micro_batch->leaf)], addresses.floats_of(compiled.layout.location.at(statistic.batch_mean)),
+        {&state.moments[at(addresses.micro_batch->leaf)],
+         addresses.floats_of(compiled.layout.location.at(statistic.batch_mean)),
          addresses.floats_of(compiled.layout.location.at(statistic.batch_variance)), state.channels,
          static_cast<double>(statistic.elements_per_channel)});
   }
@@ -84,7 +85,7 @@ void RunningStatistics::apply() {
   flush();
   for (auto& [name, state] : statistics_) {
     state.moments.front().apply(state.momentum, {state.mean, state.channels},
-                        {state.variance, state.channels});
+                                {state.variance, state.channels});
   }
   changed_ = true;
 }

@@ -51,7 +51,7 @@ class RunningStatistics {
     float* variance = nullptr;
     std::size_t channels = 0;
     double momentum = 0.9;
-    bool of_weights = false;  // of a BatchNorm in Part::kPrepare
+    bool of_weights = false;       // of a BatchNorm in Part::kPrepare
     std::vector<Moments> moments;  // by leaf of the tree of sums; the first ends with all
   };
   void join_leaves();

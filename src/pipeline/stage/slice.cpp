@@ -1,10 +1,10 @@
 #include "pipeline/stage/slice.h"
 
 #include <algorithm>
-#include <utility>
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/op.h"

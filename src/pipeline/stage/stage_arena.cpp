@@ -83,8 +83,7 @@ void place_more_accumulators(const std::vector<ArenaVariant>& variants, int sets
       for (const int i : variant.slice->accumulations) {
         std::size_t& offset = places[static_cast<std::size_t>(i)];
         if (offset != kNoPlace) continue;
-        const ValueId id =
-            variant.training->accumulations[static_cast<std::size_t>(i)].accumulator;
+        const ValueId id = variant.training->accumulations[static_cast<std::size_t>(i)].accumulator;
         const std::size_t bytes = variant.training->graph[id].type.bytes();
         offset = bump.take(bytes);
         arena.memory.gradients += aligned(bytes);

@@ -67,7 +67,7 @@ class StageMemory {
   ArenaBytes bytes_;
   std::size_t workspace_bytes_ = 0;
   std::vector<std::vector<std::byte*>> accumulators_;  // [leaf]
-  std::vector<std::vector<std::byte*>> constants_;  // [variant]
+  std::vector<std::vector<std::byte*>> constants_;     // [variant]
 };
 
 }  // namespace pipetrain

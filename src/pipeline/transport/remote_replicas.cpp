@@ -194,7 +194,8 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
   }
 }
 
-/// Sums our share over all replicas, in their order or as a tree, and hands on what the others need.
+/// Sums our share over all replicas, in their order or as a tree, and hands on what the others
+/// need.
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   std::vector<float>& total = sum.sums[here_];

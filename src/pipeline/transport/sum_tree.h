@@ -1,5 +1,5 @@
-// One tree of sums for any number of replicas. Micro-batch u belongs to leaf u mod V of a binary tree
-// whose shape does not depend on who has the leaves:
+// One tree of sums for any number of replicas. Micro-batch u belongs to leaf u mod V of a binary
+// tree whose shape does not depend on who has the leaves:
 //
 //   V = 8        ((0+4) + (2+6)) + ((1+5) + (3+7))
 //   2 replicas   \__ leaves 0 2 4 6 __/   \__ leaves 1 3 5 7 __/
@@ -14,8 +14,8 @@
 
 namespace pipetrain {
 
-/// Joins numbers of leaves, or of replicas: calls join(to, from) for `from` to be added to `to`, and
-/// leaves the sum in the first. `present`: those that have something; at least the first of any
+/// Joins numbers of leaves, or of replicas: calls join(to, from) for `from` to be added to `to`,
+/// and leaves the sum in the first. `present`: those that have something; at least the first of any
 /// two that are joined has, if one has.
 template <class Join>
 void join_as_tree(std::vector<bool> present, const Join& join) {

@@ -114,8 +114,8 @@ void TraceWriter::add_slice(TraceSide side, const Program& program, const Event&
       microseconds(start), microseconds(end - start), what, step, event.device, event.index));
 }
 
-/// A track on which nothing runs at `start`. With more at once than tracks, one begins where another
-/// ends.
+/// A track on which nothing runs at `start`. With more at once than tracks, one begins where
+/// another ends.
 int TraceWriter::free_lane(TraceSide side, int device, std::vector<std::int64_t>& ends, int first,
                            int most, const char* name, std::int64_t& start) {
   auto free =
@@ -136,13 +136,13 @@ void TraceWriter::add_buckets(TraceSide side, std::span<const BucketEvent> bucke
   std::vector<BucketEvent> ordered(buckets.begin(), buckets.end());
   std::ranges::stable_sort(ordered, {}, &BucketEvent::start);
   for (const BucketEvent& bucket : ordered) {
-    auto& ends =
-        sides_[static_cast<std::size_t>(side)].devices[static_cast<std::size_t>(bucket.device)]
-            .buckets_end;
+    auto& ends = sides_[static_cast<std::size_t>(side)]
+                     .devices[static_cast<std::size_t>(bucket.device)]
+                     .buckets_end;
     std::int64_t start = origin + nanoseconds(bucket.start);
     constexpr int kFirst = 1 + kCommunicationTracks;
-    const int lane = free_lane(side, bucket.device, ends, kFirst, kBucketTracks,
-                               "buckets of gradients", start);
+    const int lane =
+        free_lane(side, bucket.device, ends, kFirst, kBucketTracks, "buckets of gradients", start);
     const std::int64_t end = std::max(start, origin + nanoseconds(bucket.end));
     ends[static_cast<std::size_t>(lane - kFirst)] = end;
     put(fmt::format(

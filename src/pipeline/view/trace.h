@@ -30,9 +30,9 @@ struct TraceLabels {
 
 /// Writes one trace file, in the format of Chrome's trace events (JSON). Each device has a track of
 /// compute and one of communication (more where transfers overlap, since events on one track must
-/// not), one of the buckets of gradients that replicas sum, arrows from what makes data to what reads it, and a counter of the micro-batches, or
-/// bytes, whose activations it holds. The programs are included as text, so that read_trace()
-/// restores everything.
+/// not), one of the buckets of gradients that replicas sum, arrows from what makes data to what
+/// reads it, and a counter of the micro-batches, or bytes, whose activations it holds. The programs
+/// are included as text, so that read_trace() restores everything.
 class TraceWriter {
  public:
   /// Begins a file; nothing is at `path` before end(). Throws Error(kResource).

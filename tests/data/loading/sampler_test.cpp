@@ -54,11 +54,9 @@ TEST(Sampler, EveryEpochHasEverySampleOnce) {
 
 TEST(Sampler, MicroBatchesTakeTurnsAmongTheShardsOfReplicas) {
   // Shards of 7 and 5 samples; a batch of 4 in micro-batches of 1.
-  const Sampler sampler(12, {.batch_size = 4,
-                             .shuffle = false,
-                             .drop_last = true,
-                             .shards = {7, 5},
-                             .micro_batch = 1});
+  const Sampler sampler(
+      12,
+      {.batch_size = 4, .shuffle = false, .drop_last = true, .shards = {7, 5}, .micro_batch = 1});
   EXPECT_EQ(sampler.batches_per_epoch(), 2u);
   EXPECT_EQ(sampler.batch_indices(0), (Indices{0, 7, 1, 8}));
   EXPECT_EQ(sampler.batch_indices(1), (Indices{2, 9, 3, 10}));
@@ -67,7 +65,8 @@ TEST(Sampler, MicroBatchesTakeTurnsAmongTheShardsOfReplicas) {
 
 TEST(Sampler, AnEpochTakesAsManySamplesOfEachShardAsTheSmallestHas) {
   const Sampler sampler(
-      130, {.batch_size = 12, .seed = 5, .drop_last = true, .shards = {40, 50, 40}, .micro_batch = 2});
+      130,
+      {.batch_size = 12, .seed = 5, .drop_last = true, .shards = {40, 50, 40}, .micro_batch = 2});
   EXPECT_EQ(sampler.batches_per_epoch(), 10u);
   std::vector<int> drawn(130, 0);
   for (std::uint64_t number = 0; number < 20; ++number) {

@@ -43,9 +43,10 @@ TEST_F(Shards, EveryReplicaGetsEveryNthFile) {
 }
 
 TEST_F(Shards, SamplesOfOtherProcessesAreZeros) {
-  const ShardedDataset data({{{std::make_shared<Numbers>(100.F, 2), std::make_shared<Numbers>(200.F, 3)}, 5},
-                             {{}, 4},
-                             {{std::make_shared<Numbers>(300.F, 2)}, 2}});
+  const ShardedDataset data(
+      {{{std::make_shared<Numbers>(100.F, 2), std::make_shared<Numbers>(200.F, 3)}, 5},
+       {{}, 4},
+       {{std::make_shared<Numbers>(300.F, 2)}, 2}});
   ASSERT_EQ(data.size(), 11u);
   const std::vector<std::size_t> indices = {1, 0, 2, 4, 5, 8, 9, 10, 3};
   HostTensor out(data.columns()[0].batch_type(indices.size()));

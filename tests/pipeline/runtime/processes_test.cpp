@@ -736,8 +736,7 @@ TEST(Launch, ProcessesThatMpiDoesNotConnectAreRefused) {
   const std::string cluster =
       R"({"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]},)"
       R"( "task": {"type": "worker", "index": 0}})";
-  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 -H a,b,c"),
-            std::string::npos);
+  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 -H a,b,c"), std::string::npos);
   EXPECT_NE(error_with({{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}).find("mpirun -n 2 "),
             std::string::npos);
   // One process, and what is no cluster.

@@ -1,5 +1,4 @@
 #include "pipeline/simulate/simulate.h"
-#include "pipeline/simulate/timeline.h"
 
 #include <gtest/gtest.h>
 
@@ -8,6 +7,7 @@
 
 #include "base/error.h"
 #include "pipeline/schedule/warm_up.h"
+#include "pipeline/simulate/timeline.h"
 #include "support/example_programs.h"
 
 namespace pipetrain {

@@ -67,8 +67,7 @@ TEST(SumTree, LeavesOutWhatIsNotThere) {
   for (const float x : sum) EXPECT_TRUE(std::signbit(x));
   sum_as_tree(std::vector<const float*>{in_place.data(), p[1].data(), p[2].data(), nullptr}, 10,
               in_place.data());
-  for (std::size_t i = 0; i < 10; ++i)
-    EXPECT_EQ(in_place[i], (p[0][i] + p[2][i]) + p[1][i]);
+  for (std::size_t i = 0; i < 10; ++i) EXPECT_EQ(in_place[i], (p[0][i] + p[2][i]) + p[1][i]);
 }
 
 }  // namespace

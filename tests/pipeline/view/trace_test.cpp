@@ -197,8 +197,8 @@ TEST(Trace, BucketsOfGradientsAreReadAsTheyWereWritten) {
     const auto& expected = step.side == TraceSide::kMeasured ? measured : simulated.buckets;
     ASSERT_EQ(step.buckets.size(), expected.size());
     for (const BucketEvent& bucket : expected) {
-      const auto found = std::find_if(
-          step.buckets.begin(), step.buckets.end(), [&](const BucketEvent& other) {
+      const auto found =
+          std::find_if(step.buckets.begin(), step.buckets.end(), [&](const BucketEvent& other) {
             return other.device == bucket.device && other.bucket == bucket.bucket;
           });
       ASSERT_NE(found, step.buckets.end());
