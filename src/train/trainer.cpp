@@ -237,8 +237,7 @@ class Training {
 
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
   void note_times(std::int64_t samples, double seconds, double bubble) {
-    const std::int64_t all = network_.epoch_samples();
-    if (samples < std::min(settings_.batch_size, all)) return;
+    if (samples < std::min(settings_.batch_size, network_.epoch_samples())) return;
     step_seconds_.add(seconds);
     bubbles_.add(bubble);
   }
