@@ -228,8 +228,8 @@ void DeviceWorker::run_stage(const Instruction& instruction) {
   if (is_compute(instruction.kind)) {
     StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
     micro_batch.slot = instruction.slot;
-    micro_batch.leaf = replicas_.leaf_of(instruction);
     micro_batch.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
+    micro_batch.leaf = replicas_.leaf_of(instruction);
   }
   if (instruction.kind == Kind::kForward) {
     run_forward(instruction, replica);
