@@ -317,6 +317,7 @@ class Processes(Case):
             if event.get("cat") == "bucket":
                 of = (event["pid"], event["args"]["step"], event["args"]["device"])
                 buckets.setdefault(of, []).append((event["args"]["bucket"], event["args"]["bytes"]))
+                self.assertGreater(event["dur"], 0)
         measured = [sorted(all) for (side, _, _), all in buckets.items() if side == 1]
         predicted = [sorted(all) for (side, _, _), all in buckets.items() if side == 2]
         self.assertEqual(len(predicted), 1)
