@@ -12,9 +12,9 @@ namespace pipetrain {
 namespace {
 
 /// Sample i is the number first + i.
-class Numbers final : public Dataset {
+class ShardNumbers final : public Dataset {
  public:
-  Numbers(float first, std::size_t samples) : first_(first), samples_(samples) {}
+  ShardNumbers(float first, std::size_t samples) : first_(first), samples_(samples) {}
   std::size_t size() const override { return samples_; }
   std::span<const Column> columns() const override { return columns_; }
   void gather(std::span<const std::size_t> indices, std::size_t, Tensor out) const override {
@@ -44,9 +44,9 @@ TEST_F(Shards, EveryReplicaGetsEveryNthFile) {
 
 TEST_F(Shards, SamplesOfOtherProcessesAreZeros) {
   const ShardedDataset data(
-      {{{std::make_shared<Numbers>(100.F, 2), std::make_shared<Numbers>(200.F, 3)}, 5},
+      {{{std::make_shared<ShardNumbers>(100.F, 2), std::make_shared<ShardNumbers>(200.F, 3)}, 5},
        {{}, 4},
-       {{std::make_shared<Numbers>(300.F, 2)}, 2}});
+       {{std::make_shared<ShardNumbers>(300.F, 2)}, 2}});
   ASSERT_EQ(data.size(), 11u);
   const std::vector<std::size_t> indices = {1, 0, 2, 4, 5, 8, 9, 10, 3};
   HostTensor out(data.columns()[0].batch_type(indices.size()));
