@@ -5,18 +5,23 @@
 #include <utility>
 
 #include "base/error.h"
+#include "train/data_shards.h"
 
 namespace pipetrain {
 
-std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples) {
+std::int64_t count_labels(const Loss& loss, const Tensor& label, std::int64_t samples) {
   if (loss.kind == LossKind::kOutput) return samples;
   if (loss.classes < 0 || is_float(label.type.dtype)) return samples * loss.elements_per_sample;
   const auto labels = label.span<const std::int64_t>();
   const auto ignored = std::count(labels.begin(), labels.end(), loss.ignore_index);
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>(labels.size()) - ignored);
+  return static_cast<std::int64_t>(labels.size()) - ignored;
 }
 
-double counted_weight(const Network& network, const Tensor& label, std::int64_t counted) {
+std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples) {
+  return std::max<std::int64_t>(1, count_labels(loss, label, samples));
+}
+
+double sum_of_weights(const Network& network, const Tensor& label, std::int64_t counted) {
   const std::vector<double>& weights = network.config().model.loss.class_weights;
   if (weights.empty()) return static_cast<double>(counted);
   const Loss& loss = network.graph().loss;
@@ -26,6 +31,11 @@ double counted_weight(const Network& network, const Tensor& label, std::int64_t 
     if (value >= 0 && value < loss.classes && value != loss.ignore_index)
       sum += weights[static_cast<std::size_t>(value)];
   }
+  return sum;
+}
+
+double counted_weight(const Network& network, const Tensor& label, std::int64_t counted) {
+  const double sum = sum_of_weights(network, label, counted);
   return sum > 0 ? sum : 1;
 }
 
@@ -60,9 +70,16 @@ void BatchUnits::set(const std::vector<Tensor>& columns, std::int64_t samples, s
                      double learning_rate) {
   step_ = step;
   learning_rate_ = learning_rate;
-  counted_ = counted_elements(run_.network().graph().loss, columns.back(), samples);
-  weight_ = evaluation_ ? static_cast<double>(counted_)
-                        : counted_weight(run_.network(), columns.back(), counted_);
+  const Network& network = run_.network();
+  if (!evaluation_ && !network.data().shard_samples.empty()) {
+    const CountedLabels all = count_together(network, columns.back(), samples);
+    counted_ = all.elements;
+    weight_ = all.weight;
+  } else {
+    counted_ = counted_elements(network.graph().loss, columns.back(), samples);
+    weight_ = evaluation_ ? static_cast<double>(counted_)
+                          : counted_weight(network, columns.back(), counted_);
+  }
   cut_into_units(run_, columns, samples, evaluation_, step, weight_, units_);
 }
 

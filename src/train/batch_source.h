@@ -17,9 +17,13 @@
 namespace pipetrain {
 
 /// Elements of the labels that count towards the loss: all but ignore_index.
+std::int64_t count_labels(const Loss& loss, const Tensor& label, std::int64_t samples);
+/// The same, at least 1.
 std::int64_t counted_elements(const Loss& loss, const Tensor& label, std::int64_t samples);
 
 /// Their total weight: their number, or while training the sum of the weights of their classes.
+double sum_of_weights(const Network& network, const Tensor& label, std::int64_t counted);
+/// The same; 1 in place of 0.
 double counted_weight(const Network& network, const Tensor& label, std::int64_t counted);
 
 /// Points the micro-batches of a mini-batch at their samples. columns: each (samples, …), which

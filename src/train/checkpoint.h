@@ -7,6 +7,8 @@
 //     step-000400/         appears as a whole: written as .step-000400.PID.tmp, synced, renamed
 //       weights.safetensors     parameters and running statistics by their names in the model
 //       optimizer.safetensors   optimizer state: "mean/NAME", "mean_square/NAME", …
+//       weights-0.safetensors, weights-1.safetensors, …   instead, where processes each write the
+//                               tensors of their stages (checkpoint_parts.h); likewise optimizer-N
 //       stashed.safetensors     older weights of batches in flight (asynchronous schedules only)
 //       manifest.json           written last: everything else, checksums of all files and its own,
 //                               and the signature of its user (base/user_key.h)
@@ -75,6 +77,10 @@ struct Checkpoint {
   /// Of snapshots (train/snapshot.h): the best model so far, as it is exported.
   NamedTensors best_weights;
 
+  /// Where processes have written the tensors: the folder, and its files with their checksums.
+  std::filesystem::path written_in;
+  std::vector<FileRecord> files;
+
   bool in_flight() const { return round_start != step; }
   double epoch() const;
   std::uint64_t bytes() const;
@@ -101,6 +107,13 @@ struct WrittenCheckpoint {
 /// or the disk fails.
 WrittenCheckpoint write_checkpoint(const std::filesystem::path& folder,
                                    const Checkpoint& checkpoint);
+
+/// The folder that becomes the checkpoint of a step. `tag`: distinguishes who makes it.
+std::filesystem::path unfinished_folder(const std::filesystem::path& folder, std::int64_t step,
+                                        const std::string& tag);
+/// Writes the tensors of one of several processes there, and makes it if needed. Error (kResource).
+std::vector<FileRecord> write_part(const std::filesystem::path& unfinished, const Checkpoint& part,
+                                   int process);
 
 /// Deletes all but the newest `keep`, the best and the one at `step`, which has just been written.
 /// keep 0: deletes none.

@@ -49,6 +49,16 @@ fs::path named_in(const fs::path& file) {
   return path;
 }
 
+/// "weights.safetensors", or of one of several processes: "weights-3.safetensors".
+bool is_file_of(std::string_view file, std::string_view kind) {
+  constexpr std::string_view kEnd = ".safetensors";
+  if (!file.starts_with(kind) || !file.ends_with(kEnd)) return false;
+  file.remove_prefix(kind.size());
+  file.remove_suffix(kEnd.size());
+  return file.empty() || (file.size() > 1 && file[0] == '-' &&
+                          file.find_first_not_of("0123456789", 1) == std::string_view::npos);
+}
+
 }  // namespace
 
 Checkpoint read_checkpoint(const fs::path& path) {
@@ -57,10 +67,10 @@ Checkpoint read_checkpoint(const fs::path& path) {
   Checkpoint checkpoint = parse_manifest(read_text(manifest), manifest, files);
   for (const FileRecord& file : files) {
     NamedTensors tensors = read_safetensors(path / file.name, file);
-    if (file.name == "weights.safetensors") {
-      checkpoint.weights = std::move(tensors);
-    } else if (file.name == "optimizer.safetensors") {
-      checkpoint.optimizer = std::move(tensors);
+    if (is_file_of(file.name, "weights")) {
+      checkpoint.weights.merge(tensors);
+    } else if (is_file_of(file.name, "optimizer")) {
+      checkpoint.optimizer.merge(tensors);
     } else if (file.name == "stashed.safetensors") {
       checkpoint.stashed = by_version(std::move(tensors), path / file.name);
     } else {

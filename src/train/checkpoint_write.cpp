@@ -96,6 +96,16 @@ void check_room(const fs::path& folder, std::uint64_t bytes) {
            setting("keep"));
 }
 
+/// A file that another process has written.
+void check_is_there(const fs::path& path, std::uint64_t bytes) {
+  std::error_code error;
+  const std::uint64_t found = fs::file_size(path, error);
+  PT_CHECK(!error && found == bytes, kResource,
+           "{}, which another process has written, {}; all must write to the same folder",
+           printable(path.string()),
+           error ? "is not there" : fmt::format("has {} bytes instead of {}", found, bytes));
+}
+
 NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
   NamedTensors out;
   for (const auto& [version, tensors] : checkpoint.stashed) {
@@ -118,6 +128,7 @@ std::uint64_t Checkpoint::bytes() const {
   };
   add(weights);
   add(optimizer);
+  for (const FileRecord& file : files) sum += file.bytes;
   for (const auto& [version, tensors] : stashed) add(tensors);
   return sum;
 }
@@ -153,18 +164,23 @@ std::int64_t newest_step(const fs::path& folder) {
 WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
   const double start = steady_seconds();
   make_folder(folder);
-  check_room(folder, checkpoint.bytes());
-  const fs::path temporary = unfinished_name(folder, checkpoint.step, "tmp");
+  const bool has_files = !checkpoint.written_in.empty();
+  const fs::path temporary =
+      has_files ? checkpoint.written_in : unfinished_name(folder, checkpoint.step, "tmp");
   std::error_code ignored;
-  fs::remove_all(temporary, ignored);
-  if (::mkdir(temporary.c_str(), 0777) != 0) fail("make", temporary);
+  if (!has_files) {
+    check_room(folder, checkpoint.bytes());
+    fs::remove_all(temporary, ignored);
+    if (::mkdir(temporary.c_str(), 0777) != 0) fail("make", temporary);
+  }
   WrittenCheckpoint written;
   written.step = checkpoint.step;
   written.reason = checkpoint.reason;
   written.path = folder / checkpoint_name(checkpoint.step);
   std::string digest;
   try {
-    std::vector<FileRecord> files;
+    std::vector<FileRecord> files = checkpoint.files;
+    for (const FileRecord& file : files) check_is_there(temporary / file.name, file.bytes);
     const auto write = [&](const char* name, const NamedTensors& tensors) {
       if (!tensors.empty()) files.push_back(write_safetensors(temporary / name, tensors));
     };
@@ -189,6 +205,26 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     write_file(folder / "best", line);
   written.seconds = steady_seconds() - start;
   return written;
+}
+
+fs::path unfinished_folder(const fs::path& folder, std::int64_t step, const std::string& tag) {
+  return folder / fmt::format(".{}.{}.tmp", checkpoint_name(step), tag);
+}
+
+std::vector<FileRecord> write_part(const fs::path& unfinished, const Checkpoint& part,
+                                   int process) {
+  make_folder(unfinished);
+  check_room(unfinished, part.bytes());
+  std::vector<FileRecord> files;
+  const auto write = [&](const char* name, const NamedTensors& tensors) {
+    if (tensors.empty()) return;
+    files.push_back(
+        write_safetensors(unfinished / fmt::format("{}-{}.safetensors", name, process), tensors));
+  };
+  write("weights", part.weights);
+  write("optimizer", part.optimizer);
+  sync(unfinished);
+  return files;
 }
 
 std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep,

@@ -18,7 +18,7 @@
 #include "pipeline/schedule/plan_costs.h"
 #include "pipeline/schedule/schedule_file.h"
 #include "pipeline/stage/slice.h"
-#include "pipeline/transport/bucket_floats.h"
+#include "pipeline/transport/replica_group.h"
 
 namespace pipetrain {
 namespace {
@@ -55,30 +55,46 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   }
 }
 
-/// The buckets in which the gradients of a stage with replicas in several processes are summed:
-/// the backward completes them from the last element to the first.
-std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const StagePlan& stage) {
-  std::vector<ReduceBucket> buckets;
+/// The buckets in which the gradients of a stage with replicas in several processes are summed, and
+/// when the nodes of the backward have completed each.
+std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const StagePlan& stage,
+                                     const Slices& slices, int number) {
   const bool apart =
       stage.replicas > 1 && network.process_of(stage.first_device) !=
                                 network.process_of(stage.first_device + stage.replicas - 1);
-  if (!apart || !network.topology() || stage.backward_seconds <= 0 || stage.parameter_bytes == 0)
-    return buckets;
+  if (!apart || !network.topology()) return {};
+  const TrainingGraph& graph = network.graph();
   const TopologyLevel& link = network.topology()->levels.back();
-  const BucketFloats sizes = buckets_for(link.latency_seconds, link.bytes_per_second);
-  double done = 0;
-  std::size_t bytes = 0;
-  for (int e = stage.last - 1; e >= stage.first; --e) {
-    const ChainCost& element = network.costs().elements[at(e)];
-    done += element.input_gradient_seconds + element.weight_gradient_seconds;
-    bytes += element.parameter_bytes;
-    const std::size_t full = sizeof(float) * (buckets.empty() ? sizes.first : sizes.others);
-    if (bytes < full && e > stage.first) continue;
-    const double share = static_cast<double>(bytes) / static_cast<double>(stage.parameter_bytes);
-    buckets.push_back(
-        {std::min(1.0, done / stage.backward_seconds),
-         share * stage.all_reduce_seconds + (buckets.empty() ? 0 : 2 * link.latency_seconds)});
-    bytes = 0;
+  std::vector<double> done_after(graph.graph.nodes.size(), 1);  // by node
+  double whole = 0, done = 0;
+  const std::vector<NodeId>& backward = slices.stages[at(number)].backward;
+  for (const NodeId node : backward) whole += network.profile().node_seconds[at(node.index)];
+  for (const NodeId node : backward) {
+    done += network.profile().node_seconds[at(node.index)];
+    if (whole > 0) done_after[at(node.index)] = std::min(1.0, done / whole);
+  }
+  std::vector<std::size_t> sizes;
+  std::vector<double> ready;
+  std::size_t all = 0;
+  for (const CompletedGradient& gradient : completion_order(graph, slices, number)) {
+    const ValueId accumulator = graph.accumulations[at(gradient.accumulation)].accumulator;
+    sizes.push_back(static_cast<std::size_t>(graph.graph[accumulator].type.count()));
+    ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
+    all += sizes.back();
+  }
+  std::vector<ReduceBucket> buckets;
+  const BucketFloats floats = buckets_for(link.latency_seconds, link.bytes_per_second);
+  for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, floats)) {
+    ReduceBucket& out = buckets.emplace_back();
+    out.ready = 0;
+    std::size_t here = 0;
+    for (std::size_t g = bucket.first; g < bucket.last; ++g) {
+      out.ready = std::max(out.ready, ready[g]);
+      here += sizes[g];
+    }
+    out.bytes = static_cast<std::int64_t>(here * sizeof(float));
+    out.seconds = static_cast<double>(here) / static_cast<double>(all) * stage.all_reduce_seconds +
+                  (buckets.size() == 1 ? 0 : 2 * link.latency_seconds);
   }
   return buckets;
 }
@@ -92,13 +108,15 @@ void spread_updates(const StagePlan& stage, StageSeconds& seconds) {
   seconds.update = seconds.update / stage.replicas + weights;
 }
 
-/// The costs of the stages of a plan.
-Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan) {
+/// The costs of the stages of a plan; `slices`: its own, null: not known yet, and it has no
+/// replicas.
+Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Slices* slices) {
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s) {
-    costs.stage[s].buckets = buckets_of(network, plan.stages[s]);
+    if (slices)
+      costs.stage[s].buckets = buckets_of(network, plan.stages[s], *slices, static_cast<int>(s));
     if (network.config().pipeline.shard_optimizer && plan.stages[s].replicas > 1)
       spread_updates(plan.stages[s], costs.stage[s]);
   }
@@ -146,7 +164,7 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
                             Plan& plan) {
   if (network.asynchronous() || plan.stages.size() == 1 || network.mode() != RunMode::kTrain)
     return;
-  Costs costs = costs_of_stages(network, plan);
+  Costs costs = costs_of_stages(network, plan, nullptr);
   const int units = static_cast<int>(network.micro_batches());
   if (network.schedule().balances_warm_up())
     set_links(network, edges_of_plan(plan, network.costs()), devices_of(plan), costs);
@@ -254,6 +272,7 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
   std::vector<StageCapacity> capacity = stage_capacities({&program});
+  add_accumulators({&program}, network.config().pipeline.accumulators, capacity);
   // The last batch of an epoch may be smaller: a network of its own, which computes gradients too.
   for (StageCapacity& stage : capacity)
     stage.one_micro_batch = stage.one_micro_batch && network.batch_sizes().size() == 1;
@@ -293,7 +312,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const bool gradient_sync = needs_gradient_sync(network, slices, plan.stages.size());
 
   const int micro_batches = static_cast<int>(network.micro_batches());
-  Costs costs = costs_of_stages(network, plan);
+  Costs costs = costs_of_stages(network, plan, &slices);
   if (network.schedule().balances_warm_up()) set_links(network, edges, devices_of(plan), costs);
   ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
                         micro_batches);

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/log.h"
 #include "base/setting.h"
 #include "data/loading/mixed_dataset.h"
@@ -15,6 +16,7 @@
 #include "ops/conv/conv.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
+#include "train/data_shards.h"
 #include "train/export.h"
 #include "train/predict.h"
 #include "train/sample_weights.h"
@@ -210,7 +212,13 @@ Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
 /// afterwards.
 void Network::open_data_and_graph(const Network* same_data) {
   std::optional<RawData> raw;
+  std::vector<std::vector<std::string>> shard_files;  // by replica; empty: all read all data
   config_.data.seed = config_.data.bind.image.seed = config_.optimization.seed;
+  choose_micro_batch();
+  if (config_.data.shard_files && !same_data) {
+    shard_files = files_of_replicas(config_, schedule_, micro_batch_, processes_);
+    config_.optimization.drop_last = true;
+  }
   if (same_data) {
     data_ = same_data->data_;
     loss_ = same_data->loss_;
@@ -224,7 +232,8 @@ void Network::open_data_and_graph(const Network* same_data) {
     config_.data.text.model_length = token_length(model_.model, config_.model);
     config_.data.text.one_label_per_text =
         !model_.model.outputs.empty() && model_.model.outputs[0].dims.size() == 2;
-    raw = read_source(config_.data.path, config_.data);
+    raw = read_source(shard_files.empty() ? config_.data.path : first_file_here(shard_files),
+                      config_.data);
     if (mode_ == RunMode::kEvaluate) {
       // Other data may lack a class: class numbers are those of training.
       const std::vector<std::string> known = trained_classes(model_.file);
@@ -239,14 +248,24 @@ void Network::open_data_and_graph(const Network* same_data) {
   } else if (loss_.labels == LabelHint::kUnknown) {
     loss_.labels = LabelHint::kGenerated;
   }
-  choose_micro_batch();
   graph_ = build_at_size(model_, build_options(micro_batch_, mode_ == RunMode::kEvaluate));
   loss_.loss = std::string(name_of(graph_->loss.kind));
-  if (!data_.train) data_ = open_data(config_.data, data_spec_of(*graph_), raw ? &*raw : nullptr);
+  if (!shard_files.empty()) {
+    data_ = open_shards(config_, data_spec_of(*graph_), *raw, shard_files, schedule_, processes_);
+  } else if (!data_.train) {
+    data_ = open_data(config_.data, data_spec_of(*graph_), raw ? &*raw : nullptr);
+  }
   if (!loss_.balanced_classes || mode_ == RunMode::kEvaluate) return;
   loss_.class_weights = balanced_class_weights(*data_.train, graph_->loss.classes);
   config_.model.loss.class_weights = loss_.class_weights;
   graph_ = build_at_size(model_, build_options(micro_batch_, /*evaluation=*/false));
+}
+
+std::string Network::first_file_here(const std::vector<std::vector<std::string>>& files) const {
+  const int replicas = static_cast<int>(files.size());
+  int mine = 0;
+  while (!has_replica(mine, replicas, schedule_, processes_)) ++mine;
+  return files[at(mine)].front();
 }
 
 void Network::choose_micro_batch() {
@@ -315,7 +334,9 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
     options.pack_weights = micro_batches_ > 1;
-    options.batched_micro_batches = asynchronous() ? 1 : micro_batches_;
+    // A product for several micro-batches would belong to several leaves of a tree of sums.
+    const bool apart = asynchronous() || config_.pipeline.accumulators > 0;
+    options.batched_micro_batches = apart ? 1 : micro_batches_;
     options.batched_like = graph_.get();
   }
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
@@ -334,7 +355,7 @@ std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool eval
 
 void Network::count_steps() {
   const OptimizationConfig& optimization = config_.optimization;
-  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  const std::int64_t samples = epoch_samples();
   PT_CHECK(samples >= optimization.batch_size || !optimization.drop_last, kData,
            "{} samples do not fill one batch of {}; use a smaller {}", samples,
            optimization.batch_size, setting("batch-size"));
@@ -352,9 +373,15 @@ void Network::count_steps() {
                                              : optimization.epochs * batches_per_epoch_;
 }
 
+std::int64_t Network::epoch_samples() const {
+  const std::vector<std::size_t>& shards = data_.shard_samples;
+  if (shards.empty()) return static_cast<std::int64_t>(data_.train->size());
+  return static_cast<std::int64_t>(*std::ranges::min_element(shards) * shards.size());
+}
+
 std::vector<std::int64_t> Network::batch_sizes() const {
   const std::int64_t batch = config_.optimization.batch_size;
-  const auto samples = static_cast<std::int64_t>(data_.train->size());
+  const std::int64_t samples = epoch_samples();
   std::vector<std::int64_t> sizes;
   if (samples >= batch) sizes.push_back(batch);
   if (!config_.optimization.drop_last && samples % batch != 0) sizes.push_back(samples % batch);

@@ -81,6 +81,8 @@ class Network {
   int units_of(std::int64_t samples) const;
   /// Sizes in samples of the mini-batches of an epoch: the full one, and the last if it is shorter.
   std::vector<std::int64_t> batch_sizes() const;
+  /// Samples that an epoch may take: all, or what the shards of all replicas have.
+  std::int64_t epoch_samples() const;
   /// Samples of a step's mini-batch.
   std::int64_t samples_of_step(std::int64_t step) const;
   /// Mini-batches of the asynchronous round that begins at a step: to the end of the epoch or run.
@@ -99,6 +101,7 @@ class Network {
 
  private:
   void choose_micro_batch();
+  std::string first_file_here(const std::vector<std::vector<std::string>>& files) const;
   void open_data_and_graph(const Network* same_data);
   void count_steps();
   BuildOptions build_options(std::int64_t samples, bool evaluation) const;

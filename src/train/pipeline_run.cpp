@@ -130,6 +130,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.pin = network_.config().pipeline.pin;
   options.optimizer = network_.config().optimization.optimizer;
   options.shard_optimizer = network_.config().pipeline.shard_optimizer;
+  options.accumulators = network_.config().pipeline.accumulators;
   options.clip_norm = network_.config().optimization.clip_norm;
   options.loss_scaling = network_.loss_scaling();
   options.finds_nonfinite = network_.config().optimization.on_nonfinite != OnNonfinite::kIgnore;
@@ -230,9 +231,8 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
                                                    const std::string& adapters) {
   runtime_->release_activations();  // the values that are written are copies
   const auto write = [&](const auto& read) {
-    const OnnxMetadata metadata =
-        describe_training(network_.total_steps() > 0, training_of(network_),
-                          network_.model().file.metadata);
+    const OnnxMetadata metadata = describe_training(
+        network_.total_steps() > 0, training_of(network_), network_.model().file.metadata);
     return export_weights(network_.model(), read, metadata, path, overwrite_input, adapters);
   };
   if (weights) {
@@ -241,8 +241,7 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
       return found == weights->end() ? HostTensor() : found->second;
     });
   }
-  if (network_.processes())
-    return write([&](const std::string& name) { return collected_[name]; });
+  if (network_.processes()) return write([&](const std::string& name) { return collected_[name]; });
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
   const auto changes = write([&](const std::string& name) { return runtime_->read(name); });

@@ -127,6 +127,8 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
   };
   const auto of_data = [&](const Dataset* data) {
     if (!data) return std::string();
+    if (data == network.data().train.get() && !network.data().shard_samples.empty())
+      return network.data().shard_fingerprint;  // each has its own
     return network.data().synthetic ? fingerprint(*data) : content_fingerprint(*data);
   };
   std::string text;
@@ -144,9 +146,10 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
-       fmt::format("{} {} {} {} {} {}", network.threads(), network.total_steps(), optimization.seed,
-                   optimization.clip_norm, optimization.learning_rate.peak,
-                   network.config().pipeline.shard_optimizer)}};
+       fmt::format("{} {} {} {} {} {} {}", network.threads(), network.total_steps(),
+                   optimization.seed, optimization.clip_norm, optimization.learning_rate.peak,
+                   network.config().pipeline.shard_optimizer,
+                   network.config().pipeline.accumulators)}};
   ByteWriter mine;
   for (const auto& [name, fact] : facts) mine.put_text(fact);
   const std::string bytes = processes.broadcast(mine.take());

@@ -1,6 +1,7 @@
 #include "train/program_maker.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -24,6 +25,24 @@ Program read_schedule(const std::string& path) {
   return program;
 }
 
+/// A tree of sums (pipeline/transport/sum_tree.h).
+void check_accumulators(const PipelineConfig& config) {
+  const int leaves = config.accumulators;
+  if (leaves == 0) return;
+  constexpr int kMost = 64;
+  PT_CHECK(std::has_single_bit(static_cast<unsigned>(leaves)) && leaves <= kMost, kUsage,
+           "{} must be a power of two up to {}, or 0, not {}", setting("accumulators"), kMost,
+           leaves);
+  PT_CHECK(config.gpu_ids.empty(), kUsage, "{} needs stages on the CPU; leave it out for GPUs",
+           setting("accumulators"));
+  for (const int replicas : config.replicas) {
+    PT_CHECK(leaves % replicas == 0, kUsage,
+             "{} {} cannot be divided among {} replicas; use 1, 2, 4 or another power of two up to "
+             "{} of each stage",
+             setting("accumulators"), leaves, replicas, leaves);
+  }
+}
+
 /// A program without its transfers.
 void take_out_transfers(Program& program) {
   for (auto& list : program.device) {
@@ -40,6 +59,7 @@ bool RunSchedule::balances_warm_up() const {
 }
 
 RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
+  check_accumulators(config);
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
            "{} must be a fraction from 0 to 1, not {}", setting("warm-up-tolerance"),
            config.warm_up_tolerance);

@@ -72,7 +72,8 @@ RunRecord describe_run(const PlannedNetwork& network, std::vector<Setting> setti
                        const std::vector<Setting>& numbers) {
   RunRecord run;
   run.model_fingerprint = fingerprint(network.model().file);
-  run.data_fingerprint = fingerprint(*network.data().train);
+  run.data_fingerprint = network.data().shard_samples.empty() ? fingerprint(*network.data().train)
+                                                              : network.data().shard_fingerprint;
   run.settings = std::move(settings);
   run.numbers = facts_of(network);
   run.numbers.insert(run.numbers.end(), numbers.begin(), numbers.end());

@@ -55,17 +55,17 @@ std::span<const std::byte> bytes_of(const HostTensor& tensor) {
 }
 
 /// Length and header: everything before the data.
-std::string head_of(const NamedTensors& tensors) {
+std::string head_of(const TensorTypes& types) {
   Json header = Json::object();
   std::uint64_t offset = 0;
-  for (const auto& [name, tensor] : tensors) {
+  for (const auto& [name, type] : types) {
     PT_CHECK(
         name != "__metadata__" && as_document_string(name) == name, kModel,
         "the tensor \"{}\" cannot be saved in a checkpoint: its name is {}; rename it in the model",
         printable(name), name == "__metadata__" ? "reserved by the file format" : "not UTF-8");
-    const std::uint64_t end = offset + tensor.type().bytes();
-    header[name] = {{"dtype", type_name(tensor.dtype())},
-                    {"shape", tensor.shape().dims()},
+    const std::uint64_t end = offset + type.bytes();
+    header[name] = {{"dtype", type_name(type.dtype)},
+                    {"shape", type.shape.dims()},
                     {"data_offsets", {offset, end}}};
     offset = end;
   }
@@ -75,6 +75,18 @@ std::string head_of(const NamedTensors& tensors) {
   std::string head(8, '\0');
   std::memcpy(head.data(), &length, 8);
   return head + text;
+}
+
+TensorTypes types_of(const NamedTensors& tensors) {
+  TensorTypes types;
+  for (const auto& [name, tensor] : tensors) types.emplace(name, tensor.type());
+  return types;
+}
+
+std::uint64_t length_of(const std::string& head, const TensorTypes& types) {
+  std::uint64_t bytes = head.size();
+  for (const auto& [name, type] : types) bytes += type.bytes();
+  return bytes;
 }
 
 /// A file that is hashed while it is read from beginning to end.
@@ -143,22 +155,28 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
 }  // namespace
 
 std::uint64_t safetensors_bytes(const NamedTensors& tensors) {
-  std::uint64_t bytes = head_of(tensors).size();
-  for (const auto& [name, tensor] : tensors) bytes += tensor.type().bytes();
-  return bytes;
+  const TensorTypes types = types_of(tensors);
+  return length_of(head_of(types), types);
 }
 
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors) {
-  const std::string head = head_of(tensors);
+  return write_safetensors(path, types_of(tensors),
+                           [&](const std::string& name) { return bytes_of(tensors.at(name)); });
+}
+
+FileRecord write_safetensors(
+    const std::filesystem::path& path, const TensorTypes& types,
+    const std::function<std::span<const std::byte>(const std::string&)>& bytes_of) {
+  const std::string head = head_of(types);
   FileRecord record;
   record.name = path.filename().string();
   AtomicFile file(path);
-  file.reserve(safetensors_bytes(tensors));
+  file.reserve(length_of(head, types));
   Sha256 hash;
   file.write(head);
   hash.add(head);
-  for (const auto& [name, tensor] : tensors) {
-    const auto bytes = bytes_of(tensor);
+  for (const auto& [name, type] : types) {
+    const std::span<const std::byte> bytes = bytes_of(name);
     record.tensors.push_back({name, file.written(), bytes.size(), crc32c(bytes)});
     file.write(bytes);
     hash.add(bytes);

@@ -9,7 +9,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,13 @@ std::uint64_t safetensors_bytes(const NamedTensors& tensors);
 
 /// Writes a file, which appears whole or not at all. Error (kResource) for the disk.
 FileRecord write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors);
+
+/// The same of tensors that need not be in memory: their types, and in the order of their names the
+/// bytes of each, which are valid until the next call.
+using TensorTypes = std::map<std::string, TensorType>;
+FileRecord write_safetensors(
+    const std::filesystem::path& path, const TensorTypes& types,
+    const std::function<std::span<const std::byte>(const std::string&)>& bytes_of);
 
 /// Reads a file and compares it with its record. Error (kData) that names the file and, if the
 /// header is intact, the tensor that has changed.

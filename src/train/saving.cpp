@@ -36,18 +36,16 @@ double seconds_of(const std::string& unit) {
   return 0;
 }
 
-/// Name of the first tensor that has a number which is not finite; empty when there is none.
-std::string first_nonfinite(const NamedTensors& tensors) {
-  for (const auto& [name, tensor] : tensors) {
+}  // namespace
+
+void check_finite(const Checkpoint& checkpoint) {
+  for (const auto& [name, tensor] : checkpoint.weights) {
     if (tensor.dtype() != DType::kFloat32) continue;
     const auto values = tensor.span<float>();
-    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
-      return name;
+    PT_CHECK(std::ranges::all_of(values, [](float v) { return std::isfinite(v); }), kDiverged,
+             "\"{}\" is not finite after step {}", printable(name), checkpoint.step);
   }
-  return {};
 }
-
-}  // namespace
 
 double parse_duration(const std::string& option, const std::string& text) {
   const auto [value, unit] = split_unit(option, "90, 10min or 2h", text);
@@ -150,6 +148,13 @@ void Saving::finish() {
   waited_seconds_ += steady_seconds() - start;
 }
 
+void Saving::note_failure(std::string failure) {
+  const std::lock_guard lock(mutex_);
+  ++failures_;
+  last_failure_ = failure;
+  outcomes_.push_back({std::nullopt, std::move(failure)});
+}
+
 double Saving::write_seconds() const {
   const std::lock_guard lock(mutex_);
   return write_seconds_;
@@ -190,10 +195,7 @@ void Saving::write_checkpoints() {
     SaveOutcome outcome;
     const double start = steady_seconds();
     try {
-      const std::string bad =
-          settings_.only_finite ? first_nonfinite(checkpoint.weights) : std::string();
-      PT_CHECK(bad.empty(), kDiverged, "\"{}\" is not finite after step {}", printable(bad),
-               checkpoint.step);
+      if (settings_.only_finite) check_finite(checkpoint);
       outcome.written = write_checkpoint(settings_.folder, checkpoint);
       outcome.written->deleted = delete_old_checkpoints(
           settings_.folder, settings_.keep,

@@ -50,6 +50,9 @@ struct SaveOutcome {
   std::string failure;
 };
 
+/// Error (kDiverged) that names a weight which is not finite.
+void check_finite(const Checkpoint& checkpoint);
+
 class Saving {
  public:
   /// `step`: mini-batches that are done when the run begins, with or without a checkpoint of them.
@@ -73,6 +76,8 @@ class Saving {
   void defer(Checkpoint checkpoint) { deferred_ = std::move(checkpoint); }
   /// Writes what was kept, if it is due.
   void save_deferred();
+  /// Notes that a checkpoint could not be made.
+  void note_failure(std::string failure);
   /// Waits until everything is written.
   void finish();
   /// Seconds that training was blocked, and that writing checkpoints took.

@@ -13,6 +13,7 @@
 #include "profile/estimate.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
+#include "train/checkpoint_parts.h"
 #include "train/commits.h"
 #include "train/export.h"
 #include "train/finite_check.h"
@@ -46,7 +47,8 @@ class Training {
                   settings_.sample_weights.empty()
                       ? std::vector<double>()
                       : sample_weights(settings_.sample_weights, *network_.data().train,
-                                       network_.graph().loss.classes)}),
+                                       network_.graph().loss.classes),
+                  network_.data().shard_samples, static_cast<std::size_t>(network_.micro_batch())}),
         loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
                 static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
@@ -55,6 +57,9 @@ class Training {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric(network_);
+    if (network_.processes() && !network_.asynchronous())
+      parts_.emplace(*network_.processes(), saving_, options.save.folder,
+                     settings_.on_nonfinite != OnNonfinite::kIgnore);
   }
 
   TrainingSummary run() {
@@ -75,6 +80,7 @@ class Training {
       if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
     const double before = steady_seconds();
+    if (parts_) parts_->finish();
     saving_.finish();
     summary_.save_seconds += steady_seconds() - before;
     summary_.write_seconds = saving_.write_seconds();
@@ -114,7 +120,13 @@ class Training {
     const bool defers = only_improved(improved, last) && saving_.defers();
     const char* reason = defers ? "best" : decide_to_save(step, improved, last);
     const bool snapshot = snapshot_ && (reason || snapshot_->is_due());
-    if (as_process_0(network_.processes(), reason || snapshot)) {
+    enum : int { kNothing, kWhole, kInParts };
+    const int wanted = reason && !defers && parts_ ? kInParts
+                       : reason || snapshot        ? kWhole
+                                                   : kNothing;
+    const int how = as_process_0(network_.processes(), wanted);
+    if (how == kInParts) save_in_parts(step, reason);
+    if (how == kWhole) {
       Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
       if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
       if (defers) {
@@ -133,6 +145,14 @@ class Training {
       });
     }
     summary_.save_seconds += steady_seconds() - before;
+  }
+
+  void save_in_parts(std::int64_t step, const char* reason) {
+    const std::vector<StageContent> own = run_.runtime().own_contents();
+    Checkpoint whole;
+    if (network_.leads())
+      whole = completed(make_checkpoint(run_, saving_.run(), step, step, 0, {}), reason);
+    parts_->save(std::move(whole), make_checkpoint(run_, {}, step, step, 0, own));
   }
 
   /// `seconds`: what collecting the state has taken.
@@ -217,8 +237,7 @@ class Training {
 
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
   void note_times(std::int64_t samples, double seconds, double bubble) {
-    const auto all = static_cast<std::int64_t>(network_.data().train->size());
-    if (samples < std::min(settings_.batch_size, all)) return;
+    if (samples < std::min(settings_.batch_size, network_.epoch_samples())) return;
     step_seconds_.add(seconds);
     bubbles_.add(bubble);
   }
@@ -247,17 +266,10 @@ class Training {
   }
 
   void look_at_requests() {
-    RunRequests seen = asked_here();
-    if (ProcessGroup* processes = network_.processes()) {
-      // A signal may have reached any of them.
-      const std::string_view mine(reinterpret_cast<const char*>(&seen), sizeof seen);
-      for (const std::string& bytes : processes->all_gather(mine)) {
-        RunRequests other;
-        bytes.copy(reinterpret_cast<char*>(&other), sizeof other);
-        seen.add(other);
-      }
-    }
-    obey(seen);
+    // A signal may have reached any process.
+    ProcessGroup* processes = network_.processes();
+    obey(processes ? requests_of_all(*processes, asked_here(), parts_ ? &*parts_ : nullptr)
+                   : asked_here());
   }
 
   /// Requests are kept until they are done.
@@ -327,7 +339,8 @@ class Training {
     const bool on = options_.save.every.unit != SaveEvery::Unit::kNever;
     if (improved && on) return "best";
     if (last && on) return "final";
-    return saving_.is_due(step) ? "every" : nullptr;
+    const bool waits = options_.save.may_wait && parts_ && parts_->is_pending();
+    return !waits && saving_.is_due(step) ? "every" : nullptr;
   }
 
   /// Between rounds.
@@ -458,6 +471,7 @@ class Training {
   std::int64_t first_step_;
   Snapshot* snapshot_ = options_.snapshot;  // null: none is kept, or no longer
   Saving saving_;
+  std::optional<CheckpointParts> parts_;  // of several processes, where rounds are steps
   RunRate rate_;
   Sampler sampler_;
   Loader loader_;

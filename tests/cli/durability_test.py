@@ -2,9 +2,13 @@
 
 import os
 import pathlib
+import shutil
+import subprocess
 import unittest
 
-from program import DATA, MODEL, Case
+from program import DATA, MODEL, PROGRAM, SECONDS, Case, environment_of_user
+
+MPIRUN = shutil.which("mpirun")
 
 RECORDER = os.environ["FILE_RECORDER"]
 SMALL = ["train", "-m", MODEL, "--data", DATA, "--limit", "128", "--batch-size", "32", "--device", "cpu", "--threads", "1", "-q"]
@@ -45,6 +49,17 @@ class Disk:
         self.named.append(target)
 
 
+class DiskOfProcesses(Disk):
+    """Several processes write into the folder that becomes a checkpoint: only the manifest relies on the names of the others."""
+
+    def rename(self, source, target):
+        if not target.name.startswith(("weights-", "optimizer-")):
+            return super().rename(source, target)
+        assert not self.under(source), f"{source} becomes {target} before it is on the disk"
+        self.unsynced.add(target.parent)
+        self.named.append(target)
+
+
 class Durability(Case):
     def record(self, *arguments):
         record = self.folder / "record.txt"
@@ -74,6 +89,25 @@ class Durability(Case):
                     inside = [path.name for path in disk.named if path.parent.name.startswith(f".{step}.")]
                     self.assertIn("weights.safetensors", inside)
                     self.assertEqual(inside.index("manifest.json"), len(inside) - 1)
+
+    def test_parts_of_processes_are_on_the_disk_before_the_manifest_names_them(self):
+        if not MPIRUN or not (pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so").exists():
+            self.skipTest("needs mpirun (Debian: openmpi-bin) and libpipetrain_mpi.so (libopenmpi-dev)")
+        record = self.folder / "record.txt"
+        run = [*SMALL, "--gpus", "4", "--max-steps", "6", "--save-every", "2", "--keep", "2", "--run-dir", "run"]
+        done = subprocess.run([MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", "2", "-x", f"LD_PRELOAD={RECORDER}", "-x", f"FILE_RECORD={record}",
+                               PROGRAM, *run], cwd=self.folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=SECONDS,
+                              env=environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        self.assertEqual(done.returncode, 0, done.stderr)
+        checkpoints = str((self.folder / "run" / "checkpoints").resolve())
+        disk = DiskOfProcesses()
+        disk.replay(line for line in record.read_text().splitlines() if line.split("\t")[1].startswith(checkpoints))
+        steps = [f"step-{step:06}" for step in (2, 4, 6)]
+        self.assertEqual(self.names(disk, "run/checkpoints"), [name for step in steps for name in (step, "latest")])
+        for step in steps:
+            inside = [path.name for path in disk.named if path.parent.name.startswith(f".{step}.")]
+            self.assertEqual(sorted(inside[:-1]), ["optimizer-0.safetensors", "optimizer-1.safetensors", "weights-0.safetensors", "weights-1.safetensors"])
+            self.assertEqual(inside[-1], "manifest.json")
 
     def test_the_best_is_named_after_it_is_there(self):
         disk = self.record(*SMALL, "--epochs", "2", "--val-split", "0.25", "--save-every", "1ep", "--run-dir", "run")

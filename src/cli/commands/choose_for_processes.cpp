@@ -27,14 +27,36 @@ std::string text_of(int stages, int replicas) {
                      replicas == 1 ? "" : fmt::format(" x {} replicas", replicas));
 }
 
+/// The devices that the stages of --split need; 0: it is not given, or is refused later.
+int devices_of_split(const PipelineConfig& pipeline) {
+  if (pipeline.split.empty() || pipeline.plan_replicas || !find_schedule(pipeline.schedule))
+    return 0;
+  const int stages = static_cast<int>(pipeline.split.size()) + 1;
+  const int on_each = stages_per_device(pipeline.schedule, pipeline.chunks);
+  return (stages + on_each - 1) / on_each;
+}
+
 }  // namespace
 
 void take_devices_of_processes(Options& options, ProcessGroup* processes) {
   const PipelineConfig& pipeline = options.run.pipeline;
   const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&
-                    pipeline.plan_path.empty() && pipeline.split.empty() &&
-                    !names_schedule_file(pipeline.schedule);
-  if (processes && open) options.gpus = processes->size();
+                    pipeline.plan_path.empty() && !names_schedule_file(pipeline.schedule);
+  if (!processes || !open) return;
+  if (options.run.data.shard_files && pipeline.split.empty() && !pipeline.plan_replicas) {
+    options.run.pipeline.replicas = {processes->size()};
+    return;
+  }
+  options.gpus = processes->size();
+  const int of_split = devices_of_split(pipeline);
+  if (of_split == 0) return;
+  const bool replicates = describe_schedule(pipeline.schedule).takes_replicas;
+  PT_CHECK(options.gpus <= of_split || (replicates && options.gpus % of_split == 0), kUsage,
+           "{} processes were started, but the {} stages of --split are for {} device{}; start as "
+           "many, {}or fewer",
+           options.gpus, pipeline.split.size() + 1, of_split, of_split == 1 ? "" : "s",
+           replicates ? "a multiple of that, " : "");
+  options.gpus = std::max(options.gpus, of_split);  // a process may have several
 }
 
 void choose_replicas(Options& options, ProcessGroup* processes, bool were_given) {
@@ -53,6 +75,7 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given)
   for (int replicas = fewest; replicas <= devices; ++replicas) {
     if (devices % replicas != 0) continue;
     const int stages = devices / replicas;
+    if (!pipeline.split.empty() && stages != devices_of_split(pipeline)) continue;
     RunConfig config = options.run;
     config.pipeline.devices = devices;
     if (replicas > 1) config.pipeline.replicas.assign(at(stages), replicas);

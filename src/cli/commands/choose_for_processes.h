@@ -8,7 +8,8 @@ namespace pipetrain {
 
 class ProcessGroup;
 
-/// Without stages given: as many devices as processes.
+/// Without stages given: as many devices as processes, or as the stages of --split need. Error
+/// (kUsage) where these cannot be divided among the processes.
 void take_devices_of_processes(Options& options, ProcessGroup* processes);
 
 /// Without stages given: as many replicas of each stage as make the predicted step shortest, with

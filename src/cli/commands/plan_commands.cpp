@@ -230,7 +230,7 @@ int plan_in(Options& options, ProcessGroup* processes) {
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
     write_file(options.svg, plan_svg(network.plan(), network.predicted_program(), prediction.events,
-                                     title, pipeline.memory_limit_bytes));
+                                     title, pipeline.memory_limit_bytes, prediction.buckets));
   }
   if (!options.dot.empty())
     write_file(options.dot, plan_dot(network.plan(), network.costs(), title));

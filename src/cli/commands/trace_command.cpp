@@ -58,6 +58,8 @@ Json json_of(const StepDifference& difference) {
                {"measured_seconds", difference.measured_seconds},
                {"predicted_bubble", difference.predicted_bubble},
                {"measured_bubble", difference.measured_bubble}};
+  if (difference.predicted_overlap) json["predicted_overlap"] = *difference.predicted_overlap;
+  if (difference.measured_overlap) json["measured_overlap"] = *difference.measured_overlap;
   if (difference.theoretical_bubble) json["theoretical_bubble"] = *difference.theoretical_bubble;
   json["causes"] = std::move(causes);
   return json;
@@ -85,7 +87,9 @@ int trace_command(const TraceCommandOptions& options) {
   for (const TraceStep* step : measured.steps) {
     const Program& program = measured.program(*step);
     const TraceStep* before = partner(predicted, program, step->step);
-    if (before) differences.push_back(explain(program, before->events, step->events));
+    if (before)
+      differences.push_back(
+          explain(program, before->events, step->events, 0, {before->buckets, step->buckets}));
   }
   PT_CHECK(!differences.empty(), kUsage,
            "{} and {} have no steps with the same schedule, stages and micro-batches",

@@ -129,7 +129,8 @@ void describe_threads(Table& table, PipelineConfig& pipeline) {
 }
 
 /// The devices of each stage, and how they share its updates.
-void describe_replicas(Table& table, PipelineConfig& pipeline) {
+void describe_replicas(Table& table, Options& options) {
+  PipelineConfig& pipeline = options.run.pipeline;
   OptionSpec& replicas =
       table
           .add("--replicas", "N,N,…|auto",
@@ -156,6 +157,19 @@ void describe_replicas(Table& table, PipelineConfig& pipeline) {
             "each replica updates a part of the tensors and alone keeps their optimizer state",
             kOptimizerCommands)
       .affects(ResultEffect::kNone);
+  replica_settings
+      .integer("--accumulators", pipeline.accumulators, 0,
+               "sum gradients as a tree with N leaves, a power of two: any number of replicas that "
+               "divides it has the same bits; 0: in the order of micro-batches and replicas",
+               "train")
+      .affects(ResultEffect::kRecorded);
+  replica_settings
+      .choice_of<bool>("--data-sharding", options.run.data.shard_files,
+                       {{"samples", false}, {"files", true}},
+                       "what replicas divide: the samples of each mini-batch, or the files that "
+                       "the pattern in --data names, of which each process opens its own",
+                       "train")
+      .affects(ResultEffect::kContent);
   Table::nest(replicas, std::move(replica_settings));
 }
 
@@ -180,7 +194,7 @@ void describe_pipeline(Table& table, Options& options) {
   };
   schedule.get = [&pipeline] { return pipeline.schedule; };
   describe_schedule(table, schedule, pipeline);
-  describe_replicas(table, pipeline);
+  describe_replicas(table, options);
   table
       .path("--topology", pipeline.topology, PathUse::kRead, "FILE|NAME",
             "devices and links; default: as measured by doctor --measure", kPlanCommands)

@@ -215,6 +215,16 @@ void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
   }
 }
 
+/// The part of --replicas that also holds for another number of them; empty: there is none.
+std::string tree_of_sums_in(const Specs& specs, const std::string& name, const std::string& value) {
+  if (name != "--replicas") return {};
+  const std::string parts = specs.at(name).split_value(value).second;
+  for (const std::string& part : split_list_of(parts.empty() ? parts : parts.substr(1))) {
+    if (part.starts_with("accumulators=")) return ":" + part;
+  }
+  return {};
+}
+
 /// The settings of a checkpoint that the command line and the environment leave open.
 std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
                                       const Options& options) {
@@ -224,7 +234,9 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
     // The model may have been named without its option.
     const bool is_given =
         is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
+    const std::string tree = is_given ? tree_of_sums_in(specs, name, value) : "";
     if (!is_given) taken.emplace_back(name, value);
+    if (!tree.empty()) taken.emplace_back(name, tree);  // what is given comes after it
   }
   check_paths(found, specs, taken, command);
   return taken;

@@ -210,7 +210,8 @@ std::string gantt(const TraceFile& trace) {
   Gantt image;
   for (const auto& step : {predicted, measured}) {
     if (step == trace.steps.end()) continue;
-    image.panels.push_back({to_text(step->side), &trace.programs[step->program], &step->events});
+    image.panels.push_back(
+        {to_text(step->side), &trace.programs[step->program], &step->events, step->buckets});
   }
   return "<h2>A step, predicted and measured</h2>\n<div class=\"wide\">" + gantt_svg(image) +
          "</div>\n";
@@ -226,7 +227,8 @@ std::string causes(const TraceFile& trace) {
       trace.programs[measured->program] != trace.programs[predicted->program])
     return "";
   const StepDifference difference =
-      explain(trace.programs[measured->program], predicted->events, measured->events);
+      explain(trace.programs[measured->program], predicted->events, measured->events, 0,
+              {predicted->buckets, measured->buckets});
   return "<h2>Why it differs</h2>\n<pre>" + xml_text(difference_text(difference)) + "</pre>\n";
 }
 

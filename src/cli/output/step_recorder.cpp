@@ -47,7 +47,8 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
   const bool as_predicted = program == network_.predicted_program();
   if (as_predicted && step > std::min(kWarmSteps, network_.total_steps() / 2) &&
       differences_.size() < kMostExplained) {
-    differences_.push_back(explain(program, network_.prediction().events, result.events));
+    differences_.push_back(explain(program, network_.prediction().events, result.events, 0,
+                                   {network_.prediction().buckets, result.buckets}));
     differences_.back().measured_bubble -=
         result.stolen_seconds / (static_cast<double>(result.events.size()) * result.seconds);
   }
@@ -57,9 +58,10 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
   if (!writer_ || !wanted) return;
   if (written_seconds_ == 0) {
     writer_->add_step(TraceSide::kPredicted, network_.predicted_program(),
-                      network_.prediction().events, 0, step);
+                      network_.prediction().events, 0, step, network_.prediction().buckets);
   }
-  writer_->add_step(TraceSide::kMeasured, program, result.events, written_seconds_, step);
+  writer_->add_step(TraceSide::kMeasured, program, result.events, written_seconds_, step,
+                    result.buckets);
   written_seconds_ += result.seconds;
 }
 

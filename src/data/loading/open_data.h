@@ -22,6 +22,7 @@ struct DataOptions {
   double validation_split = 0;      // fraction of the training data for validation
   std::size_t validation_rows = 0;  // or a number of samples
   std::size_t limit = 0;            // use only the first samples; 0: all
+  bool shard_files = false;         // each replica reads files of its own (data/loading/shards.h)
   std::uint64_t seed = 1;
   std::size_t synthetic_samples = 0;  // 0: 6400
   DType token_dtype = DType::kUndefined;
@@ -45,6 +46,9 @@ struct OpenedData {
   std::string texts;             // how they became tokens (TextOptions::text); empty: no texts
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;
+  /// With --data-sharding files: the samples of each replica's files, and a fingerprint of all.
+  std::vector<std::size_t> shard_samples;
+  std::string shard_fingerprint;
   /// Threads that read ahead.
   int workers = 1;
 };

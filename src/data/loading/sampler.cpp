@@ -1,6 +1,7 @@
 #include "data/loading/sampler.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,8 @@ Sampler::Sampler(std::size_t samples, SamplerOptions options)
     : samples_(samples), options_(std::move(options)) {
   const std::size_t batch = options_.batch_size;
   PT_CHECK(batch > 0, kUsage, "{} must be at least 1", setting("batch-size"));
+  if (!options_.shards.empty())
+    samples_ = options_.shards.size() * *std::ranges::min_element(options_.shards);
   PT_CHECK(samples_ > 0, kData, "the data set has no samples");
   PT_CHECK(samples_ >= batch || !options_.drop_last, kData,
            "the data set has {} samples, fewer than one batch of {}: {} {} or less, or "
@@ -45,10 +48,27 @@ std::size_t Sampler::drawn_index(std::uint64_t epoch, std::uint64_t position) co
       std::min(std::upper_bound(ends_.begin(), ends_.end(), point), last) - ends_.begin());
 }
 
+/// Of the i-th sample of a batch of the epoch: micro-batch u is the shard's u / replicas-th.
+std::size_t Sampler::sharded_index(std::uint64_t epoch, std::size_t batch, std::size_t i) const {
+  const std::size_t replicas = options_.shards.size();
+  const std::size_t unit = i / options_.micro_batch, shard = unit % replicas;
+  const std::size_t position = batch * (options_.batch_size / replicas) +
+                               unit / replicas * options_.micro_batch + i % options_.micro_batch;
+  const std::size_t before =
+      std::accumulate(options_.shards.begin(),
+                      options_.shards.begin() + static_cast<std::ptrdiff_t>(shard), std::size_t{0});
+  if (!options_.shuffle) return before + position;
+  return before + shuffled_index(options_.seed + shard, epoch, options_.shards[shard], position);
+}
+
 std::vector<std::size_t> Sampler::batch_indices(std::uint64_t step) const {
   const std::size_t begin = step % batches_per_epoch_ * options_.batch_size;
   std::vector<std::size_t> out(batch_samples(step));
   for (std::size_t i = 0; i < out.size(); ++i) {
+    if (!options_.shards.empty()) {
+      out[i] = sharded_index(epoch_of(step), begin / options_.batch_size, i);
+      continue;
+    }
     if (!ends_.empty()) {
       out[i] = drawn_index(epoch_of(step), begin + i);
       continue;

@@ -16,6 +16,11 @@ struct SamplerOptions {
   /// By sample, not all 0: an epoch draws as many samples as there are, each as often as its weight
   /// says, with replacement. Empty: every sample once.
   std::vector<double> weights = {};
+  /// Samples of each replica's files, which follow one another in the data; empty: all replicas
+  /// have the same data. Micro-batches of `micro_batch` samples take turns among the replicas, and
+  /// an epoch ends with the smallest shard. Needs drop_last.
+  std::vector<std::size_t> shards = {};
+  std::size_t micro_batch = 0;
 };
 
 class Sampler {
@@ -33,6 +38,7 @@ class Sampler {
 
  private:
   std::size_t samples_;
+  std::size_t sharded_index(std::uint64_t epoch, std::size_t batch, std::size_t i) const;
   std::size_t drawn_index(std::uint64_t epoch, std::uint64_t position) const;
 
   SamplerOptions options_;

@@ -229,6 +229,7 @@ void DeviceWorker::run_stage(const Instruction& instruction) {
     StageMicroBatch& micro_batch = round_.micro_batch(instruction.stage, instruction.micro_batch);
     micro_batch.slot = instruction.slot;
     micro_batch.version_copy = replicas_.block_of(replica, instruction.stage, instruction.version);
+    micro_batch.leaf = replicas_.leaf_of(instruction);
   }
   if (instruction.kind == Kind::kForward) {
     run_forward(instruction, replica);
@@ -281,11 +282,14 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
     entry = take_entry(instruction, /*gradient=*/true, replica.backwards, replica.gradient_entry);
   }
   const bool adds = adds_gradient(instruction.kind);
+  const std::uint64_t before = replica.leaves;
+  const std::uint64_t leaf = std::uint64_t{1} << micro_batch.leaf;
   if (adds) micro_batch.completes = --replica.adding_left == 0;
+  if (adds) micro_batch.leaves = replica.leaves |= leaf;
   begin_work();
   const std::byte* out = nullptr;
   if (!emulate(instruction, event().start))
-    out = replica.stage->backward(micro_batch, entry, pass, !replica.accumulating);
+    out = replica.stage->backward(micro_batch, entry, pass, /*first=*/(before & leaf) == 0);
   if (adds) replica.accumulating = true;
   if (pass != Stage::Pass::kWeight) {
     look_at_sent(instruction, replica, out);
@@ -338,6 +342,7 @@ void DeviceWorker::run_update(const Instruction& instruction, StageReplica& repl
     replica.stage->finish_gradients(0, replicas_.block_of(replica, stage, read));
   }
   replica.accumulating = false;
+  replica.leaves = 0;
   if (round_.skips) return replica.stage->forget_statistics();
   const double clipped =
       program.gradient_sync ? clip_factor(round_.gradient_norm, setup_.options.clip_norm) : 1.0;

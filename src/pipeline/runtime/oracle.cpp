@@ -171,7 +171,11 @@ void Oracle::run_forward(const Program& program, const Instruction& instruction,
   run_nodes(s, instruction.version, micro_batch, slices_[variant].stages[at(s)].forward, results);
   micro_batch.values.merge(results);
   if (program.rule != UpdateRule::kNone)
-    collect_statistics(s, instruction.version, micro_batch, replica);
+    collect_statistics(
+        s, instruction.version, micro_batch,
+        options_.accumulators > 0
+            ? stages_[at(s)].leaf_moments[instruction.micro_batch % options_.accumulators]
+            : replica.moments);
   if (applies_statistics_at_once(program, s)) apply_statistics(replica);
   const Loss& loss = variants_[variant].training->loss;
   if (const auto found = micro_batch.values.find(loss.loss_sum);
@@ -203,6 +207,16 @@ void Oracle::run_backward(const Instruction& instruction, ReplicaState& replica)
     const HostTensor contribution =
         content(s, instruction.version, &micro_batch, micro_batch.data->variant,
                 all[at(i)].contribution, local);
+    if (options_.accumulators > 0) {
+      auto& leaf = stages_[at(s)].leaves[instruction.micro_batch % options_.accumulators];
+      const auto [sum, is_first] = leaf.try_emplace(i);
+      if (is_first) {
+        sum->second = copy_of(contribution);
+      } else {
+        add_to(sum->second, contribution);
+      }
+      continue;
+    }
     HostTensor& sum = replica.accumulators[i];
     if (!replica.accumulating) {
       sum = copy_of(contribution);
@@ -264,8 +278,33 @@ void Oracle::add_batched(int s, ReplicaState& replica) {
   replica.batched_micro_batches = 0;
 }
 
+/// Below a node of the tree of sums lie the leaves leaf, leaf + stride, leaf + 2 stride, …: every
+/// other one on either side. Their sum goes to the first.
+void Oracle::join_leaves(StageState& stage, int leaf, int stride) {
+  if (stride == options_.accumulators) return;
+  const int other = leaf + stride;
+  join_leaves(stage, leaf, 2 * stride);
+  join_leaves(stage, other, 2 * stride);
+  if (stage.leaves.contains(other)) {
+    for (auto& [i, tensor] : stage.leaves[other]) add_to(stage.leaves[leaf].at(i), tensor);
+  }
+  for (auto& [name, moments] : stage.leaf_moments[other]) {
+    const auto [sum, added] = stage.leaf_moments[leaf].try_emplace(name, moments);
+    if (!added) sum->second.merge(moments);
+  }
+}
+
 /// At the end of a step, on every replica.
 void Oracle::complete_gradients(int s) {
+  StageState& stage = stages_[at(s)];
+  if (!stage.leaves.empty()) {
+    join_leaves(stage, 0, 1);
+    ReplicaState& first = stage.replicas.front();
+    first.accumulators = std::move(stage.leaves[0]);
+    first.moments = std::move(stage.leaf_moments[0]);
+    stage.leaves.clear();
+    stage.leaf_moments.clear();
+  }
   for (ReplicaState& replica : stages_[at(s)].replicas) {
     if (replica.batched_micro_batches > 0) add_batched(s, replica);
     replica.has_batch_sums = false;
@@ -380,7 +419,7 @@ void Oracle::synchronise() {
 }
 
 void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch,
-                                ReplicaState& replica) {
+                                std::map<std::string, Moments>& all) {
   const auto variant = at(micro_batch.data->variant);
   const TrainingGraph& training = *variants_[variant].training;
   const Graph& graph = training.graph;
@@ -399,7 +438,7 @@ void Oracle::collect_statistics(int s, int version, MicroBatchState& micro_batch
       return content(s, version, &micro_batch, micro_batch.data->variant, id, local);
     };
     HostTensor mean = read(statistic.batch_mean), variance = read(statistic.batch_variance);
-    const auto [moments, added] = replica.moments.try_emplace(graph[statistic.state_mean].name);
+    const auto [moments, added] = all.try_emplace(graph[statistic.state_mean].name);
     if (added) {
       moments->second.reset(at(mean.type().count()),
                             graph[graph[statistic.batch_mean].producer].part == Part::kPrepare);

@@ -45,6 +45,9 @@ class Oracle {
     std::map<int, HostTensor> gradients;  // parameter → after finish
     std::map<std::string, std::pair<HostTensor, HostTensor>> optimizer;
     std::int64_t updates = 0;
+    // With a tree of sums: of each leaf that has a micro-batch, whichever replica ran it.
+    std::map<int, std::map<int, HostTensor>> leaves;
+    std::map<int, std::map<std::string, Moments>> leaf_moments;
   };
   struct MicroBatchState {
     MicroBatch* data = nullptr;
@@ -67,7 +70,8 @@ class Oracle {
   void run_nodes(int stage, int version, MicroBatchState& micro_batch,
                  const std::vector<NodeId>& nodes, Values& results);
   void collect_statistics(int stage, int version, MicroBatchState& micro_batch,
-                          ReplicaState& replica);
+                          std::map<std::string, Moments>& all);
+  void join_leaves(StageState& stage, int leaf, int stride);
   void apply_statistics(ReplicaState& replica);
   void finish(int stage, int version);
   void synchronise();

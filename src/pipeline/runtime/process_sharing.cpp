@@ -142,6 +142,8 @@ void ProcessSharing::share_results(RoundResult& result) {
     here.put(micro_batches[u]->loss_sum);
     here.put(micro_batches[u]->correct);
   }
+  here.put(static_cast<std::int32_t>(result.buckets.size()));
+  for (const BucketEvent& bucket : std::exchange(result.buckets, {})) here.put(bucket);
   for (std::size_t d = 0; d < result.events.size(); ++d) {
     if (!setup_.is_here(static_cast<int>(d))) continue;
     here.put(static_cast<std::int32_t>(d));
@@ -159,6 +161,8 @@ void ProcessSharing::share_results(RoundResult& result) {
       micro_batch.loss_sum = reader.get<double>();
       micro_batch.correct = reader.get<double>();
     }
+    for (auto left = reader.get<std::int32_t>(); left > 0; --left)
+      result.buckets.push_back(reader.get<BucketEvent>());
     while (!reader.at_end()) {
       const std::size_t d = at(reader.get<std::int32_t>());
       result.busy_seconds[d] = reader.get<double>();

@@ -63,6 +63,7 @@ struct RoundResult {
   /// Indexed like the program's lists; on GPUs measured by the device's clock. A receive lasts from
   /// the departure of its data to their arrival, or until the waiting device continues.
   std::vector<std::vector<Event>> events;
+  std::vector<BucketEvent> buckets;  // of replicas in several processes
   std::vector<double>
       busy_seconds;           // per device: in compute instructions, and in tasks run while waiting
   double stolen_seconds = 0;  // seconds of all devices in such tasks, which have no events

@@ -258,6 +258,7 @@ RoundResult Runtime::result_of_round() {
 void Runtime::finish_with_others(RoundResult& result) {
   try {
     transport_->finish_round();
+    result.buckets = transport_->bucket_events(round_state_->start_seconds);
     sharing_->share_results(result);
   } catch (...) {
     const std::lock_guard lock(mutex_);

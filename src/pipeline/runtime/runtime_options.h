@@ -38,6 +38,7 @@ struct RuntimeOptions {
   int devices_before = 0, sharing_devices = 0;
   OptimizerSettings optimizer;
   bool shard_optimizer = false;  // replicas share the updates of their stage (update_owners.h)
+  int accumulators = 0;          // leaves of the tree of sums (sum_tree.h); 0: in their order
   double clip_norm = 0;          // 0: off
   LossScaling loss_scaling;      // one that skips needs programs with a gradient sync
   bool finds_nonfinite = false;  // look for the first value that is not finite

@@ -35,6 +35,9 @@ RuntimeSetup::RuntimeSetup(std::vector<RuntimeVariant> all_variants,
   PT_CHECK(options.devices.empty() || options.devices.size() == at(devices()), kInternal,
            "{} devices for a program on {}", options.devices.size(), devices());
   capacity = stage_capacities(programs);
+  PT_CHECK(options.accumulators == 0 || options.devices.empty(), kInternal,
+           "a tree of sums on GPUs");
+  add_accumulators(programs, options.accumulators, capacity);
   find_edges();
   if (options.processes) check_processes();
   for (const Program* program : programs) {

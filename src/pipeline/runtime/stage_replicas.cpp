@@ -56,6 +56,7 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
     for (const StageReplica& replica : of(s)) of_replicas.push_back(streams[at(replica.device)]);
     ReplicaGroup& group = transport.group_replicas(
         s, here[at(s)]->gradient_sizes(), here[at(s)]->gradient_owners(), std::move(of_replicas));
+    if (setup_.options.accumulators > 0) group.sum_as_tree();
     for (std::size_t r = 0; r < of(s).size(); ++r) {
       if (Stage* stage = of(s)[r].stage.get()) stage->join(group, static_cast<int>(r));
     }
@@ -100,6 +101,7 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
       StageReplica& replica = of(s)[at(r)];
       if (in_round_ && replica.stage) replica.stage->forget_round();
       replica.accumulating = false;
+      replica.leaves = 0;
       replica.adding_left =
           micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
       replica.forwards = replica.backwards = replica.updated = 0;
@@ -127,6 +129,12 @@ int StageReplicas::block_of(const StageReplica& replica, int stage, int version)
 
 int StageReplicas::group_of(const Instruction& instruction) const {
   return std::max(instruction.micro_batch, 0) / program_->group_size(instruction.stage);
+}
+
+int StageReplicas::leaf_of(const Instruction& instruction) const {
+  const int leaves = setup_.options.accumulators;
+  if (leaves == 0 || program_->rule == UpdateRule::kNone) return 0;
+  return instruction.micro_batch % leaves / program_->replicas(instruction.stage);
 }
 
 int StageReplicas::micro_batches_to_add(int stage, int replica, int group) const {

@@ -25,6 +25,7 @@ struct StageReplica {
   std::unique_ptr<Stage> stage;  // null: another process has it
   int base_version = 0;          // copy of the weights that holds version 0 of the round
   bool accumulating = false;     // the step's first micro-batch has written the gradients
+  std::uint64_t leaves = 0;      // of the tree of sums, as bits: those that have gradients
   std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
   int adding_left = 0;           // micro-batches still to be added before the next update
   int forwards = 0, backwards = 0;  // of the round so far
@@ -78,6 +79,8 @@ class StageReplicas {
   /// Which block of a replica's weights holds a version of the round.
   int block_of(const StageReplica& replica, int stage, int version) const;
   int group_of(const Instruction& instruction) const;
+  /// The leaf of a micro-batch among those of its replica, in the tree of sums; 0: there is none.
+  int leaf_of(const Instruction& instruction) const;
   /// How many micro-batches a replica adds to its gradients for one update.
   int micro_batches_to_add(int stage, int replica, int group) const;
 

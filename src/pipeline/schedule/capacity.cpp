@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error.h"
 #include "base/index.h"
+#include "base/setting.h"
 #include "pipeline/program/compute_table.h"
 #include "pipeline/simulate/simulate.h"
 
@@ -143,6 +145,28 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
     add_entries(*program, capacity);
   }
   return capacity;
+}
+
+void add_accumulators(const std::vector<const Program*>& programs, int leaves,
+                      std::vector<StageCapacity>& capacity) {
+  if (leaves == 0) return;
+  for (const Program* program : programs) {
+    if (program->rule == UpdateRule::kNone) continue;
+    PT_CHECK(!is_asynchronous(program->rule), kUsage,
+             "{} needs a synchronous schedule such as 1f1b, but {} {} updates stages while others "
+             "compute",
+             setting("accumulators"), setting("schedule"), printable(program->schedule));
+    for (int s = 0; s < program->stages; ++s) {
+      const int replicas = program->replicas(s);
+      PT_CHECK(leaves % replicas == 0, kUsage,
+               "{} {} cannot be divided among the {} replicas of stage {}; give a multiple of {} "
+               "that is a power of two, or another number of replicas",
+               setting("accumulators"), leaves, replicas, s, replicas);
+      const int most = (program->micro_batches + replicas - 1) / replicas;
+      int& sets = capacity[static_cast<std::size_t>(s)].accumulator_sets;
+      sets = std::max(sets, std::min(leaves / replicas, most));
+    }
+  }
 }
 
 }  // namespace pipetrain

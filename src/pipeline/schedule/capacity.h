@@ -14,6 +14,7 @@ struct StageCapacity {
   int forward_entries = 1;   // output buffers for later stages
   int gradient_entries = 1;  // gradient buffers for earlier stages
   int batched_sets = 1;      // sets of values for batched weight gradients
+  int accumulator_sets = 1;  // leaves of the tree of sums (transport/sum_tree.h) on one replica
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
   /// A step has one micro-batch on one device: gradients may lie where its activations were.
@@ -26,5 +27,10 @@ struct StageCapacity {
 /// instruction times, and no deadlock. Where only forwards run, senders are throttled instead, so
 /// that few entries suffice.
 std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& programs);
+
+/// Adds what a tree of sums with so many leaves takes; 0: there is none. Error (kUsage) where a
+/// stage's replicas do not divide it, or stages update while others compute.
+void add_accumulators(const std::vector<const Program*>& programs, int leaves,
+                      std::vector<StageCapacity>& capacity);
 
 }  // namespace pipetrain

@@ -112,6 +112,9 @@ class Recorder : public TimedRun::Observer {
     if (next_ != nullptr) next_->ran(device, index, start, end);
   }
 
+  void summed(const BucketEvent& bucket) override { buckets_.push_back(bucket); }
+  std::vector<BucketEvent> take_buckets() { return std::move(buckets_); }
+
   /// A buffered receive lasts from the departure of its data to its arrival.
   std::vector<std::vector<Event>> events(const TimedRun& run) {
     for (std::size_t d = 0; d < program_.device.size(); ++d) {
@@ -130,6 +133,7 @@ class Recorder : public TimedRun::Observer {
   const Program& program_;
   TimedRun::Observer* next_;
   std::vector<std::vector<Event>> events_;
+  std::vector<BucketEvent> buckets_;
   std::vector<double> sent_;  // [transfers]
 };
 
@@ -262,6 +266,7 @@ Simulation simulate(const Program& program, const Costs& costs, const SimulateOp
     Recorder recorder(program, &shares);
     run.run(&recorder);
     result.events = recorder.events(run);
+    result.buckets = recorder.take_buckets();
   } else {
     run.run(&shares);
   }

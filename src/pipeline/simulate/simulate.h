@@ -14,6 +14,7 @@ namespace pipetrain {
 struct ReduceBucket {
   double ready = 1;    // the share of a replica's last backward after which it has
   double seconds = 0;  // one bucket after the other
+  std::int64_t bytes = 0;
 };
 
 /// Seconds of one full micro-batch on one stage.
@@ -78,7 +79,8 @@ struct IdleSeconds {
 struct Simulation {
   /// [devices][instructions], in the order of the lists. Empty if they were not requested.
   std::vector<std::vector<Event>> events;
-  double makespan = 0;  // until every device is done
+  std::vector<BucketEvent> buckets;  // of the round; empty as `events`
+  double makespan = 0;               // until every device is done
   /// Seconds per round when rounds follow each other without a barrier. An asynchronous program
   /// still drains between two rounds; its steady-state rate is micro_batch_period. 0 if not
   /// requested.

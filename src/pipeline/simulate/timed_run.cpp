@@ -292,12 +292,17 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
   double end = start + seconds * stretch(member(0), jitter_.compute);
   if (!sync && !costs_.stage[group].buckets.empty()) {
     double lane = 0;
+    int number = 0;
     for (const ReduceBucket& bucket : costs_.stage[group].buckets) {
       for (std::size_t n = 0; n < members; ++n) {
         const auto [from, to] = adds_[member(n)];
         lane = std::max(lane, from + bucket.ready * (to - from));
       }
+      const double left = lane;
       lane += bucket.seconds * stretch(member(0), jitter_.compute);
+      if (observer_ != nullptr)
+        observer_->summed(
+            {instruction.stage, static_cast<int>(member(0)), number++, bucket.bytes, left, lane});
     }
     end = std::max(start, lane);
   }

@@ -20,6 +20,8 @@ class TimedRun {
    public:
     virtual ~Observer() = default;
     virtual void ran(std::size_t device, std::size_t index, double start, double end) = 0;
+    /// A bucket of gradients has been summed.
+    virtual void summed(const BucketEvent&) {}
   };
 
   /// `costs` must fit the program; both must outlive the run.

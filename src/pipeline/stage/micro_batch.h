@@ -16,6 +16,8 @@ struct StageMicroBatch {
   std::byte* gradient_out = nullptr;    // its gradients for earlier stages
   int buffers = -1;                     // on a GPU: index of its DeviceBuffers
   bool completes = false;               // the last one of this replica before an update
+  int leaf = 0;                         // of its replica, in the tree of sums
+  std::uint64_t leaves = 1;             // bits of those that have gradients, with this one
   std::vector<const std::byte*> table;  // inputs, label, received values: see Stage::table_size
   std::uint64_t seed = 0, step = 0;
   std::int64_t first_sample = 0;

@@ -1,6 +1,10 @@
 #include "pipeline/stage/moments.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "pipeline/transport/sum_tree.h"
 
 namespace pipetrain {
 
@@ -54,8 +58,19 @@ std::vector<double> Moments::numbers() const {
   return out;
 }
 
-Moments Moments::of(std::span<const double> numbers) {
+void Moments::join(std::span<Moments* const> parts) {
+  std::vector<bool> present;
+  for (std::size_t p = 0; p < std::bit_ceil(parts.size()); ++p)
+    present.push_back(p < parts.size() && parts[p]->count_ > 0);
+  join_as_tree(std::move(present), [&](std::size_t to, std::size_t from) {
+    parts[to]->merge(*parts[from]);
+    parts[from]->reset(parts[from]->mean_.size(), parts[from]->of_weights_);
+  });
+}
+
+Moments Moments::of(std::span<const double> numbers, bool of_weights) {
   Moments out;
+  out.of_weights_ = of_weights;
   const std::size_t channels = numbers.size() / 2;
   out.count_ = numbers.front();
   out.mean_.assign(numbers.begin() + 1,

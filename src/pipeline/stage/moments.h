@@ -18,7 +18,9 @@ class Moments {
   void merge(const Moments& other);
   /// Serializes the merged moments for another process, and back.
   std::vector<double> numbers() const;
-  static Moments of(std::span<const double> numbers);
+  static Moments of(std::span<const double> numbers, bool of_weights = false);
+  /// Merges parts as a tree of sums (transport/sum_tree.h); leaves the result in the first.
+  static void join(std::span<Moments* const> parts);
   /// running = momentum * running + (1 - momentum) * merged, with the unbiased variance as in
   /// PyTorch; then resets. No-op when nothing was merged.
   void apply(double momentum, std::span<float> running_mean, std::span<float> running_variance);

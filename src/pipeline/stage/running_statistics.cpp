@@ -23,7 +23,8 @@ RunningStatistics::RunningStatistics(const CompiledStage& compiled, StageExecuto
       state.channels = static_cast<std::size_t>(mean.type.count());
       state.momentum = statistic.momentum;
       state.of_weights = graph[graph[statistic.batch_mean].producer].part == Part::kPrepare;
-      state.moments.reset(state.channels, state.of_weights);
+      state.moments.resize(memory.leaves());
+      for (Moments& moments : state.moments) moments.reset(state.channels, state.of_weights);
       state.mean = static_cast<float*>(value_of(mean).view().data);
       state.variance = static_cast<float*>(value_of(graph[statistic.state_variance]).view().data);
       statistics.push_back(&state);
@@ -57,7 +58,8 @@ void RunningStatistics::collect(int variant, const CompiledVariant& compiled,
         compiled.training->statistics[at(compiled.slice->statistics[k])];
     Statistic& state = *of_variant_[at(variant)][k];
     collected_.push_back(
-        {&state.moments, addresses.floats_of(compiled.layout.location.at(statistic.batch_mean)),
+        {&state.moments[at(addresses.micro_batch->leaf)],
+         addresses.floats_of(compiled.layout.location.at(statistic.batch_mean)),
          addresses.floats_of(compiled.layout.location.at(statistic.batch_variance)), state.channels,
          static_cast<double>(statistic.elements_per_channel)});
   }
@@ -67,14 +69,23 @@ void RunningStatistics::collect(int variant, const CompiledVariant& compiled,
 void RunningStatistics::flush() {
   executor_.synchronize();
   executor_.merge_moments();
+  join_leaves();
+}
+
+void RunningStatistics::join_leaves() {
+  for (auto& [name, state] : statistics_) {
+    std::vector<Moments*> leaves;
+    for (Moments& moments : state.moments) leaves.push_back(&moments);
+    Moments::join(leaves);
+  }
 }
 
 void RunningStatistics::apply() {
   if (empty()) return;
   flush();
   for (auto& [name, state] : statistics_) {
-    state.moments.apply(state.momentum, {state.mean, state.channels},
-                        {state.variance, state.channels});
+    state.moments.front().apply(state.momentum, {state.mean, state.channels},
+                                {state.variance, state.channels});
   }
   changed_ = true;
 }
@@ -82,7 +93,9 @@ void RunningStatistics::apply() {
 void RunningStatistics::forget() {
   if (empty()) return;
   flush();
-  for (auto& [name, state] : statistics_) state.moments.reset(state.channels, state.of_weights);
+  for (auto& [name, state] : statistics_) {
+    for (Moments& moments : state.moments) moments.reset(state.channels, state.of_weights);
+  }
 }
 
 void RunningStatistics::reduce(ReplicaGroup& group, int replica,
@@ -91,23 +104,33 @@ void RunningStatistics::reduce(ReplicaGroup& group, int replica,
   // All replicas have arrived, so none collects; all merge before any applies.
   std::map<std::string, Moments> merged;
   for (const auto& [name, state] : statistics_) {
-    Moments& moments = merged[name];
-    moments.reset(state.channels, state.of_weights);
+    std::vector<Moments> parts;
     if (group.is_remote()) {
-      const std::vector<double> mine = state.moments.numbers();
+      const std::vector<double> mine = state.moments.front().numbers();
       for (const std::string& bytes : group.gather(
                replica,
                {reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(double)})) {
         std::vector<double> numbers(bytes.size() / sizeof(double));
         bytes.copy(reinterpret_cast<char*>(numbers.data()), bytes.size());
-        moments.merge(Moments::of(numbers));
+        parts.push_back(Moments::of(numbers, state.of_weights));
       }
+    } else {
+      for (const RunningStatistics* other : all)
+        parts.push_back(other->statistics_.at(name).moments.front());
+    }
+    Moments& moments = merged[name];
+    if (group.sums_as_tree()) {
+      std::vector<Moments*> leaves;
+      for (Moments& part : parts) leaves.push_back(&part);
+      Moments::join(leaves);
+      moments = std::move(parts.front());
       continue;
     }
-    for (const RunningStatistics* other : all) moments.merge(other->statistics_.at(name).moments);
+    moments.reset(state.channels, state.of_weights);
+    for (const Moments& part : parts) moments.merge(part);
   }
   group.meet();
-  for (auto& [name, state] : statistics_) state.moments = merged[name];
+  for (auto& [name, state] : statistics_) state.moments.front() = merged[name];
 }
 
 bool RunningStatistics::read(const std::string& name, HostTensor& out) const {

@@ -28,7 +28,7 @@ class RunningStatistics {
   /// Applies or discards what has been merged since the last call.
   void apply();
   void forget();
-  /// Waits for collected moments and merges them.
+  /// Waits for collected moments and merges them, those of all leaves too.
   void flush();
   /// Merges the flushed moments of all replicas, through the group also of other processes, in
   /// replica order.
@@ -51,9 +51,10 @@ class RunningStatistics {
     float* variance = nullptr;
     std::size_t channels = 0;
     double momentum = 0.9;
-    bool of_weights = false;  // of a BatchNorm in Part::kPrepare
-    Moments moments;
+    bool of_weights = false;       // of a BatchNorm in Part::kPrepare
+    std::vector<Moments> moments;  // by leaf of the tree of sums; the first ends with all
   };
+  void join_leaves();
   HostTensor& value_of(const Value& value);
 
   StageExecutor& executor_;

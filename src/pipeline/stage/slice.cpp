@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "graph/op.h"
@@ -233,6 +234,35 @@ class Slicer {
 Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward,
                     int stage_count) {
   return Slicer(training, stage_of_forward, stage_count).run();
+}
+
+std::vector<CompletedGradient> completion_order(const TrainingGraph& training, const Slices& slices,
+                                                int stage) {
+  const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
+  std::vector<CompletedGradient> out;
+  std::vector<bool> placed(slice.accumulations.size(), false);
+  const auto place = [&](const std::vector<NodeId>& nodes) {
+    for (const NodeId node : nodes) {
+      for (const ValueId output : training.graph[node].outputs) {
+        for (std::size_t k = 0; k < placed.size(); ++k) {
+          const int i = slice.accumulations[k];
+          const ValueId value = training.accumulations[static_cast<std::size_t>(i)].contribution;
+          if (placed[k] || slices.root[static_cast<std::size_t>(value.index)] != output) continue;
+          out.push_back({i, node});
+          placed[k] = true;
+        }
+      }
+    }
+  };
+  place(slice.backward);
+  std::vector<CompletedGradient> backward = std::move(out);
+  out.clear();
+  place(slice.batch_gradient);
+  for (std::size_t k = 0; k < placed.size(); ++k) {
+    if (!placed[k]) backward.push_back({slice.accumulations[k], {}});
+  }
+  backward.insert(backward.end(), out.begin(), out.end());
+  return backward;
 }
 
 }  // namespace pipetrain

@@ -44,6 +44,16 @@ struct Slices {
   bool has_tied_stages = false;
 };
 
+/// A gradient as a backward that is not split completes it.
+struct CompletedGradient {
+  int accumulation = 0;
+  NodeId node;  // that computes it; none: only views do
+};
+
+/// Those of a stage, in their order: the order of CompiledStage::completion.
+std::vector<CompletedGradient> completion_order(const TrainingGraph& training, const Slices& slices,
+                                                int stage);
+
 /// Slices a graph; `stage_of_forward` gives the stage of every forward node (linearise.h).
 Slices slice_stages(const TrainingGraph& training, const std::vector<int>& stage_of_forward,
                     int stage_count);

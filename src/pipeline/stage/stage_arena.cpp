@@ -73,6 +73,25 @@ void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, S
   }
 }
 
+/// Of all leaves but the first.
+void place_more_accumulators(const std::vector<ArenaVariant>& variants, int sets, Bump& bump,
+                             StageArena& arena) {
+  for (int set = 1; set < sets; ++set) {
+    std::vector<std::size_t>& places =
+        arena.more_accumulators.emplace_back(arena.accumulators.size(), kNoPlace);
+    for (const ArenaVariant& variant : variants) {
+      for (const int i : variant.slice->accumulations) {
+        std::size_t& offset = places[static_cast<std::size_t>(i)];
+        if (offset != kNoPlace) continue;
+        const ValueId id = variant.training->accumulations[static_cast<std::size_t>(i)].accumulator;
+        const std::size_t bytes = variant.training->graph[id].type.bytes();
+        offset = bump.take(bytes);
+        arena.memory.gradients += aligned(bytes);
+      }
+    }
+  }
+}
+
 }  // namespace
 
 StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapacity& capacity,
@@ -86,6 +105,7 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   arena.parameter_block = bump.take(arena.parameter_block_bytes * versions);
   memory.parameters = arena.parameter_block_bytes * versions;
   place_accumulators(variants, bump, arena);
+  place_more_accumulators(variants, capacity.accumulator_sets, bump, arena);
   const int states = state_slots(optimizer);
   for (ParameterPlace& parameter : arena.parameters) {
     if (!parameter.trained) continue;

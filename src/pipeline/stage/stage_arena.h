@@ -53,6 +53,8 @@ struct StageArena {
   std::size_t parameter_block = 0;
   // By accumulation; kNoPlace where not needed; behind `slots` where they lie among activations.
   std::vector<std::size_t> accumulators;
+  /// The same of further leaves of a tree of sums; kNoPlace also where another stage adds.
+  std::vector<std::vector<std::size_t>> more_accumulators;
   std::size_t batched = 0, batched_bytes = 0;      // of all variants; of one set
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;

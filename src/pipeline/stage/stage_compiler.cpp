@@ -205,6 +205,8 @@ class StageCompiler {
 
   /// Shares the set of touched rows between kernels that add to a few rows of an accumulator.
   void share_rows() {
+    out_.touched_rows.resize(out_.arena.accumulators.size());
+    if (capacity_.accumulator_sets > 1) return;            // every leaf has rows of its own
     std::map<int, std::vector<RowAddingKernel*>> kernels;  // by accumulation
     std::map<int, std::size_t> variants;                   // that add to it
     for (CompiledVariant& compiled : out_.variants) {
@@ -217,7 +219,6 @@ class StageCompiler {
         }
       }
     }
-    out_.touched_rows.resize(out_.arena.accumulators.size());
     for (const auto& [accumulation, sharing] : kernels) {
       const std::int64_t rows = sharing.front()->rows();
       // Activations overwrite rows that are not touched.

@@ -1,8 +1,10 @@
 #include "pipeline/stage/stage_gradients.h"
 
+#include <bit>
 #include <utility>
 
 #include "base/error.h"
+#include "pipeline/transport/sum_tree.h"
 
 namespace pipetrain {
 
@@ -12,7 +14,7 @@ void StageGradients::add(const StageStepAddition& addition, const StageAddresses
   // The kernel of the first micro-batch wrote a direct contribution into the accumulator;
   // accumulating kernels always did.
   if (!addition.adds && (!addition.direct || !first)) {
-    auto* to = reinterpret_cast<float*>(memory_.accumulators()[index]);
+    auto* to = reinterpret_cast<float*>((*addresses.accumulators)[index]);
     const float* from = addresses.floats_of(addition.from);
     if (first) {
       executor_.copy(to, from, addition.count * sizeof(float));
@@ -20,9 +22,24 @@ void StageGradients::add(const StageStepAddition& addition, const StageAddresses
       executor_.add(to, from, addition.count);
     }
   }
+  const StageMicroBatch& micro_batch = *addresses.micro_batch;
+  if (micro_batch.completes) join_leaves(index, addition.count, micro_batch.leaves);
   // Work on a stream is completed in reduce().
-  if (group_ && addresses.micro_batch->completes && !executor_.is_asynchronous())
+  if (group_ && micro_batch.completes && !executor_.is_asynchronous())
     group_->complete(replica_, compiled_.completed_as[index]);
+}
+
+/// Leaves the sum of all leaves in the first; `leaves`: bits of those that have gradients.
+void StageGradients::join_leaves(std::size_t accumulation, std::size_t count,
+                                 std::uint64_t leaves) {
+  if (memory_.leaves() == 1) return;
+  std::vector<bool> present;
+  for (std::size_t leaf = 0; leaf < std::bit_ceil(memory_.leaves()); ++leaf)
+    present.push_back(leaf < memory_.leaves() && (leaves >> leaf & 1) != 0);
+  join_as_tree(std::move(present), [&](std::size_t to, std::size_t from) {
+    executor_.add(reinterpret_cast<float*>(memory_.accumulators(to)[accumulation]),
+                  reinterpret_cast<const float*>(memory_.accumulators(from)[accumulation]), count);
+  });
 }
 
 const TensorType& StageGradients::type_of(int accumulation) const {

@@ -49,6 +49,7 @@ class StageGradients {
 
  private:
   const TensorType& type_of(int accumulation) const;
+  void join_leaves(std::size_t accumulation, std::size_t count, std::uint64_t leaves);
 
   const CompiledStage& compiled_;
   const StageMemory& memory_;

@@ -4,10 +4,16 @@ namespace pipetrain {
 
 StageMemory::StageMemory(const CompiledStage& compiled, StageExecutor& executor)
     : arena_(compiled.arena), halves_(executor.take_arena(arena_)), bytes_(arena_.memory) {
+  std::vector<std::byte*>& first = accumulators_.emplace_back();
   for (const std::size_t offset : arena_.accumulators)
-    accumulators_.push_back(offset == kNoPlace || offset < arena_.slots
-                                ? reinterpret_cast<std::byte*>(floats_at(offset))
-                                : from_slots(offset));
+    first.push_back(offset == kNoPlace || offset < arena_.slots
+                        ? reinterpret_cast<std::byte*>(floats_at(offset))
+                        : from_slots(offset));
+  for (const std::vector<std::size_t>& offsets : arena_.more_accumulators) {
+    std::vector<std::byte*>& more = accumulators_.emplace_back();
+    for (const std::size_t offset : offsets)
+      more.push_back(reinterpret_cast<std::byte*>(floats_at(offset)));
+  }
   for (const CompiledVariant& variant : compiled.variants) place_constants(variant, executor);
   workspace_bytes_ = compiled.workspace_bytes;
   bytes_.temporaries += workspace_bytes_;
@@ -34,7 +40,7 @@ StageAddresses StageMemory::addresses(int variant, const StageMicroBatch& micro_
                                       int batched_set, StageExecutor& executor) const {
   const int copy = micro_batch.version_copy;
   return {&constants_[at(variant)],
-          &accumulators_,
+          &accumulators_[at(micro_batch.leaf)],
           &micro_batch,
           weights(copy),
           halves_.begin + arena_.prepared[at(variant)][at(copy)],

@@ -30,7 +30,12 @@ class StageMemory {
     return offset == kNoPlace ? nullptr : reinterpret_cast<float*>(halves_.begin + offset);
   }
   /// By index of TrainingGraph::accumulations; null where not needed.
-  const std::vector<std::byte*>& accumulators() const { return accumulators_; }
+  const std::vector<std::byte*>& accumulators() const { return accumulators_.front(); }
+  /// Those of a leaf of the tree of sums; the first has the sum.
+  const std::vector<std::byte*>& accumulators(std::size_t leaf) const {
+    return accumulators_[leaf];
+  }
+  std::size_t leaves() const { return accumulators_.size(); }
   std::byte* slot(int slot) const { return halves_.slots + at(slot) * arena_.slot_bytes; }
   std::byte* forward_out(int entry) const {
     return from_slots(arena_.forward_out) + at(entry) * arena_.forward_out_bytes;
@@ -61,8 +66,8 @@ class StageMemory {
   ArenaHalves halves_;
   ArenaBytes bytes_;
   std::size_t workspace_bytes_ = 0;
-  std::vector<std::byte*> accumulators_;
-  std::vector<std::vector<std::byte*>> constants_;  // [variant]
+  std::vector<std::vector<std::byte*>> accumulators_;  // [leaf]
+  std::vector<std::vector<std::byte*>> constants_;     // [variant]
 };
 
 }  // namespace pipetrain

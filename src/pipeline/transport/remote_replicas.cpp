@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/index.h"
+#include "pipeline/transport/sum_tree.h"
 #include "processes/message_parts.h"
 
 namespace pipetrain {
 
 namespace {
+
+constexpr std::size_t kMostEvents = 4096;
 
 int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
   return static_cast<int>(std::count(process_of.begin(), process_of.end(), group.rank()));
@@ -39,8 +43,10 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
   here_ = static_cast<std::size_t>(std::find(processes_.begin(), processes_.end(), rank_) -
                                    processes_.begin());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    divide(b, owners);
+    share_out(b, owners);
     Sum& sum = on_way_[b];
+    for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g)
+      sum.bytes += static_cast<std::int64_t>(sizes_[g] * sizeof(float));
     sum.sent.resize(process_of_.size() * processes_.size());
     sum.received.resize(process_of_.size());
     sum.sums.resize(processes_.size());
@@ -57,10 +63,16 @@ void RemoteReplicas::reset() {
   ReplicaGroup::reset();
   const std::lock_guard lock(mutex_);
   std::fill(step_of_.begin(), step_of_.end(), steps_);
+  bucket_events_.clear();
+}
+
+std::vector<BucketEvent> RemoteReplicas::bucket_events() {
+  const std::lock_guard lock(mutex_);
+  return bucket_events_;
 }
 
 /// Gradients that all need are divided evenly, one after another; the others go to their owners.
-void RemoteReplicas::divide(std::size_t bucket, const std::vector<int>& owners) {
+void RemoteReplicas::share_out(std::size_t bucket, const std::vector<int>& owners) {
   std::vector<Share>& shares = shares_.emplace_back(processes_.size());
   const auto [first, last] = buckets_[bucket];
   std::size_t all = 0;
@@ -118,11 +130,15 @@ bool RemoteReplicas::go_on() {
     if (sent_ == 0) {
       for (std::size_t b = 0; b < buckets_.size(); ++b) expect(b);
     }
+    on_way_[sent_].left = steady_seconds();
     send_parts(sent_);
     ++sent_;
   }
   for (; summed_ < sent_ && is_done(on_way_[summed_].parts); ++summed_) add_up(summed_);
-  for (; taken_ < summed_ && is_done(on_way_[taken_].totals); ++taken_) take_over(taken_);
+  for (; taken_ < summed_ && is_done(on_way_[taken_].totals); ++taken_) {
+    take_over(taken_);
+    on_way_[taken_].taken = steady_seconds();
+  }
   const bool moved = before != std::array{sent_.load(), summed_, taken_};
   if (taken_ < buckets_.size()) return moved;
   for (Sum& sum : on_way_) {
@@ -178,34 +194,35 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
   }
 }
 
-/// Sums our share over all replicas, in their order, and hands on what the others need.
+/// Sums our share over all replicas, in their order or as a tree, and hands on what the others
+/// need.
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   std::vector<float>& total = sum.sums[here_];
   const Share& share = shares_[bucket][here_];
   total.resize(share.floats);
-  bool is_first = true;
-  const auto add = [&](std::size_t offset, std::span<const float> part) {
+  std::size_t offset = 0;
+  for (const Piece& piece : share.pieces) {
+    std::vector<const float*> parts;
+    for (int r = 0; r < replicas(); ++r) {
+      const std::vector<float>& received = sum.received[at(r)];
+      const bool absent = is_here(r) ? member(r).absent : received.front() == 0;
+      const float* from = is_here(r) ? part(r, piece).data() : received.data() + 1 + offset;
+      if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
+    }
     float* to = total.data() + offset;
-    if (is_first) {
-      std::copy(part.begin(), part.end(), to);
-    } else {
-      for (std::size_t i = 0; i < part.size(); ++i) to[i] += part[i];
+    offset += piece.count;
+    if (as_tree_) {
+      pipetrain::sum_as_tree(parts, piece.count, to);
+      continue;
     }
-  };
-  for (int r = 0; r < replicas(); ++r) {
-    const std::vector<float>& received = sum.received[at(r)];
-    if (is_here(r) ? member(r).absent : received.front() == 0) continue;
-    std::size_t offset = 0;
-    if (is_here(r)) {
-      for (const Piece& piece : share.pieces) {
-        add(offset, part(r, piece));
-        offset += piece.count;
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      if (p == 0) {
+        std::copy_n(parts[0], piece.count, to);
+      } else {
+        for (std::size_t i = 0; i < piece.count; ++i) to[i] += parts[p][i];
       }
-    } else {
-      add(0, std::span(received).subspan(1));
     }
-    is_first = false;
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_ || share.handed_on_floats == 0) continue;
@@ -235,6 +252,11 @@ void RemoteReplicas::finish() {
   {
     const std::lock_guard lock(mutex_);
     for (int r = 0; r < replicas(); ++r) restart(member(r));
+    // An asynchronous round has many steps.
+    for (std::size_t b = 0; b < on_way_.size() && bucket_events_.size() < kMostEvents; ++b) {
+      const Sum& sum = on_way_[b];
+      bucket_events_.push_back({0, 0, static_cast<int>(b), sum.bytes, sum.left, sum.taken});
+    }
     sent_ = 0;
     summed_ = taken_ = 0;
     ++steps_;

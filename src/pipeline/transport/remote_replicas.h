@@ -36,6 +36,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   void reduce(int replica, bool contributes) override;
   bool is_remote() const override { return true; }
   std::vector<std::string> gather(int replica, std::string mine) override;
+  std::vector<BucketEvent> bucket_events() override;
   void share_weights(int replica, std::vector<OwnedWeights> weights) override;
 
   bool go_on() override;
@@ -59,13 +60,15 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     std::vector<std::vector<float>> received;  // [replicas]: of other processes, our share
     std::vector<std::vector<float>> sums;      // [processes]: their shares, as far as we get them
     Requests sends, parts, totals;
+    std::int64_t bytes = 0;
+    double left = 0, taken = 0;  // steady_seconds()
   };
   bool is_here(int replica) const {
     return process_of_[static_cast<std::size_t>(replica)] == rank_;
   }
   int first_here() const;
   int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
-  void divide(std::size_t bucket, const std::vector<int>& owners);
+  void share_out(std::size_t bucket, const std::vector<int>& owners);
   void bucket_completed() override;
   bool is_complete(std::size_t bucket);
   std::span<float> part(int replica, const Piece& piece) {
@@ -93,6 +96,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::vector<Sum> on_way_;                 // [buckets]
   std::vector<std::vector<Share>> shares_;  // [buckets][processes]
   std::int64_t steps_ = 0;                  // that are finished; with mutex_
+  std::vector<BucketEvent> bucket_events_;  // of the round; with mutex_
   std::vector<std::int64_t> step_of_;       // [replicas], of its next reduce()
   std::vector<std::string> texts_;          // [replica]
   std::vector<std::uint64_t> text_sizes_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "pipeline/transport/sum_tree.h"
+
 namespace pipetrain {
 
 BucketFloats buckets_for(double latency_seconds, double bytes_per_second) {
@@ -18,19 +20,28 @@ std::span<float> ReplicaGroup::share(std::span<float> gradient, int replica) con
   return gradient.subspan(edge(replica), edge(replica + 1) - edge(replica));
 }
 
-ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
-                           BucketFloats buckets, int here)
-    : members_(static_cast<std::size_t>(replicas)), barrier_(here > 0 ? here : replicas) {
+std::vector<ReplicaGroup::Bucket> ReplicaGroup::divide(const std::vector<std::size_t>& sizes,
+                                                       BucketFloats buckets) {
+  std::vector<Bucket> out;
   std::size_t floats = 0;
   for (std::size_t g = 0; g < sizes.size(); ++g) {
-    if (buckets_.empty() || floats >= (buckets_.size() == 1 ? buckets.first : buckets.others)) {
-      buckets_.push_back({g, g});
+    if (out.empty() || floats >= (out.size() == 1 ? buckets.first : buckets.others)) {
+      out.push_back({g, g});
       floats = 0;
     }
     floats += sizes[g];
-    buckets_.back().last = g + 1;
-    bucket_of_.push_back(buckets_.size() - 1);
+    out.back().last = g + 1;
   }
+  return out;
+}
+
+ReplicaGroup::ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes,
+                           BucketFloats buckets, int here)
+    : buckets_(divide(sizes, buckets)),
+      members_(static_cast<std::size_t>(replicas)),
+      barrier_(here > 0 ? here : replicas) {
+  for (std::size_t b = 0; b < buckets_.size(); ++b)
+    bucket_of_.insert(bucket_of_.end(), buckets_[b].last - buckets_[b].first, b);
   for (Member& member : members_) restart(member);
 }
 
@@ -90,6 +101,14 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
 
 void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {
   for (std::size_t g = bucket.first; g < bucket.last; ++g) {
+    if (as_tree_) {
+      std::vector<const float*> leaves;
+      for (const Member& other : members_)
+        leaves.push_back(other.absent ? nullptr : share(other.gradients[g], replica).data());
+      const std::span<float> sum = share(member(replica).gradients[g], replica);
+      pipetrain::sum_as_tree(leaves, sum.size(), sum.data());
+      continue;
+    }
     std::vector<std::span<const float>> parts;
     for (const Member& other : members_) {
       if (!other.absent) parts.push_back(share(other.gradients[g], replica));

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/program/event.h"
 #include "pipeline/transport/bucket_floats.h"
 #include "pipeline/transport/channel.h"
 
@@ -24,6 +25,12 @@ struct OwnedWeights {
 
 class ReplicaGroup {
  public:
+  struct Bucket {
+    std::size_t first = 0, last = 0;  // gradients
+  };
+  /// Puts gradients of so many floats into buckets, in their order.
+  static std::vector<Bucket> divide(const std::vector<std::size_t>& sizes, BucketFloats buckets);
+
   /// `sizes`: floats of each gradient, in the order in which a backward completes them.
   /// `here`: how many of the replicas are in this process; 0: all.
   ReplicaGroup(int replicas, const std::vector<std::size_t>& sizes, BucketFloats buckets = {},
@@ -34,6 +41,9 @@ class ReplicaGroup {
   virtual void reset();
   /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
+  /// Has gradients summed as the upper part of a tree (sum_tree.h), not in replica order.
+  void sum_as_tree() { as_tree_ = true; }
+  bool sums_as_tree() const { return as_tree_; }
   /// Marks a gradient as complete: the replica has added its last micro-batch.
   void complete(int replica, std::size_t gradient);
   /// Sets the instruction of a replica's next reduce().
@@ -48,6 +58,9 @@ class ReplicaGroup {
   /// Whether some replicas are in other processes. gather() then is an all-gather.
   virtual bool is_remote() const { return false; }
   virtual std::vector<std::string> gather(int /*replica*/, std::string /*mine*/) { return {}; }
+  /// The buckets of the round so far: bytes, and steady_seconds() from when they left until their
+  /// sums were here. None where they are summed in reduce().
+  virtual std::vector<BucketEvent> bucket_events() { return {}; }
   /// Where replicas share updates: waits for the others and takes the weights over that they own,
   /// each in the same order. Throws ChannelAborted.
   virtual void share_weights(int replica, std::vector<OwnedWeights> weights);
@@ -58,9 +71,6 @@ class ReplicaGroup {
   int replicas() const { return static_cast<int>(members_.size()); }
 
  protected:
-  struct Bucket {
-    std::size_t first = 0, last = 0;  // gradients
-  };
   struct Member {
     std::vector<std::span<float>> gradients;
     std::vector<std::size_t> missing;  // [buckets]: gradients not yet complete
@@ -84,6 +94,7 @@ class ReplicaGroup {
   std::mutex mutex_;  // of the members' counts and aborted_
   std::condition_variable changed_;
   bool aborted_ = false;
+  bool as_tree_ = false;
 
  private:
   std::vector<std::size_t> bucket_of_;  // [gradients]

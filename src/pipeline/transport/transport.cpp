@@ -180,6 +180,24 @@ void Transport::finish_round() {
   if (messages_) messages_->finish_round();
 }
 
+std::vector<BucketEvent> Transport::bucket_events(double start_seconds) const {
+  std::vector<BucketEvent> all;
+  for (std::size_t s = 0; s < groups_.size(); ++s) {
+    if (!groups_[s]) continue;
+    for (BucketEvent event : groups_[s]->bucket_events()) {
+      event.stage = static_cast<int>(s);
+      for (const int device : placement_[s]) {
+        event.device = device;
+        if (settings_.process_of_device[at(device)] == settings_.processes->rank()) break;
+      }
+      event.start -= start_seconds;
+      event.end -= start_seconds;
+      all.push_back(event);
+    }
+  }
+  return all;
+}
+
 void Transport::abort() {
   for (const auto& link : links_) link->abort();
   for (const auto& group : groups_) {

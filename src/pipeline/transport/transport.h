@@ -77,6 +77,8 @@ class Transport {
   void drop_exchanges();
   /// Waits until everything has been sent to other processes. Throws ChannelAborted.
   void finish_round();
+  /// The buckets of gradients of the round, `start_seconds` after which it began.
+  std::vector<BucketEvent> bucket_events(double start_seconds) const;
   /// Wakes all waiting threads with ChannelAborted, now and until the next round.
   void abort();
   /// Ends the threads. Nothing more is sent, and no stream waits for other devices.

@@ -42,6 +42,9 @@ class Drawing {
     // Charts of many devices get thin rows, so that they fit on a page.
     bar_ = rows <= 24 ? 30 : rows <= 96 ? 16 : 8;
     lane_ = gantt.communication ? std::max(3.0, bar_ / 5) : 0;
+    for (const GanttPanel& panel : gantt.panels) {
+      if (!panel.buckets.empty()) bucket_lane_ = std::max(3.0, bar_ / 4);
+    }
   }
 
   std::string text() {
@@ -53,6 +56,7 @@ class Drawing {
     std::string fills;
     for (const auto& [kind, look] : used_)
       fills += fmt::format(".{}{{fill:{}}}", look->css, look->fill);
+    if (bucket_lane_ > 0) fills += ".bucket{fill:#2a9d74}";
     const double height = y_ + 12;
     return fmt::format(
                "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1:.0f}\" "
@@ -98,10 +102,15 @@ class Drawing {
         y_ + 12, xml_text(panel.title), panel.title.empty() ? "" : " · ",
         tick_text(timeline.seconds, gantt_.unitless), timeline.bubble * 100);
     y_ += 20;
+    if (const std::string text = buckets_text(*panel.program, *panel.events, panel.buckets);
+        !text.empty()) {
+      put(R"(<text class="soft" x="{:.0f}" y="{:.1f}">{}</text>)", kLeft, y_ + 8, xml_text(text));
+      y_ += 16;
+    }
     const std::vector<int> peak = peak_in_flight(*panel.program);
     for (std::size_t d = 0; d < panel.events->size(); ++d) {
       draw_device(panel, timeline, peak, d);
-      y_ += bar_ + lane_ + (bar_ > 20 ? 8 : 3);
+      y_ += bar_ + lane_ + bucket_lane_ + (bar_ > 20 ? 8 : 3);
     }
     y_ += 4;
   }
@@ -134,6 +143,19 @@ class Drawing {
           instruction.stage >= 0 && chunk[static_cast<std::size_t>(instruction.stage)] % 2 != 0;
       draw_bar(program, instruction, (*panel.events)[d][i], odd);
     }
+    for (const BucketEvent& bucket : panel.buckets) {
+      if (bucket.device == static_cast<int>(d)) draw_bucket(bucket);
+    }
+  }
+
+  void draw_bucket(const BucketEvent& bucket) {
+    const double left = x(bucket.start);
+    put(R"(<g><title>bucket {} of stage {}, {}: {} to {} ({})</title>)"
+        R"(<rect class="bucket" x="{:.2f}" y="{:.1f}" width="{:.2f}" height="{:.1f}"/></g>)",
+        bucket.bucket, bucket.stage, bytes_text(static_cast<std::size_t>(bucket.bytes)),
+        tick_text(bucket.start, gantt_.unitless), tick_text(bucket.end, gantt_.unitless),
+        tick_text(bucket.end - bucket.start, gantt_.unitless), left, y_ + bar_ + lane_ + 1,
+        std::max(x(bucket.end) - left - 0.6, 0.4), bucket_lane_ - 1);
   }
 
   void draw_bar(const Program& program, const Instruction& instruction, const Event& event,
@@ -185,6 +207,7 @@ class Drawing {
     };
     for (const auto& [kind, look] : used_) entry(look->css, look->word);
     entry("idle", "idle (bubble)");
+    if (bucket_lane_ > 0) entry("bucket", "buckets of gradients");
     y_ += 22;
   }
 
@@ -249,6 +272,7 @@ class Drawing {
   std::map<Kind, const KindLook*> used_;  // in the order of the legend
   std::string body_;
   double end_ = 0, y_ = 0, bar_ = 30, lane_ = 0;
+  double bucket_lane_ = 0;
 };
 
 }  // namespace
@@ -303,10 +327,11 @@ std::vector<MemoryBar> memory_bars(const Plan& plan) {
 }
 
 std::string plan_svg(const Plan& plan, const Program& program, const Events& predicted,
-                     const std::string& title, std::size_t memory_limit_bytes) {
+                     const std::string& title, std::size_t memory_limit_bytes,
+                     std::span<const BucketEvent> buckets) {
   Gantt gantt;
   gantt.title = title;
-  gantt.panels.push_back({"predicted", &program, &predicted});
+  gantt.panels.push_back({"predicted", &program, &predicted, buckets});
   gantt.communication = true;
   gantt.memory = memory_bars(plan);
   gantt.memory_limit_bytes = memory_limit_bytes;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@ struct GanttPanel {
   std::string title;  // "predicted", "measured"; may be empty
   const Program* program = nullptr;
   const Events* events = nullptr;
+  std::span<const BucketEvent> buckets = {};  // of gradients, in a lane of their own
 };
 
 /// What one stage keeps in memory, bytes by purpose.
@@ -51,7 +53,8 @@ std::vector<MemoryBar> memory_bars(const Plan& plan);
 
 /// The chart of a plan: the predicted round, and the memory of each stage.
 std::string plan_svg(const Plan& plan, const Program& program, const Events& predicted,
-                     const std::string& title, std::size_t memory_limit_bytes = 0);
+                     const std::string& title, std::size_t memory_limit_bytes = 0,
+                     std::span<const BucketEvent> buckets = {});
 
 /// The tick spacing for about `count` ticks over a length: 1, 2 or 5 times a power of ten.
 double tick_distance(double length, int count);

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 constexpr int kTracksPerDevice = 64;
+// A device's tracks: compute, communication, buckets of gradients.
+constexpr int kCommunicationTracks = 55, kBucketTracks = 8;
 
 std::int64_t nanoseconds(double seconds) { return std::llround(seconds * 1e9); }
 
@@ -97,19 +99,8 @@ void TraceWriter::add_slice(TraceSide side, const Program& program, const Event&
     tracks.compute_end = end = std::max(start, end);
   } else {
     auto& ends = tracks.communication_end;
-    auto free =
-        std::find_if(ends.begin(), ends.end(), [&](std::int64_t last) { return last <= start; });
-    if (free == ends.end() && static_cast<int>(ends.size()) + 1 < kTracksPerDevice) {
-      free = ends.insert(free, start);
-      name_track(side, track_of(event.device, static_cast<int>(ends.size())),
-                 fmt::format("{} communication{}", device_name(d),
-                             ends.size() > 1 ? fmt::format(" {}", ends.size()) : ""));
-    }
-    // With more transfers at once than tracks, one begins where another ends.
-    if (free == ends.end()) free = std::min_element(ends.begin(), ends.end());
-    lane = 1 + static_cast<int>(free - ends.begin());
-    start = std::max(start, *free);
-    *free = end = std::max(start, end);
+    lane = free_lane(side, event.device, ends, 1, kCommunicationTracks, "communication", start);
+    ends[static_cast<std::size_t>(lane - 1)] = end = std::max(start, end);
   }
   const KindLook& look = look_of(instruction.kind);
   std::string what;
@@ -121,6 +112,44 @@ void TraceWriter::add_slice(TraceSide side, const Program& program, const Event&
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}"step":{},"device":{},"index":{}}}}})",
       to_text(program, instruction), look.word, process_of(side), track_of(event.device, lane),
       microseconds(start), microseconds(end - start), what, step, event.device, event.index));
+}
+
+/// A track on which nothing runs at `start`. With more at once than tracks, one begins where
+/// another ends.
+int TraceWriter::free_lane(TraceSide side, int device, std::vector<std::int64_t>& ends, int first,
+                           int most, const char* name, std::int64_t& start) {
+  auto free =
+      std::find_if(ends.begin(), ends.end(), [&](std::int64_t last) { return last <= start; });
+  if (free == ends.end() && static_cast<int>(ends.size()) < most) {
+    free = ends.insert(free, start);
+    name_track(side, track_of(device, first + static_cast<int>(ends.size()) - 1),
+               fmt::format("{} {}{}", device_name(static_cast<std::size_t>(device)), name,
+                           ends.size() > 1 ? fmt::format(" {}", ends.size()) : ""));
+  }
+  if (free == ends.end()) free = std::min_element(ends.begin(), ends.end());
+  start = std::max(start, *free);
+  return first + static_cast<int>(free - ends.begin());
+}
+
+void TraceWriter::add_buckets(TraceSide side, std::span<const BucketEvent> buckets,
+                              std::int64_t origin, std::int64_t step) {
+  std::vector<BucketEvent> ordered(buckets.begin(), buckets.end());
+  std::ranges::stable_sort(ordered, {}, &BucketEvent::start);
+  for (const BucketEvent& bucket : ordered) {
+    auto& ends = sides_[static_cast<std::size_t>(side)]
+                     .devices[static_cast<std::size_t>(bucket.device)]
+                     .buckets_end;
+    std::int64_t start = origin + nanoseconds(bucket.start);
+    constexpr int kFirst = 1 + kCommunicationTracks;
+    const int lane =
+        free_lane(side, bucket.device, ends, kFirst, kBucketTracks, "buckets of gradients", start);
+    const std::int64_t end = std::max(start, origin + nanoseconds(bucket.end));
+    ends[static_cast<std::size_t>(lane - kFirst)] = end;
+    put(fmt::format(
+        R"({{"ph":"X","name":"bucket {2} of stage {1}","cat":"bucket","pid":{3},"tid":{4},"ts":{5},"dur":{6},"args":{{"stage":{1},"bucket":{2},"bytes":{7},"step":{8},"device":{0}}}}})",
+        bucket.device, bucket.stage, bucket.bucket, process_of(side), track_of(bucket.device, lane),
+        microseconds(start), microseconds(end - start), bucket.bytes, step));
+  }
 }
 
 void TraceWriter::add_flows(TraceSide side, const Program& program, const Events& events,
@@ -183,18 +212,20 @@ void TraceWriter::add_counters(TraceSide side, const Program& program, const Eve
 }
 
 void TraceWriter::add_step(TraceSide side, const Program& program, const Events& events,
-                           double start_seconds, std::int64_t step) {
+                           double start_seconds, std::int64_t step,
+                           std::span<const BucketEvent> buckets) {
   const Timeline timeline = timeline_of(program, events);
   SideState& state = sides_[static_cast<std::size_t>(side)];
   if (!state.named) name_side(side);
   state.named = true;
   const std::int64_t origin = nanoseconds(start_seconds);
   const std::int64_t begin = std::max(origin, state.steps_end);
+  const std::optional<double> overlap = overlapped_share(program, events, buckets);
   state.steps_end = std::max(begin, origin + nanoseconds(timeline.seconds));
   put(fmt::format(
-      R"({{"ph":"X","name":"step {0}","cat":"step","pid":{1},"tid":0,"ts":{2},"dur":{3},"args":{{"step":{0},"bubble":{4:.6f}}}}})",
+      R"({{"ph":"X","name":"step {0}","cat":"step","pid":{1},"tid":0,"ts":{2},"dur":{3},"args":{{"step":{0},"bubble":{4:.6f}{5}}}}})",
       step, process_of(side), microseconds(begin), microseconds(state.steps_end - begin),
-      timeline.bubble));
+      timeline.bubble, overlap ? fmt::format(R"(,"reduce_overlap":{:.6f})", *overlap) : ""));
   state.devices.resize(std::max(state.devices.size(), events.size()));
   for (std::size_t d = 0; d < events.size(); ++d) {
     if (!state.devices[d].named) {
@@ -207,6 +238,7 @@ void TraceWriter::add_step(TraceSide side, const Program& program, const Events&
                      [](const Event& a, const Event& b) { return a.start < b.start; });
     for (const Event& event : ordered) add_slice(side, program, event, origin, step);
   }
+  add_buckets(side, buckets, origin, step);
   if (program.lowered) add_flows(side, program, events, origin);
   add_counters(side, program, events, origin);
   steps_.push_back(fmt::format(R"({{"side":"{}","step":{},"program":{},"start_ns":{}}})",

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,9 +30,9 @@ struct TraceLabels {
 
 /// Writes one trace file, in the format of Chrome's trace events (JSON). Each device has a track of
 /// compute and one of communication (more where transfers overlap, since events on one track must
-/// not), arrows from what makes data to what reads it, and a counter of the micro-batches, or
-/// bytes, whose activations it holds. The programs are included as text, so that read_trace()
-/// restores everything.
+/// not), one of the buckets of gradients that replicas sum, arrows from what makes data to what
+/// reads it, and a counter of the micro-batches, or bytes, whose activations it holds. The programs
+/// are included as text, so that read_trace() restores everything.
 class TraceWriter {
  public:
   /// Begins a file; nothing is at `path` before end(). Throws Error(kResource).
@@ -41,7 +42,7 @@ class TraceWriter {
   /// each other in time. Throws Error(kInternal) if the events are not those of the program,
   /// Error(kResource) on a full disk.
   void add_step(TraceSide side, const Program& program, const Events& events, double start_seconds,
-                std::int64_t step);
+                std::int64_t step, std::span<const BucketEvent> buckets = {});
   /// Completes the file.
   void end();
 
@@ -49,7 +50,7 @@ class TraceWriter {
   /// Tracks of one device on one side: the last end on each, in ns.
   struct DeviceTracks {
     std::int64_t compute_end = 0;
-    std::vector<std::int64_t> communication_end;
+    std::vector<std::int64_t> communication_end, buckets_end;
     bool named = false;
   };
   struct SideState {
@@ -64,6 +65,10 @@ class TraceWriter {
   std::string device_name(std::size_t device) const;
   void add_slice(TraceSide side, const Program& program, const Event& event, std::int64_t origin,
                  std::int64_t step);
+  int free_lane(TraceSide side, int device, std::vector<std::int64_t>& ends, int first, int most,
+                const char* name, std::int64_t& start);
+  void add_buckets(TraceSide side, std::span<const BucketEvent> buckets, std::int64_t origin,
+                   std::int64_t step);
   void add_flows(TraceSide side, const Program& program, const Events& events, std::int64_t origin);
   void add_counters(TraceSide side, const Program& program, const Events& events,
                     std::int64_t origin);
@@ -87,6 +92,7 @@ struct TraceStep {
   std::size_t program = 0;  // into TraceFile::programs
   double start_seconds = 0;
   Events events;
+  std::vector<BucketEvent> buckets;
 };
 
 struct TraceFile {

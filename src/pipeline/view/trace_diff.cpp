@@ -161,7 +161,7 @@ std::string DifferenceCause::text() const {
 }
 
 StepDifference explain(const Program& program, const Events& predicted, const Events& measured,
-                       double measured_step_seconds) {
+                       double measured_step_seconds, const BucketsOfSides& buckets) {
   const Timeline before = timeline_of(program, predicted);
   const Timeline after = timeline_of(program, measured);
   StepDifference result;
@@ -172,6 +172,9 @@ StepDifference explain(const Program& program, const Events& predicted, const Ev
       after.seconds > 0 ? 1 - (1 - after.bubble) * after.seconds / result.measured_seconds : 0;
   result.theoretical_bubble =
       theoretical_bubble(program, mean_micro_batch_seconds(program, predicted));
+
+  result.predicted_overlap = overlapped_share(program, predicted, buckets.predicted);
+  result.measured_overlap = overlapped_share(program, measured, buckets.measured);
 
   const StepGraph graph(program);
   const StepGraph::Delays from = graph.fit(predicted);
@@ -215,6 +218,10 @@ StepDifference mean_of(std::span<const StepDifference> differences) {
     mean.measured_seconds += one.measured_seconds / count;
     mean.predicted_bubble += one.predicted_bubble / count;
     mean.measured_bubble += one.measured_bubble / count;
+    if (one.predicted_overlap)
+      mean.predicted_overlap = mean.predicted_overlap.value_or(0) + *one.predicted_overlap / count;
+    if (one.measured_overlap)
+      mean.measured_overlap = mean.measured_overlap.value_or(0) + *one.measured_overlap / count;
     for (const DifferenceCause& cause : one.causes) {
       Sum& sum = sums[{cause.kind, cause.instruction, cause.stage, cause.from_stage, cause.device}];
       const DifferenceCause before = sum.cause;
@@ -275,6 +282,12 @@ std::string difference_text(const StepDifference& difference, int most_causes) {
       text += fmt::format("in theory {:.1f} %, ", 100 * *difference.theoretical_bubble);
     text += fmt::format("predicted {:.1f} %, measured {:.1f} %\n",
                         100 * difference.predicted_bubble, 100 * difference.measured_bubble);
+  }
+  if (difference.measured_overlap) {
+    text += "sums of gradients during the backward: ";
+    if (difference.predicted_overlap)
+      text += fmt::format("predicted {:.0f} %, ", 100 * *difference.predicted_overlap);
+    text += fmt::format("measured {:.0f} %\n", 100 * *difference.measured_overlap);
   }
   // Nothing below a thousandth of the step is worth a line.
   const double least = 1e-3 * difference.measured_seconds;

@@ -45,11 +45,18 @@ struct StepDifference {
   double predicted_seconds = 0, measured_seconds = 0;
   double predicted_bubble = 0, measured_bubble = 0;
   std::optional<double> theoretical_bubble;
+  /// overlapped_share() of the buckets of gradients; none: there are none.
+  std::optional<double> predicted_overlap, measured_overlap;
   /// Largest first, either sign; the sum of seconds is measured_seconds - predicted_seconds.
   std::vector<DifferenceCause> causes;
   int steps = 1;  // that this is the mean of
 
   double seconds() const { return measured_seconds - predicted_seconds; }
+};
+
+/// The buckets of gradients of both timings.
+struct BucketsOfSides {
+  std::span<const BucketEvent> predicted = {}, measured = {};
 };
 
 /// Explains the difference of two timings of one program. Both are read as delays in the same
@@ -60,7 +67,7 @@ struct StepDifference {
 /// is the whole step where more is known than its instructions; 0: they are all there is. Throws
 /// Error(kInternal) if the events are not those of the program.
 StepDifference explain(const Program& program, const Events& predicted, const Events& measured,
-                       double measured_step_seconds = 0);
+                       double measured_step_seconds = 0, const BucketsOfSides& buckets = {});
 
 /// The mean of several steps, cause by cause. Throws Error(kInternal) for none.
 StepDifference mean_of(std::span<const StepDifference> differences);

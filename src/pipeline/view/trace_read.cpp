@@ -12,6 +12,7 @@
 namespace pipetrain {
 namespace {
 
+constexpr double kMostBuckets = 1e6;
 constexpr double kMostMicroseconds = 1e15;  // thirty years: the sums stay exact to a nanosecond
 
 TraceSide side_of(const DocumentField& field) {
@@ -46,19 +47,32 @@ class SliceReader {
     };
     if (!slice.contains("args") || !slice["args"].is_object()) fail();
     const Json& what = slice["args"];
-    if (!what.contains("index")) return;  // the span of a whole step
+    const bool is_bucket = what.contains("bucket");
+    if (!what.contains("index") && !is_bucket) return;  // the span of a whole step
     const TraceSide side = number(slice, "pid") == 1 ? TraceSide::kMeasured : TraceSide::kPredicted;
     const auto found = by_step_.find({side, static_cast<std::int64_t>(number(what, "step"))});
     if (found == by_step_.end()) fail();
     TraceStep& step = trace_.steps[found->second];
     const double device = number(what, "device");
     if (!(device >= 0) || device >= static_cast<double>(step.events.size())) fail();
+    const double start = number(slice, "ts") * 1e-6 - step.start_seconds;
+    const double end = start + number(slice, "dur") * 1e-6;
+    if (is_bucket) {
+      const double stage = number(what, "stage"), bucket = number(what, "bucket");
+      const double bytes = number(what, "bytes");
+      const int stages = trace_.programs[step.program].stages;
+      if (!(stage >= 0 && stage < stages && bucket >= 0 && bucket <= kMostBuckets && bytes >= 0))
+        fail();
+      step.buckets.push_back({static_cast<int>(stage), static_cast<int>(device),
+                              static_cast<int>(bucket), static_cast<std::int64_t>(bytes), start,
+                              end});
+      return;
+    }
     auto& list = step.events[static_cast<std::size_t>(device)];
     const double place = number(what, "index");
     if (!(place >= 0) || place >= static_cast<double>(list.size())) fail();
-    const double start = number(slice, "ts") * 1e-6 - step.start_seconds;
     list[static_cast<std::size_t>(place)] = {static_cast<int>(device), static_cast<int>(place),
-                                             start, start + number(slice, "dur") * 1e-6};
+                                             start, end};
   }
 
  private:

@@ -52,6 +52,39 @@ TEST(Sampler, EveryEpochHasEverySampleOnce) {
   }
 }
 
+TEST(Sampler, MicroBatchesTakeTurnsAmongTheShardsOfReplicas) {
+  // Shards of 7 and 5 samples; a batch of 4 in micro-batches of 1.
+  const Sampler sampler(
+      12,
+      {.batch_size = 4, .shuffle = false, .drop_last = true, .shards = {7, 5}, .micro_batch = 1});
+  EXPECT_EQ(sampler.batches_per_epoch(), 2u);
+  EXPECT_EQ(sampler.batch_indices(0), (Indices{0, 7, 1, 8}));
+  EXPECT_EQ(sampler.batch_indices(1), (Indices{2, 9, 3, 10}));
+  EXPECT_EQ(sampler.batch_indices(2), (Indices{0, 7, 1, 8}));
+}
+
+TEST(Sampler, AnEpochTakesAsManySamplesOfEachShardAsTheSmallestHas) {
+  const Sampler sampler(
+      130,
+      {.batch_size = 12, .seed = 5, .drop_last = true, .shards = {40, 50, 40}, .micro_batch = 2});
+  EXPECT_EQ(sampler.batches_per_epoch(), 10u);
+  std::vector<int> drawn(130, 0);
+  for (std::uint64_t number = 0; number < 20; ++number) {
+    Indices got = epoch(sampler, number);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::size_t shard = i % 12 / 2 % 3;
+      const std::size_t first = std::vector<std::size_t>{0, 40, 90}[shard];
+      ASSERT_GE(got[i], first);
+      ASSERT_LT(got[i], first + (shard == 1 ? 50 : 40));
+      ++drawn[got[i]];
+    }
+    std::sort(got.begin(), got.end());
+    ASSERT_EQ(std::unique(got.begin(), got.end()), got.end());
+  }
+  // Over many epochs also the samples that one epoch leaves out.
+  EXPECT_GT(*std::min_element(drawn.begin(), drawn.end()), 5);
+}
+
 TEST(Sampler, WeightsSayHowOftenSamplesAreDrawn) {
   const std::vector<double> weights = {0, 1, 0, 3, 0.5, 0};
   const Sampler sampler(6, {.batch_size = 4, .seed = 3, .weights = weights});

@@ -1,4 +1,5 @@
 // Several processes, as threads of the test that only exchange messages, give the same bits as one.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/index.h"
 #include "passes/linearise.h"
 #include "pipeline/program/check.h"
 #include "pipeline/runtime/oracle.h"
@@ -163,6 +165,86 @@ TEST(Processes, GiveTheBitsOfOne) {
         EXPECT_GT(world.messages(), 0U);
       }
     }
+  }
+}
+
+/// Everything that two steps of so many micro-batches change, and their losses.
+template <class Runner>
+std::string after_two_steps(const SharedRun& run, Runner& runner, int micro_batches) {
+  const std::int64_t samples = micro_batches * kSamplesPerMicroBatch - 2;
+  test::FixedData data(3 * samples, 9);
+  std::string out;
+  for (std::int64_t step = 0; step < 2; ++step) {
+    data.set_mini_batch(step * samples, samples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+    runner.run(run.program, data);
+    for (const MicroBatch& micro_batch : data.micro_batches())
+      out += fmt::format("{} ", micro_batch.loss_sum);
+  }
+  for (const Value& value : run.graphs[0]->graph.values) {
+    if (value.role != Role::kParameter && value.role != Role::kState) continue;
+    const HostTensor content = runner.read(value.name);
+    if (content) out.append(static_cast<const char*>(content.view().data), content.type().bytes());
+  }
+  return out;
+}
+
+/// Any number of replicas that divides the leaves, as threads or processes, gives the bits of the
+/// oracle, which sums the leaves by the tree's definition, whoever has them.
+TEST(Processes, ATreeOfSumsHasTheSameBitsForEveryNumberOfReplicas) {
+  std::uint64_t seed = 900;
+  for (const bool clip : {false, true}) {
+    for (const int micro_batches : {16, 11, 3}) {
+      for (const int leaves : {1, 4, 8}) {
+        SharedRun one("1f1b", 2, clip, {}, /*tied=*/clip, micro_batches);
+        one.runtime.accumulators = leaves;
+        Oracle oracle(one.variants, 2, one.runtime);
+        const std::string expected = after_two_steps(one, oracle, micro_batches);
+        one.runtime.accumulators = 0;
+        Oracle in_order(one.variants, 2, one.runtime);
+        EXPECT_EQ(after_two_steps(one, in_order, micro_batches) == expected, leaves == 1);
+        for (const std::vector<int>& replicas :
+             {std::vector{1, 1}, {2, 2}, {4, 4}, {4, 1}, {2, 4}}) {
+          if (leaves % std::ranges::max(replicas) != 0) continue;
+          SharedRun run("1f1b", 2, clip, replicas, /*tied=*/clip, micro_batches);
+          run.runtime.accumulators = leaves;
+          Runtime runtime(run.variants, {&run.program}, run.runtime);
+          EXPECT_TRUE(after_two_steps(run, runtime, micro_batches) == expected)
+              << leaves << " leaves, replicas " << fmt::format("{}", fmt::join(replicas, " "))
+              << ", " << micro_batches << " micro-batches";
+          if (leaves != 4) continue;
+          for (const int processes : {2, 3}) {
+            if (processes > run.program.devices) continue;
+            test::MemoryWorld world(processes, ++seed);
+            std::vector<std::map<std::string, std::string>> values(at(processes));
+            const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+              Runtime mine(run.variants, {&run.program}, run.of_process(group, processes));
+              after_two_steps(run, mine, micro_batches);
+              SharedOutcome outcome;
+              add_values(mine.contents(), outcome);
+              values[at(group.rank())] = outcome.values;
+            });
+            for (const std::string& error : errors) EXPECT_EQ(error, "");
+            SharedOutcome alone;
+            add_values(runtime.contents(), alone);
+            EXPECT_TRUE(values[0] == alone.values) << processes << " processes";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Processes, ATreeOfSumsMustDivideAmongReplicas) {
+  SharedRun run("1f1b", 1, false, {3}, /*tied=*/false, 6);
+  run.runtime.accumulators = 4;
+  try {
+    Runtime runtime(run.variants, {&run.program}, run.runtime);
+    FAIL() << "three replicas have no equal shares of four leaves";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("4 cannot be divided among the 3 replicas of stage 0"),
+              std::string::npos)
+        << error.what();
   }
 }
 
@@ -654,8 +736,7 @@ TEST(Launch, ProcessesThatMpiDoesNotConnectAreRefused) {
   const std::string cluster =
       R"({"cluster": {"chief": ["a:2222"], "worker": ["b:2222", "c:2222"], "ps": ["d:2222"]},)"
       R"( "task": {"type": "worker", "index": 0}})";
-  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 -H a,b,c"),
-            std::string::npos);
+  EXPECT_NE(error_with({{"TF_CONFIG", cluster}}).find("mpirun -n 3 -H a,b,c"), std::string::npos);
   EXPECT_NE(error_with({{"DMLC_ROLE", "worker"}, {"DMLC_NUM_WORKER", "2"}}).find("mpirun -n 2 "),
             std::string::npos);
   // One process, and what is no cluster.

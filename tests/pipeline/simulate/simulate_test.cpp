@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "pipeline/schedule/warm_up.h"
+#include "pipeline/simulate/timeline.h"
 #include "support/example_programs.h"
 
 namespace pipetrain {
@@ -463,6 +464,14 @@ TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   // Half of the backward completes the first one: from 2 to 2.5; the second one has to wait for 3.
   costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25}};
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.25 + 5);
+  const Simulation seen = simulate(program, costs);
+  ASSERT_EQ(seen.buckets.size(), 2U);
+  EXPECT_DOUBLE_EQ(seen.buckets[0].start, 2);
+  EXPECT_DOUBLE_EQ(seen.buckets[0].end, 2.5);
+  EXPECT_DOUBLE_EQ(seen.buckets[1].start, 3);
+  EXPECT_DOUBLE_EQ(seen.buckets[1].end, 3.25);
+  // Half a second of three quarters lies before the end of the backward.
+  EXPECT_DOUBLE_EQ(*overlapped_share(program, seen.events, seen.buckets), 2.0 / 3);
   // The second one has to wait for the first one: 2, 5, 6.
   costs.stage[0].buckets = {{0.5, 3}, {1, 1}};
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6 + 5);

@@ -120,6 +120,24 @@ TEST(Svg, BarsLieWhereTheEventsAre) {
       << text;
 }
 
+TEST(Svg, BucketsOfGradientsHaveALaneOfTheirOwn) {
+  const Program program = lowered(options_for("gpipe", 1, 1));
+  const Simulation result = simulate(program, uniform_costs(program, {1, 3, 1, 1, 1, 0}));
+  const std::vector<BucketEvent> buckets = {{0, 0, 0, 1 << 20, 2, 3}, {0, 0, 1, 4 << 20, 3, 3.5}};
+  Gantt gantt;
+  gantt.panels.push_back({"", &program, &result.events});
+  EXPECT_EQ(gantt_svg(gantt).find("bucket"), std::string::npos);
+  gantt.panels[0].buckets = buckets;
+  gantt.width = 574;  // 400 columns for 4 seconds
+  const std::string text = gantt_svg(gantt);
+  EXPECT_EQ(xml_mistake(text), "");
+  EXPECT_EQ(count_of(text, "<rect class=\"bucket\""), 3U);  // and one in the legend
+  EXPECT_NE(text.find("bucket 1 of stage 0, 4.00 MiB: 3.00 s to 3.50 s"), std::string::npos)
+      << text;
+  EXPECT_NE(text.find(R"(<rect class="bucket" x="350.00")"), std::string::npos) << text;
+  EXPECT_NE(text.find("2 buckets of gradients, 5.00 MiB, "), std::string::npos) << text;
+}
+
 TEST(Svg, PlanShowsTheMemoryOfItsStages) {
   const Program program = lowered(options_for("1f1b", 2, 4));
   const Simulation result = simulate(program, uniform_costs(program, {}));

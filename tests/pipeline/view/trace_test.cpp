@@ -173,6 +173,42 @@ TEST(Trace, IsReadAsItWasWritten) {
   }
 }
 
+TEST(Trace, BucketsOfGradientsAreReadAsTheyWereWritten) {
+  const TemporaryDirectory directory;
+  ScheduleOptions options = options_for("1f1b", 1, 2);
+  options.replicas = {2};
+  const Program program = generate(options);
+  Costs costs = uniform_costs(program, {1e-3, 2e-3, 1e-3, 1e-3, 0, 1e-4});
+  costs.stage[0].buckets = {{0.5, 5e-4, 1 << 20}, {1, 2e-3, 4 << 20}};
+  const Simulation simulated = simulate(program, costs);
+  ASSERT_EQ(simulated.buckets.size(), 2U);
+  // Two of a second process are under way at the same time.
+  std::vector<BucketEvent> measured = simulated.buckets;
+  measured.push_back({0, 1, 0, 1 << 20, 1e-3, 4e-3});
+  measured.push_back({0, 1, 1, 4 << 20, 2e-3, 5e-3});
+  const auto path = directory / "trace.json";
+  TraceWriter writer(path, {});
+  writer.add_step(TraceSide::kPredicted, program, simulated.events, 0, 7, simulated.buckets);
+  writer.add_step(TraceSide::kMeasured, program, simulated.events, 0.5, 7, measured);
+  writer.end();
+  const TraceFile trace = read_trace(path);
+  ASSERT_EQ(trace.steps.size(), 2U);
+  for (const TraceStep& step : trace.steps) {
+    const auto& expected = step.side == TraceSide::kMeasured ? measured : simulated.buckets;
+    ASSERT_EQ(step.buckets.size(), expected.size());
+    for (const BucketEvent& bucket : expected) {
+      const auto found =
+          std::find_if(step.buckets.begin(), step.buckets.end(), [&](const BucketEvent& other) {
+            return other.device == bucket.device && other.bucket == bucket.bucket;
+          });
+      ASSERT_NE(found, step.buckets.end());
+      EXPECT_EQ(found->bytes, bucket.bytes);
+      EXPECT_NEAR(found->start, bucket.start, 2e-9);
+      EXPECT_NEAR(found->end, bucket.end, 2e-9);
+    }
+  }
+}
+
 TEST(Trace, GoldenFileOfOneInstructionEach) {
   const TemporaryDirectory directory;
   const Program program = lowered(options_for("forward", 1, 1));

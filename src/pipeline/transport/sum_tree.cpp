@@ -1,0 +1,26 @@
+#include "pipeline/transport/sum_tree.h"
+
+#include <algorithm>
+
+namespace pipetrain {
+
+void sum_as_tree(std::span<const float* const> parts, std::size_t count, float* out) {
+  constexpr std::size_t kBlock = 1024;
+  std::vector<float> sums(parts.size() * kBlock);
+  std::vector<bool> present;
+  for (const float* part : parts) present.push_back(part != nullptr);
+  for (std::size_t first = 0; first < count; first += kBlock) {
+    const std::size_t floats = std::min(kBlock, count - first);
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+      if (parts[p]) std::copy_n(parts[p] + first, floats, sums.begin() + p * kBlock);
+    }
+    join_as_tree(present, [&](std::size_t to, std::size_t from) {
+      float* sum = sums.data() + to * kBlock;
+      const float* more = sums.data() + from * kBlock;
+      for (std::size_t i = 0; i < floats; ++i) sum[i] += more[i];
+    });
+    std::copy_n(sums.begin(), floats, out + first);
+  }
+}
+
+}  // namespace pipetrain

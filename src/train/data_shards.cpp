@@ -1,0 +1,193 @@
+#include "train/data_shards.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/checksum.h"
+#include "base/error.h"
+#include "base/index.h"
+#include "base/setting.h"
+#include "data/loading/shards.h"
+#include "processes/process_group.h"
+#include "train/batch_source.h"
+#include "train/fingerprint.h"
+#include "train/process_agreement.h"
+
+namespace pipetrain {
+namespace {
+
+/// What a shard's data decide for the whole run.
+std::string decided_by(const OpenedData& data) {
+  std::string text = data.format + "\n" + data.encoding + "\n" + data.texts + "\n";
+  for (const double divisor : data.divisors) text += fmt::format("{} ", divisor);
+  for (const std::string& name : data.class_names) text += "\n" + name;
+  for (const Column& column : data.train->columns()) text += "\n" + column.text();
+  return text;
+}
+
+void check_same(const std::string& one, const std::string& other, const std::string& file) {
+  PT_CHECK(one == other, kData,
+           "{} files: {} has other classes, columns or largest values than the first file, which "
+           "all replicas must share; number the classes, and give {}",
+           setting("data-sharding"), printable(file), setting("normalize"));
+}
+
+/// The device of a replica, where each stage has as many.
+int device_of(int stage, int replica, int replicas) { return stage * replicas + replica; }
+
+}  // namespace
+
+std::vector<std::vector<std::string>> files_of_replicas(const RunConfig& config,
+                                                        const RunSchedule& schedule,
+                                                        std::int64_t micro_batch,
+                                                        ProcessGroup* processes) {
+  const std::string name = setting("data-sharding");
+  const std::vector<int>& replicas = config.pipeline.replicas;
+  PT_CHECK(!replicas.empty() && std::ranges::count(replicas, replicas[0]) == std::ssize(replicas),
+           kUsage, "{} files needs as many {} of each stage, such as {} 4", name,
+           setting("replicas"), setting("replicas"));
+  PT_CHECK(!is_asynchronous(schedule.rule()), kUsage, "{} files needs a synchronous {}", name,
+           setting("schedule"));
+  const OptimizationConfig& optimization = config.optimization;
+  const DataOptions& data = config.data;
+  const std::pair<bool, const char*> refused[] = {
+      {data.validation_split > 0 || data.validation_rows > 0, "val-split"},
+      {data.limit > 0, "limit"},
+      {data.bind.image.augmentation.mixing().any(), "augment"},
+      {config.model.loss.balanced_classes, "class-weights"},
+      {!optimization.sample_weights.empty(), "sample-weights"}};
+  for (const auto& [is_given, other] : refused) {
+    PT_CHECK(!is_given, kUsage, "{} files and {} exclude each other: no process sees all samples{}",
+             name, setting(other),
+             std::string_view(other) == "val-split" ? "; give " + setting("val-data") : "");
+  }
+  const std::int64_t together = micro_batch * replicas[0];
+  PT_CHECK(optimization.batch_size % together == 0, kUsage,
+           "{} files: {} {} cannot be divided evenly among {} replicas in micro-batches of {}; "
+           "make it a multiple of {}",
+           name, setting("batch-size"), optimization.batch_size, replicas[0], micro_batch,
+           together);
+  auto files = divide_files(data.path, replicas[0]);
+  if (!processes) return files;
+  std::string mine;
+  for (const auto& of_replica : files) mine += fmt::format("{}\n", fmt::join(of_replica, "\n"));
+  const std::string first = processes->broadcast(mine);
+  PT_CHECK(mine == first, kUsage,
+           "{} files: {} sees other files named {} than process 0; all must see the same names, of "
+           "which each opens its own",
+           name, processes->name_of(processes->rank()), printable(data.path));
+  return files;
+}
+
+bool has_replica(int replica, int replicas, const RunSchedule& schedule,
+                 const ProcessGroup* processes) {
+  if (!processes) return true;
+  for (int device = replica; device < schedule.devices(); device += replicas) {
+    if (process_of(device, schedule.devices(), processes) == processes->rank()) return true;
+  }
+  return false;
+}
+
+OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawData& first,
+                       const std::vector<std::vector<std::string>>& files,
+                       const RunSchedule& schedule, ProcessGroup* processes) {
+  const int replicas = static_cast<int>(files.size());
+  OpenedData out;
+  std::vector<Shard> shards(files.size());
+  std::vector<std::string> marks(files.size());  // fingerprints
+  std::string decided;
+  for (int r = 0; r < replicas; ++r) {
+    if (!has_replica(r, replicas, schedule, processes)) continue;
+    Shard& shard = shards[at(r)];
+    for (const std::string& file : files[at(r)]) {
+      DataOptions options = config.data;
+      options.path = file;
+      const bool is_first = decided.empty();
+      if (!is_first) options.validation_path.clear();
+      OpenedData one = open_data(options, spec, is_first ? &first : nullptr);
+      shard.samples += one.train->size();
+      marks[at(r)] += content_fingerprint(*one.train) + "; ";
+      shard.files.push_back(one.train);
+      if (is_first) decided = decided_by(one);
+      check_same(decided_by(one), decided, file);
+      if (is_first) out = std::move(one);
+    }
+  }
+  // The counts and the fingerprints of all shards; of a replica in several processes, from any.
+  if (processes) {
+    ByteWriter mine;
+    mine.put_text(decided);
+    for (int r = 0; r < replicas; ++r) {
+      mine.put(static_cast<std::uint64_t>(shards[at(r)].samples));
+      mine.put_text(marks[at(r)]);
+    }
+    for (const std::string& bytes : processes->all_gather(mine.take())) {
+      ByteReader reader(bytes);
+      check_same(decided, std::string(reader.get_text()), files[0].front());
+      for (int r = 0; r < replicas; ++r) {
+        const auto samples = reader.get<std::uint64_t>();
+        const std::string mark(reader.get_text());
+        if (samples == 0) continue;
+        Shard& shard = shards[at(r)];
+        PT_CHECK(shard.samples == 0 || mark == marks[at(r)], kUsage,
+                 "{} files: two processes of replica {} read other samples from {}",
+                 setting("data-sharding"), r, printable(files[at(r)].front()));
+        shard.samples = samples;
+        marks[at(r)] = mark;
+      }
+    }
+  }
+  for (const Shard& shard : shards) out.shard_samples.push_back(shard.samples);
+  const auto [least, most] = std::ranges::minmax(out.shard_samples);
+  out.shard_fingerprint =
+      fmt::format("{} shards, {}", replicas, sha256(fmt::format("{}", fmt::join(marks, "|"))));
+  out.headline = fmt::format(
+      "data     {}: {} · {} files for {} replicas · {}", printable(config.data.path), out.format,
+      [&] {
+        std::size_t count = 0;
+        for (const auto& of_replica : files) count += of_replica.size();
+        return count;
+      }(),
+      replicas,
+      least == most
+          ? fmt::format("{} samples each", least)
+          : fmt::format("{} to {} samples each, of which an epoch takes {}", least, most, least));
+  out.train = std::make_shared<ShardedDataset>(std::move(shards));
+  return out;
+}
+
+/// Each process counts the micro-batches whose last stage it has.
+CountedLabels count_together(const Network& network, const Tensor& labels, std::int64_t samples) {
+  const Loss& loss = network.graph().loss;
+  const auto replicas = static_cast<std::int64_t>(network.data().shard_samples.size());
+  const int last_stage = network.schedule().devices() / static_cast<int>(replicas) - 1;
+  const std::int64_t micro = network.micro_batch();
+  CountedLabels here{0, 0};
+  for (std::int64_t first = 0; first < samples; first += micro) {
+    const auto replica = static_cast<int>(first / micro % replicas);
+    if (!network.is_here(device_of(last_stage, replica, static_cast<int>(replicas)))) continue;
+    Tensor part = labels;
+    std::vector<std::int64_t> dims = labels.type.shape.dims();
+    const std::size_t sample_bytes = labels.bytes() / static_cast<std::size_t>(dims[0]);
+    dims[0] = micro;
+    part.type.shape = Shape(std::move(dims));
+    part.data =
+        static_cast<std::byte*>(labels.data) + static_cast<std::size_t>(first) * sample_bytes;
+    const std::int64_t counted = count_labels(loss, part, micro);
+    here.elements += counted;
+    here.weight += sum_of_weights(network, part, counted);
+  }
+  if (network.processes()) {
+    ByteWriter mine;
+    mine.put(here);
+    here = {0, 0};
+    for (const std::string& bytes : network.processes()->all_gather(mine.take())) {
+      const auto there = ByteReader(bytes).get<CountedLabels>();
+      here.elements += there.elements;
+      here.weight += there.weight;
+    }
+  }
+  return {std::max<std::int64_t>(here.elements, 1), here.weight > 0 ? here.weight : 1};
+}
+
+}  // namespace pipetrain
