@@ -6,6 +6,7 @@
 #include "passes/batch_weight_gradients.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
+#include "passes/fuse_batch_norm_sums.h"
 #include "passes/fuse_elementwise.h"
 #include "passes/fuse_matmul_epilogues.h"
 #include "passes/layout.h"
@@ -90,6 +91,8 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   // Optimizations for the kernels of a device.
   if (options.feature_map_layout != Layout::kRowMajor)
     fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
+  if (options.with_gradients && options.fusion == FusionTarget::kCpu)
+    fuse_batch_norm_sums(training);  // before casts, too; behind what fuses more of them
   choose_precision(training, options.precision);  // before nodes are fused: they say how each
                                                   // of their steps is rounded
   choose_layouts(training, options.feature_map_layout);  // needs the types: Reorders keep them

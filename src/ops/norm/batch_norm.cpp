@@ -1,9 +1,9 @@
 // BatchNorm (statistics of the batch), BatchNormInference (given statistics), their gradients, and
 // the import of BatchNormalization, which chooses between the two.
 //
-//   BatchNorm{epsilon, …}(x, scale, bias) -> y, mean, variance      (Ioffe and Szegedy 2015; the
-//   variance is biased) BatchNormGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
-//   BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
+//   BatchNorm{epsilon, …}(x, scale, bias, residual?) -> y, mean, variance      (Ioffe and Szegedy
+//   2015; the variance is biased) BatchNormGrad{epsilon}(dy, x, scale, mean, variance) -> dx,
+//   dscale, dbias BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
 //   BatchNormInferenceGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
 //
 // If y is clipped (batch_norm.h), the gradients also take the bias, to recompute where.
@@ -36,14 +36,15 @@ bool BatchNormLimits::any() const { return std::isfinite(low) || std::isfinite(h
 
 namespace {
 
-/// Checks x and the per-channel inputs [first, end).
-void check_inputs(const InferContext& context, std::size_t x_index, std::size_t first) {
+/// Checks x and the per-channel inputs [first, last).
+void check_inputs(const InferContext& context, std::size_t x_index, std::size_t first,
+                  std::size_t last = SIZE_MAX) {
   const TensorType& x = context.inputs[x_index];
   PT_CHECK(x.shape.rank() >= 2 && is_float(x.dtype), kModel,
            "BatchNormalization needs a float input (N, C, ...), got {}", x.text());
   PT_CHECK(x.shape.count() > 0, kModel, "BatchNormalization needs a non-empty input, got {}",
            x.text());
-  for (std::size_t i = first; i < context.inputs.size(); ++i) {
+  for (std::size_t i = first; i < std::min(last, context.inputs.size()); ++i) {
     const TensorType expected{x.dtype, Shape{x.shape[1]}};
     PT_CHECK(context.inputs[i].shape == expected.shape && context.inputs[i].dtype == x.dtype,
              kModel,
@@ -53,8 +54,13 @@ void check_inputs(const InferContext& context, std::size_t x_index, std::size_t 
 }
 
 void infer_training(InferContext& context) {
-  check_inputs(context, 0, 1);
   const TensorType& x = context.inputs[0];
+  if (context.inputs.size() > 3) {
+    PT_CHECK(context.inputs[3].shape == x.shape, kModel,
+             "BatchNormalization over {} cannot add {} to its result", x.text(),
+             context.inputs[3].text());
+  }
+  check_inputs(context, 0, 1, 3);
   const TensorType channel{x.dtype, Shape{x.shape[1]}};
   context.outputs = {{x.dtype, x.shape}, channel, channel};
 }

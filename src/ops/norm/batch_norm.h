@@ -4,7 +4,7 @@
 //   * scale + bias
 //
 // With the attributes clip_min, clip_max y is clipped: a following Relu or Clip that passes/fuse.h
-// has fused.
+// has fused. A residual, shaped like x, is added before that (passes/fuse_batch_norm_sums.h).
 #pragma once
 
 #include <span>

@@ -140,10 +140,11 @@ PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std
   }
 }
 
-/// y = (x - mean) * factor + bias, clipped.
-template <bool kClipped>
-PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, std::int64_t to_next, std::int64_t run,
-                                  const Channels& channels, const Clip& clip, BFloat16* y) {
+/// y = (x - mean) * factor + bias, plus a residual, clipped.
+template <bool kClipped, bool kAdds>
+PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, const BFloat16* residual, std::int64_t to_next,
+                                  std::int64_t run, const Channels& channels, const Clip& clip,
+                                  BFloat16* y) {
   const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
                  bias = load16(channels.bias);
   const Vector16 low = fill16(clip.low), high = fill16(clip.high);
@@ -151,6 +152,10 @@ PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, std::int64_t to_next, std::
     ask_for(x + to_next, i);
     ask_to_write(y + to_next, i);
     Vector16 value = (widened(x + i) - mean) * factor + bias;
+    if constexpr (kAdds) {
+      ask_for(residual + to_next, i);
+      value += widened(residual + i);
+    }
     if constexpr (kClipped) {
       value = value < low ? low : value;
       value = value > high ? high : value;
@@ -305,11 +310,15 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
                                 in[1].as<float>()[channel + lane];
         channels.bias[lane] = in[2].as<float>()[channel + lane];
       }
+      const BFloat16* residual = kBatch ? data_or_null<BFloat16>(in, 3) : nullptr;
+      if (residual) residual += block * shape.run;
       BFloat16* y = out[0].as<BFloat16>() + block * shape.run;
       for (std::int64_t n = shape.images; n-- > 0;) {
         const std::int64_t at = n * shape.stride();
-        clip.any ? normalize<true>(x + at, back_from(shape, n), shape.run, channels, clip, y + at)
-                 : normalize<false>(x + at, back_from(shape, n), shape.run, channels, clip, y + at);
+        const auto run = clip.any ? (residual ? normalize<true, true> : normalize<true, false>)
+                                  : (residual ? normalize<false, true> : normalize<false, false>);
+        run(x + at, residual ? residual + at : nullptr, back_from(shape, n), shape.run, channels,
+            clip, y + at);
       }
     });
   });

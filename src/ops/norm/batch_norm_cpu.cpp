@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
 #include "ops/norm/batch_norm_bfloat16_cpu.h"
 
@@ -174,28 +175,34 @@ struct Clip {
   }
 };
 
-/// y = (x - mean) * factor + bias, clipped, over one block of channels.
-template <int kLanes, bool kClipped>
+/// y = (x - mean) * factor + bias, plus a residual, clipped, over one block of channels.
+template <int kLanes, bool kClipped, bool kAdds>
 void normalize_as(const BlockedShape& shape, Clip clip, const float* x, const float* mean,
-                  const float* factor, const float* bias, float* y) {
+                  const float* factor, const float* bias, const float* residual, float* y) {
   const Pattern means = repeat<kLanes>(mean);
   const Pattern factors = repeat<kLanes>(factor);
   const Pattern biases = repeat<kLanes>(bias);
   for (std::int64_t n = 0; n < shape.images; ++n) {
     const float* __restrict from = x + n * shape.blocks * shape.run;
+    const float* __restrict other = kAdds ? residual + n * shape.blocks * shape.run : nullptr;
     float* __restrict to = y + n * shape.blocks * shape.run;
     for_each_in_run(shape.run, [&](std::int64_t i, int w) {
       const auto lane = static_cast<std::size_t>(w);
-      to[i] = clip.output<kClipped>((from[i] - means[lane]) * factors[lane] + biases[lane]);
+      float value = (from[i] - means[lane]) * factors[lane] + biases[lane];
+      if constexpr (kAdds) value += other[i];
+      to[i] = clip.output<kClipped>(value);
     });
   }
 }
 
 template <int kLanes>
 void normalize(const BlockedShape& shape, Clip clip, const float* x, const float* mean,
-               const float* factor, const float* bias, float* y) {
-  if (clip.any) return normalize_as<kLanes, true>(shape, clip, x, mean, factor, bias, y);
-  normalize_as<kLanes, false>(shape, clip, x, mean, factor, bias, y);
+               const float* factor, const float* bias, const float* residual, float* y) {
+  const auto run =
+      clip.any
+          ? (residual ? normalize_as<kLanes, true, true> : normalize_as<kLanes, true, false>)
+          : (residual ? normalize_as<kLanes, false, true> : normalize_as<kLanes, false, false>);
+  run(shape, clip, x, mean, factor, bias, residual, y);
 }
 
 float inverse_deviation(double variance, double epsilon) {
@@ -226,7 +233,9 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
           out[2].as<float>()[channel + lane] = static_cast<float>(found[i].variance);
         }
       }
+      const float* residual = data_or_null<float>(in, 3);
       normalize<kLanes>(shape, clip, x, mean.data(), factor.data(), in[2].as<float>() + channel,
+                        residual ? residual + block * shape.run : nullptr,
                         out[0].as<float>() + block * shape.run);
     });
   });
@@ -249,7 +258,7 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
       }
       normalize<kLanes>(shape, clip, in[0].as<float>() + block * shape.run,
                         in[3].as<float>() + channel, factor.data(), in[2].as<float>() + channel,
-                        out[0].as<float>() + block * shape.run);
+                        /*residual=*/nullptr, out[0].as<float>() + block * shape.run);
     });
   });
 }

@@ -32,6 +32,7 @@ Channels channels_of(const KernelRequest& request, const Shape& x) {
 template <bool kTraining>
 Made make_batch_norm(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
+  if (kTraining && request.inputs.size() > 3) return nullptr;  // sums are fused for CPUs only
   const Channels shape = channels_of(request, request.inputs[0].shape);
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
     if constexpr (kTraining) {

@@ -1,6 +1,7 @@
 // Plain loops for batch normalization, channel by channel and in two passes.
 #include <cmath>
 
+#include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
 
 namespace pipetrain {
@@ -50,8 +51,10 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
       variance /= population;
       const T factor = inverse_deviation(variance, epsilon) * in[1].as<T>()[c];
       const T bias = in[2].as<T>()[c];
+      const T* residual = data_or_null<T>(in, 3);
       for_each_element(shape, c, [&](std::int64_t i) {
-        out[0].as<T>()[i] = clip((x[i] - mean) * factor + bias, limits);
+        const T y = (x[i] - mean) * factor + bias;
+        out[0].as<T>()[i] = clip(residual ? y + residual[i] : y, limits);
       });
       set<T>(out, 1, c, mean);
       set<T>(out, 2, c, variance);

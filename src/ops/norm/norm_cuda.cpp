@@ -241,6 +241,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
       is_absent(request.inputs, first + 1) || !rest_is_float(request.inputs, first + 1) ||
       !rest_is_float(request.outputs, 1))
     return nullptr;
+  if (op == "BatchNorm" && request.inputs.size() > 3) return nullptr;  // a sum, for CPUs only
   const Attributes& attributes = request.node.attributes;
   const Shape& x = request.inputs[first].shape;
   NormShapes shapes{kind, gradient, 0, 0, 1, 0, false, false, numbers_of(stored)};

@@ -65,6 +65,28 @@ TEST(BatchNormTest, CpuAgreesWithReference) {
   }
 }
 
+TEST(BatchNormTest, AddsAResidualBeforeItClips) {
+  const Attributes rectified{{"epsilon", 1e-5}, {"clip_min", 0.0}, {"clip_open", std::int64_t{1}}};
+  for (const Shape& shape : shapes()) {
+    const HostTensor x = random_tensor({DType::kFloat64, shape}, 1);
+    const HostTensor residual = random_tensor({DType::kFloat64, shape}, 2);
+    const HostTensor scale = random_tensor({DType::kFloat64, {shape[1]}}, 3);
+    const HostTensor bias = random_tensor({DType::kFloat64, {shape[1]}}, 4);
+    const auto z = run_op("BatchNorm", epsilon(1e-5), {x, scale, bias});
+    const HostTensor sum = run_op("Add", {}, {z[0], residual})[0];
+    const HostTensor y = run_op("Relu", {}, {sum})[0];
+    std::vector<HostTensor> in = {x, scale, bias, residual};
+    expect_close(run_op("BatchNorm", epsilon(1e-5), in)[0], sum, 1e-12);
+    expect_close(run_op("BatchNorm", rectified, in)[0], y, 1e-12);
+    for (HostTensor& input : in) input = as_float(input, DType::kFloat32);
+    const auto on_cpu = [&](const Attributes& attributes) {
+      return as_float(run_op("BatchNorm", attributes, in, Backend::kCpu)[0], DType::kFloat64);
+    };
+    expect_close(on_cpu(epsilon(1e-5)), sum, 1e-4);
+    expect_close(on_cpu(rectified), y, 1e-4);
+  }
+}
+
 TEST(BatchNormTest, VarianceSurvivesALargeMean) {
   // 1000 + {-1, +1}: sums of squares without a shift would lose all digits of the variance in
   // float32.
@@ -174,6 +196,7 @@ TEST(BatchNormTest, BFloat16InBlocksOfChannels) {
       if (clips) backward.push_back(bias);
       const std::vector<std::pair<std::string_view, std::vector<HostTensor>>> cases = {
           {"BatchNorm", {x, scale, bias}},
+          {"BatchNorm", {x, scale, bias, map(7)}},
           {"BatchNormInference", {x, scale, bias, mean, variance}},
           {"BatchNormGrad", backward},
           {"BatchNormInferenceGrad", backward}};
