@@ -7,7 +7,8 @@
 namespace pipetrain {
 namespace {
 
-__extension__ using Wide = unsigned __int128;  // not standard, but in every compiler that builds this
+__extension__ using Wide =
+    unsigned __int128;  // not standard, but in every compiler that builds this
 
 std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   const Wide product = static_cast<Wide>(a) * b;

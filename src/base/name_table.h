@@ -41,9 +41,7 @@ class NameTable {
     const Slot& slot = slots_[place_of(name, hash(name))];
     return slot.name ? &slot.value : nullptr;
   }
-  Value* find(std::string_view name) {
-    return const_cast<Value*>(std::as_const(*this).find(name));
-  }
+  Value* find(std::string_view name) { return const_cast<Value*>(std::as_const(*this).find(name)); }
 
   /// Gives the name a value unless it has one. Its value, and whether it is the one given.
   std::pair<Value*, bool> add(std::string_view name, Value value = {}) {

@@ -42,8 +42,8 @@ Found find_producers(const OnnxModel& model) {
              "duplicate initializer '{}'", printable(initializer.name));
   }
   for (const OnnxValue& input : model.inputs) {
-    PT_CHECK(producers.add(input.name, kGraphInput).second, kModel,
-             "duplicate graph input '{}'", printable(input.name));
+    PT_CHECK(producers.add(input.name, kGraphInput).second, kModel, "duplicate graph input '{}'",
+             printable(input.name));
   }
   for (std::size_t i = 0; i < model.nodes.size(); ++i) {
     if (i + kNamesAhead < model.nodes.size()) {

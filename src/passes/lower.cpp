@@ -389,7 +389,7 @@ class Lowering {
   ValueLists lists_;
   int subgraphs_ = 0;                                    // that are being added
   std::vector<std::pair<std::string, ValueId>> hidden_;  // what their names stood for before
-  std::vector<bool> renamed_;  // by value
+  std::vector<bool> renamed_;                            // by value
   NameSet names_;
   std::deque<std::string> inner_names_;  // in the two tables, but not in the model
   std::size_t repeated_ = 0;

@@ -94,8 +94,7 @@ class Classifier {
     for (std::size_t n = 0; n < model.nodes.size(); ++n) {
       const OnnxNode& outer = model.nodes[n];
       if (n + kNamesAhead < model.nodes.size()) {
-        for (const std::string& output : model.nodes[n + kNamesAhead].outputs)
-          data_.expect(output);
+        for (const std::string& output : model.nodes[n + kNamesAhead].outputs) data_.expect(output);
       }
       if (!has_subgraphs(outer)) {
         add_uses(outer);

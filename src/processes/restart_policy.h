@@ -10,14 +10,14 @@ namespace pipetrain {
 
 /// How a training process ended.
 struct ProcessEnd {
-  int code = 0;               // its exit code, where no signal ended it
-  int signal = 0;             // that ended it; 0: none
-  bool stalled = false;       // it stood still and was killed for that
-  bool from_outside = false;  // its launcher ended, or something else asked it to end
-  bool trained = false;       // it had begun its first step
-  std::int64_t steps = 0;     // completed when it ended, those before a resume included
+  int code = 0;                // its exit code, where no signal ended it
+  int signal = 0;              // that ended it; 0: none
+  bool stalled = false;        // it stood still and was killed for that
+  bool from_outside = false;   // its launcher ended, or something else asked it to end
+  bool trained = false;        // it had begun its first step
+  std::int64_t steps = 0;      // completed when it ended, those before a resume included
   std::int64_t from_step = 0;  // completed in the state that it went on from
-  bool was_stopped = false;   // it had been asked to end
+  bool was_stopped = false;    // it had been asked to end
 };
 
 struct RestartDecision {

@@ -49,7 +49,8 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   const std::size_t alignment = large ? kHugePage : kLine;
   const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
   ReadBudget::charge(rounded);
-  // Multiples of the alignment, as the function requires; what lies behind the tensor is not touched.
+  // Multiples of the alignment, as the function requires; what lies behind the tensor is not
+  // touched.
   const std::size_t asked = (std::max(rounded, kLine) + alignment - 1) / alignment * alignment;
   void* const data = std::aligned_alloc(alignment, asked);
   PT_CHECK(data != nullptr, kResource, "not enough memory: {} more were asked for",

@@ -15,8 +15,8 @@
 
 namespace pipetrain {
 
-/// Extents of a tensor, outermost first. Rank 0 is a scalar. Up to four are stored in place, as large
-/// models have millions of shapes.
+/// Extents of a tensor, outermost first. Rank 0 is a scalar. Up to four are stored in place, as
+/// large models have millions of shapes.
 class Shape {
  public:
   Shape() = default;

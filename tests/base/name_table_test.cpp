@@ -6,7 +6,6 @@
 #include <map>
 #include <string>
 
-
 namespace pipetrain {
 namespace {
 
