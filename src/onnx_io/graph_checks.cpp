@@ -1,5 +1,6 @@
 #include "onnx_io/graph_checks.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -8,6 +9,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/name_table.h"
 
 namespace pipetrain {
 namespace {
@@ -16,7 +18,7 @@ namespace {
 constexpr std::int64_t kGraphInput = -1;
 constexpr std::int64_t kInitializer = -2;
 
-using Producers = std::unordered_map<std::string_view, std::int64_t>;
+using Producers = NameTable<std::int64_t>;
 
 std::string maker(const OnnxModel& model, std::int64_t producer) {
   if (producer == kGraphInput) return "a graph input";
@@ -24,26 +26,43 @@ std::string maker(const OnnxModel& model, std::int64_t producer) {
   return model.nodes[static_cast<std::size_t>(producer)].label();
 }
 
-Producers find_producers(const OnnxModel& model) {
+struct Found {
   Producers producers;
+  /// The nodes that read what no earlier one makes.
+  std::vector<std::size_t> read_early;
+};
+
+Found find_producers(const OnnxModel& model) {
+  Found out;
+  Producers& producers = out.producers;
+  producers.reserve(model.initializers.size() + model.inputs.size() + model.nodes.size());
   for (const OnnxInitializer& initializer : model.initializers) {
     PT_CHECK(!initializer.name.empty(), kModel, "an initializer has no name");
-    PT_CHECK(producers.emplace(initializer.name, kInitializer).second, kModel,
+    PT_CHECK(producers.add(initializer.name, kInitializer).second, kModel,
              "duplicate initializer '{}'", printable(initializer.name));
   }
   for (const OnnxValue& input : model.inputs) {
-    PT_CHECK(producers.emplace(input.name, kGraphInput).second, kModel,
-             "duplicate graph input '{}'", printable(input.name));
+    PT_CHECK(producers.add(input.name, kGraphInput).second, kModel, "duplicate graph input '{}'",
+             printable(input.name));
   }
   for (std::size_t i = 0; i < model.nodes.size(); ++i) {
+    if (i + kNamesAhead < model.nodes.size()) {
+      for (const std::string& output : model.nodes[i + kNamesAhead].outputs)
+        producers.expect(output);
+    }
+    // What was made last is looked up here, while it is in the cache.
+    const auto is_known = [&](const std::string& input) {
+      return input.empty() || producers.contains(input);
+    };
+    if (!std::ranges::all_of(model.nodes[i].inputs, is_known)) out.read_early.push_back(i);
     for (const std::string& output : model.nodes[i].outputs) {
       if (output.empty()) continue;
-      const auto [found, inserted] = producers.emplace(output, static_cast<std::int64_t>(i));
+      const auto [producer, inserted] = producers.add(output, static_cast<std::int64_t>(i));
       PT_CHECK(inserted, kModel, "value '{}' is produced twice: by {} and by {}", printable(output),
-               maker(model, found->second), model.nodes[i].label());
+               maker(model, *producer), model.nodes[i].label());
     }
   }
-  return producers;
+  return out;
 }
 
 // Follows unmet needs among `waiting` nodes until one repeats: there is a cycle there.
@@ -56,9 +75,9 @@ Producers find_producers(const OnnxModel& model) {
   while (position.emplace(at, path.size()).second) {
     path.push_back(at);
     for (const std::string& input : model.nodes[at].inputs) {
-      const auto found = producers.find(input);
-      if (found == producers.end() || found->second < 0) continue;
-      const auto producer = static_cast<std::size_t>(found->second);
+      const std::int64_t* const found = producers.find(input);
+      if (!found || *found < 0) continue;
+      const auto producer = static_cast<std::size_t>(*found);
       if (waiting[producer] == 0) continue;
       at = producer;
       break;
@@ -81,18 +100,14 @@ Producers find_producers(const OnnxModel& model) {
 void sort_nodes(OnnxModel& model, const Producers& producers) {
   std::vector<std::size_t> waiting(model.nodes.size());
   std::vector<std::vector<std::size_t>> consumers(model.nodes.size());
-  bool sorted = true;
   for (std::size_t i = 0; i < model.nodes.size(); ++i) {
     for (const std::string& input : model.nodes[i].inputs) {
-      const auto found = producers.find(input);
-      if (found == producers.end() || found->second < 0) continue;
-      const auto producer = static_cast<std::size_t>(found->second);
-      consumers[producer].push_back(i);
+      const std::int64_t* const found = producers.find(input);
+      if (!found || *found < 0) continue;
+      consumers[static_cast<std::size_t>(*found)].push_back(i);
       ++waiting[i];
-      sorted = sorted && producer < i;
     }
   }
-  if (sorted) return;
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
   for (std::size_t i = 0; i < waiting.size(); ++i) {
     if (waiting[i] == 0) ready.push(i);
@@ -109,17 +124,20 @@ void sort_nodes(OnnxModel& model, const Producers& producers) {
   if (order.size() < model.nodes.size()) name_cycle(model, producers, waiting);
   std::vector<OnnxNode> nodes;
   nodes.reserve(order.size());
-  for (const std::size_t node : order) nodes.push_back(std::move(model.nodes[node]));
+  for (const std::size_t node : order) nodes.push_back(std::move(model.nodes.edit()[node]));
   model.nodes = std::move(nodes);
   model.warnings.push_back("the nodes are not in topological order; they were sorted");
 }
 
 void warn_of_duplicate_names(OnnxModel& model) {
-  std::unordered_set<std::string_view> names;
+  NameSet names;
+  names.reserve(model.nodes.size());
   std::size_t duplicates = 0;
   std::string first;
-  for (const OnnxNode& node : model.nodes) {
-    if (node.name.empty() || names.insert(node.name).second) continue;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    const OnnxNode& node = model.nodes[n];
+    if (n + kNamesAhead < model.nodes.size()) names.expect(model.nodes[n + kNamesAhead].name);
+    if (node.name.empty() || names.insert(node.name)) continue;
     if (++duplicates == 1) first = printable(node.name);
   }
   if (duplicates == 0) return;
@@ -130,9 +148,11 @@ void warn_of_duplicate_names(OnnxModel& model) {
 }  // namespace
 
 void check_and_sort(OnnxModel& model) {
-  const Producers producers = find_producers(model);
-  for (const OnnxNode& node : model.nodes) {
+  const auto [producers, read_early] = find_producers(model);
+  for (const OnnxNode& node : model.nodes)
     PT_CHECK(!node.op_type.empty(), kModel, "{} has no operator", node.label());
+  for (const std::size_t n : read_early) {
+    const OnnxNode& node = model.nodes[n];
     for (std::size_t i = 0; i < node.inputs.size(); ++i) {
       PT_CHECK(node.inputs[i].empty() || producers.contains(node.inputs[i]), kModel,
                "{}: its input #{} '{}' is not defined", node.label(), i, printable(node.inputs[i]));
@@ -150,14 +170,15 @@ void check_and_sort(OnnxModel& model) {
   for (const OnnxInitializer& initializer : model.initializers) {
     if (!initializer.unusable.empty()) unusable.emplace(initializer.name, &initializer);
   }
-  for (const OnnxNode& node : model.nodes) {
+  for (std::size_t n = 0; n < model.nodes.size() && !unusable.empty(); ++n) {
+    const OnnxNode& node = model.nodes[n];
     for (const std::string& input : node.inputs) {
       const auto found = unusable.find(input);
       PT_CHECK(found == unusable.end(), kModel, "{}: its input tensor '{}' cannot be used: {}",
                node.label(), printable(input), found->second->unusable);
     }
   }
-  sort_nodes(model, producers);
+  if (!read_early.empty()) sort_nodes(model, producers);
   warn_of_duplicate_names(model);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -132,6 +133,29 @@ struct OnnxInitializer {
   HostTensor to_float32() const;
 };
 
+/// The nodes of a model. Copies of it share them until one of them is edited, as the model that is
+/// trained is mostly that of the file.
+class OnnxNodes {
+ public:
+  OnnxNodes() : nodes_(std::make_shared<std::vector<OnnxNode>>()) {}
+  OnnxNodes(std::vector<OnnxNode> nodes)  // NOLINT: a list of nodes is one
+      : nodes_(std::make_shared<std::vector<OnnxNode>>(std::move(nodes))) {}
+
+  std::size_t size() const { return nodes_->size(); }
+  bool empty() const { return nodes_->empty(); }
+  const OnnxNode& operator[](std::size_t index) const { return (*nodes_)[index]; }
+  auto begin() const { return nodes_->cbegin(); }
+  auto end() const { return nodes_->cend(); }
+  /// The nodes to change, which no copy shares.
+  std::vector<OnnxNode>& edit() {
+    if (nodes_.use_count() > 1) nodes_ = std::make_shared<std::vector<OnnxNode>>(*nodes_);
+    return *nodes_;
+  }
+
+ private:
+  std::shared_ptr<std::vector<OnnxNode>> nodes_;
+};
+
 struct OnnxModel {
   std::filesystem::path path;  // empty if read from memory
   std::int64_t ir_version = 0;
@@ -139,7 +163,7 @@ struct OnnxModel {
   std::map<std::string, std::int64_t> opsets;  // every imported domain
   std::string graph_name;
   std::string producer;           // "pytorch 2.6.0"
-  std::vector<OnnxNode> nodes;    // topologically sorted, functions inlined
+  OnnxNodes nodes;                // topologically sorted, functions inlined
   std::vector<OnnxValue> inputs;  // without those that are initializers
   std::vector<OnnxValue> outputs;
   std::vector<OnnxInitializer> initializers;

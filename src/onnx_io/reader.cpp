@@ -1,5 +1,6 @@
 #include "onnx_io/reader.h"
 
+#include <google/protobuf/arena.h>
 #include <google/protobuf/io/coded_stream.h>
 #include <google/protobuf/io/zero_copy_stream_impl_lite.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <unordered_set>
 
 #include "base/error.h"
+#include "base/name_table.h"
 #include "base/units.h"
 #include "onnx_io/attribute_kind.h"
 #include "onnx_io/graph_checks.h"
@@ -183,8 +185,6 @@ class ModelDecoder {
         out.metadata.insert(found->second.begin(), found->second.end());
       }
       model.initializers.push_back(std::move(out));
-      // So that never more than one tensor is in memory twice: Clear() would keep the memory.
-      onnx::Tensor().Swap(&tensor);
     }
   }
 
@@ -245,20 +245,28 @@ class ModelDecoder {
     return out;
   }
 
+  static void refuse_references(const FileNode& node) {
+    PT_CHECK(node.references.empty(), kModel,
+             "{}: attribute '{}' refers to an attribute of a function, outside of one",
+             node.node.label(), printable(node.references[0].name));
+  }
+
   void read_nodes(onnx::Model& file, OnnxModel& model) {
-    std::vector<FileNode> nodes = read_node_list(*file.mutable_graph()->mutable_node(), "");
-    for (const FileNode& node : nodes) {
-      PT_CHECK(node.references.empty(), kModel,
-               "{}: attribute '{}' refers to an attribute of a function, outside of one",
-               node.node.label(), printable(node.references[0].name));
-    }
-    std::vector<LocalFunction> functions;
-    for (onnx::Function& function : *file.mutable_functions()) {
-      functions.push_back(read_function(function));
-    }
-    if (functions.empty()) {
-      for (FileNode& node : nodes) model.nodes.push_back(std::move(node.node));
+    google::protobuf::RepeatedPtrField<onnx::Node>& in_file = *file.mutable_graph()->mutable_node();
+    if (file.functions().empty()) {
+      std::vector<OnnxNode>& out = model.nodes.edit();
+      out.reserve(static_cast<std::size_t>(in_file.size()));
+      for (onnx::Node& node : in_file) {
+        FileNode read = read_node(node, out.size(), "");
+        refuse_references(read);
+        out.push_back(std::move(read.node));
+      }
     } else {
+      std::vector<FileNode> nodes = read_node_list(in_file, "");
+      for (const FileNode& node : nodes) refuse_references(node);
+      std::vector<LocalFunction> functions;
+      for (onnx::Function& function : *file.mutable_functions())
+        functions.push_back(read_function(function));
       std::set<std::string> taken;
       for (const OnnxValue& input : model.inputs) taken.insert(input.name);
       for (const OnnxInitializer& initializer : model.initializers) taken.insert(initializer.name);
@@ -271,7 +279,7 @@ class ModelDecoder {
       model.nodes = std::move(inlined.nodes);
       model.inlined = std::move(inlined.calls);
     }
-    for (OnnxNode& node : model.nodes) {
+    for (OnnxNode& node : model.nodes.edit()) {
       if (!node.function.empty()) continue;
       const auto found = model.opsets.find(node.domain);
       node.opset = found == model.opsets.end() ? 0 : found->second;
@@ -302,7 +310,6 @@ class ModelDecoder {
     for (onnx::Node& node : nodes) {
       FileNode decoded = read_node(node, out.size(), function);
       out.push_back(std::move(decoded));
-      node.Clear();
     }
     return out;
   }
@@ -318,10 +325,10 @@ class ModelDecoder {
     to.inputs.assign(node.input().begin(), node.input().end());
     to.outputs.assign(node.output().begin(), node.output().end());
     out.overload = node.overload();
-    std::unordered_set<std::string> names;
+    NameSet names;
     for (onnx::Attribute& attribute : *node.mutable_attribute()) {
       PT_CHECK(!attribute.name().empty(), kModel, "{}: an attribute has no name", to.label());
-      PT_CHECK(names.insert(attribute.name()).second, kModel, "{}: attribute '{}' appears twice",
+      PT_CHECK(names.insert(attribute.name()), kModel, "{}: attribute '{}' appears twice",
                to.label(), printable(attribute.name()));
       if (!attribute.ref_attr_name().empty()) {
         PT_CHECK(!attribute.has_t() && !attribute.has_g(), kModel,
@@ -405,7 +412,9 @@ OnnxModel parse(std::span<const std::byte> bytes, const std::string& name,
   refuse_other_formats(bytes, name);
   scan_wire(bytes, name);
   LeanFile lean = without_weights(bytes);
-  onnx::Model file;
+  // One block of memory, and none of its parts is freed by itself.
+  google::protobuf::Arena arena;
+  auto& file = *google::protobuf::Arena::CreateMessage<onnx::Model>(&arena);
   {
     google::protobuf::io::ArrayInputStream stream(lean.bytes.data(),
                                                   static_cast<int>(lean.bytes.size()));

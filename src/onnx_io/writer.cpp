@@ -262,7 +262,7 @@ class Export {
   }
 
   void rewrite(const ExportEdits::Rewritten& rewritten) {
-    const OnnxNode& node = source_.nodes.at(rewritten.node);
+    const OnnxNode& node = source_.nodes[rewritten.node];
     PT_CHECK(node.function.empty(), kModel,
              "{} is in a local function, so its inputs cannot be rewritten", node.label());
     const LocatedNode& located = map_.nodes.at(node.file_index);

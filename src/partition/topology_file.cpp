@@ -12,7 +12,6 @@
 #include "base/document.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "profile/measure.h"
 
 namespace pipetrain {
 namespace {

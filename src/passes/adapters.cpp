@@ -269,7 +269,7 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const auto found = adapter_of_node.find(n);
     if (found == adapter_of_node.end()) {
-      nodes.push_back(std::move(model.nodes[n]));
+      nodes.push_back(std::move(model.nodes.edit()[n]));
       continue;
     }
     for (OnnxNode& node : Insertion(model.nodes[n], adapters[found->second]).nodes())

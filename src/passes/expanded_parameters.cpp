@@ -87,7 +87,10 @@ std::vector<ExpandedParameter> restore_expanded_parameters(OnnxModel& model) {
   std::vector<OnnxNode> nodes;
   for (std::size_t i = 0; i < restored.size(); ++i)
     nodes.push_back(expand_node(model, restored[i].name, shapes[i].name, restored[i].tensor));
-  model.nodes.insert(model.nodes.begin(), nodes.begin(), nodes.end());
+  if (!nodes.empty()) {
+    std::vector<OnnxNode>& all = model.nodes.edit();
+    all.insert(all.begin(), nodes.begin(), nodes.end());
+  }
   std::ranges::move(shapes, std::back_inserter(model.initializers));
   return restored;
 }

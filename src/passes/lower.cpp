@@ -1,11 +1,10 @@
 #include "passes/lower.h"
 
 #include <algorithm>
-#include <set>
-#include <unordered_map>
-#include <unordered_set>
+#include <deque>
 
 #include "base/error.h"
+#include "base/name_table.h"
 #include "base/read_budget.h"
 #include "base/setting.h"
 #include "onnx_io/subgraph.h"
@@ -81,16 +80,16 @@ class Lowering {
       if (needed.values.contains(initializer.name)) add_initializer(initializer);
     }
     for (std::size_t n = 0; n < model_.nodes.size(); ++n) {
+      if (n + kNamesAhead < model_.nodes.size()) expect(model_.nodes[n + kNamesAhead]);
       if (needed.nodes[n]) add_node(model_.nodes[n]);
     }
     for (const std::string& target : targets) {
       PT_CHECK(!lists_.contains(target), kModel,
                "output \"{}\" is a sequence or optional; the results of a model must be tensors",
                printable(target));
-      const auto found = values_.find(target);
-      PT_CHECK(found != values_.end(), kModel, "output \"{}\" is never computed",
-               printable(target));
-      result_.outputs.push_back(found->second);
+      const ValueId* const found = values_.find(target);
+      PT_CHECK(found && *found, kModel, "output \"{}\" is never computed", printable(target));
+      result_.outputs.push_back(*found);
       result_.output_names.push_back(target);
     }
     collect_statistics();
@@ -209,6 +208,12 @@ class Lowering {
     add_stored(initializer.name, std::move(value));
   }
 
+  /// Its names are added soon.
+  void expect(const OnnxNode& node) const {
+    names_.expect(node.name);
+    for (const std::string& output : node.outputs) values_.expect(output);
+  }
+
   void add_node(const OnnxNode& node) {
     with_context([&] { return "importing " + node.label(); },
                  [&] {
@@ -239,17 +244,18 @@ class Lowering {
     PT_CHECK(!lists_.contains(name), kModel,
              "\"{}\" is a sequence or optional, which only the operators for those take here",
              printable(name));
-    const auto found = values_.find(name);
-    PT_CHECK(found != values_.end(), kModel, "value \"{}\" has no type here", printable(name));
-    return found->second;
+    const ValueId* const found = values_.find(name);
+    PT_CHECK(found && *found, kModel, "value \"{}\" has no type here", printable(name));
+    return *found;
   }
 
   void set_value(const std::string& name, ValueId id) {
     if (!id || name.empty()) return;
     name_value(name, id);
-    if (result_.graph[id].role == Role::kActivation && renamed_.insert(id.index).second) {
-      builder_.rename(id, name);
-    }
+    if (result_.graph[id].role != Role::kActivation) return;
+    renamed_.resize(result_.graph.values.size());
+    if (!renamed_[static_cast<std::size_t>(id.index)]) builder_.rename(id, name);
+    renamed_[static_cast<std::size_t>(id.index)] = true;
   }
 
   bool takes_lists(const OnnxNode& node) const {
@@ -285,9 +291,19 @@ class Lowering {
 
   /// Names a value, within a sub-graph until that ends.
   void name_value(const std::string& name, ValueId id) {
-    ValueId& named = values_[name];
-    if (subgraphs_ > 0) hidden_.emplace_back(name, named);
-    named = id;
+    if (subgraphs_ == 0) {
+      *values_.add(name).first = id;
+      return;
+    }
+    ValueId* named = values_.find(name);
+    if (!named) named = values_.add(kept(name)).first;
+    hidden_.emplace_back(name, *named);
+    *named = id;
+  }
+
+  /// A name for the tables: that of the model, or a copy of one that a sub-graph takes with it.
+  std::string_view kept(const std::string& name) {
+    return subgraphs_ > 0 ? inner_names_.emplace_back(name) : name;
   }
 
   void add_control_flow(const OnnxNode& node) {
@@ -323,14 +339,8 @@ class Lowering {
     }
     std::vector<TensorOrList> outputs;
     for (const std::string& name : graph.outputs) outputs.push_back(tensor_or_list(name));
-    for (; hidden_.size() > hidden_outside; hidden_.pop_back()) {
-      const auto& [name, before] = hidden_.back();
-      if (before) {
-        values_[name] = before;
-      } else {
-        values_.erase(name);
-      }
-    }
+    for (; hidden_.size() > hidden_outside; hidden_.pop_back())
+      *values_.find(hidden_.back().first) = hidden_.back().second;
     --subgraphs_;
     lists_ = lists_outside;
     return outputs;
@@ -339,10 +349,15 @@ class Lowering {
   /// The node's name, or that of its first output where it has none or it is not unique. Plans
   /// refer to stages by this name.
   std::string unique_name(const OnnxNode& node) {
-    if (!node.name.empty() && names_.insert(node.name).second) return node.name;
+    if (!node.name.empty() && is_new(node.name)) return node.name;
     const std::string& first = node.outputs.at(0);
-    if (names_.insert(first).second) return first;
+    if (is_new(first)) return first;
     return fmt::format("{}#{}", first, ++repeated_);  // an iteration of a loop
+  }
+
+  bool is_new(const std::string& name) {
+    if (subgraphs_ == 0) return names_.insert(name);
+    return !names_.contains(name) && names_.insert(kept(name));
   }
 
   void collect_statistics() {
@@ -370,12 +385,13 @@ class Lowering {
   const LowerOptions& options_;
   TrainingGraph result_;
   GraphBuilder builder_;
-  std::unordered_map<std::string, ValueId> values_;
+  NameTable<ValueId> values_;  // absent: of a sub-graph that has ended
   ValueLists lists_;
   int subgraphs_ = 0;                                    // that are being added
   std::vector<std::pair<std::string, ValueId>> hidden_;  // what their names stood for before
-  std::unordered_set<int> renamed_;
-  std::unordered_set<std::string> names_;
+  std::vector<bool> renamed_;                            // by value
+  NameSet names_;
+  std::deque<std::string> inner_names_;  // in the two tables, but not in the model
   std::size_t repeated_ = 0;
 };
 
@@ -410,13 +426,14 @@ void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
       if (id) live[static_cast<std::size_t>(id.index)] = true;
     }
   }
-  std::vector<Node> kept;
+  std::size_t kept = 0;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     if (new_index[n] < 0) continue;
-    new_index[n] = static_cast<int>(kept.size());
-    kept.push_back(std::move(graph.nodes[n]));
+    new_index[n] = static_cast<int>(kept);
+    if (kept < n) graph.nodes[kept] = std::move(graph.nodes[n]);
+    ++kept;
   }
-  graph.nodes = std::move(kept);
+  graph.nodes.resize(kept);
   for (Value& value : graph.values) {
     if (value.producer)
       value.producer = {new_index[static_cast<std::size_t>(value.producer.index)]};

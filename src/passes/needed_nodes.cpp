@@ -31,16 +31,20 @@ Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targe
   Needed needed;
   needed.nodes.assign(model.nodes.size(), false);
   needed.values.reserve(model.nodes.size());
-  needed.values.insert(targets.begin(), targets.end());
+  needed.values.insert_all(targets);
   for (std::size_t n = model.nodes.size(); n-- > 0;) {
     const OnnxNode& node = model.nodes[n];
+    if (n >= kNamesAhead) {
+      for (const std::string& input : model.nodes[n - kNamesAhead].inputs)
+        needed.values.expect(input);
+    }
     needed.nodes[n] = std::any_of(
         node.outputs.begin(), node.outputs.end(),
         [&](const std::string& name) { return !name.empty() && needed.values.contains(name); });
     if (!needed.nodes[n]) continue;
-    needed.values.insert(node.inputs.begin(), node.inputs.end());
-    const std::set<std::string> captured = captured_names(node);
-    needed.values.insert(captured.begin(), captured.end());
+    needed.values.insert_all(node.inputs);
+    if (has_subgraphs(node))
+      needed.values.insert_all(needed.captured.emplace_back(captured_names(node)));
   }
   return needed;
 }

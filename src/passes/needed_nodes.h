@@ -1,18 +1,22 @@
 // Which nodes of a model its outputs depend on, and whether all of them are supported.
 #pragma once
 
+#include <deque>
+#include <set>
 #include <string>
-#include <unordered_set>
 #include <vector>
 
+#include "base/name_table.h"
 #include "onnx_io/model.h"
 
 namespace pipetrain {
 
-/// What the targets depend on: names of values, and which of the model's nodes.
+/// What the targets depend on: names of values, and which of the model's nodes. Valid as long as
+/// the model and the targets.
 struct Needed {
-  std::unordered_set<std::string> values;
+  NameSet values;
   std::vector<bool> nodes;
+  std::deque<std::set<std::string>> captured;  // names within sub-graphs
 };
 Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targets);
 

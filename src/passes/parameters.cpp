@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <deque>
 #include <set>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "base/error.h"
+#include "base/name_table.h"
 #include "base/setting.h"
 #include "onnx_io/subgraph.h"
 #include "passes/exporter_traces.h"
@@ -92,7 +91,11 @@ class Classifier {
   explicit Classifier(const OnnxModel& model) {
     data_.reserve(model.nodes.size());
     for (const OnnxValue& input : model.inputs) data_.insert(input.name);
-    for (const OnnxNode& outer : model.nodes) {
+    for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+      const OnnxNode& outer = model.nodes[n];
+      if (n + kNamesAhead < model.nodes.size()) {
+        for (const std::string& output : model.nodes[n + kNamesAhead].outputs) data_.expect(output);
+      }
       if (!has_subgraphs(outer)) {
         add_uses(outer);
         continue;
@@ -185,11 +188,11 @@ class Classifier {
     bool data = false;
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
       const bool is_data = data_.contains(node.inputs[slot]);
-      if (!is_data) uses_[node.inputs[slot]].push_back({&node, slot});
+      if (!is_data) uses_.add(node.inputs[slot]).first->push_back({&node, slot});
       data = data || (!shape_only && is_data);
     }
     for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
-    if (data) data_.insert(node.outputs.begin(), node.outputs.end());
+    if (data) data_.insert_all(node.outputs);
   }
 
   static constexpr int kMaximumDepth = 32;
@@ -255,8 +258,8 @@ class Classifier {
 
   const std::vector<Use>& uses_of(const std::string& name) const {
     static const std::vector<Use> none;
-    const auto found = uses_.find(name);
-    return found == uses_.end() ? none : found->second;
+    const std::vector<Use>* const found = uses_.find(name);
+    return found ? *found : none;
   }
 
   /// Whether the tensor is used as running statistics only. An exporter may have merged one with a
@@ -319,9 +322,9 @@ class Classifier {
     return nullptr;
   }
 
-  std::deque<OnnxNode> inner_;            // copies of nodes with sub-graphs, and the nodes of those
-  std::unordered_set<std::string> data_;  // depend on what is fed, not on its shape alone
-  std::unordered_map<std::string, std::vector<Use>> uses_;  // of what is not data
+  std::deque<OnnxNode> inner_;        // copies of nodes with sub-graphs, and the nodes of those
+  NameSet data_;                      // depend on what is fed, not on its shape alone
+  NameTable<std::vector<Use>> uses_;  // of what is not data
   bool has_torch_metadata_ = false;
 };
 

@@ -27,7 +27,7 @@ std::vector<RestoredBias> restore_biases(OnnxModel& model) {
   for (const OnnxInitializer& initializer : model.initializers)
     initializers.emplace(initializer.name, initializers.size());
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
-    OnnxNode& node = model.nodes[n];
+    const OnnxNode& node = model.nodes[n];
     if (node.inputs.size() != kBias || !node.function.empty()) continue;
     const auto found = initializers.find(node.inputs[kWeight]);
     if (found == initializers.end()) continue;
@@ -43,7 +43,7 @@ std::vector<RestoredBias> restore_biases(OnnxModel& model) {
     bias.shape = Shape{size};
     bias.value = HostTensor(TensorType{bias.file_dtype, bias.shape});
     restored.push_back({name, weight.name, n});
-    node.inputs.push_back(name);
+    model.nodes.edit()[n].inputs.push_back(name);
     model.initializers.push_back(std::move(bias));
   }
   return restored;

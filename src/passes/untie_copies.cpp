@@ -46,12 +46,12 @@ class Untier {
 
   /// Identity nodes: the exporter merged equal tensors and kept their names.
   void untie_identities() {
-    std::vector<OnnxNode> kept;
+    std::vector<bool> removed(model_.nodes.size(), false);
     std::size_t n = 0;  // among the nodes as read
-    for (OnnxNode& node : model_.nodes) {
+    for (std::size_t i = 0; i < model_.nodes.size(); ++i) {
+      const OnnxNode& node = model_.nodes[i];
       if (node.is_added) {
         index_as_read_.push_back(kNotRead);
-        kept.push_back(std::move(node));
         continue;
       }
       const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
@@ -60,12 +60,14 @@ class Untier {
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
         add_copy(node.inputs[0], node.outputs[0], n++, 0, statistic);
+        removed[i] = true;
         continue;
       }
       index_as_read_.push_back(n++);
-      kept.push_back(std::move(node));
     }
-    model_.nodes = std::move(kept);
+    if (copies_.empty()) return;
+    std::size_t i = 0;
+    std::erase_if(model_.nodes.edit(), [&](const OnnxNode&) { return removed[i++]; });
   }
 
   /// Vectors of equal elements used at several places: fresh biases and gains, merged by value.
@@ -85,7 +87,7 @@ class Untier {
     for (const auto& [name, found] : places) owners[name] = owner_of(name, found);
     for (const auto& [name, use] : uses) {
       if (use == owners[name]) continue;
-      OnnxNode& node = model_.nodes[use.node];
+      OnnxNode& node = model_.nodes.edit()[use.node];
       const bool statistic = is_statistic_slot(node, use.slot);
       node.inputs[use.slot] = name_of_copy(node, use.slot, name);
       add_copy(name, node.inputs[use.slot], index_as_read_[use.node], use.slot, statistic);

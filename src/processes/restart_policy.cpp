@@ -29,8 +29,11 @@ bool may_end_otherwise(const ProcessEnd& end) {
 }  // namespace
 
 RestartDecision RestartPolicy::after(const ProcessEnd& end) {
-  const bool progressed = end.steps > furthest_;
+  // A process that is killed while it computes steps again may have kept a later state: the next
+  // one need not wait.
+  const bool progressed = end.steps > furthest_ || end.from_step > furthest_from_;
   furthest_ = std::max(furthest_, end.steps);
+  furthest_from_ = std::max(furthest_from_, end.from_step);
   const bool was_restart = ended_++ > 0;
   if (!may_end_otherwise(end)) return {};
   if (!end.from_outside && end.signal == 0 && end.code == static_cast<int>(ErrorKind::kResource)) {

@@ -10,13 +10,14 @@ namespace pipetrain {
 
 /// How a training process ended.
 struct ProcessEnd {
-  int code = 0;               // its exit code, where no signal ended it
-  int signal = 0;             // that ended it; 0: none
-  bool stalled = false;       // it stood still and was killed for that
-  bool from_outside = false;  // its launcher ended, or something else asked it to end
-  bool trained = false;       // it had begun its first step
-  std::int64_t steps = 0;     // completed when it ended, those before a resume included
-  bool was_stopped = false;   // it had been asked to end
+  int code = 0;                // its exit code, where no signal ended it
+  int signal = 0;              // that ended it; 0: none
+  bool stalled = false;        // it stood still and was killed for that
+  bool from_outside = false;   // its launcher ended, or something else asked it to end
+  bool trained = false;        // it had begun its first step
+  std::int64_t steps = 0;      // completed when it ended, those before a resume included
+  std::int64_t from_step = 0;  // completed in the state that it went on from
+  bool was_stopped = false;    // it had been asked to end
 };
 
 struct RestartDecision {
@@ -39,6 +40,7 @@ class RestartPolicy {
   int idle_restarts_ = 0;  // in a row, without a new step
   bool lacked_resources_ = false;
   std::int64_t furthest_ = 0;              // completed steps of any process
+  std::int64_t furthest_from_ = 0;         // of the states that processes went on from
   std::optional<std::int64_t> failed_at_;  // completed steps when training last failed by itself
 };
 

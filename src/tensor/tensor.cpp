@@ -18,7 +18,7 @@ namespace pipetrain {
 
 std::int64_t Shape::count(std::size_t first, std::size_t last) const {
   std::int64_t product = 1;
-  for (std::size_t axis = first; axis < last; ++axis) product *= dims_[axis];
+  for (std::size_t axis = first; axis < last; ++axis) product *= (*this)[axis];
   return product;
 }
 
@@ -27,12 +27,12 @@ std::vector<std::int64_t> Shape::strides() const {
   std::int64_t stride = 1;
   for (std::size_t axis = rank(); axis-- > 0;) {
     out[axis] = stride;
-    stride *= dims_[axis];
+    stride *= (*this)[axis];
   }
   return out;
 }
 
-std::string Shape::text() const { return fmt::format("({})", fmt::join(dims_, ", ")); }
+std::string Shape::text() const { return fmt::format("({})", fmt::join(begin(), end(), ", ")); }
 
 std::int64_t TensorType::row_stride() const {
   const std::int64_t columns = shape[shape.rank() - 1];
@@ -49,7 +49,8 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   const std::size_t alignment = large ? kHugePage : kLine;
   const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
   ReadBudget::charge(rounded);
-  // Multiples of the alignment, as the function requires; what lies behind the tensor is not touched.
+  // Multiples of the alignment, as the function requires; what lies behind the tensor is not
+  // touched.
   const std::size_t asked = (std::max(rounded, kLine) + alignment - 1) / alignment * alignment;
   void* const data = std::aligned_alloc(alignment, asked);
   PT_CHECK(data != nullptr, kResource, "not enough memory: {} more were asked for",
@@ -63,14 +64,24 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
 
 void Buffer::Free::operator()(std::byte* data) const { std::free(data); }
 
-HostTensor::HostTensor(TensorType type)
-    : type_(std::move(type)), buffer_(std::make_shared<Buffer>(type_.bytes())) {}
+HostTensor::HostTensor(TensorType type) {
+  auto buffer = std::make_shared<Buffer>(type.bytes());
+  content_ = std::make_shared<const Content>(Content{std::move(type), std::move(buffer)});
+}
+
+const TensorType& HostTensor::type_of_none() {
+  static const TensorType none;
+  return none;
+}
 
 HostTensor HostTensor::reshaped(Shape shape) const {
-  HostTensor out = *this;
-  PT_CHECK(shape.count() == type_.count(), kInternal, "cannot view {} as {}", type_.shape.text(),
+  PT_CHECK(shape.count() == type().count(), kInternal, "cannot view {} as {}", type().shape.text(),
            shape.text());
-  out.type_.shape = std::move(shape);
+  HostTensor out;
+  if (!content_) return out;
+  Content content = *content_;
+  content.type.shape = std::move(shape);
+  out.content_ = std::make_shared<const Content>(std::move(content));
   return out;
 }
 

@@ -1,31 +1,47 @@
 // Shapes, tensor types and tensors. A Tensor is a view: it owns nothing; a Buffer owns memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/dtype.h"
 
 namespace pipetrain {
 
-/// Extents of a tensor, outermost first. Rank 0 is a scalar.
+/// Extents of a tensor, outermost first. Rank 0 is a scalar. Up to four are stored in place, as
+/// large models have millions of shapes.
 class Shape {
  public:
   Shape() = default;
-  Shape(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
-  explicit Shape(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}
+  Shape(std::initializer_list<std::int64_t> dims) : Shape(dims.begin(), dims.size()) {}
+  explicit Shape(std::span<const std::int64_t> dims) : Shape(dims.data(), dims.size()) {}
+  explicit Shape(const std::vector<std::int64_t>& dims) : Shape(dims.data(), dims.size()) {}
+  Shape(const Shape& other) : Shape(other.begin(), other.rank()) {}
+  Shape(Shape&& other) noexcept : rank_(other.rank_), dims_(other.dims_) { other.rank_ = 0; }
+  Shape& operator=(Shape other) noexcept {
+    std::swap(rank_, other.rank_);
+    std::swap(dims_, other.dims_);
+    return *this;
+  }
+  ~Shape() {
+    if (rank_ > kInPlace) delete[] dims_.many;
+  }
 
-  std::size_t rank() const { return dims_.size(); }
-  std::int64_t operator[](std::size_t axis) const { return dims_[axis]; }
-  std::int64_t& operator[](std::size_t axis) { return dims_[axis]; }
-  const std::vector<std::int64_t>& dims() const { return dims_; }
-  auto begin() const { return dims_.begin(); }
-  auto end() const { return dims_.end(); }
+  std::size_t rank() const { return rank_; }
+  std::int64_t operator[](std::size_t axis) const { return begin()[axis]; }
+  std::int64_t& operator[](std::size_t axis) {
+    return (rank_ > kInPlace ? dims_.many : dims_.few)[axis];
+  }
+  std::vector<std::int64_t> dims() const { return {begin(), end()}; }
+  const std::int64_t* begin() const { return rank_ > kInPlace ? dims_.many : dims_.few; }
+  const std::int64_t* end() const { return begin() + rank_; }
   /// Number of elements; 1 for a scalar.
   std::int64_t count() const { return count(0, rank()); }
   /// Number of elements over axes [first, last).
@@ -34,10 +50,24 @@ class Shape {
   std::vector<std::int64_t> strides() const;
   /// "(64, 3, 32, 32)"; "()" for a scalar.
   std::string text() const;
-  friend bool operator==(const Shape&, const Shape&) = default;
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
 
  private:
-  std::vector<std::int64_t> dims_;
+  static constexpr std::size_t kInPlace = 4;
+  union Dims {
+    std::int64_t few[kInPlace];
+    std::int64_t* many;
+  };
+
+  Shape(const std::int64_t* dims, std::size_t rank) : rank_(rank) {
+    if (rank > kInPlace) dims_.many = new std::int64_t[rank];
+    std::copy(dims, dims + rank, rank > kInPlace ? dims_.many : dims_.few);
+  }
+
+  std::size_t rank_ = 0;
+  Dims dims_{};
 };
 
 /// The memory layout of a value. Shapes are always logical (N, C, H, W).
@@ -117,11 +147,11 @@ class HostTensor {
     return of<T>(Shape{}, std::span<const T>(&value, 1));
   }
 
-  explicit operator bool() const { return buffer_ != nullptr; }
-  const TensorType& type() const { return type_; }
-  const Shape& shape() const { return type_.shape; }
-  DType dtype() const { return type_.dtype; }
-  Tensor view() const { return {type_, buffer_ ? buffer_->data() : nullptr}; }
+  explicit operator bool() const { return content_ != nullptr; }
+  const TensorType& type() const { return content_ ? content_->type : type_of_none(); }
+  const Shape& shape() const { return type().shape; }
+  DType dtype() const { return type().dtype; }
+  Tensor view() const { return {type(), content_ ? content_->buffer->data() : nullptr}; }
   template <class T>
   std::span<T> span() const {
     return view().span<T>();
@@ -134,8 +164,13 @@ class HostTensor {
   std::vector<std::int64_t> to_int64s() const;
 
  private:
-  TensorType type_;
-  std::shared_ptr<Buffer> buffer_;
+  struct Content {
+    TensorType type;
+    std::shared_ptr<Buffer> buffer;
+  };
+  static const TensorType& type_of_none();
+
+  std::shared_ptr<const Content> content_;  // small, as most values of a graph have none
 };
 
 template <class T>

@@ -57,6 +57,10 @@ class Fingerprint {
     add(node.outputs);
     add(node.attributes);
   }
+  void add(const OnnxNodes& nodes) {
+    add(static_cast<std::int64_t>(nodes.size()));
+    for (const OnnxNode& node : nodes) add(node);
+  }
   void add(const OnnxInitializer& initializer) {
     add(initializer.name);
     add(static_cast<std::int64_t>(initializer.file_dtype));

@@ -243,7 +243,7 @@ class Launch(Case):
         self.process.send_signal(signal.SIGTERM)
         err = self.finish(128 + signal.SIGTERM)
         self.assertNotIn("restarting", err)
-        self.assertFalse(any(is_alive(process) for process in left))
+        self.wait_for(lambda: not any(is_alive(process) for process in left))
         newest = (self.folder / "run/checkpoints/latest").read_text().split()[0]
         self.assertGreaterEqual(int(newest.split("-")[1]), 5)
         # It goes on where it was.
@@ -267,7 +267,8 @@ class Launch(Case):
                 killed.add(launcher)
             time.sleep(0.01)
         err = self.finish(7)
-        self.assertEqual(len(killed), 2)
+        # A launcher that was seen late has completed steps, and is followed by one more.
+        self.assertTrue(len(killed) == 2 or self.steps() and len(killed) > 2, err)
         self.assertIn("not restarted: 1 restart in a row completed no new step", err)
 
     def test_nothing_outlives_it(self):

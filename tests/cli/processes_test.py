@@ -109,15 +109,16 @@ class Processes(Case):
             self.assertEqual(self.losses(schedule), self.losses(f"{schedule}-1"), schedule)
 
     def test_a_stream_that_is_stopped_goes_on_in_another_number_of_processes(self):
-        run = [*STREAM, "--schedule", "pipedream", "--save-every", "never"]
-        self.succeed(*run, "--max-steps", "1000", "--run-dir", "whole")
-        process = self.start_in(4, *run, "--max-steps", "1000", "--run-dir", "run")
+        run = [*STREAM, "--schedule", "pipedream", "--save-every", "never", "--lr-schedule", "constant"]
+        process = self.start_in(4, *run, "--max-steps", "1000000", "--run-dir", "run")
         self.wait_for_step("run", process)
         os.kill(self.ranks(process)[2], signal.SIGTERM)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 143, err.decode())
         self.assertIn("stopped  by TERM after step", err.decode())
-        err = self.train_in(2, *run, "--max-steps", "1000", "--resume=run")
+        steps = str(len(self.losses("run")) + 100)
+        self.succeed(*run, "--max-steps", steps, "--run-dir", "whole")
+        err = self.train_in(2, *run, "--max-steps", steps, "--resume=run")
         self.assertIn("resume   ", err)
         self.assertEqual(self.content("run"), self.content("whole"))
 
@@ -426,23 +427,21 @@ class Processes(Case):
                 self.assertEqual((self.folder / "private" / "run" / file).read_bytes(), (self.folder / "one" / file).read_bytes())
 
     def test_a_killed_process_ends_all_and_loses_nothing(self):
-        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--run-dir", "run")
+        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--comm-timeout", "100000", "--run-dir", "run")
         self.wait_for("run/checkpoints/latest", process)
-        start = time.monotonic()
         os.kill(self.ranks(process)[1], signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=SECONDS)  # long before a silence would be noticed
         self.assertNotEqual(process.returncode, 0)
-        self.assertLess(time.monotonic() - start, 20)
         _, err = self.succeed(*DIGITS, "--resume=run", "--max-time", "1s")
         self.assertIn("resume   ", err)
 
     def test_a_stopped_process_is_missed(self):
-        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--comm-timeout", "2", "--run-dir", "run")
+        process = self.start_in(2, *DIGITS, "--epochs", "100000", "--comm-timeout", "5", "--run-dir", "run")
         self.wait_for_step("run", process)
         stopped = self.ranks(process)[1]
         os.kill(stopped, signal.SIGSTOP)
         try:
-            _, err = process.communicate(timeout=60)
+            _, err = process.communicate(timeout=SECONDS)
         finally:
             try:
                 os.kill(stopped, signal.SIGKILL)
@@ -456,7 +455,7 @@ class Processes(Case):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "never", "--run-dir", "run")
         self.wait_for_step("run", process)
         os.kill(self.ranks(process)[1], signal.SIGTERM)  # whichever of them
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 143, err.decode())
         self.assertIn("stopped  by TERM after step", err.decode())
         self.assertTrue((self.folder / "run" / "checkpoints" / "latest").exists())

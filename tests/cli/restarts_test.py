@@ -74,20 +74,30 @@ class Restarts(Case):
         self.assertEqual(self.process.returncode, code, err.decode())
         return err.decode()
 
-    def expect_the_run_that_was_not_disturbed(self, *more):
-        self.succeed(*SHORT, *more, "-q", "--overwrite", "--run-dir", "whole")
+    def disturb(self, number, after, *arguments):
+        """A run whose training process gets a signal after so many steps. Longer ones follow if it has ended before, as on a busy machine it may."""
+        for steps in (60, 400, 3000):
+            self.short = [*RUN, "--max-steps", str(steps), *arguments]
+            self.begin(*self.short, "--restarts", "3")
+            self.wait_for_steps(after)
+            child = self.child_now()
+            if child:
+                os.kill(child, number)
+            err = self.finish(0)
+            if "training ended by" in err:
+                return child, err
+        self.fail("every run has ended before")
+
+    def expect_the_run_that_was_not_disturbed(self):
+        self.succeed(*self.short, "-q", "--overwrite", "--run-dir", "whole")
         self.assertEqual((self.run_folder / "trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
         out, _ = self.succeed("verify", "whole", "--against", self.run_folder.name)
-        self.assertEqual(out, "bit-identical: 60 steps\n")
+        self.assertEqual(out, f"bit-identical: {self.steps()[-1]} steps\n")
 
     def test_a_crash_changes_no_bit(self):
         for number, name in ((signal.SIGSEGV, "Segmentation fault"), (signal.SIGKILL, "Killed"), (signal.SIGABRT, "Aborted")):
             with self.subTest(name):
-                self.begin(*SHORT, "--restarts", "3")
-                self.wait_for_steps(10)
-                child = self.child()
-                os.kill(child, number)
-                err = self.finish(0)
+                child, err = self.disturb(number, 10)
                 self.assertIn(f"warning: training ended by signal {number:d} ({name}) after step ", err)
                 report = (self.run_folder / "crash-1.txt").read_text()
                 self.assertEqual(report.splitlines()[1], f"process {child}")
@@ -96,23 +106,17 @@ class Restarts(Case):
                 self.assertIn('"event":"step"', report)
                 self.expect_the_run_that_was_not_disturbed()
                 steps = self.steps()
-                self.assertEqual(sorted(set(steps)), list(range(1, 61)))
+                self.assertEqual(sorted(set(steps)), list(range(1, steps[-1] + 1)))
 
     def test_the_best_model_so_far_is_not_lost(self):
         # At this rate the loss grows soon: the best model is an early one, which no checkpoint has.
         diverging = ["--val-rows", "40", "--lr", "0.2", "--optimizer", "sgd:momentum=0.95", "--lr-schedule", "constant", "--val-every", "3",
                      "--save-every", "never"]
-        self.begin(*SHORT, *diverging, "--restarts", "3")
-        self.wait_for_steps(40)
-        os.kill(self.child(), signal.SIGKILL)
-        self.finish(0)
-        self.expect_the_run_that_was_not_disturbed(*diverging)
+        self.disturb(signal.SIGKILL, 40, *diverging)
+        self.expect_the_run_that_was_not_disturbed()
 
     def test_a_process_that_stands_still_is_started_again(self):
-        self.begin(*SHORT, "--restarts", "3", "--comm-timeout", "1")
-        self.wait_for_steps(10)
-        os.kill(self.child(), signal.SIGSTOP)
-        err = self.finish(0)
+        _, err = self.disturb(signal.SIGSTOP, 10, "--comm-timeout", "1")
         self.assertIn("training ended by a stall after step", err)
         self.expect_the_run_that_was_not_disturbed()
 
@@ -135,8 +139,10 @@ class Restarts(Case):
                 killed.append(child)
             time.sleep(0.002)
         err = self.finish(128 + signal.SIGKILL)
-        self.assertEqual(len(killed), 3, err)
-        self.assertIn("error: training ended by signal 9 (Killed) after step 0; not restarted: 2 restarts in a row completed no new step", err)
+        # A process that was seen late has completed steps, and is followed by two more.
+        last = max(self.steps(), default=0)
+        self.assertTrue(len(killed) == 3 or last > 0 and len(killed) > 3, err)
+        self.assertIn(f"error: training ended by signal 9 (Killed) after step {last}; not restarted: 2 restarts in a row completed no new step", err)
 
     def test_signals_reach_the_training_process(self):
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):

@@ -141,7 +141,7 @@ std::vector<HostTensor> read_expected(OnnxModel& model, const fs::path& folder) 
       OnnxValue value;
       value.name = node.outputs[0];
       outputs.push_back(std::move(value));
-      model.nodes.push_back(std::move(node));
+      model.nodes.edit().push_back(std::move(node));
       out.push_back(std::move(expected));
     };
     const std::vector<HostTensor> elements = read_sequence(bytes_of(path), path);
@@ -152,7 +152,7 @@ std::vector<HostTensor> read_expected(OnnxModel& model, const fs::path& folder) 
       OnnxNode place = node_of("Constant", {}, name + ".place", model.opset);
       place.attributes.push_back(
           OnnxAttribute::of_tensor("value", HostTensor::scalar(static_cast<std::int64_t>(k))));
-      model.nodes.push_back(std::move(place));
+      model.nodes.edit().push_back(std::move(place));
       add(node_of("SequenceAt", {output.name, name + ".place"}, name, model.opset), elements[k]);
     }
   }

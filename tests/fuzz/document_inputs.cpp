@@ -1,4 +1,5 @@
-// Documents that people write or edit, schedules, and what checkpoints consist of.
+// Documents that people write or edit, schedules, and what checkpoints consist of: what can be read
+// without operators and options (program_inputs.cpp).
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -6,13 +7,12 @@
 #include "base/checksum.h"
 #include "base/document.h"
 #include "base/error.h"
-#include "cli/options/config_file.h"
 #include "fuzz/inputs.h"
+#include "fuzz/refusing.h"
 #include "partition/order_text.h"
 #include "partition/pipedream_profile.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
-#include "passes/linearise.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/compute_csv.h"
 #include "pipeline/program/text.h"
@@ -20,27 +20,12 @@
 #include "pipeline/schedule/lower.h"
 #include "pipeline/simulate/costs_file.h"
 #include "pipeline/simulate/simulate.h"
-#include "profile/profile.h"
-#include "support/small_networks.h"
 #include "support/temporary_directory.h"
 #include "train/manifest.h"
+#include "train/safetensors.h"
 
 namespace pipetrain::fuzz {
 namespace {
-
-/// Runs a reader, which may refuse its input with an error of one kind.
-template <class Read>
-void refusing(ErrorKind kind, Read&& read) {
-  try {
-    read();
-  } catch (const Error& error) {
-    if (error.kind() != kind) throw;
-  }
-}
-
-void expect(bool holds, const char* what) {
-  if (!holds) throw std::runtime_error(what);
-}
 
 const std::vector<std::string> kNodes = {"conv1", "relu1", "conv2", "relu2", "pool", "head"};
 
@@ -66,32 +51,6 @@ void read_a_plan(std::string_view text) {
     }
     expect(choice.micro_batches.value_or(1) > 0, "no micro-batches");
     if (!choice.order.empty()) parse_order(choice.order, 6);
-  });
-}
-
-/// The graph that profiles are of, and its own profile.
-const TrainingGraph& profiled() {
-  static const auto graph = test::training_graph(test::table_network(), 2);
-  return *graph;
-}
-
-std::vector<std::string> profiles() {
-  Profile profile;
-  profile.node_seconds.assign(profiled().graph.nodes.size(), 1e-4);
-  profile.workspace_bytes.assign(profiled().graph.nodes.size(), 64);
-  profile.accumulate_seconds_per_byte = profile.update_seconds_per_byte = 1e-10;
-  profile.device = "a CPU";
-  profile.backend = "cpu";
-  return {profile_text(profile, profiled(), "table.onnx")};
-}
-
-void read_a_profile(std::string_view text) {
-  refusing(ErrorKind::kUsage, [&] {
-    const Profile profile = parse_profile(text, "profile.json", profiled());
-    expect(profile.node_seconds.size() == profiled().graph.nodes.size(), "nodes without a time");
-    for (const double seconds : profile.node_seconds) expect(seconds >= 0, "a negative time");
-    const Chain chain = linearise(profiled());
-    chain_costs(profiled(), chain, profile);
   });
 }
 
@@ -195,20 +154,6 @@ std::vector<std::string> pipedream_profiles() {
 
 void read_a_pipedream_profile(std::string_view text) {
   refusing(ErrorKind::kUsage, [&] { parse_pipedream_profile(text, "graph.txt"); });
-}
-
-std::vector<std::string> configurations() {
-  return {
-      "# how we train\nlr = 1e-3\noptimizer = \"sgd:momentum=0.9\"\nfreeze = [\"conv*\", \"bn*\"]\n"
-      "shuffle = false\n[eval]\nbatch_size = 256\n[train]\nepochs = 3\nbatch-size = 32\n",
-      "model = 'net.onnx'\ndata = \"a\\u00e9\\n.npz\"\nval_split = 0.1 # a part\nmomentum = 0.5\n"};
-}
-
-void read_a_configuration(std::string_view text) {
-  static Options options;
-  static const std::vector<OptionSpec> specs = describe_options(options);
-  refusing(ErrorKind::kUsage,
-           [&] { parse_config(std::string(text), "config.toml", "train", specs); });
 }
 
 constexpr std::string_view kDigestLine = ",\n  \"sha256\": \"";
@@ -322,13 +267,11 @@ void read_a_tensor_file(std::string_view input) {
 
 std::vector<Input> document_inputs() {
   return {{"plan", plans, mutate_json, read_a_plan},
-          {"profile", profiles, mutate_json, read_a_profile},
           {"topology", topologies, mutate_json, read_a_topology},
           {"schedule", schedules_as_text, mutate_text, read_a_schedule},
           {"schedule-csv", schedules_as_csv, mutate_text, read_a_schedule_csv},
           {"costs", costs, mutate_json, read_costs_of_a_round},
           {"pipedream-profile", pipedream_profiles, mutate_text, read_a_pipedream_profile},
-          {"configuration", configurations, mutate_text, read_a_configuration},
           {"manifest", manifests, mutate_manifest, read_a_manifest},
           {"safetensors", tensor_files, mutate_tensor_file, read_a_tensor_file}};
 }

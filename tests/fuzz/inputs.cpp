@@ -10,6 +10,9 @@ const std::vector<Input>& inputs() {
     std::vector<Input> out = document_inputs();
     for (const Input& input : data_inputs()) out.push_back(input);
     for (const Input& input : tokenizer_inputs()) out.push_back(input);
+#ifdef PIPETRAIN_FUZZ_PROGRAM
+    for (const Input& input : program_inputs()) out.push_back(input);
+#endif
     return out;
   }();
   return all;

@@ -18,11 +18,15 @@ struct Input {
   void (*read)(std::string_view input);
 };
 
-const std::vector<Input>& inputs();
 /// Of documents and schedules, of data, and of tokenizers.
 std::vector<Input> document_inputs();
 std::vector<Input> data_inputs();
 std::vector<Input> tokenizer_inputs();
+/// Of what needs most of the program to be read.
+std::vector<Input> program_inputs();
+
+/// Those that a program has been built with.
+const std::vector<Input>& inputs();
 const Input& input_named(std::string_view name);
 
 }  // namespace pipetrain::fuzz

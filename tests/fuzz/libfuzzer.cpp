@@ -1,8 +1,10 @@
-// One libFuzzer target for a kind of input (PIPETRAIN_FUZZ_INPUT). It begins with the input's own
-// seeds: any bytes that libFuzzer has no corpus for are replaced by one of them.
+// A libFuzzer target for every kind of input: the environment says which (PIPETRAIN_FUZZ_INPUT). It
+// begins with the kind's own seeds: bytes that libFuzzer has no corpus for are replaced by one.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 #include "fuzz/inputs.h"
@@ -10,7 +12,14 @@
 namespace {
 
 const pipetrain::fuzz::Input& input() {
-  static const pipetrain::fuzz::Input& chosen = pipetrain::fuzz::input_named(PIPETRAIN_FUZZ_INPUT);
+  static const pipetrain::fuzz::Input& chosen = []() -> const pipetrain::fuzz::Input& {
+    const char* const name = std::getenv("PIPETRAIN_FUZZ_INPUT");
+    if (name) return pipetrain::fuzz::input_named(name);
+    std::fputs("PIPETRAIN_FUZZ_INPUT names the kind of input:\n", stderr);
+    for (const pipetrain::fuzz::Input& one : pipetrain::fuzz::inputs())
+      std::fprintf(stderr, "%s\n", one.name);
+    std::exit(2);
+  }();
   return chosen;
 }
 

@@ -121,10 +121,8 @@ class Hosts(Case):
         process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--comm-timeout", "3", "--run-dir", "run")
         self.wait_for_steps(process, 3)
         hosts.cut()
-        start = time.monotonic()
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=SECONDS)
         self.assertNotEqual(process.returncode, 0)
-        self.assertLess(time.monotonic() - start, 3 + 15)
         self.assertIn("process 1 on node2 has been silent", err.decode())
 
     def test_a_short_cut_is_survived(self):
@@ -142,13 +140,11 @@ class Hosts(Case):
 
     def test_a_killed_host_ends_the_command(self):
         hosts = self.hosts(100, 1000)
-        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--comm-timeout", "5", "--run-dir", "run")
+        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--epochs", "100000", "--comm-timeout", "100000", "--run-dir", "run")
         self.wait_for_steps(process, 3)
-        start = time.monotonic()
         hosts.kill_all_on(2)
-        process.communicate(timeout=60)
+        process.communicate(timeout=SECONDS)  # long before a silence would be noticed
         self.assertNotEqual(process.returncode, 0)
-        self.assertLess(time.monotonic() - start, 20)
 
     def launch_on(self, hosts, *arguments, err=subprocess.PIPE):
         command, settings = hosts.launch(PROGRAM, *arguments)
@@ -170,7 +166,7 @@ class Hosts(Case):
 
     def test_a_launched_run_survives_kills(self):
         hosts = self.hosts(100, 1000)
-        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "200", "--comm-timeout", "10"]
+        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "600", "--comm-timeout", "10"]
         self.succeed(*run, "--run-dir", "whole")
         process = self.launch_on(hosts, "--min", "2", "--max-restarts", "5", "--", *run, "--run-dir", "run")
         for kill in (lambda: os.kill(hosts.training_on(2)[0], signal.SIGKILL), lambda: hosts.kill_all_on(2),
@@ -185,7 +181,7 @@ class Hosts(Case):
 
     def test_a_launched_run_goes_on_without_a_lost_host(self):
         hosts = self.hosts(100, 1000)
-        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "100", "--comm-timeout", "3"]
+        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "600", "--comm-timeout", "3"]
         self.succeed(*run, "--run-dir", "whole")
         process = self.launch_on(hosts, "--", *run, "--run-dir", "run")
         self.wait_for_steps(process, 20)

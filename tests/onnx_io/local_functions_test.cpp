@@ -75,7 +75,7 @@ TEST(LocalFunctionsTest, AttributesComeFromTheCallOrByDefaultOrNotAtAll) {
   const auto axis = [&](std::vector<OnnxAttribute> given, const std::string& defaults) {
     const OnnxModel model = read({call("F", {"x"}, {"y"}, std::move(given))},
                                  {function_part("d", "F", {"a"}, {"b"}, {softmax}) + defaults});
-    return model.nodes.at(0).int_attribute("axis", -100);
+    return model.nodes[0].int_attribute("axis", -100);
   };
   const std::string seven = field(11, encode_attribute(OnnxAttribute::of_int("k", 7)));
   EXPECT_EQ(axis({OnnxAttribute::of_int("k", 3)}, seven), 3);
@@ -90,7 +90,7 @@ TEST(LocalFunctionsTest, AttributesPassThroughNestedCalls) {
                      {call("Inner", {"a"}, {"b"}) + reference("j", 2, "k")}, {"k"}),
        function_part("d", "Inner", {"a"}, {"b"},
                      {node_part("Softmax", {"a"}, {"b"}) + reference("axis", 2, "j")}, {"j"})});
-  EXPECT_EQ(model.nodes.at(0).int_attribute("axis"), 5);
+  EXPECT_EQ(model.nodes[0].int_attribute("axis"), 5);
 }
 
 TEST(LocalFunctionsTest, AbsentArgumentsStayAbsent) {

@@ -73,7 +73,7 @@ TEST(ReaderTest, ReadsWhatTheBuilderWrites) {
   EXPECT_TRUE(model.outputs[0].dims.empty());
   ASSERT_EQ(model.initializers.size(), 1U);
   EXPECT_EQ(model.initializers[0].value.span<float>()[1], -2.0F);
-  const OnnxNode& node = model.nodes.at(0);
+  const OnnxNode& node = model.nodes[0];
   EXPECT_EQ(node.label(), "node 'foo' (my.domain::Foo, #0)");
   EXPECT_EQ(node.opset, 3);
   EXPECT_EQ(node.inputs, (std::vector<std::string>{"x", "", "w"}));
@@ -220,8 +220,8 @@ TEST(ReaderTest, ALongChainIsReadWithoutRecursion) {
                                     {i == kNodes - 1 ? "y" : "v" + std::to_string(i)}));
   }
   const OnnxModel model = read(parts.bytes());
-  EXPECT_EQ(model.nodes.front().inputs[0], "x");
-  EXPECT_EQ(model.nodes.back().outputs[0], "y");
+  EXPECT_EQ(model.nodes[0].inputs[0], "x");
+  EXPECT_EQ(model.nodes[model.nodes.size() - 1].outputs[0], "y");
 }
 
 TEST(ReaderTest, SubGraphsAreKeptAsAKind) {

@@ -15,6 +15,10 @@ ProcessEnd exits(int code, std::int64_t steps) {
 ProcessEnd dies(int signal, std::int64_t steps) {
   return {.signal = signal, .trained = steps > 0, .steps = steps};
 }
+ProcessEnd from(std::int64_t step, ProcessEnd end) {
+  end.from_step = step;
+  return end;
+}
 ProcessEnd stalls(std::int64_t steps) {
   return {.signal = SIGKILL, .stalled = true, .trained = true, .steps = steps};
 }
@@ -85,6 +89,11 @@ TEST(RestartPolicy, Table) {
        2,
        {dies(SIGKILL, 9), dies(SIGKILL, 4), dies(SIGKILL, 8), dies(SIGKILL, 9)},
        {true, true, false, false}},
+      {"a later state to go on from is progress, although its steps are not new",
+       1,
+       {dies(SIGKILL, 9), from(4, dies(SIGKILL, 8)), from(6, dies(SIGKILL, 9)),
+        from(7, dies(SIGKILL, 8)), from(7, dies(SIGKILL, 8))},
+       {true, true, true, true, false}},
       {"no restarts", 0, {dies(SIGSEGV, 5)}, {false}},
   };
   for (const Row& row : rows) {
@@ -106,6 +115,11 @@ TEST(RestartPolicy, ReasonsAndDelays) {
   EXPECT_EQ(kills.after(dies(SIGKILL, 5)).delay_seconds, 0.5);
   EXPECT_EQ(kills.after(dies(SIGKILL, 5)).reason, "3 restarts in a row completed no new step");
   EXPECT_EQ(RestartPolicy(3).after(exits(4, 5)).reason, "");
+  // Killed again and again while it computes lost steps again: none waits for longer than another.
+  RestartPolicy often(3);
+  EXPECT_EQ(often.after(dies(SIGKILL, 20)).delay_seconds, 0);
+  for (std::int64_t step = 8; step < 20; ++step)
+    EXPECT_EQ(often.after(from(step, dies(SIGKILL, step + 1))).delay_seconds, 0) << step;
 }
 
 TEST(RestartPolicy, NamesTheEnd) {

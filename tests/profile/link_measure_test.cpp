@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <set>
+
+#include "support/measured.h"
 
 namespace pipetrain {
 namespace {
@@ -54,11 +57,11 @@ TEST(LinkMeasure, RatesAreOfThisWorld) {
 }
 
 TEST(LinkMeasure, WakingAThreadTakesTime) {
-  const WakeSeconds wakes = measure_wakes(/*cache=*/false);
-  for (const double seconds : {wakes.idle_core, wakes.same_core}) {
-    EXPECT_GT(seconds, 1e-7);
-    EXPECT_LT(seconds, 1e-2);
-  }
+  EXPECT_TRUE(test::once_in_a_while([] {
+    const WakeSeconds wakes = measure_wakes(/*cache=*/false);
+    EXPECT_GT(std::min(wakes.idle_core, wakes.same_core), 1e-7);
+    return std::max(wakes.idle_core, wakes.same_core) < 1e-2;
+  }));
 }
 
 TEST(LinkMeasure, AHandOverGoesThereAndBack) {

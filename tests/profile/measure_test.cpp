@@ -18,6 +18,7 @@
 #include "profile/node_key.h"
 #include "profile/sample_data.h"
 #include "profile/step_timing.h"
+#include "support/measured.h"
 #include "support/recorded_devices.h"
 #include "support/temporary_directory.h"
 
@@ -197,25 +198,29 @@ TEST(StepTiming, GivesGroupsTheirMean) {
   std::vector<int> together(training.graph.nodes.size(), 0), apart;
   for (std::size_t n = 0; n < together.size(); ++n) apart.push_back(static_cast<int>(n));
   const StepTimingOptions options{1, 2, 9, 0};
-  const StepTiming one = time_step(training, Backend::kCpu, data, read, together, options);
-  const StepTiming all = time_step(training, Backend::kCpu, data, read, apart, options);
-  ASSERT_EQ(one.seconds.size(), 1u);
-  ASSERT_EQ(all.seconds.size(), apart.size());
-  double mean = 0;
-  for (const double seconds : all.seconds) mean += seconds / static_cast<double>(apart.size());
-  EXPECT_GT(one.seconds[0], mean / 3);
-  EXPECT_LT(one.seconds[0], mean * 3);
+  EXPECT_TRUE(test::once_in_a_while([&] {
+    const StepTiming one = time_step(training, Backend::kCpu, data, read, together, options);
+    const StepTiming all = time_step(training, Backend::kCpu, data, read, apart, options);
+    EXPECT_EQ(one.seconds.size(), 1u);
+    EXPECT_EQ(all.seconds.size(), apart.size());
+    double mean = 0;
+    for (const double seconds : all.seconds) mean += seconds / static_cast<double>(apart.size());
+    return one.seconds.at(0) > mean / 3 && one.seconds.at(0) < mean * 3;
+  }));
 }
 
 TEST(Measure, TimesUpdatesOfTheOptimizer) {
   const TrainingGraph training = perceptron(8, 32, 1);
   ProfileOptions options = quick();
-  options.optimizer = default_settings(OptimizerKind::kSgd);
-  const double sgd = measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
-  options.optimizer = default_settings(OptimizerKind::kLamb);
-  const double lamb = measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
-  EXPECT_GT(sgd, 0);
-  EXPECT_GT(lamb, sgd);  // two states and two norms
+  EXPECT_TRUE(test::once_in_a_while([&] {
+    options.optimizer = default_settings(OptimizerKind::kSgd);
+    const double sgd = measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
+    options.optimizer = default_settings(OptimizerKind::kLamb);
+    const double lamb =
+        measure_profile(training, Backend::kCpu, 1, options).update_seconds_per_byte;
+    EXPECT_GT(sgd, 0);
+    return lamb > sgd;  // two states and two norms
+  }));
 }
 
 TEST(Measure, RemembersBetweenRuns) {

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "base/clock.h"
+#include "support/measured.h"
 
 namespace pipetrain {
 namespace {
@@ -49,10 +50,12 @@ class Broken final : public Work {
 
 TEST(Work, IsTimedInCpuSeconds) {
   std::atomic<int> running{0}, most{0};
-  const double seconds =
-      median_seconds([&] { return std::make_unique<Spin>(1e-3, &running, &most); }, {.repeats = 5});
-  EXPECT_GE(seconds, 0.95e-3);
-  EXPECT_LT(seconds, 1.5e-3);
+  EXPECT_TRUE(test::once_in_a_while([&] {
+    const double seconds = median_seconds(
+        [&] { return std::make_unique<Spin>(1e-3, &running, &most); }, {.repeats = 5});
+    EXPECT_GE(seconds, 0.95e-3);
+    return seconds < 1.5e-3;
+  }));
   EXPECT_EQ(most, 1);
 }
 

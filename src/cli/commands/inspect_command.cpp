@@ -1,7 +1,10 @@
 // pipetrain inspect: what a model is and whether it can be trained.
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -22,6 +25,14 @@ namespace pipetrain {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// Keeps a value until the process ends, when the system takes its memory back at once: freeing the
+/// parts of a million nodes one by one takes as long as reading them.
+template <class T>
+const T& keep(T value) {
+  static std::vector<std::unique_ptr<T>>& kept = *new std::vector<std::unique_ptr<T>>();
+  return *kept.emplace_back(std::make_unique<T>(std::move(value)));
+}
 
 std::string dims_text(const OnnxValue& value) {
   std::string out;
@@ -165,7 +176,7 @@ void add_layers(const Options& options, const TrainingGraph& graph, const Chain&
 
 /// The trainable parameters of the model. Error if it cannot be trained.
 void describe_training(const Options& options, const LoadedModel& model, Description& out) {
-  const TrainingGraph graph = build(options, model);
+  const TrainingGraph& graph = keep(build(options, model));
   const Chain chain = linearise(graph);
   std::int64_t parameters = 0;
   for (const Parameter& parameter : graph.parameters)
@@ -199,7 +210,7 @@ void describe_training(const Options& options, const LoadedModel& model, Descrip
 int inspect_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "inspect");
-  const LoadedModel model = load_model(options.run.model);
+  const LoadedModel& model = keep(load_model(options.run.model));
   Description out = {text_of_file(options, model), json_of_file(options, model)};
   std::optional<Error> failure;
   try {

@@ -54,7 +54,7 @@ std::FILE* new_file(const fs::path& path) {
 }  // namespace
 
 struct Supervision::Shared {
-  std::atomic<std::int64_t> steps;
+  std::atomic<std::int64_t> steps, from_step;
   std::atomic<bool> trains;
   std::atomic<int> stop;  // the signal that asked to stop; 0: none
   char folder[4096];
@@ -79,7 +79,11 @@ void Supervision::note_folder(const fs::path& folder) {
     std::memcpy(shared_->folder, text.c_str(), text.size() + 1);
 }
 
-void Supervision::note_begin() { shared_->trains = true; }
+void Supervision::note_begin(std::int64_t from_step) {
+  shared_->steps = from_step;
+  shared_->from_step = from_step;
+  shared_->trains = true;
+}
 
 void Supervision::note_step(std::int64_t steps) {
   shared_->steps.store(steps, std::memory_order_relaxed);
@@ -159,6 +163,7 @@ class Supervisor {
     }
     end.trained = shared_.trains;
     end.steps = shared_.steps;
+    if (end.trained) end.from_step = shared_.from_step;
     end.was_stopped = shared_.stop != 0;
     return end;
   }

@@ -29,8 +29,8 @@ class Supervision {
   // Of the training process.
 
   void note_folder(const std::filesystem::path& folder);
-  /// The first step begins. Signals to stop are watched from now on.
-  void note_begin();
+  /// The first step begins, from a state of so many steps. Signals to stop are watched from now on.
+  void note_begin(std::int64_t from_step);
   void note_step(std::int64_t steps);
 
  private:

@@ -222,8 +222,7 @@ class LeadingRun {
                     signals_);
     signals_.watch_stops();
     if (start_.supervision) {
-      if (training.resumed) start_.supervision->note_step(training.resumed->step);
-      start_.supervision->note_begin();
+      start_.supervision->note_begin(training.resumed ? training.resumed->step : 0);
     }
     summary_ = train(*run_, watcher, training);
     progress_.finish();
