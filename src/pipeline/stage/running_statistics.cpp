@@ -74,6 +74,7 @@ void RunningStatistics::flush() {
 
 void RunningStatistics::join_leaves() {
   for (auto& [name, state] : statistics_) {
+    if (state.moments.size() == 1) continue;
     std::vector<Moments*> leaves;
     for (Moments& moments : state.moments) leaves.push_back(&moments);
     Moments::join(leaves);

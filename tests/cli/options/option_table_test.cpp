@@ -125,7 +125,8 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
     return all;
   };
   // A key here stands in every checkpoint: one that is renamed is not compared with older ones.
-  const std::map<std::string, std::string> defaults = {{"alpha", "0.99"},
+  const std::map<std::string, std::string> defaults = {{"accumulators", "0"},
+                                                       {"alpha", "0.99"},
                                                        {"beta1", "0.9"},
                                                        {"beta2", "0.999"},
                                                        {"bn", "train"},
