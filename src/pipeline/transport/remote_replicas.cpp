@@ -1,6 +1,7 @@
 #include "pipeline/transport/remote_replicas.h"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 
 #include "base/clock.h"
@@ -271,10 +272,17 @@ bool RemoteReplicas::is_done(Requests& requests) {
 }
 
 void RemoteReplicas::wait_for(Requests& requests) {
+  // What is waited for longer gets on by itself, and others may need the core for that.
+  constexpr double kPollSeconds = 0.02;
+  const double begin = steady_seconds();
   while (!is_done(requests)) {
     group_.check_failure();
     if (is_aborted()) throw ChannelAborted();
-    std::this_thread::yield();
+    if (steady_seconds() - begin < kPollSeconds) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+    }
   }
 }
 
