@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -16,6 +17,8 @@ namespace {
 
 // A larger index is an error.
 constexpr std::uint32_t kMostColumns = 1u << 28;
+// Labels become floats, or classes.
+constexpr double kLargestLabel = std::numeric_limits<float>::max();
 
 std::string_view next_word(std::string_view& line) {
   line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
@@ -47,7 +50,7 @@ SvmFile parse_svm(std::string_view text, const std::string& file) {
     if (label.empty()) continue;
     const auto place = [&] { return fmt::format("{} line {}", printable(file), lines.number()); };
     double value = 0;
-    PT_CHECK(parse_whole(label, value) && std::isfinite(value), kData,
+    PT_CHECK(parse_whole(label, value) && std::abs(value) <= kLargestLabel, kData,
              "{}: the label is \"{}\", not a number", place(), printable(std::string(label)));
     out.labels.push_back(value);
     std::int64_t before = -1;
@@ -92,7 +95,9 @@ RawSplit to_split(SvmFile file, bool from_one, std::vector<std::string>& notes) 
     for (double& label : file.labels) label = label > 0 ? 1 : 0;
   }
   const Shape shape{static_cast<std::int64_t>(file.labels.size())};
-  const std::vector<std::int64_t> classes(file.labels.begin(), file.labels.end());
+  // Only whole labels are small enough to be converted.
+  const std::vector<double> of_classes = whole ? file.labels : std::vector<double>();
+  const std::vector<std::int64_t> classes(of_classes.begin(), of_classes.end());
   const std::vector<float> numbers(file.labels.begin(), file.labels.end());
   RawSplit out;
   out.columns.push_back(

@@ -415,6 +415,7 @@ TEST_F(Formats, LibSvm) {
       {"1 1:2\n1 1:x\n", "line 2"},     {"a 1:2\n", "label"},
       {"1 2:1 2:1\n", "must increase"}, {"1 999999999:1\n", "out of range"},
       {"1 1:nan\n", "line 1"},          {"1 1:2\n1 3\n", "line 2"},
+      {"-1e308 1:2\n", "not a number"}, {"1e39 1:2\n", "not a number"},
   };
   DataOptions options;
   options.format = "libsvm";
