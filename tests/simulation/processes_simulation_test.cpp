@@ -110,8 +110,7 @@ Ending run_processes(const SimulatedPipeline& pipeline, int processes, std::uint
   const auto body = [&](ProcessGroup& group) {
     RuntimeOptions options = pipeline.options();
     options.processes = &group;
-    // Where nobody dies, threads that the seed stops again and again have not.
-    options.timeout_seconds = trouble.data_fails ? 30 * kTimeout : kTimeout;
+    options.timeout_seconds = kTimeout;
     const int devices = pipeline.program().devices;
     for (int device = 0; device < devices; ++device)
       options.process_of_device.push_back(device * processes / devices);
