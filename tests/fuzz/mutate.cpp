@@ -148,7 +148,8 @@ void change_value(Json& root, Random& random) {
         mutate_text(text, random);
         value = text;
       } else if (value.is_number_integer()) {
-        value = value.get<std::int64_t>() + static_cast<std::int64_t>(random.below(5)) - 2;
+        // Unsigned, as it may be the least or the largest number.
+        value = static_cast<std::int64_t>(value.get<std::uint64_t>() + random.below(5) - 2);
       } else if (value.is_number()) {
         value = -value.get<double>();
       }
