@@ -5,6 +5,7 @@
 #include <set>
 
 #include "graph/op.h"
+#include "passes/value_readers.h"
 
 namespace pipetrain {
 namespace {
@@ -18,17 +19,13 @@ class Matcher {
  public:
   explicit Matcher(const TrainingGraph& training)
       : graph_(training.graph),
-        readers_(training.graph.values.size()),
+        readers_(readers_of_values(training.graph)),
         gradients_(training.graph.nodes.size()),
-        outside_(training.outputs.begin(), training.outputs.end()) {
+        outside_(values_read_outside(training)) {
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
       if (const NodeId forward = graph_.nodes[n].gradient_of)
         gradients_[static_cast<std::size_t>(forward.index)].push_back({static_cast<int>(n)});
-      for (const ValueId id : graph_.nodes[n].inputs) {
-        if (id) readers_[at(id)].push_back({static_cast<int>(n)});
-      }
     }
-    for (const Accumulation& use : training.accumulations) outside_.insert(use.contribution);
   }
 
   std::optional<Match> match(NodeId normalization) const {

@@ -6,6 +6,7 @@
 
 #include "graph/op.h"
 #include "passes/fuse.h"
+#include "passes/value_readers.h"
 
 namespace pipetrain {
 namespace {
@@ -15,16 +16,9 @@ class SumFuser {
   explicit SumFuser(TrainingGraph& training)
       : training_(training),
         graph_(training.graph),
-        readers_(graph_.values.size()),
-        outside_(training.outputs.begin(), training.outputs.end()),
-        heir_(graph_.nodes.size()) {
-    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
-      for (const ValueId id : graph_.nodes[n].inputs) {
-        if (id) readers_[at(id)].push_back({static_cast<int>(n)});
-      }
-    }
-    for (const Accumulation& use : training.accumulations) outside_.insert(use.contribution);
-  }
+        readers_(readers_of_values(graph_)),
+        outside_(values_read_outside(training)),
+        heir_(graph_.nodes.size()) {}
 
   int run() {
     int fused = 0;

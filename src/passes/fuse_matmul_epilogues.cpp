@@ -7,6 +7,7 @@
 #include "graph/op.h"
 #include "ops/registry/registry.h"
 #include "passes/fuse.h"
+#include "passes/value_readers.h"
 
 namespace pipetrain {
 namespace {
@@ -14,16 +15,11 @@ namespace {
 class ProductFuser {
  public:
   explicit ProductFuser(TrainingGraph& training)
-      : training_(training), graph_(training.graph), readers_(graph_.values.size()) {
-    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
-      for (const ValueId id : graph_.nodes[n].inputs) {
-        if (id) readers_[at(id)].push_back({static_cast<int>(n)});
-      }
-    }
-    for (const ValueId id : training.outputs) outside_.insert(id);
-    for (const Accumulation& use : training.accumulations) outside_.insert(use.contribution);
-    heir_.assign(graph_.nodes.size(), NodeId{});
-  }
+      : training_(training),
+        graph_(training.graph),
+        readers_(readers_of_values(graph_)),
+        outside_(values_read_outside(training)),
+        heir_(graph_.nodes.size()) {}
 
   int fold_biases() {
     int folded = 0;

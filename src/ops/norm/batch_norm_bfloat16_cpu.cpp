@@ -16,12 +16,13 @@
 #include "ops/kernel/element_types.h"
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/norm/batch_norm.h"
+#include "ops/norm/batch_norm_clip_cpu.h"
 
 namespace pipetrain {
 namespace {
 
 constexpr std::int64_t kLanes = 16;
-constexpr std::int64_t kAhead = 2 * kLanes;  // elements of a step of the inner loops
+constexpr std::int64_t kStep = 2 * kLanes;  // elements of a step of the inner loops
 
 /// Channels [block * 16, (block + 1) * 16) of image n are the `run` elements at (n * blocks +
 /// block) * run.
@@ -44,12 +45,12 @@ struct Blocks {
 /// Two sums per channel, collected in float over short runs and folded into double.
 struct Sums {
   static constexpr std::int64_t kLongest = 128;  // additions into one float before a fold
-  alignas(64) float first[kAhead] = {}, second[kAhead] = {};
+  alignas(64) float first[kStep] = {}, second[kStep] = {};
   std::int64_t steps = 0;
   std::array<double, kLanes> total_first{}, total_second{};
 
   void fold() {
-    for (std::int64_t w = 0; w < kAhead; ++w) {
+    for (std::int64_t w = 0; w < kStep; ++w) {
       total_first[static_cast<std::size_t>(w % kLanes)] += static_cast<double>(first[w]);
       total_second[static_cast<std::size_t>(w % kLanes)] += static_cast<double>(second[w]);
       first[w] = second[w] = 0;
@@ -62,17 +63,6 @@ struct Sums {
 struct Channels {
   alignas(64) float mean[kLanes], factor[kLanes], bias[kLanes];
   alignas(64) float shift[kLanes], slope[kLanes];  // of gradients
-};
-
-struct Clip {
-  float low, high, passes_from;
-  bool any;
-
-  explicit Clip(const BatchNormLimits& limits)
-      : low(static_cast<float>(limits.low)),
-        high(static_cast<float>(limits.high)),
-        passes_from(static_cast<float>(limits.passes_from)),
-        any(limits.any()) {}
 };
 
 #ifdef __x86_64__
@@ -94,35 +84,42 @@ inline Vector16 widened(const BFloat16*) { return {}; }
 inline void store_rounded(BFloat16*, const Vector16&) {}
 #endif
 
-/// Asks for the same place of the next run while this one is read or written, once per cache line.
-[[gnu::always_inline]] inline void ask_for(const BFloat16* next, std::int64_t i) {
-  if (i % kAhead == 0) __builtin_prefetch(next + i, /*write=*/0, /*locality=*/2);
+/// Prefetches the same place of the next run while this one is read or written, once per cache
+/// line.
+[[gnu::always_inline]] inline void prefetch(const BFloat16* next, std::int64_t i) {
+  if (i % kStep == 0) __builtin_prefetch(next + i, /*write=*/0, /*locality=*/2);
 }
-[[gnu::always_inline]] inline void ask_to_write(const BFloat16* next, std::int64_t i) {
-  if (i % kAhead == 0) __builtin_prefetch(next + i, /*write=*/1, /*locality=*/2);
+[[gnu::always_inline]] inline void prefetch_to_write(const BFloat16* next, std::int64_t i) {
+  if (i % kStep == 0) __builtin_prefetch(next + i, /*write=*/1, /*locality=*/2);
 }
 
-/// Adds x - shift and its square.
-PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std::int64_t run,
-                                    const float* shift, Sums& sums) {
-  const Vector16 shifts = load16(shift);
+/// What 16 elements add to the two sums.
+struct Pair {
+  Vector16 first, second;
+};
+
+/// Adds the pairs of a run to the sums. `Terms` has the pair of the elements from i, and prefetches
+/// those of the next run.
+template <class Terms>
+[[gnu::always_inline]] PIPETRAIN_BFLOAT16 inline void add_pairs(const Terms& terms,
+                                                                std::int64_t run, Sums& sums) {
   Vector16 first[2] = {load16(sums.first), load16(sums.first + kLanes)};
   Vector16 second[2] = {load16(sums.second), load16(sums.second + kLanes)};
   for (std::int64_t i = 0; i < run;) {
-    const std::int64_t steps = std::min((run - i) / kAhead, Sums::kLongest - sums.steps);
-    for (std::int64_t step = 0; step < steps; ++step, i += kAhead) {
-      ask_for(next, i);
+    const std::int64_t steps = std::min((run - i) / kStep, Sums::kLongest - sums.steps);
+    for (std::int64_t step = 0; step < steps; ++step, i += kStep) {
+      terms.prefetch_next(i);
       for (int half = 0; half < 2; ++half) {
-        const Vector16 delta = widened(x + i + half * kLanes) - shifts;
-        first[half] += delta;
-        second[half] += delta * delta;
+        const Pair pair = terms.pair(i + half * kLanes);
+        first[half] += pair.first;
+        second[half] += pair.second;
       }
     }
     sums.steps += steps;
     if (run - i == kLanes) {
-      const Vector16 delta = widened(x + i) - shifts;
-      first[0] += delta;
-      second[0] += delta * delta;
+      const Pair pair = terms.pair(i);
+      first[0] += pair.first;
+      second[0] += pair.second;
       i += kLanes;
       ++sums.steps;
     }
@@ -140,6 +137,23 @@ PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std
   }
 }
 
+/// x - shift and its square.
+struct Moments16 {
+  const BFloat16 *x, *next;
+  Vector16 shift;
+
+  [[gnu::always_inline]] void prefetch_next(std::int64_t i) const { prefetch(next, i); }
+  [[gnu::always_inline]] PIPETRAIN_BFLOAT16 Pair pair(std::int64_t i) const {
+    const Vector16 delta = widened(x + i) - shift;
+    return {delta, delta * delta};
+  }
+};
+
+PIPETRAIN_BFLOAT16 void add_moments(const BFloat16* x, const BFloat16* next, std::int64_t run,
+                                    const float* shift, Sums& sums) {
+  add_pairs(Moments16{x, next, load16(shift)}, run, sums);
+}
+
 /// y = (x - mean) * factor + bias, plus a residual, clipped.
 template <bool kClipped, bool kAdds>
 PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, const BFloat16* residual, std::int64_t to_next,
@@ -149,11 +163,11 @@ PIPETRAIN_BFLOAT16 void normalize(const BFloat16* x, const BFloat16* residual, s
                  bias = load16(channels.bias);
   const Vector16 low = fill16(clip.low), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
-    ask_for(x + to_next, i);
-    ask_to_write(y + to_next, i);
+    prefetch(x + to_next, i);
+    prefetch_to_write(y + to_next, i);
     Vector16 value = (widened(x + i) - mean) * factor + bias;
     if constexpr (kAdds) {
-      ask_for(residual + to_next, i);
+      prefetch(residual + to_next, i);
       value += widened(residual + i);
     }
     if constexpr (kClipped) {
@@ -175,50 +189,33 @@ template <bool kClipped>
   return y > high ? Vector16{} : above;
 }
 
-/// Adds what passes of dy, and that times x - mean.
+/// What passes of dy, and that times x - mean.
+template <bool kClipped>
+struct Gradients16 {
+  const BFloat16 *dy, *x;
+  std::int64_t to_next;
+  Vector16 mean, factor, bias, passes_from, high;
+
+  [[gnu::always_inline]] void prefetch_next(std::int64_t i) const {
+    prefetch(dy + to_next, i);
+    prefetch(x + to_next, i);
+  }
+  [[gnu::always_inline]] PIPETRAIN_BFLOAT16 Pair pair(std::int64_t i) const {
+    const Vector16 centred = widened(x + i) - mean;
+    const Vector16 some =
+        passed<kClipped>(widened(dy + i), centred * factor + bias, passes_from, high);
+    return {some, some * centred};
+  }
+};
+
 template <bool kClipped>
 PIPETRAIN_BFLOAT16 void add_gradients(const BFloat16* dy, const BFloat16* x, std::int64_t to_next,
                                       std::int64_t run, const Channels& channels, const Clip& clip,
                                       Sums& sums) {
-  const Vector16 mean = load16(channels.mean), factor = load16(channels.factor),
-                 bias = load16(channels.bias);
-  const Vector16 from = fill16(clip.passes_from), high = fill16(clip.high);
-  Vector16 first[2] = {load16(sums.first), load16(sums.first + kLanes)};
-  Vector16 second[2] = {load16(sums.second), load16(sums.second + kLanes)};
-  for (std::int64_t i = 0; i < run;) {
-    const std::int64_t steps = std::min((run - i) / kAhead, Sums::kLongest - sums.steps);
-    for (std::int64_t step = 0; step < steps; ++step, i += kAhead) {
-      ask_for(dy + to_next, i);
-      ask_for(x + to_next, i);
-      for (int half = 0; half < 2; ++half) {
-        const Vector16 centred = widened(x + i + half * kLanes) - mean;
-        const Vector16 some =
-            passed<kClipped>(widened(dy + i + half * kLanes), centred * factor + bias, from, high);
-        first[half] += some;
-        second[half] += some * centred;
-      }
-    }
-    sums.steps += steps;
-    if (run - i == kLanes) {
-      const Vector16 centred = widened(x + i) - mean;
-      const Vector16 some = passed<kClipped>(widened(dy + i), centred * factor + bias, from, high);
-      first[0] += some;
-      second[0] += some * centred;
-      i += kLanes;
-      ++sums.steps;
-    }
-    if (sums.steps < Sums::kLongest) continue;
-    for (int half = 0; half < 2; ++half) {
-      store16(sums.first + half * kLanes, first[half]);
-      store16(sums.second + half * kLanes, second[half]);
-      first[half] = second[half] = Vector16{};
-    }
-    sums.fold();
-  }
-  for (int half = 0; half < 2; ++half) {
-    store16(sums.first + half * kLanes, first[half]);
-    store16(sums.second + half * kLanes, second[half]);
-  }
+  add_pairs(
+      Gradients16<kClipped>{dy, x, to_next, load16(channels.mean), load16(channels.factor),
+                            load16(channels.bias), fill16(clip.passes_from), fill16(clip.high)},
+      run, sums);
 }
 
 /// dx = factor * (what passes of dy - shift - (x - mean) * slope); the last two of batch
@@ -232,9 +229,9 @@ PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, st
   const Vector16 shift = load16(channels.shift), slope = load16(channels.slope);
   const Vector16 from = fill16(clip.passes_from), high = fill16(clip.high);
   for (std::int64_t i = 0; i < run; i += kLanes) {
-    ask_for(x + to_next, i);
-    ask_for(dy + to_next, i);
-    ask_to_write(dx + to_next, i);
+    prefetch(x + to_next, i);
+    prefetch(dy + to_next, i);
+    prefetch_to_write(dx + to_next, i);
     const Vector16 centred = widened(x + i) - mean;
     const Vector16 some = passed<kClipped>(widened(dy + i), centred * factor + bias, from, high);
     if constexpr (kBatch) {

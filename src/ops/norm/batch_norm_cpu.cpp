@@ -11,6 +11,7 @@
 #include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
 #include "ops/norm/batch_norm_bfloat16_cpu.h"
+#include "ops/norm/batch_norm_clip_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -149,31 +150,6 @@ std::array<Statistics, kLanes> statistics(const BlockedShape& shape, const float
   }
   return out;
 }
-
-/// The limits of the output as floats; without limits the functions do nothing.
-struct Clip {
-  float low, high, passes_from;
-  bool any;
-
-  explicit Clip(const BatchNormLimits& limits)
-      : low(static_cast<float>(limits.low)),
-        high(static_cast<float>(limits.high)),
-        passes_from(static_cast<float>(limits.passes_from)),
-        any(limits.any()) {}
-
-  template <bool kClipped>
-  float output(float y) const {
-    if constexpr (!kClipped) return y;
-    const float raised = y < low ? low : y;
-    return raised > high ? high : raised;
-  }
-  template <bool kClipped>
-  float gradient(float dy, float y) const {
-    if constexpr (!kClipped) return dy;
-    const float above = y < passes_from ? 0.0F : dy;
-    return y > high ? 0.0F : above;
-  }
-};
 
 /// y = (x - mean) * factor + bias, plus a residual, clipped, over one block of channels.
 template <int kLanes, bool kClipped, bool kAdds>
