@@ -9,7 +9,8 @@ numbers: by PyTorch in float32 and in float64, and by pipetrain from the file. N
 optimize=False, without which the exporter folds it away; all parameters are moved a little from their initial values. NAME.json is written as the run goes on, and a
 name that it has already is not run again; NAME.md is the table. The networks follow when their losses are no further from
 those in float64 than 10 times PyTorch's in float32, or 1e-5 of them; without float64, than 1e-4 from those in float32. Where they do not,
-the network is exported again with optimize=False, since the exporter also folds arithmetic on parameters.
+the network is exported again with optimize=False, since the exporter also folds arithmetic on parameters. Steps are timed on
+one thread; the times mean something on a quiet machine only.
 """
 
 import argparse
@@ -23,6 +24,8 @@ import time
 import traceback
 import warnings
 from pathlib import Path
+
+import report
 
 STEPS = 3
 RATE = 0.01
@@ -133,14 +136,21 @@ def trained(module, inputs, labels, kind, dtype):
     inputs = [x.to(dtype) if is_float(x) else x for x in inputs]
     labels = labels.to(dtype) if is_float(labels) else labels
     optimizer = torch.optim.SGD([p for p in module.parameters() if p.requires_grad], lr=RATE)
-    losses = []
+    losses, seconds = [], []
     for _ in range(STEPS):
+        start = time.perf_counter()
         optimizer.zero_grad()
         loss = loss_of(module(*inputs), labels, kind)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses
+        seconds.append(time.perf_counter() - start)
+    return losses, step_ms(seconds)
+
+
+def step_ms(seconds):
+    """Of the fastest step behind the first, which also allocates memory."""
+    return 1e3 * min(seconds[1:])
 
 
 def pytorch_side(name, folder, may_fold):
@@ -175,9 +185,9 @@ def pytorch_side(name, folder, may_fold):
     arrays = {key: value.numpy() for key, value in network.inputs.items()}
     np.savez(folder / "batch.npz", **arrays, labels=labels.numpy())
     reached("training")
-    found["float32"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float32)
+    found["float32"], found["pytorch_ms"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float32)
     try:
-        found["float64"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float64)
+        found["float64"], _ = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float64)
     except RuntimeError as failure:  # some networks make float32 tensors on the way
         found["no_float64"] = str(failure).splitlines()[0][:200]
     reached("done")
@@ -237,7 +247,10 @@ def pipetrain_side(binary, folder, found, seconds):
         text = " ".join(words).replace(str(folder) + "/", "")
         return {"refused": text[-400:] or f"exit code {done.returncode}", "exit": done.returncode}
     lines = [json.loads(line) for line in events.read_text().splitlines()]
-    return {"losses": [line["loss"] for line in lines if line["event"] == "step"], **({"notes": notes} if notes else {})}
+    steps = [line for line in lines if line["event"] == "step"]
+    ends = [line["t"] for line in steps]
+    return {"losses": [line["loss"] for line in steps], "ms": step_ms([0, *(b - a for a, b in zip(ends, ends[1:]))]),
+            **({"notes": notes} if notes else {})}
 
 
 def furthest(losses, others):
@@ -300,10 +313,16 @@ def markdown(found, names):
     text = f"# Coverage\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
     text += f"{len(rows)} of the {len(names)} networks of `bench/coverage_networks.py` were run: "
     text += ", ".join(f"{count} {result}" for result, count in sorted(counts.items(), key=lambda x: -x[1])) + ".\n\n"
-    text += "| network | parameters | result | losses from float64 | PyTorch's float32 | why |\n|---|---:|---|---:|---:|---|\n"
+    speeds = [row["pytorch_ms"] / row["ms"] for row in rows if "ms" in row]
+    if speeds:
+        text += f"Times as fast as PyTorch eager, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
+        text += f"least {min(speeds):.2f}, of {len(speeds)} networks.\n\n"
+    text += "| network | parameters | result | losses from float64 | PyTorch's float32 | ms, PyTorch's, times as fast | why |\n"
+    text += "|---|---:|---|---:|---:|---:|---|\n"
     for row in rows:
         apart, theirs = (f"{row[key]:.1e}" if key in row else "" for key in ("apart", "float32_apart"))
-        text += f"| {row['name']} | {row.get('parameters', '')} | {row['result']} | {apart} | {theirs} | {cell(row.get('reason', ''))} |\n"
+        times = f"{row['ms']:.1f}, {row['pytorch_ms']:.1f}, {row['pytorch_ms'] / row['ms']:.2f}" if "ms" in row else ""
+        text += f"| {row['name']} | {row.get('parameters', '')} | {row['result']} | {apart} | {theirs} | {times} | {cell(row.get('reason', ''))} |\n"
     return text
 
 

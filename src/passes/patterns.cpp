@@ -132,6 +132,7 @@ void fuse_patterns(Graph& graph) {
   fuse_norms(graph);
   fuse_rotary(graph);
   fuse_attention(graph);
+  fuse_permuted_weights(graph);
 }
 
 }  // namespace pipetrain

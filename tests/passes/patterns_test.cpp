@@ -250,5 +250,28 @@ TEST(Patterns, GeluByTanhAndSilu) {
   EXPECT_EQ(q.fused(q.add("Mul", {z, q.add("Sigmoid", {z})})), "Silu");
 }
 
+// As an LSTM is exported: PyTorch's gates (i, f, g, o) become those of ONNX (i, o, f, g).
+TEST(Patterns, WeightsWhoseRowsChangePlaces) {
+  const auto joined = [](Role role,
+                         const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
+    Primitives p;
+    const ValueId weight = p.input({8, 3});
+    p.builder().graph()[weight].role = role;
+    std::vector<ValueId> slices;
+    for (const auto& [begin, end] : parts) {
+      slices.push_back(p.add(
+          "Slice", {weight},
+          {{"starts", Ints{begin}}, {"ends", Ints{end}}, {"axes", Ints{0}}, {"steps", Ints{1}}}));
+    }
+    return p.fused(p.add("Concat", slices, {{"axis", std::int64_t{0}}}), 0);
+  };
+  EXPECT_EQ(joined(Role::kParameter, {{0, 2}, {6, 8}, {2, 4}, {4, 6}}), "Gather");
+  EXPECT_EQ(joined(Role::kParameter, {{4, 8}, {0, 4}}), "Gather");
+  // A row twice, a row missing, and what is no weight.
+  EXPECT_EQ(joined(Role::kParameter, {{0, 5}, {4, 8}}), "Concat Slice Slice");
+  EXPECT_EQ(joined(Role::kParameter, {{4, 7}, {0, 4}}), "Concat Slice Slice");
+  EXPECT_EQ(joined(Role::kInput, {{4, 8}, {0, 4}}), "Concat Slice Slice");
+}
+
 }  // namespace
 }  // namespace pipetrain::test
