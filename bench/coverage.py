@@ -44,7 +44,7 @@ def wrapped(network):
     """A module that takes its inputs in order and returns the tensor that is trained."""
     import torch
 
-    from coverage_networks import first_tensor
+    from network_makers import first_tensor
 
     names, pick = list(network.inputs), network.pick or first_tensor
 

@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Fails for a source file of more than 500 lines and a function of more than 80 that do not say why.
+"""Fails for a file of more than 500 lines and a function of more than 80 that do not say why.
 
-check_sizes.py SRC [--longest]    --longest also prints the ten longest files and functions
+check_sizes.py FOLDER... [--longest]    --longest also prints the ten longest files and functions
 
-The reason is a comment that begins "One file because" in the first lines of the file, or "One function because" right
-before or inside the function.
+Files are those of C, C++, CUDA, Python and the shell; functions those of C, C++ and CUDA. The reason is a comment that begins
+"One file because" in the first lines of the file, or "One function because" right before or inside the function.
 """
 import pathlib, re, sys
 
 MOST_LINES_OF_FILE, MOST_LINES_OF_FUNCTION = 500, 80
 HEAD = 25  # lines in which a file gives its reason
-SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
+WITH_FUNCTIONS = {".c", ".h", ".cpp", ".cu", ".cuh"}
+SUFFIXES = WITH_FUNCTIONS | {".py", ".sh"}
 TOKEN = re.compile(r'''//[^\n]*|/\*.*?\*/|(?<!\w)R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)'(?:\\.|[^'\\\n])*'|^[ \t]*\#(?:\\\n|[^\n])*''',
                    re.DOTALL | re.MULTILINE)
 
@@ -47,18 +48,25 @@ def functions(text):
             start = place.end()
 
 
+def is_source(path):
+    """Scripts without a suffix begin with "#!"."""
+    if path.suffix:
+        return path.suffix in SUFFIXES
+    with path.open("rb") as file:
+        return file.read(2) == b"#!"
+
+
 def main():
-    src = pathlib.Path(sys.argv[1])
+    folders = [pathlib.Path(argument) for argument in sys.argv[1:] if argument != "--longest"]
+    paths = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file() and is_source(path)]
     bad, files, all_functions = 0, [], []
-    for path in sorted(src.rglob("*")):
-        if path.suffix not in SUFFIXES:
-            continue
+    for path in paths:
         lines = path.read_text().splitlines()
         files.append((len(lines), str(path)))
         if len(lines) > MOST_LINES_OF_FILE and not any("One file because" in line for line in lines[:HEAD]):
             print(f"{path}: {len(lines)} lines, more than {MOST_LINES_OF_FILE}: divide it, or begin with a comment \"One file because …\"")
             bad += 1
-        for name, first, last in functions(path.read_text()):
+        for name, first, last in functions(path.read_text()) if path.suffix in WITH_FUNCTIONS else ():
             length = last - first + 1
             all_functions.append((length, f"{path}:{first} {name}"))
             around = lines[max(0, first - 6):last]

@@ -73,7 +73,7 @@ InstructionSets sets_of_processor() {
 }
 
 /// Asks the operating system to save tile registers, once for all threads of the process. It may
-/// refuse, for one where a signal stack is too small for them.
+/// refuse, for example where a signal stack is too small for them.
 bool may_use_tiles() {
 #ifdef __x86_64__
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM

@@ -1,5 +1,5 @@
-// What exporters have left in a file of the modules that they exported: PyTorch's names of modules
-// and classes, which it writes beside every node.
+// What a file still tells of the modules that it was exported from: the names of modules and
+// classes that PyTorch writes beside every node.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ std::string module_of(const OnnxModel& model, const OnnxNode& node);
 /// if it removed none.
 std::string removed_bias_of(const OnnxModel& model, const OnnxNode& node);
 
-/// What the exporter folded a tensor with this metadata from, as a list "['g.weight', 'val_1']";
-/// empty if it was not folded.
+/// The values that the exporter folded into a tensor with this metadata, as a list
+/// "['g.weight', 'val_1']"; empty if it was not folded.
 std::string folded_from(const OnnxMetadata& tensor);
 
 /// One sentence on layers that the exporter has folded into others, and the option that keeps them;

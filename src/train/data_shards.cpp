@@ -113,7 +113,7 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
       if (is_first) out = std::move(one);
     }
   }
-  // The counts and the fingerprints of all shards; of a replica in several processes, from any.
+  // The counts and the fingerprints of all shards; of a replica in several processes, those of any.
   if (processes) {
     ByteWriter mine;
     mine.put_text(decided);

@@ -1,4 +1,4 @@
-"""scripts/check_sizes.py finds files and functions that are too long and give no reason."""
+"""scripts/check_sizes.py finds files and functions that are too long and give no reason, in the sources, tests and scripts."""
 import os, pathlib, subprocess, sys, tempfile, unittest
 
 SOURCES = pathlib.Path(os.environ["PIPETRAIN_SOURCES"])
@@ -22,7 +22,8 @@ class Sizes(unittest.TestCase):
         self.assertIn(words, out)
 
     def test_the_sources_pass(self):
-        done = subprocess.run([sys.executable, SOURCES / "scripts/check_sizes.py", SOURCES / "src"], capture_output=True, text=True)
+        folders = [SOURCES / name for name in ("src", "tests", "bench", "scripts")]
+        done = subprocess.run([sys.executable, SOURCES / "scripts/check_sizes.py", *folders], capture_output=True, text=True)
         self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_a_long_file_fails_without_its_reason(self):
@@ -30,6 +31,26 @@ class Sizes(unittest.TestCase):
         self.refused("int x;\n" * 501, "file.cpp: 501 lines")
         self.passes("// One file because it is generated.\n" + "int x;\n" * 501)
         self.refused("int x;\n" * 501 + "// One file because nobody reads that far.\n", "502 lines")
+
+    def test_scripts_are_files_too(self):
+        for name, first in (("test.py", ""), ("run.sh", ""), ("run", "#!/usr/bin/env python3\n")):
+            lines = 500 - first.count("\n")
+            self.assertEqual(check(first + "x = 1\n" * lines, name), (0, ""))
+            code, out = check(first + "x = 1\n" * (lines + 1), name)
+            self.assertEqual(code, 1, name)
+            self.assertIn(f"{name}: 501 lines", out)
+            self.assertEqual(check(first + "# One file because it is a table.\n" + "x = 1\n" * 501, name), (0, ""))
+        # What is data has no limit.
+        for name, text in (("graph.txt", "x\n"), ("h100.json", "1\n"), ("README", "x\n")):
+            self.assertEqual(check(text * 501, name), (0, ""))
+
+    def test_every_folder_is_checked(self):
+        with tempfile.TemporaryDirectory() as good, tempfile.TemporaryDirectory() as bad:
+            pathlib.Path(bad, "deep").mkdir()
+            pathlib.Path(bad, "deep", "long.cpp").write_text("int x;\n" * 501)
+            done = subprocess.run([sys.executable, SOURCES / "scripts/check_sizes.py", good, bad], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("long.cpp: 501 lines", done.stdout)
 
     def test_a_long_function_fails_without_its_reason(self):
         for head, indent in [("int f(int a) {\n", ""), ("template <class T>\nint C::f(T a,\n         int b) const {\n", ""),

@@ -125,6 +125,7 @@ void look_at_padded_rows() {
   }
 }
 
+// One function because it is one table.
 int look_at_all() {
   const TensorType x{kBrain, {64, 768}}, w{kBrain, {768, 3072}}, bias{kFloat, {3072}},
       uneven{kBrain, {768, 3070}}, deep{kBrain, {4, 16, 768}}, dy{kBrain, {64, 3072}},

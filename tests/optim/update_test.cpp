@@ -29,6 +29,7 @@ double golden_gradient(int step, int index) {
   return std::sin(1.3 * index + 0.7 * step) * (1 + 0.25 * index);
 }
 
+// One function because it is one table.
 const std::vector<GoldenCase>& golden_cases() {
   using enum OptimizerKind;
   static const std::vector<GoldenCase> cases = {

@@ -1,14 +1,11 @@
-// What every test of an operator does: run graphs and single nodes, check gradients against central
-// differences in double, check the CPU kernel against the reference kernel, go through an import
-// rule.
+// What every test of an operator does: check gradients against central differences in double, check
+// the CPU kernel against the reference kernel, go through an import rule. Tensors are made and
+// compared in test_tensors.h, graphs and nodes run in run_kernels.h.
 //
 // All functions report through GoogleTest expectations; tensors are seeded, so a failure repeats.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,61 +15,10 @@
 #include "graph/graph.h"
 #include "ops/kernel/kernel.h"
 #include "ops/registry/registry.h"
+#include "support/run_kernels.h"
+#include "support/test_tensors.h"
 
 namespace pipetrain::test {
-
-// --- tensors ---
-
-HostTensor floats(Shape shape, std::vector<float> values);
-HostTensor doubles(Shape shape, std::vector<double> values);
-HostTensor int64s(Shape shape, std::vector<std::int64_t> values);
-HostTensor int32s(Shape shape, std::vector<std::int32_t> values);
-HostTensor bools(Shape shape, std::vector<int> values);
-/// Uniform in [low, high); integers and bool are rounded down.
-HostTensor random_tensor(const TensorType& type, std::uint64_t seed, double low = -1,
-                         double high = 1);
-/// The same numbers in another float type; other types are returned as they are.
-HostTensor as_float(const HostTensor& tensor, DType dtype);
-
-/// |actual - expected| <= tolerance * (|expected| + rms(expected)), element by element; NaN equals
-/// NaN, and infinities must agree. Shape and dtype must be equal.
-void expect_close(const HostTensor& actual, const HostTensor& expected, double tolerance,
-                  std::string_view what = "");
-/// The same against numbers written in a test.
-void expect_values(const HostTensor& actual, const Shape& shape, const std::vector<double>& values,
-                   double tolerance = 1e-6);
-void expect_same_bits(const HostTensor& actual, const HostTensor& expected,
-                      std::string_view what = "");
-/// `body` must throw an Error of this kind whose text contains `text`.
-void expect_error(ErrorKind kind, std::string_view text, const std::function<void()>& body);
-
-// --- running ---
-
-/// Values fed by id; parameters, states and constants not fed have the content of the graph.
-using Feeds = std::map<ValueId, HostTensor>;
-
-/// Runs every node in order; element i is the content of value i (empty where it was neither fed
-/// nor computed).
-std::vector<HostTensor> run_graph(const Graph& graph, Backend backend, const Feeds& feeds,
-                                  const RunContext& context = {});
-
-/// Makes and runs the kernel of one node. Outputs start as 0xFF bytes (NaN), stand between guards,
-/// and the inputs must come out unchanged. An output whose type is kUndefined is passed as absent
-/// and stays empty in the result.
-std::vector<HostTensor> run_node(Backend backend, const Node& node,
-                                 const std::vector<HostTensor>& inputs,
-                                 const std::vector<TensorType>& outputs,
-                                 const RunContext& context = {});
-
-/// Infers and runs one canonical operator. Empty tensors are absent inputs.
-std::vector<HostTensor> run_op(std::string_view op, const Attributes& attributes,
-                               const std::vector<HostTensor>& inputs,
-                               Backend backend = Backend::kReference,
-                               const RunContext& context = {});
-
-/// The output types that `infer` gives.
-std::vector<TensorType> infer_op(std::string_view op, const Attributes& attributes,
-                                 const std::vector<TensorType>& inputs);
 
 // --- checks ---
 

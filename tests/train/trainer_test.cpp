@@ -172,6 +172,28 @@ void write_branches(const std::filesystem::path& path) {
   builder.write(path);
 }
 
+/// The order in which of the nodes that can come next always the last one in the file does.
+std::vector<int> last_first_order(const TrainingGraph& graph) {
+  std::vector<int> numbers(linearise(graph).order.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const std::vector<std::vector<int>> inputs = inputs_of(graph, chain_in_order(graph, numbers));
+  std::vector<int> order;
+  std::vector<bool> placed(inputs.size(), false);
+  while (order.size() < inputs.size()) {
+    int next = static_cast<int>(inputs.size()) - 1;
+    const auto waits = [&](int node) {
+      const auto& needs = inputs[static_cast<std::size_t>(node)];
+      return placed[static_cast<std::size_t>(node)] ||
+             !std::all_of(needs.begin(), needs.end(),
+                          [&](int i) { return bool(placed[static_cast<std::size_t>(i)]); });
+    };
+    while (waits(next)) --next;
+    placed[static_cast<std::size_t>(next)] = true;
+    order.push_back(next);
+  }
+  return order;
+}
+
 TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
   const std::filesystem::path model = folder_.path() / "branches.onnx", plan = folder_.path() / "p";
   write_branches(model);
@@ -179,7 +201,6 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
   config_.pipeline.micro_batches = 4;
   config_.optimization.epochs = 1;
   run("one.onnx");
-  // Of the nodes that can come next always the last one in the file.
   config_.pipeline.devices = 3;
   std::vector<int> order;
   {
@@ -187,25 +208,7 @@ TEST_F(Trainer, TheOrderThatIsCutChangesNoBitAndIsKeptInThePlan) {
     const std::filesystem::path profile = folder_.path() / "profile.json";
     write_profile(profile, network.profile(), network.graph(), "branches");
     config_.pipeline.profile_path = profile.string();  // once is enough
-    const Chain file = chain_in_order(network.graph(), [&] {
-      std::vector<int> numbers(linearise(network.graph()).order.size());
-      std::iota(numbers.begin(), numbers.end(), 0);
-      return numbers;
-    }());
-    const std::vector<std::vector<int>> inputs = inputs_of(network.graph(), file);
-    std::vector<bool> placed(inputs.size(), false);
-    while (order.size() < inputs.size()) {
-      int next = static_cast<int>(inputs.size()) - 1;
-      const auto waits = [&](int node) {
-        const auto& needs = inputs[static_cast<std::size_t>(node)];
-        return placed[static_cast<std::size_t>(node)] ||
-               !std::all_of(needs.begin(), needs.end(),
-                            [&](int i) { return bool(placed[static_cast<std::size_t>(i)]); });
-      };
-      while (waits(next)) --next;
-      placed[static_cast<std::size_t>(next)] = true;
-      order.push_back(next);
-    }
+    order = last_first_order(network.graph());
   }
   for (const char* schedule : {"1f1b", "zb-h1"}) {
     config_.pipeline.schedule = schedule;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kLanes = 8;
 
-/// Eight columns (outputs) of eight rows, each an input and a tap, to eight lines of `to`.
+/// Transposes eight columns (outputs) of eight rows (inputs and taps) into eight lines of `to`.
 template <bool kAdd>
 [[gnu::always_inline]] inline void put_square(const float* const (&rows)[kLanes], float* to,
                                               std::int64_t line) {
@@ -22,7 +22,7 @@ template <bool kAdd>
   }
 }
 
-/// One block of channels to as many lines of `to` as it has outputs.
+/// Writes one block of channels to `to`, one line per output.
 template <std::int64_t kBlock, bool kAdd>
 void unblock(const float* block, std::int64_t outputs, std::int64_t inputs, std::int64_t taps,
              float* to, std::int64_t line) {

@@ -3,7 +3,7 @@
 //
 // Bytes and operations for GPT-2 124M with 8 x 1024 tokens (estimates, H200 at 4.3 TB/s; a tensor
 // (8192, 768) of bfloat16 is 12.6 MB, and repeated reads of a row hit the cache):
-//   LayerNorm             reads one, writes one; 8 operations an element      6 us
+//   LayerNorm             reads one, writes one; 8 operations per element     6 us
 //   its input gradient    reads two, writes one; 12 operations                9 us
 //   its weights' gradient reads two; 5 operations; partial sums of 128 rows   6 us, 2 launches
 #include <cmath>

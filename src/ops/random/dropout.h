@@ -48,8 +48,9 @@ constexpr std::int64_t elements_per_sample(std::int64_t count, const RunContext&
   return context.samples > 0 && count % context.samples == 0 ? count / context.samples : count;
 }
 
-/// Dropout of the elements [first, first + count) of a tensor with `per_sample` elements a sample;
-/// `x` and `y` point at element `first`. float32; fastest if `first` is a multiple of the group.
+/// Dropout of the elements [first, first + count) of a tensor with `per_sample` elements per
+/// sample; `x` and `y` point at element `first`. float32; fastest if `first` is a multiple of the
+/// group.
 void drop_out(const DropoutParameters& parameters, PhiloxKey key, std::int64_t first_sample,
               std::int64_t per_sample, std::int64_t first, std::int64_t count, const float* x,
               float* y);

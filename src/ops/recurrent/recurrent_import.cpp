@@ -62,7 +62,7 @@ class Import {
     read_lengths();
     std::vector<std::vector<ValueId>> results;
     for (std::int64_t d = 0; d < directions_; ++d) results.push_back(direction(d));
-    // Y: (T, directions, N, H), last states: (directions, N, H); batch first if so asked.
+    // Y: (T, directions, N, H), last states: (directions, N, H); with layout 1 the batch is first.
     const bool lstm = form_.op == "Lstm";
     for (std::size_t i = 0; i < context_.output_count() && i < (lstm ? 3U : 2U); ++i) {
       std::vector<ValueId> parts;
@@ -168,7 +168,8 @@ class Import {
     return builder_.reshape(rows(builder_, all, d, d + 1), {samples_, hidden_});
   }
 
-  /// The biases of the input's and of the state's share, which are summed wherever that may be.
+  /// The biases of the input and of the state. Only a Gru with linear_before_reset needs a part of
+  /// the second alone; all else is summed into the first.
   std::pair<ValueId, ValueId> biases(std::int64_t d) {
     if (!context_.has_input(3)) return {};
     const std::int64_t count = form_.gates * hidden_;

@@ -35,7 +35,7 @@ struct Tile {
   std::int64_t first_unit;
   std::int64_t units;
 
-  /// Where unit 0 of row `sample` of the tile stands in a tensor of `width` columns a sample.
+  /// Where unit 0 of row `sample` of the tile stands in a tensor of `width` columns per sample.
   std::int64_t at(std::int64_t sample, std::int64_t width) const {
     return (first_sample + sample) * width + first_unit;
   }

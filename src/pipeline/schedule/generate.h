@@ -15,7 +15,7 @@ namespace pipetrain {
 enum class Placement {
   kChain,  // stage s on device s, or on replicas of its own
   kLoop,   // stage s on device s mod p
-  kV,      // two stages a device: down the devices and back up
+  kV,      // two stages per device: down the devices and back up
 };
 
 /// The description of a schedule, for help texts and planners.

@@ -29,6 +29,7 @@ TEST(Check, NamesRuleDeviceAndInstruction) {
   }
 }
 
+// One function because only all of its mutants together break every rule.
 TEST(Check, EveryRuleCanBeBroken) {
   std::set<int> broken;
   const Program program = lowered(options_for("1f1b", 3, 4));

@@ -1,0 +1,205 @@
+// The readers of images in folders, WebDataset and TFRecord, on small files built by hand.
+#include "data/files/npz_writer.h"
+#include "data/formats/format_files.h"
+#include "data/formats/made_data.h"
+
+namespace pipetrain::format_files {
+namespace {
+
+TEST_F(Formats, FoldersOfImages) {
+  write("d/zebra/1.png", kPng);
+  write("d/ant/2.bmp", kBmp);
+  write("d/ant/deep/1.PNG", kPng);
+  write("d/ant/notes.txt", "x");
+  write("d/empty/readme", "x");
+  const OpenedData data = opened(path("d"), wants({3, 2, 3}, 2));
+  EXPECT_EQ(data.class_names, (std::vector<std::string>{"ant", "zebra"}));
+  EXPECT_EQ(values(*data.train, 1), (Doubles{0, 0, 1}));
+  EXPECT_EQ(values(*data.train, 0, {2}), kPlanes);
+  expect_contains(data.description, "folder \"empty\" has no images");
+  // Channels last, and grey.
+  EXPECT_EQ(values(*opened(path("d"), wants({2, 3, 3}, 2)).train, 0, {0})[4], 255);
+  EXPECT_EQ(values(*opened(path("d"), wants({1, 2, 3}, 2)).train, 0, {0}),
+            (Doubles{76, 150, 29, 18, 48, 78}));
+  EXPECT_EQ(values(*opened(path("d"), wants({18}, 2)).train, 0, {0}), kPlanes);
+  // Parts of their own.
+  write("s/train/a/1.png", kPng);
+  write("s/train/b/1.png", kPng);
+  write("s/val/b/1.png", kPng);
+  const OpenedData parts = opened(path("s"), wants({3, 2, 3}, 2));
+  ASSERT_TRUE(parts.validation);
+  EXPECT_EQ(values(*parts.validation, 1), Doubles{1});
+}
+
+TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {
+  std::string wide = "P5 4 2 255\n";
+  for (int i = 0; i < 8; ++i) wide += static_cast<char>(10 * (i + 1));
+  write("w/a/1.pgm", wide);  // 10 20 30 40 / 50 60 70 80
+  DataOptions options;
+  EXPECT_EQ(values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0),
+            (Doubles{20, 30, 60, 70}));
+  options.bind.image.fit = ImageFit::kPad;
+  EXPECT_EQ(values(*opened(path("w"), wants({1, 4, 4}, 1), options).train, 0),
+            (Doubles{0, 0, 0, 0, 10, 20, 30, 40, 50, 60, 70, 80, 0, 0, 0, 0}));
+  options.bind.image.fit = ImageFit::kStretch;
+  const Doubles stretched = values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0);
+  EXPECT_NEAR(stretched[0], (3 * 10 + 3 * 20 + 30) / 7.0, 1e-4);
+  options.bind.normalization = Normalization::parse("0.5/0.25");
+  options.bind.image.fit = ImageFit::kCrop;
+  const Doubles scaled = values(*opened(path("w"), wants({1, 2, 2}, 1), options).train, 0);
+  EXPECT_NEAR(scaled[0], (20 / 255.0 - 0.5) / 0.25, 1e-6);
+  expect_contains(data_error(
+                      [&] {
+                        options.bind.normalization = Normalization::parse("imagenet");
+                        opened(path("w"), wants({1, 2, 2}, 1), options);
+                      },
+                      ErrorKind::kUsage),
+                  "3 means");
+}
+
+TEST_F(Formats, AugmentationIsOfTheStepAndOfTrainingOnly) {
+  write("d/a/1.png", kPng);
+  write("d/b/1.png", kPng);
+  DataOptions options;
+  options.bind.image.augmentation = Augmentation::parse("flip");
+  const OpenedData data = opened(path("d"), wants({3, 2, 3}, 2), options);
+  EXPECT_EQ(values(*data.train, 0, {0}), kPlanes);
+  int flipped = 0;
+  const std::size_t index = 1;
+  for (std::uint64_t step = 0; step < 100; ++step) {
+    const HostTensor out(data.train->columns()[0].batch_type(1));
+    data.train->gather_augmented(step, {&index, 1}, 0, out.view());
+    const Doubles got = out.to_doubles();
+    EXPECT_TRUE(got == kPlanes || got[2] == 255);
+    flipped += got != kPlanes;
+  }
+  EXPECT_NEAR(flipped, 50, 20);
+  // Of the run's seed, too.
+  const auto flips_of = [&](std::uint64_t seed) {
+    DataOptions seeded = options;
+    seeded.seed = seeded.bind.image.seed = seed;
+    const OpenedData opened_again = opened(path("d"), wants({3, 2, 3}, 2), seeded);
+    std::string flips;
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      const HostTensor out(opened_again.train->columns()[0].batch_type(1));
+      opened_again.train->gather_augmented(step, {&index, 1}, 0, out.view());
+      flips += out.to_doubles() == kPlanes ? '.' : 'x';
+    }
+    return flips;
+  };
+  EXPECT_EQ(flips_of(7), flips_of(7));
+  EXPECT_NE(flips_of(7), flips_of(8));
+  // Arrays too, and what is no image says so.
+  NpzWriter writer(path("a.npz"));
+  const RawSplit glyphs = make_glyphs(4, 1, 8);
+  writer.add("x", glyphs.columns[0].values.view());
+  writer.add("y", glyphs.columns[1].values.view());
+  writer.commit();
+  EXPECT_NO_THROW(opened(path("a.npz"), wants({1, 8, 8}, 10), options));
+  write("t.csv", "1,2,0\n3,4,1\n");
+  expect_contains(
+      data_error([&] { opened(path("t.csv"), wants({2}, 2), options); }, ErrorKind::kUsage),
+      "`augment`");
+}
+
+TEST_F(Formats, BadImagesAreNamedOrLeftOut) {
+  write("d/a/1.png", kPng);
+  const std::string bad = write("d/a/2.png", kPng.substr(0, 50));
+  write("d/b/1.png", kPng);
+  const OpenedData data = opened(path("d"), wants({3, 2, 3}, 2));
+  expect_contains(data_error([&] { values(*data.train, 0, {1}); }), bad);
+  DataOptions options;
+  options.bind.on_bad_sample = BadSample::kSkip;
+  const OpenedData good = opened(path("d"), wants({3, 2, 3}, 2), options);
+  EXPECT_EQ(values(*good.train, 1), (Doubles{0, 1}));
+  expect_contains(good.description, "1 bad sample skipped");
+}
+
+std::string web_shard(char type, const std::string& first) {
+  std::string out;
+  if (type == 'x') {
+    const std::string path = " path=" + first + "/0.png\n";
+    out += tar_member("pax", fmt::format("{}{}", path.size() + 3, path), 'x');
+  }
+  if (type == 'L') out += tar_member("././@LongLink", first + "/0.png" + '\0', 'L');
+  out += tar_member(type == '0' ? first + "/0.png" : "short", kPng);
+  return out + tar_member(first + "/0.cls", "1\n") + tar_member(first + "/1.png", kPng) +
+         tar_member(first + "/1.cls", "0") + kTarEnd;
+}
+
+TEST_F(Formats, WebDatasetOfEveryTar) {
+  const std::string directory(90, 'd');
+  for (const char type : {'0', 'x', 'L'}) {
+    const std::string file = write("a.tar", web_shard(type, directory));
+    const OpenedData data = opened(file, wants({3, 2, 3}, 2));
+    EXPECT_EQ(data.format, "WebDataset (tar)");
+    EXPECT_EQ(values(*data.train, 1), (Doubles{1, 0}));
+    EXPECT_EQ(values(*data.train, 0, {1}), kPlanes);
+  }
+  // A member that fills its block to the last byte.
+  const std::string full = tar_member("1.txt", std::string(512, 't')) + tar_member("1.png", kPng) +
+                           tar_member("1.cls", "1") + kTarEnd;
+  EXPECT_EQ(values(*opened(write("f.tar", full), wants({3, 2, 3}, 2)).train, 1), Doubles{1});
+  write("shards/0.tar", web_shard('0', "a"));
+  write("shards/1.tar", web_shard('0', "b"));
+  EXPECT_EQ(opened(path("shards"), wants({3, 2, 3}, 2)).train->size(), 4u);
+  const std::string json = tar_member("1.png", kPng) + tar_member("1.json", R"({"label": 3})");
+  EXPECT_EQ(values(*opened(write("j.tar", json), wants({3, 2, 3}, 4)).train, 1), Doubles{3});
+  const std::string missing = tar_member("1.png", kPng) + tar_member("1.cls", "0") +
+                              tar_member("2.png", kPng) + tar_member("3.png", kPng);
+  expect_contains(data_error([&] { read_source(write("m.tar", missing), {}); }), "m.tar member 2");
+}
+
+TEST_F(Formats, TfRecordsOfExamples) {
+  const OpenedData data = opened(write("a.tfrecord", examples()), wants({2}, 3));
+  EXPECT_EQ(values(*data.train, 0), (Doubles{0.5, 0, 1.5, -1, 2.5, -2}));
+  EXPECT_EQ(values(*data.train, 1), (Doubles{0, 1, 2}));
+  expect_contains(data.description, "\"name\" is left out");
+  const std::string images = record(feature("image/encoded", 1, field(1, kPng)) +
+                                    feature("image/class/label", 3, field(1, "\x01")) +
+                                    feature("image/height", 3, field(1, "\x02")));
+  const OpenedData image = opened(write("i.tfrecord", images), wants({3, 2, 3}, 2));
+  EXPECT_EQ(values(*image.train, 0), kPlanes);
+  EXPECT_EQ(values(*image.train, 1), Doubles{1});
+  std::string changed = examples();
+  changed[changed.size() / 2] ^= 1;
+  expect_contains(data_error([&] { read_source(write("c.tfrecord", changed), {}); }),
+                  "c.tfrecord record 1");
+  std::string number = record(feature("x", 2, field(1, little_floats({1, 2}))));
+  number[number.size() - 5] ^= 1;  // of the last float, before the record's checksum
+  expect_contains(data_error([&] { read_source(write("n.tfrecord", number), {}); }),
+                  "record 0 is damaged: its checksum is wrong");
+}
+
+// As generate_cifar10_tfrecords.py of TensorFlow's CIFAR-10 example writes them: the bytes of the
+// red plane, then those of the green and of the blue one.
+TEST_F(Formats, TensorFlowsCifar10) {
+  const auto records = [](int first, int count) {
+    std::string out;
+    for (int i = first; i < first + count; ++i) {
+      std::string planes;
+      for (int byte = 0; byte < 3 * 32 * 32; ++byte)
+        planes += static_cast<char>((byte / 1024 * 50 + byte % 32 + i) % 256);
+      out += record(feature("image", 1, field(1, planes)) +
+                    feature("label", 3, std::string("\x08", 1) + static_cast<char>(i % 10)));
+    }
+    return out;
+  };
+  write("cifar-10/train.tfrecords", records(0, 5));
+  write("cifar-10/validation.tfrecords", records(5, 2));
+  write("cifar-10/eval.tfrecords", records(7, 3));
+  const OpenedData data = opened(path("cifar-10"), wants({3, 32, 32}, 10));
+  ASSERT_EQ(data.train->size(), 5U);
+  ASSERT_TRUE(data.validation);
+  EXPECT_EQ(data.validation->size(), 5U);
+  EXPECT_EQ(values(*data.train, 1), (Doubles{0, 1, 2, 3, 4}));
+  const Doubles images = values(*data.train, 0);
+  ASSERT_EQ(images.size(), 5U * 3 * 32 * 32);
+  for (std::size_t at = 0; at < images.size(); ++at) {
+    const std::size_t byte = at % 3072;
+    ASSERT_EQ(images[at], static_cast<double>(byte / 1024 * 50 + byte % 32 + at / 3072)) << at;
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain::format_files

@@ -1,0 +1,248 @@
+// Replicas in several processes: the order of their sums, and updates that they share.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "base/index.h"
+#include "pipeline/runtime/oracle.h"
+#include "pipeline/runtime/runtime_setup.h"
+#include "support/process_runs.h"
+
+namespace pipetrain::test {
+namespace {
+
+/// Everything that two steps of so many micro-batches change, and their losses.
+template <class Runner>
+std::string after_two_steps(const SharedRun& run, Runner& runner, int micro_batches) {
+  const std::int64_t samples = micro_batches * kSamplesPerMicroBatch - 2;
+  FixedData data(3 * samples, 9);
+  std::string out;
+  for (std::int64_t step = 0; step < 2; ++step) {
+    data.set_mini_batch(step * samples, samples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+    runner.run(run.program, data);
+    for (const MicroBatch& micro_batch : data.micro_batches())
+      out += fmt::format("{} ", micro_batch.loss_sum);
+  }
+  for (const Value& value : run.graphs[0]->graph.values) {
+    if (value.role != Role::kParameter && value.role != Role::kState) continue;
+    const HostTensor content = runner.read(value.name);
+    if (content) out.append(static_cast<const char*>(content.view().data), content.type().bytes());
+  }
+  return out;
+}
+
+/// Any number of replicas that divides the leaves, as threads or processes, gives the bits of the
+/// oracle, which sums the leaves by the tree's definition, whoever has them.
+TEST(Processes, ATreeOfSumsHasTheSameBitsForEveryNumberOfReplicas) {
+  std::uint64_t seed = 900;
+  for (const bool clip : {false, true}) {
+    for (const int micro_batches : {16, 11, 3}) {
+      for (const int leaves : {1, 4, 8}) {
+        SharedRun one("1f1b", 2, clip, {}, /*tied=*/clip, micro_batches);
+        one.runtime.accumulators = leaves;
+        Oracle oracle(one.variants, 2, one.runtime);
+        const std::string expected = after_two_steps(one, oracle, micro_batches);
+        one.runtime.accumulators = 0;
+        Oracle in_order(one.variants, 2, one.runtime);
+        EXPECT_EQ(after_two_steps(one, in_order, micro_batches) == expected, leaves == 1);
+        for (const std::vector<int>& replicas :
+             {std::vector{1, 1}, {2, 2}, {4, 4}, {4, 1}, {2, 4}}) {
+          if (leaves % std::ranges::max(replicas) != 0) continue;
+          SharedRun run("1f1b", 2, clip, replicas, /*tied=*/clip, micro_batches);
+          run.runtime.accumulators = leaves;
+          Runtime runtime(run.variants, {&run.program}, run.runtime);
+          EXPECT_TRUE(after_two_steps(run, runtime, micro_batches) == expected)
+              << leaves << " leaves, replicas " << fmt::format("{}", fmt::join(replicas, " "))
+              << ", " << micro_batches << " micro-batches";
+          if (leaves != 4) continue;
+          for (const int processes : {2, 3}) {
+            if (processes > run.program.devices) continue;
+            MemoryWorld world(processes, ++seed);
+            std::vector<std::map<std::string, std::string>> values(at(processes));
+            const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+              Runtime mine(run.variants, {&run.program}, run.of_process(group, processes));
+              after_two_steps(run, mine, micro_batches);
+              SharedOutcome outcome;
+              add_values(mine.contents(), outcome);
+              values[at(group.rank())] = outcome.values;
+            });
+            for (const std::string& error : errors) EXPECT_EQ(error, "");
+            SharedOutcome alone;
+            add_values(runtime.contents(), alone);
+            EXPECT_TRUE(values[0] == alone.values) << processes << " processes";
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Processes, ATreeOfSumsMustDivideAmongReplicas) {
+  SharedRun run("1f1b", 1, false, {3}, /*tied=*/false, 6);
+  run.runtime.accumulators = 4;
+  try {
+    Runtime runtime(run.variants, {&run.program}, run.runtime);
+    FAIL() << "three replicas have no equal shares of four leaves";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("4 cannot be divided among the 3 replicas of stage 0"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
+TEST(Processes, AddUpOverReplicasLikeOne) {
+  std::uint64_t seed = 100;
+  for (const auto& [replicas, counts] : std::vector<std::pair<std::vector<int>, std::vector<int>>>{
+           {{2}, {2}}, {{3}, {2, 3}}, {{2, 2}, {2, 3, 4}}, {{4, 1}, {2, 5}}}) {
+    const SharedRun run("1f1b", static_cast<int>(replicas.size()), true, replicas);
+    const SharedOutcome expected = four_steps(run, run.runtime);
+    for (const int processes : counts) {
+      MemoryWorld world(processes, ++seed);
+      SharedOutcome outcome;
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        SharedOutcome mine = four_steps(run, run.of_process(group, processes));
+        if (group.leads()) outcome = std::move(mine);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      EXPECT_TRUE(outcome.values == expected.values)
+          << replicas.size() << " stages on " << processes << " processes";
+      EXPECT_EQ(outcome.losses, expected.losses);
+    }
+  }
+}
+
+/// Replicas that share the updates, in one process and in several: the bits of those that make all
+/// of them, and the optimizer's state of each parameter once.
+TEST(Processes, ShareUpdatesOfReplicas) {
+  std::uint64_t seed = 400;
+  for (const OptimizerKind kind :
+       {OptimizerKind::kAdamW, OptimizerKind::kLamb, OptimizerKind::kLars, OptimizerKind::kSgd}) {
+    for (const std::vector<int>& replicas : {std::vector{2}, {3}, {2, 2}, {4, 1}}) {
+      SharedRun run("1f1b", static_cast<int>(replicas.size()), kind != OptimizerKind::kSgd,
+                    replicas);
+      run.runtime.optimizer = default_settings(kind);
+      run.runtime.optimizer.average_decay = 0.9;
+      const SharedOutcome expected = four_steps(run, run.runtime);
+      run.runtime.shard_optimizer = true;
+      const auto same = [&](const SharedOutcome& outcome, int processes) {
+        EXPECT_TRUE(outcome.values == expected.values)
+            << name_of(kind) << ", " << replicas.size() << " stages on " << processes;
+        EXPECT_EQ(outcome.losses, expected.losses);
+        EXPECT_EQ(outcome.norms, expected.norms);
+      };
+      same(four_steps(run, run.runtime), 1);
+      for (int processes = 2; processes <= run.program.devices; ++processes) {
+        MemoryWorld world(processes, ++seed);
+        SharedOutcome outcome;
+        const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+          SharedOutcome mine = four_steps(run, run.of_process(group, processes));
+          if (group.leads()) outcome = std::move(mine);
+        });
+        for (const std::string& error : errors) EXPECT_EQ(error, "");
+        same(outcome, processes);
+      }
+    }
+  }
+}
+
+TEST(Processes, ThatShareUpdatesDivideTheOptimizersMemory) {
+  SharedRun run("1f1b", 1, false, {2}, /*tied=*/false);
+  const Runtime whole(run.variants, {&run.program}, run.runtime);
+  run.runtime.shard_optimizer = true;
+  const Runtime shared(run.variants, {&run.program}, run.runtime);
+  EXPECT_LE(shared.memory(0).optimizer, whole.memory(0).optimizer * 6 / 10);
+  EXPECT_GE(shared.memory(0).optimizer, whole.memory(0).optimizer / 2);
+  EXPECT_EQ(shared.memory(0).parameters, whole.memory(0).parameters);
+}
+
+/// A sum that is not handed back and weights that are handed on instead: as many bytes.
+TEST(Processes, ThatShareUpdatesSendAsManyBytes) {
+  std::uint64_t bytes[2] = {};
+  for (const bool shares : {false, true}) {
+    SharedRun run("1f1b", 1, false, {2}, /*tied=*/false);
+    run.runtime.shard_optimizer = shares;
+    MemoryWorld world(2, 9);
+    const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+      Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
+      const std::uint64_t before = group.leads() ? world.bytes() : 0;
+      FixedData data(4 * kSamples, 5);
+      for (std::int64_t step = 0; step < 20; ++step) {
+        data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+        runtime.run(run.program, data);
+      }
+      if (group.leads()) bytes[shares ? 1 : 0] = world.bytes() - before;
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(2));
+  }
+  EXPECT_NEAR(static_cast<double>(bytes[1]), static_cast<double>(bytes[0]),
+              0.1 * static_cast<double>(bytes[0]));
+}
+
+/// State that was saved by replicas that share updates, and by others, goes on in either.
+TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
+  SharedRun run("1f1b", 2, true, {2, 1});
+  const SharedOutcome expected = four_steps(run, run.runtime);
+  for (const bool first : {false, true}) {
+    std::vector<StageContent> half;
+    SharedOutcome outcome;
+    for (const bool shares : {first, !first}) {
+      run.runtime.shard_optimizer = shares;
+      std::vector<StageContent> parts(2);  // all that the processes have
+      std::mutex guard;
+      MemoryWorld world(3, 77);
+      const auto errors = in_processes(world, 3, [&](ProcessGroup& group) {
+        Runtime runtime(run.variants, {&run.program}, run.of_process(group, 3));
+        const std::int64_t begin = shares == first ? 0 : 2;
+        for (int s = 0; begin > 0 && s < runtime.stages(); ++s)
+          runtime.restore(s, half[static_cast<std::size_t>(s)]);
+        FixedData data(4 * kSamples, 5);
+        for (std::int64_t step = begin; step < begin + 2; ++step) {
+          data.set_mini_batch(step * kSamples, kSamples, kSamplesPerMicroBatch, step,
+                              kMicroBatchSizes);
+          runtime.run(run.program, data);
+        }
+        std::vector<StageContent> contents = runtime.contents();
+        std::vector<StageContent> own = runtime.own_contents();
+        {
+          const std::lock_guard lock(guard);
+          for (std::size_t s = 0; s < own.size(); ++s) merge(std::move(own[s]), parts[s]);
+        }
+        group.all_gather("");  // the others have restored theirs
+        if (!group.leads()) return;
+        if (begin > 0) add_values(contents, outcome);
+        half = std::move(contents);
+      });
+      EXPECT_EQ(errors, std::vector<std::string>(3));
+      SharedOutcome gathered, together;
+      add_values(half, gathered);
+      add_values(parts, together);
+      EXPECT_TRUE(together.values == gathered.values) << shares;
+    }
+    EXPECT_TRUE(outcome.values == expected.values) << first;
+  }
+}
+
+TEST(Processes, SharedUpdatesNeedASynchronousScheduleAndCpus) {
+  SharedRun run("pipedream", 1, false, {2}, /*tied=*/false);
+  run.runtime.shard_optimizer = true;
+  try {
+    const Runtime runtime(run.variants, {&run.program}, run.runtime);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("needs a synchronous schedule"), std::string::npos);
+  }
+  try {
+    check_shared_updates(UpdateRule::kSync, "1f1b", /*on_gpus=*/true);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("needs stages on the CPU"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain::test

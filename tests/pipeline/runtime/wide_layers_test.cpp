@@ -1,0 +1,195 @@
+// Work that layers of real sizes share between micro-batches: packed weights, batched weight
+// gradients, tables of rows and recorded work, with the bits of the oracle.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pipeline/runtime/oracle.h"
+#include "support/placed_runtime.h"
+
+namespace pipetrain::test {
+namespace {
+
+/// Two steps of 5 micro-batches, the last of which is smaller: their gradients are batched in
+/// pairs.
+const std::vector<std::int64_t> kWideSizes = {32, 20};
+constexpr int kWideMicroBatches = 5, kWideSamples = 4 * 32 + 20;
+
+template <class Runner>
+void train_wide(Runner& runner, const Program& program) {
+  FixedData data(2 * kWideSamples, 7);
+  for (std::int64_t step = 0; step < 2; ++step) {
+    data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
+    runner.run(program, data);
+  }
+}
+
+// Weights packed once per version, matmuls that accumulate themselves, and batched weight
+// gradients, against an oracle that accumulates afterwards and batches by itself.
+TEST(WideLayers, HaveTheBitsOfTheirOracle) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  std::string expected;
+  for (const bool clip : {false, true}) {
+    for (const int stages : {0, 1, 2, 3}) {
+      const Pipeline pipeline(wide_network(), std::max(stages, 1), kWideSizes, kWideMicroBatches);
+      EXPECT_GE(pipeline.packed_weights, 3);
+      EXPECT_EQ(pipeline.batch_gradients, 2);
+      for (const std::string schedule : {"zb-h1", "1f1b", "gpipe"}) {
+        const Program program =
+            pipeline.program(schedule, kWideMicroBatches, /*recompute=*/false, clip);
+        if (stages == 0) {
+          Oracle oracle(pipeline.variants, 1, options);
+          train_wide(oracle, program);
+          expected = fingerprint(pipeline, oracle);
+          continue;
+        }
+        const std::vector<const Program*> programs = {&program};
+        Runtime runtime(pipeline.variants, programs, options);
+        train_wide(runtime, program);
+        EXPECT_TRUE(fingerprint(pipeline, runtime) == expected) << schedule << " " << stages;
+      }
+    }
+  }
+}
+
+// An unaccumulated gradient must not share memory with other work of its stage while another device
+// computes it.
+TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
+  constexpr int kMicroBatches = 32, kSteps = 3;
+  constexpr std::int64_t kSamples = 8;
+  const Pipeline pipeline(strided_network(), 3, {kSamples}, kMicroBatches);
+  EXPECT_GE(pipeline.batch_gradients, 1);
+  const Program program = pipeline.program("gpipe", kMicroBatches);
+  const auto train = [&](auto& runner) {
+    FixedData data(kSteps * kMicroBatches * kSamples, 7);
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      data.set_mini_batch(step * kMicroBatches * kSamples, kMicroBatches * kSamples, kSamples, step,
+                          {kSamples});
+      runner.run(program, data);
+    }
+    return fingerprint(pipeline, runner);
+  };
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  Oracle oracle(pipeline.variants, 3, options);
+  const std::string expected = train(oracle);
+  for (int i = 0; i < 3; ++i) {
+    const std::vector<const Program*> programs = {&program};
+    Runtime runtime(pipeline.variants, programs, options);
+    EXPECT_TRUE(train(runtime) == expected);
+  }
+}
+
+// Of a table's gradient only rows that are used are written, by each replica those of its
+// micro-batches.
+TEST(TableOfRows, HasTheBitsOfItsOracle) {
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(table_network(), 2, kSizes);
+  const std::vector<std::pair<std::string, int>> cases = {{"1f1b", 1}, {"zb-h1", 1}, {"1f1b", 2}};
+  for (const auto& [name, replicas] : cases) {
+    ScheduleOptions schedule;
+    schedule.name = name;
+    schedule.micro_batches = 3;
+    if (replicas > 1) schedule.replicas = {replicas, 1};
+    const Program program = pipeline.program(schedule);
+    const auto train = [&](auto& runner) {
+      FixedData data(4 * kBatch, 5);
+      for (std::int64_t step = 0; step < 4; ++step) {
+        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+        runner.run(program, data);
+      }
+      return fingerprint(pipeline, runner);
+    };
+    for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
+      options.optimizer = default_settings(kind);
+      options.optimizer.momentum = 0;  // then SGD leaves the other rows alone
+      Oracle oracle(pipeline.variants, 2, options);
+      const std::vector<const Program*> programs = {&program};
+      Runtime runtime(pipeline.variants, programs, options);
+      EXPECT_TRUE(train(runtime) == train(oracle)) << name << " " << replicas;
+    }
+  }
+}
+
+TEST(WideLayers, ReplicasGatherTheirOwnMicroBatches) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(wide_network(), 2, kWideSizes, kWideMicroBatches);
+  ScheduleOptions schedule;
+  schedule.name = "1f1b";
+  schedule.micro_batches = kWideMicroBatches;
+  schedule.replicas = {2, 1};
+  const Program program = pipeline.program(schedule);
+  Oracle oracle(pipeline.variants, 2, options);
+  train_wide(oracle, program);
+  const std::vector<const Program*> programs = {&program};
+  Runtime runtime(pipeline.variants, programs, options);
+  train_wide(runtime, program);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
+}
+
+// The same sums as micro-batch by micro-batch, in another order.
+TEST(WideLayers, GatheredGradientsAreTheSums) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  std::vector<std::vector<float>> weights;
+  for (const std::int64_t micro_batches : {0, kWideMicroBatches}) {
+    const Pipeline pipeline(wide_network(), 2, kWideSizes, micro_batches);
+    const Program program = pipeline.program("1f1b", kWideMicroBatches);
+    const std::vector<const Program*> programs = {&program};
+    Runtime runtime(pipeline.variants, programs, options);
+    train_wide(runtime, program);
+    const HostTensor weight = runtime.read("layer2.weight");
+    const auto& values = pipeline.graphs[0]->graph.values;
+    const HostTensor& initial = std::find_if(values.begin(), values.end(), [](const Value& value) {
+                                  return value.name == "layer2.weight";
+                                })->data;
+    std::vector<float>& moved = weights.emplace_back();
+    for (std::size_t i = 0; i < weight.span<float>().size(); ++i)
+      moved.push_back(weight.span<float>()[i] - initial.span<float>()[i]);
+  }
+  double difference = 0, sum = 0;
+  for (std::size_t i = 0; i < weights[0].size(); ++i) {
+    difference += std::abs(static_cast<double>(weights[0][i] - weights[1][i]));
+    sum += std::abs(static_cast<double>(weights[0][i]));
+  }
+  EXPECT_GT(sum, 0);
+  EXPECT_LT(difference, 1e-4 * sum);
+}
+
+// Kernels that read nothing but memory: after two rounds every pass is a recording.
+TEST(WideLayers, RecordedWorkHasTheBitsOfWorkPutInOneByOne) {
+  const std::vector<std::int64_t> sizes = {16, 4};  // 16 + 16 + 16 + 4
+  for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
+    const Pipeline pipeline(wide_network(), 2, sizes);
+    const Program program = pipeline.program(schedule, 4);
+    std::string expected;
+    for (const int failing : {-1, 0, 2}) {
+      RecordedMachine machine(2, 3);
+      if (failing >= 0) machine.allow_recordings(failing);
+      RuntimeOptions options = runtime_options(Place::kCpu);
+      for (int d = 0; d < 2; ++d) options.devices.push_back(&machine.device(d));
+      std::uint64_t replayed = 0;
+      {
+        Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+        FixedData data(6 * 52, 7);
+        std::uint64_t before_last = 0;
+        for (std::int64_t step = 0; step < 6; ++step) {
+          data.set_mini_batch(step * 52, 52, 16, step, sizes);
+          runtime.run(program, data);
+          before_last = std::exchange(replayed, machine.replayed());
+        }
+        // Two stages, four micro-batches, a forward and a backward each, in one or two halves.
+        const std::uint64_t passes = schedule == "zb-h1" ? 24 : 16;
+        EXPECT_EQ(replayed - before_last, failing == 0 ? passes : 0U) << schedule << failing;
+        const std::string bits = fingerprint(pipeline, runtime);
+        if (failing < 0) expected = bits;
+        EXPECT_TRUE(bits == expected) << schedule << " " << failing;
+      }
+      for (const std::string& problem : machine.problems()) ADD_FAILURE() << problem;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain::test
