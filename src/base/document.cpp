@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "base/atomic_file.h"
@@ -18,7 +19,7 @@ namespace {
 constexpr std::size_t kMaximumBytes = std::size_t{256} << 20;
 // The JSON library copies nested values recursively, and searches all fields for each new one.
 constexpr std::size_t kDeepest = 64;
-constexpr int kMostFields = 50'000;
+constexpr std::size_t kMostFields = 50'000;
 
 std::string dump(const Json& json, int indent) {
   return json.dump(indent, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
@@ -71,17 +72,20 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
 }  // namespace
 
 Json parse_json(std::string_view text) {
-  std::array<int, kDeepest + 1>
-      fields{};  // number of fields so far in the open object at each depth
-  return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json&) {
+  std::array<std::set<std::string>, kDeepest + 1>
+      fields;  // the names so far in the open object at each depth
+  return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json& value) {
     const auto depth = static_cast<std::size_t>(outer);
     const bool object = event == Json::parse_event_t::object_start;
     const bool opens = object || event == Json::parse_event_t::array_start;
     PT_CHECK(depth + opens <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
-    if (object) fields.at(depth + 1) = 0;
-    if (event == Json::parse_event_t::key)
-      PT_CHECK(++fields.at(depth) <= kMostFields, kData, "an object has more than {} fields",
-               kMostFields);
+    if (object) fields.at(depth + 1).clear();
+    if (event != Json::parse_event_t::key) return true;
+    const auto& name = value.get_ref<const std::string&>();
+    PT_CHECK(fields.at(depth).insert(name).second, kData, "an object has the field \"{}\" twice",
+             printable(name));
+    PT_CHECK(fields.at(depth).size() <= kMostFields, kData, "an object has more than {} fields",
+             kMostFields);
     return true;
   });
 }

@@ -412,8 +412,11 @@ OnnxModel parse(std::span<const std::byte> bytes, const std::string& name,
   refuse_other_formats(bytes, name);
   scan_wire(bytes, name);
   LeanFile lean = without_weights(bytes);
-  // One block of memory, and none of its parts is freed by itself.
-  google::protobuf::Arena arena;
+  // Few blocks of memory, of which none of the parts is freed by itself, and large enough for the
+  // allocator to give them back to the system: the graph that follows needs as much.
+  google::protobuf::ArenaOptions blocks;
+  blocks.start_block_size = blocks.max_block_size = std::size_t{4} << 20;
+  google::protobuf::Arena arena(blocks);
   auto& file = *google::protobuf::Arena::CreateMessage<onnx::Model>(&arena);
   {
     google::protobuf::io::ArrayInputStream stream(lean.bytes.data(),

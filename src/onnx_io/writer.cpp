@@ -39,13 +39,6 @@ HostTensor from_float32(const HostTensor& value, DType dtype) {
   return out;
 }
 
-const OnnxNode* find_constant(const OnnxModel& source, std::string_view name) {
-  for (const OnnxNode& node : source.nodes) {
-    if (node.op_type == "Constant" && node.has_output(0) && node.outputs[0] == name) return &node;
-  }
-  return nullptr;
-}
-
 std::uint64_t bytes_of(const LocatedTensor& tensor) {
   return TensorType{static_cast<DType>(tensor.data_type), Shape(tensor.dims)}.bytes();
 }
@@ -53,7 +46,7 @@ std::uint64_t bytes_of(const LocatedTensor& tensor) {
 class Export {
  public:
   Export(const OnnxModel& source, std::span<const std::byte> file, const WriteOptions& options)
-      : source_(source), options_(options), map_(file), splice_(file) {
+      : source_(source), tensors_(source), options_(options), map_(file), splice_(file) {
     directory_ = source.path.has_parent_path() ? source.path.parent_path() : fs::path(".");
   }
 
@@ -143,14 +136,14 @@ class Export {
     if (const auto found = map_.initializers.find(name); found != map_.initializers.end()) {
       return found->second;
     }
-    const OnnxNode* node = find_constant(source_, name);
+    const OnnxNode* node = tensors_.constant(name);
     const auto function = map_.functions.find(node->function);
     const std::vector<LocatedNode>& nodes = node->function.empty() ? map_.nodes : function->second;
     return nodes.at(node->file_index).tensors.at(0);
   }
 
   void replace(const std::string& name, const TensorMaker& read) {
-    const std::string reason = why_not_writable(source_, name);
+    const std::string reason = why_not_writable(source_, tensors_, name);
     PT_CHECK(reason.empty(), kModel, "{}: tensor '{}' cannot be written: {}",
              printable(source_.path.string()), printable(name), reason);
     const LocatedTensor& tensor = locate(name);
@@ -170,13 +163,13 @@ class Export {
     PT_CHECK(value.dtype() == DType::kFloat32, kInternal, "tensor '{}' is exported from {}",
              printable(name), name_of(value.dtype()));
     std::int64_t count = 0;
-    if (const OnnxInitializer* initializer = source_.find_initializer(name)) {
+    if (const OnnxInitializer* initializer = tensors_.initializer(name)) {
       PT_CHECK(value.shape() == initializer->shape, kInternal,
                "tensor '{}' of shape {} is exported as {}", printable(name),
                initializer->shape.text(), value.shape().text());
       count = initializer->shape.count();
     } else {
-      count = constant_value(*find_constant(source_, name)).type().count();
+      count = constant_value(*tensors_.constant(name)).type().count();
     }
     PT_CHECK(value.type().count() == count, kInternal,
              "tensor '{}' of {} elements is exported as {}", printable(name), count,
@@ -242,11 +235,11 @@ class Export {
   }
 
   void add(const ExportEdits::Added& added) {
-    const OnnxInitializer* like = source_.find_initializer(added.like);
+    const OnnxInitializer* like = tensors_.initializer(added.like);
     PT_CHECK(like && is_float(like->file_dtype), kInternal, "'{}' is not an initializer to copy",
              printable(added.like));
-    PT_CHECK(!source_.find_initializer(added.name) && names_added_.insert(added.name).second,
-             kInternal, "there is an initializer '{}' already", printable(added.name));
+    PT_CHECK(!tensors_.initializer(added.name) && names_added_.insert(added.name).second, kInternal,
+             "there is an initializer '{}' already", printable(added.name));
     const HostTensor value = from_float32(added.value, like->file_dtype);
     Added pending;
     pending.name = added.name;
@@ -372,6 +365,7 @@ class Export {
   };
 
   const OnnxModel& source_;
+  TensorsByName tensors_;
   WriteOptions options_;
   FileMap map_;
   Splice splice_;
@@ -385,13 +379,14 @@ class Export {
 
 }  // namespace
 
-std::string why_not_writable(const OnnxModel& source, std::string_view name) {
-  if (const OnnxInitializer* initializer = source.find_initializer(name)) {
+std::string why_not_writable(const OnnxModel& source, const TensorsByName& tensors,
+                             std::string_view name) {
+  if (const OnnxInitializer* initializer = tensors.initializer(name)) {
     if (!initializer->unusable.empty()) return initializer->unusable;
     if (is_float(initializer->file_dtype)) return "";
     return fmt::format("its type is {}", name_of(initializer->file_dtype));
   }
-  const OnnxNode* node = find_constant(source, name);
+  const OnnxNode* node = tensors.constant(name);
   if (!node) return "the file has no tensor of that name";
   if (node->attributes.size() != 1) return "its node has no single value";
   const OnnxAttribute& attribute = node->attributes[0];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "onnx_io/model.h"
+#include "onnx_io/tensors_by_name.h"
 
 namespace pipetrain {
 
@@ -71,7 +72,8 @@ struct ExportReport {
 /// The reason why the tensor `name` cannot get a new value on export, or "" if it can:
 /// floating-point initializers and Constant nodes, unless they are in a local function that is
 /// called more than once.
-std::string why_not_writable(const OnnxModel& source, std::string_view name);
+std::string why_not_writable(const OnnxModel& source, const TensorsByName& tensors,
+                             std::string_view name);
 
 /// Writes `source`, read from a file that has not changed since, with new values to `output`.
 /// External data go to a new file beside the output. Nothing appears under the final names before

@@ -226,6 +226,9 @@ class Insertion {
 
 std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, TensorRule>& rules,
                                   const AdapterOptions& options, std::uint64_t seed) {
+  constexpr double kMostAlpha = 1e9;
+  PT_CHECK(options.alpha >= 0 && options.alpha <= kMostAlpha, kUsage,
+           "{} must be from 0 to {:g}, not {}", setting("lora-alpha"), kMostAlpha, options.alpha);
   const Layers layers(model);
   Targets targets(options.targets), whole(options.trained_whole);
   std::vector<Adapter> adapters;

@@ -59,7 +59,8 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   training.graph.verify();
   bound_inputs(training);         // on the model's own Gather nodes
   fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
-  attach_loss(training, options.loss);
+  with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
+               [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
   mark_preparation(training.graph);  // before the backward pass, which asks for the marks

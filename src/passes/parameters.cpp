@@ -385,7 +385,9 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
   for (const OnnxNode& node : model.nodes) {
     if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value"))
       continue;
-    const HostTensor value = node.tensor_attribute("value");
+    const HostTensor value =
+        with_context([&] { return "reading " + printable(model.path.string()); },
+                     [&] { return node.tensor_attribute("value"); });
     if (value) add(node.outputs[0], value.dtype(), value.shape(), value, {});
   }
   for (const auto& globs : {options.freeze, options.train_only}) {

@@ -126,6 +126,7 @@ ProcessEnd end_of_launcher(int status, const ReportedEnd& reported) {
   constexpr int kSignals = 64;
   ProcessEnd end;
   end.steps = reported.steps;
+  end.from_step = reported.from_step;
   end.trained = reported.steps > 0;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (code == 0) return end;

@@ -38,7 +38,8 @@ struct ReportedEnd {
   int code = -1;  // -1: it had no time to
   bool is_interrupted = false;
   std::int64_t steps = 0;
-  int failed_process = -1;  // -1: not known
+  std::int64_t from_step = 0;  // completed in the state that it went on from
+  int failed_process = -1;     // -1: not known
 };
 
 /// What the end of a launcher says of training. `status`: of waitpid.

@@ -91,7 +91,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   for (const auto& [name, rule] : model.rules) {
     const bool changes = rule.use != TensorUse::kFrozen || adapted.contains(name);
     if (!changes || not_in_file.contains(name)) continue;
-    if (value_of(name)) values[name] = [&value_of, name] { return value_of(name); };
+    if (value_of(name)) values[name] = [&value_of, name = name] { return value_of(name); };
   }
   for (const ExpandedParameter& parameter : model.expanded) {
     if (!read(parameter.name)) continue;

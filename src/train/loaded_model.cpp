@@ -33,9 +33,10 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   std::set<std::string_view> not_in_file;
   for (const RestoredBias& bias : loaded.biases) not_in_file.insert(bias.name);
   for (const ExpandedParameter& parameter : loaded.expanded) not_in_file.insert(parameter.name);
+  const TensorsByName tensors(loaded.file);
   for (auto& [name, rule] : loaded.rules) {
     if (rule.use != TensorUse::kTrained || not_in_file.contains(name)) continue;
-    const std::string reason = why_not_writable(loaded.file, name);
+    const std::string reason = why_not_writable(loaded.file, tensors, name);
     if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
   }
   if (parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules);

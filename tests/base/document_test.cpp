@@ -118,6 +118,18 @@ TEST(Document, RefusesWhatIsNestedTooDeeplyOrHasTooManyFields) {
   EXPECT_EQ(message(wide + "}"), "t.json: an object has more than 50000 fields");
 }
 
+TEST(Document, RefusesAFieldThatIsThereTwice) {
+  const auto parse = [](const char* x) {
+    Document::parse(fmt::format(R"({{"schema": "pipetrain.test/1", "x": {}}})", x), "t.json",
+                    kSchema);
+  };
+  const auto message = [&](const char* x) { return message_of([&] { parse(x); }); };
+  EXPECT_EQ(message(R"({"a": 1, "b": {"c": 1}, "a": 2})"),
+            "t.json: an object has the field \"a\" twice");
+  EXPECT_EQ(message(R"([{"b": {"c": 1, "c": 1}}])"), "t.json: an object has the field \"c\" twice");
+  parse(R"([{"a": {"a": 1}}, {"a": {"a": 1}}])");
+}
+
 TEST(Document, RefusesFieldsThatNobodyReads) {
   const Document document = Document::parse(
       R"({"schema": "pipetrain.test/1", "a": {"b": 1, "c\n": 2}})", "t.json", "pipetrain.test/1");

@@ -1,16 +1,35 @@
 """What holds for every command, whatever it is given: it ends in time, in little memory and without a crash, and what it says is plain text."""
 
+import io
 import os
 import re
 import signal
+import struct
 import subprocess
 import threading
+import zipfile
 
 from program import EXIT, PROGRAM, Case, environment_of_user
 
 MOST_SECONDS = 5  # of CPU
 MOST_WAITED = 240  # of the clock, on a busy machine: what has not ended by then waits for ever
 MOST_BYTES = 1 << 30
+
+
+def npz(members, method=zipfile.ZIP_DEFLATED):
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in members:
+            with archive.open(name, "w", force_zip64=True) as file:
+                for piece in content:
+                    file.write(piece)
+    return out.getvalue()
+
+
+def npy_header(descr, shape):
+    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 class HostileCase(Case):

@@ -5,11 +5,9 @@ import gzip
 import io
 import json
 import pathlib
-import struct
 import unittest
-import zipfile
 
-from hostile import HostileCase
+from hostile import HostileCase, npy_header, npz
 from onnx_file import BOOL, INT64, graph, model, node, tensor, value_info
 from program import DATA, MODEL
 
@@ -102,22 +100,6 @@ MODELS = {
 
 def deep(levels):
     return b"[" * levels
-
-
-def npz(members, method=zipfile.ZIP_DEFLATED):
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", method) as archive:
-        for name, content in members:
-            with archive.open(name, "w", force_zip64=True) as file:
-                for piece in content:
-                    file.write(piece)
-    return out.getvalue()
-
-
-def npy_header(descr, shape):
-    text = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
-    text += b" " * (-(len(text) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
 def gz(pieces):

@@ -150,14 +150,15 @@ TEST_F(WriterTest, ConstantsOfFunctionsAreWrittenIfThereIsOnePlaceForOneValue) {
   parts.opsets.push_back(encode_opset("d", 1));
   parts.nodes = {node_part("F", {"x"}, {"y"}, {}, "f", "d")};
   const OnnxModel once = save(parts);
-  EXPECT_EQ(why_not_writable(once, "f/c"), "");
+  EXPECT_EQ(why_not_writable(once, TensorsByName(once), "f/c"), "");
   write_trained(once, {{"f/c", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
   EXPECT_EQ(value(read_onnx(directory_ / "out.onnx"), "f/c"), (std::vector<double>{5, 6}));
 
   parts.nodes = {node_part("F", {"x"}, {"m"}, {}, "f", "d"),
                  node_part("F", {"m"}, {"y"}, {}, "g", "d")};
   const OnnxModel twice = save(parts);
-  EXPECT_NE(why_not_writable(twice, "f/c").find("called 2 times"), std::string::npos);
+  EXPECT_NE(why_not_writable(twice, TensorsByName(twice), "f/c").find("called 2 times"),
+            std::string::npos);
   EXPECT_EQ(kind_of_failure([&] {
               write_trained(twice, {{"f/c", float_tensor({5, 6})}}, {}, directory_ / "twice.onnx");
             }),
@@ -166,11 +167,12 @@ TEST_F(WriterTest, ConstantsOfFunctionsAreWrittenIfThereIsOnePlaceForOneValue) {
 
 TEST_F(WriterTest, SaysWhatCannotBeWritten) {
   const OnnxModel model = save(all_encodings());
-  EXPECT_EQ(why_not_writable(model, "raw"), "");
-  EXPECT_EQ(why_not_writable(model, "constant"), "");
-  EXPECT_NE(why_not_writable(model, "steps").find("int64"), std::string::npos);
-  EXPECT_NE(why_not_writable(model, "nobody"), "");
-  EXPECT_NE(why_not_writable(model, "y"), "") << "y is no constant";
+  EXPECT_EQ(why_not_writable(model, TensorsByName(model), "raw"), "");
+  EXPECT_EQ(why_not_writable(model, TensorsByName(model), "constant"), "");
+  EXPECT_NE(why_not_writable(model, TensorsByName(model), "steps").find("int64"),
+            std::string::npos);
+  EXPECT_NE(why_not_writable(model, TensorsByName(model), "nobody"), "");
+  EXPECT_NE(why_not_writable(model, TensorsByName(model), "y"), "") << "y is no constant";
 }
 
 TEST_F(WriterTest, RefusesToOverwriteTheInputUnlessAsked) {

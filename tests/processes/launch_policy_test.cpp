@@ -272,5 +272,23 @@ TEST(Launch, AStopForOtherHostsIsNoFailure) {
   EXPECT_TRUE(world.attempts.empty());
 }
 
+TEST(Launch, KillsWhileLostStepsAreComputedAgainDelayNothing) {
+  FakeWorld world = two_hosts({{50, kill_at(20)}});
+  for (std::int64_t step = 8; step < 20; ++step) {
+    LaunchEnd end = kill_at(step + 1);
+    end.process.from_step = step;
+    world.attempts.push_back({50, end});
+  }
+  world.attempts.push_back({50, code_of(0, 99)});
+  EXPECT_EQ(run_launch({.least_hosts = 2}, world), 0);
+  std::vector<double> starts;
+  for (const std::string& line : world.log) {
+    if (line.find("start") != std::string::npos) starts.push_back(std::stod(line));
+  }
+  ASSERT_EQ(starts.size(), 14U);
+  for (std::size_t i = 1; i < starts.size(); ++i)
+    EXPECT_LE(starts[i] - starts[i - 1], 52) << "50 s of training and 1 s for each host's answer";
+}
+
 }  // namespace
 }  // namespace pipetrain

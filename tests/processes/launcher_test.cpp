@@ -122,6 +122,7 @@ TEST(Launcher, WhatItsEndSays) {
   EXPECT_FALSE(device.from_outside);
   EXPECT_TRUE(device.trained);
   EXPECT_EQ(device.steps, 9);
+  EXPECT_EQ(end_of_launcher(exited(137), {.steps = 9, .from_step = 4}).from_step, 4);
   EXPECT_TRUE(end_of_launcher(exited(143), {.code = 143, .is_interrupted = true}).from_outside);
   // A process was killed: nobody could say more.
   const ProcessEnd killed = end_of_launcher(exited(137), {});

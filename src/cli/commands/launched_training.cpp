@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <nlohmann/json.hpp>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -16,6 +15,7 @@
 #include "base/output_file.h"
 #include "base/safe_text.h"
 #include "cli/output/journal.h"
+#include "cli/output/status_file.h"
 
 extern char** environ;
 
@@ -255,21 +255,8 @@ std::optional<LaunchEnd> LaunchedTraining::wait(double until) {
 
 /// What the status file says, if these processes have written it.
 ReportedEnd LaunchedTraining::reported() const {
-  ReportedEnd end;
   const std::string text = content_of(status_path_);
-  if (text == status_before_) return end;
-  const auto status = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!status.is_object()) return end;
-  const auto number = [&](const char* name, std::int64_t otherwise) {
-    return status.contains(name) && status[name].is_number_integer()
-               ? status[name].get<std::int64_t>()
-               : otherwise;
-  };
-  end.code = static_cast<int>(number("exit_code", -1));
-  end.steps = number("step", 0);
-  end.failed_process = static_cast<int>(number("failed_process", -1));
-  end.is_interrupted = status.contains("state") && status["state"] == "interrupted";
-  return end;
+  return text == status_before_ ? ReportedEnd() : end_in_status(text);
 }
 
 LaunchEnd LaunchedTraining::end_of_attempt() {

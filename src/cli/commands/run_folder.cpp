@@ -172,9 +172,10 @@ const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed
   return path_;
 }
 
-void check_output(const Options& options, const std::string& output, bool replaces_own) {
+void check_output(const Options& options, const std::string& output, bool replaces_own,
+                  const char* option) {
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(output));
+           "\"{}\" exists; give --overwrite or another {}", printable(output), option);
   check_folder_of(output);
   delete_stale_temporaries(output);
 }

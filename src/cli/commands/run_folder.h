@@ -44,7 +44,8 @@ std::filesystem::path new_run_folder(const std::string& model);
 
 /// The path of the trained model. Error (kUsage) for an existing file without --overwrite.
 /// `replaces_own`: a resumed run writes its own trained.onnx again.
-void check_output(const Options& options, const std::string& output, bool replaces_own);
+void check_output(const Options& options, const std::string& output, bool replaces_own,
+                  const char* option = "--output");
 
 /// Writes plan.json and profile.json.
 void write_plan_and_profile(const Options& options, const PlannedNetwork& network,

@@ -108,7 +108,14 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
 void check_adapter(const Options& options) {
   if (options.adapter.empty()) return;
   PT_CHECK(options.run.model.adapters.rank > 0, kUsage, "--adapter needs --lora");
-  check_output(options, options.adapter, /*replaces_own=*/false);
+  check_output(options, options.adapter, /*replaces_own=*/false, "--adapter");
+  const auto place = [](const std::string& file) {
+    std::error_code ignored;
+    return fs::weakly_canonical(fs::absolute(file), ignored);
+  };
+  PT_CHECK(options.output.empty() || place(options.adapter) != place(options.output), kUsage,
+           "--adapter and --output are both \"{}\"; give them different files",
+           printable(options.adapter));
 }
 
 std::string words_on(const BestResult& best) {

@@ -79,8 +79,10 @@ void describe_precision(Table& table, Options& options) {
           .affects(ResultEffect::kDerived);
   loss_scale.set = [&scale](const std::string& v) {
     scale = v == "auto" ? 0 : parse_real("--loss-scale", v);
-    PT_CHECK(v == "auto" || (std::isfinite(scale) && scale > 0), kUsage,
-             "--loss-scale takes a number above 0 or auto, not {}", printable(v));
+    constexpr double kMost = 1e38;  // of float
+    PT_CHECK(v == "auto" || (scale > 0 && scale <= kMost), kUsage,
+             "--loss-scale takes a number above 0 and at most {:g}, or auto, not {}", kMost,
+             printable(v));
   };
   loss_scale.get = [&scale] { return scale == 0 ? std::string("auto") : fmt::format("{}", scale); };
   Table::nest(precision, std::move(inner));

@@ -47,6 +47,7 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
   if (failed_process >= 0) body["failed_process"] = failed_process;
   body["pid"] = ::getpid();
   body["step"] = last_.step;
+  if (first_step_ > 0) body["first_step"] = first_step_;
   body["total_steps"] = last_.total_steps;
   body["epoch"] = last_.epoch;
   body["loss"] = std::isfinite(last_.loss) ? Json(last_.loss) : Json();
@@ -71,6 +72,23 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
   log_warning("status", "--status-file: cannot write \"{}\"; training continues without it",
               printable(path_));
   path_.clear();
+}
+
+ReportedEnd end_in_status(const std::string& text) {
+  ReportedEnd end;
+  const auto status = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) return end;
+  const auto number = [&](const char* name, std::int64_t otherwise) {
+    return status.contains(name) && status[name].is_number_integer()
+               ? status[name].get<std::int64_t>()
+               : otherwise;
+  };
+  end.code = static_cast<int>(number("exit_code", -1));
+  end.steps = number("step", 0);
+  end.from_step = number("first_step", 1) - 1;
+  end.failed_process = static_cast<int>(number("failed_process", -1));
+  end.is_interrupted = status.contains("state") && status["state"] == "interrupted";
+  return end;
 }
 
 }  // namespace pipetrain

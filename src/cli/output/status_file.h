@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "processes/launcher.h"
 #include "train/trainer.h"
 
 namespace pipetrain {
@@ -30,5 +31,8 @@ class StatusFile {
   double first_step_seconds_ = 0;
   std::int64_t first_step_ = 0;
 };
+
+/// What a status file says of the processes that have written it.
+ReportedEnd end_in_status(const std::string& text);
 
 }  // namespace pipetrain

@@ -88,6 +88,7 @@ class Binder {
     if (is_float(input.dtype)) {
       scale.divisor = source->divisor = out_.divisors[index] =
           divisor_of(options_.normalization, raw, *source, divisor_of_training(index), bad_rows_);
+      if (scale.divisor < 1) check(raw, *source, allowed_in(input), "input", input.name);
     }
     std::optional<ImageShape> image;
     if (is_float(input.dtype)) {
@@ -356,9 +357,12 @@ class Binder {
     return out;
   }
 
-  void check(const RawColumn& raw, const ArraySource& source, const Allowed& allowed,
-             const char* kind, const std::string& name) {
+  void check(const RawColumn& raw, const ArraySource& source, Allowed allowed, const char* kind,
+             const std::string& name) {
     const bool skip = options_.on_bad_sample == BadSample::kSkip;
+    // Numbers become floats, and are divided.
+    if (allowed.largest < std::numeric_limits<double>::max())
+      allowed.largest *= std::min(1.0, source.divisor);
     const std::vector<BadElement> bad =
         find_bad_elements(source.values, source.first, source.count, allowed,
                           std::numeric_limits<std::size_t>::max());

@@ -14,6 +14,12 @@ namespace pipetrain {
 
 namespace {
 
+constexpr double kMost = std::numeric_limits<float>::max();
+
+bool is_divisor(double value) {
+  return value >= std::numeric_limits<float>::min() && value <= kMost;
+}
+
 // "0.5,0.4" of --normalize.
 std::vector<double> numbers_of(std::string_view text) {
   std::vector<double> out;
@@ -41,16 +47,15 @@ Normalization Normalization::parse(std::string_view text) {
     Normalization out{Kind::kAuto, 1, numbers_of(text.substr(0, bar)),
                       numbers_of(text.substr(bar + 1))};
     PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
-                 std::ranges::all_of(out.deviation, [](double value) { return value > 0; }),
+                 std::ranges::all_of(out.mean, [](double x) { return std::abs(x) <= kMost; }) &&
+                 std::ranges::all_of(out.deviation, is_divisor),
              kUsage, "{} takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
              setting("normalize"), printable(std::string(text)));
     return out;
   }
   double divisor = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), divisor);
-  PT_CHECK(error == std::errc() && end == text.data() + text.size() && divisor > 0 &&
-               divisor <= std::numeric_limits<float>::max(),
-           kUsage,
+  PT_CHECK(error == std::errc() && end == text.data() + text.size() && is_divisor(divisor), kUsage,
            "{} takes auto, none, max, imagenet, means/deviations or a number to divide "
            "by, not \"{}\"",
            setting("normalize"), printable(text));

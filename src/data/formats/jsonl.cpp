@@ -106,8 +106,12 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     }
     return finish_value(Shape(std::move(dims)));
   }
-  bool parse_error(std::size_t position, const std::string&,
-                   const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t position, const std::string& token,
+                   const nlohmann::detail::exception& error) override {
+    constexpr int kBeyondDouble = 406;
+    if (error.id == kBeyondDouble)
+      return complain(
+          fmt::format("\"{}\" has {}, which is too large", printable(key_), printable(token)));
     return complain(fmt::format("invalid JSON at character {}", position));
   }
 

@@ -218,10 +218,16 @@ std::optional<double> number_in(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (end != text.data() + text.size() || text.empty()) return std::nullopt;
-  // Numbers beyond double's range become infinite and are caught with the other bad values.
-  if (error == std::errc::result_out_of_range) return std::numeric_limits<double>::infinity();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  if (error == std::errc::result_out_of_range) {
+    const std::size_t exponent = text.find_first_of("eE");
+    const bool is_tiny = text.substr(std::min(exponent, text.size())).find('-') != text.npos;
+    return is_tiny ? 0 : text.starts_with('-') ? -kInfinity : kInfinity;
+  }
   if (error != std::errc()) return std::nullopt;
-  return value;
+  // Numbers beyond float's range become infinite and are caught with the other bad values.
+  return std::abs(value) > std::numeric_limits<float>::max() ? std::copysign(kInfinity, value)
+                                                             : value;
 }
 
 TableEncoding fit_encoding(const TableCells& cells, std::span<const std::size_t> rows,

@@ -129,7 +129,11 @@ template <class T>
 bool is_allowed(T value, const Allowed& allowed) {
   switch (allowed.kind) {
     case Allowed::Kind::kFinite:
-      return is_finite(value);
+      if constexpr (std::is_floating_point_v<T>) {
+        constexpr double kMost = std::numeric_limits<T>::max();
+        return std::abs(value) <= static_cast<T>(std::min(allowed.largest, kMost));
+      }
+      return true;
     case Allowed::Kind::kUnit:
       return value >= T(0) && value <= T(1);
     case Allowed::Kind::kWhole:
@@ -142,6 +146,7 @@ bool is_allowed(T value, const Allowed& allowed) {
 template <class T>
 std::string reason_against(T value, const Allowed& allowed) {
   if (!is_finite(value)) return "not finite";
+  if (allowed.kind == Allowed::Kind::kFinite) return "too large";
   if (allowed.kind == Allowed::Kind::kUnit) return "out of range 0..1";
   if constexpr (std::is_floating_point_v<T>) {
     if (std::nearbyint(value) != value) return "not a whole number";
@@ -188,6 +193,10 @@ std::vector<BadElement> find_bad_elements(const HostTensor& values, std::size_t 
 }
 
 Allowed allowed_by_type(DType dtype) {
+  if (dtype == DType::kFloat32) return {.largest = std::numeric_limits<float>::max()};
+  // What rounds to the largest number.
+  if (dtype == DType::kFloat16) return {.largest = 65519};
+  if (dtype == DType::kBFloat16) return {.largest = 0x1.fefffep127};
   if (is_float(dtype)) return {};
   if (dtype == DType::kBool) return Allowed::whole(0, 1);
   return visit(dtype, []<class T>(T) {

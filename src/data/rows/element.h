@@ -20,20 +20,21 @@ void convert_elements(const void* in, DType from, void* out, DType to, std::size
 /// What elements must be.
 struct Allowed {
   enum class Kind { kFinite, kUnit, kWhole } kind = Kind::kFinite;  // kUnit: 0 … 1
+  double largest = std::numeric_limits<double>::max();              // kFinite: of either sign
   // kWhole: low … high, or `also`
   std::int64_t low = std::numeric_limits<std::int64_t>::min();
   std::int64_t high = std::numeric_limits<std::int64_t>::max();
-  std::optional<std::int64_t> also;
+  std::optional<std::int64_t> also = {};
 
   static Allowed whole(std::int64_t low, std::int64_t high) {
-    return {Kind::kWhole, low, high, std::nullopt};
+    return {.kind = Kind::kWhole, .low = low, .high = high};
   }
 };
 
 struct BadElement {
   std::size_t row = 0;
   std::string value;
-  std::string reason;  // "out of range 0..9", "not a whole number", "not finite"
+  std::string reason;  // "out of range 0..9", "not a whole number", "not finite", "too large"
 };
 
 /// Looks through elements [first, first + count) of every row of values (rows, row elements…);
@@ -42,7 +43,8 @@ std::vector<BadElement> find_bad_elements(const HostTensor& values, std::size_t 
                                           std::size_t count, const Allowed& allowed,
                                           std::size_t maximum);
 
-/// The range of whole numbers that an integer type or bool holds; of a float type, all.
+/// What a type holds: the range of whole numbers of an integer type or bool, and the finite numbers
+/// of a float type.
 Allowed allowed_by_type(DType dtype);
 
 struct ValueRange {

@@ -97,6 +97,9 @@ struct Operation {
   const std::uint16_t* packed;  // b, or null
   C c;
 };
+// clang before 17 makes none for aggregates.
+template <class A, class B, class C>
+Operation(GemmShape, A, B, const std::uint16_t*, C) -> Operation<A, B, C>;
 
 /// One thread's work.
 template <class A, class B, class C>

@@ -287,9 +287,8 @@ void import_pad(ImportContext& context) {
       if (before == 0 && after == 0) continue;
       PT_CHECK(shape[axis] > 0, kModel, "cannot pad {} with this mode: it has no elements",
                shape.text());
-      ReadBudget::charge(sizeof(std::int64_t) *
-                         static_cast<std::size_t>(std::max<std::int64_t>(
-                             0, before + shape[axis] + after)));
+      ReadBudget::charge(sizeof(std::int64_t) * static_cast<std::size_t>(std::max<std::int64_t>(
+                                                    0, before + shape[axis] + after)));
       Ints source;
       for (std::int64_t i = -before; i < shape[axis] + after; ++i)
         source.push_back(mirrored(i, shape[axis], mode));
@@ -337,7 +336,7 @@ void rearrange(ImportContext& context, const Shape& cut, const Ints& perm, const
 void import_depth_to_space(ImportContext& context) {
   const Shape x = context.type(0).shape;
   const std::int64_t b = context.attributes().integer("blocksize");
-  PT_CHECK(x.rank() == 4 && b > 0 && x[1] % (b * b) == 0, kModel,
+  PT_CHECK(x.rank() == 4 && b > 0 && b <= x[1] && x[1] % b == 0 && x[1] / b % b == 0, kModel,
            "DepthToSpace cannot split {} into blocks of {}", x.text(), b);
   const std::int64_t c = x[1] / (b * b);
   const Shape result{x[0], c, x[2] * b, x[3] * b};
@@ -349,7 +348,7 @@ void import_depth_to_space(ImportContext& context) {
 void import_space_to_depth(ImportContext& context) {
   const Shape x = context.type(0).shape;
   const std::int64_t b = context.attributes().integer("blocksize");
-  PT_CHECK(x.rank() == 4 && b > 0 && x[2] % b == 0 && x[3] % b == 0, kModel,
+  PT_CHECK(x.rank() == 4 && b > 0 && b <= x[2] && x[2] % b == 0 && x[3] % b == 0, kModel,
            "SpaceToDepth cannot split {} into blocks of {}", x.text(), b);
   const bool crd = context.attributes().text("mode", "DCR") == "CRD";
   const Ints perm = crd ? Ints{0, 1, 3, 5, 2, 4} : Ints{0, 3, 5, 1, 2, 4};

@@ -134,6 +134,8 @@ TEST(Bind, ScalesUint8AndNothingElse) {
   EXPECT_EQ(data_error([] { Normalization::parse("0"); }, ErrorKind::kUsage),
             "`normalize` takes auto, none, max, imagenet, means/deviations or a number to divide "
             "by, not \"0\"");
+  for (const char* wrong : {"1e-46", "1e39", "nan", "1/1e-46", "1e39/1", "0/inf"})
+    expect_contains(data_error([&] { Normalization::parse(wrong); }, ErrorKind::kUsage), wrong);
 }
 
 TEST(Bind, NormalizesForTorchvisionsNetworks) {
@@ -227,6 +229,28 @@ TEST(Bind, BadInputsAreNamed) {
         bind_data(split({column<std::int64_t>("ids", {2, 1}, {99, 1ll << 31}), kY}), narrow, {});
       }),
       "2147483648");
+}
+
+TEST(Bind, NumbersThatAreTooLargeForFloatsAreNamed) {
+  BindOptions options;
+  const auto error = [&](const RawColumn& x) {
+    return data_error([&] {
+      bind_data(split({x, kY}), {{float_input("x", {2})}, classes(2)}, options);
+    });
+  };
+  expect_contains(error(column<double>("x", {2, 2}, {1, 2, -1e39, 4})),
+                  "value -1e+39 of input \"x\" is too large, f.npz item 1");
+  // They are converted before they are divided.
+  options.normalization = Normalization::parse("1e10");
+  expect_contains(error(column<double>("x", {2, 2}, {1, 2, 1e40, 4})), "value 1e+40");
+  options.normalization = Normalization::parse("1e-10");
+  expect_contains(error(column<float>("x", {2, 2}, {1, 2, 3, 1e29F})), "value 1e+29");
+  options.normalization = {};
+  expect_contains(data_error([&] {
+                    bind_data(split({kX, column<double>("y", {2}, {1e300, 1})}),
+                              {{float_input("x", {2})}, numbers({})}, {});
+                  }),
+                  "label 1e+300 too large, f.npz item 0");
 }
 
 TEST(Bind, BadSamplesCanBeLeftOut) {

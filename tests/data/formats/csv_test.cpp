@@ -133,7 +133,8 @@ TEST(Csv, BadCellsNameFileLineAndColumn) {
   EXPECT_EQ(
       error("1,2,3\n4,x,6\n"),
       "t.csv line 2, column 2: \"x\" is not a number; encode words with `categories` one-hot or "
-      "codes, make tokens of texts with `tokenizer` FILE, or leave the column out: `drop-columns` 1");
+      "codes, make tokens of texts with `tokenizer` FILE, or leave the column out: `drop-columns` "
+      "1");
   EXPECT_EQ(error("a,b,y\n1,2,3\n\n4,,6\n"),
             "t.csv line 4, column 2 (b): \"\" is not a number; `missing` mean fills such cells, "
             "marker also marks them");
@@ -158,6 +159,15 @@ TEST(Csv, BadCellsCanBecomeNan) {
   const Doubles x = got.columns[0].values.to_doubles(), y = got.columns[1].values.to_doubles();
   EXPECT_TRUE(std::isnan(x[2]) && std::isnan(x[3]) && std::isnan(y[2]));
   EXPECT_EQ(x[5], 4);
+}
+
+TEST(Csv, NumbersThatNoFloatHoldsAreInfinite) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(parse("1e308,-4e38\n-1e999,3.4e38\n").columns[0].values.to_doubles(),
+            (Doubles{infinity, -infinity}));
+  EXPECT_EQ(parse("1,1e308\n2,-1e999\n").columns[1].values.to_doubles(),
+            (Doubles{infinity, -infinity}));
+  EXPECT_EQ(parse("1e-400,0\n-2.5E-999,1\n").columns[0].values.to_doubles(), (Doubles{0, 0}));
 }
 
 TEST(Csv, WholeLabelsAreIntegers) {

@@ -55,6 +55,8 @@ TEST_F(Formats, WrongJsonNamesTheLine) {
       {"{\"x\": [[[[[[[1]]]]]]]}\n", "nested too deeply"},
       {"{\"x\": [{\"a\": 1}]}\n", "objects in a list"},
       {"{}\n", "no numbers"},
+      {"{\"x\": 1, \"y\": 2}\n{\"x\": 1, \"y\": -1e999}\n",
+       "line 2: \"y\" has -1e999, which is too large"},
   };
   for (const auto& [text, says] : bad) {
     const std::string file = write("b.jsonl", text);

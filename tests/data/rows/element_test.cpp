@@ -60,6 +60,22 @@ TEST(FindBadElements, WholeNumbersAtTheEdges) {
   EXPECT_TRUE(bad(INFINITY));
 }
 
+TEST(FindBadElements, NumbersThatTheOtherTypeDoesNotHold) {
+  const auto reason = [](double value, DType dtype) {
+    const HostTensor tensor = HostTensor::of<double>({1}, std::vector<double>{value});
+    const auto bad = find_bad_elements(tensor, 0, 1, allowed_by_type(dtype), 1);
+    return bad.empty() ? "" : bad[0].reason;
+  };
+  EXPECT_EQ(reason(3.4e38, DType::kFloat32), "");
+  EXPECT_EQ(reason(-3.5e38, DType::kFloat32), "too large");
+  EXPECT_EQ(reason(1e308, DType::kFloat64), "");
+  EXPECT_EQ(reason(65519, DType::kFloat16), "");
+  EXPECT_EQ(reason(-65520, DType::kFloat16), "too large");
+  EXPECT_EQ(reason(3.38e38, DType::kBFloat16), "");
+  EXPECT_EQ(reason(3.4e38, DType::kBFloat16), "too large");
+  EXPECT_EQ(reason(INFINITY, DType::kFloat32), "not finite");
+}
+
 TEST(AllowedByType, IsTheTypesRange) {
   EXPECT_EQ(allowed_by_type(DType::kInt8).low, -128);
   EXPECT_EQ(allowed_by_type(DType::kUint16).high, 65535);

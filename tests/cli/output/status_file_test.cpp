@@ -1,0 +1,68 @@
+// The status file: what `launch` reads in that of processes that have ended.
+#include "cli/output/status_file.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+
+#include "support/temporary_directory.h"
+
+namespace pipetrain {
+namespace {
+
+std::string status_text(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+StepReport step_of_status(std::int64_t step) {
+  StepReport report;
+  report.step = step;
+  report.total_steps = 100;
+  return report;
+}
+
+TEST(StatusFile, SaysWhereKilledProcessesHaveBegun) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "status.json";
+  StatusFile status(path.string());
+  status.step(step_of_status(41));
+  const ProcessEnd end = end_of_launcher(SIGKILL, end_in_status(status_text(path)));
+  EXPECT_TRUE(end.trained);
+  EXPECT_EQ(end.steps, 41);
+  EXPECT_EQ(end.from_step, 40);
+}
+
+TEST(StatusFile, SaysHowProcessesHaveEnded) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "status.json";
+  StatusFile status(path.string());
+  status.step(step_of_status(1));
+  status.step(step_of_status(2));
+  status.end("interrupted", 143, 1);
+  const ReportedEnd end = end_in_status(status_text(path));
+  EXPECT_EQ(end.code, 143);
+  EXPECT_EQ(end.steps, 2);
+  EXPECT_EQ(end.from_step, 0);
+  EXPECT_EQ(end.failed_process, 1);
+  EXPECT_TRUE(end.is_interrupted);
+}
+
+TEST(StatusFile, WithoutStepsSaysNothingOfThem) {
+  for (const char* text : {"", "{", "[]", "{}", R"({"step": "1", "first_step": 1.5})"}) {
+    const ReportedEnd end = end_in_status(text);
+    EXPECT_EQ(end.code, -1) << text;
+    EXPECT_EQ(end.steps, 0) << text;
+    EXPECT_EQ(end.from_step, 0) << text;
+  }
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "status.json";
+  StatusFile(path.string()).end("error", 3);
+  EXPECT_EQ(end_in_status(status_text(path)).code, 3);
+  EXPECT_EQ(end_in_status(status_text(path)).from_step, 0);
+}
+
+}  // namespace
+}  // namespace pipetrain
