@@ -217,6 +217,7 @@ OPTIONS = {
     "an_adapter_that_exists": (["--lora", "1", "--adapter", "/dev/full"], ["/dev/full", "another --adapter"]),
     "deviation_of_nothing": (["--normalize", "1/1e-46"], ["--normalize"]),
     "loss_scale_of_10_to_308": (["--precision", "fp16", "--loss-scale", "1e308"], ["--loss-scale"]),
+    "validation_of_10_to_308": (["--val-split", "1e308"], ["--val-split takes"]),
     "crop_of_10_to_13": (["--augment", "crop:9999999999999"], ["--augment"]),
     "micro_batches_of_10_to_9": (["--micro-batches", "1000000000"], ["micro-batches"]),
 }

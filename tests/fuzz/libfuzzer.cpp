@@ -25,6 +25,9 @@ const pipetrain::fuzz::Input& input() {
 
 }  // namespace
 
+/// Undefined behavior ends the program, as all that AddressSanitizer finds.
+extern "C" const char* __ubsan_default_options() { return "halt_on_error=1:print_stacktrace=1"; }
+
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   input().read({reinterpret_cast<const char*>(data), size});
   return 0;

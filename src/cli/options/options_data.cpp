@@ -155,8 +155,11 @@ void describe_files(Table& table, DataOptions& data) {
     const bool percent = v.ends_with('%');
     const double number = parse_real("--val-split", percent ? v.substr(0, v.size() - 1) : v);
     const double value = percent ? number / 100 : number;
+    constexpr double kMostSamples = 1e15;
     PT_CHECK(
-        value >= 0 && (value < 1 || (!percent && value == std::floor(value))), kUsage,
+        value >= 0 && value <= kMostSamples &&
+            (value < 1 || (!percent && value == std::floor(value))),
+        kUsage,
         "--val-split takes a fraction below 1, a percentage or a whole number of samples, not {}",
         printable(v));
     PT_CHECK(
