@@ -19,6 +19,7 @@ class Attribution {
   Attribution(const TrainingGraph& training, const Chain& chain, const Profile& profile)
       : training_(training), graph_(training.graph), profile_(profile) {
     out_.elements.resize(chain.order.size());
+    written_.assign(chain.order.size(), 0);
     out_.forward_bytes = chain.forward_bytes;
     out_.backward_bytes = chain.backward_bytes;
     place(chain);
@@ -34,6 +35,11 @@ class Attribution {
     add_finish();
     add_saved();
     add_transient();
+    // What comes first in a step is written, not added.
+    for (std::size_t i = 0; i < out_.elements.size(); ++i) {
+      double& seconds = out_.elements[i].step_seconds;
+      seconds = std::max(0.0, seconds - written_[i]);
+    }
     return std::move(out_);
   }
 
@@ -122,10 +128,19 @@ class Attribution {
     for (const Accumulation& accumulation : training_.accumulations) {
       const int here = accumulation.consumer ? position_[at(accumulation.consumer.index)] : -1;
       if (here < 0 || adds_itself(root(accumulation.contribution))) continue;
+      const double seconds = profile_.accumulate_seconds_per_byte *
+                             static_cast<double>(graph_[accumulation.contribution].type.bytes());
       out_.elements[at(here)].weight_gradient_seconds +=
-          profile_.accumulate_seconds_per_byte *
-          static_cast<double>(graph_[accumulation.contribution].type.bytes());
+          additions_per_micro_batch(accumulation) * seconds;
+      written_[at(here)] += seconds;
     }
+  }
+
+  // Gradients of several micro-batches at once are added once.
+  double additions_per_micro_batch(const Accumulation& accumulation) const {
+    const NodeId producer = graph_[root(accumulation.contribution)].producer;
+    const bool batched = producer && graph_[producer].part == Part::kBatchGradient;
+    return batched ? runs_per_micro_batch(training_, graph_[producer]) : 1;
   }
 
   // Batched values are copied for every micro-batch.
@@ -262,7 +277,8 @@ class Attribution {
   const Graph& graph_;
   const Profile& profile_;
   ChainCosts out_;
-  std::vector<int> position_;  // of each node in the chain
+  std::vector<double> written_;  // by element: seconds of one addition to each accumulator
+  std::vector<int> position_;    // of each node in the chain
   std::vector<ValueId> root_;
   std::vector<std::set<int>> readers_;           // by value
   std::vector<std::set<int>> gradient_readers_;  // by root: gradient nodes only

@@ -7,6 +7,7 @@
 #include <barrier>
 #include <condition_variable>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,29 +72,39 @@ CostCache cache_of_machine(bool cache) {
           fmt::format("{} ({}) · {}", processor_name(), vector_instructions(), build_name())};
 }
 
-constexpr const char* kWakeOnIdleCore = "waking a thread on an idle core";
-constexpr const char* kWakeOnSameCore = "waking a thread on the same core";
-constexpr int kWakes = 700;
+/// What is measured together.
+constexpr const char* kWakeKeys[] = {"waking a thread on an idle core, which works in turns",
+                                     "notifying a thread on an idle core",
+                                     "waking a thread on the same core"};
+constexpr int kWakes = 60;
+constexpr double kTurn = 1e-4;  // as long as a small stage may compute; an idle core falls asleep
 
 /// Two threads that wake each other in turn, as the stages of a pipeline do.
 class Turns {
  public:
-  void take(bool mine) {
+  /// Returns the seconds since the other one began to hand over.
+  double take(bool mine) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return turn_ == mine; });
+    return steady_seconds() - given_at_;
   }
-  void give(bool mine) {
+  /// Returns the seconds that it takes.
+  double give(bool mine) {
+    const double start = steady_seconds();
     {
       const std::lock_guard lock(mutex_);
       turn_ = !mine;
+      given_at_ = start;
     }
     changed_.notify_one();
+    return steady_seconds() - start;
   }
 
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
   bool turn_ = false;
+  double given_at_ = 0;
 };
 
 /// The cores that this process may use, at most two.
@@ -115,31 +126,30 @@ void run_on(int core) {
   sched_setaffinity(0, sizeof chosen, &chosen);
 }
 
-double seconds_per_wake(int core, int other_core) {
+struct TurnSeconds {
+  double take = 0, give = 0;
+};
+
+/// Of two threads on these cores that compute for `turn` seconds in turn.
+TurnSeconds time_turns(int core, int other_core, double turn) {
   Turns turns;
-  std::thread other([&] {
-    run_on(other_core);
+  std::vector<double> takes, gives;  // of one of them
+  const auto run = [&](int here, bool mine) {
+    run_on(here);
     for (int i = 0; i < kWakes; ++i) {
-      turns.take(true);
-      turns.give(true);
+      const double take = turns.take(mine);
+      for (const double end = steady_seconds() + turn; steady_seconds() < end;) {
+      }
+      const double give = turns.give(mine);
+      if (!mine || i == 0) continue;
+      takes.push_back(take);
+      gives.push_back(give);
     }
-  });
-  std::vector<double> seconds;
-  std::thread one([&] {
-    run_on(core);
-    for (int i = 0; i < kWakes; ++i) {
-      const double start = steady_seconds();
-      turns.take(false);
-      turns.give(false);
-      if (i > 0) seconds.push_back((steady_seconds() - start) / 2);
-    }
-  });
+  };
+  std::thread one(run, core, false), other(run, other_core, true);
   one.join();
   other.join();
-  // Whatever else the machine does makes some of them longer.
-  const auto undisturbed = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 10);
-  std::ranges::nth_element(seconds, undisturbed);
-  return *undisturbed;
+  return {median(takes), median(gives)};
 }
 
 // One thread's part of a sum over all buffers, and then of its distribution.
@@ -229,21 +239,32 @@ double measure_hand_over(const MakeThreadLink& make) {
 
 WakeSeconds measure_wakes(bool cache) {
   CostCache known = cache_of_machine(cache);
-  const auto idle = known.find(kWakeOnIdleCore), same = known.find(kWakeOnSameCore);
-  if (idle && same && idle->seconds > 0 && same->seconds > 0) return {idle->seconds, same->seconds};
+  WakeSeconds out;
+  double* const places[] = {&out.idle_core, &out.notify, &out.same_core};
+  bool all_known = true;
+  for (std::size_t i = 0; i < std::size(places); ++i) {
+    const std::optional<KernelCost> cost = known.find(kWakeKeys[i]);
+    all_known = all_known && cost.has_value();
+    if (cost) *places[i] = cost->seconds;
+  }
   const std::vector<int> cores = two_cores();
-  if (cores.empty()) return {};
-  const WakeSeconds out{seconds_per_wake(cores.front(), cores.back()),
-                        seconds_per_wake(cores.front(), cores.front())};
-  known.add(kWakeOnIdleCore, {out.idle_core, 0});
-  known.add(kWakeOnSameCore, {out.same_core, 0});
+  if (all_known || cores.empty()) return out;
+  out = {};
+  out.same_core = time_turns(cores.front(), cores.front(), 0).take;
+  out.idle_core = out.same_core;
+  if (cores.size() > 1) {
+    const TurnSeconds apart = time_turns(cores.front(), cores.back(), kTurn);
+    out.idle_core = apart.take;
+    out.notify = std::min(apart.give, apart.take);
+  }
+  for (std::size_t i = 0; i < std::size(places); ++i) known.add(kWakeKeys[i], {*places[i], 0});
   known.save();
   return out;
 }
 
 void forget_wakes() {
   CostCache known = cache_of_machine(/*cache=*/true);
-  for (const char* key : {kWakeOnIdleCore, kWakeOnSameCore}) known.add(key, {-1, 0});
+  for (const char* key : kWakeKeys) known.add(key, {-1, 0});
   known.save();
 }
 

@@ -35,11 +35,12 @@ double measure_hand_over(const MakeThreadLink& make);
 /// What it takes until a thread that sleeps runs after another one has notified it.
 struct WakeSeconds {
   double idle_core = 0;  // on another core, which is idle
+  double notify = 0;     // the other one's part of that, before it goes on
   double same_core = 0;  // on the core that the other one leaves
 };
 
-/// Measures both with two threads on cores of this process; cached with the profiles if `cache` is
-/// set. With a single core both are the same.
+/// Measures them with two threads on cores of this process; cached with the profiles if `cache` is
+/// set. With a single core notifying takes nothing, and the others are the same.
 WakeSeconds measure_wakes(bool cache);
 /// Takes them out of the cache.
 void forget_wakes();

@@ -129,6 +129,7 @@ class Profiler {
       const WakeSeconds wakes = measure_wakes(options_.use_cache);
       out_.wake_seconds = wakes.idle_core;
       out_.switch_seconds = wakes.same_core;
+      out_.notify_seconds = wakes.notify;
     }
     out_.spent_seconds = steady_seconds() - start;
     return std::move(out_);

@@ -1,6 +1,7 @@
 #include "profile/profile.h"
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/document.h"
@@ -40,11 +41,18 @@ void check_information(const DocumentField& node) {
   if (node.has("output_bytes")) bytes_of(node.at("output_bytes"));
 }
 
+/// What threads cost, by the names of a profile's file. Older files have none of them.
+std::vector<std::pair<const char*, double*>> costs_of_threads(Profile& profile) {
+  return {{"wake_seconds", &profile.wake_seconds},
+          {"switch_seconds", &profile.switch_seconds},
+          {"notify_seconds", &profile.notify_seconds}};
+}
+
 Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   const Graph& graph = training.graph;
   root.allow_only({"schema", "model", "device", "backend", "threads", "busy_threads", "micro_batch",
                    "total_seconds", "accumulate_seconds_per_byte", "update_seconds_per_byte",
-                   "wake_seconds", "switch_seconds", "nodes", "comment"});
+                   "wake_seconds", "switch_seconds", "notify_seconds", "nodes", "comment"});
   for (const char* name : {"model", "comment"})
     if (root.has(name)) root.at(name).text();
   if (root.has("total_seconds")) seconds_of(root.at("total_seconds"));
@@ -56,8 +64,8 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
   out.accumulate_seconds_per_byte = seconds_of(root.at("accumulate_seconds_per_byte"));
   if (root.has("update_seconds_per_byte"))
     out.update_seconds_per_byte = seconds_of(root.at("update_seconds_per_byte"));
-  if (root.has("wake_seconds")) out.wake_seconds = seconds_of(root.at("wake_seconds"));
-  if (root.has("switch_seconds")) out.switch_seconds = seconds_of(root.at("switch_seconds"));
+  for (const auto& [name, seconds] : costs_of_threads(out))
+    if (root.has(name)) *seconds = seconds_of(root.at(name));
   const std::int64_t samples = root.at("micro_batch").integer(1, DocumentField::kMostSteps);
   if (samples != training.micro_batch) {
     root.at("micro_batch")
@@ -131,6 +139,7 @@ std::string profile_text(const Profile& profile, const TrainingGraph& training,
       {"update_seconds_per_byte", profile.update_seconds_per_byte},
       {"wake_seconds", profile.wake_seconds},
       {"switch_seconds", profile.switch_seconds},
+      {"notify_seconds", profile.notify_seconds},
       {"nodes", std::move(nodes)},
   };
   return document_text(kProfileSchema, body);

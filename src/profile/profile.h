@@ -23,9 +23,10 @@ struct Profile {
   /// The optimizer's step over one byte of a parameter.
   double update_seconds_per_byte = 0;
   /// Until a stage's thread that has slept runs again, on a core that is idle or that another stage
-  /// leaves; 0: unknown.
+  /// leaves, and how long the stage that wakes it on an idle core stands still; 0: unknown.
   double wake_seconds = 0;
   double switch_seconds = 0;
+  double notify_seconds = 0;
   std::string device;        // "AMD EPYC 7763"
   std::string backend;       // "cpu", "reference"
   bool is_estimate = false;  // estimated, not measured

@@ -65,7 +65,7 @@ ProfileOptions ProfiledNetwork::profile_options() const {
   options.use_cache = pipeline.profile_cache;
   options.optimizer = config().optimization.optimizer;
   options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
-  options.wakes = schedule().devices() > 1 && pipeline.gpu_ids.empty() && !processes();
+  options.wakes = pipeline.gpu_ids.empty() && !processes();
   options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
                   pipeline.memory_limit_bytes == 0;
   return options;
@@ -177,11 +177,11 @@ int ProfiledNetwork::processors() const {
 }
 
 std::optional<CoreSharing> ProfiledNetwork::waking() const {
-  if (estimated_ || processes() || !config().pipeline.gpu_ids.empty() || schedule().devices() == 1)
-    return {};
+  if (estimated_ || processes() || !config().pipeline.gpu_ids.empty()) return {};
   CoreSharing out;
   out.wake_seconds = profile_.wake_seconds;
   out.switch_seconds = profile_.switch_seconds;
+  out.notify_seconds = profile_.notify_seconds;
   out.turn_seconds = kTurnSeconds;
   return out;
 }

@@ -107,6 +107,28 @@ TEST(ChainCosts, CountAdditionsToAccumulators) {
   EXPECT_DOUBLE_EQ(costs.elements[3].weight_gradient_seconds, 16 + 4);
 }
 
+// What is computed for four micro-batches at once is added once.
+TEST(ChainCosts, CountAdditionsOfBatchedGradientsOncePerBatch) {
+  HandMadeGraph g = tied_graph();
+  g.profile.accumulate_seconds_per_byte = 0.01;
+  g.training.batched_micro_batches = 4;
+  for (Node& node : g.training.graph.nodes) {
+    if (node.name == "c" && node.part == Part::kWeightGradient) node.part = Part::kBatchGradient;
+  }
+  const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+  EXPECT_DOUBLE_EQ(costs.elements[0].weight_gradient_seconds, 64 + 4);
+  EXPECT_DOUBLE_EQ(costs.elements[3].weight_gradient_seconds, (16 + 4) / 4.0);
+}
+
+TEST(ChainCosts, TheFirstGradientOfAStepIsWrittenNotAdded) {
+  HandMadeGraph g = tied_graph();
+  g.profile.accumulate_seconds_per_byte = 0.01;
+  g.profile.update_seconds_per_byte = 0.02;
+  const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+  EXPECT_DOUBLE_EQ(costs.elements[0].step_seconds, 0.25 + 8 - 4);
+  EXPECT_EQ(costs.elements[3].step_seconds, 0);  // 0.5 - 4
+}
+
 TEST(ChainCosts, GiveWhatIsDoneOncePerStepToTheFirstUse) {
   const HandMadeGraph g = tied_graph();
   const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);

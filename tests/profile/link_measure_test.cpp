@@ -60,6 +60,8 @@ TEST(LinkMeasure, WakingAThreadTakesTime) {
   EXPECT_TRUE(test::once_in_a_while([] {
     const WakeSeconds wakes = measure_wakes(/*cache=*/false);
     EXPECT_GT(std::min(wakes.idle_core, wakes.same_core), 1e-7);
+    EXPECT_GE(wakes.notify, 0);
+    EXPECT_LE(wakes.notify, wakes.idle_core);
     return std::max(wakes.idle_core, wakes.same_core) < 1e-2;
   }));
 }

@@ -15,6 +15,7 @@
 #include "pipeline/runtime/round_state.h"
 #include "pipeline/runtime/stage_replicas.h"
 #include "pipeline/transport/exchange.h"
+#include "pipeline/transport/shared_work.h"
 #include "pipeline/transport/transport.h"
 
 namespace pipetrain {
@@ -108,7 +109,7 @@ class DeviceWorker final : public LinkEnd {
   StreamPoint* record(const Instruction& instruction,
                       std::unique_ptr<StreamPoint> RoundState::MicroBatchEvents::*which);
   void send(const Instruction& instruction, bool gradient, const std::byte* base);
-  void wake(int stage, int micro_batch);
+  void wake(int stage, int micro_batch, SharedWork::Notice what);
   void note_send(int edge, int micro_batch, const std::byte* base);
   void expect(const Instruction& instruction);
   void receive_all(const Instruction& instruction, bool gradient);
@@ -116,7 +117,7 @@ class DeviceWorker final : public LinkEnd {
   int take_entry(const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void release_all(const Instruction& instruction, const StageReplica& replica);
-  void work_while(const std::function<bool()>& over);
+  void work_while(const std::function<bool()>& over, SharedWork::Notice what);
 
   // Values that are not finite (device_worker_nonfinite.cpp).
   void look_at_sent(const Instruction& instruction, StageReplica& replica, const std::byte* base);

@@ -65,14 +65,14 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
     if (round_.notes_sends && !compute_ && base) note_send(edge, instruction.micro_batch, base);
     transport_.link(edge, instruction.micro_batch)
         .send(*this, instruction.micro_batch, base, written);
-    wake(transport_.edge(edge).to, instruction.micro_batch);
+    wake(transport_.edge(edge).to, instruction.micro_batch, SharedWork::Notice::kArrival);
   }
 }
 
-/// Wakes the device that has a stage's part of a micro-batch: what it may wait for is there.
-void DeviceWorker::wake(int stage, int micro_batch) {
+/// Wakes the device that has a stage's part of a micro-batch, if it waits for this.
+void DeviceWorker::wake(int stage, int micro_batch, SharedWork::Notice what) {
   if (SharedWork* work = replicas_.shared_work())
-    work->notify(round_.program->device_of(stage, micro_batch));
+    work->notify(round_.program->device_of(stage, micro_batch), what);
 }
 
 void DeviceWorker::note_send(int edge, int micro_batch, const std::byte* base) {
@@ -102,7 +102,8 @@ void DeviceWorker::receive_all(const Instruction& instruction, bool gradient) {
     const double asked = steady_seconds();
     Link& link = transport_.link(edge, micro_batch);
     if (replicas_.shared_work())
-      work_while([&link, micro_batch] { return link.is_there(micro_batch); });
+      work_while([&link, micro_batch] { return link.is_there(micro_batch); },
+                 SharedWork::Notice::kArrival);
     const double there_at = link.receive(*this, micro_batch);
     note_receive(edge, micro_batch, asked, there_at);
   }
@@ -129,7 +130,9 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
     if (!reaches(edge, holder)) continue;
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
     Link& link = transport_.link(edge, holder);
-    if (replicas_.shared_work()) work_while([&link, holder] { return link.is_released(holder); });
+    if (replicas_.shared_work())
+      work_while([&link, holder] { return link.is_released(holder); },
+                 SharedWork::Notice::kRelease);
     link.take(*this, holder);
   }
   return entry;
@@ -141,7 +144,7 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
   for (const bool gradient : {false, true}) {
     for (const int edge : transport_.edges_to(instruction.stage, gradient)) {
       transport_.link(edge, instruction.micro_batch).release(*this, instruction.micro_batch, read);
-      wake(transport_.edge(edge).from, instruction.micro_batch);
+      wake(transport_.edge(edge).from, instruction.micro_batch, SharedWork::Notice::kRelease);
     }
   }
   if (compute_) {
@@ -156,9 +159,9 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
 }
 
 /// Waits; meanwhile runs tasks of other devices.
-void DeviceWorker::work_while(const std::function<bool()>& over) {
+void DeviceWorker::work_while(const std::function<bool()>& over, SharedWork::Notice what) {
   stolen_seconds_ +=
-      replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over);
+      replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over, what);
 }
 
 std::vector<ExchangedSpan> DeviceWorker::sent(int edge, int micro_batch,

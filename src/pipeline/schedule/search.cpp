@@ -242,7 +242,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   candidate.fits =
       request.memory_limit_bytes == 0 || candidate.peak_bytes <= request.memory_limit_bytes;
 
-  if (request.waking && cut.places * cut.replicas > 1)
+  if (request.waking)
     share_cores(round.program, *request.waking, std::max(1, request.processors / cut.replicas),
                 round.costs);
   const Simulation result =
@@ -252,8 +252,9 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
     busy += (stage.forward + stage.backward + (cut.recompute ? stage.recompute : 0)) * cut.share() +
             stage.update;
   }
-  candidate.step_seconds =
-      candidate.asynchronous ? result.micro_batch_period * cut.share() : result.makespan;
+  candidate.step_seconds = candidate.asynchronous
+                               ? result.micro_batch_period * cut.share()
+                               : result.makespan + round.costs.cores.wake_seconds;
   // With shared cores a step takes at least the total work over the number of cores.
   if (request.processors > 0)
     candidate.step_seconds =

@@ -245,6 +245,7 @@ std::vector<int> even_cores(const Program& program, const Costs& costs, int core
 void share_cores(const Program& program, const CoreSharing& waking, int cores, Costs& costs) {
   costs.cores = waking;
   costs.cores.core = even_cores(program, costs, cores);
+  costs.cores.moves = program.devices > cores;  // else each has a core of its own
   costs.link.latency_seconds = 0;
   for (LinkCost& link : costs.edge_link) link.latency_seconds = 0;
 }

@@ -52,7 +52,9 @@ enum class TransferMode {
 /// until one that has slept runs again.
 struct CoreSharing {
   std::vector<int> core;      // [devices], or of its first core; empty: nobody is ever woken
+  bool moves = false;         // a woken device whose core is busy takes one that is idle
   double wake_seconds = 0;    // on a core that is idle
+  double notify_seconds = 0;  // of the device that wakes another one on such a core
   double switch_seconds = 0;  // on a core that another one leaves
   double turn_seconds = std::numeric_limits<double>::infinity();  // while others wait for the core
 };
@@ -107,8 +109,7 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
 /// Seconds to sum `bytes` over replicas in a ring: each sends 2(r-1)/r of them in 2(r-1) steps.
 double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link);
 
-/// The cores of devices that are evenly loaded, as the kernel's scheduler leaves threads in the
-/// long run: it does not move them for idle times as short as those of a pipeline.
+/// The cores of devices that are evenly loaded: where they begin.
 std::vector<int> even_cores(const Program& program, const Costs& costs, int cores);
 
 /// Has the devices share cores in such a way, with the times of `waking`, of which links have no

@@ -26,7 +26,11 @@ TimedRun::TimedRun(const Program& program, const Costs& costs)
     outputs_[2 * index(edge.from_stage) + direction].push_back(e);
   }
   if (program.lowered) make_channels();
-  for (const int core : costs.cores.core) cores_.resize(std::max(cores_.size(), index(core) + 1));
+  for (const int core : costs.cores.core) {
+    cores_.resize(std::max(cores_.size(), index(core) + 1));
+    core_of_.push_back(index(core));
+  }
+  placed_.assign(core_of_.size(), true);
 }
 
 void TimedRun::make_channels() {
@@ -75,6 +79,7 @@ void TimedRun::restart() {
   adds_.assign(adds_.size(), {0, 0});
   channels_.assign(channels_.size(), {});
   cores_.assign(cores_.size(), {});
+  core_of_.assign(costs_.cores.core.begin(), costs_.cores.core.end());
 }
 
 void TimedRun::run(Observer* observer) {
@@ -138,7 +143,8 @@ bool TimedRun::step(std::size_t device) {
   const Instruction& instruction = program_.device[device][next_[device]];
   switch (instruction.kind) {
     case Kind::kSend:
-      return rendezvous_ ? run_rendezvous(device, instruction) : run_send(device, instruction);
+      if (rendezvous_) return run_rendezvous(device, instruction);
+      return cores_.empty() ? run_send(device, instruction) : ask_for_core(device, instruction);
     case Kind::kReceive:
       if (rendezvous_) return run_rendezvous(device, instruction);
       ++next_[device];  // posted early: only the consumer waits
@@ -155,18 +161,47 @@ bool TimedRun::step(std::size_t device) {
 bool TimedRun::ask_for_core(std::size_t device, const Instruction& instruction) {
   double ready = free_[device];
   if (!await_inputs(device, instruction, ready)) return false;
+  const Core& core = cores_[core_of_[device]];
+  placed_[device] = !costs_.cores.moves || (core.device == device && core.free == ready);
   free_[device] = ready;
   asking_.push_back(device);
   return false;
 }
 
+/// Whether a core neither runs a device nor has one that waits for it, `without` aside.
+bool TimedRun::is_idle(std::size_t core, std::size_t without, double seconds) const {
+  return cores_[core].free <= seconds && std::ranges::none_of(asking_, [&](std::size_t other) {
+           return other != without && placed_[other] && core_of_[other] == core;
+         });
+}
+
+std::size_t TimedRun::core_for(std::size_t device, double seconds) const {
+  const std::size_t last = core_of_[device];
+  if (!costs_.cores.moves || is_idle(last, device, seconds)) return last;
+  for (std::size_t core = 0; core < cores_.size(); ++core) {
+    if (is_idle(core, device, seconds)) return core;
+  }
+  return last;
+}
+
+double TimedRun::notify(std::size_t device, std::size_t receiver, double seconds) const {
+  const bool sleeps = await_[receiver] != kNothing && free_[receiver] <= seconds;
+  if (cores_.empty() || receiver == device || !sleeps) return 0;
+  const std::size_t core = core_for(receiver, seconds);
+  const bool idle = core != core_of_[device] && is_idle(core, receiver, seconds);
+  return idle ? costs_.cores.notify_seconds : 0;
+}
+
 TimedRun::Start TimedRun::start_on_core(std::size_t device) const {
   const CoreSharing& sharing = costs_.cores;
   const double ready = free_[device];
-  const std::size_t place = core_of(device);
+  const std::size_t place = core_of_[device];
+  if (!placed_[device]) return {device, place, ready, false};
   const Core& core = cores_[place];
-  const bool alone = std::ranges::none_of(
-      asking_, [&](std::size_t other) { return other != device && core_of(other) == place; });
+  const bool sends = program_.device[device][next_[device]].kind == Kind::kSend;
+  const bool alone = sends || std::ranges::none_of(asking_, [&](std::size_t other) {
+                       return other != device && placed_[other] && core_of_[other] == place;
+                     });
   if (core.device == device && core.free == ready &&
       (alone || core.free - core.since < sharing.turn_seconds))
     return {device, place, ready, /*goes_on=*/true};
@@ -175,7 +210,8 @@ TimedRun::Start TimedRun::start_on_core(std::size_t device) const {
           was_idle ? ready + sharing.wake_seconds : core.free + sharing.switch_seconds, false};
 }
 
-/// Runs the instruction that can start first; false if no device asks for a core.
+/// Does what comes first: gives a device that has been woken a core, or runs an instruction. False
+/// if no device asks.
 bool TimedRun::run_on_core() {
   if (asking_.empty()) return false;
   Start first = start_on_core(asking_.front());
@@ -185,11 +221,21 @@ bool TimedRun::run_on_core() {
                          (start.seconds == first.seconds && free_[device] < free_[first.device]);
     if (earlier) first = start;
   }
+  if (!placed_[first.device]) {
+    core_of_[first.device] = core_for(first.device, first.seconds);
+    placed_[first.device] = true;
+    return true;
+  }
   std::erase(asking_, first.device);
   Core& core = cores_[first.core];
   if (!first.goes_on) core = {first.device, first.seconds, 0};
   free_[first.device] = first.seconds;
-  run_compute(first.device, program_.device[first.device][next_[first.device]]);
+  const Instruction& instruction = program_.device[first.device][next_[first.device]];
+  if (instruction.kind == Kind::kSend) {
+    run_send(first.device, instruction);
+  } else {
+    run_compute(first.device, instruction);
+  }
   core.free = free_[first.device];
   wake(first.device);
   return true;
@@ -247,6 +293,10 @@ bool TimedRun::run_send(std::size_t device, const Instruction& instruction) {
   double start = lane.sent;
   const std::size_t key = made_key(transfer.from_stage, transfer.micro_batch, transfer.gradient);
   if (!await(device, key, 0, start)) return false;
+  if (!cores_.empty()) {
+    start = std::max(start, free_[device]);
+    free_[device] += notify(device, index(transfer.to_device), free_[device]);
+  }
   lane.sent = start + wire_seconds(edge, transfer.micro_batch) * stretch(device, jitter_.transfer);
   lane.arrived = std::max(lane.arrived, lane.sent + link(edge).latency_seconds);
   finish(device, start, lane.sent);

@@ -85,6 +85,8 @@ class TimedRun {
   bool run_compute(std::size_t device, const Instruction& instruction);
   bool ask_for_core(std::size_t device, const Instruction& instruction);
   bool run_on_core();
+  /// What a send on a core costs the sender: waking the receiver, if it sleeps.
+  double notify(std::size_t device, std::size_t receiver, double seconds) const;
   bool run_send(std::size_t device, const Instruction& instruction);
   bool run_rendezvous(std::size_t device, const Instruction& instruction);
   bool run_collective(std::size_t device, const Instruction& instruction);
@@ -109,8 +111,10 @@ class TimedRun {
     double seconds = 0;
     bool goes_on = false;  // it neither slept nor left its core
   };
-  std::size_t core_of(std::size_t device) const { return index(costs_.cores.core[device]); }
   Start start_on_core(std::size_t device) const;
+  bool is_idle(std::size_t core, std::size_t without, double seconds) const;
+  /// The core that a device gets when it is woken.
+  std::size_t core_for(std::size_t device, double seconds) const;
 
   static constexpr std::size_t kNothing = static_cast<std::size_t>(-1);
 
@@ -128,7 +132,9 @@ class TimedRun {
   std::vector<Channel> channels_;
 
   std::vector<Core> cores_;          // empty: not shared
-  std::vector<std::size_t> asking_;  // devices that could compute, in the order in which they asked
+  std::vector<std::size_t> core_of_;  // [devices], the core of each
+  std::vector<bool> placed_;          // [devices], whether that is the core it asks for
+  std::vector<std::size_t> asking_;   // devices that could go on, in the order in which they asked
 
   std::vector<double> free_;                     // [devices], end of the compute lane
   std::vector<std::pair<double, double>> adds_;  // [devices], the last backward that adds gradients

@@ -15,7 +15,7 @@ constexpr double kLeastSeconds = 50e-6;
 }  // namespace
 
 SharedWork::SharedWork(int devices)
-    : changed_(at(devices)), ends_at_(at(devices), 0.0), waits_(at(devices), false) {}
+    : changed_(at(devices)), ends_at_(at(devices), 0.0), waits_(at(devices), Notice::kNone) {}
 
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
@@ -133,7 +133,8 @@ bool SharedWork::take(int device, std::size_t workspace_bytes, Job*& job, std::s
   return false;
 }
 
-double SharedWork::wait(int device, Workspace workspace, const std::function<bool()>& over) {
+double SharedWork::wait(int device, Workspace workspace, const std::function<bool()>& over,
+                        Notice what) {
   double worked = 0;
   std::unique_lock lock(mutex_);
   while (!aborted_ && !over()) {
@@ -144,22 +145,26 @@ double SharedWork::wait(int device, Workspace workspace, const std::function<boo
       run(*job, task, device, workspace.data, lock);
       worked += steady_seconds() - start;
     } else {
-      waits_[at(device)] = true;
+      waits_[at(device)] = what;
       changed_[at(device)].wait(lock);
-      waits_[at(device)] = false;
+      waits_[at(device)] = Notice::kNone;
     }
   }
   return worked;
 }
 
-void SharedWork::notify(int device) {
-  const std::lock_guard lock(mutex_);
-  if (waits_[at(device)]) changed_[at(device)].notify_one();
+void SharedWork::notify(int device, Notice what) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waits_[at(device)] != what) return;
+    waits_[at(device)] = Notice::kNone;  // one wake is enough
+  }
+  changed_[at(device)].notify_one();  // which takes the mutex at once
 }
 
 void SharedWork::wake_all() {
   for (std::size_t device = 0; device < changed_.size(); ++device) {
-    if (waits_[device]) changed_[device].notify_one();
+    if (waits_[device] != Notice::kNone) changed_[device].notify_one();
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -33,6 +34,9 @@ struct Workspace {
 
 class SharedWork {
  public:
+  /// What a device waits for, and what a notice is of.
+  enum class Notice : std::uint8_t { kNone, kArrival, kRelease };
+
   /// Tasks of one device. Its fields belong to SharedWork.
   class Job {
     friend SharedWork;
@@ -56,12 +60,13 @@ class SharedWork {
   bool complete(Job& job, std::byte* workspace);
   /// post() and complete(): others only take tasks that the device itself would start later.
   void run(Job& job, int device, SharedTasks& tasks, std::byte* workspace);
-  /// Waits until `over()`, which is checked again after notify(device), or until abort(). Meanwhile
-  /// runs posted tasks: first the device's own, then those of others that are deferred or that
-  /// their device would start later. Returns the seconds spent on tasks.
-  double wait(int device, Workspace workspace, const std::function<bool()>& over);
-  /// Wakes this device alone, if it waits: others would look and go back to sleep.
-  void notify(int device);
+  /// Waits until `over()`, which is checked again after a notice of what it waits for, or until
+  /// abort(). Meanwhile runs posted tasks: first the device's own, then those of others that are
+  /// deferred or that their device would start later. Returns the seconds spent on tasks.
+  double wait(int device, Workspace workspace, const std::function<bool()>& over,
+              Notice what = Notice::kArrival);
+  /// Wakes this device alone, if it waits for that: others would look and go back to sleep.
+  void notify(int device, Notice what = Notice::kArrival);
   /// The same until all devices have called it, at the end of a round.
   double finish(int device, Workspace workspace);
   /// Wakes all waiting devices, now and later, until reset().
@@ -81,7 +86,7 @@ class SharedWork {
   std::condition_variable done_;                 // for devices whose tasks others run
   std::vector<Job*> posted_;
   std::vector<double> ends_at_;  // by device: the expected end of its current task
-  std::vector<bool> waits_;      // by device
+  std::vector<Notice> waits_;    // by device: what it waits for
   int finished_ = 0;
   bool aborted_ = false;
 };

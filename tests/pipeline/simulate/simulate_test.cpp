@@ -88,6 +88,44 @@ TEST(Simulate, ADeviceThatWaitedIsWokenOnItsCore) {
   EXPECT_DOUBLE_EQ(result.makespan, 7.5 + 0.25 + 2);
 }
 
+/// A sender stands still while it wakes a receiver, but not for one that computes.
+TEST(Simulate, WhoWakesAnotherDeviceStandsStill) {
+  const Program program = lowered(options_for("1f1b", 2, 2));
+  Costs costs = costs_of(program, 1, 2);
+  costs.cores = {.core = {0, 1}, .wake_seconds = 0.25, .notify_seconds = 0.125};
+  const Simulation result = simulate(program, costs);
+  // Device 0: wake · F0, until 1.25, wakes device 1 · F1, from 1.375 to 2.375, while device 1
+  // computes from 1.25 + wake on: F0 until 2.5, B0 until 4.5, wakes device 0 until 4.625.
+  const auto start_of = [&](int device, Kind kind, int micro_batch) {
+    const auto& list = program.device[static_cast<std::size_t>(device)];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (list[i].kind == kind && list[i].micro_batch == micro_batch)
+        return result.events[static_cast<std::size_t>(device)][i].start;
+    }
+    return -1.0;
+  };
+  EXPECT_DOUBLE_EQ(start_of(0, Kind::kForward, 1), 1.375);
+  EXPECT_DOUBLE_EQ(start_of(1, Kind::kForward, 0), 1.5);
+  EXPECT_DOUBLE_EQ(start_of(1, Kind::kForward, 1), 4.625);
+  EXPECT_DOUBLE_EQ(start_of(0, Kind::kBackward, 0), 4.75);
+  // Device 1 is done with B1 at 7.625, when device 0 has waited since 6.75.
+  EXPECT_DOUBLE_EQ(start_of(0, Kind::kBackward, 1), 7.625 + 0.25);
+}
+
+/// Two of three stages begin on one core: the second one is woken while the first one computes.
+TEST(Simulate, WokenDevicesTakeIdleCores) {
+  const Program program = lowered(options_for("gpipe", 3, 4));
+  Costs costs = costs_of(program, 1, 2);
+  costs.cores.core = {0, 0, 1};
+  const double bound = simulate(program, costs).makespan;
+  EXPECT_GE(bound, 24);  // 2 x 4 x 3 seconds on core 0
+  costs.cores.moves = true;
+  const Simulation moving = simulate(program, costs);
+  EXPECT_LT(moving.makespan, bound);
+  EXPECT_GE(moving.makespan, 3 * 12.0 / 2);
+  EXPECT_DOUBLE_EQ(moving.events[1][1].start, 1);  // stage 1, on core 1
+}
+
 TEST(Simulate, CoresAreNeverSharedByMoreThanThereAre) {
   for (const char* name : {"gpipe", "1f1b", "zb-h1"}) {
     for (const int cores : {1, 2, 3, 5}) {

@@ -202,6 +202,31 @@ TEST(SharedWork, ANoticeWakesItsDeviceAlone) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// A stage that waits for an activation has no use for memory that another one gives back.
+TEST(SharedWork, ANoticeOfSomethingElseWakesNobody) {
+  SharedWork work(2);
+  std::atomic<int> looks{0};
+  std::atomic<bool> over{false};
+  std::thread waiting([&] {
+    work.wait(
+        1, {},
+        [&] {
+          ++looks;
+          return over.load();
+        },
+        SharedWork::Notice::kArrival);
+  });
+  while (looks == 0) std::this_thread::yield();
+  for (int notice = 0; notice < 50; ++notice) {
+    work.notify(1, SharedWork::Notice::kRelease);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  EXPECT_LT(looks, 10);  // of its own accord a thread seldom wakes
+  over = true;
+  work.notify(1, SharedWork::Notice::kArrival);
+  waiting.join();
+}
+
 TEST_F(SharedWorkTest, FailuresReachTheOwner) {
   for (const int failing : {0, 5}) {
     Waiting helper(work_, {others_, sizeof others_});
