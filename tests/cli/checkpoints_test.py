@@ -127,7 +127,7 @@ class Signals(Checkpoints):
         self.assertIn(f"step-{end['steps']:06}", self.names())
         status = json.loads((self.folder / "status.json").read_text())
         self.assertEqual((status["schema"], status["state"], status["exit_code"]), ("pipetrain.status/1", "max_time", 0))
-        self.assertEqual(status["step"], end["steps"])
+        self.assertEqual((status["first_step"], status["step"]), (1, end["steps"]))
         self.assertEqual(status["total_steps"], 1000000)
 
 
