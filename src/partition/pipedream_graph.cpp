@@ -139,9 +139,9 @@ GraphPlan plan_not_slower_than(const GraphPlan& known, const CostGraph& graph,
   if (other.plan.bottleneck_seconds > known.plan.bottleneck_seconds) {
     other.plan = known.plan;
     other.plan.notes.push_back(
-        "the stages of the plan to compare with are taken: where every stage lies within one group "
+        "the stages of the plan compared with are kept: no plan whose stages lie within one group "
         "of "
-        "devices, or on whole groups, none is as fast");
+        "devices, or on whole groups, is as fast");
   }
   other.plan.planning_seconds += best.plan.planning_seconds;
   return other;

@@ -118,7 +118,7 @@ class Reader {
 
   std::string_view value(std::string_view field, std::string_view name) const {
     if (!field.starts_with(name) || field.size() <= name.size() || field[name.size()] != '=') {
-      fail(fmt::format("\"{}\" is to be {}=…", printable(field), name));
+      fail(fmt::format("\"{}\" should be {}=…", printable(field), name));
     }
     return trimmed(field.substr(name.size() + 1));
   }
@@ -144,7 +144,7 @@ class Reader {
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), out);
     // The limit keeps every sum of a file's numbers finite.
     if (code != std::errc() || end != text.data() + text.size() || !(out >= 0 && out <= 1e30)) {
-      fail(fmt::format("\"{}\" is no number from 0 to 1e30", printable(text)));
+      fail(fmt::format("\"{}\" is not a number from 0 to 1e30", printable(text)));
     }
     return out;
   }
@@ -153,7 +153,7 @@ class Reader {
     int out = 0;
     const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), out);
     if (code != std::errc() || end != text.data() + text.size() || out < 0) {
-      fail(fmt::format("\"{}\" is no number of a stage", printable(text)));
+      fail(fmt::format("\"{}\" is not the number of a stage", printable(text)));
     }
     return out;
   }

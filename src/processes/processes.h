@@ -59,9 +59,9 @@ Launch launch_of_environment();
 /// or the DMLC tracker have started several processes: each would train a model of its own.
 void refuse_unconnected_launchers();
 
-/// Called before abort(): has Open MPI's mpirun ended if it still runs so many seconds later. It
-/// waits without end for a host that can no longer be reached. Does nothing where another program
-/// has started this process.
+/// Called before abort(): arranges that Open MPI's mpirun is ended if it still runs so many seconds
+/// later, as it waits without end for a host that can no longer be reached. Does nothing where
+/// another program has started this process.
 void end_launcher_after(double seconds);
 
 /// Joins the processes of the launcher through libpipetrain_mpi.so (see device/plugin.h for where

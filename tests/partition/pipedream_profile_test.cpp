@@ -102,7 +102,7 @@ TEST(PipeDreamProfile, AnErrorNamesFileAndLine) {
         "parameter_size=4.000",
         wrong);
     EXPECT_EQ(error_of(text),
-              fmt::format("graph.txt line 1: \"{}\" is no number from 0 to 1e30", wrong));
+              fmt::format("graph.txt line 1: \"{}\" is not a number from 0 to 1e30", wrong));
   }
   for (const char* list : {"[1.0", "[]", "[1.0; ]", "[1.0, 2.0]"}) {
     EXPECT_NE(error_of(fmt::format("a -- ReLU -- forward_compute_time=1, backward_compute_time=1, "

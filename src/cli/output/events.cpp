@@ -117,7 +117,7 @@ EventLog::EventLog(const std::string& path, bool append, std::int64_t most_bytes
     return;
   }
   path_ = path;
-  // Of a pipe nothing can be read or cut off.
+  // A pipe can neither be read back nor truncated.
   if (append && std::filesystem::is_regular_file(path)) drop_half_line(path);
   if (!append) remove_full_files(path);
   open(append ? OutputMode::kAppend : OutputMode::kReplace);
@@ -138,7 +138,7 @@ void EventLog::rotate(std::size_t line_bytes) {
   std::error_code failed;
   std::filesystem::rename(path_, to, failed);
   if (failed) {
-    most_bytes_ = std::numeric_limits<std::int64_t>::max();  // goes on in this file
+    most_bytes_ = std::numeric_limits<std::int64_t>::max();  // continue in this file
     return;
   }
   ::close(descriptor_);

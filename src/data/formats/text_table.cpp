@@ -28,7 +28,7 @@ class LabelRows {
   void add(const JsonValue& value, const std::string& place) {
     if (value.is_string()) return add_word(value.get_ref<const std::string&>(), place);
     PT_CHECK(value.is_number() || value.is_boolean(), kData,
-             "{}: the label {} is no number and no word", place, printable(value.dump()));
+             "{}: the label {} is neither a number nor a word", place, printable(value.dump()));
     if (value.is_number_float()) {
       rows_.add(value.get<double>());
     } else {

@@ -11,11 +11,11 @@
 //   Rnn(gates, r[, h0, lengths]) -> y, last_h
 //
 //   y, cells: (T, N, H)     h0, c0, last_h, last_c: (N, H)     activated: as gates
-//   lengths: (N) int32; a sample's state stands still, and y is 0, from its length on
+//   lengths: (N) int32; from a sample's length on its state does not change, and y is 0
 //   {reverse: 1}: from the last step to the first
 //
-// The gradients give the gradient of `gates` for all steps; the weights' gradient is a node of its
-// own, RecurrentWeightGrad, one product over all time steps.
+// The gradient operators return the gradient of `gates` for all steps; that of the weights is a
+// node of its own, RecurrentWeightGrad, one product over all time steps.
 #pragma once
 
 #include <span>
