@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicted and measured steps of two hosts, joined by a cable of a given rate and delay (tests/network).
 
-    bench/network_matrix.py [--pipetrain build/pipetrain] [--cable build/network_cable] [--rates 1000 100] [--delays 1 10] [--repeat 2]
+    bench/network_matrix.py [--pipetrain build/pipetrain] [--cable build/network_cable] [--rates 1000 100] [--delays 1 10]
 
 Rates are in Mbit/s, delays in ms one way. Rows: 1f1b and zb-h1 with a stage on each host, a replica on each host, and both:
 two stages on two hosts of two processes each, whose replicas are on different hosts. Prints a table with the bytes that crossed
