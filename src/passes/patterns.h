@@ -18,8 +18,8 @@ int fuse_rotary(Graph& graph);
 /// transposes that split and merge the heads.
 int fuse_attention(Graph& graph);
 
-/// All slices of a weight along one axis, joined in another order, become one Gather: a copy and a gradient of the weight's size
-/// instead of one for every slice.
+/// All slices of a weight along one axis, joined in another order, become one Gather: a copy and a
+/// gradient of the weight's size instead of one for every slice.
 int fuse_permuted_weights(Graph& graph);
 
 /// All of them, in an order in which each enables the next.

@@ -1,10 +1,10 @@
 #include "support/placed_runtime.h"
 
 #include "passes/batch_weight_gradients.h"
-#include "passes/linearise.h"
 #include "passes/pack_weights.h"
 #include "pipeline/program/check.h"
 #include "pipeline/schedule/lower.h"
+#include "support/cut_graphs.h"
 
 namespace pipetrain::test {
 
@@ -25,17 +25,10 @@ Pipeline::Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t
       batch_weight_gradients_like(*graphs.front(), *graphs.back());
     }
   }
-  const Chain chain = linearise(*graphs[0]);
-  std::vector<int> starts;
-  for (int s = 0; s < stages; ++s)
-    starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
-  const std::vector<int> stage_of = stages_of_chain(*graphs[0], chain, starts);
-  for (const auto& graph : graphs)
-    variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
-  const Slices slices = slice_stages(*graphs[0], stage_of, stages);
-  tied_stages = slices.has_tied_stages;
-  for (const ValueEdge& edge : slices.edges)
-    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  CutGraphs cut = cut_graphs(graphs, even_starts(linearise(*graphs[0]), stages));
+  variants = std::move(cut.variants);
+  edges = std::move(cut.edges);
+  tied_stages = cut.has_tied_stages;
 }
 
 Program Pipeline::program(const std::string& schedule, int micro_batches, bool recompute,

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "passes/linearise.h"
 #include "pipeline/program/check.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
+#include "support/cut_graphs.h"
 
 namespace pipetrain::test {
 
@@ -13,25 +13,16 @@ SharedRun::SharedRun(const std::string& schedule, int stages, bool clip, std::ve
                      bool tied, int micro_batches)
     : model(difficult_network(tied)) {
   for (const std::int64_t size : kMicroBatchSizes) graphs.push_back(training_graph(model, size));
-  const Chain chain = linearise(*graphs[0]);
-  std::vector<int> starts;
-  for (int s = 0; s < stages; ++s)
-    starts.push_back(static_cast<int>(chain.order.size()) * s / stages);
-  const std::vector<int> stage_of = stages_of_chain(*graphs[0], chain, starts);
-  for (const auto& graph : graphs)
-    variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
-  const Slices slices = slice_stages(*graphs[0], stage_of, stages);
-  std::vector<Edge> edges;
-  for (const ValueEdge& edge : slices.edges)
-    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  CutGraphs cut = cut_graphs(graphs, even_starts(linearise(*graphs[0]), stages));
+  variants = std::move(cut.variants);
   ScheduleOptions options;
   options.name = schedule;
   options.stages = stages;
   options.micro_batches = micro_batches;
   if (schedule == "pipedream-2bw") options.micro_batches_per_update = 4;
   options.replicas = std::move(replicas);
-  options.gradient_sync = slices.has_tied_stages || clip;
-  program = lower(generate(options), edges);
+  options.gradient_sync = cut.has_tied_stages || clip;
+  program = lower(generate(options), cut.edges);
   check(program);
   runtime.backend = Backend::kReference;
   runtime.optimizer = default_settings(OptimizerKind::kAdamW);

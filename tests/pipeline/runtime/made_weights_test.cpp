@@ -16,6 +16,7 @@
 #include "pipeline/runtime/oracle.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
+#include "support/cut_graphs.h"
 #include "support/op_check.h"
 #include "support/recorded_devices.h"
 #include "support/small_networks.h"
@@ -228,21 +229,15 @@ struct Pipeline {
            std::vector<int> replicas = {})
       : stages(static_cast<int>(starts.size())) {
     for (const std::int64_t size : kSizes) graphs.push_back(graph_of(network, size));
-    const Chain chain = linearise(*graphs[0]);
-    const std::vector<int> stage_of = stages_of_chain(*graphs[0], chain, starts);
-    for (const auto& graph : graphs)
-      variants.push_back({graph.get(), carry_stages(*graphs[0], stage_of, *graph)});
-    const Slices slices = slice_stages(*graphs[0], stage_of, stages);
-    std::vector<Edge> edges;
-    for (const ValueEdge& edge : slices.edges)
-      edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+    test::CutGraphs cut = test::cut_graphs(graphs, starts);
+    variants = std::move(cut.variants);
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
     options.micro_batches = kMicroBatches;
     options.replicas = std::move(replicas);
-    options.gradient_sync = slices.has_tied_stages;
-    program = lower(generate(options), edges);
+    options.gradient_sync = cut.has_tied_stages;
+    program = lower(generate(options), cut.edges);
     check(program);
   }
 
