@@ -130,4 +130,6 @@ set_source_files_properties(src/ops/elementwise/elementwise_cuda.cu PROPERTIES C
 # Register spills are compile errors.
 target_compile_options(pipetrain_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${WARNINGS}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -Werror all-warnings -Xptxas=-warn-spills,-Werror>")
+# Programs that also contain the emulated kernels export functions of the same names: the plugin calls its own.
+target_link_options(pipetrain_cuda PRIVATE LINKER:-Bsymbolic-functions)
 target_link_libraries(pipetrain_cuda PRIVATE ${PIPETRAIN_cudart} ${PIPETRAIN_cublasLt} ${PIPETRAIN_cudnn} ${PIPETRAIN_nvrtc} fmt::fmt ${CMAKE_DL_LIBS})

@@ -96,7 +96,7 @@ def two_processes(context):
     if not shutil.which("mpirun"):
         raise Skipped("mpirun is not on PATH")
     root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    said = context.run(["mpirun", "-np", "2", "--oversubscribe", *digits.command(context, "--gpus", "2", "--max-steps", "2")], code=2,
+    said = context.run(["mpirun", "-np", "2", "--oversubscribe", *digits.command(context, "--gpu-ids", "0,0", "--max-steps", "2")], code=2,
                        environment=root, warnings=True)
     if "would share GPU" not in said:
         raise Failed("two processes that share a GPU get no error", said)

@@ -155,6 +155,10 @@ class Processes(ProcessCase):
         self.assertRegex(err, "processes 0 and 1 would share GPU 1 of [^ ]+, which NCCL does not allow; give each process its own GPU, or "
                               "start one process with --gpu-ids 1,1 to use one GPU for several devices")
         self.assertEqual(err.count("would share"), 1, err)
+        code, _, err = self.run_in(2, *gpus, "--gpu-ids", "0,9", environment=environment)
+        self.assertEqual(code, EXIT["resource"], err)
+        self.assertRegex(err, "device 1 maps to GPU 9 of [^ ]+, which has [0-9]+; start fewer processes")
+        self.assertEqual(err.count("requested"), 1, err)
 
     def test_without_the_plugin_it_is_said(self):
         code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})

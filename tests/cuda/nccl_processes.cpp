@@ -87,14 +87,15 @@ class Rank {
 
   /// The other process is gone: its message never arrives, and aborting ends the wait.
   void outlive() {
-    group_->begin_group();
-    group_->receive(*stream_, received(), kBytes, 1 - rank_);
-    group_->end_group();
-    stream_->record(*reached_);
     // NCCL may detect and report it; otherwise the wait is aborted after a while.
     const auto limit = Clock::now() + std::chrono::seconds(2);
     std::string noticed = "nothing";
     try {
+      group_->begin_group();
+      group_->receive(*stream_, received(), kBytes, 1 - rank_);
+      group_->end_group();
+      settle("to begin the receive");  // before that, the stream may not have the receive yet
+      stream_->record(*reached_);
       while (Clock::now() < limit) {
         group_->is_settled();
         check(!reached_->reached(), "something was received from nobody");

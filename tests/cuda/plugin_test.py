@@ -74,6 +74,10 @@ with tempfile.TemporaryDirectory() as name:
     needed = subprocess.run(["readelf", "-d", plugin], capture_output=True, text=True, check=True)
     check("libcudart" in needed.stdout and "libcuda.so" not in needed.stdout, "the plugin links libcuda", needed)
     check("libnccl" not in needed.stdout, "the plugin links libnccl", needed)
+    # Test programs contain emulated kernels, whose functions have the same names as the plugin's.
+    bound = subprocess.run(["readelf", "-rW", plugin], capture_output=True, text=True, check=True)
+    interposable = [line for line in bound.stdout.splitlines() if "JUMP_SLO" in line and ("launch_" in line or "cuda_kernel" in line)]
+    check(not interposable and "JUMP_SLO" in bound.stdout, f"the program may replace functions of the plugin: {interposable[:3]}", needed)
     here = pathlib.Path(plugin).parent
     if pathlib.Path("/dev/nvidiactl").exists():
         print(f"plugin: {checks} checks; skipped 4 that need a machine without a driver")

@@ -209,12 +209,9 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
     if (process_of(device) != processes.rank()) continue;
     const int id =
         pipeline.gpu_ids.empty() ? next++ : pipeline.gpu_ids[static_cast<std::size_t>(device)];
-    PT_CHECK(id < there, kResource,
-             "device {} maps to GPU {} of {}, which has {}; start fewer processes on that machine, "
-             "or give other --gpu-ids",
-             device, id, printable(processes.processes().host()), there);
     chosen.put(id);
-    chosen.put_text(cuda_plugin().identity(id));
+    chosen.put(there);
+    chosen.put_text(id < there ? cuda_plugin().identity(id) : "");
   }
   // NCCL lets two processes share a GPU only where it takes them for two machines.
   const char* nccl_host = std::getenv("NCCL_HOSTID");
@@ -226,7 +223,13 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
   for (int process = 0; process < processes.size(); ++process) {
     const auto p = static_cast<std::size_t>(process);
     for (ByteReader reader(all_chosen[p]); !reader.at_end();) {
-      pipeline.gpu_ids.push_back(reader.get<int>());
+      const int id = reader.get<int>(), available = reader.get<int>();
+      PT_CHECK(id < available, kResource,
+               "device {} maps to GPU {} of {}, which has {}; start fewer processes on that "
+               "machine, or give other --gpu-ids",
+               pipeline.gpu_ids.size(), id, printable(hosts[p].substr(0, hosts[p].find(' '))),
+               available);
+      pipeline.gpu_ids.push_back(id);
       const auto [place, is_first] =
           process_of_gpu.emplace(std::pair(hosts[p], std::string(reader.get_text())), process);
       PT_CHECK(is_first || place->second == process, kUsage,
