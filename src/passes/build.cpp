@@ -79,7 +79,8 @@ void fuse_nodes(TrainingGraph& training, FusionTarget fusion) {
     fold_biases(training);  // before fuse_elementwise(), which would take the biases
     fuse_elementwise(training, FusedTypes::kStored);
     fuse_matmul_epilogues(training);  // behind it: activations that no chain has taken
-    pad_logits(training);  // the last one: nothing else may read or make the logits by then
+    pad_logits(training);  // the last ones: nothing else may read or make the logits by then
+    pad_weights(training);
   }
 }
 
@@ -107,6 +108,8 @@ TrainingGraph build_training_graph(const OnnxModel& model,
         batch_weight_gradients(training, options.batched_micro_batches);
       }
     }
+  } else if (options.fusion == FusionTarget::kGpu) {
+    pad_weights(training);
   }
   training.graph.verify();
   return training;

@@ -21,10 +21,31 @@ class RowPadder {
     for (const Accumulation& use : training.accumulations) outside_.insert(use.contribution);
   }
 
-  int run() {
+  int pad_logits() {
     int padded = 0;
     for (const Node& node : graph_.nodes) {
       if (node.op->name == "SoftmaxCrossEntropyGrad") padded += pad(node);
+    }
+    return padded;
+  }
+
+  int pad_weights() {
+    int padded = 0;
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name != "Cast" || graph_[node.inputs[0]].producer) continue;
+      const ValueId rounded = node.outputs[0];
+      const std::vector<Reader>& readers = readers_[at(rounded)];
+      const bool for_products =
+          !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](const Reader& one) {
+            return one.slot < 2 && multiplies(*one.node);
+          });
+      if (!for_products || columns(rounded) % kRowMultiple == 0 || outside_.contains(rounded) ||
+          !is_float(graph_[rounded].type.dtype) ||
+          graph_[node.inputs[0]].type.dtype != DType::kFloat32 ||
+          graph_[rounded].type.layout != Layout::kRowMajor)
+        continue;
+      graph_[rounded].type.layout = Layout::kPaddedRows;
+      ++padded;
     }
     return padded;
   }
@@ -87,6 +108,7 @@ class RowPadder {
 
 }  // namespace
 
-int pad_logits(TrainingGraph& training) { return RowPadder(training).run(); }
+int pad_logits(TrainingGraph& training) { return RowPadder(training).pad_logits(); }
+int pad_weights(TrainingGraph& training) { return RowPadder(training).pad_weights(); }
 
 }  // namespace pipetrain

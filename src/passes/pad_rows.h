@@ -13,4 +13,9 @@ namespace pipetrain {
 ///   dlogits               the same                    →  MatMul(dlogits, w), MatMul(dlogitsᵀ, h)
 int pad_logits(TrainingGraph& training);
 
+/// So are weights that a Cast rounds for matmuls alone. Returns the number of weights.
+///
+///   w (768, 50257) float32  →  Cast  →  bfloat16, rows 50264 elements apart  →  MatMul(h, w)
+int pad_weights(TrainingGraph& training);
+
 }  // namespace pipetrain

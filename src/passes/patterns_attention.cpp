@@ -271,12 +271,13 @@ class AttentionFusion {
         shared_k = shared_v = {};
       }
     }
-    const Operand q_in = operand(scores->q);
-    const Operand k_in = operand(shared_k ? shared_k : k);
+    double scale = scores->scale;
+    const Operand q_in = operand(scores->q, &scale);
+    const Operand k_in = operand(shared_k ? shared_k : k, &scale);
     const Operand v_in = operand(shared_v ? shared_v : v);
     Attributes attributes = {{"heads", q_in.heads},
                              {"key_heads", k_in.heads},
-                             {"scale", scores->scale},
+                             {"scale", scale},
                              {"y_rows", std::int64_t{merges}}};
     std::vector<ValueId> inputs = {q_in.value, k_in.value, v_in.value};
     const std::int64_t queries = of_q[rank - 2], keys = of_v[rank - 2];
@@ -310,12 +311,21 @@ class AttentionFusion {
     return rewriter_.emit("Transpose", {scores.k}, {{"perm", perm}})[0];
   }
 
-  /// (B, H, T, D), or the rows (B, T, H D) that it was split from; 3 axes become one head.
-  Operand operand(ValueId x) {
+  /// (B, H, T, D), or the rows (B, T, H D) that it was split from; 3 axes become one head. `scale`
+  /// takes a positive number by which the rows were multiplied.
+  Operand operand(ValueId x, double* scale = nullptr) {
     const Shape shape = graph_[x].type.shape;
     if (shape.rank() == 3) return {rewriter_.reshape(x, {shape[0], 1, shape[1], shape[2]}), 1};
-    const ValueId split = split_input(x);
+    ValueId split = split_input(x);
     if (!split) return {x, shape[1]};
+    if (const Node* rows = scale ? matcher_.producer(split, "Reshape") : nullptr) {
+      double factor = 1;
+      const ValueId unscaled = matcher_.without_factors(rows->inputs[0], factor);
+      if (unscaled != rows->inputs[0] && factor > 0) {
+        split = unscaled;
+        *scale *= factor;
+      }
+    }
     return {rewriter_.reshape(split, {shape[0], shape[2], shape[1] * shape[3]}), shape[1]};
   }
 

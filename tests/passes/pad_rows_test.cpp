@@ -93,9 +93,29 @@ TEST(PadRows, LogitsAndTheirGradientWithTheSameBits) {
   }
 }
 
+TEST(PadRows, RoundedWeightsWithTheSameBits) {
+  for (const bool bias : {false, true}) {
+    const Network network{.bias = bias, .precision = DType::kBFloat16};
+    const TrainingGraph plain = built(network);
+    TrainingGraph padded = built(network);
+    // (8, 11); the first weight (6, 8) needs no padding.
+    EXPECT_EQ(pad_weights(padded), 1);
+    EXPECT_EQ(padded_values(padded), 1) << padded.graph.to_text();
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const auto expected = outcome_of(plain, backend), actual = outcome_of(padded, backend);
+      ASSERT_EQ(actual.size(), expected.size());
+      for (std::size_t i = 0; i < actual.size(); ++i)
+        test::expect_same_bits(actual[i], expected[i], "padded");
+    }
+  }
+  TrainingGraph floats = built({});
+  EXPECT_EQ(pad_weights(floats), 0);  // no copy of the weight is made
+}
+
 TEST(PadRows, OnlyWhereItIsOfUse) {
   TrainingGraph even = built({.classes = 16});
   EXPECT_EQ(pad_logits(even), 0);
+  EXPECT_EQ(pad_weights(even), 0);
   EXPECT_EQ(padded_values(even), 0);
 }
 

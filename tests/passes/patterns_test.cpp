@@ -124,6 +124,21 @@ TEST(Patterns, CausalAttentionInRows) {
   EXPECT_EQ(node.inputs.size(), 3U);
 }
 
+// q and k are scaled before their rows are split into heads; a negative number stays.
+TEST(Patterns, AttentionOfScaledRows) {
+  for (const double factor : {0.5, -0.5}) {
+    Primitives p;
+    const auto scaled_heads = [&](double by) {
+      const ValueId rows = p.scaled(p.input({kB * kT, kH * kD}), by);
+      return p.turned(p.shaped(rows, {kB, kT, kH, kD}), {0, 2, 1, 3});
+    };
+    const ValueId q = scaled_heads(factor), k = p.turned(scaled_heads(0.25), {0, 1, 3, 2});
+    const ValueId y = p.turned(p.product(p.softmax(p.product(q, k)), heads(p)), {0, 2, 1, 3});
+    EXPECT_EQ(p.fused(p.shaped(y, {kB * kT, kH * kD})), factor > 0 ? "Attention" : "Attention Mul");
+    EXPECT_EQ(p.node("Attention").attributes.real("scale"), factor > 0 ? 0.125 : 0.25);
+  }
+}
+
 // As scaled_dot_product_attention is exported at opset 18, with repeated key heads and the guard.
 TEST(Patterns, GroupedAttentionWithGuard) {
   Primitives p;

@@ -4,6 +4,7 @@
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/elementwise/elementwise_functors.h"
 #include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/elementwise/padded_rows_launch_cuda.h"
 #include "ops/kernel/broadcast_plan.h"
 #include "ops/kernel/element_types.h"
 
@@ -122,6 +123,20 @@ Made widening(ToFloat from, const CudaQueue& queue) {
 Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
   using enum DType;
   const DType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
+  if (request.outputs[0].layout == Layout::kPaddedRows) {
+    if (!is_stored_float(from) || !is_stored_float(to) ||
+        request.inputs[0].layout != Layout::kRowMajor)
+      return nullptr;
+    const Shape& shape = request.outputs[0].shape;
+    const std::int64_t columns = shape[shape.rank() - 1];
+    return make_kernel(
+        [=, stride = request.outputs[0].row_stride()](In in, In out, const RunContext&) {
+          if (out[0].count() > 0)
+            launch_restore_rows(numbers_at(in, 0), places_at(out, 0), out[0].count() / columns,
+                                columns, stride, queue);
+        });
+  }
+  if (!lies_alike(request)) return nullptr;
   if (is_stored_float(from) && is_stored_float(to)) {
     return make_kernel([=](In in, In out, const RunContext&) {
       if (out[0].count() > 0)

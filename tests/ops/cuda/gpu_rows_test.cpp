@@ -12,6 +12,7 @@
 #include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
 #include "support/op_check.h"
+#include "support/run_kernels.h"
 
 namespace pipetrain::test {
 namespace {
@@ -272,6 +273,26 @@ TEST(GpuRows, CrossEntropyOfPaddedRows) {
       expect_close(as_float(dense, DType::kFloat32), slopes[0],
                    dtype == DType::kFloat32 ? 1e-5 : 0.004, "gradient");
       expect_same_bits(padded_slopes[0], with_padded_rows(dense), "padding");
+    }
+  }
+}
+
+// Rows that begin at any address, shorter and longer than what a block takes at once.
+TEST(GpuRows, CastsIntoPaddedRows) {
+  for (const std::int64_t columns : {1, 7, 8, 13, 2051}) {
+    for (const DType from : {DType::kFloat32, DType::kFloat16}) {
+      for (const DType to : {DType::kBFloat16, DType::kFloat16, DType::kFloat32}) {
+        const HostTensor x = stored_as(random_tensor({DType::kFloat32, {5, columns}}, 12), from);
+        Node node;
+        node.op = find_op("Cast");
+        node.attributes = {{"to", static_cast<std::int64_t>(to)}};
+        TensorType type{to, {5, columns}};
+        const HostTensor expected = run_node(Backend::kReference, node, {x}, {type})[0];
+        type.layout = Layout::kPaddedRows;
+        const auto results = run_on_gpu(node, {x}, {type});
+        ASSERT_EQ(results.size(), 1U);
+        expect_same_bits(without_padding(results[0]), expected, type.text());
+      }
     }
   }
 }

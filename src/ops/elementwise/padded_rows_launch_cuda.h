@@ -1,0 +1,16 @@
+// Copies into padded rows (Layout::kPaddedRows; C++17: nvcc compiles this file).
+#pragma once
+
+#include <cstdint>
+
+#include "device/queue_cuda.h"
+#include "ops/cuda/stored_cuda.h"
+
+namespace pipetrain::elementwise {
+
+/// x: (rows, columns) → y: the same in its type, with rows `stride` elements apart, a multiple of
+/// kWide. Padding is not written, except up to seven elements behind a row, which become 0.
+void launch_restore_rows(const ConstFloatView& x, const FloatView& y, std::int64_t rows,
+                         std::int64_t columns, std::int64_t stride, const CudaQueue& queue);
+
+}  // namespace pipetrain::elementwise
