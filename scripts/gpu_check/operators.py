@@ -19,7 +19,7 @@ SHARDS = {"conv": 6, "norms": 3, "attention": 2, "matmul": 2}
 FAMILIES = {
     "conv": "ConvTest.*:Conv.*",
     "matmul": "MatMul*:Gemm*:Einsum*:GpuKernels.BesideProducts",
-    "norms": "BatchNorm*:LayerNorm*:RmsNorm*:InstanceNorm*:GroupNorm*:GpuKernels.AroundBatchNorm*",
+    "norms": "BatchNorm*:LayerNorm*:RmsNorm*:InstanceNorm*:GroupNorm*:GpuKernels.AroundBatchNorm*:GpuRows.Norms*",
     "attention": "*Attention*:Rotary*",
     "recurrent": "Recurrent*:GpuKernels.Recurrences",
     "elementwise": "Elementwise*:Narrow*:Dropout*:GpuKernels.Dropout:GpuKernels.ComparisonsAndRemainders",

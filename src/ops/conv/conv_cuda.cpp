@@ -10,6 +10,7 @@
 #include "ops/cuda/library_plans_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/movement/movement_launch_cuda.h"
 #include "ops/reduce/reduce_launch_cuda.h"
 #include "ops/reorder/reorder_launch_cuda.h"
 
@@ -45,12 +46,67 @@ std::shared_ptr<const ConvGraph> build_graph(const ConvKey& key, cudnnHandle_t h
   return nullptr;
 }
 
+/// x with its padding in memory, for weight gradients whose padding differs between the two ends of
+/// an axis: cuDNN 9.14 computes wrong gradients in float32 for them (seen on an H200).
+struct PaddedInput {
+  std::int64_t count = 0;  // elements; none: x is taken as it is
+  int element_size = 0;
+  std::int64_t offset = 0;  // of the first element of x
+  movement::CopyWalk walk;
+
+  std::size_t bytes() const {
+    return (static_cast<std::size_t>(count) * static_cast<std::size_t>(element_size) + 255) / 256 *
+           256;
+  }
+  void fill(const void* x, std::byte* to, const CudaQueue& queue) const {
+    movement::launch_fill_elements(to, 0, element_size, count, queue);
+    movement::launch_copy(walk, x, to + offset * element_size, element_size, queue);
+  }
+};
+
+std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& dims, bool channels_last) {
+  std::vector<std::int64_t> strides(dims.size(), 1);
+  std::int64_t inner = channels_last ? dims[1] : 1;
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    if (channels_last && d == 1) continue;
+    strides[d] = inner;
+    inner *= dims[d];
+  }
+  return strides;
+}
+
+/// Takes the padding out of `shapes`.
+PaddedInput pad_in_memory(ConvShapes& shapes, DType dtype) {
+  PaddedInput out;
+  if (shapes.pad_begin == shapes.pad_end) return out;
+  const std::vector<std::int64_t> plain = shapes.x;
+  for (std::size_t axis = 0; axis < shapes.pad_begin.size(); ++axis)
+    shapes.x[2 + axis] += shapes.pad_begin[axis] + shapes.pad_end[axis];
+  const std::vector<std::int64_t> from = strides_of(plain, shapes.channels_last);
+  const std::vector<std::int64_t> to = strides_of(shapes.x, shapes.channels_last);
+  out.element_size = static_cast<int>(size_of(dtype));
+  out.walk.dimensions = static_cast<int>(plain.size());
+  out.walk.count = out.count = 1;
+  for (std::size_t d = 0; d < plain.size(); ++d) {
+    out.walk.sizes[d] = plain[d];
+    out.walk.source[d] = from[d];
+    out.walk.target[d] = to[d];
+    out.walk.count *= plain[d];
+    out.count *= shapes.x[d];
+    if (d >= 2) out.offset += shapes.pad_begin[d - 2] * to[d];
+  }
+  shapes.pad_begin.assign(shapes.pad_begin.size(), 0);
+  shapes.pad_end = shapes.pad_begin;
+  return out;
+}
+
 /// Of the workspace: for a bias in the type of the operands, and for a result on its way to float32
 /// or, of a weight's gradient, to row-major.
 struct ConvStaging {
   std::size_t bias_bytes, result_bytes;
   Stored operands;
   reorder::Matrices weights;  // no matrices: a result keeps its order
+  PaddedInput padded;
 };
 
 class ConvKernel final : public Kernel {
@@ -62,6 +118,7 @@ class ConvKernel final : public Kernel {
         narrow_bytes_(staging.result_bytes),
         stored_(staging.operands),
         weights_(staging.weights),
+        padded_(staging.padded),
         graph_(std::move(graph)),
         handle_(queue.libraries->cudnn()),
         queue_(queue) {
@@ -82,12 +139,18 @@ class ConvKernel final : public Kernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
-    std::byte* const workspace = context.workspace + bias_bytes_ + narrow_bytes_;
+    std::byte* const padded = context.workspace + bias_bytes_ + narrow_bytes_;
+    std::byte* const workspace = padded + padded_.bytes();
     void* result = out[0].data;
     if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
     if (pass_ == ConvPass::kWeightGradient) {
+      void* x = in[0].data;
+      if (padded_.count > 0 && out[0]) {
+        padded_.fill(x, padded, queue_);
+        x = padded;
+      }
       // The node has x before dy.
-      if (out[0]) graph_->run(handle_, in[1].data, in[0].data, nullptr, result, workspace);
+      if (out[0]) graph_->run(handle_, in[1].data, x, nullptr, result, workspace);
     } else {
       void* bias = in.size() > 2 ? in[2].data : nullptr;
       if (bias_bytes_ > 0) {
@@ -110,7 +173,8 @@ class ConvKernel final : public Kernel {
   }
   std::size_t workspace_bytes() const override {
     const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
-    return std::max(bias_bytes_ + narrow_bytes_ + graph_->workspace_bytes(), bias);
+    return std::max(bias_bytes_ + narrow_bytes_ + padded_.bytes() + graph_->workspace_bytes(),
+                    bias);
   }
 
  private:
@@ -118,6 +182,7 @@ class ConvKernel final : public Kernel {
   std::size_t bias_bytes_, narrow_bytes_;
   Stored stored_;
   reorder::Matrices weights_;
+  PaddedInput padded_;
   std::shared_ptr<const ConvGraph> graph_;
   cudnnHandle_t handle_;
   CudaQueue queue_;
@@ -186,6 +251,7 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
   if (narrow && shapes.bias) staging.bias_bytes = aligned(w[0]);
   if ((narrow && stored == DType::kFloat32) || turns)
     staging.result_bytes = aligned(result.count());
+  if (pass == ConvPass::kWeightGradient) staging.padded = pad_in_memory(shapes, operands);
   // From (M, kernel, C) to (M, C, kernel).
   if (turns) staging.weights = {w[0], w.count(2, w.rank()), w[1]};
   const ConvPlans::Found found = queue.libraries->plans<ConvPlans>().find(

@@ -115,6 +115,47 @@ void check_on_gpu(const RowCase& c) {
   }
 }
 
+// --- sizes for which NVIDIA's libraries have kernels ---
+
+HostTensor signs(Shape shape, std::uint64_t seed) {
+  return random_tensor({DType::kFloat32, std::move(shape)}, seed, -1, 1);
+}
+
+// In bfloat16 and float16 by cuDNN, which rounds the shares of the softmax.
+TEST(GpuRows, AttentionOfOrdinaryHeads) {
+  for (const bool causal : {false, true}) {
+    const Attributes attributes = {{"causal", std::int64_t{causal}}};
+    const Shape shape = {2, 2, 64, 64};
+    const HostTensor q = signs(shape, 31), k = signs(shape, 32), v = signs(shape, 33);
+    check_on_gpu({"Attention", attributes, {q, k, v}, {0, 1, 2}, {0}, 0.01});
+    const auto forward = run_op("Attention", attributes, {q, k, v});
+    check_on_gpu({"AttentionGrad",
+                  attributes,
+                  {signs(shape, 34), q, k, v, {}, {}, forward[0], forward[1]},
+                  {0, 1, 2, 3, 6},
+                  {0, 1, 2},
+                  0.02});
+  }
+}
+
+// Scales, biases and statistics stay float32 in mixed precision.
+TEST(GpuRows, NormsOfOrdinaryRows) {
+  const HostTensor x = signs({24, 768}, 35), dy = signs({24, 768}, 36);
+  const HostTensor scale = signs({768}, 37), bias = signs({768}, 38);
+  for (const std::string name : {"LayerNorm", "RmsNorm"}) {
+    const bool centred = name == "LayerNorm";
+    std::vector<HostTensor> inputs = {x, scale};
+    if (centred) inputs.push_back(bias);
+    check_on_gpu({name, {}, inputs, {0}, {0}});
+    std::vector<HostTensor> gradient = {dy, x, scale};
+    const auto forward = run_op(name, {}, inputs);
+    gradient.insert(gradient.end(), forward.begin() + 1, forward.end());
+    check_on_gpu({name + "InputGrad", {}, gradient, {0, 1}, {0}});
+    gradient.erase(gradient.begin() + 2);
+    check_on_gpu({name + "WeightGrad", {}, gradient, {0, 1}, {}, 1e-4});
+  }
+}
+
 // --- the gradient of Gather ---
 
 RowCase gather_gradient(std::int64_t axis, Ints shape, HostTensor dy, HostTensor indices) {
