@@ -50,12 +50,16 @@ def schedule_file(name, micro_batches, check):
 
 def graphs(context):
     """Passes as CUDA graphs have the bits of passes launched kernel by kernel."""
-    run = digits.train(context, "--gpu-ids", "0,0", "--schedule", "1f1b", environment={"PIPETRAIN_CUDA_GRAPHS": "on"})
+    flags = ("--gpu-ids", "0,0", "--schedule", "1f1b")
+    run = digits.train(context, *flags)
     launched = run.kernels["graph launched"]
     if not launched:
         raise Failed("no pass became a CUDA graph", run.output)
     context.figure(f"{launched} graphs launched")
-    digits.expect_same(run, one_stage(context))
+    one_by_one = digits.train(context, *flags, environment={"PIPETRAIN_CUDA_GRAPHS": "off"})
+    if one_by_one.kernels["graph launched"]:
+        raise Failed("PIPETRAIN_CUDA_GRAPHS=off is not obeyed", one_by_one.output)
+    digits.expect_same(run, one_by_one)
 
 
 def chains(context):

@@ -76,10 +76,10 @@ class CudaGraph final : public RecordedWork {
   cudaGraphExec_t graph;
 };
 
-/// CUDA graphs are used if PIPETRAIN_CUDA_GRAPHS is set.
+/// CUDA graphs are used unless PIPETRAIN_CUDA_GRAPHS says otherwise.
 bool wants_graphs() {
   const char* text = std::getenv("PIPETRAIN_CUDA_GRAPHS");
-  return text && std::string_view(text) == "on";
+  return !text || std::string_view(text) != "off";
 }
 
 class CudaStream final : public Stream, public WorkRecorder {

@@ -315,8 +315,7 @@ void run_graphs() {
     expect(one_by_one, "after " + failing);
   }
   fail("");
-  // There is none by default.
-  unsetenv("PIPETRAIN_CUDA_GRAPHS");
+  setenv("PIPETRAIN_CUDA_GRAPHS", "off", 1);
   const auto stream = device.make_stream();
   told();
   StageRecordings recordings(*stream);
@@ -340,7 +339,6 @@ int main(int count, char** arguments) {
     } else if (count > 1 && std::string(arguments[1]) == "peers") {
       pipetrain::run_peers();
     } else if (count > 1 && std::string(arguments[1]) == "graphs") {
-      setenv("PIPETRAIN_CUDA_GRAPHS", "on", 1);
       pipetrain::run_graphs();
     } else {
       pipetrain::run_all(folder.path());

@@ -52,15 +52,15 @@ with tempfile.TemporaryDirectory() as name:
         run(folder, "new", model, "-o", f"{model}.onnx")
     # Four layers, each with attention and its gradient in two steps of two micro-batches, and attention in four batches of validation.
     for precision in ("bf16", "fp16"):
-        result = train(folder, "gpt-nano", "--precision", precision)
+        result = train(folder, "gpt-nano", "--precision", precision, PIPETRAIN_CUDA_GRAPHS="off")  # graphs make no calls
         check(result.cudnn.count("run") == 4 * (2 * 2 * 2 + 4), f"cuDNN runs {result.cudnn.count('run')} plans", result)
         # Attention and its gradient, which all layers share.
         check(result.cudnn.count("plan") == 2, f"cuDNN has {result.cudnn.count('plan')} plans", result)
     for precision in ("fp32", "tf32", "bf16"):
-        result = train(folder, "resnet18", "--precision", precision)
+        result = train(folder, "resnet18", "--precision", precision, PIPETRAIN_CUDA_GRAPHS="off")
         check(result.cudnn.count("run") > 100, f"cuDNN runs {result.cudnn.count('run')} plans", result)
     train(folder, "lstm", "--precision", "bf16")
-    train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 4, "--gpu-ids", "0,0,0,0", PIPETRAIN_CUDA_GRAPHS="on")
+    train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 4, "--gpu-ids", "0,0,0,0", "--trace", "trace.json")
     train(folder, "resnet18", "--precision", "bf16", "--gpus", 2, "--gpu-ids", "0,1", "--schedule", "zb-v")
     for edge in ("copy", "nccl"):
         train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 2, "--replicas", 2, "--edge", edge)

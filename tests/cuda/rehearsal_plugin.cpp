@@ -123,7 +123,7 @@ class Rehearsal final : public DevicePlugin {
   Rehearsal() {
     machine_.use_kernels(make_rehearsed_kernel);
     const char* const graphs = std::getenv("PIPETRAIN_CUDA_GRAPHS");
-    if (graphs && std::string_view(graphs) == "on" && !has_fault("no-recordings"))
+    if (!(graphs && std::string_view(graphs) == "off") && !has_fault("no-recordings"))
       machine_.allow_recordings();
     log_kernel(fmt::format("device rehearsal, driver 13000, CUDA 13000, cuBLASLt 130101, cuDNN {}",
                            has_fault("old-cudnn") ? 8907 : 91900));
