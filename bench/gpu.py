@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Times pipetrain on a GPU: beside PyTorch on the same weights and batches, or four stages of one GPU beside one stage.
 
-    bench/gpu.py beside gpt2|resnet50 [--at-least 1] [-o FILE.json]    against PyTorch, eager and compiled, in turn
-    bench/gpu.py alone gpt2|resnet50                                   without PyTorch
-    bench/gpu.py profile gpt2|resnet50 [-o FILE.json]                  where the time of a step goes, by operator
-    bench/gpu.py overhead [--network gpt2] [--at-most 0.03]            T/W - 1 of four virtual stages over one stage
-    bench/gpu.py prepare gpt2|resnet50 --folder FOLDER                 the network and its batch, for later calls with this --folder
+    bench/gpu.py beside NETWORK [--at-least 1] [-o FILE.json]    against PyTorch, eager and compiled, in turn
+    bench/gpu.py alone NETWORK                                   without PyTorch
+    bench/gpu.py profile NETWORK [-o FILE.json]                  where the time of a step goes, by operator
+    bench/gpu.py overhead [--network gpt2] [--at-most 0.03]      T/W - 1 of four virtual stages over one stage
+    bench/gpu.py prepare NETWORK --folder FOLDER                 the network and its batch, for later calls with this --folder
 
+NETWORK: gpt2, resnet50, or a network of real_sizes.py, which the Python that runs it must be able to export.
 Training in bfloat16 with float32 weights (--precision fp32 for floats alone). The Python that runs it needs numpy and onnx, and torch for
 `beside`, which also compares three losses with PyTorch's (compare_losses). With --folder, `beside --programs` adds to what earlier calls
 have found. Memory is what the GPU has less of while a program runs, as nvidia-smi tells, so that a context and libraries count on both
@@ -27,13 +28,15 @@ import tempfile
 import threading
 from pathlib import Path
 
-from models import GPU_MODELS
+from models import GPU_MODELS, REAL_MODELS
 from pipetrain_run import RunFailed, peer, pipetrain, run, training_flags
 from side_by_side import Bench
 
 FIRST = 3  # steps that are not timed: caches, kernels that are compiled, memory
 OURS, EAGER, COMPILED, EXACT = "pipetrain", "PyTorch eager", "PyTorch compiled", "PyTorch float32"
 PROGRAMS = {"pipetrain": OURS, "eager": EAGER, "compiled": COMPILED}
+NETWORKS = {**GPU_MODELS, **REAL_MODELS}
+STEPS = 20  # timed ones of a run
 
 
 class MemoryWatch:
@@ -70,7 +73,7 @@ class GpuBench(Bench):
     def stages(self, name, ids, steps, **options):
         """pipetrain's run; `ids` as --gpu-ids takes them, empty for the CPU."""
         with MemoryWatch() as memory:
-            found = pipetrain(self.arguments.pipetrain, GPU_MODELS[name], self.folder / name, 1, steps + FIRST, bf16=self.bf16,
+            found = pipetrain(self.arguments.pipetrain, NETWORKS[name], self.folder / name, 1, steps + FIRST, bf16=self.bf16,
                               cache="cache", quiet=False, **options, **self.place(ids))
         print(found["warnings"], end="", flush=True)
         return {**found, "step_ms": found["step_ms"][FIRST - 1:], "gpu_mib": memory.peak}
@@ -84,18 +87,26 @@ class GpuBench(Bench):
         """Once for a folder."""
         if not (self.folder / name / "batch.npz").exists():
             shutil.rmtree(self.folder / name, ignore_errors=True)  # what an earlier call has begun
-            super().prepare(name)
+            if name in GPU_MODELS:
+                super().prepare(name)
+            else:
+                (self.folder / name).mkdir()
+                run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, self.folder / name])
 
     def torch(self, name, steps, *flags, exact=False):
         if not self.arguments.gpu_ids or self.arguments.torch_device == "cpu":
             flags = (*flags, "--device", "cpu")
         if exact or self.bf16:
             flags = (*flags, "--exact" if exact else "--bf16")
-        if GPU_MODELS[name].images:
+        if NETWORKS[name].images:
             flags = (*flags, "--channels-last")
         with MemoryWatch() as memory:
             found = peer(self.arguments.torch_python, "peer_pytorch_gpu.py", name, self.folder / name, "--steps", steps, *flags)
         return {**found, "gpu_mib": memory.peak}
+
+
+def steps_of(name):
+    return NETWORKS[name].steps if name in GPU_MODELS else STEPS
 
 
 def median_ms(runs):
@@ -136,10 +147,9 @@ def compare_losses(found):
 
 def run_programs(bench, name, programs, rounds):
     """Results by program, and (program, reason) of those that failed but may fail."""
-    model = GPU_MODELS[name]
-    start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", model.steps),
-             EAGER: lambda: bench.torch(name, model.steps),
-             COMPILED: lambda: bench.torch(name, model.steps, "--compile")}
+    start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", steps_of(name)),
+             EAGER: lambda: bench.torch(name, steps_of(name)),
+             COMPILED: lambda: bench.torch(name, steps_of(name), "--compile")}
     runs, missing = {}, {}
     for round_number in range(rounds):
         for program in programs:
@@ -160,7 +170,7 @@ def run_programs(bench, name, programs, rounds):
 
 
 def beside(bench, name, arguments):
-    model = GPU_MODELS[name]
+    model = NETWORKS[name]
     programs = [PROGRAMS[program] for program in arguments.programs]
     kept = bench.folder / name / "found.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
@@ -196,7 +206,7 @@ def beside(bench, name, arguments):
 
 def profile(bench, name, arguments):
     """Seconds of every node, measured one by one, and the share of each operator."""
-    model, folder = GPU_MODELS[name], bench.folder / name
+    model, folder = NETWORKS[name], bench.folder / name
     output = arguments.output or folder / "profile.json"
     flags = training_flags(model, folder, 1, 1, bench.bf16, arguments.gpu_ids or None)
     # Command line flags that affect the graph.
@@ -224,7 +234,7 @@ def pairs(flags):
 
 
 def overhead(bench, name, arguments):
-    model = GPU_MODELS[name]
+    model = NETWORKS[name]
     ids = arguments.gpu_ids
     one, four = ("cpu", "cpu4") if not ids else (ids, ",".join([ids] * 4))
     runs = {one: [], four: []}
@@ -258,12 +268,12 @@ def parse():
     commands = parser.add_subparsers(dest="command", required=True)
     for command in ("beside", "alone", "profile", "prepare"):
         each = commands.add_parser(command)
-        each.add_argument("network", choices=GPU_MODELS)
+        each.add_argument("network", choices=NETWORKS)
         each.add_argument("-o", "--output", type=Path)
         each.add_argument("--at-least", type=float)
         each.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS) if command == "beside" else ["pipetrain"])
     tax = commands.add_parser("overhead")
-    tax.add_argument("--network", choices=GPU_MODELS, default="gpt2")
+    tax.add_argument("--network", choices=NETWORKS, default="gpt2")
     tax.add_argument("--at-most", type=float)
     return parser.parse_args()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from models import ALL_MODELS
-from peer_pytorch import load, loss_of, optimizer_of
+from peer_pytorch import every, load, loss_of, optimizer_of
 
 WARM_UPS = 5
 
@@ -38,18 +38,18 @@ def main():
     network = network.to(device)
     if arguments.channels_last:
         network = network.to(memory_format=torch.channels_last)
-        x = x.contiguous(memory_format=torch.channels_last)
+        x = [one.contiguous(memory_format=torch.channels_last) for one in every(x)]
     # Both sides copy the batch from the host in every step.
     if device == "cuda":
-        x, y = x.pin_memory(), y.pin_memory()
+        x, y = [one.pin_memory() for one in every(x)], y.pin_memory()
     optimizer = optimizer_of(network, ALL_MODELS[arguments.model])
     forward = torch.compile(network) if arguments.compile else network
 
     def step():
-        inputs, labels = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
+        inputs, labels = [one.to(device, non_blocking=True) for one in every(x)], y.to(device, non_blocking=True)
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device, torch.bfloat16, enabled=arguments.bf16):
-            loss = loss_of(forward(inputs), labels)
+            loss = loss_of(forward(*inputs), labels)
         loss.backward()
         optimizer.step()
         return loss.item()

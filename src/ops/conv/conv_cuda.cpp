@@ -10,6 +10,7 @@
 #include "ops/cuda/library_plans_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/elementwise/padded_rows_launch_cuda.h"
 #include "ops/movement/movement_launch_cuda.h"
 #include "ops/reduce/reduce_launch_cuda.h"
 #include "ops/reorder/reorder_launch_cuda.h"
@@ -100,6 +101,39 @@ PaddedInput pad_in_memory(ConvShapes& shapes, DType dtype) {
   return out;
 }
 
+/// x and w with their channels padded to kWide in memory: tensor cores read groups of eight, and
+/// cuDNN is slow with the three channels of an image (459 us for ResNet-50's first layer on an
+/// H200, of which the bytes take 40).
+struct PaddedChannels {
+  std::int64_t positions = 0;  // rows of x; none: channels are taken as they are
+  std::int64_t weights = 0;    // rows of w
+  std::int64_t channels = 0;
+
+  std::size_t x_bytes() const { return bytes(positions); }
+  std::size_t w_bytes() const { return bytes(weights); }
+
+ private:
+  static std::size_t bytes(std::int64_t rows) {
+    return (static_cast<std::size_t>(rows) * kWide * sizeof(std::uint16_t) + 255) / 256 * 256;
+  }
+};
+
+/// For narrow operands with channels last and one group.
+PaddedChannels pad_channels(ConvPass pass, ConvShapes& shapes) {
+  PaddedChannels out;
+  if (shapes.x[1] >= kWide || shapes.w[1] != shapes.x[1]) return out;
+  out.channels = shapes.x[1];
+  out.positions = out.weights = 1;
+  for (std::size_t d = 0; d < shapes.x.size(); ++d) {
+    if (d == 1) continue;
+    out.positions *= shapes.x[d];
+    out.weights *= shapes.w[d];
+  }
+  if (pass == ConvPass::kWeightGradient) out.weights = 0;
+  shapes.x[1] = shapes.w[1] = kWide;
+  return out;
+}
+
 /// Of the workspace: for a bias in the type of the operands, and for a result on its way to float32
 /// or, of a weight's gradient, to row-major.
 struct ConvStaging {
@@ -107,6 +141,7 @@ struct ConvStaging {
   Stored operands;
   reorder::Matrices weights;  // no matrices: a result keeps its order
   PaddedInput padded;
+  PaddedChannels channels;
 };
 
 class ConvKernel final : public Kernel {
@@ -119,6 +154,7 @@ class ConvKernel final : public Kernel {
         stored_(staging.operands),
         weights_(staging.weights),
         padded_(staging.padded),
+        channels_(staging.channels),
         graph_(std::move(graph)),
         handle_(queue.libraries->cudnn()),
         queue_(queue) {
@@ -135,22 +171,39 @@ class ConvKernel final : public Kernel {
     bias_.reduced_strides[1] = shapes.channels_last ? shapes.y[1] : 1;
     bias_.reduced = shapes.y[0] * positions;
     bias_.innermost_is_reduced = !shapes.channels_last;
+    // From (M, kernel, kWide) to (M, C, kernel).
+    std::int64_t kernel = 1;
+    for (std::size_t d = 2; d < shapes.w.size(); ++d) kernel *= shapes.w[d];
+    const std::int64_t c = channels_.channels;
+    without_padding_.dimensions = 3;
+    const std::int64_t sizes[] = {shapes.w[0], c, kernel}, target[] = {c * kernel, kernel, 1},
+                       source[] = {kernel * kWide, 1, kWide};
+    std::copy_n(sizes, 3, without_padding_.sizes);
+    std::copy_n(target, 3, without_padding_.target);
+    std::copy_n(source, 3, without_padding_.source);
+    without_padding_.count = shapes.w[0] * c * kernel;
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
     std::byte* const padded = context.workspace + bias_bytes_ + narrow_bytes_;
-    std::byte* const workspace = padded + padded_.bytes();
+    std::byte* const workspace = padded + padded_bytes();
     void* result = out[0].data;
     if (narrow_bytes_ > 0) result = context.workspace + bias_bytes_;
+    void *x = in[0].data, *w = in[1].data;  // or dy and w, or x and dy
+    if (out[0] && padded_.count > 0) {
+      padded_.fill(x, padded, queue_);
+      x = padded;
+    }
+    if (out[0] && channels_.positions > 0) {
+      x = with_padded_channels(numbers_at(in, 0), padded, channels_.positions);
+      if (channels_.weights > 0)
+        w = with_padded_channels(numbers_at(in, 1), padded + channels_.x_bytes(),
+                                 channels_.weights);
+    }
     if (pass_ == ConvPass::kWeightGradient) {
-      void* x = in[0].data;
-      if (padded_.count > 0 && out[0]) {
-        padded_.fill(x, padded, queue_);
-        x = padded;
-      }
       // The node has x before dy.
-      if (out[0]) graph_->run(handle_, in[1].data, x, nullptr, result, workspace);
+      if (out[0]) graph_->run(handle_, w, x, nullptr, result, workspace);
     } else {
       void* bias = in.size() > 2 ? in[2].data : nullptr;
       if (bias_bytes_ > 0) {
@@ -158,9 +211,13 @@ class ConvKernel final : public Kernel {
                                     in[2].count(), queue_);
         bias = context.workspace;
       }
-      graph_->run(handle_, in[0].data, in[1].data, bias, result, workspace);
+      graph_->run(handle_, x, w, bias, result, workspace);
     }
-    if (weights_.matrices > 0 && out[0]) {
+    if (channels_.positions > 0 && pass_ == ConvPass::kWeightGradient) {
+      if (out[0])
+        movement::launch_copy(without_padding_, ConstFloatView(result, stored_), places_at(out, 0),
+                              queue_);
+    } else if (weights_.matrices > 0 && out[0]) {
       reorder::launch_transpose(weights_, ConstFloatView(result, stored_), places_at(out, 0),
                                 queue_);
     } else if (narrow_bytes_ > 0 && out[0]) {
@@ -173,16 +230,26 @@ class ConvKernel final : public Kernel {
   }
   std::size_t workspace_bytes() const override {
     const auto bias = static_cast<std::size_t>(reduce::workspace_of(bias_)) * sizeof(float);
-    return std::max(bias_bytes_ + narrow_bytes_ + padded_.bytes() + graph_->workspace_bytes(),
-                    bias);
+    return std::max(bias_bytes_ + narrow_bytes_ + padded_bytes() + graph_->workspace_bytes(), bias);
   }
 
  private:
+  std::size_t padded_bytes() const {
+    return padded_.bytes() + channels_.x_bytes() + channels_.w_bytes();
+  }
+  void* with_padded_channels(const ConstFloatView& from, std::byte* to, std::int64_t rows) const {
+    elementwise::launch_restore_rows(from, FloatView(to, stored_), rows, channels_.channels,
+                                     queue_);
+    return to;
+  }
+
   ConvPass pass_;
   std::size_t bias_bytes_, narrow_bytes_;
   Stored stored_;
   reorder::Matrices weights_;
   PaddedInput padded_;
+  PaddedChannels channels_;
+  movement::CopyWalk without_padding_;  // of the gradient of a weight with padded channels
   std::shared_ptr<const ConvGraph> graph_;
   cudnnHandle_t handle_;
   CudaQueue queue_;
@@ -248,9 +315,14 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
       pass == ConvPass::kWeightGradient && shapes.channels_last && !lies_both_ways(w);
   ConvStaging staging{};
   staging.operands = stored_as(operands);
+  if (narrow && shapes.channels_last && pass != ConvPass::kInputGradient &&
+      shapes.pad_begin == shapes.pad_end)
+    staging.channels = pad_channels(pass, shapes);
   if (narrow && shapes.bias) staging.bias_bytes = aligned(w[0]);
   if ((narrow && stored == DType::kFloat32) || turns)
     staging.result_bytes = aligned(result.count());
+  if (staging.channels.positions > 0 && pass == ConvPass::kWeightGradient && result.rank() > 0)
+    staging.result_bytes = aligned(result.count() / w[1] * kWide);
   if (pass == ConvPass::kWeightGradient) staging.padded = pad_in_memory(shapes, operands);
   // From (M, kernel, C) to (M, C, kernel).
   if (turns) staging.weights = {w[0], w.count(2, w.rank()), w[1]};

@@ -11,33 +11,25 @@
 namespace pipetrain::elementwise {
 namespace {
 
-__global__ void restore_rows(ConstFloatView x, FloatView y, std::int64_t rows, std::int64_t columns,
-                             std::int64_t stride) {
-  const std::int64_t groups = (columns + kWide - 1) / kWide;
-  for (std::int64_t row = blockIdx.y; row < rows; row += gridDim.y) {
-    const ConstFloatView from = x + row * columns;
-    const FloatView to = y + row * stride;
-    for (std::int64_t g = first_of_thread(); g < groups; g += step_of_thread()) {
-      WideFloats values;
-      for (int i = 0; i < kWide; ++i) {
-        const std::int64_t column = g * kWide + i;
-        values.values[i] = column < columns ? from[column] : 0.0f;
-      }
-      store_wide(to, g, values);
-    }
+__global__ void restore_rows(ConstFloatView x, FloatView y, std::int64_t columns,
+                             std::int64_t groups_of_row, std::int64_t groups) {
+  for (std::int64_t g = first_of_thread(); g < groups; g += step_of_thread()) {
+    const std::int64_t row = g / groups_of_row, first = (g - row * groups_of_row) * kWide;
+    const ConstFloatView from = x + (row * columns + first);
+    WideFloats values;
+    for (int i = 0; i < kWide; ++i) values.values[i] = first + i < columns ? from[i] : 0.0f;
+    store_wide(y, g, values);
   }
 }
 
 }  // namespace
 
 void launch_restore_rows(const ConstFloatView& x, const FloatView& y, std::int64_t rows,
-                         std::int64_t columns, std::int64_t stride, const CudaQueue& queue) {
-  constexpr std::int64_t kMostRows = 65535;  // of the grid's second dimension
-  const std::int64_t groups = (columns + kWide - 1) / kWide;
-  PT_LAUNCH(
-      restore_rows,
-      dim3(blocks_for(groups, queue), static_cast<unsigned>(rows < kMostRows ? rows : kMostRows)),
-      kBlock, queue.stream, x, y, rows, columns, stride);
+                         std::int64_t columns, const CudaQueue& queue) {
+  const std::int64_t groups_of_row = (columns + kWide - 1) / kWide;
+  const std::int64_t groups = rows * groups_of_row;
+  PT_LAUNCH(restore_rows, blocks_for(groups, queue), kBlock, queue.stream, x, y, columns,
+            groups_of_row, groups);
 }
 
 }  // namespace pipetrain::elementwise

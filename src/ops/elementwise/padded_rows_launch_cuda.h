@@ -8,9 +8,9 @@
 
 namespace pipetrain::elementwise {
 
-/// x: (rows, columns) → y: the same in its type, with rows `stride` elements apart, a multiple of
-/// kWide. Padding is not written, except up to seven elements behind a row, which become 0.
+/// x: (rows, columns) → y: the same in its type, each row padded with zeros to a multiple of kWide
+/// elements.
 void launch_restore_rows(const ConstFloatView& x, const FloatView& y, std::int64_t rows,
-                         std::int64_t columns, std::int64_t stride, const CudaQueue& queue);
+                         std::int64_t columns, const CudaQueue& queue);
 
 }  // namespace pipetrain::elementwise
