@@ -11,19 +11,76 @@ namespace {
 
 constexpr int kUpdateBlock = 256;
 
-/// Updates element `i` of a tensor by its rule.
-struct SteppedElement {
+/// Elements that a thread loads and stores together.
+constexpr int kTogether = 4;
+struct alignas(16) Together {
+  float values[kTogether];
+};
+
+/// Elements `first` to `last` of a tensor, by the threads of a block.
+struct SteppedChunk {
+  const UpdateList& list;
   const UpdatedTensor& tensor;
-  std::int64_t i;
-  float& parameter;
+  std::int64_t first, last;
 
   template <class Type>
   PT_HOST_DEVICE void operator()(Type) const {
     using Rule = typename Type::type;
     if constexpr (!is_normalised<Rule>()) {
-      parameter = call_at(tensor.rule.as<Rule>(), tensor.parameter[i], tensor.gradient[i],
-                          tensor.state0, tensor.state1, i);
+      const Rule rule = tensor.rule.as<Rule>();
+      std::int64_t done = first;
+      if (is_aligned()) {
+        const std::int64_t groups = (last - first) / kTogether;
+        for (std::int64_t g = threadIdx.x; g < groups; g += kUpdateBlock)
+          step_together(rule, first + g * kTogether);
+        done += groups * kTogether;
+      }
+      for (std::int64_t i = done + threadIdx.x; i < last; i += kUpdateBlock) {
+        const float now =
+            call_at(rule, tensor.parameter[i], tensor.gradient[i], tensor.state0, tensor.state1, i);
+        tensor.parameter[i] = now;
+        if (tensor.average) tensor.average[i] = averaged(tensor.average[i], now);
+      }
     }
+  }
+
+ private:
+  /// Null is aligned, too.
+  PT_HOST_DEVICE bool is_aligned() const {
+    const auto address = [](const float* data) { return reinterpret_cast<std::uintptr_t>(data); };
+    return (address(tensor.parameter) | address(tensor.gradient) | address(tensor.state0) |
+            address(tensor.state1) | address(tensor.average)) %
+               sizeof(Together) ==
+           0;
+  }
+  PT_HOST_DEVICE float averaged(float average, float now) const {
+    const float before = list.first_step ? now : average;
+    return before + list.average_enter * (now - before);
+  }
+  template <class Rule>
+  PT_HOST_DEVICE void step_together(const Rule& rule, std::int64_t at) const {
+    const auto load = [&](const float* from) {
+      return from ? *reinterpret_cast<const Together*>(from + at) : Together{};
+    };
+    constexpr int kStates = states_of<Rule>();
+    Together now = load(tensor.parameter), state0, state1;
+    const Together gradient = load(tensor.gradient), average = load(tensor.average);
+    if constexpr (kStates > 0) state0 = load(tensor.state0);
+    if constexpr (kStates > 1) state1 = load(tensor.state1);
+    for (int i = 0; i < kTogether; ++i)
+      now.values[i] =
+          call_at(rule, now.values[i], gradient.values[i], state0.values, state1.values, i);
+    const auto store = [&](float* to, const Together& values) {
+      *reinterpret_cast<Together*>(to + at) = values;
+    };
+    store(tensor.parameter, now);
+    if constexpr (kStates > 0) store(tensor.state0, state0);
+    if constexpr (kStates > 1) store(tensor.state1, state1);
+    if (!tensor.average) return;
+    Together entered;
+    for (int i = 0; i < kTogether; ++i)
+      entered.values[i] = averaged(average.values[i], now.values[i]);
+    store(tensor.average, entered);
   }
 };
 
@@ -44,14 +101,8 @@ __global__ void update(PT_LARGE(UpdateList) list) {
     const std::int64_t first = (chunk - (low == 0 ? 0 : list.chunks_until[low - 1])) * kUpdateChunk;
     const std::int64_t last =
         first + kUpdateChunk < tensor.count ? first + kUpdateChunk : tensor.count;
-    for (std::int64_t i = first + threadIdx.x; i < last; i += kUpdateBlock) {
-      float now = 0;
-      visit_rule<float>(ElementRules{}, tensor.rule.number(), SteppedElement{tensor, i, now});
-      tensor.parameter[i] = now;
-      if (!tensor.average) continue;
-      const float before = list.first_step ? now : tensor.average[i];
-      tensor.average[i] = before + list.average_enter * (now - before);
-    }
+    visit_rule<float>(ElementRules{}, tensor.rule.number(),
+                      SteppedChunk{list, tensor, first, last});
   }
 }
 
