@@ -17,6 +17,17 @@ struct alignas(16) Together {
   float values[kTogether];
 };
 
+PT_HOST_DEVICE void store(float* to, const Together& from) {
+#ifdef __CUDA_ARCH__
+  // nvcc would make four stores of an assignment.
+  asm volatile("st.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(from.values[0]),
+               "f"(from.values[1]), "f"(from.values[2]), "f"(from.values[3])
+               : "memory");
+#else
+  *reinterpret_cast<Together*>(to) = from;
+#endif
+}
+
 /// Elements `first` to `last` of a tensor, by the threads of a block.
 struct SteppedChunk {
   const UpdateList& list;
@@ -70,17 +81,14 @@ struct SteppedChunk {
     for (int i = 0; i < kTogether; ++i)
       now.values[i] =
           call_at(rule, now.values[i], gradient.values[i], state0.values, state1.values, i);
-    const auto store = [&](float* to, const Together& values) {
-      *reinterpret_cast<Together*>(to + at) = values;
-    };
-    store(tensor.parameter, now);
-    if constexpr (kStates > 0) store(tensor.state0, state0);
-    if constexpr (kStates > 1) store(tensor.state1, state1);
+    store(tensor.parameter + at, now);
+    if constexpr (kStates > 0) store(tensor.state0 + at, state0);
+    if constexpr (kStates > 1) store(tensor.state1 + at, state1);
     if (!tensor.average) return;
     Together entered;
     for (int i = 0; i < kTogether; ++i)
       entered.values[i] = averaged(average.values[i], now.values[i]);
-    store(tensor.average, entered);
+    store(tensor.average + at, entered);
   }
 };
 
