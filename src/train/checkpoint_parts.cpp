@@ -299,19 +299,4 @@ void CheckpointParts::finish() {
   }
 }
 
-RunRequests requests_of_all(ProcessGroup& processes, RunRequests here, CheckpointParts* parts) {
-  std::string mine(reinterpret_cast<const char*>(&here), sizeof here);
-  if (parts) mine += parts->take_record();
-  int process = 0;
-  for (const std::string& bytes : processes.all_gather(mine)) {
-    RunRequests other;
-    bytes.copy(reinterpret_cast<char*>(&other), sizeof other);
-    here.add(other);
-    if (parts && bytes.size() > sizeof other)
-      parts->note(process, std::string_view(bytes).substr(sizeof other));
-    ++process;
-  }
-  return here;
-}
-
 }  // namespace pipetrain

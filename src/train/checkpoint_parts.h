@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "train/checkpoint.h"
-#include "train/run_requests.h"
 
 namespace pipetrain {
 
@@ -73,9 +72,5 @@ class CheckpointParts {
   std::string record_;
   std::jthread writer_;  // last: it must end before what it uses
 };
-
-/// What all processes were asked for. All call it after each step; it takes along what they tell of
-/// their parts. `parts`: null: no process writes any.
-RunRequests requests_of_all(ProcessGroup& processes, RunRequests here, CheckpointParts* parts);
 
 }  // namespace pipetrain

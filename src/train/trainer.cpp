@@ -8,9 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
-#include "base/statistics.h"
 #include "processes/process_group.h"
-#include "profile/estimate.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
 #include "train/checkpoint_parts.h"
@@ -23,6 +21,8 @@
 #include "train/scores.h"
 #include "train/snapshot.h"
 #include "train/step_check.h"
+#include "train/step_notes.h"
+#include "train/step_times.h"
 #include "train/stream_round.h"
 
 namespace pipetrain {
@@ -57,9 +57,13 @@ class Training {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric(network_);
-    if (network_.processes() && !network_.asynchronous())
+    if (network_.processes() && !network_.asynchronous()) {
       parts_.emplace(*network_.processes(), saving_, options.save.folder,
                      settings_.on_nonfinite != OnNonfinite::kIgnore);
+      notes_.emplace(
+          run.runtime(), *parts_,
+          StepNotes::Here{[this] { return asked_here(); }, [this] { return due_here(); }});
+    }
   }
 
   TrainingSummary run() {
@@ -72,6 +76,7 @@ class Training {
         step = stream(begin, resumes ? options_.cut : nullptr);
         if (stopped_inside_) break;  // and saved there
       } else {
+        begun_steps_ = step + 1;
         synchronous_step(step++);
       }
       look_at_requests();
@@ -92,7 +97,7 @@ class Training {
     if (step > first_step_) summary_.learning_rate = rate_.at(step - 1);
     summary_.skipped_steps = run_.runtime().loss_scale().skipped;
     summary_.seconds = rate_.seconds_since_start();
-    measure_steady_state();
+    times_.summarize(settings_.batch_size, summary_);
     return summary_;
   }
 
@@ -117,16 +122,20 @@ class Training {
   /// Saves a checkpoint if one is due, or defers it.
   void save_after(std::int64_t step, bool improved, bool last) {
     const double before = steady_seconds();
-    const bool defers = only_improved(improved, last) && saving_.defers();
-    const char* reason = defers ? "best" : decide_to_save(step, improved, last);
-    const bool snapshot = snapshot_ && (reason || snapshot_->is_due());
+    begun_steps_ = step;
+    const SaveDue due = notes_ ? notes_->due() : due_here();
+    const bool defers = only_improved(improved, last) && due.defers;
+    const char* reason = defers ? "best" : decide_to_save(step, improved, last, due.checkpoint);
     enum : int { kNothing, kWhole, kInParts };
-    const int wanted = reason && !defers && parts_ ? kInParts
-                       : reason || snapshot        ? kWhole
-                                                   : kNothing;
-    const int how = as_process_0(network_.processes(), wanted);
+    int how = reason && !defers && parts_ ? kInParts : reason || due.snapshot ? kWhole : kNothing;
+    // Process 0 decides, where it may have something to decide: the others' folders and clocks
+    // differ.
+    const bool may_save = !notes_ || due.checkpoint || due.snapshot || improved || last ||
+                          save_asked_ || summary_.end != RunEnd::kDone;
+    how = may_save ? as_process_0(network_.processes(), how) : int{kNothing};
     if (how == kInParts) save_in_parts(step, reason);
     if (how == kWhole) {
+      const bool snapshot = snapshot_ && (reason || due.snapshot);
       Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
       if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
       if (defers) {
@@ -167,19 +176,6 @@ class Training {
     }
   }
 
-  /// Medians of the steps that are warm.
-  void measure_steady_state() {
-    if (!step_seconds_.empty()) {
-      summary_.first_step_seconds = step_seconds_.first();
-      summary_.steady_step_seconds = step_seconds_.warm_median();
-    }
-    if (summary_.steady_step_seconds > 0 && sample_flops_ > 0 && peak_flops_ > 0) {
-      summary_.steady_utilisation = sample_flops_ * static_cast<double>(settings_.batch_size) /
-                                    summary_.steady_step_seconds / peak_flops_;
-    }
-    if (!bubbles_.empty()) summary_.steady_bubble = bubbles_.warm_median();
-  }
-
   double epoch_of(std::int64_t step) const {
     return static_cast<double>(step) / static_cast<double>(network_.batches_per_epoch());
   }
@@ -188,16 +184,8 @@ class Training {
     return correct / static_cast<double>(counted);
   }
 
-  /// The peak FLOP/s of the devices, if needed. Not before the first step, so as not to delay it.
-  void ask_for_peak() {
-    if (peak_asked_ || !options_.peak_flops) return;
-    peak_asked_ = true;
-    peak_flops_ = options_.peak_flops();
-    if (peak_flops_ > 0) sample_flops_ = flops_of_sample(network_.graph());
-  }
-
   void synchronous_step(std::int64_t step) {
-    if (step > first_step_) ask_for_peak();
+    if (step > first_step_) times_.ask_for_peak();
     const double start = steady_seconds();
     const double waited = loader_.waited_seconds();
     const Batch* batch = nullptr;
@@ -228,8 +216,8 @@ class Training {
     report.seconds = steady_seconds() - start;
     report.data_seconds = loader_.waited_seconds() - waited;
     report.samples_per_second = static_cast<double>(samples) / report.seconds;
-    set_model_utilisation(report);
-    set_utilisation(report, result);
+    times_.set_model_utilisation(report);
+    StepTimes::set_utilisation(report, result);
     note_times(samples, result.seconds, *report.bubble);
     observer_.on_step(report);
     finite_.check(report);
@@ -238,22 +226,12 @@ class Training {
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
   void note_times(std::int64_t samples, double seconds, double bubble) {
     if (samples < std::min(settings_.batch_size, network_.epoch_samples())) return;
-    step_seconds_.add(seconds);
-    bubbles_.add(bubble);
+    times_.note_seconds(seconds);
+    times_.note_bubble(bubble);
   }
 
-  void set_model_utilisation(StepReport& report) const {
-    if (sample_flops_ <= 0 || peak_flops_ <= 0) return;
-    report.utilisation = sample_flops_ * report.samples_per_second / peak_flops_;
-  }
-
-  static void set_utilisation(StepReport& report, const RoundResult& result) {
-    double busy = 0;
-    for (const double seconds : result.busy_seconds) {
-      busy += seconds;
-      report.stage_busy.push_back(seconds / result.seconds);
-    }
-    report.bubble = 1 - busy / (static_cast<double>(result.busy_seconds.size()) * result.seconds);
+  SaveDue due_here() const {
+    return {saving_.is_due(begun_steps_), snapshot_ && snapshot_->is_due(), saving_.defers()};
   }
 
   /// Requests from signals and the clock to this process.
@@ -268,12 +246,14 @@ class Training {
   void look_at_requests() {
     // A signal may have reached any process.
     ProcessGroup* processes = network_.processes();
-    obey(processes ? requests_of_all(*processes, asked_here(), parts_ ? &*parts_ : nullptr)
-                   : asked_here());
+    obey(notes_      ? notes_->take_requests()
+         : processes ? requests_of_all(*processes, asked_here())
+                     : asked_here());
   }
 
   /// Requests are kept until they are done.
   void obey(const RunRequests& asked) {
+    save_asked_ = asked.save;
     save_wanted_ = save_wanted_ || asked.save;
     if (asked.stop) {
       summary_.end = RunEnd::kStopped;
@@ -324,14 +304,14 @@ class Training {
   }
 
   /// The reason for a checkpoint after a step; null: none is due.
-  const char* decide_to_save(std::int64_t step, bool improved, bool last) {
+  const char* decide_to_save(std::int64_t step, bool improved, bool last, bool due) {
     if (!saving_.enabled()) return nullptr;
-    const char* reason = reason_to_save(step, improved, last);
+    const char* reason = reason_to_save(improved, last, due);
     if (reason) saving_.decided(step);
     return reason;
   }
 
-  const char* reason_to_save(std::int64_t step, bool improved, bool last) {
+  const char* reason_to_save(bool improved, bool last, bool due) {
     if (summary_.end == RunEnd::kStopped) return "signal";
     if (summary_.end == RunEnd::kTime) return "time";
     if (summary_.end == RunEnd::kStalled && !improved) return "final";
@@ -340,7 +320,7 @@ class Training {
     if (improved && on) return "best";
     if (last && on) return "final";
     const bool waits = options_.save.may_wait && parts_ && parts_->is_pending();
-    return !waits && saving_.is_due(step) ? "every" : nullptr;
+    return !waits && due ? "every" : nullptr;
   }
 
   /// Between rounds.
@@ -396,7 +376,7 @@ class Training {
   /// Mini-batches without a drain between them, to the end of the epoch, of the round that began at
   /// a step. Returns the step that it ends with: earlier where the run is to stop.
   std::int64_t stream(std::int64_t first, const ProgramCut* cut) {
-    ask_for_peak();
+    times_.ask_for_peak();
     last_done_ = steady_seconds();
     StreamCallbacks callbacks;
     callbacks.saves.decide = [&](std::int64_t batches, RunRequests others) {
@@ -419,8 +399,8 @@ class Training {
     observer_.on_round(first + 1, cut ? cut->rest : run_.program(network_.round_units(first)),
                        end.result);
     StepReport utilisation;
-    set_utilisation(utilisation, end.result);
-    bubbles_.add(*utilisation.bubble);
+    StepTimes::set_utilisation(utilisation, end.result);
+    times_.note_bubble(*utilisation.bubble);
     return first + end.batches;
   }
 
@@ -436,8 +416,8 @@ class Training {
     report.seconds = steady_seconds() - last_done_;
     last_done_ = steady_seconds();
     report.samples_per_second = static_cast<double>(done.samples) / report.seconds;
-    set_model_utilisation(report);
-    step_seconds_.add(report.seconds);
+    times_.set_model_utilisation(report);
+    times_.note_seconds(report.seconds);
     observer_.on_step(report);
     finite_.check(report);
     report_saves();
@@ -446,7 +426,8 @@ class Training {
   /// What is done behind a step inside an asynchronous round.
   RoundSaves::Decision decide_inside(std::int64_t step) {
     obey(asked_here());
-    const char* reason = decide_to_save(step, /*improved=*/false, /*last=*/false);
+    const char* reason =
+        decide_to_save(step, /*improved=*/false, /*last=*/false, saving_.is_due(step));
     if (!reason && snapshot_ && snapshot_->is_due()) reason = kForRestart;
     return {reason, summary_.end};
   }
@@ -472,6 +453,8 @@ class Training {
   Snapshot* snapshot_ = options_.snapshot;  // null: none is kept, or no longer
   Saving saving_;
   std::optional<CheckpointParts> parts_;  // of several processes, where rounds are steps
+  std::optional<StepNotes> notes_;        // likewise
+  std::int64_t begun_steps_ = 0;          // of which due_here() speaks
   RunRate rate_;
   Sampler sampler_;
   Loader loader_;
@@ -479,15 +462,14 @@ class Training {
   StepCheck check_{run_};
   std::int64_t checked_steps_ = -1;  // done when the last one was computed twice
   TrainingSummary summary_;
+  bool save_asked_ = false;  // in the last step
   bool save_wanted_ = false;
   RunRequests left_requests_;    // of other processes in an asynchronous round
   double last_done_ = 0;         // when the mini-batch before was done there
   bool stopped_inside_ = false;  // an asynchronous round
-  double sample_flops_ = 0, peak_flops_ = 0;
-  bool peak_asked_ = false;
   FiniteCheck finite_{run_, sampler_, saving_};
   OutputMetrics output_metrics_{run_};
-  ThinnedValues step_seconds_, bubbles_;
+  StepTimes times_{network_.graph(), options_.peak_flops};
 };
 
 }  // namespace

@@ -129,6 +129,7 @@ void ProcessSharing::share_memory() {
 
 void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
+  here.put_text(notes_.mine ? notes_.mine() : std::string());
   here.put(result.seconds);
   // Asynchronous rounds are long: their source hands losses on while they run.
   const std::vector<MicroBatch*> micro_batches =
@@ -152,8 +153,10 @@ void ProcessSharing::share_results(RoundResult& result) {
     here.put(static_cast<std::uint64_t>(result.events[d].size()));
     for (const Event& event : result.events[d]) here.put(event);
   }
+  std::vector<std::string> notes;
   for (const std::string& bytes : setup_.options.processes->all_gather(here.take())) {
     ByteReader reader(bytes);
+    notes.emplace_back(reader.get_text());
     // Stages without a backward are done before the others.
     result.seconds = std::max(result.seconds, reader.get<double>());
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
@@ -171,6 +174,7 @@ void ProcessSharing::share_results(RoundResult& result) {
       for (Event& event : result.events[d]) event = reader.get<Event>();
     }
   }
+  if (notes_.all) notes_.all(notes);
 }
 
 std::vector<StageContent> ProcessSharing::contents() const {

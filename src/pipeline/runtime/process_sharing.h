@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline/runtime/round.h"
@@ -30,8 +31,9 @@ class ProcessSharing {
   /// Shares the norms of all gradients, which every process then adds up in the same order.
   void share_norms();
 
-  /// Shares the losses of a synchronous round's micro-batches and the devices' times.
+  /// Shares the losses of a synchronous round's micro-batches, the devices' times and the notes.
   void share_results(RoundResult& result);
+  void set_notes(RoundNotes notes) { notes_ = std::move(notes); }
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;
   /// Runtime::own_contents().
@@ -47,6 +49,7 @@ class ProcessSharing {
   RoundState& round_;
   std::vector<int> process_of_norm_;  // [parameters], with processes; -1: held by no stage
   std::vector<ArenaBytes> memory_;    // [stage]
+  RoundNotes notes_;
 };
 
 }  // namespace pipetrain

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "pipeline/program/event.h"
@@ -69,6 +71,13 @@ struct RoundResult {
   double stolen_seconds = 0;  // seconds of all devices in such tasks, which have no events
   std::vector<double> cpu_seconds;  // per device: CPU time of the worker thread
   std::vector<SentValues> sent;     // with Runtime::note_sends(), where stages are in host memory
+};
+
+/// What processes tell each other beside the results of their rounds, in the same message. Called
+/// at the end of each round, by the thread that runs it.
+struct RoundNotes {
+  std::function<std::string()> mine;
+  std::function<void(const std::vector<std::string>&)> all;  // by process
 };
 
 }  // namespace pipetrain

@@ -313,6 +313,8 @@ bool Runtime::is_shared() const { return setup_->options.processes != nullptr; }
 std::vector<StageContent> Runtime::contents() const { return sharing_->contents(); }
 std::vector<StageContent> Runtime::own_contents() const { return sharing_->own_contents(); }
 
+void Runtime::set_round_notes(RoundNotes notes) { sharing_->set_notes(std::move(notes)); }
+
 HostTensor Runtime::read(const std::string& name) const { return replicas_->read(name); }
 
 void Runtime::write(const std::string& name, const HostTensor& value) {

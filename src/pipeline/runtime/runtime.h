@@ -73,6 +73,8 @@ class Runtime {
   void set_loss_scale(const LossScale& scale);
   /// Whether rounds have checksums of everything that stages hand to others. Between rounds.
   void note_sends(bool notes);
+  /// What processes tell each other beside the results of their rounds. Between rounds.
+  void set_round_notes(RoundNotes notes);
   /// Restores what content() returned, as far as the stage holds it, with its version numbers.
   /// Between rounds.
   void restore(int stage, const StageContent& content);
