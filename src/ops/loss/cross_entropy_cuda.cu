@@ -25,26 +25,28 @@ __device__ __forceinline__ float infinity() { return std::numeric_limits<float>:
 /// e^x through the GPU's instruction for 2^x.
 __device__ __forceinline__ float exponential(float x) { return exp2_or_zero(x * 1.44269504f); }
 
-/// A value and its index; of equal values the first wins.
-struct Best {
-  float value;
-  int place;
+/// The greater value, and the lesser place; NaN loses.
+struct GreatestOf {
+  __device__ float operator()(float a, float b) const { return std::fmax(a, b); }
 };
-struct BestOf {
-  __device__ Best operator()(Best a, Best b) const {
-    return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
-  }
+struct FirstOf {
+  __device__ int operator()(int a, int b) const { return b < a ? b : a; }
 };
 
-/// Alignment of a row: its first logit is `skew` elements after a multiple of kWide elements.
+/// Alignment of a row: its first logit is `skew` elements after a multiple of kWide elements, its
+/// `origin`, from which elements are indexed. Those in [low, high) are loaded in groups of kWide.
 struct RowPlace {
   std::int64_t origin;
-  int skew, classes;
+  int skew, end, low, high;
 
-  __device__ RowPlace(const Entropy& s, std::int64_t row)
+  __device__ RowPlace(const Entropy& s, std::int64_t row, bool moves_wide)
       : origin(row * s.stride / kWide * kWide),
         skew(static_cast<int>(row * s.stride - origin)),
-        classes(static_cast<int>(s.classes)) {}
+        end(skew + static_cast<int>(s.classes)),
+        low((skew + kWide - 1) / kWide * kWide),
+        high(end / kWide * kWide) {
+    if (!moves_wide || low >= high) low = high = end;
+  }
 };
 
 /// Groups of kWide elements, kThreads groups apart.
@@ -82,58 +84,78 @@ struct Batch {
   }
 };
 
-/// Visits a row's elements, indexed from its aligned origin, with kThreads threads: wide(i, batch)
-/// for a batch of groups from i, a multiple of kWide, single(i) for one element.
-template <int kThreads, class Wide, class Single>
-__device__ __forceinline__ void for_each_in_row(const RowPlace& row, bool moves_wide, Wide wide,
-                                                Single single) {
-  const int thread = static_cast<int>(threadIdx.x) % kThreads;
-  const int begin = row.skew, end = begin + row.classes;
-  int low = (begin + kWide - 1) / kWide * kWide, high = end / kWide * kWide;
-  if (!moves_wide || low >= high) low = high = end;
-  constexpr int kStep = kWide * kThreads;
-  int i = low + kWide * thread;
-  for (; i + (kBatch - 1) * kStep < high; i += kBatch * kStep) wide(i, Batch<kBatch, kThreads>());
-  for (; i < high; i += kStep) wide(i, Batch<1, kThreads>());
-  const int before = low - begin;
-  for (int k = thread; k < before + end - high; k += kThreads)
-    single(k < before ? begin + k : high + k - before);
+/// Calls f with a batch of the groups that a thread takes together from i on.
+template <int kThreads, class F>
+__device__ __forceinline__ void with_batch(const RowPlace& row, int i, F f) {
+  if (i + (kBatch - 1) * kWide * kThreads < row.high) {
+    f(Batch<kBatch, kThreads>());
+  } else {
+    f(Batch<1, kThreads>());
+  }
 }
 
-/// Online softmax over the logits read so far: the maximum, the sum of e^(logit - maximum), and the
-/// sum of logits. Each logit is read once; the sum is rescaled when the maximum grows.
+/// Visits a row's elements with kThreads threads: wide(i, batch) for a batch of groups from i, a
+/// multiple of kWide, single(i) for one element.
+template <int kThreads, class Wide, class Single>
+__device__ __forceinline__ void for_each_in_row(const RowPlace& row, Wide wide, Single single) {
+  constexpr int kStep = kWide * kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  int i = row.low + kWide * thread;
+  for (; i + (kBatch - 1) * kStep < row.high; i += kBatch * kStep)
+    wide(i, Batch<kBatch, kThreads>());
+  for (; i < row.high; i += kStep) wide(i, Batch<1, kThreads>());
+  const int before = row.low - row.skew;
+  for (int k = thread; k < before + row.end - row.high; k += kThreads)
+    single(k < before ? row.skew + k : row.high + k - before);
+}
+
+/// Online softmax over the logits read so far: the greatest, the sum of e^(logit - greatest), and
+/// the sum of logits. Each logit is read once; the sum is rescaled when a greater one comes.
+/// `place` is where the greatest was first seen: its index, or that of its batch.
 struct Seen {
-  Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
+  float greatest = -std::numeric_limits<float>::infinity();
+  int place = 0x7fffffff;
   float sum = 0, total = 0;
 
-  __device__ void raise(float value, int place) {
-    if (sum != 0) sum *= exponential(best.value - value);
-    best = {value, place};
+  __device__ void raise(float value, int at) {
+    if (sum != 0) sum *= exponential(greatest - value);
+    greatest = value;
+    place = at;
   }
-  /// The factor by which the sum is rescaled; 0 if all logits were minus infinity.
-  __device__ float base() const { return best.value == -infinity() ? 0.0f : best.value; }
-  __device__ void add(float value, int place) {
-    if (value > best.value) raise(value, place);
+  __device__ bool any() const { return greatest > -infinity(); }
+  /// What is subtracted from logits; 0 if all were minus infinity.
+  __device__ float base() const { return any() ? greatest : 0.0f; }
+  __device__ void add(float value, int at) {
+    if (value > greatest) raise(value, at);
+    if (value == greatest && at < place) place = at;  // before the groups, but visited after them
     sum += exponential(value - base());
     total += value;
   }
   /// `adds`: whether the sum of logits is wanted.
   template <class Logits>
-  __device__ __forceinline__ void add(Logits& logits, int place, bool adds) {
-    float greatest = logits.groups[0].values[0];
-    logits.for_each([&](float logit, int) { greatest = std::fmax(greatest, logit); });
-    if (greatest > best.value) {
-      int first = 0;
-      logits.for_each_backward(
-          [&](float logit, int at) { first = logit == greatest ? at : first; });
-      raise(greatest, place + first);
-    }
+  __device__ __forceinline__ void add(Logits& logits, int at, bool adds) {
+    float most = logits.groups[0].values[0];
+    logits.for_each([&](float logit, int) { most = std::fmax(most, logit); });
+    if (most > greatest) raise(most, at);
     const float subtract = base();
     float part = 0;
     logits.for_each([&](float logit, int) { part += exponential(logit - subtract); });
     sum += part;
     if (!adds) return;
     logits.for_each([&](float logit, int) { total += logit; });
+  }
+  /// The index of the greatest.
+  template <int kThreads>
+  __device__ int first(const RowPlace& row, const ConstFloatView& logits) const {
+    if (place < row.low || place >= row.high) return place;
+    int found = place;
+    with_batch<kThreads>(row, place, [&](auto batch) {
+      batch.load(logits, place);
+      batch.for_each_backward([&](float logit, int at) {
+        if (logit == greatest) found = place + at;
+      });
+    });
+    return found;
   }
 };
 
@@ -145,33 +167,38 @@ __global__ void cross_entropy(Entropy s, bool moves_wide, ConstFloatView x,
   const bool smooths = s.smoothing > 0;
   for (std::int64_t row = blockIdx.x * kRows + threadIdx.x / kThreads; row < s.rows;
        row += gridDim.x * kRows) {
-    const RowPlace place(s, row);
+    const RowPlace place(s, row, moves_wide);
     const ConstFloatView logits = Types::template from<0>(x) + place.origin;
     const std::int64_t label = labels[row];
     const bool known = label >= 0 && label < s.classes;
     const float logit = known ? logits[place.skew + label] : 0.0f;
     Seen seen;
     for_each_in_row<kThreads>(
-        place, moves_wide,
+        place,
         [&](int i, auto batch) {
           batch.load(logits, i);
-          seen.add(batch, i - place.skew, smooths);
+          seen.add(batch, i, smooths);
         },
-        [&](int i) { seen.add(logits[i], i - place.skew); });
-    const Best best = over_row<kThreads>(seen.best, BestOf());
-    const bool any = seen.best.value > -infinity();
+        [&](int i) { seen.add(logits[i], i); });
+    const float greatest = over_row<kThreads>(seen.greatest, GreatestOf());
     const float sum = over_row<kThreads>(
-        any ? seen.sum * exponential(seen.best.value - best.value) : seen.sum, SumOf());
+        seen.any() ? seen.sum * exponential(seen.greatest - greatest) : seen.sum, SumOf());
     const float total = smooths ? over_row<kThreads>(seen.total, SumOf()) : 0.0f;
+    bool hit = known && logit == greatest;  // in all threads of the row
+    if (hit) {
+      const bool here = seen.any() && seen.greatest == greatest;
+      const int first = here ? seen.first<kThreads>(place, logits) : 0x7fffffff;
+      hit = over_row<kThreads>(first, FirstOf()) == place.skew + label;
+    }
     if (threadIdx.x % kThreads != 0) continue;
-    const float log_sum = best.value + std::log(sum);
+    const float log_sum = greatest + std::log(sum);
     if (log_sums) log_sums[row] = log_sum;
     const bool counts = label != s.ignored;
     float target = known ? (1 - s.smoothing) * logit : std::numeric_limits<float>::quiet_NaN();
     // Logits of other classes may be minus infinity (masked).
     if (smooths) target += s.smoothing * (total / static_cast<float>(s.classes));
     losses[row] = counts ? log_sum - target : 0;
-    hits[row] = counts && best.place == label ? 1 : 0;
+    hits[row] = counts && hit ? 1 : 0;
   }
 }
 
@@ -183,7 +210,7 @@ __global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
   const float spread = s.smoothing / static_cast<float>(s.classes);
   for (std::int64_t row = blockIdx.x * kRows + threadIdx.x / kThreads; row < s.rows;
        row += gridDim.x * kRows) {
-    const RowPlace place(s, row);
+    const RowPlace place(s, row, moves_wide);
     const ConstFloatView logits = Types::template from<0>(x) + place.origin;
     const FloatView slopes = Types::template to<1>(dx) + place.origin;
     const std::int64_t label = labels[row];
@@ -191,7 +218,7 @@ __global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
     const int target = label >= 0 && label < s.classes ? place.skew + static_cast<int>(label) : -1;
     const float scale = gy[0], log_sum = log_sums[row];
     for_each_in_row<kThreads>(
-        place, moves_wide,
+        place,
         [&](int i, auto batch) {
           batch.load(logits, i);
           batch.for_each([&](float& value, int) { value = exponential(value - log_sum) - spread; });

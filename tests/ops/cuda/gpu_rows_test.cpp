@@ -393,6 +393,26 @@ TEST(GpuRows, CrossEntropyScalesItsSumAsGreaterLogitsCome) {
   check_cross_entropy(logits, int64s({4}, {2999, 0, 0, 2000}), 0);
 }
 
+// The greatest logit twice: before the first aligned group, in one group, in two of a thread's
+// batch of four, in other threads' groups, after the last group.
+TEST(GpuRows, CrossEntropyPredictsTheFirstOfTheGreatestLogits) {
+  constexpr std::int64_t kPairs[][2] = {{0, 5},     {1, 40},      {100, 101},    {20, 2068},
+                                        {2068, 30}, {3, 10250},   {8200, 8192},  {0, 10250},
+                                        {0, 2047},  {4100, 6148}, {10249, 10250}};
+  for (const std::int64_t classes : {10251, 301}) {
+    std::vector<std::int64_t> labels;
+    HostTensor logits = random_tensor({DType::kFloat32, {22, classes}}, 24, -6, 6);
+    for (std::int64_t row = 0; row < 22; ++row) {
+      for (const std::int64_t place : kPairs[row / 2])
+        logits.span<float>()[static_cast<std::size_t>(row * classes + place % classes)] = 9;
+      labels.push_back(kPairs[row / 2][row % 2] % classes);
+    }
+    check_cross_entropy(logits, int64s({22}, labels), 0);
+  }
+  HostTensor equal = random_tensor({DType::kFloat32, {3, 2051}}, 25, 7, 7);
+  check_cross_entropy(equal, int64s({3}, {0, 0, 1}), 0);
+}
+
 TEST(GpuRows, ALogitThatIsNoNumberIsSeen) {
   HostTensor logits = random_tensor({DType::kFloat32, {2, 700}}, 10);
   logits.span<float>()[300] = std::numeric_limits<float>::quiet_NaN();
