@@ -67,4 +67,17 @@ __device__ T over_block(T value, F combine) {
   return value;
 }
 
+/// Combines the values of the kThreads threads that share a row: a warp, or a block. Every thread
+/// gets the result.
+template <int kThreads, class T, class F>
+__device__ __forceinline__ T over_row(T value, F combine) {
+  if constexpr (kThreads == 32) {
+    for (int distance = 16; distance > 0; distance /= 2)
+      value = combine(value, from_lane(value, distance));
+    return value;
+  } else {
+    return over_block<kThreads>(value, combine);
+  }
+}
+
 }  // namespace pipetrain

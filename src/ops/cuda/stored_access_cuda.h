@@ -38,6 +38,43 @@ __device__ __forceinline__ FloatView FloatView::operator+(std::int64_t elements)
   return out;
 }
 
+/// Storage types of a kernel's main operands, known to the compiler, which then issues loads
+/// together that a branch on the type would keep apart.
+template <Stored... kStored>
+struct KnownTypes {
+  static constexpr bool kKnown = true;
+  template <int kOperand>
+  __device__ static ConstFloatView from(ConstFloatView view) {
+    view.stored = type<kOperand>();
+    return view;
+  }
+  template <int kOperand>
+  __device__ static FloatView to(FloatView view) {
+    view.stored = type<kOperand>();
+    return view;
+  }
+
+ private:
+  template <int kOperand>
+  __device__ static constexpr Stored type() {
+    constexpr Stored kTypes[] = {kStored...};
+    return kTypes[kOperand];
+  }
+};
+
+/// Any types.
+struct AnyTypes {
+  static constexpr bool kKnown = false;
+  template <int kOperand>
+  __device__ static ConstFloatView from(const ConstFloatView& view) {
+    return view;
+  }
+  template <int kOperand>
+  __device__ static FloatView to(const FloatView& view) {
+    return view;
+  }
+};
+
 struct WideFloats {
   float values[kWide];
 };

@@ -1,12 +1,14 @@
-// Softmax cross-entropy: one block per row, or one warp for short rows. Sums over threads have a
-// fixed order.
+// Softmax cross-entropy: one block per row, or one warp for short rows; each thread loads several
+// groups of adjacent logits before it computes. Sums over threads have a fixed order.
 //
-// Bytes and operations for GPT-2 124M with 8 x 1024 tokens and 50257 classes (estimates, H200 at
-// 4.3 TB/s, bfloat16 logits and gradient of 823 MB each):
-//   loss       reads the logits once; 412 M exponentials            0.2 ms
-//   gradient   reads the logits, writes as much; 412 M exponentials 0.4 ms
+// Bytes and operations for GPT-2 124M with 8 x 1024 tokens and 50257 classes, bfloat16 logits and
+// gradient of 823 MB each. Measured on an H200 when each thread loaded one group at a time; the
+// fewest bytes at 4.3 TB/s:
+//   loss       reads the logits once; 412 M exponentials            was 0.53 ms, at least 0.19 ms
+//   gradient   reads the logits, writes as much; 412 M exponentials was 0.57 ms, at least 0.39 ms
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
@@ -16,160 +18,227 @@ namespace pipetrain::loss {
 namespace {
 
 constexpr std::int64_t kShortRow = 512;  // rows up to this length take a warp
+constexpr int kBatch = 4;                // groups of kWide logits that a thread loads at once
 
 __device__ __forceinline__ float infinity() { return std::numeric_limits<float>::infinity(); }
 
 /// e^x through the GPU's instruction for 2^x.
-__device__ __forceinline__ float exponential(float x) { return std::exp2(x * 1.44269504f); }
+__device__ __forceinline__ float exponential(float x) { return exp2_or_zero(x * 1.44269504f); }
 
-/// A value and its index; of equal values the first wins.
-struct Best {
-  float value;
-  int place;
+/// The greater value, and the lesser place; NaN loses.
+struct GreatestOf {
+  __device__ float operator()(float a, float b) const { return std::fmax(a, b); }
 };
-struct BestOf {
-  __device__ Best operator()(Best a, Best b) const {
-    return b.value > a.value || (b.value == a.value && b.place < a.place) ? b : a;
-  }
+struct FirstOf {
+  __device__ int operator()(int a, int b) const { return b < a ? b : a; }
 };
 
-/// Combines the values of the kThreads threads that share a row.
-template <int kThreads, class T, class F>
-__device__ T over_row(T value, F combine) {
-  if constexpr (kThreads == kBlock) {
-    return over_block<kBlock>(value, combine);
-  } else {
-    static_assert(kThreads == 32);
-    for (int distance = 16; distance > 0; distance /= 2)
-      value = combine(value, from_lane(value, distance));
-    return value;
-  }
-}
-
-/// Alignment of a row: its first logit is `skew` elements after a multiple of kWide elements.
+/// Alignment of a row: its first logit is `skew` elements after a multiple of kWide elements, its
+/// `origin`, from which elements are indexed. Those in [low, high) are loaded in groups of kWide.
 struct RowPlace {
   std::int64_t origin;
-  int skew, classes;
+  int skew, end, low, high;
 
-  __device__ RowPlace(const Entropy& s, std::int64_t row)
+  __device__ RowPlace(const Entropy& s, std::int64_t row, bool moves_wide)
       : origin(row * s.stride / kWide * kWide),
         skew(static_cast<int>(row * s.stride - origin)),
-        classes(static_cast<int>(s.classes)) {}
+        end(skew + static_cast<int>(s.classes)),
+        low((skew + kWide - 1) / kWide * kWide),
+        high(end / kWide * kWide) {
+    if (!moves_wide || low >= high) low = high = end;
+  }
 };
 
-/// Visits a row's elements, indexed from its aligned origin, with kThreads threads: wide(i) for
-/// kWide elements from i, a multiple of kWide, single(i) for one.
-template <int kThreads, class Wide, class Single>
-__device__ __forceinline__ void for_each_in_row(const RowPlace& row, bool moves_wide, Wide wide,
-                                                Single single) {
-  const int thread = static_cast<int>(threadIdx.x) % kThreads;
-  const int begin = row.skew, end = begin + row.classes;
-  int low = (begin + kWide - 1) / kWide * kWide, high = end / kWide * kWide;
-  if (!moves_wide || low >= high) low = high = end;
-  for (int i = low + kWide * thread; i < high; i += kWide * kThreads) wide(i);
-  const int before = low - begin;
-  for (int i = thread; i < before + end - high; i += kThreads)
-    single(i < before ? begin + i : high + i - before);
+/// Groups of kWide elements, kThreads groups apart.
+template <int kCount, int kThreads>
+struct Batch {
+  static constexpr int kStep = kWide * kThreads;
+  WideFloats groups[kCount];
+
+  __device__ void load(const ConstFloatView& from, int i) {
+    const std::int64_t first = static_cast<unsigned>(i) / kWide;
+    PT_UNROLL
+    for (int g = 0; g < kCount; ++g) groups[g] = load_wide(from, first + g * kThreads);
+  }
+  __device__ void store(const FloatView& to, int i) const {
+    const std::int64_t first = static_cast<unsigned>(i) / kWide;
+    PT_UNROLL
+    for (int g = 0; g < kCount; ++g) store_wide(to, first + g * kThreads, groups[g]);
+  }
+  /// Calls f(element, offset from the batch's first).
+  template <class F>
+  __device__ void for_each_backward(F f) {
+    PT_UNROLL
+    for (int g = kCount - 1; g >= 0; --g) {
+      PT_UNROLL
+      for (int k = kWide - 1; k >= 0; --k) f(groups[g].values[k], g * kStep + k);
+    }
+  }
+  template <class F>
+  __device__ void for_each(F f) {
+    PT_UNROLL
+    for (int g = 0; g < kCount; ++g) {
+      PT_UNROLL
+      for (int k = 0; k < kWide; ++k) f(groups[g].values[k], g * kStep + k);
+    }
+  }
+};
+
+/// Calls f with a batch of the groups that a thread takes together from i on.
+template <int kThreads, class F>
+__device__ __forceinline__ void with_batch(const RowPlace& row, int i, F f) {
+  if (i + (kBatch - 1) * kWide * kThreads < row.high) {
+    f(Batch<kBatch, kThreads>());
+  } else {
+    f(Batch<1, kThreads>());
+  }
 }
 
-/// Online softmax over the logits read so far: the maximum, the sum of e^(logit - maximum), and the
-/// sum of logits. Each logit is read once; the sum is rescaled when the maximum grows.
+/// Visits a row's elements with kThreads threads: wide(i, batch) for a batch of groups from i, a
+/// multiple of kWide, single(i) for one element.
+template <int kThreads, class Wide, class Single>
+__device__ __forceinline__ void for_each_in_row(const RowPlace& row, Wide wide, Single single) {
+  constexpr int kStep = kWide * kThreads;
+  const int thread = static_cast<int>(threadIdx.x) % kThreads;
+  int i = row.low + kWide * thread;
+  for (; i + (kBatch - 1) * kStep < row.high; i += kBatch * kStep)
+    wide(i, Batch<kBatch, kThreads>());
+  for (; i < row.high; i += kStep) wide(i, Batch<1, kThreads>());
+  const int before = row.low - row.skew;
+  for (int k = thread; k < before + row.end - row.high; k += kThreads)
+    single(k < before ? row.skew + k : row.high + k - before);
+}
+
+/// Online softmax over the logits read so far: the greatest, the sum of e^(logit - greatest), and
+/// the sum of logits. Each logit is read once; the sum is rescaled when a greater one comes.
+/// `place` is where the greatest was first seen: its index, or that of its batch.
 struct Seen {
-  Best best = {-std::numeric_limits<float>::infinity(), 0x7fffffff};
+  float greatest = -std::numeric_limits<float>::infinity();
+  int place = 0x7fffffff;
   float sum = 0, total = 0;
 
-  __device__ void raise(float value, int place) {
-    if (sum != 0) sum *= exponential(best.value - value);
-    best = {value, place};
+  __device__ void raise(float value, int at) {
+    if (sum != 0) sum *= exponential(greatest - value);
+    greatest = value;
+    place = at;
   }
-  /// The factor by which the sum is rescaled; 0 if all logits were minus infinity.
-  __device__ float base() const { return best.value == -infinity() ? 0.0f : best.value; }
-  __device__ void add(float value, int place) {
-    if (value > best.value) raise(value, place);
+  __device__ bool any() const { return greatest > -infinity(); }
+  /// What is subtracted from logits; 0 if all were minus infinity.
+  __device__ float base() const { return any() ? greatest : 0.0f; }
+  __device__ void add(float value, int at) {
+    if (value > greatest) raise(value, at);
+    if (value == greatest && at < place) place = at;  // before the groups, but visited after them
     sum += exponential(value - base());
     total += value;
   }
-  __device__ void add(const WideFloats& logits, int place) {
-    float greatest = logits.values[0];
-    for (int i = 1; i < kWide; ++i)
-      greatest = logits.values[i] > greatest ? logits.values[i] : greatest;
-    if (greatest > best.value) {
-      int first = 0;
-      while (logits.values[first] != greatest) ++first;
-      raise(greatest, place + first);
-    }
+  /// `adds`: whether the sum of logits is wanted.
+  template <class Logits>
+  __device__ __forceinline__ void add(Logits& logits, int at, bool adds) {
+    float most = logits.groups[0].values[0];
+    logits.for_each([&](float logit, int) { most = std::fmax(most, logit); });
+    if (most > greatest) raise(most, at);
     const float subtract = base();
-    for (int i = 0; i < kWide; ++i) {
-      sum += exponential(logits.values[i] - subtract);
-      total += logits.values[i];
-    }
+    float part = 0;
+    logits.for_each([&](float logit, int) { part += exponential(logit - subtract); });
+    sum += part;
+    if (!adds) return;
+    logits.for_each([&](float logit, int) { total += logit; });
+  }
+  /// The index of the greatest.
+  template <int kThreads>
+  __device__ int first(const RowPlace& row, const ConstFloatView& logits) const {
+    if (place < row.low || place >= row.high) return place;
+    int found = place;
+    with_batch<kThreads>(row, place, [&](auto batch) {
+      batch.load(logits, place);
+      batch.for_each_backward([&](float logit, int at) {
+        if (logit == greatest) found = place + at;
+      });
+    });
+    return found;
   }
 };
 
-template <int kThreads>
+template <class Types, int kThreads>
 __global__ void cross_entropy(Entropy s, bool moves_wide, ConstFloatView x,
                               const std::int64_t* labels, FloatView losses, FloatView hits,
                               FloatView log_sums) {
   constexpr int kRows = kBlock / kThreads;
+  const bool smooths = s.smoothing > 0;
   for (std::int64_t row = blockIdx.x * kRows + threadIdx.x / kThreads; row < s.rows;
        row += gridDim.x * kRows) {
-    const RowPlace place(s, row);
-    const ConstFloatView logits = x + place.origin;
+    const RowPlace place(s, row, moves_wide);
+    const ConstFloatView logits = Types::template from<0>(x) + place.origin;
+    const std::int64_t label = labels[row];
+    const bool known = label >= 0 && label < s.classes;
+    const float logit = known ? logits[place.skew + label] : 0.0f;
     Seen seen;
     for_each_in_row<kThreads>(
-        place, moves_wide, [&](int i) { seen.add(load_wide(logits, i / kWide), i - place.skew); },
-        [&](int i) { seen.add(logits[i], i - place.skew); });
-    const Best best = over_row<kThreads>(seen.best, BestOf());
-    const bool any = seen.best.value > -infinity();
+        place,
+        [&](int i, auto batch) {
+          batch.load(logits, i);
+          seen.add(batch, i, smooths);
+        },
+        [&](int i) { seen.add(logits[i], i); });
+    const float greatest = over_row<kThreads>(seen.greatest, GreatestOf());
     const float sum = over_row<kThreads>(
-        any ? seen.sum * exponential(seen.best.value - best.value) : seen.sum, SumOf());
-    const float total = over_row<kThreads>(seen.total, SumOf());
+        seen.any() ? seen.sum * exponential(seen.greatest - greatest) : seen.sum, SumOf());
+    const float total = smooths ? over_row<kThreads>(seen.total, SumOf()) : 0.0f;
+    bool hit = known && logit == greatest;  // in all threads of the row
+    if (hit) {
+      const bool here = seen.any() && seen.greatest == greatest;
+      const int first = here ? seen.first<kThreads>(place, logits) : 0x7fffffff;
+      hit = over_row<kThreads>(first, FirstOf()) == place.skew + label;
+    }
     if (threadIdx.x % kThreads != 0) continue;
-    const float log_sum = best.value + std::log(sum);
-    const std::int64_t label = labels[row];
+    const float log_sum = greatest + std::log(sum);
     if (log_sums) log_sums[row] = log_sum;
     const bool counts = label != s.ignored;
-    const bool known = label >= 0 && label < s.classes;
-    float target = known ? (1 - s.smoothing) * logits[place.skew + label]
-                         : std::numeric_limits<float>::quiet_NaN();
+    float target = known ? (1 - s.smoothing) * logit : std::numeric_limits<float>::quiet_NaN();
     // Logits of other classes may be minus infinity (masked).
-    if (s.smoothing > 0) target += s.smoothing * (total / static_cast<float>(s.classes));
+    if (smooths) target += s.smoothing * (total / static_cast<float>(s.classes));
     losses[row] = counts ? log_sum - target : 0;
-    hits[row] = counts && best.place == label ? 1 : 0;
+    hits[row] = counts && hit ? 1 : 0;
   }
 }
 
-template <int kThreads>
-__global__ void cross_entropy_gradient(Entropy s, bool moves_wide, ConstFloatView x,
-                                       const std::int64_t* labels, ConstFloatView log_sums,
-                                       ConstFloatView gy, FloatView dx) {
+template <class Types, int kThreads>
+__global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
+    cross_entropy_gradient(Entropy s, bool moves_wide, ConstFloatView x, const std::int64_t* labels,
+                           ConstFloatView log_sums, ConstFloatView gy, FloatView dx) {
   constexpr int kRows = kBlock / kThreads;
   const float spread = s.smoothing / static_cast<float>(s.classes);
   for (std::int64_t row = blockIdx.x * kRows + threadIdx.x / kThreads; row < s.rows;
        row += gridDim.x * kRows) {
-    const RowPlace place(s, row);
-    const ConstFloatView logits = x + place.origin;
-    const FloatView slopes = dx + place.origin;
+    const RowPlace place(s, row, moves_wide);
+    const ConstFloatView logits = Types::template from<0>(x) + place.origin;
+    const FloatView slopes = Types::template to<1>(dx) + place.origin;
     const std::int64_t label = labels[row];
     const bool counts = label != s.ignored;
     const int target = label >= 0 && label < s.classes ? place.skew + static_cast<int>(label) : -1;
     const float scale = gy[0], log_sum = log_sums[row];
-    const auto slope = [&](float logit, int i) {
-      const float wanted = spread + (i == target ? 1 - s.smoothing : 0.0f);
-      return counts ? (exponential(logit - log_sum) - wanted) * scale : 0.0f;
-    };
     for_each_in_row<kThreads>(
-        place, moves_wide,
-        [&](int i) {
-          WideFloats values = load_wide(logits, i / kWide);
-          for (int k = 0; k < kWide; ++k) values.values[k] = slope(values.values[k], i + k);
-          store_wide(slopes, i / kWide, values);
+        place,
+        [&](int i, auto batch) {
+          batch.load(logits, i);
+          batch.for_each([&](float& value, int) { value = exponential(value - log_sum) - spread; });
+          const int at = target - i;
+          if (at >= 0 && at % batch.kStep < kWide) {
+            batch.for_each([&](float& value, int k) {
+              if (k == at) value -= 1 - s.smoothing;
+            });
+          }
+          batch.for_each([&](float& value, int) { value = counts ? value * scale : 0.0f; });
+          batch.store(slopes, i);
         },
-        [&](int i) { slopes[i] = slope(logits[i], i); });
+        [&](int i) {
+          const float wanted = spread + (i == target ? 1 - s.smoothing : 0.0f);
+          slopes[i] = counts ? (exponential(logits[i] - log_sum) - wanted) * scale : 0.0f;
+        });
   }
 }
 
-/// Calls run(kernel's threads of a row, blocks).
+/// Calls run(a row's threads, blocks).
 template <class Run>
 void with_threads(const Entropy& shape, const CudaQueue& queue, const Run& run) {
   if (shape.classes <= kShortRow) {
@@ -179,6 +248,15 @@ void with_threads(const Entropy& shape, const CudaQueue& queue, const Run& run) 
   }
 }
 
+/// Calls run(types) for logits and, in the gradient, slopes.
+template <class Run>
+void with_types(Stored from, Stored to, const Run& run) {
+  if (from != to) return run(AnyTypes());
+  if (from == Stored::kFloat) return run(KnownTypes<Stored::kFloat, Stored::kFloat>());
+  if (from == Stored::kBFloat16) return run(KnownTypes<Stored::kBFloat16, Stored::kBFloat16>());
+  run(KnownTypes<Stored::kFloat16, Stored::kFloat16>());
+}
+
 }  // namespace
 
 void launch_cross_entropy(const Entropy& shape, const ConstFloatView& x, const std::int64_t* labels,
@@ -186,9 +264,11 @@ void launch_cross_entropy(const Entropy& shape, const ConstFloatView& x, const s
                           const FloatView& log_sums, float* workspace, const CudaQueue& queue) {
   float* hits = workspace + shape.rows;
   if (shape.rows > 0) {
-    with_threads(shape, queue, [&](auto threads, unsigned blocks) {
-      PT_LAUNCH(cross_entropy<threads>, blocks, kBlock, queue.stream, shape, moves_wide(x.data), x,
-                labels, FloatView(workspace), FloatView(hits), log_sums);
+    with_types(x.stored, x.stored, [&](auto types) {
+      with_threads(shape, queue, [&](auto threads, unsigned blocks) {
+        PT_LAUNCH((cross_entropy<decltype(types), threads>), blocks, kBlock, queue.stream, shape,
+                  moves_wide(x.data), x, labels, FloatView(workspace), FloatView(hits), log_sums);
+      });
     });
   }
   launch_two_sums(ConstFloatView(workspace), ConstFloatView(hits), shape.rows, loss, correct,
@@ -201,9 +281,11 @@ void launch_cross_entropy_gradient(const Entropy& shape, const ConstFloatView& x
                                    const CudaQueue& queue) {
   if (shape.rows * shape.classes == 0) return;
   const bool wide = moves_wide(x.data) && moves_wide(dx.data);
-  with_threads(shape, queue, [&](auto threads, unsigned blocks) {
-    PT_LAUNCH(cross_entropy_gradient<threads>, blocks, kBlock, queue.stream, shape, wide, x, labels,
-              log_sums, gy, dx);
+  with_types(x.stored, dx.stored, [&](auto types) {
+    with_threads(shape, queue, [&](auto threads, unsigned blocks) {
+      PT_LAUNCH((cross_entropy_gradient<decltype(types), threads>), blocks, kBlock, queue.stream,
+                shape, wide, x, labels, log_sums, gy, dx);
+    });
   });
 }
 

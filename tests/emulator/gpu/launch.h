@@ -17,6 +17,7 @@
 #define __shared__ static
 #define PT_FULL_WARP 0xffffffffu
 #define PT_LARGE(type) const type&
+#define PT_UNROLL
 
 using cudaStream_t = void*;
 

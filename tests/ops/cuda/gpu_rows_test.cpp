@@ -35,19 +35,26 @@ struct RowCase {
   std::vector<std::size_t> narrow = {0};
   std::vector<std::size_t> narrow_results = {0};
   double tolerance = 1e-5;
+  std::size_t shift = 0;
 };
 
 /// The kernel's results, which must not depend on the order of threads; nothing without a kernel.
-/// Writes beyond results and workspace are failures.
+/// Writes beyond results and workspace are failures. Inputs and results begin `shift` bytes after
+/// aligned addresses.
 std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTensor>& inputs,
-                                   const std::vector<TensorType>& outputs) {
+                                   const std::vector<TensorType>& outputs, std::size_t shift = 0) {
   constexpr std::size_t kGuard = 64;
   Device* const device = device_under_test();
   KernelRequest request{node, {}, outputs};
   std::vector<Tensor> in;
+  std::vector<Buffer> shifted;
   for (const HostTensor& input : inputs) {
     request.inputs.push_back(input.type());
     in.push_back(input.view());
+    if (shift == 0 || !input) continue;
+    shifted.emplace_back(input.type().bytes() + shift);
+    std::memcpy(shifted.back().data() + shift, input.view().data, input.type().bytes());
+    in.back().data = shifted.back().data() + shift;
   }
   const auto kernel = make_gpu_kernel(request);
   if (!kernel) return {};
@@ -59,9 +66,9 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
     std::vector<Buffer> buffers;
     std::vector<Tensor> out;
     for (const TensorType& type : outputs) {
-      buffers.emplace_back(type.bytes() + kGuard);
+      buffers.emplace_back(shift + type.bytes() + kGuard);
       std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
-      out.push_back({type, buffers.back().data()});
+      out.push_back({type, buffers.back().data() + shift});
     }
     RunContext context;
     context.workspace = workspace.data();
@@ -72,7 +79,7 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
     };
     EXPECT_TRUE(intact(workspace, kernel->workspace_bytes())) << "writes behind its workspace";
     for (std::size_t i = 0; i < outputs.size(); ++i) {
-      EXPECT_TRUE(intact(buffers[i], outputs[i].bytes())) << "writes behind output " << i;
+      EXPECT_TRUE(intact(buffers[i], shift + outputs[i].bytes())) << "writes behind output " << i;
       HostTensor result(outputs[i]);
       std::memcpy(result.view().data, out[i].data, outputs[i].bytes());
       if (order == 0) {
@@ -104,7 +111,7 @@ void check_on_gpu(const RowCase& c) {
     std::vector<TensorType> outputs = infer_op(c.op, c.attributes, types);
     const auto expected = run_node(Backend::kReference, node, rounded, outputs);
     for (const std::size_t i : c.narrow_results) outputs[i].dtype = dtype;
-    const auto results = run_on_gpu(node, stored, outputs);
+    const auto results = run_on_gpu(node, stored, outputs, c.shift);
     ASSERT_EQ(results.size(), expected.size()) << "no kernel";
     for (std::size_t i = 0; i < results.size(); ++i) {
       const DType result = outputs[i].dtype;
@@ -260,6 +267,97 @@ TEST(GpuRows, ReductionsOfOuterAxes) {
   check_on_gpu({"SumTo", {{"shape", Ints{24}}}, {x}});
 }
 
+// --- layer and root-mean-square normalization ---
+
+/// The norms and their gradients over x (rows, width), in float32, in mixed precision and narrow.
+void check_norms(std::int64_t rows, std::int64_t width, std::size_t shift = 0) {
+  SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(width));
+  const auto made = [&](Shape shape, std::uint64_t seed, double low = -1, double high = 1) {
+    return random_tensor({DType::kFloat32, std::move(shape)}, seed, low, high);
+  };
+  const Attributes attributes = {{"axis", std::int64_t{1}}, {"epsilon", 1e-5}};
+  const HostTensor x = made({rows, width}, 12, -2, 3), dy = made({rows, width}, 13),
+                   scale = made({width}, 14, 0.5, 2), bias = made({width}, 15),
+                   mean = made({rows}, 16), inverse = made({rows}, 17, 0.5, 2);
+  const auto check = [&](const char* op, const std::vector<HostTensor>& inputs,
+                         const std::vector<std::size_t>& narrow,
+                         const std::vector<std::size_t>& results) {
+    check_on_gpu({op, attributes, inputs, narrow, results, 3e-5, shift});
+  };
+  check("LayerNorm", {x, scale, bias}, {}, {0});
+  check("LayerNorm", {x, scale, bias}, {0}, {0});
+  check("LayerNorm", {x, scale, bias}, {0, 1, 2}, {0, 1, 2});
+  check("LayerNormInputGrad", {dy, x, scale, mean, inverse}, {0}, {});
+  check("LayerNormInputGrad", {dy, x, HostTensor(), mean, inverse}, {0, 1}, {0});
+  check("RmsNorm", {x, scale}, {0}, {0});
+  check("RmsNormInputGrad", {dy, x, scale, inverse}, {0, 1, 2, 3}, {0});
+}
+
+// A warp holds a row of up to 256, 768 or 1024 elements, a block one of up to 2048 or 8192.
+TEST(GpuRows, NormsOfRowsOfAnyWidth) {
+  for (const std::int64_t width : {1, 3, 4, 126, 128, 256, 260, 515, 768, 772, 1024})
+    check_norms(width < 200 ? 9 : 3, width);
+  for (const std::int64_t width : {1030, 2048, 2056, 4100, 8192, 8193}) check_norms(2, width);
+}
+
+TEST(GpuRows, NormsOfUnalignedRows) {
+  for (const std::int64_t width : {8, 300, 1028}) check_norms(5, width, 8);
+}
+
+/// dy up to `size`.
+void check_norm_weights(std::int64_t rows, std::int64_t width, double size = 1,
+                        std::size_t shift = 0) {
+  constexpr double kTolerance = 3e-5;
+  SCOPED_TRACE(std::to_string(rows) + " rows of " + std::to_string(width));
+  const Attributes attributes = {{"axis", std::int64_t{1}}, {"epsilon", 1e-5}};
+  const HostTensor x = random_tensor({DType::kFloat32, {rows, width}}, 18, 0.5, 3),
+                   dy = random_tensor({DType::kFloat32, {rows, width}}, 19, 0.25 * size, size),
+                   mean = random_tensor({DType::kFloat32, {rows}}, 20, -1, 0),
+                   inverse = random_tensor({DType::kFloat32, {rows}}, 21, 0.5, 2);
+  using Places = std::vector<std::size_t>;
+  for (const Places& narrow : {Places{0}, Places{0, 1}}) {
+    check_on_gpu(
+        {"LayerNormWeightGrad", attributes, {dy, x, mean, inverse}, narrow, {}, kTolerance, shift});
+  }
+  check_on_gpu(
+      {"RmsNormWeightGrad", attributes, {dy, x, inverse}, {0, 1, 2}, {0}, kTolerance, shift});
+}
+
+// A block takes 128 columns and a chunk of at least 64 rows: 8 rows at once, 4 times that are
+// loaded together.
+TEST(GpuRows, NormWeightGradientsOfAnyShape) {
+  for (const std::int64_t rows : {1, 7, 8, 25, 32, 33, 64, 65, 200}) {
+    for (const std::int64_t width : {1, 6, 128, 260}) check_norm_weights(rows, width);
+  }
+  check_norm_weights(70, 132, 1, 8);
+}
+
+// More rows than 768 chunks of 64.
+TEST(GpuRows, NormWeightGradientOfManyRows) { check_norm_weights(49160, 1, 0.25); }
+
+// Statistics and sums do not depend on the alignment of operands.
+TEST(GpuRows, NormsOfUnalignedRowsHaveTheSameBits) {
+  Node node;
+  node.attributes = {{"axis", std::int64_t{1}}, {"epsilon", 1e-5}};
+  const HostTensor x = random_tensor({DType::kFloat32, {70, 264}}, 22),
+                   row = random_tensor({DType::kFloat32, {70}}, 23, 0.5, 2);
+  for (const auto& [op, inputs] :
+       {std::pair{"LayerNorm", std::vector{x}},
+        std::pair{"LayerNormInputGrad", std::vector{x, x, HostTensor(), row, row}},
+        std::pair{"LayerNormWeightGrad", std::vector{x, x, row, row}}}) {
+    SCOPED_TRACE(op);
+    node.op = find_op(op);
+    std::vector<TensorType> types;
+    for (const HostTensor& input : inputs) types.push_back(input.type());
+    const std::vector<TensorType> outputs = infer_op(op, node.attributes, types);
+    const auto aligned = run_on_gpu(node, inputs, outputs);
+    const auto shifted = run_on_gpu(node, inputs, outputs, 8);
+    ASSERT_EQ(aligned.size(), shifted.size());
+    for (std::size_t i = 0; i < aligned.size(); ++i)
+      expect_same_bits(shifted[i], aligned[i], "output " + std::to_string(i));
+  }
+}
+
 // --- softmax cross-entropy ---
 
 void check_cross_entropy(const HostTensor& logits, const HostTensor& labels, double smoothing) {
@@ -355,6 +453,26 @@ TEST(GpuRows, CrossEntropyScalesItsSumAsGreaterLogitsCome) {
     x[3 * kClasses + c] = c % 3 == 0 || c < 1500 ? -std::numeric_limits<float>::infinity() : 1;
   }
   check_cross_entropy(logits, int64s({4}, {2999, 0, 0, 2000}), 0);
+}
+
+// The greatest logit twice: before the first aligned group, in one group, in two of a thread's
+// batch of four, in other threads' groups, after the last group.
+TEST(GpuRows, CrossEntropyPredictsTheFirstOfTheGreatestLogits) {
+  constexpr std::int64_t kPairs[][2] = {{0, 5},     {1, 40},      {100, 101},    {20, 2068},
+                                        {2068, 30}, {3, 10250},   {8200, 8192},  {0, 10250},
+                                        {0, 2047},  {4100, 6148}, {10249, 10250}};
+  for (const std::int64_t classes : {10251, 301}) {
+    std::vector<std::int64_t> labels;
+    HostTensor logits = random_tensor({DType::kFloat32, {22, classes}}, 24, -6, 6);
+    for (std::int64_t row = 0; row < 22; ++row) {
+      for (const std::int64_t place : kPairs[row / 2])
+        logits.span<float>()[static_cast<std::size_t>(row * classes + place % classes)] = 9;
+      labels.push_back(kPairs[row / 2][row % 2] % classes);
+    }
+    check_cross_entropy(logits, int64s({22}, labels), 0);
+  }
+  HostTensor equal = random_tensor({DType::kFloat32, {3, 2051}}, 25, 7, 7);
+  check_cross_entropy(equal, int64s({3}, {0, 0, 1}), 0);
 }
 
 TEST(GpuRows, ALogitThatIsNoNumberIsSeen) {

@@ -1,5 +1,6 @@
-// Conversions between float and the bits of bfloat16 and float16 by GPU instructions, for nvcc and
-// NVRTC (no toolkit header is needed). tests/emulator/gpu has the version for the host's compiler.
+// Conversions between float and the bits of bfloat16 and float16, and 2^x, by GPU instructions, for
+// nvcc and NVRTC (no toolkit header is needed). tests/emulator/gpu has the version for the host's
+// compiler.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,12 @@ __device__ __forceinline__ std::uint16_t to_half_bits(float value) {
   std::uint16_t bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
+}
+/// 2^value in one instruction; 0 for results below the least normal number.
+__device__ __forceinline__ float exp2_or_zero(float value) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(value));
+  return result;
 }
 
 }  // namespace pipetrain

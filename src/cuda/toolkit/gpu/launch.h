@@ -11,3 +11,5 @@
 #define PT_FULL_WARP 0xffffffffu
 /// A large kernel parameter that is read in place (constant memory).
 #define PT_LARGE(type) const __grid_constant__ type
+/// Before a loop over an array that is to stay in registers.
+#define PT_UNROLL _Pragma("unroll")
