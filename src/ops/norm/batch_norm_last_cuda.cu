@@ -144,7 +144,7 @@ struct Finish {
   /// The sums of value(chunk) over all chunks. Once per kernel.
   template <class Value>
   __device__ Two sums(unsigned chunks, Value value) const {
-    constexpr unsigned kLoads = 9;  // at once; with 528 chunks these are all
+    constexpr unsigned kLoads = 5;  // in flight at once
     __shared__ Two parts[kFinish / 32][kFinished];
     Two total = {0, 0};
     for (unsigned first = lane; first < chunks; first += kLoads * kLanes) {
@@ -175,8 +175,8 @@ struct Finish {
   __device__ bool writes() const { return any && lane == 0; }
 };
 
-/// Squares are of distances from the mean of the first chunk. They exceed those from the mean of
-/// all at most as often as there are chunks, which bounds what the difference loses.
+/// Squares are of distances from the mean of the first chunk. Their sum is at most about `chunks`
+/// times that of squares of distances from the mean, which bounds what the difference loses.
 __global__ void __launch_bounds__(kFinish)
     finish_moments(Tiles t, float epsilon, Workspace parts, ConstFloatView scale,
                    ConstFloatView bias, FloatView means, FloatView variances) {

@@ -38,9 +38,9 @@ inline Tiles tiles_of(const Channels& s) {
   for (int narrower = shift - 1; width == kWide && narrower >= 3; --narrower)
     if (threads(narrower) < threads(shift)) shift = narrower;
   const std::int64_t adjacent = parts(groups, 1 << shift);
-  // Rows per thread: 8 to 128. Sums of at most 128 numbers keep the accuracy, and few blocks make
+  // Rows per thread: 4 to 128. Sums of at most 128 numbers keep the accuracy, and few blocks make
   // few partial sums: 528 are 4 for each multiprocessor of an H200.
-  constexpr std::int64_t kFewest = 8, kMost = 128, kBlocks = 528;
+  constexpr std::int64_t kFewest = kChunkRows, kMost = 128, kBlocks = 528;
   const std::int64_t side = kBlock >> shift, of_side = parts(rows, side);
   std::int64_t chunks = kBlocks / adjacent < 1 ? 1 : kBlocks / adjacent;
   if (chunks > parts(of_side, kFewest)) chunks = parts(of_side, kFewest);
