@@ -79,17 +79,15 @@ __global__ void __launch_bounds__(kBlock, 4)
   const Share<kWidth> share(t, blockIdx.x);
   float from[kWidth], sum[kWidth], square[kWidth];
   for (int i = 0; i < kWidth; ++i) from[i] = sum[i] = square[i] = 0;
-  if (share.count > 0) {
-    Packed<kStored, kWidth> begin;
-    begin.load(x, share.first, aligned);
-    for (int i = 0; i < kWidth; ++i) from[i] = finite_or_zero(begin[i]);
-  }
+  bool begins = true;
   std::int64_t at = share.first;
   in_batches<kStored, kWidth>(share.count, [&](auto batch) {
     constexpr int kRows = decltype(batch)::value;
     Packed<kStored, kWidth> rows[kRows];
     for (int r = 0; r < kRows; ++r) rows[r].load(x, at + r * share.step, aligned);
     at += kRows * share.step;
+    for (int i = 0; begins && i < kWidth; ++i) from[i] = finite_or_zero(rows[0][i]);
+    begins = false;
     for (int r = 0; r < kRows; ++r) {
       for (int i = 0; i < kWidth; ++i) {
         const float away = rows[r][i] - from[i];
@@ -263,10 +261,12 @@ __global__ void __launch_bounds__(kBlock, 2)
   float* const coefficients = sum_parts;  // at first
   if (mine < width && share.tile + mine < t.channels) {
     const std::int64_t c = share.tile + mine;
-    coefficients[mine] = forward.means[c];
-    coefficients[width + mine] =
-        1 / std::sqrt(forward.variances[c] + forward.epsilon) * forward.scale[c];
-    weighted_parts[mine] = forward.biases ? forward.biases[c] : 0.0f;
+    // All loads before the first use.
+    const float mean = forward.means[c], variance = forward.variances[c], scale = forward.scale[c];
+    const float bias = forward.biases ? forward.biases[c] : 0.0f;
+    coefficients[mine] = mean;
+    coefficients[width + mine] = 1 / std::sqrt(variance + forward.epsilon) * scale;
+    weighted_parts[mine] = bias;
   }
   __syncthreads();
   float mean[kWidth], factor[kWidth], bias[kWidth], sum[kWidth], weighted[kWidth];
