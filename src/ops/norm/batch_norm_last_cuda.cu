@@ -2,13 +2,14 @@
 // a fixed order, then one pass over the elements. A thread has 8 adjacent channels, of which it
 // keeps the coefficients in registers.
 //
-// Bytes for a bfloat16 tensor T (64, 256, 56, 56) of ResNet-50, 103 MB, on an H200 at 4.3 TB/s:
-//   forward    reads T twice, writes it once: 309 MB, 72 us
-//   gradient   reads dy and x twice, writes dx: 514 MB, 120 us
-// The last pass goes backwards, so that it begins with what the sums left in the cache of 60 MB.
-// Partial sums are 2 floats per channel and chunk, of which there are about 528 per tile of 256
-// channels: 1 MB here. Operations per element: about 5 and 8 forward, 11 and 13 in the gradient.
-// Before, cuDNN's kernels took 115 and 250 us (measured).
+// Bytes for a bfloat16 tensor T (64, 256, 56, 56) of ResNet-50, 103 MB, and the least time that
+// they take (estimates, H200 at 4.3 TB/s; its cache of 60 MB may serve a part of the second reads):
+//   forward    reads T twice, writes it once         309 MB    72 us
+//   gradient   reads dy and x twice, writes dx       514 MB   120 us
+// The last pass goes backwards, so that it begins with what the sums left in the cache. Partial
+// sums are 2 floats per channel and chunk: 1 MB here, written and read once. Instructions per
+// element in the loops (sm_90): 7 and 11 forward, 12 and 13 in the gradient, which at full rate take
+// less than half of these times. cuDNN's kernels took 115 and 250 us (measured on an H200).
 //
 // Compiled without fused multiply-add: the gradient recomputes y to see where it was clipped, and
 // must get the bits of the forward pass.

@@ -131,6 +131,13 @@ TEST(GpuBatchNorm, AllTilesOfChannels) {
   }
 }
 
+TEST(GpuBatchNorm, AddsToRowMajorTensors) {
+  const Maps m({3, 8, 150});
+  for (const Attributes& attributes : {kPlain, kRectified})
+    check("BatchNorm", attributes, {m.x, m.scale, m.bias, m.residual}, DType::kFloat32,
+          DType::kFloat32);
+}
+
 // As many chunks as blocks are wanted: a thread that adds up partial sums loads twice.
 TEST(GpuBatchNorm, ManyChunks) {
   const Maps m({1, 3, 600, 470});
