@@ -8,8 +8,8 @@
 //   gradient   reads dy and x twice, writes dx       514 MB   120 us
 // The last pass goes backwards, so that it begins with what the sums left in the cache. Partial
 // sums are 2 floats per channel and chunk: 1 MB here, written and read once. Instructions per
-// element in the loops (sm_90): 7 and 11 forward, 12 and 13 in the gradient, which at full rate take
-// less than half of these times. cuDNN's kernels took 115 and 250 us (measured on an H200).
+// element in the loops (sm_90): 7 and 11 forward, 12 and 13 in the gradient, which at full rate
+// take less than half of these times. cuDNN's kernels took 115 and 250 us (measured on an H200).
 //
 // Compiled without fused multiply-add: the gradient recomputes y to see where it was clipped, and
 // must get the bits of the forward pass.
