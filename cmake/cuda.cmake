@@ -125,8 +125,9 @@ set_source_files_properties(src/cuda/device_cuda.cpp PROPERTIES COMPILE_DEFINITI
 set_target_properties(pipetrain_cuda PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}
   BUILD_RPATH "$ORIGIN;${CUDA_ROOT}/lib" INSTALL_RPATH "$ORIGIN" UNITY_BUILD OFF)
 # No fused multiply-add contraction in element-wise functions, here and with NVRTC, so that a fused program has the bits of its
-# nodes.
-set_source_files_properties(src/ops/elementwise/elementwise_cuda.cu PROPERTIES COMPILE_OPTIONS "-fmad=false")
+# nodes; nor in batch normalization, whose gradient recomputes where the forward pass clipped.
+set_source_files_properties(src/ops/elementwise/elementwise_cuda.cu src/ops/norm/batch_norm_cuda.cu src/ops/norm/batch_norm_last_cuda.cu
+  PROPERTIES COMPILE_OPTIONS "-fmad=false")
 # Register spills are compile errors.
 target_compile_options(pipetrain_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${WARNINGS}>"
   "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler=-Wall,-Wextra --expt-relaxed-constexpr -Werror all-warnings -Xptxas=-warn-spills,-Werror>")

@@ -94,7 +94,10 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   if (options.feature_map_layout != Layout::kRowMajor)
     fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
   if (options.with_gradients && options.fusion == FusionTarget::kCpu)
-    fuse_batch_norm_sums(training);  // before casts, too; behind what fuses more of them
+    fuse_batch_norm_sums(training, SummedNorms::kAll);  // before casts, too; behind what fuses more
+  if (options.with_gradients && options.fusion == FusionTarget::kGpu &&
+      options.feature_map_layout == Layout::kChannelsLast)
+    fuse_batch_norm_sums(training, SummedNorms::kChannelsLast);
   choose_precision(training, options.precision);  // before nodes are fused: they say how each
                                                   // of their steps is rounded
   choose_layouts(training, options.feature_map_layout);  // needs the types: Reorders keep them

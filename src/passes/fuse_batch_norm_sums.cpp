@@ -13,8 +13,9 @@ namespace {
 
 class SumFuser {
  public:
-  explicit SumFuser(TrainingGraph& training)
+  SumFuser(TrainingGraph& training, SummedNorms norms)
       : training_(training),
+        norms_(norms),
         graph_(training.graph),
         readers_(readers_of_values(graph_)),
         outside_(values_read_outside(training)),
@@ -43,6 +44,8 @@ class SumFuser {
     const NodeId producer = graph_[id].producer;
     if (!is_forward(producer, "BatchNorm") || only_reader(id) != sum) return false;
     const Node& node = graph_[producer];
+    const Shape& x = graph_[id].type.shape;
+    if (norms_ == SummedNorms::kChannelsLast && (x.rank() != 4 || x[1] % 8 != 0)) return false;
     return id == node.outputs[0] && node.inputs.size() == 3 && !node.attributes.has("clip_min") &&
            !node.attributes.has("clip_max");
   }
@@ -78,6 +81,7 @@ class SumFuser {
   }
 
   TrainingGraph& training_;
+  SummedNorms norms_;
   Graph& graph_;
   std::vector<std::vector<NodeId>> readers_;
   std::set<ValueId> outside_;  // read by more than nodes
@@ -86,10 +90,10 @@ class SumFuser {
 
 }  // namespace
 
-int fuse_batch_norm_sums(TrainingGraph& training) {
+int fuse_batch_norm_sums(TrainingGraph& training, SummedNorms norms) {
   const auto is_norm = [](const Node& node) { return node.op->name == "BatchNorm"; };
   if (std::ranges::none_of(training.graph.nodes, is_norm)) return 0;
-  return SumFuser(training).run();
+  return SumFuser(training, norms).run();
 }
 
 }  // namespace pipetrain

@@ -66,6 +66,10 @@ bool is_of_library(const KernelRequest& request) {
                                                      "RmsNorm",   "RmsNormInputGrad"};
   const std::string_view op = request.node.op->name;
   const bool is_narrow = request.inputs[0].dtype != DType::kFloat32;
+  if (op == "BatchNorm" && request.inputs.size() > 3) return false;
+  if (op.starts_with("BatchNorm") && (request.inputs[0].layout == Layout::kChannelsLast ||
+                                      request.outputs[0].layout == Layout::kChannelsLast))
+    return false;
   if (is_one_of(op, norms))
     return (is_narrow || op.starts_with("BatchNorm")) &&
            are_float(request.inputs, op.ends_with("Grad") ? 2 : 1) && are_float(request.outputs, 1);

@@ -15,17 +15,18 @@ using test::random_tensor;
 
 /// A residual block whose shortcut is normalized, too, one whose shortcut is not, and one without a
 /// Relu.
-OnnxModel residual_network() {
+OnnxModel residual_network(std::int64_t channels = 16) {
   OnnxBuilder builder("residual");
-  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}, {"", 6}, {"", 5}});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", channels}, {"", 6}, {"", 5}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
   std::uint64_t seed = 0;
   const auto normalized = [&](const std::string& from, const std::string& to) {
-    builder.initializer(to + ".w", random_tensor({DType::kFloat32, {16, 16, 1, 1}}, ++seed));
+    builder.initializer(to + ".w",
+                        random_tensor({DType::kFloat32, {channels, channels, 1, 1}}, ++seed));
     builder.node("Conv", {from, to + ".w"}, {to + ".c"}, {}, to + ".c");
     std::vector<std::string> inputs = {to + ".c"};
     for (const char* name : {".scale", ".bias", ".mean", ".variance"}) {
-      builder.initializer(to + name, random_tensor({DType::kFloat32, {16}}, ++seed, 0.5, 2));
+      builder.initializer(to + name, random_tensor({DType::kFloat32, {channels}}, ++seed, 0.5, 2));
       inputs.push_back(to + name);
     }
     builder.node("BatchNormalization", inputs, {to}, {}, to);
@@ -41,16 +42,18 @@ OnnxModel residual_network() {
   builder.node("Add", {"d", "second"}, {"third"}, {}, "third");
   builder.node("GlobalAveragePool", {"third"}, {"pooled"}, {}, "pooled");
   builder.node("Flatten", {"pooled"}, {"flat"}, {}, "flat");
-  builder.initializer("v", random_tensor({DType::kFloat32, {16, 3}}, ++seed));
+  builder.initializer("v", random_tensor({DType::kFloat32, {channels, 3}}, ++seed));
   builder.node("MatMul", {"flat", "v"}, {"logits"}, {}, "last");
   const std::string bytes = builder.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-TrainingGraph built(const OnnxModel& model, FusionTarget fusion) {
+TrainingGraph built(const OnnxModel& model, FusionTarget fusion,
+                    Layout layout = Layout::kRowMajor) {
   BuildOptions options;
   options.lower.micro_batch = 6;
   options.fusion = fusion;
+  options.feature_map_layout = layout;
   return build_training_graph(model, classify_tensors(model, {}), options);
 }
 
@@ -95,11 +98,21 @@ TEST(FuseBatchNormSums, ChangesNoBitOfLossAndGradients) {
   for (const Accumulation& use : fused.accumulations) same(use.contribution);
 }
 
-TEST(FuseBatchNormSums, GpusHaveNoKernelForThem) {
-  const TrainingGraph fused = built(residual_network(), FusionTarget::kGpu);
-  for (const Node& node : fused.graph.nodes) {
-    if (node.op->name == "BatchNorm") EXPECT_EQ(node.inputs.size(), 3U);
-  }
+TEST(FuseBatchNormSums, GpusAddWithChannelsLastOnly) {
+  const auto sums = [](const OnnxModel& model, Layout layout) {
+    const TrainingGraph fused = built(model, FusionTarget::kGpu, layout);
+    int found = 0;
+    for (const Node& node : fused.graph.nodes) {
+      if (node.op->name != "BatchNorm" || node.inputs.size() == 3) continue;
+      ++found;
+      EXPECT_EQ(fused.graph[node.inputs[3]].type.layout, Layout::kChannelsLast);
+      EXPECT_EQ(fused.graph[node.outputs[0]].type.layout, Layout::kChannelsLast);
+    }
+    return found;
+  };
+  EXPECT_EQ(sums(residual_network(), Layout::kChannelsLast), 3);
+  EXPECT_EQ(sums(residual_network(), Layout::kRowMajor), 0);
+  EXPECT_EQ(sums(residual_network(12), Layout::kChannelsLast), 0);
 }
 
 }  // namespace

@@ -29,32 +29,42 @@ Channels channels_of(const KernelRequest& request, const Shape& x) {
           feature_map_layout(request) == Layout::kChannelsLast};
 }
 
+float* floats_at(const RunContext& context) { return reinterpret_cast<float*>(context.workspace); }
+std::size_t workspace_bytes(const Channels& shape) {
+  return static_cast<std::size_t>(workspace_floats(shape)) * sizeof(float);
+}
+
 template <bool kTraining>
 Made make_batch_norm(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
-  if (kTraining && request.inputs.size() > 3) return nullptr;  // sums are fused for CPUs only
   const Channels shape = channels_of(request, request.inputs[0].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    if constexpr (kTraining) {
-      launch_batch_norm(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
-                        places_at(out, 1), places_at(out, 2), places_at(out, 0), queue);
-    } else {
-      launch_batch_norm_inference(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
-                                  numbers_at(in, 3), numbers_at(in, 4), places_at(out, 0), queue);
-    }
-  });
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        if constexpr (kTraining) {
+          launch_batch_norm(shape, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
+                            numbers_at(in, 3), places_at(out, 1), places_at(out, 2),
+                            places_at(out, 0), floats_at(context), queue);
+        } else {
+          launch_batch_norm_inference(shape, numbers_at(in, 0), numbers_at(in, 1),
+                                      numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
+                                      places_at(out, 0), floats_at(context), queue);
+        }
+      },
+      workspace_bytes(shape));
 }
 
 template <bool kTraining>
 Made make_batch_norm_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Channels shape = channels_of(request, request.inputs[1].shape);
-  return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
-    launch_batch_norm_gradient(shape, kTraining, numbers_at(in, 0), numbers_at(in, 1),
-                               numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
-                               numbers_at(in, 5), places_at(out, 0), places_at(out, 1),
-                               places_at(out, 2), queue);
-  });
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        launch_batch_norm_gradient(shape, kTraining, numbers_at(in, 0), numbers_at(in, 1),
+                                   numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
+                                   numbers_at(in, 5), places_at(out, 0), places_at(out, 1),
+                                   places_at(out, 2), floats_at(context), queue);
+      },
+      workspace_bytes(shape));
 }
 
 constexpr CudaKernelEntry kKernels[] = {

@@ -1,4 +1,7 @@
-// Batch normalization: one block per channel, or per 32 channels with channels last.
+// Batch normalization: one block per channel; with channels last see batch_norm_last_cuda.cu.
+//
+// Compiled without fused multiply-add: the gradient recomputes y to see where it was clipped, and
+// must get the bits of the forward pass.
 #include <cmath>
 
 #include "ops/cuda/grid_cuda.h"
@@ -11,84 +14,50 @@ namespace {
 /// The offset of element i of a channel.
 __device__ __forceinline__ std::int64_t element_of(const Channels& s, std::int64_t channel,
                                                    std::int64_t i) {
-  if (s.channels_last) return i * s.channels + channel;
   return (i / s.positions * s.channels + channel) * s.positions + i % s.positions;
 }
 
-/// How threads are assigned to channels. Row-major: one channel per block. Channels last: 32
-/// adjacent channels per block, each warp at other positions, so that loads are coalesced.
-template <bool kLast>
-struct Share {
-  std::int64_t channel, first, step;
-  bool any;  // of this thread
-
-  __device__ explicit Share(const Channels& s)
-      : channel(kLast ? std::int64_t{blockIdx.x} * 32 + threadIdx.x % 32 : blockIdx.x),
-        first(kLast ? threadIdx.x / 32 : threadIdx.x),
-        step(kLast ? kBlock / 32 : kBlock),
-        any(channel < s.channels) {
-    if (!any) channel = 0;
-  }
-  /// Sums over all threads of a channel; all threads of the block must call it.
-  __device__ float sum(float value) const {
-    if constexpr (kLast) {
-      __shared__ float parts[kBlock];
-      __syncthreads();  // slower threads may still read the parts of the last call
-      parts[threadIdx.x] = value;
-      __syncthreads();
-      value = 0;
-      for (int warp = 0; warp < kBlock / 32; ++warp) value += parts[warp * 32 + threadIdx.x % 32];
-      return value;
-    } else {
-      return over_block<kBlock>(value, SumOf());
-    }
-  }
-};
-
-template <bool kLast>
 __global__ void batch_norm(Channels s, bool training, ConstFloatView x, ConstFloatView scale,
-                           ConstFloatView bias, ConstFloatView given_means,
+                           ConstFloatView bias, ConstFloatView residual, ConstFloatView given_means,
                            ConstFloatView given_variances, FloatView means, FloatView variances,
                            FloatView y) {
-  const Share<kLast> share(s);
-  const std::int64_t c = share.channel;
-  const std::int64_t count = share.any ? s.images * s.positions : 0;
-  const auto population = static_cast<float>(s.images * s.positions);
+  const std::int64_t c = blockIdx.x;
+  const std::int64_t count = s.images * s.positions;
+  const auto population = static_cast<float>(count);
   float mean = 0, variance = 0;
   if (training) {
-    for (std::int64_t i = share.first; i < count; i += share.step) mean += x[element_of(s, c, i)];
-    mean = share.sum(mean) / population;
-    for (std::int64_t i = share.first; i < count; i += share.step) {
+    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) mean += x[element_of(s, c, i)];
+    mean = over_block<kBlock>(mean, SumOf()) / population;
+    for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
       const float away = x[element_of(s, c, i)] - mean;
       variance += away * away;
     }
-    variance = share.sum(variance) / population;
-    const bool writes = share.any && share.first == 0;
-    if (writes && means) means[c] = mean;
-    if (writes && variances) variances[c] = variance;
+    variance = over_block<kBlock>(variance, SumOf()) / population;
+    if (threadIdx.x == 0 && means) means[c] = mean;
+    if (threadIdx.x == 0 && variances) variances[c] = variance;
   } else {
     mean = given_means[c];
     variance = given_variances[c];
   }
   const float factor = 1 / std::sqrt(variance + s.epsilon) * scale[c];
   // With given moments, several blocks share a channel and interleave its positions.
-  const std::int64_t step = share.step * gridDim.y;
-  for (std::int64_t i = share.first + share.step * blockIdx.y; i < count; i += step) {
+  const std::int64_t step = static_cast<std::int64_t>(kBlock) * gridDim.y;
+  for (std::int64_t i = threadIdx.x + static_cast<std::int64_t>(kBlock) * blockIdx.y; i < count;
+       i += step) {
     const std::int64_t at = element_of(s, c, i);
-    const float value = (x[at] - mean) * factor + bias[c];
+    float value = (x[at] - mean) * factor + bias[c];
+    if (residual) value += residual[at];
     const float raised = value < s.low ? s.low : value;
     y[at] = raised > s.high ? s.high : raised;
   }
 }
 
-template <bool kLast>
 __global__ void batch_norm_gradient(Channels s, bool training, ConstFloatView dy, ConstFloatView x,
                                     ConstFloatView scale, ConstFloatView means,
                                     ConstFloatView variances, ConstFloatView biases, FloatView dx,
                                     FloatView dscales, FloatView dbiases) {
-  const Share<kLast> share(s);
-  const std::int64_t c = share.channel;
-  const std::int64_t count = share.any ? s.images * s.positions : 0;
+  const std::int64_t c = blockIdx.x;
+  const std::int64_t count = s.images * s.positions;
   const float mean = means[c];
   const float inverse = 1 / std::sqrt(variances[c] + s.epsilon);
   const float factor = inverse * scale[c];
@@ -99,20 +68,19 @@ __global__ void batch_norm_gradient(Channels s, bool training, ConstFloatView dy
     return y < s.passes_from || y > s.high ? 0.0f : dy[at];
   };
   float dbias = 0, dscale = 0;
-  for (std::int64_t i = share.first; i < count; i += share.step) {
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
     const std::int64_t at = element_of(s, c, i);
     const float g = passed(at);
     dbias += g;
     dscale += g * (x[at] - mean) * inverse;
   }
-  dbias = share.sum(dbias);
-  dscale = share.sum(dscale);
-  const bool writes = share.any && share.first == 0;
-  if (writes && dscales) dscales[c] = dscale;
-  if (writes && dbiases) dbiases[c] = dbias;
+  dbias = over_block<kBlock>(dbias, SumOf());
+  dscale = over_block<kBlock>(dscale, SumOf());
+  if (threadIdx.x == 0 && dscales) dscales[c] = dscale;
+  if (threadIdx.x == 0 && dbiases) dbiases[c] = dbias;
   if (!dx) return;
-  const auto population = static_cast<float>(s.images * s.positions);
-  for (std::int64_t i = share.first; i < count; i += share.step) {
+  const auto population = static_cast<float>(count);
+  for (std::int64_t i = threadIdx.x; i < count; i += kBlock) {
     const std::int64_t at = element_of(s, c, i);
     const float normal = (x[at] - mean) * inverse;
     const float shift = training ? (dbias + normal * dscale) / population : 0.0f;
@@ -147,52 +115,53 @@ __global__ void batch_norm_passed(Channels s, ConstFloatView dy, ConstFloatView 
   }
 }
 
-unsigned channel_blocks(const Channels& s) {
-  return static_cast<unsigned>(s.channels_last ? (s.channels + 31) / 32 : s.channels);
-}
-
 }  // namespace
 
 void launch_batch_norm(const Channels& shape, const ConstFloatView& x, const ConstFloatView& scale,
-                       const ConstFloatView& bias, const FloatView& mean, const FloatView& variance,
-                       const FloatView& y, const CudaQueue& queue) {
-  if (shape.channels == 0) return;
-  const auto start = [&](auto kernel) {
-    PT_LAUNCH(kernel, channel_blocks(shape), kBlock, queue.stream, shape, /*training=*/true, x,
-              scale, bias, ConstFloatView(), ConstFloatView(), mean, variance, y);
-  };
-  shape.channels_last ? start(batch_norm<true>) : start(batch_norm<false>);
+                       const ConstFloatView& bias, const ConstFloatView& residual,
+                       const FloatView& mean, const FloatView& variance, const FloatView& y,
+                       float* workspace, const CudaQueue& queue) {
+  if (shape.channels == 0 || shape.images * shape.positions == 0) return;
+  if (shape.channels_last) {
+    return launch_batch_norm_last(shape, x, scale, bias, residual, mean, variance, y, workspace,
+                                  queue);
+  }
+  PT_LAUNCH(batch_norm, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
+            /*training=*/true, x, scale, bias, residual, ConstFloatView(), ConstFloatView(), mean,
+            variance, y);
 }
 
 void launch_batch_norm_inference(const Channels& shape, const ConstFloatView& x,
                                  const ConstFloatView& scale, const ConstFloatView& bias,
                                  const ConstFloatView& mean, const ConstFloatView& variance,
-                                 const FloatView& y, const CudaQueue& queue) {
-  if (shape.channels == 0) return;
-  const unsigned channels = channel_blocks(shape);
+                                 const FloatView& y, float* workspace, const CudaQueue& queue) {
+  if (shape.channels == 0 || shape.images * shape.positions == 0) return;
+  if (shape.channels_last) {
+    return launch_batch_norm_inference_last(shape, x, scale, bias, mean, variance, y, workspace,
+                                            queue);
+  }
+  const auto channels = static_cast<unsigned>(shape.channels);
   const std::int64_t per_channel = static_cast<std::int64_t>(blocks_for(
                                        shape.images * shape.channels * shape.positions, queue)) /
                                    channels;
   const auto shares = static_cast<unsigned>(per_channel < 1 ? 1 : per_channel);
-  const auto start = [&](auto kernel) {
-    PT_LAUNCH(kernel, dim3(channels, shares), kBlock, queue.stream, shape, /*training=*/false, x,
-              scale, bias, mean, variance, FloatView(), FloatView(), y);
-  };
-  shape.channels_last ? start(batch_norm<true>) : start(batch_norm<false>);
+  PT_LAUNCH(batch_norm, dim3(channels, shares), kBlock, queue.stream, shape, /*training=*/false, x,
+            scale, bias, ConstFloatView(), mean, variance, FloatView(), FloatView(), y);
 }
 
 void launch_batch_norm_gradient(const Channels& shape, bool training, const ConstFloatView& dy,
                                 const ConstFloatView& x, const ConstFloatView& scale,
                                 const ConstFloatView& mean, const ConstFloatView& variance,
                                 const ConstFloatView& bias, const FloatView& dx,
-                                const FloatView& dscale, const FloatView& dbias,
+                                const FloatView& dscale, const FloatView& dbias, float* workspace,
                                 const CudaQueue& queue) {
-  if (shape.channels == 0) return;
-  const auto start = [&](auto kernel) {
-    PT_LAUNCH(kernel, channel_blocks(shape), kBlock, queue.stream, shape, training, dy, x, scale,
-              mean, variance, bias, dx, dscale, dbias);
-  };
-  shape.channels_last ? start(batch_norm_gradient<true>) : start(batch_norm_gradient<false>);
+  if (shape.channels == 0 || shape.images * shape.positions == 0) return;
+  if (shape.channels_last) {
+    return launch_batch_norm_gradient_last(shape, training, dy, x, scale, mean, variance, bias, dx,
+                                           dscale, dbias, workspace, queue);
+  }
+  PT_LAUNCH(batch_norm_gradient, static_cast<unsigned>(shape.channels), kBlock, queue.stream, shape,
+            training, dy, x, scale, mean, variance, bias, dx, dscale, dbias);
 }
 
 void launch_variances(std::int64_t count, float epsilon, const float* inverse_deviations,

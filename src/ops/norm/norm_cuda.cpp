@@ -1,7 +1,8 @@
-// Normalizations by cuDNN: batch normalization by the statistics of the batch; layer and
+// Normalizations by cuDNN: row-major batch normalization by the statistics of the batch; layer and
 // root-mean-square normalization over narrow types (in float32 the hand-written kernels already
-// read no more than necessary). Weight gradients of the latter two are separate nodes with a
-// hand-written kernel: cuDNN would compute the input gradient once more.
+// read no more than necessary; so do those of batch normalization with channels last). Weight
+// gradients of the latter two are separate nodes with a hand-written kernel: cuDNN would compute
+// the input gradient once more.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -157,7 +158,7 @@ class BatchNormGradient final : public NormKernel {
       return batch_norm::launch_batch_norm_gradient(
           channels_, /*training=*/true, numbers_at(in, 0), numbers_at(in, 1), numbers_at(in, 2),
           numbers_at(in, 3), numbers_at(in, 4), numbers_at(in, 5), FloatView(), places_at(out, 1),
-          places_at(out, 2), queue_);
+          places_at(out, 2), /*workspace=*/nullptr, queue_);
     }
     WorkspaceParts parts(context.workspace);
     auto* const inverse = parts.next<float>(channel_bytes());
@@ -173,9 +174,7 @@ class BatchNormGradient final : public NormKernel {
     tensors.dscale = or_scratch(out, 1, parts.next(channel_bytes()));
     tensors.dbias = or_scratch(out, 2, parts.next(channel_bytes()));
     void* const passed = parts.next(passed_bytes());
-    if (shapes_.relu) {
-      tensors.bias = in[5].data;
-    } else if (channels_.clips) {
+    if (channels_.clips) {
       batch_norm::launch_batch_norm_passed(channels_, numbers_at(in, 0), numbers_at(in, 1),
                                            numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 4),
                                            numbers_at(in, 5),
@@ -191,7 +190,7 @@ class BatchNormGradient final : public NormKernel {
  private:
   /// dy, zeroed where y was clipped.
   std::size_t passed_bytes() const {
-    if (!channels_.clips || shapes_.relu) return 0;
+    if (!channels_.clips) return 0;
     const std::size_t size = shapes_.numbers == NormShapes::Precision::kFloat ? 4 : 2;
     return static_cast<std::size_t>(shapes_.images * shapes_.channels * shapes_.positions) * size;
   }
@@ -234,14 +233,13 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
   const DType stored = request.inputs[first].dtype;
   // x, y and their gradients have one type, everything else is float32; y or dx and the scale must
   // be present.
-  if (!takes_types(request, feature_map_layout(request)) || !is_stored_float(stored) ||
-      request.inputs[first].count() == 0)
+  if (!takes_types(request) || !is_stored_float(stored) || request.inputs[first].count() == 0)
     return nullptr;
   if (!are(stored, request.inputs, {0}) || !are(stored, request.outputs, {0}) ||
       is_absent(request.inputs, first + 1) || !rest_is_float(request.inputs, first + 1) ||
       !rest_is_float(request.outputs, 1))
     return nullptr;
-  if (op == "BatchNorm" && request.inputs.size() > 3) return nullptr;  // a sum, for CPUs only
+  if (op == "BatchNorm" && request.inputs.size() > 3) return nullptr;  // a sum
   const Attributes& attributes = request.node.attributes;
   const Shape& x = request.inputs[first].shape;
   NormShapes shapes{kind, gradient, 0, 0, 1, 0, false, false, numbers_of(stored)};
@@ -256,8 +254,7 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
                 static_cast<float>(limits.low),
                 static_cast<float>(limits.high),
                 static_cast<float>(limits.passes_from),
-                limits.any(),
-                feature_map_layout(request) == Layout::kChannelsLast};
+                limits.any()};
     shapes.images = shape.images;
     shapes.channels = shape.channels;
     shapes.positions = shape.positions;
@@ -265,33 +262,27 @@ std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQ
     // cuDNN supports no limits but those of a Relu.
     shapes.relu = limits.any() && limits.low == 0 && !std::isfinite(limits.high);
     shapes.bias = true;
-    shapes.channels_last = channels.channels_last;
   } else {
-    if (stored == DType::kFloat32 || !takes_types(request)) return nullptr;
+    if (stored == DType::kFloat32) return nullptr;
     const LayerNormGeometry geometry = layer_norm_geometry(attributes, x);
     shapes.images = geometry.rows;
     shapes.channels = geometry.width;
     shapes.epsilon = static_cast<float>(geometry.epsilon);
     shapes.bias = kind == NormKind::kLayer && !gradient && !is_absent(request.inputs, 2);
   }
-  // The cache key of gradient graphs. cuDNN supports a Relu in them with channels last only.
+  // The cache key of gradient graphs. cuDNN supports no Relu in those of row-major tensors.
   if (gradient) {
     shapes.epsilon = 0;
-    shapes.relu = shapes.relu && shapes.channels_last && channels.passes_from > 0;
-    shapes.bias = shapes.relu;
+    shapes.relu = shapes.bias = false;
   }
   cudnnHandle_t handle = queue.libraries->cudnn();
-  NormPlans::Found found = plan_for(shapes, *queue.libraries);
-  if (!found.graph && gradient && shapes.relu) {
-    shapes.bias = shapes.relu = false;
-    found = plan_for(shapes, *queue.libraries);
-  }
+  const NormPlans::Found found = plan_for(shapes, *queue.libraries);
   // If the library has no plan for this GPU, the hand-written kernel is used.
   if (!found.graph) {
     if (found.is_new) warn_of_missing_plan(request, kByHandWrittenKernel, found.reason);
     return nullptr;
   }
-  SharedGraph graph = std::move(found.graph);
+  SharedGraph graph = found.graph;
   if (!gradient)
     return std::make_unique<NormForward>(shapes, channels, std::move(graph), handle, queue);
   if (kind == NormKind::kBatch)

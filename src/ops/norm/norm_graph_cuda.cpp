@@ -30,14 +30,9 @@ struct NormGraph::Content {
     return shapes.kind == NormKind::kBatch ? by_channel() : Sizes{shapes.images, 1, 1, 1};
   }
 
-  Sizes steps(const Sizes& sizes) const {
-    if (!shapes.channels_last) return steps_of(sizes);
-    return {sizes[1] * sizes[2] * sizes[3], 1, sizes[1] * sizes[3], sizes[1]};
-  }
-
   GraphTensor input(const char* name, const Sizes& sizes) {
     return graph.tensor(
-        fe::graph::Tensor_attributes().set_name(name).set_dim(sizes).set_stride(steps(sizes)));
+        fe::graph::Tensor_attributes().set_name(name).set_dim(sizes).set_stride(steps_of(sizes)));
   }
   GraphTensor parameter(const char* name, const Sizes& sizes) {
     GraphTensor tensor = input(name, sizes);
@@ -47,7 +42,7 @@ struct NormGraph::Content {
   GraphTensor result(const GraphTensor& tensor, const Sizes& sizes, bool is_float) const {
     if (!tensor) return tensor;
     tensor->set_output(true);
-    if (states_sizes) tensor->set_dim(sizes).set_stride(steps(sizes));
+    if (states_sizes) tensor->set_dim(sizes).set_stride(steps_of(sizes));
     if (is_float) tensor->set_data_type(fe::DataType_t::FLOAT);
     return tensor;
   }
@@ -60,7 +55,7 @@ struct NormGraph::Content {
 
   /// An intermediate tensor of the graph.
   GraphTensor between(const GraphTensor& tensor) const {
-    if (states_sizes) tensor->set_dim(all()).set_stride(steps(all()));
+    if (states_sizes) tensor->set_dim(all()).set_stride(steps_of(all()));
     return tensor;
   }
 
@@ -113,17 +108,6 @@ struct NormGraph::Content {
     inverse = result(results[2], statistics(), true);
   }
 
-  /// dy where y is positive; cuDNN's kernels support only this form, which recomputes y.
-  GraphTensor passed_gradient() {
-    bias = parameter("bias", by_channel());
-    const GraphTensor again = between(graph.batchnorm_inference(
-        x, mean, inverse, scale, bias, fe::graph::Batchnorm_inference_attributes()));
-    const GraphTensor passed = between(graph.pointwise(
-        dy, again, fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_BWD)));
-    passed->set_data_type(stored());
-    return passed;
-  }
-
   void describe_gradient() {
     dy = input("dy", all());
     inverse = parameter("inverse", statistics());
@@ -133,7 +117,6 @@ struct NormGraph::Content {
                                        fe::graph::Rmsnorm_backward_attributes().has_dbias(false));
     } else {
       mean = parameter("mean", statistics());
-      const GraphTensor passed = shapes.relu ? passed_gradient() : dy;
       results =
           shapes.kind == NormKind::kLayer
               ? graph.layernorm_backward(
@@ -141,7 +124,7 @@ struct NormGraph::Content {
                     fe::graph::Layernorm_backward_attributes().set_saved_mean_and_inv_variance(
                         mean, inverse))
               : graph.batchnorm_backward(
-                    passed, x, scale,
+                    dy, x, scale,
                     fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(
                         mean, inverse));
       dbias = result(results[2], by_channel(), true);

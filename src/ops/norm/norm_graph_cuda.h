@@ -17,8 +17,8 @@ enum class NormKind : std::uint8_t {
   kRootMeanSquare,  // over channels, not centred
 };
 
-/// x, y and their gradients: (images, channels, positions), row-major or, of kBatch, with channels
-/// innermost; of layer norms channels are what is normalized together, and there is one position.
+/// x, y and their gradients: (images, channels, positions), row-major; of layer norms channels are
+/// what is normalized together, and there is one position.
 /// Everything else is float32: scale, bias and their gradients per channel; mean and inverse
 /// deviation per channel (kBatch) or image, 1 / sqrt(biased variance + epsilon).
 struct NormShapes {
@@ -26,11 +26,9 @@ struct NormShapes {
   bool gradient;
   std::int64_t images, channels, positions;
   float epsilon;  // of the forward pass
-  bool bias;      // of the forward pass, or of the gradient, to recompute where y is positive
-  /// Of kBatch: y is max(0, y). In the gradient with channels last only.
-  bool relu;
+  bool bias;      // of the forward pass
+  bool relu;      // of the forward pass of kBatch: y is max(0, y)
   enum class Precision : std::uint8_t { kFloat, kBFloat16, kFloat16 } numbers;
-  bool channels_last = false;
 
   std::int64_t statistics() const { return kind == NormKind::kBatch ? channels : images; }
   auto operator<=>(const NormShapes&) const = default;

@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kFused =
     "hand-written kernel; cuDNN's fused one for bfloat16 and float16";
 
-constexpr std::string_view kBatch = "hand-written kernel; cuDNN's if it has a plan";
+constexpr std::string_view kBatch = "hand-written kernel; cuDNN's if row-major and it has a plan";
 constexpr std::string_view kNarrow =
     "hand-written kernel; cuDNN's for bfloat16 and float16 if it has a plan";
 
