@@ -1,0 +1,142 @@
+// GPU kernels that move 16 bytes at once: sizes, strides and types that reach each width, and their
+// remainders.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "graph/op.h"
+#include "ops/cuda/divider_cuda.h"
+#include "support/blocked.h"
+#include "support/device_kernel.h"
+#include "support/emulated_kernels.h"
+#include "support/op_check.h"
+
+namespace pipetrain::test {
+namespace {
+
+Node wide_node(const std::string& op, const Attributes& attributes) {
+  Node node;
+  node.op = find_op(op);
+  node.attributes = attributes;
+  node.name = "test";
+  return node;
+}
+
+/// The GPU kernel's results, which must not depend on the order of threads.
+std::vector<HostTensor> run_in_every_order(const Node& node, const std::vector<HostTensor>& inputs,
+                                           const std::vector<TensorType>& outputs) {
+  const auto kernel = make_gpu_kernel(request_of(node, inputs, outputs));
+  if (!kernel) return {};
+  std::vector<HostTensor> first;
+  for (int order = 0; order < (device_under_test() ? 3 : emulated_orders()); ++order) {
+    set_emulated_order(order);
+    const auto results = run_kernel(*kernel, node, inputs, outputs, {});
+    if (order == 0) first = results;
+    for (std::size_t i = 0; i < results.size(); ++i)
+      expect_same_bits(results[i], first[i], "another order of threads");
+  }
+  set_emulated_order(0);
+  return first;
+}
+
+/// Bytes without a pattern.
+HostTensor noise(const TensorType& type) {
+  HostTensor out(type);
+  for (std::size_t i = 0; i < type.bytes(); ++i)
+    out.view().as<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * i % 241 + i / 7);
+  return out;
+}
+
+TEST(GpuWide, DividerAgreesWithDivision) {
+  constexpr std::int64_t kEnd = std::int64_t{1} << 31;
+  for (const std::int64_t by : {std::int64_t{1}, std::int64_t{2}, std::int64_t{3}, std::int64_t{7},
+                                std::int64_t{96}, std::int64_t{641}, std::int64_t{65537},
+                                kEnd / 2 - 1, kEnd / 2 + 1, kEnd - 1, kEnd, 3 * kEnd}) {
+    const Divider divider(by);
+    for (std::int64_t k = -3; k <= 3; ++k) {
+      for (const std::int64_t about :
+           {std::int64_t{3}, by, 2 * by, kEnd / by * by, kEnd / 3, kEnd - 4}) {
+        const std::int64_t n = about + k;
+        if (n < 0) continue;
+        EXPECT_EQ(divider.quotient(n), n / by) << n << " / " << by;
+        if (n >= kEnd) continue;
+        const auto low = static_cast<std::uint32_t>(n);
+        EXPECT_EQ(std::int64_t{divider.quotient(low)}, n / by) << n << " / " << by;
+        EXPECT_EQ(std::int64_t{divider.rest(low, divider.quotient(low))}, n % by) << n;
+      }
+    }
+  }
+}
+
+/// Moved elements keep their bits, in every element size.
+void check_copy(const std::string& op, const Attributes& attributes,
+                const std::vector<Shape>& shapes) {
+  const Node node = wide_node(op, attributes);
+  for (const DType dtype : {DType::kUint8, DType::kBFloat16, DType::kFloat32, DType::kInt64}) {
+    std::vector<HostTensor> inputs;
+    std::vector<TensorType> types;
+    for (const Shape& shape : shapes) {
+      inputs.push_back(noise({dtype, shape}));
+      types.push_back(inputs.back().type());
+    }
+    const auto outputs = infer_op(op, attributes, types);
+    const auto expected = run_node(Backend::kReference, node, inputs, outputs);
+    const auto results = run_in_every_order(node, inputs, outputs);
+    ASSERT_EQ(results.size(), expected.size()) << "no kernel";
+    for (std::size_t i = 0; i < results.size(); ++i)
+      expect_same_bits(results[i], expected[i], op + " of " + inputs[0].type().text());
+  }
+}
+
+// Runs of 16, 8, 4, 2 and 1 bytes; more units than a block holds.
+TEST(GpuWide, CopiesOfRuns) {
+  for (const std::int64_t width : {1, 2, 3, 4, 6, 8, 12, 16, 32, 48}) {
+    const Attributes thirds = {{"axis", std::int64_t{1}}, {"sizes", Ints{width, width, 2 * width}}};
+    check_copy("Split", thirds, {{23, 4 * width}});
+    check_copy("Concat", {{"axis", std::int64_t{1}}}, {{19, width}, {19, 2 * width}, {19, width}});
+  }
+  check_copy("Split", {{"axis", std::int64_t{1}}, {"sizes", Ints{16, 5, 16, 1, 26}}}, {{9, 64}});
+  check_copy("Concat", {{"axis", std::int64_t{0}}}, {{33, 64}, {70, 64}});
+  check_copy("Concat", {{"axis", std::int64_t{1}}}, std::vector<Shape>(11, Shape{3, 16}));
+  const auto slice = [](Ints starts, Ints ends, Ints steps) {
+    return Attributes{
+        {"starts", starts}, {"ends", ends}, {"axes", Ints{0, 1, 2}}, {"steps", steps}};
+  };
+  check_copy("Slice", slice({0, 1, 16}, {5, 7, 48}, {2, 3, 1}), {{5, 8, 64}});
+  check_copy("Slice", slice({4, 6, 16}, {-1, 0, 48}, {-1, -2, 1}), {{5, 8, 64}});
+  check_copy("Slice", slice({0, 0, 8}, {5, 8, 64}, {1, 1, 1}), {{5, 8, 64}});
+  check_copy("Slice", slice({0, 0, 1}, {5, 8, 63}, {1, 1, 2}), {{5, 8, 64}});
+  check_copy("Pad", {{"pads", Ints{0, 1, 16, 0, 1, 0}}}, {{3, 5, 32}});
+  check_copy("Pad", {{"pads", Ints{0, 1, 3, 0, 1, 0}}}, {{3, 5, 13}});
+  check_copy("Expand", {{"shape", Ints{3, 5, 48}}}, {{3, 1, 48}});
+  check_copy("Expand", {{"shape", Ints{3, 5, 48}}}, {{5, 1}});
+  check_copy("Transpose", {{"perm", Ints{0, 2, 1, 3}}}, {{2, 5, 3, 32}});
+  check_copy("Transpose", {{"perm", Ints{1, 0}}}, {{37, 64}});
+}
+
+// Stored types are converted element by element, or eight at once.
+TEST(GpuWide, CopiesThatConvert) {
+  for (const std::int64_t width : {3, 8, 24}) {
+    const Attributes attributes = {{"axis", std::int64_t{1}}, {"sizes", Ints{width, 2 * width}}};
+    const Node node = wide_node("Split", attributes);
+    const HostTensor x = random_tensor({DType::kFloat32, {21, 3 * width}}, 1);
+    auto outputs = infer_op("Split", attributes, {x.type()});
+    const auto exact = run_node(Backend::kReference, node, {x}, outputs);
+    for (TensorType& type : outputs) type.dtype = DType::kBFloat16;
+    const auto results = run_in_every_order(node, {x}, outputs);
+    ASSERT_EQ(results.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      HostTensor expected(outputs[i]);
+      for (std::size_t k = 0; k < exact[i].span<float>().size(); ++k)
+        expected.view().as<std::uint16_t>()[k] = float_to_bfloat16(exact[i].span<float>()[k]);
+      expect_same_bits(results[i], expected, "narrow");
+    }
+    const auto wide = run_in_every_order(wide_node("Concat", {{"axis", std::int64_t{1}}}), results,
+                                         {{DType::kFloat32, x.shape()}});
+    ASSERT_EQ(wide.size(), 1U);
+    expect_close(wide[0], x, 0.004, "wide");
+  }
+}
+
+}  // namespace
+}  // namespace pipetrain::test
