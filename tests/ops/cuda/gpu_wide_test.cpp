@@ -2,7 +2,9 @@
 // remainders.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cmath>
+#include <limits>
+#include <utility>
 
 #include "graph/op.h"
 #include "ops/cuda/divider_cuda.h"
@@ -135,6 +137,99 @@ TEST(GpuWide, CopiesThatConvert) {
                                          {{DType::kFloat32, x.shape()}});
     ASSERT_EQ(wide.size(), 1U);
     expect_close(wide[0], x, 0.004, "wide");
+  }
+}
+
+/// Against the reference on the rounded operands, for every mix of stored types; the results are
+/// computed in float and rounded once.
+void check_arithmetic(const std::string& op, const Attributes& attributes,
+                      const std::vector<Shape>& shapes, double low, double high) {
+  const Node node = wide_node(op, attributes);
+  constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+  for (std::size_t mix = 0; mix < 27; ++mix) {
+    std::vector<HostTensor> stored, rounded;
+    std::vector<TensorType> types;
+    std::size_t left = mix;
+    for (std::size_t k = 0; k < shapes.size(); ++k, left /= 3) {
+      const HostTensor x = random_tensor({DType::kFloat32, shapes[k]}, k + 1, low, high);
+      stored.push_back(HostTensor({kTypes[left % 3], shapes[k]}));
+      for (std::size_t i = 0; i < x.span<float>().size(); ++i) {
+        const float value = x.span<float>()[i];
+        if (left % 3 == 0) {
+          stored[k].view().as<float>()[i] = value;
+        } else {
+          stored[k].view().as<std::uint16_t>()[i] =
+              left % 3 == 1 ? float_to_bfloat16(value) : float_to_half(value);
+        }
+      }
+      rounded.push_back(as_float(stored[k], DType::kFloat32));
+      types.push_back(rounded[k].type());
+    }
+    if (left >= 3) return;  // all mixes of fewer operands
+    auto outputs = infer_op(op, attributes, types);
+    const auto expected = run_node(Backend::kReference, node, rounded, outputs);
+    outputs[0].dtype = kTypes[left % 3];
+    const auto results = run_in_every_order(node, stored, outputs);
+    ASSERT_EQ(results.size(), 1U) << "no kernel";
+    const double last = left % 3 == 0 ? 0 : left % 3 == 1 ? 0.004 : 0.0005;
+    expect_close(as_float(results[0], DType::kFloat32), expected[0], 2e-6 + last,
+                 op + " mix " + std::to_string(mix));
+  }
+}
+
+TEST(GpuWide, ElementWiseFunctions) {
+  // Two groups a thread and a remainder of one, and single elements.
+  for (const Shape& shape : {Shape{8}, Shape{13, 328}, Shape{5, 7}}) {
+    for (const std::string approximate : {"none", "tanh"}) {
+      const Attributes gelu = {{"approximate", approximate}};
+      check_arithmetic("Gelu", gelu, {shape}, -6, 6);
+      check_arithmetic("GeluGrad", gelu, {shape, shape}, -6, 6);
+    }
+    check_arithmetic("Mul", {}, {shape, shape}, -2, 2);
+  }
+}
+
+TEST(GpuWide, GeluOfLargeAndSpecialNumbers) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> values = {0,         -0.0F,         1e-30F, -1e-30F, 20,    -20,
+                                     200,       -200,          1e4,    -1e4,    3e38F, infinity,
+                                     -infinity, std::nanf(""), 9,      -9};
+  const HostTensor x = floats({16}, values);
+  for (const std::string approximate : {"none", "tanh"}) {
+    const Attributes gelu = {{"approximate", approximate}};
+    for (const bool gradient : {false, true}) {
+      const std::string op = gradient ? "GeluGrad" : "Gelu";
+      const std::vector<HostTensor> inputs =
+          gradient ? std::vector{floats({16}, std::vector<float>(16, 1)), x} : std::vector{x};
+      const Node node = wide_node(op, gelu);
+      const auto expected = run_node(Backend::kReference, node, inputs, {x.type()});
+      const auto results = run_in_every_order(node, inputs, {x.type()});
+      ASSERT_EQ(results.size(), 1U);
+      for (std::size_t i = 0; i < 16; ++i) {
+        const float y = results[0].span<float>()[i], wanted = expected[0].span<float>()[i];
+        if (std::isfinite(wanted)) {
+          EXPECT_NEAR(y, wanted, std::abs(wanted) * 1e-6 + 1e-15) << op << " of " << values[i];
+        } else {
+          EXPECT_EQ(std::isnan(y), std::isnan(wanted)) << op << " of " << values[i];
+          EXPECT_EQ(std::isinf(y), std::isinf(wanted)) << op << " of " << values[i];
+        }
+      }
+    }
+  }
+}
+
+// Scalars, rows, columns and planes against whole tensors, on either side.
+TEST(GpuWide, Broadcasts) {
+  const std::vector<std::pair<Shape, Shape>> cases = {
+      {{13, 328}, {}},          {{13, 328}, {1, 1}},     {{13, 328}, {328}},
+      {{13, 328}, {13, 1}},     {{3, 5, 16}, {5, 1}},    {{3, 5, 16}, {5, 16}},
+      {{3, 5, 16}, {3, 1, 16}}, {{3, 1, 16}, {1, 5, 1}}, {{3, 1, 16}, {1, 5, 16}},
+      {{3, 5, 7}, {}},          {{3, 5, 7}, {7}},        {{2, 3, 4, 8}, {3, 1, 8}}};
+  for (const auto& [a, b] : cases) {
+    for (const std::string op : {"Mul", "Sub"}) {
+      check_arithmetic(op, {}, {a, b}, -2, 2);
+      check_arithmetic(op, {}, {b, a}, -2, 2);
+    }
   }
 }
 
