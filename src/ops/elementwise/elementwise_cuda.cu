@@ -7,6 +7,7 @@
 // (25 M of them: 20 to 27 us on 132 multiprocessors), is as long as its memory accesses. Measured
 // on an H200 before (divisions, erfc, one group at once): Gelu 55 us, its gradient 70.5 us,
 // and 28.7 us for a product with a scalar, element by element with 64-bit index arithmetic.
+#include "ops/cuda/alike_cuda.h"
 #include "ops/cuda/divider_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/kernels_cuda_launch.h"
@@ -30,23 +31,6 @@ __global__ void map_two(F f, ConstFloatView a, ConstFloatView b, FloatView y, st
 
 /// Groups that a thread loads before it stores their results.
 constexpr int kHeld = 2;
-
-/// The types of a kernel's operands. Where they are alike the kernel is compiled for that type, and
-/// no branch separates its loads.
-template <Stored kAll>
-struct Alike {
-  template <class View>
-  static __device__ __forceinline__ View of(View view) {
-    view.stored = kAll;
-    return view;
-  }
-};
-struct Mixed {
-  template <class View>
-  static __device__ __forceinline__ View of(View view) {
-    return view;
-  }
-};
 
 template <class Types, class F>
 __global__ void __launch_bounds__(kBlock)
@@ -99,14 +83,6 @@ __global__ void __launch_bounds__(kBlock)
 bool is_wide(std::int64_t count, const ConstFloatView& a, const ConstFloatView& b,
              const FloatView& y) {
   return count % kWide == 0 && moves_wide(a.data) && moves_wide(b.data) && moves_wide(y.data);
-}
-
-/// Calls run(types) for what the operands have in common.
-template <class Run>
-void with_types(Stored a, Stored b, Stored y, const Run& run) {
-  if (a == Stored::kBFloat16 && b == a && y == a) return run(Alike<Stored::kBFloat16>());
-  if (a == Stored::kFloat && b == a && y == a) return run(Alike<Stored::kFloat>());
-  run(Mixed());
 }
 
 /// Several rounds of the device, so that none waits long for the last blocks.

@@ -233,5 +233,70 @@ TEST(GpuWide, Broadcasts) {
   }
 }
 
+struct MaxPoolCase {
+  Shape x;
+  Ints kernel, strides, pads, dilations;
+};
+
+// Eight channels at once and one; rows of taps and of windows in one step and in several; odd and
+// even widths; NaN and infinities.
+TEST(GpuWide, MaximaAndTheirGradients) {
+  const std::vector<MaxPoolCase> cases = {{{2, 16, 9, 10}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+                                          {{2, 16, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}},
+                                          {{1, 8, 8, 8}, {2, 2}, {2, 2}, {0, 0, 0, 0}, {1, 1}},
+                                          {{1, 24, 7, 13}, {5, 7}, {1, 1}, {2, 3, 2, 3}, {1, 1}},
+                                          {{1, 8, 9, 12}, {2, 3}, {3, 2}, {0, 1, 1, 2}, {2, 3}},
+                                          {{1, 8, 9, 12}, {2, 2}, {4, 5}, {0, 0, 0, 0}, {1, 1}},
+                                          {{2, 3, 9, 11}, {3, 3}, {2, 2}, {1, 1, 1, 1}, {1, 1}}};
+  for (const MaxPoolCase& c : cases) {
+    for (const Layout layout : {Layout::kRowMajor, Layout::kChannelsLast}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        SCOPED_TRACE(c.x.text() + " " + std::string(name_of(dtype)));
+        Attributes attributes{{"kernel", c.kernel},
+                              {"strides", c.strides},
+                              {"pads", c.pads},
+                              {"dilations", c.dilations},
+                              {"count_include_pad", std::int64_t{0}}};
+        // Multiples of 1/4, so that many are equal and sums of gradients are exact.
+        std::vector<float> values, gradients;
+        for (std::int64_t i = 0; i < c.x.count(); ++i)
+          values.push_back(static_cast<float>(i * 7919 % 61 % 23 - 11) / 4);
+        values[5] = std::nanf("");
+        values[40] = std::numeric_limits<float>::infinity();
+        for (std::size_t i = 64; i < 70; ++i) values[i] = -std::numeric_limits<float>::infinity();
+        const HostTensor x = floats(c.x, values);
+        const auto types = infer_op("MaxPool", attributes, {x.type()});
+        const Node forward = wide_node("MaxPool", attributes);
+        const auto pooled = run_node(Backend::kReference, forward, {x}, types);
+        for (std::int64_t i = 0; i < types[0].count(); ++i)
+          gradients.push_back(static_cast<float>(i * 31 % 17 - 8) / 4);
+        const HostTensor dy = floats(types[0].shape, gradients);
+        attributes.set("shape", c.x.dims());
+        const Node backward = wide_node("MaxPoolGrad", attributes);
+        const auto dx = run_node(Backend::kReference, backward, {dy, pooled[1]}, {x.type()});
+        const auto stored = [&](const HostTensor& tensor) {
+          const HostTensor laid = to_layout(tensor, layout);
+          if (dtype == DType::kFloat32 || laid.dtype() != DType::kFloat32) return laid;
+          HostTensor out({dtype, laid.shape(), layout});
+          for (std::size_t i = 0; i < laid.span<float>().size(); ++i)
+            out.view().as<std::uint16_t>()[i] = float_to_bfloat16(laid.span<float>()[i]);
+          return out;
+        };
+        const std::vector<HostTensor> expected = {stored(pooled[0]), stored(pooled[1])};
+        const auto results =
+            run_in_every_order(forward, {stored(x)}, {expected[0].type(), expected[1].type()});
+        ASSERT_EQ(results.size(), 2U);
+        expect_same_bits(results[0], expected[0], "maxima");
+        expect_same_bits(results[1], expected[1], "positions");
+        const HostTensor back = stored(dx[0]);
+        const auto gradient =
+            run_in_every_order(backward, {stored(dy), expected[1]}, {back.type()});
+        ASSERT_EQ(gradient.size(), 1U);
+        expect_same_bits(gradient[0], back, "gradient");
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test
