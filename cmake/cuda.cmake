@@ -94,7 +94,7 @@ endfunction()
 add_kernel_header(src/cuda/nvrtc/standard.h cmath cstddef cstdint cstring limits type_traits)
 add_kernel_header(src/cuda/nvrtc/gpu/launch.h gpu/launch.h)
 add_kernel_header(src/cuda/toolkit/gpu/halves.h gpu/halves.h)
-foreach(NAME base/random.h device/queue_cuda.h ops/random/dropout_mask_cuda.h ops/elementwise/elementwise_math.h ops/fused/fused_access_cuda.h ops/fused/fused_operands_cuda.h
+foreach(NAME base/random.h device/queue_cuda.h ops/random/dropout_mask_cuda.h ops/elementwise/device_math_cuda.h ops/elementwise/elementwise_math.h ops/fused/fused_access_cuda.h ops/fused/fused_operands_cuda.h
     ops/cuda/grid_cuda.h ops/cuda/grid_size_cuda.h base/host_device.h ops/cuda/stored_access_cuda.h ops/cuda/stored_cuda.h)
   add_kernel_header(src/${NAME} ${NAME})
 endforeach()

@@ -7,3 +7,18 @@
 #else
 #define PT_HOST_DEVICE inline
 #endif
+
+namespace pipetrain {
+
+/// 1 / x. On GPUs the instruction: within 1 ulp, and 0 in place of subnormal results.
+PT_HOST_DEVICE float quick_reciprocal(float x) {
+#ifdef __CUDA_ARCH__
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return 1.0f / x;
+#endif
+}
+
+}  // namespace pipetrain

@@ -27,6 +27,7 @@ inline float erfc(float x) { return ::erfcf(x); }
 inline float exp(float x) { return ::expf(x); }
 inline float fabs(float x) { return ::fabsf(x); }
 inline float floor(float x) { return ::floorf(x); }
+inline float fma(float x, float y, float z) { return ::fmaf(x, y, z); }
 inline float fmod(float x, float y) { return ::fmodf(x, y); }
 inline float log(float x) { return ::logf(x); }
 inline float log1p(float x) { return ::log1pf(x); }

@@ -26,7 +26,7 @@ bool all_float(const KernelRequest& request) {
 Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
   if (!all_float(request)) return nullptr;
   Coded function;
-  visit_unary<float, StandardMath>(request.node.op->name, request.node.attributes, [&](auto f) {
+  visit_unary<float, DeviceMath>(request.node.op->name, request.node.attributes, [&](auto f) {
     if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
       function = encode(f, UnaryFunctions());
   });
@@ -40,8 +40,8 @@ Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
 Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!all_float(request)) return nullptr;
   Coded function;
-  visit_gradient<float, StandardMath>(request.node.op->name, request.node.attributes,
-                                      [&](auto f) { function = encode(f, GradientFunctions()); });
+  visit_gradient<float, DeviceMath>(request.node.op->name, request.node.attributes,
+                                    [&](auto f) { function = encode(f, GradientFunctions()); });
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)

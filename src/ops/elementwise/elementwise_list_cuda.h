@@ -8,8 +8,8 @@
 
 #include "device/queue_cuda.h"
 #include "ops/cuda/stored_cuda.h"
+#include "ops/elementwise/device_math_cuda.h"
 #include "ops/elementwise/elementwise_list.h"
-#include "ops/elementwise/elementwise_math.h"
 
 namespace pipetrain::elementwise {
 
@@ -20,8 +20,8 @@ struct Functions {};
 template <class None, class... F>
 using Listed = Functions<F...>;
 
-#define PT_FUNCTION(Function, ...) , Function<float, StandardMath>
-#define PT_GRADIENT(Function, ...) , Function##Grad<float, StandardMath>
+#define PT_FUNCTION(Function, ...) , Function<float, DeviceMath>
+#define PT_GRADIENT(Function, ...) , Function##Grad<float, DeviceMath>
 #define PT_BINARY(Function, ...) , Function<float>
 #define PT_COMPARISON(Function) , Function<float>
 using UnaryFunctions = Listed<void PT_UNARY_WITH_GRADIENT(PT_FUNCTION)

@@ -5,7 +5,7 @@
 
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
-#include "ops/elementwise/elementwise_math.h"
+#include "ops/elementwise/device_math_cuda.h"
 #include "ops/fused/fused_operands_cuda.h"
 
 namespace pipetrain {

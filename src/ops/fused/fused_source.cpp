@@ -10,6 +10,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "ops/elementwise/device_math_cuda.h"
 #include "ops/elementwise/elementwise_functors.h"
 #include "ops/kernel/broadcast_plan.h"
 
@@ -59,9 +60,9 @@ std::string function_of(const FusedStep& step) {
     if constexpr (!std::is_same_v<F, LibraryFunction<float>>) out = object_text(function);
   };
   if (step.operands.size() == 1) {
-    visit_unary<float, StandardMath>(step.op, step.attributes, take);
+    visit_unary<float, DeviceMath>(step.op, step.attributes, take);
   } else if (step.operands.size() == 2) {
-    if (!visit_gradient<float, StandardMath>(step.op, step.attributes, take))
+    if (!visit_gradient<float, DeviceMath>(step.op, step.attributes, take))
       visit_arithmetic<float>(step.op, step.attributes, take);
   }
   return out;

@@ -2,7 +2,7 @@
 // ops/elementwise/elementwise_math.h, like the kernels of the steps, so it gives the same bits.
 //
 //   Add 0 1; Gelu 2   →   const float v2 = Add<float>{}(v0, v1);
-//                         const float v3 = Gelu<float, StandardMath>{}(v2);
+//                         const float v3 = Gelu<float, DeviceMath>{}(v2);
 #pragma once
 
 #include <cstddef>

@@ -25,7 +25,7 @@ void describe_activation(const KernelRequest& request, std::int64_t columns,
   const Node node = activation_of(request.node);
   epilogue.kind = node.op->name == "Relu" ? Kind::kRelu : Kind::kGelu;
   epilogue.keeps = is_there(request.outputs, 1);
-  visit_unary<float, StandardMath>(node.op->name, node.attributes, [&](auto f) {
+  visit_unary<float, DeviceMath>(node.op->name, node.attributes, [&](auto f) {
     if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
       epilogue.function = encode(f, UnaryFunctions());
   });

@@ -74,19 +74,20 @@ Made make_movement(const KernelRequest& request, const CudaQueue& queue) {
     walks.push_back(walk);
   }
   const std::uint64_t bits = bits_of(movement.fill, request.outputs[0].dtype);
+  const bool kept = elements == Elements::kKept;
   return make_kernel([=, fills = movement.fills](Tensors in, Tensors out, const RunContext&) {
     if (fills) launch_fill_elements(out[0].data, bits, size, out[0].count(), queue);
+    std::vector<CopyTask> tasks;
     for (const Walk& walk : walks) {
       if (!out[walk.output]) continue;
-      const std::byte* from = in[walk.input].as<std::byte>() + walk.source_offset;
-      std::byte* to = out[walk.output].as<std::byte>() + walk.target_offset;
-      if (elements == Elements::kKept) {
-        launch_copy(walk.walk, from, to, size, queue);
-      } else {
-        launch_copy(walk.walk, ConstFloatView(from, stored_as(in[walk.input].type.dtype)),
-                    FloatView(to, stored_as(out[walk.output].type.dtype)), queue);
-      }
+      const Tensor& x = in[walk.input];
+      const Tensor& y = out[walk.output];
+      tasks.push_back(
+          {walk.walk,
+           {x.as<std::byte>() + walk.source_offset, kept ? Stored() : stored_as(x.type.dtype)},
+           {y.as<std::byte>() + walk.target_offset, kept ? Stored() : stored_as(y.type.dtype)}});
     }
+    launch_copies(tasks.data(), static_cast<int>(tasks.size()), kept ? size : 0, queue);
   });
 }
 

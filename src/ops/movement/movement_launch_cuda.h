@@ -18,12 +18,16 @@ struct CopyWalk {
   std::int64_t count = 0;
 };
 
-/// Elements of `size` bytes: 1, 2, 4 or 8.
-void launch_copy(const CopyWalk& walk, const void* from, void* to, int size,
-                 const CudaQueue& queue);
-/// Between floats of different stored types.
-void launch_copy(const CopyWalk& walk, const ConstFloatView& from, const FloatView& to,
-                 const CudaQueue& queue);
+/// A copy of elements that addresses the first of them.
+struct CopyTask {
+  CopyWalk walk;
+  ConstFloatView from;
+  FloatView to;
+};
+
+/// Copies that write different elements. Elements of `size` bytes (1, 2, 4 or 8) are copied
+/// unchanged; with size 0 they are floats, converted between the views' types.
+void launch_copies(const CopyTask* tasks, int count, int size, const CudaQueue& queue);
 /// `bits`: the element, in its lowest bytes.
 void launch_fill_elements(void* to, std::uint64_t bits, int size, std::int64_t count,
                           const CudaQueue& queue);

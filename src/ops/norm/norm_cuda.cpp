@@ -85,7 +85,7 @@ class NormForward final : public NormKernel {
       : NormKernel(shapes, std::move(graph), handle), queue_(queue) {
     using namespace elementwise;
     if (channels.clips && !shapes.relu)
-      clip_ = encode(Clip<float, StandardMath>{channels.low, channels.high}, UnaryFunctions());
+      clip_ = encode(Clip<float, DeviceMath>{channels.low, channels.high}, UnaryFunctions());
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,

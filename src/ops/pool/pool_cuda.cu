@@ -1,11 +1,7 @@
-// Pooling: one thread per result, which reads all its inputs, so that no sum depends on timing.
-#include <cmath>
-#include <limits>
-#include <type_traits>
-
+// Average pooling: one thread per result, which reads all its inputs, so that no sum depends on
+// timing.
 #include "ops/cuda/grid_cuda.h"
-#include "ops/cuda/stored_access_cuda.h"
-#include "ops/pool/pool_launch_cuda.h"
+#include "ops/pool/pool_lanes_cuda.h"
 
 namespace pipetrain::pool {
 namespace {
@@ -73,35 +69,6 @@ __device__ __forceinline__ std::int64_t index_of(const Pool& pool, const Place& 
   return (window.at[0] * pool.axes[1].output + window.at[1]) * pool.axes[2].output + window.at[2];
 }
 
-/// A thread processes kLanes adjacent inner elements at once: 1 or kWide.
-template <int kLanes>
-struct Lanes {
-  float values[kLanes];
-};
-template <int kLanes>
-__device__ __forceinline__ Lanes<kLanes> load_lanes(const ConstFloatView& from,
-                                                    std::int64_t group) {
-  Lanes<kLanes> out;
-  if constexpr (kLanes == kWide) {
-    const WideFloats wide = load_wide(from, group);
-    for (int l = 0; l < kLanes; ++l) out.values[l] = wide.values[l];
-  } else {
-    out.values[0] = from[group];
-  }
-  return out;
-}
-template <int kLanes>
-__device__ __forceinline__ void store_lanes(const FloatView& to, std::int64_t group,
-                                            const Lanes<kLanes>& from) {
-  if constexpr (kLanes == kWide) {
-    WideFloats wide;
-    for (int l = 0; l < kLanes; ++l) wide.values[l] = from.values[l];
-    store_wide(to, group, wide);
-  } else {
-    to[group] = from.values[0];
-  }
-}
-
 /// A group of lanes: inner offset, position, plane.
 struct Group {
   std::int64_t inner, position, plane;
@@ -109,56 +76,6 @@ struct Group {
 __device__ __forceinline__ Group group_of(std::int64_t g, std::int64_t groups,
                                           std::int64_t positions) {
   return {g % groups, g / groups % positions, g / groups / positions};
-}
-
-template <int kLanes>
-__global__ void max_pool(Pool pool, ConstFloatView x, FloatView y, std::int32_t* index) {
-  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
-  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * outputs * groups;
-  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
-    const Group o = group_of(g, groups, outputs);
-    Lanes<kLanes> best;
-    std::int64_t place[kLanes];
-    for (int l = 0; l < kLanes; ++l) {
-      best.values[l] = -std::numeric_limits<float>::infinity();
-      place[l] = -1;
-    }
-    for_taps(pool, place_of(o.position, pool.axes[1].output, pool.axes[2].output),
-             [&](std::int64_t i) {
-               const Lanes<kLanes> here =
-                   load_lanes<kLanes>(x, (o.plane * inputs + i) * groups + o.inner);
-               for (int l = 0; l < kLanes; ++l) {
-                 const float value = here.values[l];
-                 if (place[l] >= 0 && !(value > best.values[l]) && value == value) continue;
-                 best.values[l] = value;
-                 place[l] = i;
-               }
-             });
-    store_lanes<kLanes>(y, g, best);
-    for (int l = 0; index && l < kLanes; ++l)
-      index[g * kLanes + l] = static_cast<std::int32_t>(place[l]);
-  }
-}
-
-template <int kLanes>
-__global__ void max_pool_gradient(Pool pool, ConstFloatView dy, const std::int32_t* index,
-                                  FloatView dx) {
-  const std::int64_t inputs = inputs_of(pool), outputs = outputs_of(pool);
-  const std::int64_t groups = pool.inner / kLanes, count = pool.planes * inputs * groups;
-  for (std::int64_t g = first_of_thread(); g < count; g += step_of_thread()) {
-    const Group i = group_of(g, groups, inputs);
-    Lanes<kLanes> sum{};
-    for_windows(pool, place_of(i.position, pool.axes[1].input, pool.axes[2].input),
-                [&](const Place& window) {
-                  const std::int64_t o =
-                      (i.plane * outputs + index_of(pool, window)) * groups + i.inner;
-                  const Lanes<kLanes> here = load_lanes<kLanes>(dy, o);
-                  for (int l = 0; l < kLanes; ++l) {
-                    if (index[o * kLanes + l] == i.position) sum.values[l] += here.values[l];
-                  }
-                });
-    store_lanes<kLanes>(dx, g, sum);
-  }
 }
 
 /// 1 / (positions that a window averages over)
@@ -212,41 +129,7 @@ __global__ void average_pool_gradient(Pool pool, ConstFloatView dy, FloatView dx
   }
 }
 
-std::int64_t count_of(const Pool& pool, bool inputs) {
-  std::int64_t count = pool.planes * pool.inner;
-  for (const PoolAxis& axis : pool.axes) count *= inputs ? axis.input : axis.output;
-  return count;
-}
-
-/// Calls run(lanes, groups) with as many lanes as the inner extent and the alignment allow.
-template <class Run>
-void with_lanes(const Pool& pool, std::int64_t count, const ConstFloatView& a,
-                const ConstFloatView& b, Run run) {
-  if (count == 0) return;
-  if (pool.inner % kWide == 0 && moves_wide(a.data) && moves_wide(b.data)) {
-    run(std::integral_constant<int, kWide>(), count / kWide);
-  } else {
-    run(std::integral_constant<int, 1>(), count);
-  }
-}
-
 }  // namespace
-
-void launch_max_pool(const Pool& pool, const ConstFloatView& x, const FloatView& y,
-                     std::int32_t* index, const CudaQueue& queue) {
-  with_lanes(pool, count_of(pool, /*inputs=*/false), x, y, [&](auto lanes, std::int64_t groups) {
-    PT_LAUNCH(max_pool<decltype(lanes)::value>, blocks_for(groups, queue), kBlock, queue.stream,
-              pool, x, y, index);
-  });
-}
-
-void launch_max_pool_gradient(const Pool& pool, const ConstFloatView& dy, const std::int32_t* index,
-                              const FloatView& dx, const CudaQueue& queue) {
-  with_lanes(pool, count_of(pool, /*inputs=*/true), dy, dx, [&](auto lanes, std::int64_t groups) {
-    PT_LAUNCH(max_pool_gradient<decltype(lanes)::value>, blocks_for(groups, queue), kBlock,
-              queue.stream, pool, dy, index, dx);
-  });
-}
 
 void launch_average_pool(const Pool& pool, const ConstFloatView& x, const FloatView& y,
                          const CudaQueue& queue) {

@@ -1,5 +1,10 @@
-// Transposes matrices: a block moves tiles of 32 x 32 through shared memory, so that loads and
-// stores are coalesced.
+// Transposes matrices: a block moves tiles of 32 x 32 through shared memory, or pieces of up to
+// 2048 elements of matrices with few rows or columns, so that loads and stores are coalesced.
+//
+// Bytes for weights (512, 256, 3, 3) of float32 (an estimate, H200 at 4.3 TB/s): 4.7 MB are read
+// and 4.7 MB written, in 2.2 us. Measured on an H200 for 4.7 MB of weights before pieces, with
+// tiles of which 9 columns of 32 were in use: 21.9 us.
+#include "ops/cuda/divider_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
 #include "ops/reorder/reorder_launch_cuda.h"
@@ -33,22 +38,89 @@ __global__ void transpose(T, Matrices s, From from, To to, std::int64_t tiles) {
   }
 }
 
-/// Matrices of a few rows or columns would leave tiles empty.
+/// Elements that a block keeps at once when one side of the matrices is short.
+constexpr int kKept = 2048;
+/// Up to this many rows, or columns, tiles would be half empty.
+constexpr int kShort = 24;
+
+/// Pieces of matrices whose rows, or columns, are at most kShort: the piece covers all of these and
+/// a part of the other side.
+struct Pieces {
+  Matrices matrices;
+  bool short_rows;      // few rows; else few columns
+  int few, part;        // extents of a piece
+  std::int64_t pieces;  // of a matrix
+  std::int64_t count;   // of all matrices
+  Divider by_few, by_part;
+};
+
+/// A piece is contiguous on the side where the short extent is innermost, and consists of runs of
+/// `part` elements on the other: both are read and written in order.
 template <class T, class From, class To>
-__global__ void transpose_narrow(T, Matrices s, From from, To to) {
-  const std::int64_t count = s.matrices * s.rows * s.columns;
-  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
-    const std::int64_t row = i % s.rows, column = i / s.rows % s.columns;
-    to[i] = from[i - row - column * s.rows + row * s.columns + column];
+__global__ void transpose_short(T, PT_LARGE(Pieces) s, From from, To to) {
+  // Runs of few + 1 elements where few is even, so that columns span different banks.
+  __shared__ T kept[kKept + kKept / 2 + kShort];
+  const std::int64_t length = s.short_rows ? s.matrices.columns : s.matrices.rows;
+  const int stride = s.few | 1;
+  for (std::int64_t piece = blockIdx.x; piece < s.count; piece += gridDim.x) {
+    const std::int64_t matrix = piece / s.pieces;
+    const std::int64_t begin = (piece - matrix * s.pieces) * s.part;
+    const std::int64_t first = matrix * length * s.few;
+    const int part = static_cast<int>(length - begin < s.part ? length - begin : s.part);
+    const int elements = part * s.few;
+    // The last piece of a matrix may be shorter than what by_part divides by.
+    const bool full = part == s.part;
+    for (int phase = 0; phase < 2; ++phase) {
+      const bool contiguous = (phase == 0) != s.short_rows;
+      for (int e = threadIdx.x; e < elements; e += kBlock) {
+        const auto at = static_cast<std::uint32_t>(e);
+        int along, across;  // of the long side, of the short side
+        if (contiguous) {
+          along = static_cast<int>(s.by_few.quotient(at));
+          across = e - along * s.few;
+        } else {
+          across = full ? static_cast<int>(s.by_part.quotient(at)) : e / part;
+          along = e - across * part;
+        }
+        const std::int64_t outside =
+            contiguous ? first + begin * s.few + e : first + across * length + begin + along;
+        if (phase == 0) {
+          kept[along * stride + across] = from[outside];
+        } else {
+          to[outside] = kept[along * stride + across];
+        }
+      }
+      __syncthreads();  // after the second phase: before the next piece is kept
+    }
   }
+}
+
+Pieces pieces_of(const Matrices& s) {
+  Pieces out{};
+  out.matrices = s;
+  out.short_rows = s.rows <= s.columns;
+  out.few = static_cast<int>(out.short_rows ? s.rows : s.columns);
+  const std::int64_t length = out.short_rows ? s.columns : s.rows;
+  // Equal parts of whole warps.
+  const std::int64_t most = kKept / out.few;
+  out.pieces = (length + most - 1) / most;
+  const std::int64_t part = ((length + out.pieces - 1) / out.pieces + 31) / 32 * 32;
+  out.part = static_cast<int>(part < most ? part : most);
+  out.pieces = (length + out.part - 1) / out.part;
+  out.count = s.matrices * out.pieces;
+  out.by_few = Divider(out.few);
+  out.by_part = Divider(out.part);
+  return out;
 }
 
 template <class T, class From, class To>
 void start(T zero, const Matrices& s, From from, To to, const CudaQueue& queue) {
   const std::int64_t count = s.matrices * s.rows * s.columns;
   if (count == 0) return;
-  if (s.rows < kTileRows || s.columns < kTileRows) {
-    PT_LAUNCH(transpose_narrow, blocks_for(count, queue), kBlock, queue.stream, zero, s, from, to);
+  if (s.rows <= kShort || s.columns <= kShort) {
+    const Pieces pieces = pieces_of(s);
+    PT_LAUNCH(transpose_short, blocks_of_rows(pieces.count, queue), kBlock, queue.stream, zero,
+              pieces, from, to);
     return;
   }
   const std::int64_t tiles =

@@ -230,7 +230,7 @@ TEST(Fused, SourcesAreForAnyBatch) {
   };
   EXPECT_EQ(source(4).text, source(7).text);
   EXPECT_TRUE(source(4).wide);
-  EXPECT_NE(source(4).text.find("v3 = GeluTanh<float, StandardMath>{}(v2);"), std::string::npos)
+  EXPECT_NE(source(4).text.find("v3 = GeluTanh<float, DeviceMath>{}(v2);"), std::string::npos)
       << source(4).text;
   EXPECT_NE(source(4).text.find("v1 = x1[i / 8 % 3];"), std::string::npos) << source(4).text;
   program.steps[0].op = "MatMul";

@@ -63,11 +63,14 @@ TEST(ReorderTest, EveryNarrowNumberKeepsItsBits) {
   }
 }
 
-// Full, partial and missing tiles; more tiles than blocks.
+// Full, partial and missing tiles; more tiles than blocks; few rows or columns in one piece and in
+// several.
 TEST(ReorderTest, OnGpus) {
   check_cpu("Reorder", to(Layout::kChannelsLast), {{{2, 33, 2, 6}}}, 0);
-  for (const Shape& shape : {Shape{2, 32, 8, 8}, Shape{3, 40, 5, 7}, Shape{2, 3, 9, 11},
-                             Shape{1, 70, 1, 3}, Shape{40, 9, 3, 3}, Shape{2, 33, 6, 33}}) {
+  for (const Shape& shape :
+       {Shape{2, 32, 8, 8}, Shape{3, 40, 5, 7}, Shape{2, 3, 9, 11}, Shape{1, 70, 1, 3},
+        Shape{40, 9, 3, 3}, Shape{2, 33, 6, 33}, Shape{2, 700, 3, 3}, Shape{3, 2, 40, 41},
+        Shape{2, 1, 9, 9}, Shape{1, 24, 30, 31}, Shape{1, 2200, 2, 1}, Shape{1, 25, 5, 5}}) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kInt64, DType::kUint8}) {
       HostTensor x(TensorType{dtype, shape});
       for (std::size_t i = 0; i < x.type().bytes(); ++i)
