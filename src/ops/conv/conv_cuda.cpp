@@ -61,7 +61,9 @@ struct PaddedInput {
   }
   void fill(const void* x, std::byte* to, const CudaQueue& queue) const {
     movement::launch_fill_elements(to, 0, element_size, count, queue);
-    movement::launch_copy(walk, x, to + offset * element_size, element_size, queue);
+    const movement::CopyTask task{walk, ConstFloatView(x, Stored::kFloat),
+                                  FloatView(to + offset * element_size, Stored::kFloat)};
+    movement::launch_copies(&task, 1, element_size, queue);
   }
 };
 
@@ -214,9 +216,11 @@ class ConvKernel final : public Kernel {
       graph_->run(handle_, x, w, bias, result, workspace);
     }
     if (channels_.positions > 0 && pass_ == ConvPass::kWeightGradient) {
-      if (out[0])
-        movement::launch_copy(without_padding_, ConstFloatView(result, stored_), places_at(out, 0),
-                              queue_);
+      if (out[0]) {
+        const movement::CopyTask task{without_padding_, ConstFloatView(result, stored_),
+                                      places_at(out, 0)};
+        movement::launch_copies(&task, 1, /*size=*/0, queue_);
+      }
     } else if (weights_.matrices > 0 && out[0]) {
       reorder::launch_transpose(weights_, ConstFloatView(result, stored_), places_at(out, 0),
                                 queue_);
