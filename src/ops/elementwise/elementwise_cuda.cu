@@ -31,9 +31,11 @@ __global__ void map_two(F f, ConstFloatView a, ConstFloatView b, FloatView y, st
 
 /// Groups that a thread loads before it stores their results.
 constexpr int kHeld = 2;
+/// Blocks that shall fit a multiprocessor: up to 80 registers for each thread.
+constexpr int kResident = 3;
 
 template <class Types, class F>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kResident)
     map_one_wide(Types, F f, ConstFloatView stored_x, FloatView stored_y, std::int64_t groups) {
   const ConstFloatView x = Types::of(stored_x);
   const FloatView y = Types::of(stored_y);
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 template <class Types, class F>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kResident)
     map_two_wide(Types, F f, ConstFloatView stored_a, ConstFloatView stored_b, FloatView stored_y,
                  std::int64_t groups) {
   const ConstFloatView a = Types::of(stored_a), b = Types::of(stored_b);
@@ -196,7 +198,7 @@ __device__ __forceinline__ WideFloats load_operand(const ConstFloatView& from, b
 }
 
 template <class Types, class F>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kBlock, kResident)
     map_broadcast_wide(Types, F f, PT_LARGE(WideStrided) plan, ConstFloatView a, ConstFloatView b,
                        FloatView stored_y, std::int64_t groups) {
   const FloatView y = Types::of(stored_y);
