@@ -39,7 +39,10 @@ class RowPadder {
           !readers.empty() && std::all_of(readers.begin(), readers.end(), [&](const Reader& one) {
             return one.slot < 2 && multiplies(*one.node);
           });
-      if (!for_products || columns(rounded) % kRowMultiple == 0 || outside_.contains(rounded) ||
+      const Shape& shape = graph_[rounded].type.shape;
+      const bool is_even =
+          shape.rank() != 2 || (shape[0] % kRowMultiple == 0 && shape[1] % kRowMultiple == 0);
+      if (!for_products || is_even || outside_.contains(rounded) ||
           !is_float(graph_[rounded].type.dtype) ||
           graph_[node.inputs[0]].type.dtype != DType::kFloat32 ||
           graph_[rounded].type.layout != Layout::kRowMajor)

@@ -13,9 +13,12 @@ namespace pipetrain {
 ///   dlogits               the same                    →  MatMul(dlogits, w), MatMul(dlogitsᵀ, h)
 int pad_logits(TrainingGraph& training);
 
-/// So are weights that a Cast rounds for matmuls alone. Returns the number of weights.
+/// So are weights (matrices) that a Cast rounds for matmuls alone, where the number of rows or
+/// columns is no multiple of kRowMultiple: matmuls with padded logits can then take the padding for
+/// classes. Returns the number of weights.
 ///
 ///   w (768, 50257) float32  →  Cast  →  bfloat16, rows 50264 elements apart  →  MatMul(h, w)
+///   w (50257, 768)             Cast  →  bfloat16, 50264 rows                 →  MatMul(h, wᵀ)
 int pad_weights(TrainingGraph& training);
 
 }  // namespace pipetrain

@@ -34,10 +34,16 @@ std::vector<std::int64_t> Shape::strides() const {
 
 std::string Shape::text() const { return fmt::format("({})", fmt::join(begin(), end(), ", ")); }
 
-std::int64_t TensorType::row_stride() const {
-  const std::int64_t columns = shape[shape.rank() - 1];
-  if (layout != Layout::kPaddedRows) return columns;
-  return (columns + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+namespace {
+std::int64_t padded(std::int64_t count, Layout layout) {
+  if (layout != Layout::kPaddedRows) return count;
+  return (count + kRowMultiple - 1) / kRowMultiple * kRowMultiple;
+}
+}  // namespace
+
+std::int64_t TensorType::row_stride() const { return padded(shape[shape.rank() - 1], layout); }
+std::int64_t TensorType::padded_rows() const {
+  return padded(shape.count(0, shape.rank() - 1), layout);
 }
 
 std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype), shape.text()); }

@@ -76,7 +76,9 @@ enum class Layout : std::uint8_t {
   kBlocked8,      // oneDNN's nChw8c; only where C is a multiple of 8
   kBlocked16,     // oneDNN's nChw16c; only where C is a multiple of 16
   kChannelsLast,  // stored as (N, H, W, C): one block of all channels
-  kPaddedRows,  // row-major, with rows (the last axis) padded to multiples of kRowMultiple elements
+  // Row-major, with rows (the last axis) padded to multiples of kRowMultiple elements, and padded to
+  // a multiple of kRowMultiple rows. Padding is zero in operands of matmuls, which may read it.
+  kPaddedRows,
 };
 /// Fills a 16-byte GPU load or store with elements of 2 bytes or more.
 constexpr std::int64_t kRowMultiple = 8;
@@ -90,12 +92,13 @@ struct TensorType {
   std::int64_t count() const { return shape.count(); }
   std::size_t bytes() const {
     const bool padded = layout == Layout::kPaddedRows;
-    const std::int64_t elements =
-        padded ? shape.count(0, shape.rank() - 1) * row_stride() : count();
-    return static_cast<std::size_t>(elements) * size_of(dtype);
+    return static_cast<std::size_t>(padded ? padded_rows() * row_stride() : count()) *
+           size_of(dtype);
   }
   /// Distance between rows (the last axis), in elements.
   std::int64_t row_stride() const;
+  /// Rows with their padding.
+  std::int64_t padded_rows() const;
   /// "float32 (64, 10)"
   std::string text() const;
   friend bool operator==(const TensorType&, const TensorType&) = default;

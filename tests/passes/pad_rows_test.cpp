@@ -98,7 +98,7 @@ TEST(PadRows, RoundedWeightsWithTheSameBits) {
     const Network network{.bias = bias, .precision = DType::kBFloat16};
     const TrainingGraph plain = built(network);
     TrainingGraph padded = built(network);
-    // (8, 11); the first weight (6, 8) needs no padding.
+    // (8, 11); (6, 8) is read by a product with an activation.
     EXPECT_EQ(pad_weights(padded), 1);
     EXPECT_EQ(padded_values(padded), 1) << padded.graph.to_text();
     for (const Backend backend : {Backend::kReference, Backend::kCpu}) {

@@ -105,7 +105,7 @@ void check_stored_narrow(const Make& make, const Node& node, const std::vector<H
       } else {
         // Half of the last place of 8 and of 11 bits, and what sums differ by. Fused attention on a
         // GPU rounds the shares as well.
-        const double last = types[i].dtype == DType::kBFloat16 ? 0.004 : 0.0005;
+        const double last = narrow == DType::kBFloat16 ? 0.004 : 0.0005;
         const double step = node.op->name.starts_with("Attention") ? 4 * last : last;
         // cuDNN stores the result of a convolution in the type of its operands.
         const bool is_rounded =

@@ -242,7 +242,7 @@ class ConvKernel final : public Kernel {
     return padded_.bytes() + channels_.x_bytes() + channels_.w_bytes();
   }
   void* with_padded_channels(const ConstFloatView& from, std::byte* to, std::int64_t rows) const {
-    elementwise::launch_restore_rows(from, FloatView(to, stored_), rows, channels_.channels,
+    elementwise::launch_restore_rows(from, FloatView(to, stored_), rows, channels_.channels, rows,
                                      queue_);
     return to;
   }

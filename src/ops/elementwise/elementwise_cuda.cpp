@@ -133,7 +133,7 @@ Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
     return make_kernel([=](In in, In out, const RunContext&) {
       if (out[0].count() > 0)
         launch_restore_rows(numbers_at(in, 0), places_at(out, 0), out[0].count() / columns, columns,
-                            queue);
+                            out[0].type.padded_rows(), queue);
     });
   }
   if (!lies_alike(request)) return nullptr;

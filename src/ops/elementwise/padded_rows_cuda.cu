@@ -11,13 +11,14 @@
 namespace pipetrain::elementwise {
 namespace {
 
-__global__ void restore_rows(ConstFloatView x, FloatView y, std::int64_t columns,
+__global__ void restore_rows(ConstFloatView x, FloatView y, std::int64_t rows, std::int64_t columns,
                              std::int64_t groups_of_row, std::int64_t groups) {
   for (std::int64_t g = first_of_thread(); g < groups; g += step_of_thread()) {
     const std::int64_t row = g / groups_of_row, first = (g - row * groups_of_row) * kWide;
     const ConstFloatView from = x + (row * columns + first);
     WideFloats values;
-    for (int i = 0; i < kWide; ++i) values.values[i] = first + i < columns ? from[i] : 0.0f;
+    for (int i = 0; i < kWide; ++i)
+      values.values[i] = row < rows && first + i < columns ? from[i] : 0.0f;
     store_wide(y, g, values);
   }
 }
@@ -25,10 +26,10 @@ __global__ void restore_rows(ConstFloatView x, FloatView y, std::int64_t columns
 }  // namespace
 
 void launch_restore_rows(const ConstFloatView& x, const FloatView& y, std::int64_t rows,
-                         std::int64_t columns, const CudaQueue& queue) {
+                         std::int64_t columns, std::int64_t padded_rows, const CudaQueue& queue) {
   const std::int64_t groups_of_row = (columns + kWide - 1) / kWide;
-  const std::int64_t groups = rows * groups_of_row;
-  PT_LAUNCH(restore_rows, blocks_for(groups, queue), kBlock, queue.stream, x, y, columns,
+  const std::int64_t groups = padded_rows * groups_of_row;
+  PT_LAUNCH(restore_rows, blocks_for(groups, queue), kBlock, queue.stream, x, y, rows, columns,
             groups_of_row, groups);
 }
 

