@@ -203,11 +203,9 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   const Document document =
       Document::parse(text, printable(path.string()), kSchema, ErrorKind::kData);
   const DocumentField root = document.root();
-  root.allow_only(
-      {"schema",        "version", "reason",     "step",    "total_steps", "batches_per_epoch",
-       "learning_rate", "seconds", "loss_scale", "best",    "schedule",    "model",
-       "data",          "random",  "settings",   "outputs", "numbers",     "files",
-       "hmac_sha256",   "sha256"});
+  root.allow_only({"schema", "version", "reason", "step", "total_steps", "batches_per_epoch",
+                   "learning_rate", "seconds", "loss_scale", "best", "schedule", "model", "data",
+                   "random", "settings", "outputs", "numbers", "files", "hmac_sha256", "sha256"});
   Checkpoint out;
   out.is_own = is_signed(text);
   root.at("version").text();

@@ -16,7 +16,7 @@ std::size_t row_major_bytes(TensorType type) {
   return type.bytes();
 }
 
-/// Copies between contiguous and padded rows; padding is not written.
+/// Copies between contiguous and padded rows; padding becomes zero.
 void copy_rows(const TensorType& type, const void* from, void* to, bool to_padded) {
   const std::size_t size = size_of(type.dtype);
   const std::size_t plain = static_cast<std::size_t>(type.shape[type.shape.rank() - 1]) * size;
@@ -24,6 +24,7 @@ void copy_rows(const TensorType& type, const void* from, void* to, bool to_padde
   const std::int64_t rows = type.shape.count(0, type.shape.rank() - 1);
   const auto* source = static_cast<const std::byte*>(from);
   auto* target = static_cast<std::byte*>(to);
+  if (to_padded) std::memset(to, 0, type.bytes());
   for (std::int64_t row = 0; row < rows; ++row) {
     std::memcpy(target, source, plain);
     source += to_padded ? plain : padded;
