@@ -33,10 +33,11 @@ TEST(TensorType, PaddedRowsBeginAtMultiples) {
   EXPECT_EQ(type.bytes(), 2 * 3 * 13 * 2U);
   type.layout = Layout::kPaddedRows;
   EXPECT_EQ(type.row_stride(), 16);
-  EXPECT_EQ(type.bytes(), 2 * 3 * 16 * 2U);
+  EXPECT_EQ(type.padded_rows(), 8);
+  EXPECT_EQ(type.bytes(), 8 * 16 * 2U);
   EXPECT_EQ(type.count(), 2 * 3 * 13);
-  type.shape = {4, 16};
-  EXPECT_EQ(type.bytes(), 4 * 16 * 2U);
+  type.shape = {16, 16};
+  EXPECT_EQ(type.bytes(), 16 * 16 * 2U);
 }
 
 TEST(Half, KnownBits) {

@@ -20,7 +20,8 @@ TEST(FusedChains, OfAllNetworksGiveTheBitsOfTheirNodes) {
     EXPECT_NE(source, "") << chain.node.attributes.text("program", "");
     chains.push_back(std::move(chain));
   }
-  EXPECT_GE(chains.size(), 9U);
+  // BatchNorm nodes compute the residual sums and activations behind them themselves.
+  EXPECT_GE(chains.size(), 8U);
   EXPECT_EQ(check_fused_chains(chains), static_cast<int>(chains.size()));
 }
 
