@@ -123,7 +123,7 @@ def figure(text):
 
 
 def described(name, found, model):
-    return (f"{name}: {found['step_ms']:.2f} ms a step ({1e3 * model.batch / found['step_ms']:.0f} samples/s), "
+    return (f"{name}: {found['step_ms']:.2f} ms per step ({1e3 * model.batch / found['step_ms']:.0f} samples/s), "
             f"{found['gpu_mib']} MiB, first step after {found['first_step_s']:.1f} s")
 
 
