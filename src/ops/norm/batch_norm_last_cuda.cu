@@ -75,7 +75,7 @@ class BlockParts {
 /// The mean of every chunk, and the sum of squares of the distances from it. Sums are of distances
 /// from the first number of each thread: a large mean costs no accuracy.
 template <int kStored, int kWidth>
-__global__ void __launch_bounds__(kBlock, 4)
+__global__ void __launch_bounds__(kBlock, kStored == 0 ? 2 : 4)
     moments_of_chunks(Tiles t, ConstFloatView x, bool aligned, float* means, float* squares) {
   const Share<kWidth> share(t, blockIdx.x);
   float from[kWidth], sum[kWidth], square[kWidth];
