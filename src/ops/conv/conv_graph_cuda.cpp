@@ -7,17 +7,6 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-Sizes strides_of(const Sizes& dims, bool channels_last) {
-  Sizes strides(dims.size(), 1);
-  std::int64_t inner = channels_last ? dims[1] : 1;
-  for (std::size_t d = dims.size(); d-- > 0;) {
-    if (channels_last && d == 1) continue;
-    strides[d] = inner;
-    inner *= dims[d];
-  }
-  return strides;
-}
-
 /// With one spatial axis a second of one position is put in front.
 ConvShapes two_axes(ConvShapes s) {
   if (s.x.size() > 3) return s;
@@ -29,13 +18,24 @@ ConvShapes two_axes(ConvShapes s) {
 
 }  // namespace
 
+Sizes ConvShapes::strides_of(const Sizes& dims) const {
+  Sizes strides(dims.size(), 1);
+  std::int64_t inner = channels_last ? dims[1] : 1;
+  for (std::size_t d = dims.size(); d-- > 0;) {
+    if (channels_last && d == 1) continue;
+    strides[d] = inner;
+    inner *= dims[d];
+  }
+  return strides;
+}
+
 struct ConvGraph::Content {
   ConvPass pass;
   ConvShapes shapes;
   LibraryGraph graph;
   GraphTensor first, second, bias, out;
 
-  Sizes strides(const Sizes& dims) const { return strides_of(dims, shapes.channels_last); }
+  Sizes strides(const Sizes& dims) const { return shapes.strides_of(dims); }
 
   GraphTensor input(const char* name, const Sizes& dims) {
     return graph.tensor(

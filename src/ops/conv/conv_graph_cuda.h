@@ -33,6 +33,8 @@ struct ConvShapes {
   bool float_bias = true, float_result = false;
   bool channels_last = false;
 
+  /// In elements, of x, w or y.
+  std::vector<std::int64_t> strides_of(const std::vector<std::int64_t>& dims) const;
   auto operator<=>(const ConvShapes&) const = default;
 };
 
