@@ -1,6 +1,8 @@
 // Libraries in C get their memory here, and never a null pointer: oneDNN's products and the OpenMP
-// runtime go on with one. Operator new throws; Buffer and PageBlock ask the system themselves and
-// name what they are for.
+// runtime go on with one. A small request of operator new ends the program, too: nothing is left to
+// unwind with, and a library that an exception interrupts (oneDNN's caches) crashes in its other
+// threads. A large one throws; Buffer and PageBlock ask the system themselves and name what they are
+// for.
 #include "out_of_memory.h"
 
 #include <dlfcn.h>
@@ -29,7 +31,7 @@ namespace {
 
 constexpr int kExitCode = static_cast<int>(ErrorKind::kResource);
 
-std::atomic<std::size_t> asked_for{0};  // by the last operator new that failed
+std::atomic<std::size_t> asked_for{0};  // by the last request that failed
 
 struct Text {
   char characters[32];
@@ -214,8 +216,10 @@ int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*
 }
 
 void* operator new(std::size_t bytes) {
+  constexpr std::size_t kLarge = std::size_t{1} << 20;
   void* memory = __libc_malloc(bytes ? bytes : 1);
   if (memory) return memory;
+  if (bytes < kLarge) pipetrain::end_without_memory(bytes);
   pipetrain::asked_for = bytes;
   throw std::bad_alloc();
 }
