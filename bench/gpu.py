@@ -9,14 +9,15 @@
 
 NETWORK: gpt2, resnet50, or a network of real_sizes.py, which the Python that runs it must be able to export.
 Training in bfloat16 with float32 weights (--precision fp32 for floats alone). The Python that runs it needs numpy and onnx, and torch for
-`beside`, which also compares three losses with PyTorch's (compare_losses). With --folder, `beside --programs` adds to what earlier calls
-have found. Memory is what the GPU has less of while a program runs, as nvidia-smi tells, so that a context and libraries count on both
-sides. With --at-least a run fails whose speed is less than so much of PyTorch's eager speed, or whose memory is more than PyTorch's;
-with --at-most one whose overhead is more. Lines that begin with "figure:" are for scripts/gpu-check. --gpu-ids '' and --torch-device cpu
-stay on the CPU.
+`beside`, which also compares three losses with PyTorch's in float32 (compare_losses; --programs exact computes those alone). With
+--folder, `beside --programs` adds to what earlier calls have found. Memory is what the GPU has less of while a program runs, as
+nvidia-smi tells, so that a context and libraries count on both sides. With --at-least a run fails whose speed is less than so much of
+PyTorch's eager speed, or whose memory is more than PyTorch's; with --at-most one whose overhead is more. Lines that begin with "figure:"
+are for scripts/gpu-check. --gpu-ids '' and --torch-device cpu stay on the CPU.
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -28,14 +29,14 @@ import tempfile
 import threading
 from pathlib import Path
 
-from models import GPU_MODELS, REAL_MODELS
+from models import GPU_BATCHES, GPU_MODELS, REAL_MODELS
 from pipetrain_run import RunFailed, peer, pipetrain, run, training_flags
 from side_by_side import Bench
 
 FIRST = 3  # steps that are not timed: caches, kernels that are compiled, memory
 OURS, EAGER, COMPILED, EXACT = "pipetrain", "PyTorch eager", "PyTorch compiled", "PyTorch float32"
-PROGRAMS = {"pipetrain": OURS, "eager": EAGER, "compiled": COMPILED}
-NETWORKS = {**GPU_MODELS, **REAL_MODELS}
+PROGRAMS = {"pipetrain": OURS, "eager": EAGER, "compiled": COMPILED, "exact": EXACT}
+NETWORKS = {**GPU_MODELS, **{name: dataclasses.replace(model, batch=GPU_BATCHES[name]) for name, model in REAL_MODELS.items()}}
 STEPS = 20  # timed ones of a run
 
 
@@ -91,7 +92,8 @@ class GpuBench(Bench):
                 super().prepare(name)
             else:
                 (self.folder / name).mkdir()
-                run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, self.folder / name])
+                run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, self.folder / name,
+                     NETWORKS[name].batch])
 
     def torch(self, name, steps, *flags, exact=False):
         if not self.arguments.gpu_ids or self.arguments.torch_device == "cpu":
@@ -149,12 +151,13 @@ def run_programs(bench, name, programs, rounds):
     """Results by program, and (program, reason) of those that failed but may fail."""
     start = {OURS: lambda: bench.stages(name, bench.arguments.gpu_ids or "cpu", steps_of(name)),
              EAGER: lambda: bench.torch(name, steps_of(name)),
-             COMPILED: lambda: bench.torch(name, steps_of(name), "--compile")}
+             COMPILED: lambda: bench.torch(name, steps_of(name), "--compile"),
+             EXACT: lambda: bench.torch(name, 1, exact=True)}
     runs, missing = {}, {}
     for round_number in range(rounds):
         for program in programs:
-            # Compilation takes a minute or two; compiled code has constant run time.
-            if program == COMPILED and round_number > 0:
+            # Compilation takes a minute or two; compiled code has constant run time. Losses in float32 are not timed.
+            if program in (COMPILED, EXACT) and round_number > 0:
                 continue
             try:
                 runs.setdefault(program, []).append(start[program]())
@@ -163,10 +166,7 @@ def run_programs(bench, name, programs, rounds):
                     raise
                 missing[program] = str(failure)
                 print(failure, file=sys.stderr)
-    found = {program: summary(list_of_runs) for program, list_of_runs in runs.items() if list_of_runs}
-    if EAGER in programs:
-        found[EXACT] = {"losses": bench.torch(name, 0, exact=True)["losses"]}
-    return found, missing
+    return {program: summary(list_of_runs) for program, list_of_runs in runs.items() if list_of_runs}, missing
 
 
 def beside(bench, name, arguments):
@@ -174,23 +174,25 @@ def beside(bench, name, arguments):
     programs = [PROGRAMS[program] for program in arguments.programs]
     kept = bench.folder / name / "found.json"
     known = json.loads(kept.read_text()) if kept.exists() else {}
-    if OURS not in known and OURS not in programs:
+    if EAGER in programs and EXACT not in known and EXACT not in programs:
+        programs.append(EXACT)
+    if OURS not in known and OURS not in programs and programs != [EXACT]:
         programs = [OURS, *programs]
     fresh, missing = run_programs(bench, name, programs, arguments.rounds)
     found = {**known, **fresh}
     kept.write_text(json.dumps(found))
-    for program in programs:
-        if program in found:
-            figure(described(f"{model.title}, batch {model.batch}, {arguments.precision}, {program}", found[program], model))
+    timed = [program for program in programs if program in found and program != EXACT]
+    for program in timed:
+        figure(described(f"{model.title}, batch {model.batch}, {arguments.precision}, {program}", found[program], model))
     for program in missing:
         figure(f"{program} did not run")
     if arguments.output:
         arguments.output.write_text(json.dumps({"network": name, "precision": arguments.precision, **found}, indent=1) + "\n")
-    if programs == [OURS]:
+    if timed in ([], [OURS]):
         return 0
     ours, wrong = found[OURS], []
-    for program in programs:
-        if program != OURS and program in found:
+    for program in timed:
+        if program != OURS:
             figure(f"{found[program]['step_ms'] / ours['step_ms']:.2f} times the speed of {program} ({found[program]['version']})")
     if EAGER in programs:
         wrong.append(compare_losses(found))

@@ -54,6 +54,9 @@ REAL_MODELS = {
     "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
     "gru-speech": Model("bidirectional GRU 3×512, 200 frames", "own", {"classes": 61}, 16, 5),
 }
+# Their batches on a GPU.
+GPU_BATCHES = {"resnet50-224": 64, "gpt2-124m": 32, "vit-b16": 64, "bert-base": 64, "llama": 16, "efficientnet-b0": 64, "mobilenet-v3-l": 128,
+               "convnext-t": 64, "dlrm": 4096, "fcn-resnet50": 16, "deeplab-v3": 32, "lstm-wikitext": 80, "gru-speech": 64}
 # For data parallelism beside others.
 SHARED_MODELS = {"mlp8": Model("MLP 8×1024", "mlp", {"depth": 8, "width": 1024}, 256, 8)}
 ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS, **SHARED_MODELS}

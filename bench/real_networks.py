@@ -111,11 +111,11 @@ def inputs_of(name):
     return {"dlrm": ["dense", "ids"]}.get(name, ["x"])
 
 
-def batch_of(name):
+def batch_of(name, batch=None):
     """Inputs by name, and labels."""
     random = np.random.default_rng(SEED)
     model = ALL_MODELS[name]
-    sizes, batch = model.sizes, model.batch
+    sizes, batch = model.sizes, batch or model.batch
     if name == "dlrm":
         dense = random.normal(size=(batch, DENSE)).astype(np.float32)
         return {"dense": dense, "ids": random.integers(0, ROWS, (batch, TABLES, IDS_A_BAG))}, random.integers(0, 2, batch)
