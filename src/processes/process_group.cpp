@@ -135,7 +135,7 @@ void ProcessGroup::wait_for(std::shared_ptr<Message>& message) {
   }
 }
 
-void ProcessGroup::send(std::string bytes, int peer) {
+std::shared_ptr<ProcessGroup::Message> ProcessGroup::post(std::string bytes, int peer) {
   check_interrupted();
   auto message = std::make_shared<Message>();
   message->count = bytes.size();
@@ -144,6 +144,11 @@ void ProcessGroup::send(std::string bytes, int peer) {
       processes_.post_send(&message->count, sizeof message->count, peer, kValuesTag));
   post_send_in_parts(processes_, reinterpret_cast<const std::byte*>(message->bytes.data()),
                      message->bytes.size(), peer, kValuesTag, message->requests);
+  return message;
+}
+
+void ProcessGroup::send(std::string bytes, int peer) {
+  std::shared_ptr<Message> message = post(std::move(bytes), peer);
   wait_for(message);
 }
 
@@ -176,7 +181,25 @@ std::string ProcessGroup::broadcast(std::string_view mine) {
   return std::string(mine);
 }
 
+std::vector<std::string> ProcessGroup::exchange_all(std::string_view mine) {
+  std::vector<std::shared_ptr<Message>> sent;
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) sent.push_back(post(std::string(mine), peer));
+  }
+  try {
+    std::vector<std::string> all;
+    for (int peer = 0; peer < size_; ++peer)
+      all.push_back(peer == rank_ ? std::string(mine) : receive(peer));
+    for (std::shared_ptr<Message>& message : sent) wait_for(message);
+    return all;
+  } catch (...) {
+    for (std::shared_ptr<Message>& message : sent) keep(std::move(message));
+    throw;
+  }
+}
+
 std::vector<std::string> ProcessGroup::all_gather(std::string_view mine) {
+  if (messages_to_gather() == 1) return exchange_all(mine);
   ByteWriter together;
   for (const std::string& one : gather(mine)) together.put_text(one);
   const std::string bytes = broadcast(together.take());

@@ -1,6 +1,6 @@
 // Control messages between the processes of a run: heartbeats, failures, and small collectives.
 //
-// Collectives go through process 0, so any point-to-point transport will do. A process that waits
+// Collectives are made of messages, so any point-to-point transport will do. A process that waits
 // here also receives failure reports and stops waiting when another process has failed.
 #pragma once
 
@@ -49,6 +49,9 @@ class ProcessGroup {
   /// Gathers the bytes of all processes at process 0; empty elsewhere.
   std::vector<std::string> gather(std::string_view mine);
   std::vector<std::string> all_gather(std::string_view mine);
+  /// How many messages follow one another in an all_gather(): few processes send each other
+  /// theirs, many send them to process 0, which sends all to each.
+  int messages_to_gather() const { return size_ <= kMostPairs ? 1 : 2; }
   /// Broadcasts the bytes of process 0.
   std::string broadcast(std::string_view mine);
 
@@ -96,6 +99,7 @@ class ProcessGroup {
   void leave();
 
  private:
+  static constexpr int kMostPairs = 8;
   struct Notice {
     std::int32_t failed = 0;  // else: alive
     std::int32_t kind = 0;
@@ -128,6 +132,8 @@ class ProcessGroup {
     std::vector<Processes::Request> requests;
   };
   void check_interrupted() const;
+  std::shared_ptr<Message> post(std::string bytes, int peer);
+  std::vector<std::string> exchange_all(std::string_view mine);
   void wait_for(std::shared_ptr<Message>& message);
   void check_silence() const;
 

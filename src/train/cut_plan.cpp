@@ -114,6 +114,7 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
+  costs.gradient_sync_seconds = network.all_gather_seconds();
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s) {
     if (slices)
       costs.stage[s].buckets = buckets_of(network, plan.stages[s], *slices, static_cast<int>(s));

@@ -11,6 +11,7 @@
 #include "partition/topology_file.h"
 #include "passes/batch_weight_gradients.h"
 #include "pipeline/runtime/device_thread.h"
+#include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -140,6 +141,11 @@ void ProfiledNetwork::set_links(PlanRequest& request) const {
   }
   const TopologyLevel& link = processes() ? levels.back() : levels.front();
   request.transfer = {link.latency_seconds, link.bytes_per_second};
+}
+
+double ProfiledNetwork::all_gather_seconds() const {
+  if (!processes() || !topology_ || topology_->levels.empty()) return 0;
+  return processes()->messages_to_gather() * topology_->levels.back().latency_seconds;
 }
 
 void ProfiledNetwork::take_order(std::vector<int> order) {

@@ -29,6 +29,8 @@ class ProfiledNetwork : public Network {
   const std::optional<Topology>& topology() const { return topology_; }
   /// Gives a plan of one device per stage the links that its cuts go over.
   void set_links(PlanRequest& request) const;
+  /// Seconds until all processes have told each other something short; 0 with one.
+  double all_gather_seconds() const;
   const Chain& chain() const { return chain_; }
   /// The order of the chain if it is not the standard one; else empty.
   const std::vector<int>& order() const { return order_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/index.h"
@@ -14,6 +15,9 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kMostEvents = 4096;
+/// Pieces of so many floats leave from where they are and arrive where they belong; smaller ones
+/// share a message.
+constexpr std::size_t kOwnMessage = 16'384;
 
 int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
   return static_cast<int>(std::count(process_of.begin(), process_of.end(), group.rank()));
@@ -48,9 +52,9 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
     Sum& sum = on_way_[b];
     for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g)
       sum.bytes += static_cast<std::int64_t>(sizes_[g] * sizeof(float));
-    sum.sent.resize(process_of_.size() * processes_.size());
+    sum.packed_parts.resize(process_of_.size() * processes_.size());
     sum.received.resize(process_of_.size());
-    sum.sums.resize(processes_.size());
+    sum.packed_sums.resize(processes_.size());
   }
 }
 
@@ -89,15 +93,25 @@ void RemoteReplicas::share_out(std::size_t bucket, const std::vector<int>& owner
       if (here < behind) share.pieces.push_back({g, here - begin, behind - here});
       begin = end;
     }
-    share.handed_on = share.pieces.size();
-    share.handed_on_floats = share.floats = to - from;
+    share.handed_on_pieces = share.pieces.size();
     for (std::size_t g = first; g < last; ++g) {
-      if (owners[g] < 0 || process_of_[at(owners[g])] != processes_[p]) continue;
-      share.pieces.push_back({g, 0, sizes_[g]});
-      share.floats += sizes_[g];
+      if (owners[g] >= 0 && process_of_[at(owners[g])] == processes_[p])
+        share.pieces.push_back({g, 0, sizes_[g]});
+    }
+    // Behind the float that says whether there is any gradient, the packed ones come first.
+    for (Piece& piece : share.pieces) {
+      if (is_packed(piece))
+        piece.place = 1 + std::exchange(share.packed_floats, share.packed_floats + piece.count);
+    }
+    for (Piece& piece : share.pieces) {
+      if (!is_packed(piece))
+        piece.place = 1 + share.packed_floats +
+                      std::exchange(share.other_floats, share.other_floats + piece.count);
     }
   }
 }
+
+bool RemoteReplicas::is_packed(const Piece& piece) { return piece.count < kOwnMessage; }
 
 void RemoteReplicas::bucket_completed() { messages_.wake(); }
 
@@ -126,53 +140,48 @@ void RemoteReplicas::reduce(int replica, bool contributes) {
 /// The messages of one tag are sent and received in the order of the buckets.
 bool RemoteReplicas::go_on() {
   if (buckets_.empty()) return false;
-  const auto before = std::array{sent_.load(), summed_, taken_};
+  const auto before = std::array{sent_.load(), summed_, expected_, taken_};
   while (sent_ < buckets_.size() && is_complete(sent_)) {
     if (sent_ == 0) {
-      for (std::size_t b = 0; b < buckets_.size(); ++b) expect(b);
+      for (std::size_t b = 0; b < buckets_.size(); ++b) expect_parts(b);
     }
     on_way_[sent_].left = steady_seconds();
     send_parts(sent_);
     ++sent_;
   }
   for (; summed_ < sent_ && is_done(on_way_[summed_].parts); ++summed_) add_up(summed_);
-  for (; taken_ < summed_ && is_done(on_way_[taken_].totals); ++taken_) {
+  // The sums replace what was sent.
+  for (; expected_ < sent_ && is_done(on_way_[expected_].part_sends); ++expected_)
+    expect_sums(expected_);
+  for (; taken_ < std::min(summed_, expected_) && is_done(on_way_[taken_].sums); ++taken_) {
     take_over(taken_);
     on_way_[taken_].taken = steady_seconds();
   }
-  const bool moved = before != std::array{sent_.load(), summed_, taken_};
+  const bool moved = before != std::array{sent_.load(), summed_, expected_, taken_};
   if (taken_ < buckets_.size()) return moved;
   for (Sum& sum : on_way_) {
-    if (!is_done(sum.sends)) return moved;
+    if (!is_done(sum.sum_sends)) return moved;
   }
   finish();
   return true;
 }
 
-/// Posts the receives of a bucket.
-void RemoteReplicas::expect(std::size_t bucket) {
-  Processes& processes = group_.processes();
+/// Posts the receives of the other replicas' parts of our share.
+void RemoteReplicas::expect_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
-  const auto receive = [&](std::vector<float>& to, std::size_t floats, Requests& requests,
-                           int from_replica, Phase phase, int peer) {
-    to.resize(floats);
-    if (floats == 0) return;
-    requests.push_back(processes.post_receive(to.data(), to.size() * sizeof(float), peer,
-                                              tag(from_replica, phase)));
-  };
+  const Share& share = shares_[bucket][here_];
   for (int r = 0; r < replicas(); ++r) {
     if (is_here(r)) continue;
-    // A leading float says whether the replica has any gradient.
-    receive(sum.received[at(r)], 1 + shares_[bucket][here_].floats, sum.parts, r, kParts,
-            process_of_[at(r)]);
-  }
-  for (std::size_t p = 0; p < processes_.size(); ++p) {
-    if (p == here_) continue;
-    // The first replica of a process represents it.
-    const auto leader = static_cast<int>(
-        std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
-    receive(sum.sums[p], shares_[bucket][p].handed_on_floats, sum.totals, leader, kSums,
-            processes_[p]);
+    std::vector<float>& received = sum.received[at(r)];
+    received.resize(1 + share.packed_floats + share.other_floats);
+    const auto receive = [&](float* to, std::size_t floats) {
+      sum.parts.push_back(group_.processes().post_receive(to, floats * sizeof(float),
+                                                          process_of_[at(r)], tag(r, kParts)));
+    };
+    receive(received.data(), 1 + share.packed_floats);
+    for (const Piece& piece : share.pieces) {
+      if (!is_packed(piece)) receive(received.data() + piece.place, piece.count);
+    }
   }
 }
 
@@ -183,68 +192,102 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
     if (!is_here(r)) continue;
     for (std::size_t p = 0; p < processes_.size(); ++p) {
       if (p == here_) continue;
-      std::vector<float>& out = sum.sent[at(r) * processes_.size() + p];
-      out.assign(1, member(r).absent ? 0.0F : 1.0F);
+      const auto send = [&](const float* from, std::size_t floats) {
+        sum.part_sends.push_back(group_.processes().post_send(from, floats * sizeof(float),
+                                                              processes_[p], tag(r, kParts)));
+      };
+      std::vector<float>& packed = sum.packed_parts[at(r) * processes_.size() + p];
+      // The first says whether the replica has any gradient.
+      packed.assign(1, member(r).absent ? 0.0F : 1.0F);
       for (const Piece& piece : shares_[bucket][p].pieces) {
-        const std::span<float> floats = part(r, piece);
-        out.insert(out.end(), floats.begin(), floats.end());
+        if (is_packed(piece))
+          packed.insert(packed.end(), part(r, piece).begin(), part(r, piece).end());
       }
-      sum.sends.push_back(group_.processes().post_send(out.data(), out.size() * sizeof(float),
-                                                       processes_[p], tag(r, kParts)));
+      send(packed.data(), packed.size());
+      for (const Piece& piece : shares_[bucket][p].pieces) {
+        if (!is_packed(piece)) send(part(r, piece).data(), piece.count);
+      }
     }
   }
 }
 
-/// Sums our share over all replicas, in their order or as a tree, and hands on what the others
-/// need.
+/// Sums our share over all replicas, in their order or as a tree, into the gradients of the first
+/// replica here, and hands on what the others need.
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
-  std::vector<float>& total = sum.sums[here_];
   const Share& share = shares_[bucket][here_];
-  total.resize(share.floats);
-  std::size_t offset = 0;
+  std::vector<const float*> parts;
   for (const Piece& piece : share.pieces) {
-    std::vector<const float*> parts;
+    parts.clear();
     for (int r = 0; r < replicas(); ++r) {
       const std::vector<float>& received = sum.received[at(r)];
       const bool absent = is_here(r) ? member(r).absent : received.front() == 0;
-      const float* from = is_here(r) ? part(r, piece).data() : received.data() + 1 + offset;
+      const float* from = is_here(r) ? part(r, piece).data() : received.data() + piece.place;
       if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
     }
-    float* to = total.data() + offset;
-    offset += piece.count;
-    if (as_tree_) {
-      pipetrain::sum_as_tree(parts, piece.count, to);
-      continue;
-    }
-    for (std::size_t p = 0; p < parts.size(); ++p) {
-      if (p == 0) {
-        std::copy_n(parts[0], piece.count, to);
-      } else {
-        for (std::size_t i = 0; i < piece.count; ++i) to[i] += parts[p][i];
-      }
-    }
+    if (parts.empty()) continue;
+    float* to = part(first_here(), piece).data();
+    as_tree_ ? pipetrain::sum_as_tree(parts, piece.count, to)
+             : sum_in_order(parts, piece.count, to);
+  }
+  std::vector<float>& packed = sum.packed_sums[here_];
+  packed.clear();
+  for (const Piece& piece : share.handed_on()) {
+    const std::span<float> floats = part(first_here(), piece);
+    if (is_packed(piece)) packed.insert(packed.end(), floats.begin(), floats.end());
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
-    if (p == here_ || share.handed_on_floats == 0) continue;
-    sum.sends.push_back(group_.processes().post_send(total.data(),
-                                                     share.handed_on_floats * sizeof(float),
-                                                     processes_[p], tag(first_here(), kSums)));
+    if (p == here_) continue;
+    const auto send = [&](const float* from, std::size_t floats) {
+      sum.sum_sends.push_back(group_.processes().post_send(
+          from, floats * sizeof(float), processes_[p], tag(first_here(), kSums)));
+    };
+    if (!packed.empty()) send(packed.data(), packed.size());
+    for (const Piece& piece : share.handed_on()) {
+      if (!is_packed(piece)) send(part(first_here(), piece).data(), piece.count);
+    }
   }
 }
 
-/// Writes the sums that are here into the gradients of the replicas here.
+/// Posts the receives of the sums of other processes.
+void RemoteReplicas::expect_sums(std::size_t bucket) {
+  Sum& sum = on_way_[bucket];
+  for (std::size_t p = 0; p < processes_.size(); ++p) {
+    if (p == here_) continue;
+    // The first replica of a process represents it.
+    const auto leader = static_cast<int>(
+        std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
+    const auto receive = [&](float* to, std::size_t floats) {
+      sum.sums.push_back(group_.processes().post_receive(to, floats * sizeof(float), processes_[p],
+                                                         tag(leader, kSums)));
+    };
+    std::size_t packed = 0;
+    for (const Piece& piece : shares_[bucket][p].handed_on())
+      packed += is_packed(piece) ? piece.count : 0;
+    sum.packed_sums[p].resize(packed);
+    if (packed > 0) receive(sum.packed_sums[p].data(), packed);
+    for (const Piece& piece : shares_[bucket][p].handed_on()) {
+      if (!is_packed(piece)) receive(part(first_here(), piece).data(), piece.count);
+    }
+  }
+}
+
+/// Writes the sums that are here into the gradients of all replicas here.
 void RemoteReplicas::take_over(std::size_t bucket) {
-  for (int r = 0; r < replicas(); ++r) {
-    if (!is_here(r)) continue;
-    for (std::size_t p = 0; p < processes_.size(); ++p) {
-      const float* from = on_way_[bucket].sums[p].data();
-      const Share& share = shares_[bucket][p];
-      const std::size_t there = p == here_ ? share.pieces.size() : share.handed_on;
-      for (std::size_t k = 0; k < there; ++k) {
-        std::copy_n(from, share.pieces[k].count, part(r, share.pieces[k]).begin());
-        from += share.pieces[k].count;
+  for (std::size_t p = 0; p < processes_.size(); ++p) {
+    const Share& share = shares_[bucket][p];
+    if (p != here_) {
+      const float* from = on_way_[bucket].packed_sums[p].data();
+      for (const Piece& piece : share.handed_on()) {
+        if (!is_packed(piece)) continue;
+        std::copy_n(from, piece.count, part(first_here(), piece).begin());
+        from += piece.count;
       }
+    }
+    for (int r = first_here() + 1; r < replicas(); ++r) {
+      if (!is_here(r)) continue;
+      for (const Piece& piece : p == here_ ? std::span(share.pieces) : share.handed_on())
+        std::ranges::copy(part(first_here(), piece), part(r, piece).begin());
     }
   }
 }
@@ -259,7 +302,7 @@ void RemoteReplicas::finish() {
       bucket_events_.push_back({0, 0, static_cast<int>(b), sum.bytes, sum.left, sum.taken});
     }
     sent_ = 0;
-    summed_ = taken_ = 0;
+    summed_ = expected_ = taken_ = 0;
     ++steps_;
   }
   changed_.notify_all();

@@ -5,6 +5,9 @@
 //   process 0, replicas 0 1:   a0 a1 | b0 b1      to 1: b0 b1     sums a0+a1+a2, hands it to 1
 //   process 1, replica 2:      a2    | b2         to 0: a2        sums b0+b1+b2, hands it to 0
 //
+// Large pieces of gradients leave from the memory of the stage and are replaced there by their
+// sums; small ones are packed into one message.
+//
 // The sum of a gradient that one replica alone needs, which then hands the new weights to all
 // others, stays in that replica's process.
 #pragma once
@@ -12,6 +15,7 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -47,19 +51,21 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   using Requests = std::vector<Processes::Request>;
   struct Piece {
     std::size_t gradient = 0, first = 0, count = 0;  // floats
+    std::size_t place = 0;                           // in Sum::received
   };
   /// What a process sums of a bucket.
   struct Share {
     std::vector<Piece> pieces;
-    std::size_t handed_on = 0;  // of the pieces, the first, whose sums all processes need
-    std::size_t handed_on_floats = 0, floats = 0;
+    std::size_t handed_on_pieces = 0;  // the first, whose sums all processes need
+    std::size_t packed_floats = 0, other_floats = 0;
+    std::span<const Piece> handed_on() const { return {pieces.data(), handed_on_pieces}; }
   };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
-    std::vector<std::vector<float>> sent;      // [here's replicas × processes]
-    std::vector<std::vector<float>> received;  // [replicas]: of other processes, our share
-    std::vector<std::vector<float>> sums;      // [processes]: their shares, as far as we get them
-    Requests sends, parts, totals;
+    std::vector<std::vector<float>> packed_parts;  // [here's replicas × processes]
+    std::vector<std::vector<float>> received;      // [replicas]: of other processes, our share
+    std::vector<std::vector<float>> packed_sums;   // [processes]
+    Requests parts, part_sends, sums, sum_sends;
     std::int64_t bytes = 0;
     double left = 0, taken = 0;  // steady_seconds()
   };
@@ -74,9 +80,11 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::span<float> part(int replica, const Piece& piece) {
     return member(replica).gradients[piece.gradient].subspan(piece.first, piece.count);
   }
-  void expect(std::size_t bucket);
+  static bool is_packed(const Piece& piece);
+  void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void add_up(std::size_t bucket);
+  void expect_sums(std::size_t bucket);
   void take_over(std::size_t bucket);
   void finish();
   bool is_done(Requests& requests);
@@ -90,9 +98,10 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::size_t here_ = 0;        // this one among them
   int first_tag_;
   std::vector<std::size_t> sizes_;
-  // Of the step, by the message thread: how many buckets have been sent, added up and taken over.
+  // Of the step, by the message thread: how many buckets have been sent and added up, how many the
+  // sums of others are expected of, and how many have been taken over.
   std::atomic<std::size_t> sent_{0};
-  std::size_t summed_ = 0, taken_ = 0;
+  std::size_t summed_ = 0, expected_ = 0, taken_ = 0;
   std::vector<Sum> on_way_;                 // [buckets]
   std::vector<std::vector<Share>> shares_;  // [buckets][processes]
   std::int64_t steps_ = 0;                  // that are finished; with mutex_

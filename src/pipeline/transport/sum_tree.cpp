@@ -1,11 +1,25 @@
 #include "pipeline/transport/sum_tree.h"
 
 #include <algorithm>
+#include <array>
 
 namespace pipetrain {
 
+constexpr std::size_t kBlock = 1024;
+
+void sum_in_order(std::span<const float* const> parts, std::size_t count, float* out) {
+  std::array<float, kBlock> sums;
+  for (std::size_t first = 0; first < count; first += kBlock) {
+    const std::size_t floats = std::min(kBlock, count - first);
+    std::copy_n(parts[0] + first, floats, sums.begin());
+    for (const float* part : parts.subspan(1)) {
+      for (std::size_t i = 0; i < floats; ++i) sums[i] += part[first + i];
+    }
+    std::copy_n(sums.begin(), floats, out + first);
+  }
+}
+
 void sum_as_tree(std::span<const float* const> parts, std::size_t count, float* out) {
-  constexpr std::size_t kBlock = 1024;
   std::vector<float> sums(parts.size() * kBlock);
   std::vector<bool> present;
   for (const float* part : parts) present.push_back(part != nullptr);

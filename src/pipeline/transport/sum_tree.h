@@ -26,6 +26,9 @@ void join_as_tree(std::vector<bool> present, const Join& join) {
   }
 }
 
+/// Sums parts of `count` floats, one after another; at least one. `out` may be one of the parts.
+void sum_in_order(std::span<const float* const> parts, std::size_t count, float* out);
+
 /// Sums parts of `count` floats as a tree; null: a part without any. Some part is not null. `out`
 /// may be one of the parts.
 void sum_as_tree(std::span<const float* const> parts, std::size_t count, float* out);
