@@ -6,6 +6,7 @@
 #include "graph/op.h"
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_graph_cuda.h"
+#include "ops/conv/depthwise_cuda.h"
 #include "ops/cuda/library_kernels_cuda.h"
 #include "ops/cuda/library_plans_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
@@ -291,6 +292,7 @@ std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQ
                    : pass == ConvPass::kInputGradient ? first
                                                       : second;
   if (!takes_layouts(request, pass, w)) return nullptr;
+  if (pass == ConvPass::kForward && has_depthwise_kernel(request)) return nullptr;
   ConvShapes shapes = shapes_of(conv_geometry(request.node.attributes, x, w), x, w, y);
   shapes.bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
   shapes.numbers = operands == DType::kBFloat16  ? ConvPrecision::kBFloat16

@@ -22,6 +22,7 @@ struct CudaKernelEntry {
 
 std::span<const CudaKernelEntry> attention_cuda_kernels();
 std::span<const CudaKernelEntry> batch_norm_cuda_kernels();
+std::span<const CudaKernelEntry> conv_cuda_kernels();
 std::span<const CudaKernelEntry> dropout_cuda_kernels();
 std::span<const CudaKernelEntry> elementwise_cuda_kernels();
 std::span<const CudaKernelEntry> fused_cuda_kernels();
@@ -33,6 +34,7 @@ std::span<const CudaKernelEntry> pool_cuda_kernels();
 std::span<const CudaKernelEntry> recurrent_cuda_kernels();
 std::span<const CudaKernelEntry> reduce_cuda_kernels();
 std::span<const CudaKernelEntry> reorder_cuda_kernels();
+std::span<const CudaKernelEntry> resample_cuda_kernels();
 std::span<const CudaKernelEntry> softmax_cuda_kernels();
 
 /// Hand-written kernels by operator.

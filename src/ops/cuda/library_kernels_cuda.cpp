@@ -14,9 +14,7 @@ std::unique_ptr<Kernel> make_library_kernel(const KernelRequest& request, const 
   if (op == "Conv" || op == "ConvInputGrad" || op == "ConvWeightGrad")
     return make_conv_cuda(request, queue);
   if (op == "Attention" || op == "AttentionGrad") return make_sdpa_cuda(request, queue);
-  if (op == "BatchNorm" || op == "BatchNormGrad" || op == "LayerNorm" ||
-      op == "LayerNormInputGrad" || op == "RmsNorm" || op == "RmsNormInputGrad")
-    return make_norm_cuda(request, queue);
+  if (op == "BatchNorm" || op == "BatchNormGrad") return make_norm_cuda(request, queue);
   return nullptr;
 }
 

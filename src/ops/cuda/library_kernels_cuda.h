@@ -1,4 +1,5 @@
-// GPU kernels of NVIDIA's libraries (cuBLASLt, cuDNN): matmul, convolution, attention, norms.
+// GPU kernels of NVIDIA's libraries (cuBLASLt, cuDNN): matmul, convolution, attention,
+// batch normalization.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ std::unique_ptr<Kernel> make_recurrent_product_cuda(const KernelRequest& request
 std::unique_ptr<Kernel> make_conv_cuda(const KernelRequest& request, const CudaQueue& queue);
 /// Attention over narrow types.
 std::unique_ptr<Kernel> make_sdpa_cuda(const KernelRequest& request, const CudaQueue& queue);
-/// Batch, layer and RMS norms, but not the weight gradients of layer norms.
+/// Row-major batch normalization.
 std::unique_ptr<Kernel> make_norm_cuda(const KernelRequest& request, const CudaQueue& queue);
 
 /// The fallback of a node that has a hand-written kernel.

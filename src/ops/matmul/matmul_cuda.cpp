@@ -25,7 +25,7 @@ class MatMulKernel final : public Kernel {
         queue_(queue),
         handle_(queue.libraries->cublas()),
         descriptors_(plan, request, queue.tensor_floats) {
-    whole_ = epilogue_.by_library && choose(epilogue_, /*whole=*/true);
+    whole_ = epilogue_.by_library && !splits_k() && choose(epilogue_, /*whole=*/true);
     library_adds_bias_ = epilogue_.bias && (whole_ || choose(epilogue_, /*whole=*/false));
     is_there_ = whole_ || library_adds_bias_ || choose(ProductEpilogue(), /*whole=*/false);
     // The library adds a bias of the result's type only.
@@ -70,6 +70,16 @@ class MatMulKernel final : public Kernel {
     return tensor.as<std::byte>() + index * static_cast<std::int64_t>(size_of(tensor.type.dtype));
   }
 
+  /// Whether the result has too few tiles for all multiprocessors, so that the library should split
+  /// the sums, which it does not with sums of an operand: a weight gradient of 384 x 96 over
+  /// 200,000 rows takes 972 us with and 65 us without them on an H100.
+  bool splits_k() const {
+    constexpr std::int64_t kTile = 128, kLong = 4096;
+    const std::int64_t tiles =
+        (plan_.m + kTile - 1) / kTile * ((plan_.n + kTile - 1) / kTile) * plan_.products();
+    return epilogue_.kind == ProductEpilogue::Kind::kSums && plan_.k >= kLong &&
+           2 * tiles <= queue_.multiprocessors;
+  }
   /// Selects a kernel of the library; false if it has none.
   bool choose(const ProductEpilogue& epilogue, bool whole) {
     descriptors_.ask_for(epilogue, whole);

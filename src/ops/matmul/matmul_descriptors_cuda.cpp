@@ -72,8 +72,9 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
   lay_out(y_, request.outputs[0], plan.n, plan.m, plan.m * plan.n);
   check(cublasLtMatmulPreferenceCreate(preference_.place()));
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  // Split-k with a variable order of summation would not be deterministic.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, std::uint32_t{CUBLASLT_REDUCTION_SCHEME_NONE});
+  // Of the schemes for split-k, the one that adds floats in the workspace in a fixed order.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   // Excludes kernels that need a larger alignment.
   const std::size_t element = size_of(operands);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_at(plan.b_offsets, element));

@@ -1,7 +1,5 @@
 #include "ops/norm/norm_graph_cuda.h"
 
-#include <array>
-
 #include "ops/cuda/library_graph_cuda.h"
 
 namespace pipetrain {
@@ -26,9 +24,6 @@ struct NormGraph::Content {
 
   Sizes all() const { return {shapes.images, shapes.channels, shapes.positions, 1}; }
   Sizes by_channel() const { return {1, shapes.channels, 1, 1}; }
-  Sizes statistics() const {
-    return shapes.kind == NormKind::kBatch ? by_channel() : Sizes{shapes.images, 1, 1, 1};
-  }
 
   GraphTensor input(const char* name, const Sizes& sizes) {
     return graph.tensor(
@@ -77,60 +72,28 @@ struct NormGraph::Content {
 
   void describe_forward() {
     GraphTensor epsilon = graph.tensor(shapes.epsilon);
-    if (shapes.bias) bias = parameter("bias", by_channel());
-    if (shapes.kind == NormKind::kRootMeanSquare) {
-      const auto results = graph.rmsnorm(x, scale,
-                                         fe::graph::Rmsnorm_attributes()
-                                             .set_forward_phase(fe::NormFwdPhase_t::TRAINING)
-                                             .set_epsilon(epsilon));
-      y = result(results[0], all(), false);
-      inverse = result(results[1], statistics(), true);
-      return;
-    }
-    std::array<GraphTensor, 3> results;
-    if (shapes.kind == NormKind::kLayer) {
-      results = graph.layernorm(x, scale, bias,
-                                fe::graph::Layernorm_attributes()
-                                    .set_forward_phase(fe::NormFwdPhase_t::TRAINING)
-                                    .set_epsilon(epsilon));
-    } else {
-      const auto moments =
-          graph.batchnorm(x, scale, bias, fe::graph::Batchnorm_attributes().set_epsilon(epsilon));
-      results = {moments[0], moments[1], moments[2]};
-      if (shapes.relu) {
-        results[0] = graph.pointwise(
-            between(results[0]),
-            fe::graph::Pointwise_attributes().set_mode(fe::PointwiseMode_t::RELU_FWD));
-      }
+    bias = parameter("bias", by_channel());
+    auto results =
+        graph.batchnorm(x, scale, bias, fe::graph::Batchnorm_attributes().set_epsilon(epsilon));
+    if (shapes.relu) {
+      results[0] = graph.pointwise(between(results[0]), fe::graph::Pointwise_attributes().set_mode(
+                                                            fe::PointwiseMode_t::RELU_FWD));
     }
     y = result(results[0], all(), false);
-    mean = result(results[1], statistics(), true);
-    inverse = result(results[2], statistics(), true);
+    mean = result(results[1], by_channel(), true);
+    inverse = result(results[2], by_channel(), true);
   }
 
   void describe_gradient() {
     dy = input("dy", all());
-    inverse = parameter("inverse", statistics());
-    std::array<GraphTensor, 3> results;
-    if (shapes.kind == NormKind::kRootMeanSquare) {
-      results = graph.rmsnorm_backward(dy, x, scale, inverse,
-                                       fe::graph::Rmsnorm_backward_attributes().has_dbias(false));
-    } else {
-      mean = parameter("mean", statistics());
-      results =
-          shapes.kind == NormKind::kLayer
-              ? graph.layernorm_backward(
-                    dy, x, scale,
-                    fe::graph::Layernorm_backward_attributes().set_saved_mean_and_inv_variance(
-                        mean, inverse))
-              : graph.batchnorm_backward(
-                    dy, x, scale,
-                    fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(
-                        mean, inverse));
-      dbias = result(results[2], by_channel(), true);
-    }
+    inverse = parameter("inverse", by_channel());
+    mean = parameter("mean", by_channel());
+    const auto results = graph.batchnorm_backward(
+        dy, x, scale,
+        fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(mean, inverse));
     dx = result(results[0], all(), false);
     dscale = result(results[1], by_channel(), true);
+    dbias = result(results[2], by_channel(), true);
   }
 };
 
@@ -184,8 +147,8 @@ bool NormGraph::infers_sizes(const NormShapes& shapes, std::string* reason) {
     return true;
   };
   return !differs("y", content.y, content.all()) && !differs("dx", content.dx, content.all()) &&
-         !differs("mean", content.mean, content.statistics()) &&
-         !differs("inverse", content.inverse, content.statistics()) &&
+         !differs("mean", content.mean, content.by_channel()) &&
+         !differs("inverse", content.inverse, content.by_channel()) &&
          !differs("dscale", content.dscale, content.by_channel()) &&
          !differs("dbias", content.dbias, content.by_channel());
 }

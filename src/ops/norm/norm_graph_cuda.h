@@ -1,4 +1,4 @@
-// Batch, layer or root-mean-square normalization, or its gradient, as a cuDNN graph.
+// Batch normalization by the statistics of the batch, or its gradient, as a cuDNN graph.
 #pragma once
 
 #include <compare>
@@ -11,31 +11,20 @@
 
 namespace pipetrain {
 
-enum class NormKind : std::uint8_t {
-  kBatch,           // over images and positions, by the statistics of the batch
-  kLayer,           // over channels
-  kRootMeanSquare,  // over channels, not centred
-};
-
-/// x, y and their gradients: (images, channels, positions), row-major; of layer norms channels are
-/// what is normalized together, and there is one position.
-/// Everything else is float32: scale, bias and their gradients per channel; mean and inverse
-/// deviation per channel (kBatch) or image, 1 / sqrt(biased variance + epsilon).
+/// x, y and their gradients: (images, channels, positions), row-major. Everything else is float32
+/// per channel: scale, bias and their gradients, mean and inverse deviation, 1 / sqrt(biased
+/// variance + epsilon).
 struct NormShapes {
-  NormKind kind;
   bool gradient;
   std::int64_t images, channels, positions;
   float epsilon;  // of the forward pass
-  bool bias;      // of the forward pass
-  bool relu;      // of the forward pass of kBatch: y is max(0, y)
+  bool relu;      // of the forward pass: y is max(0, y)
   enum class Precision : std::uint8_t { kFloat, kBFloat16, kFloat16 } numbers;
 
-  std::int64_t statistics() const { return kind == NormKind::kBatch ? channels : images; }
   auto operator<=>(const NormShapes&) const = default;
 };
 
-/// Addresses of the tensors. Null: `mean`, `bias` and `dbias` of kRootMeanSquare; `bias` if the
-/// shapes have none; y in the gradient; the last four in the forward pass.
+/// Addresses of the tensors. Null: `bias` and y in the gradient; the last four in the forward pass.
 struct NormTensors {
   void *x, *scale, *bias, *y, *mean, *inverse;
   void *dy, *dx, *dscale, *dbias;

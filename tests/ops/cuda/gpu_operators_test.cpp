@@ -19,14 +19,11 @@ constexpr std::string_view kFused =
     "hand-written kernel; cuDNN's fused one for bfloat16 and float16";
 
 constexpr std::string_view kBatch = "hand-written kernel; cuDNN's if row-major and it has a plan";
-constexpr std::string_view kNarrow =
-    "hand-written kernel; cuDNN's for bfloat16 and float16 if it has a plan";
-
 /// Operators that NVIDIA's libraries compute (library_kernels_cuda.cpp).
 const std::map<std::string_view, std::string_view> kLibraries = {
     {"Attention", kFused},
     {"AttentionGrad", kFused},
-    {"Conv", "cuDNN"},
+    {"Conv", "cuDNN; a hand-written kernel for most depthwise ones with channels last"},
     {"ConvInputGrad", "cuDNN"},
     {"ConvWeightGrad", "cuDNN"},
     {"MatMul", "cuBLASLt"},
@@ -35,11 +32,7 @@ const std::map<std::string_view, std::string_view> kLibraries = {
     {"RecurrentWeightGrad",
      "hand-written kernel; matmul by cuBLASLt unless the reset gate is applied before it"},
     {"BatchNorm", kBatch},
-    {"BatchNormGrad", kBatch},
-    {"LayerNorm", kNarrow},
-    {"LayerNormInputGrad", kNarrow},
-    {"RmsNorm", kNarrow},
-    {"RmsNormInputGrad", kNarrow}};
+    {"BatchNormGrad", kBatch}};
 
 std::string operator_list() {
   std::set<std::string_view> own;

@@ -300,5 +300,51 @@ TEST(GpuWide, MaximaAndTheirGradients) {
   }
 }
 
+struct DepthwiseCase {
+  Shape x;
+  std::int64_t kernel, stride;
+  Ints pads;
+};
+
+// Every window and stride; rows that end in a part of a tile; more channels than a block has; one
+// row or column; padding on one side only. Channels last; a bias is float32 always.
+TEST(GpuWide, DepthwiseConvolutions) {
+  const std::vector<DepthwiseCase> cases = {
+      {{2, 16, 9, 10}, 3, 1, {1, 1, 1, 1}}, {{1, 24, 8, 11}, 3, 2, {1, 1, 1, 1}},
+      {{1, 8, 7, 13}, 5, 1, {2, 2, 2, 2}},  {{2, 272, 7, 6}, 5, 2, {2, 2, 2, 2}},
+      {{1, 40, 9, 9}, 7, 1, {3, 3, 3, 3}},  {{1, 200, 7, 7}, 7, 1, {3, 3, 3, 3}},
+      {{1, 8, 10, 9}, 7, 2, {0, 0, 0, 0}},  {{1, 8, 1, 5}, 3, 1, {1, 1, 1, 1}},
+      {{1, 8, 5, 1}, 3, 1, {1, 1, 1, 1}},   {{1, 8, 6, 6}, 3, 2, {0, 0, 1, 1}},
+      {{1, 520, 3, 4}, 3, 1, {1, 1, 1, 1}}};
+  for (const DepthwiseCase& c : cases) {
+    const std::int64_t channels = c.x[1];
+    const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1),
+                     w = random_tensor({DType::kFloat32, {channels, 1, c.kernel, c.kernel}}, 2),
+                     b = random_tensor({DType::kFloat32, {channels}}, 3);
+    const Node node = wide_node(
+        "Conv", {{"strides", Ints{c.stride, c.stride}}, {"pads", c.pads}, {"group", channels}});
+    for (const bool bias : {false, true}) {
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+        SCOPED_TRACE(c.x.text() + " " + std::string(name_of(dtype)));
+        const auto stored = [&](const HostTensor& tensor) { return as_float(tensor, dtype); };
+        std::vector<HostTensor> exact = {as_float(stored(x), DType::kFloat64),
+                                         as_float(stored(w), DType::kFloat64)};
+        std::vector<HostTensor> operands = {to_layout(stored(x), Layout::kChannelsLast), stored(w)};
+        if (bias) {
+          exact.push_back(as_float(b, DType::kFloat64));
+          operands.push_back(b);
+        }
+        const HostTensor expected = run_op("Conv", node.attributes, exact)[0];
+        const TensorType result{dtype, expected.shape(), Layout::kChannelsLast};
+        const auto results = run_in_every_order(node, operands, {result});
+        ASSERT_EQ(results.size(), 1U);
+        const double rounding = dtype == DType::kFloat32 ? 1e-6 : 8e-3;
+        expect_close(as_float(to_layout(results[0], Layout::kRowMajor), DType::kFloat64), expected,
+                     rounding, "y");
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test
