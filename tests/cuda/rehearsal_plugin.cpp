@@ -25,6 +25,7 @@
 #include "device/build_id.h"
 #include "device/plugin.h"
 #include "graph/op.h"
+#include "ops/conv/depthwise_cuda.h"
 #include "ops/kernel/logged_kernel.h"
 #include "ops/registry/registry.h"
 #include "support/emulated_kernels.h"
@@ -56,23 +57,20 @@ bool are_float(const std::vector<TensorType>& types, std::size_t first) {
   return true;
 }
 
-/// Whether a node uses NVIDIA's libraries: products and convolutions always, norms and attention
-/// for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
+/// Whether a node uses NVIDIA's libraries: products, and most convolutions, always; batch
+/// normalization and attention for the types of training (norm_cuda.cpp, sdpa_cuda.cpp).
 bool is_of_library(const KernelRequest& request) {
   constexpr std::array<std::string_view, 6> always = {
       "Conv", "ConvInputGrad", "ConvWeightGrad", "MatMul", "MatMulActivation", "MatMulSums"};
-  constexpr std::array<std::string_view, 6> norms = {"BatchNorm", "BatchNormGrad",
-                                                     "LayerNorm", "LayerNormInputGrad",
-                                                     "RmsNorm",   "RmsNormInputGrad"};
   const std::string_view op = request.node.op->name;
   const bool is_narrow = request.inputs[0].dtype != DType::kFloat32;
   if (op == "BatchNorm" && request.inputs.size() > 3) return false;
   if (op.starts_with("BatchNorm") && (request.inputs[0].layout == Layout::kChannelsLast ||
                                       request.outputs[0].layout == Layout::kChannelsLast))
     return false;
-  if (is_one_of(op, norms))
-    return (is_narrow || op.starts_with("BatchNorm")) &&
-           are_float(request.inputs, op.ends_with("Grad") ? 2 : 1) && are_float(request.outputs, 1);
+  if (op == "BatchNorm" || op == "BatchNormGrad")
+    return are_float(request.inputs, op.ends_with("Grad") ? 2 : 1) && are_float(request.outputs, 1);
+  if (op == "Conv" && has_depthwise_kernel(request)) return false;
   if (op == "Attention") return is_narrow && are_float(request.outputs, 1);
   if (op == "AttentionGrad") return is_narrow && are_float(request.inputs, 7);
   return is_one_of(op, always);
