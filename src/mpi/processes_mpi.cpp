@@ -29,8 +29,9 @@ void check(int code, const char* what) {
 /// wait for an answer before they leave.
 void set_defaults() {
   setenv("OMPI_MCA_pml_ob1_send_pipeline_depth", "64", /*overwrite=*/0);
-  setenv("OMPI_MCA_btl_tcp_eager_limit", "266240", /*overwrite=*/0);  // 256 KiB and a header
-  setenv("OMPI_MCA_btl_tcp_max_send_size", "266240", /*overwrite=*/0);
+  const std::string eager = std::to_string(Processes::kEagerBytes + 4096);  // with a header
+  setenv("OMPI_MCA_btl_tcp_eager_limit", eager.c_str(), /*overwrite=*/0);
+  setenv("OMPI_MCA_btl_tcp_max_send_size", eager.c_str(), /*overwrite=*/0);
 }
 
 /// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.

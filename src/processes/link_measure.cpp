@@ -8,12 +8,13 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "processes/message_parts.h"
 #include "processes/process_group.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::size_t kShort = 8, kMedium = std::size_t{256} << 10, kLong = std::size_t{8} << 20;
+constexpr std::size_t kShort = 8, kMedium = Processes::kEagerBytes, kLong = std::size_t{8} << 20;
 constexpr double kSecondsEach = 0.03;  // for which one size is tried
 constexpr int kLeastTries = 4;         // of each: a network needs some to reach its speed
 
@@ -33,14 +34,10 @@ class LinkEndPoint {
     const double rate = kMedium / std::max(medium - 2 * link.latency_seconds, 1e-9);
     const std::size_t bytes =
         std::clamp(static_cast<std::size_t>(rate * kSecondsEach), 2 * kMedium, kLong);
-    const double some = seconds_of(bytes, /*both=*/false, kSecondsEach);
-    link.bytes_per_second = some > medium ? static_cast<double>(bytes - kMedium) / (some - medium)
-                                          : static_cast<double>(bytes) / some;
-    const double before = 2 * link.latency_seconds;
-    const double both = seconds_of(bytes, /*both=*/true, kSecondsEach);
+    link.bytes_per_second = rate_of(bytes, medium, /*both=*/false);
+    const double medium_both = seconds_of(kMedium, /*both=*/true, kSecondsEach);
     link.both_bytes_per_second =
-        std::min(2 * static_cast<double>(bytes) / std::max(both - before, both / 8),
-                 2 * link.bytes_per_second);
+        2 * std::min(rate_of(bytes, medium_both, /*both=*/true), link.bytes_per_second);
     order({});
     return link;
   }
@@ -55,8 +52,15 @@ class LinkEndPoint {
     std::uint32_t both = 0;
   };
 
-  /// The least time of a message and its answer, which is short or, with `both`, as long and sent
-  /// at the same time.
+  /// Bytes per second one way, of what `bytes` take longer than kMedium, which take `medium`.
+  double rate_of(std::size_t bytes, double medium, bool both) {
+    const double seconds = seconds_of(bytes, both, kSecondsEach);
+    return seconds > medium ? static_cast<double>(bytes - kMedium) / (seconds - medium)
+                            : static_cast<double>(bytes) / seconds;
+  }
+
+  /// The least time of so many bytes and their answer, which is short or, with `both`, as long and
+  /// sent at the same time.
   double seconds_of(std::size_t bytes, bool both, double for_seconds) {
     const double begin = steady_seconds();
     double least = 1e9;
@@ -72,19 +76,14 @@ class LinkEndPoint {
 
   void exchange(const Order& order, bool first) {
     const std::size_t answer = order.both ? order.bytes : kShort;
-    if (order.both) {
-      const auto receive = group_.processes().post_receive(in_.data(), order.bytes, peer_, kTag);
-      const auto send = group_.processes().post_send(out_.data(), order.bytes, peer_, kTag);
-      wait(receive);
-      wait(send);
-    } else if (first) {
-      const auto receive = group_.processes().post_receive(in_.data(), answer, peer_, kTag);
-      wait(group_.processes().post_send(out_.data(), order.bytes, peer_, kTag));
-      wait(receive);
-    } else {
-      wait(group_.processes().post_receive(in_.data(), order.bytes, peer_, kTag));
-      wait(group_.processes().post_send(out_.data(), answer, peer_, kTag));
-    }
+    Requests receives, sends;
+    post_receive_in_parts(group_.processes(), in_.data(), first ? answer : order.bytes, peer_, kTag,
+                          receives, Processes::kEagerBytes);
+    if (!first && !order.both) wait(receives);
+    post_send_in_parts(group_.processes(), out_.data(), first ? order.bytes : answer, peer_, kTag,
+                       sends, Processes::kEagerBytes);
+    wait(sends);
+    wait(receives);
   }
 
   /// The answer says that the other side is ready.
@@ -100,6 +99,11 @@ class LinkEndPoint {
     return order_;
   }
 
+  using Requests = std::vector<Processes::Request>;
+  void wait(Requests& requests) {
+    for (const Processes::Request request : requests) wait(request);
+    requests.clear();
+  }
   void wait(Processes::Request request) {
     while (!group_.processes().test(request)) {
       group_.listen();

@@ -233,14 +233,18 @@ bool ProcessGroup::wait_for_failures(double seconds) {
       const auto is_lost = [&](int peer) {
         return patience_ > 0 && steady_seconds() - peers_[at(peer)]->heard > patience_;
       };
-      bool all = true;
+      bool all = true, lost = false;
       for (int peer = 0; peer < size_; ++peer) {
-        const bool matters = peer != rank_ && (rank_ == 0 || peer == 0);
-        if (matters && !peers_[at(peer)]->failed && !is_lost(peer)) all = false;
+        if (peer == rank_ || (rank_ != 0 && peer != 0) || peers_[at(peer)]->failed) continue;
+        if (is_lost(peer)) {
+          lost = true;
+        } else {
+          all = false;
+        }
       }
       if (all && std::all_of(outgoing_.begin(), outgoing_.end(),
                              [&](const Outgoing& out) { return is_lost(out.peer); }))
-        return true;
+        return !lost;
     } catch (const Error&) {
       return false;  // they can no longer be heard
     }

@@ -81,8 +81,8 @@ class ProcessGroup {
   void check_failure() const;
   /// Reports the failure of this process to all others, once.
   void say_failed(const Error& error);
-  /// Waits until process 0 (on process 0: all others) has reported a failure too or is lost. False
-  /// on timeout.
+  /// Waits until process 0 (on process 0: all others) has reported a failure too. False on timeout
+  /// and once one that has not is lost.
   bool wait_for_failures(double seconds);
 
   /// Sends a heartbeat with what this process waits for: empty while a device computes. `progress`

@@ -17,6 +17,8 @@ class Processes {
  public:
   using Request = int;
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  /// Messages over a network that are no longer leave without waiting for the receiver.
+  static constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
 
   virtual ~Processes() = default;
   /// The library and its version.

@@ -4,8 +4,11 @@
 #include <fmt/core.h>
 #include <sched.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
+#include <optional>
 #include <sstream>
 
 #include "base/input_file.h"
@@ -25,6 +28,13 @@ int available_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? std::max(1, CPU_COUNT(&allowed)) : 1;
+}
+
+std::string machine_id() {
+  const std::optional<std::string> boot = read_if_file("/proc/sys/kernel/random/boot_id", 64);
+  if (boot && !boot->empty()) return *boot;
+  char name[HOST_NAME_MAX + 1] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "";
 }
 
 std::string cores_text() {

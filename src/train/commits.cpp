@@ -179,7 +179,8 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
       buddies_(buddies_of(group)),
       next_(step + std::max<std::int64_t>(settings_.every, 1)),
       last_(step),
-      last_seconds_(steady_seconds()) {
+      start_seconds_(steady_seconds()),
+      last_seconds_(start_seconds_) {
   try {
     open_files(resumed);
   } catch (const Error& error) {
@@ -261,6 +262,17 @@ void Commits::exchange(std::int64_t step, const Checkpoint& part) {
   }
 }
 
+std::int64_t steps_to_next_commit(double last_seconds, double all_seconds, double elapsed_seconds,
+                                  double step_seconds) {
+  // The next one is expected to take as long as the last one.
+  const double after_last = last_seconds * (1 / Commits::kMostShare - 1);
+  const double in_all =
+      (all_seconds + last_seconds) / Commits::kMostShare - elapsed_seconds - last_seconds;
+  const double pause = std::max(after_last, in_all);
+  return static_cast<std::int64_t>(
+      std::clamp(std::ceil(pause / std::max(step_seconds, 1e-9)), 1.0, 1e9));
+}
+
 void Commits::after_step(std::int64_t step, const std::function<Checkpoint()>& part) {
   if (is_off_ || step < next_) return;
   const double begin = steady_seconds();
@@ -271,9 +283,8 @@ void Commits::after_step(std::int64_t step, const std::function<Checkpoint()>& p
   const double end = steady_seconds();
   ++count_;
   seconds_ += end - begin;
-  const double pause = (end - begin) * (1 / kMostShare - 1);
-  const auto steps = static_cast<std::int64_t>(
-      std::clamp(std::ceil(pause / std::max(step_seconds, 1e-9)), 1.0, 1e9));
+  const std::int64_t steps =
+      steps_to_next_commit(end - begin, seconds_, end - start_seconds_, step_seconds);
   next_ = step + (settings_.every > 0 ? settings_.every : as_process_0(group_, steps));
   last_ = step;
   last_seconds_ = end;

@@ -76,10 +76,16 @@ class Commits {
   std::string failure_;             // why this process could not keep something
   bool is_off_ = false;
   std::int64_t next_, last_;  // steps
-  double last_seconds_;
+  double start_seconds_, last_seconds_;
   std::int64_t count_ = 0;
   double seconds_ = 0;
 };
+
+/// After how many steps the next commit is due, so that it and all before take at most kMostShare
+/// of the time. `last_seconds`: what the last one took, `all_seconds`: all of them,
+/// `elapsed_seconds`: since training began.
+std::int64_t steps_to_next_commit(double last_seconds, double all_seconds, double elapsed_seconds,
+                                  double step_seconds);
 
 struct FoundCommit {
   CommitName name;

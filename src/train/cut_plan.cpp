@@ -64,7 +64,9 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
                                 network.process_of(stage.first_device + stage.replicas - 1);
   if (!apart || !network.topology()) return {};
   const TrainingGraph& graph = network.graph();
-  const TopologyLevel& link = network.topology()->levels.back();
+  const Topology& topology = *network.topology();
+  const TopologyLevel& link = topology.levels[at(
+      topology.common_level(stage.first_device, stage.first_device + stage.replicas - 1))];
   std::vector<double> done_after(graph.graph.nodes.size(), 1);  // by node
   double whole = 0, done = 0;
   const std::vector<NodeId>& backward = slices.stages[at(number)].backward;
@@ -75,16 +77,13 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
   }
   std::vector<std::size_t> sizes;
   std::vector<double> ready;
-  std::size_t all = 0;
   for (const CompletedGradient& gradient : completion_order(graph, slices, number)) {
     const ValueId accumulator = graph.accumulations[at(gradient.accumulation)].accumulator;
     sizes.push_back(static_cast<std::size_t>(graph.graph[accumulator].type.count()));
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
-    all += sizes.back();
   }
   std::vector<ReduceBucket> buckets;
-  const BucketFloats floats = buckets_for(link.latency_seconds, link.bytes_per_second);
-  for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, floats)) {
+  for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
     ReduceBucket& out = buckets.emplace_back();
     out.ready = 0;
     std::size_t here = 0;
@@ -93,8 +92,8 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
       here += sizes[g];
     }
     out.bytes = static_cast<std::int64_t>(here * sizeof(float));
-    out.seconds = static_cast<double>(here) / static_cast<double>(all) * stage.all_reduce_seconds +
-                  (buckets.size() == 1 ? 0 : 2 * link.latency_seconds);
+    out.seconds = all_reduce_seconds(out.bytes, stage.replicas, {0, link.bytes_per_second});
+    out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }
   return buckets;
 }
@@ -104,7 +103,10 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
 void spread_updates(const StagePlan& stage, StageSeconds& seconds) {
   const double weights = stage.all_reduce_seconds / 2;
   seconds.reduce -= weights;
-  for (ReduceBucket& bucket : seconds.buckets) bucket.seconds /= 2;
+  for (ReduceBucket& bucket : seconds.buckets) {
+    bucket.seconds /= 2;
+    bucket.latency /= 2;
+  }
   seconds.update = seconds.update / stage.replicas + weights;
 }
 
@@ -114,7 +116,9 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
   Costs costs = costs_of_plan(plan, network.costs(), static_cast<int>(network.micro_batches()));
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
-  costs.gradient_sync_seconds = network.all_gather_seconds();
+  costs.gradient_sync_seconds = costs.results_seconds = network.all_gather_seconds();
+  for (int device = 0; network.processes() && device < network.schedule().devices(); ++device)
+    costs.process.push_back(network.process_of(device));
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s) {
     if (slices)
       costs.stage[s].buckets = buckets_of(network, plan.stages[s], *slices, static_cast<int>(s));
@@ -321,8 +325,11 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   set_links(network, program.edges, program.placement, costs);
-  if (const std::optional<CoreSharing> waking = network.waking())
+  if (const std::optional<CoreSharing> waking = network.waking()) {
     share_cores(program, *waking, network.processors(), costs);
+  } else if (const std::vector<CoreGroup> groups = network.cores_of_processes(); !groups.empty()) {
+    share_cores(program, {}, groups, costs);
+  }
   Simulation prediction = simulate(program, costs);
   std::vector<ArenaBytes> memory = lay_out(network, slices, program);
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),

@@ -333,10 +333,11 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
       config_.model.precision != DType::kFloat32 || config_.model.tensor_floats;
   if (on_gpu && tensor_cores) options.feature_map_layout = Layout::kChannelsLast;
   if (on_cpu) {
-    options.pack_weights = micro_batches_ > 1;
+    const std::int64_t most = most_micro_batches_of_replica();
+    options.pack_weights = most > 1;
     // A product for several micro-batches would belong to several leaves of a tree of sums.
     const bool apart = asynchronous() || config_.pipeline.accumulators > 0;
-    options.batched_micro_batches = apart ? 1 : micro_batches_;
+    options.batched_micro_batches = apart || most == 1 ? 1 : micro_batches_;
     options.batched_like = graph_.get();
   }
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
@@ -424,6 +425,14 @@ bool Network::is_here(int device) const {
 
 int Network::units_of(std::int64_t samples) const {
   return static_cast<int>((samples + micro_batch_ - 1) / micro_batch_);
+}
+
+std::int64_t Network::most_micro_batches_of_replica() const {
+  const std::vector<int>& replicas = config_.pipeline.replicas;
+  // With accumulators, bits must not depend on the number of replicas.
+  if (replicas.empty() || config_.pipeline.accumulators > 0) return micro_batches_;
+  const std::int64_t least = std::ranges::min(replicas);
+  return (micro_batches_ + least - 1) / least;
 }
 
 std::int64_t Network::round_batches(std::int64_t first_step) const {

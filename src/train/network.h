@@ -73,6 +73,9 @@ class Network {
 
   std::int64_t micro_batch() const { return micro_batch_; }      // samples
   std::int64_t micro_batches() const { return micro_batches_; }  // of a mini-batch
+  /// Micro-batches of a mini-batch that one replica of a stage computes at most, where that decides
+  /// which kernels pay off.
+  std::int64_t most_micro_batches_of_replica() const;
   std::int64_t batches_per_epoch() const { return batches_per_epoch_; }
   std::int64_t total_steps() const { return total_steps_; }
   /// Whether stages update while micro-batches are in flight.

@@ -153,10 +153,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }
   options.processes = network_.processes();
-  if (network_.topology() && !network_.topology()->levels.empty()) {
-    const TopologyLevel& link = network_.topology()->levels.back();
-    options.buckets = buckets_for(link.latency_seconds, link.bytes_per_second);
-  }
+  options.buckets = network_.bucket_floats();
   for (int device = 0; network_.processes() && device < network_.devices(); ++device)
     options.process_of_device.push_back(network_.process_of(device));
   options.devices_before = network_.cores().devices_before;

@@ -70,10 +70,10 @@ bool PlannedNetwork::shares_cores() const {
 }
 
 double PlannedNetwork::predicted_step_seconds() const {
-  const double simulated =
-      asynchronous() ? prediction().micro_batch_period * static_cast<double>(micro_batches())
-                     : prediction().makespan + predicted_costs().cores.wake_seconds +
-                           all_gather_seconds();
+  double simulated = prediction().makespan + predicted_costs().cores.wake_seconds;
+  if (processes()) simulated = prediction().period;
+  if (asynchronous())
+    simulated = prediction().micro_batch_period * static_cast<double>(micro_batches());
   if (!shares_cores()) return simulated;
   double work = 0;
   for (const StagePlan& stage : plan().stages) {

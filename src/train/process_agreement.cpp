@@ -48,32 +48,43 @@ CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
            devices, devices == 1 ? "" : "s", setting("stages"), count);
   ByteWriter mine;
   mine.put(available_cores());
-  mine.put_text(processes->processes().host() + " " + cores_text());
-  struct Cores {
-    int count = 0, devices = 0;
-  };
-  std::map<std::string, Cores> sets;
+  const std::string here = machine_id() + " " + cores_text();
+  mine.put_text(here);
+  std::map<std::string, CoreGroup> sets;
   const std::vector<std::string> all = processes->all_gather(mine.take());
   for (int rank = 0; rank < count; ++rank) {
     ByteReader reader(all[static_cast<std::size_t>(rank)]);
     const int cores_there = reader.get<int>();
     const std::string name(reader.get_text());
-    Cores& cores = sets[name];
-    cores.count = cores_there;
-    if (rank == processes->rank()) share.devices_before = cores.devices;
-    for (int device = 0; device < devices; ++device)
-      cores.devices += process_of(device, devices, processes) == rank ? 1 : 0;
+    CoreGroup& group = sets[name];
+    group.cores = cores_there;
+    if (rank == processes->rank()) share.devices_before = static_cast<int>(group.devices.size());
+    for (int device = 0; device < devices; ++device) {
+      if (process_of(device, devices, processes) == rank) group.devices.push_back(device);
+    }
   }
-  share.sharing_devices = sets[processes->processes().host() + " " + cores_text()].devices;
+  share.sharing_devices = static_cast<int>(sets[here].devices.size());
   share.cores = 0;
   int threads = 0;
-  for (const auto& [name, cores] : sets) {
-    share.cores += cores.count;
-    const int each = std::max(1, cores.count / cores.devices);
+  for (const auto& [name, group] : sets) {
+    share.cores += group.cores;
+    const int each = std::max(1, group.cores / static_cast<int>(group.devices.size()));
     threads = threads == 0 ? each : std::min(threads, each);
+    share.groups.push_back(group);
   }
   if (config.threads == 0) share.threads = threads;
   return share;
+}
+
+void check_builds(ProcessGroup& processes, std::string_view build) {
+  const std::vector<std::string> builds = processes.all_gather(build);
+  for (int rank = 1; rank < processes.size(); ++rank) {
+    const std::string& other = builds[static_cast<std::size_t>(rank)];
+    PT_CHECK(other == builds[0], kUsage,
+             "{} is another build of pipetrain ({}) than process 0 ({}); install the same one on "
+             "all hosts",
+             processes.name_of(rank), printable(other), printable(builds[0]));
+  }
 }
 
 void share_profile(ProcessGroup& processes, std::size_t nodes, std::optional<Topology>& topology,
@@ -139,7 +150,6 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
   }
   for (const int stage : network.stage_of_forward()) text += fmt::format("{},", stage);
   const std::vector<std::pair<const char*, std::string>> facts = {
-      {"another build of pipetrain", PIPETRAIN_VERSION},
       {"another model", fingerprint(network.model().model)},
       {"other weights", of_weights()},
       {"other data", of_data(network.data().train.get())},

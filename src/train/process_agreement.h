@@ -3,10 +3,12 @@
 
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "partition/topology.h"
 #include "pipeline/program/program.h"
+#include "pipeline/simulate/simulate.h"
 #include "profile/profile.h"
 #include "train/config.h"
 #include "train/program_maker.h"
@@ -25,6 +27,7 @@ struct CoreShare {
   /// Of all devices on the cores of this process: how many come before its own, and how many there
   /// are; 0: its own alone.
   int devices_before = 0, sharing_devices = 0;
+  std::vector<CoreGroup> groups;  // of several processes: the devices on the same cores
 };
 
 /// The process of each device; null: one process has all.
@@ -34,6 +37,10 @@ int process_of(int device, int devices, const ProcessGroup* processes);
 /// get as many threads, which decide bits. Error (kUsage) for more processes than devices.
 CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
                       ProcessGroup* processes);
+
+/// Checks that all processes are the same build, whose messages they understand. Error (kUsage)
+/// names one that is not `build`.
+void check_builds(ProcessGroup& processes, std::string_view build);
 
 /// Broadcasts the profile that process 0 has measured. Error (kUsage) if another process has
 /// another graph.
@@ -48,7 +55,7 @@ std::vector<int> share_order(ProcessGroup& processes, const std::vector<int>& or
 void put_choice(ByteWriter& writer, const PipelineConfig& pipeline);
 void take_choice(ByteReader& reader, PipelineConfig& pipeline);
 
-/// Checks that all processes have the same build, model, weights, data, plan and options. Error
+/// Checks that all processes have the same model, weights, data, plan and options. Error
 /// (kUsage) names what differs.
 void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
                      std::span<const Program* const> programs);

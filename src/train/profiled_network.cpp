@@ -143,6 +143,12 @@ void ProfiledNetwork::set_links(PlanRequest& request) const {
   request.transfer = {link.latency_seconds, link.bytes_per_second};
 }
 
+BucketFloats ProfiledNetwork::bucket_floats() const {
+  if (!topology_ || topology_->levels.empty()) return {};
+  const TopologyLevel& slowest = topology_->levels.back();
+  return buckets_for(slowest.latency_seconds, slowest.bytes_per_second);
+}
+
 double ProfiledNetwork::all_gather_seconds() const {
   if (!processes() || !topology_ || topology_->levels.empty()) return 0;
   return processes()->messages_to_gather() * topology_->levels.back().latency_seconds;
@@ -190,6 +196,13 @@ std::optional<CoreSharing> ProfiledNetwork::waking() const {
   out.notify_seconds = profile_.notify_seconds;
   out.turn_seconds = kTurnSeconds;
   return out;
+}
+
+std::vector<CoreGroup> ProfiledNetwork::cores_of_processes() const {
+  if (estimated_ || !processes() || !config().pipeline.gpu_ids.empty()) return {};
+  std::vector<CoreGroup> groups = cores().groups;
+  for (CoreGroup& group : groups) group.cores = std::max(1, group.cores / threads());
+  return groups;
 }
 
 }  // namespace pipetrain

@@ -9,6 +9,7 @@
 #include "passes/linearise.h"
 #include "pipeline/simulate/simulate.h"
 #include "pipeline/stage/stage.h"
+#include "pipeline/transport/bucket_floats.h"
 #include "profile/measure.h"
 #include "profile/profile.h"
 #include "train/network.h"
@@ -29,6 +30,8 @@ class ProfiledNetwork : public Network {
   const std::optional<Topology>& topology() const { return topology_; }
   /// Gives a plan of one device per stage the links that its cuts go over.
   void set_links(PlanRequest& request) const;
+  /// How sums over replicas in several processes are divided.
+  BucketFloats bucket_floats() const;
   /// Seconds until all processes have told each other something short; 0 with one.
   double all_gather_seconds() const;
   const Chain& chain() const { return chain_; }
@@ -42,6 +45,9 @@ class ProfiledNetwork : public Network {
   int processors() const;
   /// What it takes to wake the threads of this process's CPU devices; nothing for other devices.
   std::optional<CoreSharing> waking() const;
+  /// Where stages of several processes are threads on the CPU: the devices that share cores, and
+  /// how many of them compute at once. Empty elsewhere.
+  std::vector<CoreGroup> cores_of_processes() const;
   /// Has the kernels measured again by the next run, where this one has taken them from the cache.
   /// Does nothing for asynchronous schedules, whose results depend on the cut.
   void forget_measurements() const;

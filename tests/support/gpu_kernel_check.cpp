@@ -39,8 +39,10 @@ HostTensor narrowed(const HostTensor& tensor, DType narrow) {
 }
 
 /// Whether a GPU must have a kernel: where there is a hand-written one of the operator, which takes
-/// floats. What only NVIDIA's libraries have may be missing for some shapes and types.
+/// floats. What only NVIDIA's libraries have may be missing for some shapes and types: of the
+/// convolutions, all that are not depthwise with the channels last.
 bool must_have_kernel(std::string_view op, const std::vector<HostTensor>& inputs) {
+  if (op == "Conv") return false;
   const std::vector<std::string_view> own = emulated_operators();
   return std::find(own.begin(), own.end(), op) != own.end() && inputs[0] &&
          inputs[0].dtype() == DType::kFloat32;

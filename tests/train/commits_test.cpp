@@ -55,6 +55,29 @@ std::string on_hosts(const std::vector<std::string>& hosts, const Body& body) {
   return {};
 }
 
+TEST(Commits, TakeAtMostTwoPercentOfTheTimeInAll) {
+  // 0.1 s is 2 % of 5 s: 49 steps of 0.1 s after it.
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 5, 0.1), 49);
+  // Shortly after the begin, the first one has to be made up for.
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 0.3, 0.1), 96);
+  // One took long: the others did not use up their share.
+  EXPECT_EQ(steps_to_next_commit(0.1, 1.1, 40, 0.1), 199);
+  // What was saved before is not spent at once.
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 1000, 0.1), 49);
+  EXPECT_EQ(steps_to_next_commit(0, 0, 1, 0), 1);
+
+  // Whatever they take, from one commit to the end of the next.
+  double elapsed = 0, spent = 0, last = 0.2;
+  for (int commit = 0; commit < 100; ++commit) {
+    const double step = 0.01 + 0.001 * (commit % 7);
+    elapsed += last;
+    spent += last;
+    elapsed += step * static_cast<double>(steps_to_next_commit(last, spent, elapsed, step));
+    EXPECT_LE(spent + last, Commits::kMostShare * (elapsed + last) + 1e-9);
+    last = 0.1 + 0.05 * (commit % 5);
+  }
+}
+
 /// What a process has of the state after a step: a tensor of its own, with the step in it.
 Checkpoint part_of(int rank, int size, std::int64_t step, std::int64_t columns = 5) {
   Checkpoint part;

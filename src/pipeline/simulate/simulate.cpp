@@ -24,8 +24,8 @@ void check_costs(const Program& program, const Costs& costs) {
   require(
       costs.micro_batch_scale.empty() || is(costs.micro_batch_scale.size(), program.micro_batches),
       "units", costs.micro_batch_scale.size(), program.micro_batches);
-  require(costs.device_scale.empty() || is(costs.device_scale.size(), program.devices), "devices",
-          costs.device_scale.size(), program.devices);
+  for (const std::size_t given : {costs.device_scale.size(), costs.process.size()})
+    require(given == 0 || is(given, program.devices), "devices", given, program.devices);
   const int edges = static_cast<int>(program.edges.size());
   require(costs.edge_link.empty() || is(costs.edge_link.size(), edges), "edges",
           costs.edge_link.size(), edges);
@@ -139,12 +139,14 @@ class Recorder : public TimedRun::Observer {
 
 /// Simulates further rounds until the period is constant.
 double chained_period(TimedRun& run, int rounds) {
-  std::vector<double> before = run.lane_ends();
   std::vector<double> ends = {run.end()};
+  run.exchange_results();
+  std::vector<double> before = run.lane_ends();
   while (static_cast<int>(ends.size()) < rounds) {
     run.run();
-    std::vector<double> after = run.lane_ends();
     ends.push_back(run.end());
+    run.exchange_results();
+    std::vector<double> after = run.lane_ends();
     // A round depends only on the start times of its lanes. Once all are shifted by the same time,
     // so are all later rounds.
     const double shift = after.front() - before.front();
@@ -219,33 +221,41 @@ double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link
          2.0 * (replicas - 1) * link.latency_seconds;
 }
 
-std::vector<int> even_cores(const Program& program, const Costs& costs, int cores) {
-  const std::size_t devices = program.device.size();
-  std::vector<double> work(devices, 0), load(static_cast<std::size_t>(std::max(1, cores)), 0);
-  for (std::size_t d = 0; d < devices; ++d) {
+void share_cores(const Program& program, const CoreSharing& waking,
+                 std::span<const CoreGroup> groups, Costs& costs) {
+  std::vector<double> work(program.device.size(), 0);
+  for (std::size_t d = 0; d < work.size(); ++d) {
     for (const Instruction& instruction : program.device[d]) {
       if (is_compute(instruction.kind) || instruction.kind == Kind::kUpdate)
         work[d] +=
             seconds_of(costs.stage[static_cast<std::size_t>(instruction.stage)], instruction.kind);
     }
   }
-  // The longest first, each to the core with the least.
-  std::vector<std::size_t> order(devices);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater<>(), [&](std::size_t d) { return work[d]; });
-  std::vector<int> out(devices, 0);
-  for (const std::size_t d : order) {
-    const auto least = std::ranges::min_element(load);
-    *least += work[d];
-    out[d] = static_cast<int>(least - load.begin());
+  costs.cores = waking;
+  costs.cores.core.assign(work.size(), 0);
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    const std::size_t first = costs.cores.group.size();
+    std::vector<double> load(static_cast<std::size_t>(std::max(1, groups[g].cores)), 0);
+    costs.cores.group.insert(costs.cores.group.end(), load.size(), static_cast<int>(g));
+    // The longest first, each to the core with the least.
+    std::vector<int> order = groups[g].devices;
+    const auto work_of = [&](int d) { return work[static_cast<std::size_t>(d)]; };
+    std::ranges::stable_sort(order, std::greater<>(), work_of);
+    for (const int d : order) {
+      const auto least = std::ranges::min_element(load);
+      *least += work_of(d);
+      costs.cores.core[static_cast<std::size_t>(d)] =
+          static_cast<int>(first + static_cast<std::size_t>(least - load.begin()));
+    }
+    // Where there are enough, each has a core of its own.
+    if (order.size() > load.size()) costs.cores.moves = true;
   }
-  return out;
 }
 
 void share_cores(const Program& program, const CoreSharing& waking, int cores, Costs& costs) {
-  costs.cores = waking;
-  costs.cores.core = even_cores(program, costs, cores);
-  costs.cores.moves = program.devices > cores;  // else each has a core of its own
+  CoreGroup all{cores, std::vector<int>(program.device.size())};
+  std::iota(all.devices.begin(), all.devices.end(), 0);
+  share_cores(program, waking, std::span(&all, 1), costs);
   costs.link.latency_seconds = 0;
   for (LinkCost& link : costs.edge_link) link.latency_seconds = 0;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "pipeline/program/event.h"
@@ -14,6 +15,7 @@ namespace pipetrain {
 struct ReduceBucket {
   double ready = 1;    // the share of a replica's last backward after which it has
   double seconds = 0;  // one bucket after the other
+  double latency = 0;  // until its sum is there, while the next ones are under way
   std::int64_t bytes = 0;
 };
 
@@ -52,11 +54,18 @@ enum class TransferMode {
 /// until one that has slept runs again.
 struct CoreSharing {
   std::vector<int> core;      // [devices], or of its first core; empty: nobody is ever woken
+  std::vector<int> group;     // [cores]: devices move among those of one group; empty: all
   bool moves = false;         // a woken device whose core is busy takes one that is idle
   double wake_seconds = 0;    // on a core that is idle
   double notify_seconds = 0;  // of the device that wakes another one on such a core
   double switch_seconds = 0;  // on a core that another one leaves
   double turn_seconds = std::numeric_limits<double>::infinity();  // while others wait for the core
+};
+
+/// Devices that compute on the same cores.
+struct CoreGroup {
+  int cores = 1;
+  std::vector<int> devices;
 };
 
 struct Costs {
@@ -65,6 +74,8 @@ struct Costs {
       micro_batch_scale;  // [micro-batches], size of a micro-batch against a full one; empty: all 1
   std::vector<double> device_scale;  // [devices], seconds against those of `stage`; empty: all 1
   double gradient_sync_seconds = 0;
+  std::vector<int> process;         // [devices], in which process each is; empty: all in one
+  double results_seconds = 0;       // until another process knows the results of a step
   LinkCost link;                    // where edge_link is empty
   std::vector<LinkCost> edge_link;  // [edges] or empty
   TransferMode transfers = TransferMode::kBuffered;
@@ -83,9 +94,9 @@ struct Simulation {
   std::vector<std::vector<Event>> events;
   std::vector<BucketEvent> buckets;  // of the round; empty as `events`
   double makespan = 0;               // until every device is done
-  /// Seconds per round when rounds follow each other without a barrier. An asynchronous program
-  /// still drains between two rounds; its steady-state rate is micro_batch_period. 0 if not
-  /// requested.
+  /// Seconds per round when rounds follow each other without a barrier, in several processes as
+  /// soon as each knows the results of all. An asynchronous program still drains between two
+  /// rounds; its steady-state rate is micro_batch_period. 0 if not requested.
   double period = 0;
   /// Seconds between the starts of a micro-batch and the next on the first stage, late in the
   /// round, where the pipeline is full. 0 where the round is too short to tell.
@@ -109,11 +120,11 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
 /// Seconds to sum `bytes` over replicas in a ring: each sends 2(r-1)/r of them in 2(r-1) steps.
 double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link);
 
-/// The cores of devices that are evenly loaded: where they begin.
-std::vector<int> even_cores(const Program& program, const Costs& costs, int cores);
-
-/// Has the devices share cores in such a way, with the times of `waking`, of which links have no
-/// part of their own.
+/// Has the devices of each group share its cores, which are evenly loaded, with the times of
+/// `waking`.
+void share_cores(const Program& program, const CoreSharing& waking,
+                 std::span<const CoreGroup> groups, Costs& costs);
+/// Has all devices share `cores`. Links have no part of their own in the times of `waking`.
 void share_cores(const Program& program, const CoreSharing& waking, int cores, Costs& costs);
 
 /// Times one round, and chained rounds for the period, each in O(instructions). A program that is

@@ -111,6 +111,18 @@ void TimedRun::run(Observer* observer) {
            printable(program_.schedule), left, all);
 }
 
+void TimedRun::exchange_results() {
+  if (costs_.process.empty()) return;
+  std::vector<double> ends(index(std::ranges::max(costs_.process)) + 1, 0);
+  const auto process_of = [&](std::size_t device) { return index(costs_.process[device]); };
+  for (std::size_t d = 0; d < free_.size(); ++d)
+    ends[process_of(d)] = std::max(ends[process_of(d)], free_[d]);
+  for (std::size_t d = 0; d < free_.size(); ++d) {
+    for (std::size_t p = 0; p < ends.size(); ++p)
+      free_[d] = std::max(free_[d], ends[p] + (p == process_of(d) ? 0 : costs_.results_seconds));
+  }
+}
+
 void TimedRun::wake(std::size_t device) {
   if (!asleep_[device]) return;
   asleep_[device] = false;
@@ -178,8 +190,10 @@ bool TimedRun::is_idle(std::size_t core, std::size_t without, double seconds) co
 std::size_t TimedRun::core_for(std::size_t device, double seconds) const {
   const std::size_t last = core_of_[device];
   if (!costs_.cores.moves || is_idle(last, device, seconds)) return last;
+  const std::vector<int>& group = costs_.cores.group;
   for (std::size_t core = 0; core < cores_.size(); ++core) {
-    if (is_idle(core, device, seconds)) return core;
+    const bool may_move = group.empty() || group[core] == group[last];
+    if (may_move && is_idle(core, device, seconds)) return core;
   }
   return last;
 }
@@ -341,7 +355,7 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
   const double seconds = sync ? costs_.gradient_sync_seconds : stage_seconds(instruction);
   double end = start + seconds * stretch(member(0), jitter_.compute);
   if (!sync && !costs_.stage[group].buckets.empty()) {
-    double lane = 0;
+    double lane = 0, summed = 0;
     int number = 0;
     for (const ReduceBucket& bucket : costs_.stage[group].buckets) {
       for (std::size_t n = 0; n < members; ++n) {
@@ -350,11 +364,12 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
       }
       const double left = lane;
       lane += bucket.seconds * stretch(member(0), jitter_.compute);
+      summed = lane + bucket.latency;
       if (observer_ != nullptr)
         observer_->summed(
-            {instruction.stage, static_cast<int>(member(0)), number++, bucket.bytes, left, lane});
+            {instruction.stage, static_cast<int>(member(0)), number++, bucket.bytes, left, summed});
     }
-    end = std::max(start, lane);
+    end = std::max(start, summed);
   }
   for (std::size_t n = 0; n < members; ++n) {
     free_[member(n)] = end;

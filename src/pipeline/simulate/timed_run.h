@@ -30,6 +30,8 @@ class TimedRun {
   /// Runs one round; every lane starts where the last round left it. Throws Error(kInternal) if it
   /// can never finish.
   void run(Observer* observer = nullptr);
+  /// Between two rounds: the devices of a process go on when it knows the results of all others.
+  void exchange_results();
   /// Puts all lanes back to 0.
   void restart();
   /// Applies this jitter sample to all following instructions.
@@ -131,7 +133,7 @@ class TimedRun {
   std::vector<int> channel_of_;                    // (edge, sending replica, receiving replica)
   std::vector<Channel> channels_;
 
-  std::vector<Core> cores_;          // empty: not shared
+  std::vector<Core> cores_;           // empty: not shared
   std::vector<std::size_t> core_of_;  // [devices], the core of each
   std::vector<bool> placed_;          // [devices], whether that is the core it asks for
   std::vector<std::size_t> asking_;   // devices that could go on, in the order in which they asked

@@ -18,6 +18,8 @@ constexpr std::size_t kMostEvents = 4096;
 /// Pieces of so many floats leave from where they are and arrive where they belong; smaller ones
 /// share a message.
 constexpr std::size_t kOwnMessage = 16'384;
+/// Buckets under way at most. The oldest get the network: what has left last would delay them.
+constexpr std::size_t kMostUnderWay = 8;
 
 int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
   return static_cast<int>(std::count(process_of.begin(), process_of.end(), group.rank()));
@@ -141,7 +143,7 @@ void RemoteReplicas::reduce(int replica, bool contributes) {
 bool RemoteReplicas::go_on() {
   if (buckets_.empty()) return false;
   const auto before = std::array{sent_.load(), summed_, expected_, taken_};
-  while (sent_ < buckets_.size() && is_complete(sent_)) {
+  while (sent_ < std::min(buckets_.size(), taken_ + kMostUnderWay) && is_complete(sent_)) {
     if (sent_ == 0) {
       for (std::size_t b = 0; b < buckets_.size(); ++b) expect_parts(b);
     }
@@ -166,6 +168,18 @@ bool RemoteReplicas::go_on() {
   return true;
 }
 
+void RemoteReplicas::post_send(const float* from, std::size_t floats, int peer, int tag,
+                               Requests& requests) {
+  post_send_in_parts(group_.processes(), reinterpret_cast<const std::byte*>(from),
+                     floats * sizeof(float), peer, tag, requests, Processes::kEagerBytes);
+}
+
+void RemoteReplicas::post_receive(float* to, std::size_t floats, int peer, int tag,
+                                  Requests& requests) {
+  post_receive_in_parts(group_.processes(), reinterpret_cast<std::byte*>(to),
+                        floats * sizeof(float), peer, tag, requests, Processes::kEagerBytes);
+}
+
 /// Posts the receives of the other replicas' parts of our share.
 void RemoteReplicas::expect_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
@@ -175,8 +189,7 @@ void RemoteReplicas::expect_parts(std::size_t bucket) {
     std::vector<float>& received = sum.received[at(r)];
     received.resize(1 + share.packed_floats + share.other_floats);
     const auto receive = [&](float* to, std::size_t floats) {
-      sum.parts.push_back(group_.processes().post_receive(to, floats * sizeof(float),
-                                                          process_of_[at(r)], tag(r, kParts)));
+      post_receive(to, floats, process_of_[at(r)], tag(r, kParts), sum.parts);
     };
     receive(received.data(), 1 + share.packed_floats);
     for (const Piece& piece : share.pieces) {
@@ -193,8 +206,7 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
     for (std::size_t p = 0; p < processes_.size(); ++p) {
       if (p == here_) continue;
       const auto send = [&](const float* from, std::size_t floats) {
-        sum.part_sends.push_back(group_.processes().post_send(from, floats * sizeof(float),
-                                                              processes_[p], tag(r, kParts)));
+        post_send(from, floats, processes_[p], tag(r, kParts), sum.part_sends);
       };
       std::vector<float>& packed = sum.packed_parts[at(r) * processes_.size() + p];
       // The first says whether the replica has any gradient.
@@ -239,8 +251,7 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
     const auto send = [&](const float* from, std::size_t floats) {
-      sum.sum_sends.push_back(group_.processes().post_send(
-          from, floats * sizeof(float), processes_[p], tag(first_here(), kSums)));
+      post_send(from, floats, processes_[p], tag(first_here(), kSums), sum.sum_sends);
     };
     if (!packed.empty()) send(packed.data(), packed.size());
     for (const Piece& piece : share.handed_on()) {
@@ -258,8 +269,7 @@ void RemoteReplicas::expect_sums(std::size_t bucket) {
     const auto leader = static_cast<int>(
         std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
     const auto receive = [&](float* to, std::size_t floats) {
-      sum.sums.push_back(group_.processes().post_receive(to, floats * sizeof(float), processes_[p],
-                                                         tag(leader, kSums)));
+      post_receive(to, floats, processes_[p], tag(leader, kSums), sum.sums);
     };
     std::size_t packed = 0;
     for (const Piece& piece : shares_[bucket][p].handed_on())

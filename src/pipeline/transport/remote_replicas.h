@@ -81,6 +81,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     return member(replica).gradients[piece.gradient].subspan(piece.first, piece.count);
   }
   static bool is_packed(const Piece& piece);
+  void post_send(const float* from, std::size_t floats, int peer, int tag, Requests& requests);
+  void post_receive(float* to, std::size_t floats, int peer, int tag, Requests& requests);
   void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void add_up(std::size_t bucket);

@@ -133,6 +133,22 @@ TEST(Processes, TheSilentOneOfSeveralIsNamed) {
   }
 }
 
+// A process that has been stopped has said nothing, and cannot end the others.
+TEST(Processes, NobodyWaitsForTheReportOfALostProcess) {
+  MemoryWorld world(2, 14);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    group.all_gather("");  // both are there
+    if (group.leads()) return world.mute(0);
+    group.expect_signs_of_life(0.2);
+    EXPECT_THROW(group.receive(0), Error);
+    const double start = steady_seconds();
+    EXPECT_FALSE(group.wait_for_failures(30));
+    EXPECT_LT(steady_seconds() - start, 10);
+    PT_FAIL(kDevice, "process 0 has been silent");
+  });
+  EXPECT_NE(errors[1].find("silent"), std::string::npos) << errors[1];
+}
+
 TEST(Processes, SilenceIsNoticedAndNamed) {
   SharedRun run("1f1b", 4, false);
   run.runtime.timeout_seconds = 0.5;

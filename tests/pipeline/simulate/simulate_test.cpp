@@ -132,8 +132,8 @@ TEST(Simulate, CoresAreNeverSharedByMoreThanThereAre) {
       const Program program = lowered(options_for(name, 4, 8));
       Costs costs = costs_of(program, 1, 2);
       const double alone = simulate(program, costs).makespan;
-      costs.cores.turn_seconds = 1.5;
-      costs.cores.core = even_cores(program, costs, cores);
+      share_cores(program, {.turn_seconds = 1.5}, cores, costs);
+      costs.cores.moves = false;
       const Simulation shared = simulate(program, costs);
       // 4 devices x 8 micro-batches x 3 seconds of work
       EXPECT_GE(shared.makespan, std::max(alone, 96.0 / cores) - 1e-9) << name << cores;
@@ -159,8 +159,22 @@ TEST(Simulate, TheLongestDevicesHaveCoresOfTheirOwn) {
   Costs costs = costs_of(program, 1, 2);
   for (std::size_t s = 0; s < 4; ++s) costs.stage[s].forward = 1 + static_cast<double>(s);
   // 8 x 3, 4, 5 and 6 seconds
-  EXPECT_EQ(even_cores(program, costs, 2), (std::vector<int>{0, 1, 1, 0}));
-  EXPECT_EQ(even_cores(program, costs, 9), (std::vector<int>{3, 2, 1, 0}));
+  share_cores(program, {}, 2, costs);
+  EXPECT_EQ(costs.cores.core, (std::vector<int>{0, 1, 1, 0}));
+  share_cores(program, {}, 9, costs);
+  EXPECT_EQ(costs.cores.core, (std::vector<int>{3, 2, 1, 0}));
+}
+
+// Devices of two hosts: the first two share a core, which the idle core of the other host does not
+// change.
+TEST(Simulate, DevicesMoveAmongTheCoresOfTheirGroup) {
+  const Program program = lowered(options_for("1f1b", 4, 4));
+  Costs costs = costs_of(program, 1, 2);
+  const std::vector<CoreGroup> groups = {{1, {0, 1}}, {2, {2, 3}}};
+  share_cores(program, {}, groups, costs);
+  EXPECT_EQ(costs.cores.core, (std::vector<int>{0, 0, 1, 2}));
+  EXPECT_EQ(costs.cores.group, (std::vector<int>{0, 1, 1}));
+  EXPECT_GE(simulate(program, costs).makespan, 2 * 4 * 3);  // on the first core
 }
 
 TEST(Simulate, LatencyFollowsTheClosedForms) {
@@ -274,6 +288,22 @@ TEST(Simulate, ReplicasShareTheMicroBatchesAndSumTheirGradients) {
   EXPECT_EQ(all_reduce_seconds(80, 1, {0.5, 10}), 0);
 }
 
+// Two stages in two processes: the last backward is the first one's, which goes on at once; the
+// second one has to wait until it knows that, but its first forward needs the first stage anyway.
+TEST(Simulate, AProcessGoesOnWhenItKnowsTheResultsOfAll) {
+  const Program program = lowered(options_for("1f1b", 2, 4));
+  Costs costs = costs_of(program, 1, 2);
+  const Simulation alone = simulate(program, costs);
+  costs.process = {0, 1};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
+  costs.results_seconds = 0.5;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
+  costs.results_seconds = 1.5;  // the first forward takes 1
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan + 0.5);
+  costs.process = {0, 0};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
+}
+
 /// Two replicas, one micro-batch each: forward until 1, backward until 3, update for 5.
 TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   ScheduleOptions options = options_for("1f1b", 1, 2);
@@ -286,6 +316,10 @@ TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   // Half of the backward completes the first one: from 2 to 2.5; the second one has to wait for 3.
   costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25}};
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.25 + 5);
+  // A latency delays a sum, but not the next bucket.
+  for (ReduceBucket& bucket : costs.stage[0].buckets) bucket.latency = 0.125;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.375 + 5);
+  costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25}};
   const Simulation seen = simulate(program, costs);
   ASSERT_EQ(seen.buckets.size(), 2U);
   EXPECT_DOUBLE_EQ(seen.buckets[0].start, 2);

@@ -1,0 +1,57 @@
+// What a network decides before it is measured.
+#include "train/network.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+#include "support/temporary_directory.h"
+#include "zoo/zoo.h"
+
+namespace pipetrain {
+namespace {
+
+class ReplicatedNetwork : public testing::Test {
+ protected:
+  ReplicatedNetwork() {
+    config_.model.path = (folder_.path() / "mlp.onnx").string();
+    const ZooModel zoo = build_zoo_network(*find_zoo_network("mlp"), {.width = 512, .depth = 2});
+    std::ofstream(config_.model.path, std::ios::binary) << zoo.onnx.bytes();
+    config_.data.synthetic_samples = 64;
+    config_.optimization.batch_size = 64;
+    config_.pipeline.threads = 1;
+    config_.pipeline.devices = 2;
+    config_.pipeline.replicas = {2};
+  }
+
+  /// Nodes over packed weights, and those that compute for several micro-batches at once.
+  std::pair<int, int> nodes(std::int64_t micro_batches, int accumulators = 0) {
+    config_.pipeline.micro_batches = micro_batches;
+    config_.pipeline.accumulators = accumulators;
+    const Network network(config_);
+    const std::vector<Node>& all = network.graph().graph.nodes;
+    return {static_cast<int>(std::ranges::count_if(
+                all, [](const Node& node) { return node.op->name == "PackMatrix"; })),
+            static_cast<int>(std::ranges::count(all, Part::kBatchGradient, &Node::part))};
+  }
+
+  TemporaryDirectory folder_;
+  RunConfig config_;
+};
+
+// What is prepared for several micro-batches of a step costs more than it saves for one.
+TEST_F(ReplicatedNetwork, PreparesNothingForOneMicroBatch) {
+  const auto [packed, batched] = nodes(4);
+  EXPECT_GT(packed, 0);
+  EXPECT_GT(batched, 0);
+  EXPECT_EQ(nodes(2), (std::pair{0, 0}));
+  // Bits then must not depend on the number of replicas.
+  EXPECT_EQ(nodes(2, 2), (std::pair{packed, 0}));
+  config_.pipeline.replicas = {1, 1};
+  EXPECT_GT(nodes(2).first, 0);
+}
+
+}  // namespace
+}  // namespace pipetrain
