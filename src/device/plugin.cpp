@@ -103,6 +103,8 @@ const Entry& load(const PluginFile& file,
 
 }  // namespace
 
+std::string_view build_id() { return kBuildId; }
+
 DevicePlugin& cuda_plugin() {
   static DevicePlugin& plugin = *load<PluginEntry>(kCudaPlugin, open_cuda_plugin).plugin();
   return plugin;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "device/communicator.h"
@@ -38,5 +39,8 @@ DevicePlugin& cuda_plugin();
 
 /// Whether the plugin file exists.
 bool has_cuda_plugin();
+
+/// Which build this program is (build_id.h).
+std::string_view build_id();
 
 }  // namespace pipetrain

@@ -88,6 +88,11 @@ std::uint64_t MemoryWorld::messages() const {
   const std::lock_guard lock(mutex_);
   return messages_;
 }
+std::uint64_t MemoryWorld::most_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return most_bytes_;
+}
+
 std::uint64_t MemoryWorld::bytes() const {
   const std::lock_guard lock(mutex_);
   return bytes_;
@@ -107,6 +112,7 @@ void MemoryWorld::deliver(const Key& key) {
     done_[at(to.rank)][to.number] = calls();
     ++messages_;
     bytes_ += from.bytes;
+    most_bytes_ = std::max<std::uint64_t>(most_bytes_, from.bytes);
     sent.pop_front();
     wanted.pop_front();
   }

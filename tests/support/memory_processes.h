@@ -32,7 +32,8 @@ class MemoryWorld {
   /// How often a process was asked to end all.
   int aborts() const;
   std::uint64_t messages() const;
-  std::uint64_t bytes() const;  // of all messages
+  std::uint64_t bytes() const;       // of all messages
+  std::uint64_t most_bytes() const;  // of one message
 
  private:
   class One;
@@ -57,7 +58,7 @@ class MemoryWorld {
   std::vector<std::string> hosts_;  // [rank]; empty: one for all
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
-  std::uint64_t messages_ = 0, bytes_ = 0;
+  std::uint64_t messages_ = 0, bytes_ = 0, most_bytes_ = 0;
 };
 
 }  // namespace pipetrain::test

@@ -56,14 +56,14 @@ std::string on_hosts(const std::vector<std::string>& hosts, const Body& body) {
 }
 
 TEST(Commits, TakeAtMostTwoPercentOfTheTimeInAll) {
-  // 0.1 s is 2 % of 5 s: 49 steps of 0.1 s after it.
-  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 5, 0.1), 49);
+  // 0.1 s is 2 % of 5 s: 4.9 s in steps of 0.11 s after it.
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 5, 0.11), 45);
   // Shortly after the begin, the first one has to be made up for.
-  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 0.3, 0.1), 96);
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 0.3, 0.11), 88);
   // One took long: the others did not use up their share.
-  EXPECT_EQ(steps_to_next_commit(0.1, 1.1, 40, 0.1), 199);
+  EXPECT_EQ(steps_to_next_commit(0.1, 1.1, 40, 0.11), 181);
   // What was saved before is not spent at once.
-  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 1000, 0.1), 49);
+  EXPECT_EQ(steps_to_next_commit(0.1, 0.1, 1000, 0.11), 45);
   EXPECT_EQ(steps_to_next_commit(0, 0, 1, 0), 1);
 
   // Whatever they take, from one commit to the end of the next.

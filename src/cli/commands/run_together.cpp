@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "base/output_file.h"
 #include "base/safe_text.h"
-#include "device/build_id.h"
+#include "device/plugin.h"
 #include "processes/process_group.h"
 #include "train/process_agreement.h"
 
@@ -84,7 +84,7 @@ int run_together(const std::function<int(ProcessGroup*)>& body) {
   auto& group = *new ProcessGroup(*processes);
   try {
     if (!group.leads()) set_log_level(LogLevel::kError);
-    check_builds(group, kBuildId);
+    check_builds(group, build_id());
     const int code = body(&group);
     group.leave();
     return code;
