@@ -1,0 +1,153 @@
+// Sums over replicas in several processes: pieces and buckets of all sizes, absent replicas, owners
+// and trees.
+#include "pipeline/transport/remote_replicas.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "base/index.h"
+#include "support/process_runs.h"
+
+namespace pipetrain::test {
+namespace {
+
+using Gradients = std::vector<std::vector<float>>;
+
+struct SumCase {
+  std::vector<int> process_of;     // [replicas]
+  std::vector<std::size_t> sizes;  // floats of each gradient
+  BucketFloats buckets;
+  std::vector<int> owners = {};  // [gradients]; empty: all replicas need all sums
+  int absent = -1;               // a replica that has no gradient in the second of three steps
+  bool tree = false;
+};
+
+constexpr int kSteps = 3, kAbsentStep = 1;
+
+Gradients gradients_of(const SumCase& c, int replica, int step) {
+  std::mt19937 random(static_cast<unsigned>(100 * step + replica));
+  std::uniform_real_distribution<float> number(-1, 1);
+  Gradients out;
+  for (const std::size_t size : c.sizes) {
+    out.emplace_back(size);
+    for (float& value : out.back()) value = number(random);
+  }
+  return out;
+}
+
+/// Element by element: one replica after the other, or the two halves of a tree joined.
+float sum_of(std::vector<float> parts, bool tree) {
+  while (tree && parts.size() > 1) {
+    const std::size_t half = parts.size() / 2;
+    for (std::size_t k = 0; k < half; ++k) parts[k] += parts[k + half];
+    parts.resize(half);
+  }
+  float sum = parts[0];
+  for (std::size_t k = 1; k < parts.size(); ++k) sum += parts[k];
+  return sum;
+}
+
+Gradients expected_sums(const SumCase& c, int step) {
+  std::vector<Gradients> all;
+  for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
+    if (step != kAbsentStep || r != c.absent) all.push_back(gradients_of(c, r, step));
+  }
+  Gradients out = all[0];
+  for (std::size_t g = 0; g < out.size(); ++g) {
+    for (std::size_t i = 0; i < out[g].size(); ++i) {
+      std::vector<float> parts;
+      for (const Gradients& one : all) parts.push_back(one[g][i]);
+      out[g][i] = sum_of(parts, c.tree);
+    }
+  }
+  return out;
+}
+
+/// What one replica does: three steps, whose sums it compares where it needs them.
+void train(const SumCase& c, RemoteReplicas& sums, Gradients& mine, int replica) {
+  for (int step = 0; step < kSteps; ++step) {
+    const Gradients made = gradients_of(c, replica, step);
+    for (std::size_t g = 0; g < made.size(); ++g) std::ranges::copy(made[g], mine[g].begin());
+    const bool contributes = step != kAbsentStep || replica != c.absent;
+    for (std::size_t g = 0; contributes && g < made.size(); ++g) sums.complete(replica, g);
+    sums.reduce(replica, contributes);
+    const Gradients expected = expected_sums(c, step);
+    for (std::size_t g = 0; g < expected.size(); ++g) {
+      const int owner = c.owners.empty() ? -1 : c.owners[g];
+      const bool needed = owner < 0 || c.process_of[at(owner)] == c.process_of[at(replica)];
+      EXPECT_TRUE(!needed || mine[g] == expected[g])
+          << "gradient " << g << " of replica " << replica << " in step " << step;
+    }
+    sums.meet();  // as each stage's update does, before gradients are written again
+  }
+}
+
+void expect_sums(const SumCase& c, std::uint64_t seed) {
+  const int processes = 1 + c.process_of.back();
+  MemoryWorld world(processes, seed);
+  const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+    std::vector<Gradients> gradients;
+    std::unique_ptr<RemoteReplicas> sums;  // outlives the thread
+    MessageThread messages(
+        group, [](const std::exception_ptr&) {}, [] { return std::pair("", std::uint64_t{0}); },
+        [] { return false; }, /*timeout_seconds=*/60);
+    sums = std::make_unique<RemoteReplicas>(
+        group, messages, c.process_of, ProcessGroup::kFreeTag, c.sizes,
+        c.owners.empty() ? std::vector<int>(c.sizes.size(), -1) : c.owners, c.buckets);
+    if (c.tree) sums->sum_as_tree();
+    for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
+      std::vector<std::span<float>> places;
+      for (std::vector<float>& one : gradients.emplace_back(gradients_of(c, r, 0)))
+        places.emplace_back(one);
+      if (c.process_of[at(r)] == group.rank()) sums->bind(r, places);
+    }
+    sums->reset();
+    messages.add(*sums);
+    std::vector<std::thread> replicas;
+    for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
+      if (c.process_of[at(r)] == group.rank())
+        replicas.emplace_back([&, r] { train(c, *sums, gradients[at(r)], r); });
+    }
+    for (std::thread& replica : replicas) replica.join();
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_LE(world.most_bytes(), Processes::kEagerBytes);
+}
+
+// From one float to several messages of a piece; the first bucket is small, and there are more
+// than may be under way.
+const std::vector<std::size_t> kSizes = {5,  70'000, 1, 200'000, 16'384, 33'000, 7,  20'000, 20'000,
+                                         90, 20'000, 3, 20'000,  20'000, 20'000, 11, 20'000, 8};
+constexpr BucketFloats kBuckets = {10, 20'000};
+
+TEST(RemoteReplicas, SumInTheirOrder) {
+  expect_sums({{0, 1}, kSizes, kBuckets}, 1);
+  expect_sums({{0, 1, 2}, kSizes, kBuckets}, 2);
+  expect_sums({{0, 0, 1}, kSizes, {1 << 20, 1 << 20}}, 3);
+}
+
+TEST(RemoteReplicas, LeaveOutWhoHasNoGradient) {
+  for (int absent = 0; absent < 3; ++absent)
+    expect_sums({{0, 0, 1}, kSizes, kBuckets, {}, absent}, 10 + static_cast<std::uint64_t>(absent));
+}
+
+TEST(RemoteReplicas, SumAsATree) {
+  expect_sums({{0, 0, 1, 1}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 20);
+  expect_sums({{0, 1, 2, 3}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 21);
+}
+
+// Of some gradients one replica alone needs the sum, of others all do.
+TEST(RemoteReplicas, GiveSumsToTheirOwners) {
+  std::vector<int> owners;
+  for (int g = 0; g < static_cast<int>(kSizes.size()); ++g) owners.push_back(g % 4 - 1);
+  expect_sums({{0, 0, 1}, kSizes, kBuckets, owners}, 30);
+  expect_sums({{0, 1, 1}, kSizes, kBuckets, owners}, 31);
+  expect_sums({{0, 1, 2}, kSizes, kBuckets, owners}, 32);
+}
+
+}  // namespace
+}  // namespace pipetrain::test
