@@ -3,7 +3,8 @@
 //
 //   published TESTS_DATA_PIPEDREAM TOPOLOGIES > docs/published.md
 //
-// The prose stands in published_words.h, so that text and numbers are made together.
+// The prose stands in published_words.h, so that text and numbers are made together. Horovod has
+// files of its own.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
 #include "pipeline/simulate/simulate.h"
+#include "published_horovod.h"
 #include "published_words.h"
 
 namespace pipetrain {
@@ -450,6 +452,7 @@ int main(int count, char** arguments) {
     fmt::print("{}", pipetrain::kIntroduction);
     pipetrain::print_gpipe(arguments[1]);
     pipetrain::print_pipedream(arguments[1], arguments[2]);
+    pipetrain::print_horovod(arguments[2]);
   } catch (const pipetrain::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return static_cast<int>(error.kind());

@@ -5,8 +5,8 @@ namespace pipetrain {
 
 constexpr const char* kIntroduction = R"(# Published results, and what pipetrain predicts
 
-How pipetrain's planner and simulator compare with figures printed in the GPipe and PipeDream papers. Nothing was
-measured on those machines. `bench/published.cpp` writes this page:
+How pipetrain's planner and simulator compare with figures printed in the GPipe and PipeDream papers and in Horovod's
+README. Nothing was measured on those machines. `bench/published.cpp` writes this page:
 
 ```
 ninja -C build published_bench && build/published_bench tests/data/pipedream topologies > docs/published.md

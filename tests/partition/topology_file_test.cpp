@@ -108,7 +108,7 @@ TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
     EXPECT_NE(get_file(entry.path()).find("\"source\": \""), std::string::npos) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 6);
+  EXPECT_EQ(files, 7);
   const Topology dgx = read_topology(kTopologies / "dgx-h100x8.json");
   EXPECT_EQ(dgx.group_size(0), 8);
   EXPECT_GE(dgx.devices(), 1024);
@@ -116,6 +116,9 @@ TEST(TopologyFile, EveryShippedOneIsReadAndCitesItsNumbers) {
   const Topology a = read_topology(kTopologies / "pipedream-a.json");
   EXPECT_EQ(a.devices(), 16);
   EXPECT_DOUBLE_EQ(a.levels[1].bytes_per_second, 10e9 / 8);
+  const Topology horovod = read_topology(kTopologies / "horovod-p100.json");
+  EXPECT_EQ(horovod.devices(), 512);
+  EXPECT_DOUBLE_EQ(horovod.levels[1].bytes_per_second, 25e9 / 8);
 }
 
 TEST(Topology, DevicesMeetAtTheInnermostLevelThatHoldsBoth) {
