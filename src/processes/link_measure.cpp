@@ -16,7 +16,9 @@ namespace {
 
 constexpr std::size_t kShort = 8, kMedium = Processes::kEagerBytes, kLong = std::size_t{8} << 20;
 constexpr double kSecondsEach = 0.03;  // for which one size is tried
-constexpr int kLeastTries = 4;         // of each: a network needs some to reach its speed
+constexpr double kMostSeconds = 0.5;   // while a network still becomes faster
+constexpr int kTries = 3;
+constexpr int kLeastInVain = 2;
 
 /// One of two processes that measure their link: the first one decides what is sent.
 class LinkEndPoint {
@@ -27,13 +29,14 @@ class LinkEndPoint {
   }
 
   ProcessLink measure() {
-    for (int i = 0; i < 2; ++i) seconds_of(kShort, /*both=*/false, 0);  // connects
+    seconds_of(kShort, /*both=*/false, 0);  // connects
     ProcessLink link;
     link.latency_seconds = seconds_of(kShort, /*both=*/false, kSecondsEach) / 2;
     const double medium = seconds_of(kMedium, /*both=*/false, kSecondsEach);
-    const double rate = kMedium / std::max(medium - 2 * link.latency_seconds, 1e-9);
-    const std::size_t bytes =
-        std::clamp(static_cast<std::size_t>(rate * kSecondsEach), 2 * kMedium, kLong);
+    // So many that the network's way to its speed counts little.
+    const double enough = medium + std::max(kSecondsEach, 2 * link.latency_seconds);
+    std::size_t bytes = 2 * kMedium;
+    while (bytes < kLong && seconds_of(bytes, /*both=*/false, 0) < enough) bytes *= 2;
     link.bytes_per_second = rate_of(bytes, medium, /*both=*/false);
     const double medium_both = seconds_of(kMedium, /*both=*/true, kSecondsEach);
     link.both_bytes_per_second =
@@ -43,13 +46,15 @@ class LinkEndPoint {
   }
 
   void follow() {
-    while (receive_order().bytes > 0) exchange(order_, /*first=*/false);
+    while (receive_order().bytes > 0) {
+      for (int i = 0; i < order_.tries; ++i) exchange(order_, /*first=*/false);
+    }
   }
 
  private:
   struct Order {
     std::uint64_t bytes = 0;  // 0: the end
-    std::uint32_t both = 0;
+    std::int32_t both = 0, tries = 0;
   };
 
   /// Bytes per second one way, of what `bytes` take longer than kMedium, which take `medium`.
@@ -63,14 +68,20 @@ class LinkEndPoint {
   /// sent at the same time.
   double seconds_of(std::size_t bytes, bool both, double for_seconds) {
     const double begin = steady_seconds();
-    double least = 1e9;
-    int tries = 0;
+    double least = 1e9, elapsed = 0;
+    int in_vain = 0;  // tries since one was faster by a twentieth
     do {
-      order({bytes, both ? 1U : 0U});
-      const double start = steady_seconds();
-      exchange(order_, /*first=*/true);
-      least = std::min(least, steady_seconds() - start);
-    } while (for_seconds > 0 && (++tries < kLeastTries || steady_seconds() - begin < for_seconds));
+      order({bytes, both ? 1 : 0, for_seconds > 0 ? kTries : 1});
+      for (int i = 0; i < order_.tries; ++i) {
+        const double start = steady_seconds();
+        exchange(order_, /*first=*/true);
+        const double seconds = steady_seconds() - start;
+        in_vain = seconds < 0.95 * least ? 0 : in_vain + 1;
+        least = std::min(least, seconds);
+      }
+      elapsed = steady_seconds() - begin;
+    } while (elapsed < for_seconds ||
+             (for_seconds > 0 && in_vain < kLeastInVain && elapsed < kMostSeconds));
     return least;
   }
 
