@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import pathlib
+import shlex
 import statistics
 import subprocess
 import sys
@@ -28,26 +29,35 @@ ROWS = {
 }
 
 
-def measure(arguments, two_hosts, folder, rate, delay, row):
+def train(arguments, two_hosts, folder, rate, delay, row, steps, events):
+    """Bytes that crossed the cable, of the host that sent more."""
     slots, flags = ROWS[row]
-    events = folder / "events.jsonl"
     hosts = two_hosts.TwoHosts(1000 * delay, rate, slots)
     try:
         command = hosts.mpirun("-n", str(2 * slots), "--bind-to", "none", "-x", "PIPETRAIN_CACHE_DIR", arguments.pipetrain, "train", "--device", "cpu", "--threads", "1",
                                "--no-pin", "-m", str(folder / "net.onnx"), "--data", "synthetic", "--batch-size", str(arguments.batch), *flags,
-                               "--max-steps", str(arguments.steps), "--log-every", "1", "--save-every", "never", "--run-dir", str(folder / "run"), "--overwrite",
+                               "--max-steps", str(steps), "--log-every", "1", "--save-every", "never", "--run-dir", str(folder / "run"), "--overwrite",
                                "--metrics", str(events), "-q")
         environment = {**os.environ, "PIPETRAIN_CACHE_DIR": str(folder / "cache")}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     finally:
         sums = hosts.close()
+    return max(sums) if sums else 0
+
+
+def measure(arguments, two_hosts, folder, rate, delay, row):
+    events = folder / "events.jsonl"
+    # The first run measures the links, which the cache keeps.
+    train(arguments, two_hosts, folder, rate, delay, row, 1, events)
+    before = train(arguments, two_hosts, folder, rate, delay, row, 1, events)
+    sent = train(arguments, two_hosts, folder, rate, delay, row, arguments.steps, events) - before
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     ends = [line["t"] for line in lines if line["event"] == "step"]
     predicted = next(line for line in lines if line["event"] == "plan")["predicted"]["step_ms"]
     steps = [1e3 * (b - a) for a, b in zip(ends[1:], ends[2:])]
     for old in (folder / "cache").glob("links-*"):
         old.unlink()
-    return predicted, statistics.median(steps), max(sums) / len(ends) if sums else 0
+    return predicted, statistics.median(steps), sent / (arguments.steps - 1)
 
 
 def main():
@@ -57,7 +67,7 @@ def main():
     parser.add_argument("--rates", nargs="+", type=float, default=[1000, 100])
     parser.add_argument("--delays", nargs="+", type=float, default=[1, 10])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
-    parser.add_argument("--network", nargs="+", default=["mlp", "--depth", "4", "--width", "512"])
+    parser.add_argument("--network", type=shlex.split, default="mlp --depth 4 --width 512", help="arguments of pipetrain new")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=12)
     arguments = parser.parse_args()
