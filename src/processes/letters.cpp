@@ -39,7 +39,8 @@ void Letters::send(int peer, std::uint64_t size, std::string bytes) {
   message.requests.push_back(group_.processes().post_send(&message.size, sizeof message.size, peer,
                                                           ProcessGroup::kLettersTag));
   post_send_in_parts(group_.processes(), reinterpret_cast<const std::byte*>(message.bytes.data()),
-                     message.bytes.size(), peer, ProcessGroup::kLettersTag, message.requests);
+                     message.bytes.size(), peer, ProcessGroup::kLettersTag, message.requests,
+                     Processes::kEagerBytes);
 }
 
 void Letters::post(int peer, std::string bytes) {
@@ -63,7 +64,7 @@ void Letters::take_in() {
         post_receive_in_parts(group_.processes(),
                               reinterpret_cast<std::byte*>(peer.incoming.bytes.data()),
                               peer.incoming.bytes.size(), peer.rank, ProcessGroup::kLettersTag,
-                              peer.incoming.requests);
+                              peer.incoming.requests, Processes::kEagerBytes);
         continue;
       }
       state_->arrived.push_back({peer.rank, std::move(peer.incoming.bytes)});

@@ -10,6 +10,7 @@
 //       weights-0.safetensors, weights-1.safetensors, …   instead, where processes each write the
 //                               tensors of their stages (checkpoint_parts.h); likewise optimizer-N
 //       stashed.safetensors     older weights of batches in flight (asynchronous schedules only)
+//       replicas.safetensors    whose gradients the updates have added (replicas that do not wait)
 //       manifest.json           written last: everything else, checksums of all files and its own,
 //                               and the signature of its user (base/user_key.h)
 #pragma once
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "optim/loss_scale.h"
+#include "train/replica_record.h"
 #include "train/safetensors.h"
 
 namespace pipetrain {
@@ -73,7 +75,8 @@ struct Checkpoint {
 
   NamedTensors weights;
   NamedTensors optimizer;
-  std::map<int, NamedTensors> stashed;  // by version of the round
+  std::map<int, NamedTensors> stashed;    // by version of the round
+  std::optional<ReplicaRecord> replicas;  // where they do not wait for each other
   /// Of snapshots (train/snapshot.h): the best model so far, as it is exported.
   NamedTensors best_weights;
 

@@ -59,6 +59,23 @@ bool is_file_of(std::string_view file, std::string_view kind) {
                           file.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
+/// Reads what checkpoint_write.cpp has written of the updates.
+void read_updates(const NamedTensors& tensors, const fs::path& path, ReplicaRecord& record) {
+  const auto column = [&](const char* name, DType dtype, std::int64_t width) {
+    const auto found = tensors.find(name);
+    PT_CHECK(found != tensors.end() && found->second.dtype() == dtype &&
+                 found->second.type().count() % width == 0,
+             kData, "{} has no table of {}", printable(path.string()), name);
+    return found->second;
+  };
+  HostTensor parts = column("parts", DType::kInt64, 2);
+  const std::span<std::int64_t> numbers = parts.span<std::int64_t>();
+  for (std::size_t i = 0; i < numbers.size(); i += 2)
+    record.parts.push_back({numbers[i], numbers[i + 1]});
+  HostTensor rates = column("rates", DType::kFloat64, 1);
+  record.rates.assign(rates.span<double>().begin(), rates.span<double>().end());
+}
+
 }  // namespace
 
 Checkpoint read_checkpoint(const fs::path& path) {
@@ -73,6 +90,8 @@ Checkpoint read_checkpoint(const fs::path& path) {
       checkpoint.optimizer.merge(tensors);
     } else if (file.name == "stashed.safetensors") {
       checkpoint.stashed = by_version(std::move(tensors), path / file.name);
+    } else if (file.name == "replicas.safetensors" && checkpoint.replicas) {
+      read_updates(tensors, path / file.name, *checkpoint.replicas);
     } else {
       PT_FAIL(kData, "{} contains an unknown file, maybe of another version of pipetrain: {}",
               printable(path.string()), printable(file.name));

@@ -114,6 +114,22 @@ NamedTensors stashed_tensors(const Checkpoint& checkpoint) {
   return out;
 }
 
+/// "parts", int64 (parts, 2): number and version of each; "rates", float64 (updates).
+NamedTensors replica_tensors(const Checkpoint& checkpoint) {
+  if (!checkpoint.replicas || checkpoint.replicas->parts.empty()) return {};
+  const std::vector<DataPart>& parts = checkpoint.replicas->parts;
+  HostTensor table(TensorType{DType::kInt64, Shape{static_cast<std::int64_t>(parts.size()), 2}});
+  const std::span<std::int64_t> numbers = table.span<std::int64_t>();
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    numbers[2 * i] = parts[i].number;
+    numbers[2 * i + 1] = parts[i].version;
+  }
+  const std::vector<double>& rates = checkpoint.replicas->rates;
+  HostTensor list(TensorType{DType::kFloat64, Shape{static_cast<std::int64_t>(rates.size())}});
+  std::ranges::copy(rates, list.span<double>().begin());
+  return {{"parts", table}, {"rates", list}};
+}
+
 }  // namespace
 
 double Checkpoint::epoch() const {
@@ -130,6 +146,7 @@ std::uint64_t Checkpoint::bytes() const {
   add(optimizer);
   for (const FileRecord& file : files) sum += file.bytes;
   for (const auto& [version, tensors] : stashed) add(tensors);
+  if (replicas) sum += replicas->parts.size() * (sizeof(DataPart) + sizeof(double));
   return sum;
 }
 
@@ -187,6 +204,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     write("weights.safetensors", checkpoint.weights);
     write("optimizer.safetensors", checkpoint.optimizer);
     write("stashed.safetensors", stashed_tensors(checkpoint));
+    write("replicas.safetensors", replica_tensors(checkpoint));
     const std::string manifest = manifest_text(checkpoint, files);
     digest = sha256(manifest);
     write_file(temporary / "manifest.json", manifest);

@@ -35,16 +35,35 @@ struct ModelConfig {
   bool tensor_floats = false;         // matmuls of float32 on GPUs may use TF32
 };
 
+/// How the gradients of replicas become updates. kSync: all replicas share the micro-batches of a
+/// mini-batch and wait for each other. kAsync: a replica computes the gradient of a mini-batch,
+/// which is applied when it comes. kBackup: of N replicas, B may be late: an update adds the first
+/// N - B gradients (Chen et al. 2016, arXiv:1604.00981).
+enum class ReplicaMode : std::uint8_t { kSync, kAsync, kBackup };
+
+struct ReplicaUpdates {
+  ReplicaMode mode = ReplicaMode::kSync;
+  int staleness =
+      -1;            // of kAsync: most updates that a gradient's weights may be old; -1: automatic
+  int backup = 0;    // of kBackup: B
+  int replicas = 0;  // N; 0: as PipelineConfig::replicas says
+
+  bool waits() const { return mode == ReplicaMode::kSync; }
+  /// Gradients that an update adds.
+  int gradients() const { return mode == ReplicaMode::kBackup ? replicas - backup : 1; }
+};
+
 struct PipelineConfig {
   int devices = 1;                // each has one stage, or several in interleaved schedules
   std::string schedule = "1f1b";  // a name, or the file of a schedule
   int chunks = 2;                 // stages of a device in interleaved schedules
   std::vector<int> replicas;      // devices of each stage; empty: one each
   bool plan_replicas = false;     // the planner chooses the devices per stage
-  bool shard_optimizer = false;   // replicas share the updates and the optimizer's state
-  int accumulators = 0;           // leaves of the tree of sums of gradients; 0: in their order
-  bool estimate = false;          // plan for the devices of the topology, which are not present
-  std::string topology;           // a topology's file or name; empty: the measured one, if there is
+  ReplicaUpdates replica_updates;
+  bool shard_optimizer = false;  // replicas share the updates and the optimizer's state
+  int accumulators = 0;          // leaves of the tree of sums of gradients; 0: in their order
+  bool estimate = false;         // plan for the devices of the topology, which are not present
+  std::string topology;          // a topology's file or name; empty: the measured one, if there is
   int memory_units = 0;  // of schedule zb: micro-batches that a device may hold; 0: one per device
   double warm_up_tolerance = 0.02;    // of schedule 1f1b-auto: fraction of the speed to give up
   std::int64_t micro_batches = 0;     // 0: by micro_batch_size, or automatic

@@ -12,6 +12,7 @@
 #include "base/setting.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
+#include "train/checkpoint.h"
 #include "train/network.h"
 #include "train/predict.h"
 #include "train/scores.h"
@@ -94,6 +95,33 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   if (loss.kind == LossKind::kCausalLm) report.perplexity = std::exp(report.loss);
   report.seconds = steady_seconds() - start;
   return report;
+}
+
+bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last) {
+  const OptimizationConfig& settings = network.config().optimization;
+  if (!network.evaluation_data() || settings.evaluate_every <= 0) return false;
+  const double every =
+      settings.evaluate_every *
+      (settings.evaluate_by_steps ? 1 : static_cast<double>(network.batches_per_epoch()));
+  const auto steps = std::max<std::int64_t>(1, std::llround(every));
+  return last || step % steps == 0;
+}
+
+bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
+               std::optional<BestResult>& best) {
+  const std::string& metric = network.config().optimization.best_metric;
+  const std::optional<double> value = metric_of(report, metric);
+  PT_CHECK(value, kUsage, "{} {} is not available for a {}", setting("best-metric"), metric,
+           network.graph().loss.task);
+  if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
+  const bool better = std::isfinite(*value) &&
+                      (!best || (grows(metric) ? *value > best->value : *value < best->value));
+  if (better) {
+    best = BestResult{report.step, *value, metric};
+  } else if (best) {
+    ++best->stalled;
+  }
+  return better;
 }
 
 OutputMetrics::OutputMetrics(PipelineRun& run) : run_(run) {}

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "train/metrics.h"
 
@@ -11,6 +12,7 @@ namespace pipetrain {
 class PipelineRun;
 class PlannedNetwork;
 class Predictor;
+struct BestResult;
 
 /// Error (kUsage) when the metric of the best model, or early stopping, does not suit the network.
 /// Before the first step, not after the first epoch.
@@ -18,6 +20,12 @@ void check_metric(const PlannedNetwork& network);
 
 /// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
+
+/// Whether there is one after a step. `last`: the run ends there.
+bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last);
+/// Whether it is the best so far, which `best` then says.
+bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
+               std::optional<BestResult>& best);
 
 /// Metrics that need the outputs besides the loss.
 class OutputMetrics {

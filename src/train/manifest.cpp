@@ -123,6 +123,20 @@ void read_schedule(const DocumentField& field, Checkpoint& out) {
     out.updates.push_back(updates.item(i).integer(0, out.round_start + out.round_batches));
 }
 
+ReplicaRecord replicas_of(const DocumentField& field, std::int64_t step) {
+  field.allow_only({"next_part", "unfinished", "start", "changed_at"});
+  ReplicaRecord out;
+  out.next_part = field.at("next_part").integer(0, DocumentField::kMostSteps);
+  const DocumentField unfinished = field.at("unfinished");
+  for (std::size_t i = 0; i < unfinished.size(); ++i) {
+    const std::int64_t least = out.unfinished.empty() ? 0 : out.unfinished.back() + 1;
+    out.unfinished.push_back(unfinished.item(i).integer(least, out.next_part - 1));
+  }
+  out.start = field.at("start").text();
+  out.changed_at = field.at("changed_at").integer(0, step);
+  return out;
+}
+
 RunRecord run_of(const DocumentField& root) {
   RunRecord run;
   root.at("model").allow_only({"fingerprint"});
@@ -173,6 +187,11 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
                       {"round_start", checkpoint.round_start},
                       {"round_batches", checkpoint.round_batches},
                       {"updates", checkpoint.updates}};
+  if (checkpoint.replicas)
+    body["replicas"] = {{"next_part", checkpoint.replicas->next_part},
+                        {"unfinished", checkpoint.replicas->unfinished},
+                        {"start", checkpoint.replicas->start},
+                        {"changed_at", checkpoint.replicas->changed_at}};
   body["model"] = {{"fingerprint", checkpoint.run.model_fingerprint}};
   body["data"] = {{"fingerprint", checkpoint.run.data_fingerprint}};
   // Data order and masks are functions of the seed (in "numbers"), the step and the sample.
@@ -203,9 +222,11 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   const Document document =
       Document::parse(text, printable(path.string()), kSchema, ErrorKind::kData);
   const DocumentField root = document.root();
-  root.allow_only({"schema", "version", "reason", "step", "total_steps", "batches_per_epoch",
-                   "learning_rate", "seconds", "loss_scale", "best", "schedule", "model", "data",
-                   "random", "settings", "outputs", "numbers", "files", "hmac_sha256", "sha256"});
+  root.allow_only(
+      {"schema",        "version",     "reason",     "step",     "total_steps", "batches_per_epoch",
+       "learning_rate", "seconds",     "loss_scale", "best",     "schedule",    "replicas",
+       "model",         "data",        "random",     "settings", "outputs",     "numbers",
+       "files",         "hmac_sha256", "sha256"});
   Checkpoint out;
   out.is_own = is_signed(text);
   root.at("version").text();
@@ -220,6 +241,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
   if (root.has("loss_scale")) out.loss_scale = loss_scale_of(root.at("loss_scale"), out.step);
   if (root.has("best")) out.best = best_of(root.at("best"), out.step);
   read_schedule(root.at("schedule"), out);
+  if (root.has("replicas")) out.replicas = replicas_of(root.at("replicas"), out.step);
   // Data order and masks follow from the step; the counter only records it.
   root.at("random").allow_only({"generator", "counter"});
   root.at("random").at("generator").text();

@@ -19,6 +19,7 @@
 #include "train/data_shards.h"
 #include "train/export.h"
 #include "train/predict.h"
+#include "train/replica_updates.h"
 #include "train/sample_weights.h"
 
 namespace pipetrain {
@@ -192,11 +193,14 @@ bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
 
 Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
                  const Network* same_data)
-    : config_(config),
+    : config_(config_of_replica(config, mode)),
       mode_(mode),
-      processes_(processes),
-      schedule_(config.pipeline),
-      cores_(share_cores(config.pipeline, schedule_, processes)),
+      processes_(config_.pipeline.replica_updates.waits() ? processes : nullptr),
+      replica_processes_(processes_ ? nullptr : processes),
+      schedule_(config_.pipeline),
+      cores_(share_cores(config_.pipeline,
+                         std::max(schedule_.devices(), config_.pipeline.replica_updates.replicas),
+                         processes)),
       model_(same_data ? same_data->model_ : load_model(config.model, config.optimization.seed)),
       loss_(config.model.loss) {
   config_.optimization.optimizer.own = own_rates(config_.optimization, model_);
@@ -269,8 +273,9 @@ std::string Network::first_file_here(const std::vector<std::vector<std::string>>
 }
 
 void Network::choose_micro_batch() {
-  const std::int64_t batch = config_.optimization.batch_size;
-  PT_CHECK(batch >= 1, kUsage, "{} must be at least 1", setting("batch-size"));
+  PT_CHECK(config_.optimization.batch_size >= 1, kUsage, "{} must be at least 1",
+           setting("batch-size"));
+  const std::int64_t batch = samples_of_part(config_);
   std::int64_t fixed = -1;
   for (const OnnxValue& input : model_.model.inputs) {
     if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
@@ -381,7 +386,7 @@ std::int64_t Network::epoch_samples() const {
 }
 
 std::vector<std::int64_t> Network::batch_sizes() const {
-  const std::int64_t batch = config_.optimization.batch_size;
+  const std::int64_t batch = samples_of_part(config_);
   const std::int64_t samples = epoch_samples();
   std::vector<std::int64_t> sizes;
   if (samples >= batch) sizes.push_back(batch);
@@ -413,7 +418,7 @@ const Dataset* Network::evaluation_data() const {
   return mode_ == RunMode::kEvaluate ? data_.train.get() : data_.validation.get();
 }
 
-bool Network::leads() const { return !processes_ || processes_->leads(); }
+bool Network::leads() const { return !all_processes() || all_processes()->leads(); }
 
 int Network::process_of(int device) const {
   return pipetrain::process_of(device, schedule_.devices(), processes_);

@@ -48,7 +48,13 @@ class Network {
   /// each tensor, the seed of the data.
   const RunConfig& config() const { return config_; }
   RunMode mode() const { return mode_; }
+  /// Those that have the devices of this network; null: this one has all.
   ProcessGroup* processes() const { return processes_; }
+  /// Those that have replicas of it which do not wait for each other; null: this one has all.
+  ProcessGroup* replica_processes() const { return replica_processes_; }
+  /// All that train together; null: this one alone.
+  ProcessGroup* all_processes() const { return processes_ ? processes_ : replica_processes_; }
+  const ReplicaUpdates& replica_updates() const { return config_.pipeline.replica_updates; }
   /// Whether this is process 0, which writes files and logs.
   bool leads() const;
   /// The process that has a device.
@@ -112,6 +118,7 @@ class Network {
   RunConfig config_;
   RunMode mode_;
   ProcessGroup* processes_;
+  ProcessGroup* replica_processes_;
   RunSchedule schedule_;
   CoreShare cores_;
   LoadedModel model_;

@@ -52,7 +52,7 @@ PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step) : net
   PT_CHECK(!programs.empty(), kData, "there is nothing to run");
 
   check_weights_are_written(network_.graph());
-  if (network_.processes()) check_agreement(*network_.processes(), network_, programs);
+  if (network_.all_processes()) check_agreement(*network_.all_processes(), network_, programs);
   runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
 }
 
@@ -159,6 +159,12 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.devices_before = network_.cores().devices_before;
   options.sharing_devices = network_.cores().sharing_devices;
   return options;
+}
+
+std::vector<const Program*> PipelineRun::training_programs() const {
+  std::vector<const Program*> programs;
+  for (const auto& program : programs_) programs.push_back(program.get());
+  return programs;
 }
 
 int PipelineRun::batches_in_flight() const {

@@ -37,6 +37,8 @@ class PipelineRun {
   /// The program of a round of that many micro-batches: a mini-batch, or in an asynchronous run all
   /// up to the end of an epoch.
   const Program& program(int units) const;
+  /// Of all rounds of training.
+  std::vector<const Program*> training_programs() const;
   /// Mini-batches between their first and their last use in an asynchronous round.
   int batches_in_flight() const;
   /// The program of the next round of an evaluation that has `remaining` samples to go.
@@ -56,8 +58,8 @@ class PipelineRun {
   /// The final state of the stages, at process 0 after collect_weights(): of other processes'
   /// stages only the weights.
   std::vector<StageContent> trained_contents() const;
-  /// Writes the trained weights, or others of the model by name, into a copy of the user's file, and
-  /// low-rank adapters alone to `adapters`; returns what was changed besides bytes.
+  /// Writes the trained weights, or others of the model by name, into a copy of the user's file,
+  /// and low-rank adapters alone to `adapters`; returns what was changed besides bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false,
                                         const NamedTensors* weights = nullptr,
                                         const std::string& adapters = {});

@@ -34,15 +34,12 @@ int process_of(int device, int devices, const ProcessGroup* processes) {
   return processes ? device * processes->size() / devices : 0;
 }
 
-CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
-                      ProcessGroup* processes) {
+CoreShare share_cores(const PipelineConfig& config, int devices, ProcessGroup* processes) {
   CoreShare share;
   share.cores = available_cores();
-  share.threads =
-      config.threads > 0 ? config.threads : std::max(1, share.cores / schedule.devices());
+  share.threads = config.threads > 0 ? config.threads : std::max(1, share.cores / devices);
   if (!processes) return share;
   const int count = processes->size();
-  const int devices = schedule.devices();
   PT_CHECK(count <= devices, kUsage,
            "{} processes were started for {} stage{}; give {} {} or more, or start fewer", count,
            devices, devices == 1 ? "" : "s", setting("stages"), count);

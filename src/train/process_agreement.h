@@ -35,8 +35,7 @@ int process_of(int device, int devices, const ProcessGroup* processes);
 
 /// Processes of a machine that may use the same cores divide them among their devices; all stages
 /// get as many threads, which decide bits. Error (kUsage) for more processes than devices.
-CoreShare share_cores(const PipelineConfig& config, const RunSchedule& schedule,
-                      ProcessGroup* processes);
+CoreShare share_cores(const PipelineConfig& config, int devices, ProcessGroup* processes);
 
 /// Checks that all processes are the same build, whose messages they understand. Error (kUsage)
 /// names one that is not `build`.

@@ -51,12 +51,13 @@ ProfiledNetwork::ProfiledNetwork(Network network)
   if (processes() && config().pipeline.topology.empty())
     topology_ = topology_of_processes(*processes(), schedule().devices(), topology_,
                                       config().pipeline.profile_cache);
-  if (processes()) share_profile(*processes(), graph().graph.nodes.size(), topology_, profile_);
+  ProcessGroup* all = all_processes();
+  if (all) share_profile(*all, graph().graph.nodes.size(), topology_, profile_);
   costs_ = chain_costs(graph(), chain_, profile_);
   if (leads()) choose_order();
-  if (!processes()) return;
+  if (!all) return;
   // All use the order that process 0 has found.
-  std::vector<int> chosen = share_order(*processes(), order_);
+  std::vector<int> chosen = share_order(*all, order_);
   if (!leads()) take_order(std::move(chosen));
 }
 

@@ -9,6 +9,7 @@
 #include "base/setting.h"
 #include "train/export.h"
 #include "train/fingerprint.h"
+#include "train/replica_updates.h"
 
 namespace pipetrain {
 namespace {
@@ -43,6 +44,10 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
       {"loss", std::string(name_of(network.graph().loss.kind))},
       {"optimizer", std::string(name_of(optimization.optimizer.kind))},
       {"dampening", fmt::format("{}", optimization.optimizer.dampening)}};
+  if (const ReplicaUpdates& updates = config.pipeline.replica_updates; !updates.waits()) {
+    facts.emplace_back("replica-mode", words_on(updates));
+    facts.emplace_back("samples-of-part", fmt::format("{}", samples_of_part(config)));
+  }
   if (config.data.bind.normalization.kind == Normalization::Kind::kMax)
     facts.emplace_back("normalize", training_of(network).normalization);
   if (config.model.precision == DType::kFloat16)
@@ -127,6 +132,15 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
            "the checkpoint is of {} {}, whose state {} cannot use; leave it out, or start a new "
            "run from its weights: {}",
            setting("optimizer"), optimizer, now.value("optimizer"), setting("resume-weights-only"));
+  for (const char* name : {"samples-of-part", "batch-size"}) {
+    const bool parts =
+        !checkpoint.run.value("samples-of-part").empty() || !now.value("samples-of-part").empty();
+    PT_CHECK(!parts || checkpoint.run.value(name) == now.value(name), kUsage,
+             "a run can be resumed neither with replicas that wait for each other where they did "
+             "not, nor the other way round, nor with other parts: give the same {} and {}, or "
+             "start a new run from its weights: {}",
+             setting("replica-mode"), setting("batch-size"), setting("resume-weights-only"));
+  }
   // What does not affect the results if all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =

@@ -15,9 +15,10 @@
 #include "train/commits.h"
 #include "train/export.h"
 #include "train/finite_check.h"
+#include "train/replica_run.h"
+#include "train/replica_updates.h"
 #include "train/resume.h"
 #include "train/run_rate.h"
-#include "train/sample_weights.h"
 #include "train/scores.h"
 #include "train/snapshot.h"
 #include "train/step_check.h"
@@ -41,22 +42,19 @@ class Training {
         first_step_(options.resumed ? std::min(options.resumed->step, network_.total_steps()) : 0),
         saving_(options.save, first_step_, network_.batches_per_epoch()),
         rate_(network_, options.max_seconds, options.resumed ? options.resumed->seconds : 0),
-        sampler_(network_.data().train->size(),
-                 {static_cast<std::size_t>(settings_.batch_size), settings_.seed, settings_.shuffle,
-                  settings_.drop_last,
-                  settings_.sample_weights.empty()
-                      ? std::vector<double>()
-                      : sample_weights(settings_.sample_weights, *network_.data().train,
-                                       network_.graph().loss.classes),
-                  network_.data().shard_samples, static_cast<std::size_t>(network_.micro_batch())}),
+        sampler_(training_sampler(network_)),
         loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
-                static_cast<std::uint64_t>(network_.total_steps()), network_.data().workers,
+                // Replicas that do not wait read their own parts.
+                static_cast<std::uint64_t>(
+                    network_.replica_updates().waits() ? network_.total_steps() : first_step_),
+                network_.data().workers,
                 // Asynchronous rounds copy each mini-batch into their own memory.
                 network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
                 network_.config().pipeline.timeout_seconds) {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric(network_);
+    if (!network_.replica_updates().waits()) replicas_.emplace(run, saving_.run(), options.resumed);
     if (network_.processes() && !network_.asynchronous()) {
       parts_.emplace(*network_.processes(), saving_, options.save.folder,
                      settings_.on_nonfinite != OnNonfinite::kIgnore);
@@ -75,6 +73,8 @@ class Training {
         const std::int64_t begin = resumes ? options_.resumed->round_start : step;
         step = stream(begin, resumes ? options_.cut : nullptr);
         if (stopped_inside_) break;  // and saved there
+      } else if (replicas_) {
+        replica_update(step++);
       } else {
         begun_steps_ = step + 1;
         synchronous_step(step++);
@@ -83,6 +83,10 @@ class Training {
       const bool last = step == network_.total_steps();
       save_after(step, evaluate_after(step, last), last);
       if (!last && summary_.end == RunEnd::kDone) report_saves();
+    }
+    if (replicas_) {
+      replicas_->publish();
+      replicas_->end(summary_.end);
     }
     const double before = steady_seconds();
     if (parts_) parts_->finish();
@@ -104,14 +108,16 @@ class Training {
  private:
   /// Evaluates where that is due after a step; true where the model is the best so far.
   bool evaluate_after(std::int64_t step, bool last) {
-    if (!is_evaluated(step, last) || (!last && summary_.end != RunEnd::kDone)) return false;
+    if (!is_evaluated(network_, step, last) || (!last && summary_.end != RunEnd::kDone))
+      return false;
+    if (replicas_) replicas_->publish();
     saving_on_error(step, [&] {
       summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
       if (needs_outputs(settings_.best_metric))
         output_metrics_.add(*summary_.last_evaluation, top_of(settings_.best_metric));
     });
     observer_.on_evaluation(*summary_.last_evaluation);
-    const bool improved = note_best(*summary_.last_evaluation);
+    const bool improved = note_best(*summary_.last_evaluation, network_, summary_.best);
     if (improved) keep_best(step);
     if (settings_.patience > 0 && summary_.best && !last &&
         summary_.best->stalled >= settings_.patience)
@@ -223,6 +229,27 @@ class Training {
     finite_.check(report);
   }
 
+  /// The next update where replicas do not wait for each other.
+  void replica_update(std::int64_t step) {
+    const ReplicaUpdate made = replicas_->next(rate_.at(step));
+    left_requests_.add(replicas_->take_requests());
+    StepReport report;
+    report.step = step + 1;
+    report.total_steps = network_.total_steps();
+    report.epoch = epoch_of(report.step);
+    report.parts = made.parts;
+    report.loss = made.loss;
+    report.accuracy = accuracy(made.correct, made.counted);
+    if (settings_.clip_norm > 0) report.gradient_norm = made.gradient_norm;
+    report.learning_rate = rate_.at(step);
+    report.seconds = made.seconds;
+    report.samples_per_second = static_cast<double>(made.samples) / report.seconds;
+    times_.note_seconds(report.seconds);
+    observer_.on_step(report);
+    if (!std::isfinite(report.loss)) replicas_->publish();
+    finite_.check(report);
+  }
+
   /// Of the steps that predictions are for, which a short batch at the end of an epoch is not.
   void note_times(std::int64_t samples, double seconds, double bubble) {
     if (samples < std::min(settings_.batch_size, network_.epoch_samples())) return;
@@ -262,33 +289,6 @@ class Training {
     }
   }
 
-  bool is_evaluated(std::int64_t step, bool last) const {
-    if (!network_.evaluation_data() || settings_.evaluate_every <= 0) return false;
-    const double every =
-        settings_.evaluate_every *
-        (settings_.evaluate_by_steps ? 1 : static_cast<double>(network_.batches_per_epoch()));
-    const auto steps = std::max<std::int64_t>(1, std::llround(every));
-    return last || step % steps == 0;
-  }
-
-  /// Whether an evaluation is the best so far.
-  bool note_best(const EvaluationReport& report) {
-    const std::string& metric = settings_.best_metric;
-    const std::optional<double> value = metric_of(report, metric);
-    PT_CHECK(value, kUsage, "{} {} is not available for a {}", setting("best-metric"), metric,
-             network_.graph().loss.task);
-    std::optional<BestResult>& best = summary_.best;
-    if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
-    const bool better = std::isfinite(*value) &&
-                        (!best || (grows(metric) ? *value > best->value : *value < best->value));
-    if (better) {
-      best = BestResult{report.step, *value, metric};
-    } else if (best) {
-      ++best->stalled;
-    }
-    return better;
-  }
-
   /// Keeps the weights of the best model where no checkpoint will.
   void keep_best(std::int64_t step) {
     const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_ ||
@@ -325,12 +325,14 @@ class Training {
 
   /// Between rounds.
   Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
+    if (replicas_) replicas_->publish();
     const std::vector<StageContent> contents = run_.runtime().contents();
     if (!network_.leads()) return {};
     return completed(make_checkpoint(run_, saving_.run(), step, step, 0, contents), reason);
   }
 
-  Checkpoint completed(Checkpoint checkpoint, const char* reason) const {
+  Checkpoint completed(Checkpoint checkpoint, const char* reason) {
+    if (replicas_) checkpoint.replicas = replicas_->record();
     checkpoint.reason = reason;
     checkpoint.learning_rate = rate_.at(checkpoint.step - 1);
     checkpoint.seconds = rate_.seconds();
@@ -458,6 +460,7 @@ class Training {
   RunRate rate_;
   Sampler sampler_;
   Loader loader_;
+  std::optional<ReplicaRun> replicas_;  // where they do not wait for each other
   BatchUnits units_{run_, /*evaluation=*/false};
   StepCheck check_{run_};
   std::int64_t checked_steps_ = -1;  // done when the last one was computed twice

@@ -12,6 +12,7 @@
 #include "train/evaluation.h"
 #include "train/metrics.h"
 #include "train/pipeline_run.h"
+#include "train/replica_record.h"
 #include "train/run_requests.h"
 #include "train/saving.h"
 
@@ -24,6 +25,7 @@ struct ProgramCut;
 struct StepReport {
   std::int64_t step = 0, total_steps = 0;  // step counts from 1
   double epoch = 0;                        // epochs done, fractional
+  std::vector<DataPart> parts;             // where replicas do not wait: what the update has added
   double loss = 0;
   std::optional<double> accuracy;
   std::optional<double> gradient_norm;

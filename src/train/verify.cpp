@@ -59,9 +59,10 @@ class FixedUnits final : public MicroBatchSource {
   double rate_ = 0;
 };
 
-/// Adds a name to the list of differences if two tensors differ in any bit.
+}  // namespace
+
 void compare(const std::string& what, const HostTensor& a, const HostTensor& b,
-             Verification& result) {
+             std::vector<std::string>& different) {
   const bool same = static_cast<bool>(a) == static_cast<bool>(b) &&
                     (!a || (a.type() == b.type() &&
                             std::memcmp(a.view().data, b.view().data, a.type().bytes()) == 0));
@@ -73,10 +74,8 @@ void compare(const std::string& what, const HostTensor& a, const HostTensor& b,
                                    static_cast<double>(b.view().as<float>()[i])));
     }
   }
-  result.different.push_back(fmt::format("{} (largest difference {:.3g})", printable(what), gap));
+  different.push_back(fmt::format("{} (largest difference {:.3g})", printable(what), gap));
 }
-
-}  // namespace
 
 Verification verify(PipelineRun& run) {
   const PlannedNetwork& network = run.network();
@@ -121,12 +120,12 @@ Verification verify(PipelineRun& run) {
     if (!parameter.gradient) continue;
     ++result.gradients;
     compare("gradient of " + parameter.name, run.runtime().read_gradient(parameter.name),
-            oracle.read_gradient(parameter.name), result);
+            oracle.read_gradient(parameter.name), result.different);
   }
   for (const Value& value : graph.graph.values) {
     if (value.role != Role::kParameter && value.role != Role::kState) continue;
     ++result.parameters;
-    compare(value.name, run.runtime().read(value.name), oracle.read(value.name), result);
+    compare(value.name, run.runtime().read(value.name), oracle.read(value.name), result.different);
   }
   return result;
 }

@@ -17,6 +17,10 @@ struct Verification {
   bool equal() const { return different.empty(); }
 };
 
+/// Adds a name to a list of differences if two tensors differ in any bit.
+void compare(const std::string& what, const HostTensor& a, const HostTensor& b,
+             std::vector<std::string>& different);
+
 /// Runs a step of a run and of the reference on the same data and compares every loss, gradient,
 /// parameter and running statistic bit for bit. A synchronous schedule is compared with the model
 /// on one device (with a replicated stage: one device with one gradient accumulator per replica),

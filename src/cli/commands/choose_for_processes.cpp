@@ -115,7 +115,7 @@ FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
   any.schedule = "1f1b";
   any.replicas.clear();
   any.plan_replicas = false;
-  const CoreShare cores = share_cores(any, RunSchedule(any), processes);
+  const CoreShare cores = share_cores(any, RunSchedule(any).devices(), processes);
   if (pipeline.topology.empty())
     scope.topology = topology_of_processes(*processes, pipeline.devices, measured_topology(),
                                            pipeline.profile_cache);

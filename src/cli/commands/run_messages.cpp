@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/replica_mode.h"
 #include "cli/output/terminal.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameters.h"
@@ -106,8 +107,10 @@ void log_model(const Options& options, const PlannedNetwork& network) {
 }
 
 void log_batch(const Options& options, const PlannedNetwork& network) {
-  log_info("train", "batch    {} = {} micro-batch{} x {} sample{}",
-           options.run.optimization.batch_size, network.micro_batches(),
+  const int gradients = network.replica_updates().gradients();
+  log_info("train", "batch    {} = {}{} micro-batch{} x {} sample{}",
+           options.run.optimization.batch_size,
+           gradients > 1 ? fmt::format("{} replicas x ", gradients) : "", network.micro_batches(),
            network.micro_batches() == 1 ? "" : "es", network.micro_batch(),
            network.micro_batch() == 1 ? "" : "s");
   for (const OnnxValue& input : network.model().model.inputs) {
@@ -130,6 +133,8 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
                                         network.processes()->processes().name())
                           : "");
   for (const std::string& note : network.plan().notes) log_info("train", "note     {}", note);
+  if (!network.replica_updates().waits())
+    return log_info("train", "plan     {} · steps are not predicted", words_on_replicas(network));
   if (!with_details() && !options.dry_run) {
     const std::string bubble =
         network.devices() > 1 ? fmt::format(" · bubble {:.1f} %", network.predicted_bubble() * 100)
@@ -165,12 +170,13 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
   std::string text = fmt::format("{} step{} in {:.1f} s", summary.steps,
                                  summary.steps == 1 ? "" : "s", summary.seconds);
   if (summary.steps > 1 && measured > 0) {
-    const bool compares = with_details() || is_off(predicted, measured);
+    const bool waits = network.replica_updates().waits();  // else nothing was predicted
+    const bool compares = waits && (with_details() || is_off(predicted, measured));
     const auto beside = [&](const std::string& value) {
       return compares ? fmt::format(" (predicted {})", value) : std::string();
     };
     text += fmt::format(" · {}/step{}", seconds_text(measured), beside(seconds_text(predicted)));
-    if (network.devices() > 1 || with_details()) {
+    if (waits && (network.devices() > 1 || with_details())) {
       text += fmt::format(" · bubble {:.1f} %{}", summary.steady_bubble * 100,
                           beside(fmt::format("{:.1f} %", network.predicted_bubble() * 100)));
     }

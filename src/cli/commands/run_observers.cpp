@@ -11,7 +11,9 @@ Watcher::Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
     : run_(run),
       reports_(reports),
       signals_(signals),
-      slow_start_(run.network().profile().is_estimate ? 0 : run.network().predicted_step_seconds(),
+      slow_start_(run.network().profile().is_estimate || !run.network().replica_updates().waits()
+                      ? 0
+                      : run.network().predicted_step_seconds(),
                   run.network().threads()) {}
 
 void Watcher::on_round(std::int64_t step, const Program& program, const RoundResult& result) {

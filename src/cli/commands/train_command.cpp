@@ -7,15 +7,16 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "cli/commands/begin_training.h"
 #include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/lr_find.h"
+#include "cli/commands/replica_mode.h"
 #include "cli/commands/run_folder.h"
 #include "cli/commands/run_messages.h"
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
-#include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
@@ -31,7 +32,6 @@
 #include "profile/machine.h"
 #include "train/commits.h"
 #include "train/export.h"
-#include "train/fresh_weights.h"
 #include "train/resume.h"
 #include "train/signals.h"
 #include "train/trainer.h"
@@ -81,76 +81,6 @@ double most_seconds(const Options& options) {
   return options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
 }
 
-/// The step at which the first round of a run begins.
-std::int64_t first_step(const Options& options, const PlannedNetwork& network,
-                        const FoundCheckpoint* found) {
-  const bool goes_on = found && !options.resume_weights_only;
-  return goes_on ? first_round(network, found->checkpoint) : 0;
-}
-
-/// Restores the state that a run begins with.
-void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
-                TrainingOptions& training, std::optional<ProgramCut>& cut) {
-  const bool goes_on = found && !options.resume_weights_only;
-  if (goes_on) {
-    cut = restore(run, found->checkpoint);
-    training.resumed = &found->checkpoint;
-    training.cut = cut ? &*cut : nullptr;
-  } else {
-    if (options.init == "random") {
-      for (const auto& [name, value] :
-           fresh_weights(run.network().model(), options.run.optimization.seed))
-        run.runtime().write(name, value);
-    }
-    if (found) restore_weights(run, found->checkpoint);
-  }
-  run.release_initial_weights();
-}
-
-/// What a run starts from, as the command line and the checkpoint say.
-struct Start {
-  Supervision* supervision = nullptr;  // null: nobody restarts the run
-  std::optional<FoundCheckpoint> found;
-  bool goes_on = false;              // with the whole checkpoint, not only its weights
-  fs::path resumed;                  // the folder of the resumed run
-  fs::path output;                   // where it has written its model before
-  std::optional<CommitName> commit;  // that it resumes from
-
-  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
-};
-
-/// Under `launch`, has the run keep its state in the memory of the hosts.
-void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& training,
-                   std::optional<Commits>& commits) {
-  const std::optional<CommitSettings> settings = CommitSettings::of_environment();
-  if (!settings) return;
-  const std::int64_t step = training.resumed ? training.resumed->step : 0;
-  commits.emplace(run.network().processes(), *settings, step, start.commit);
-  commits->reserve(make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents()));
-  training.commits = &*commits;
-}
-
-/// The run of processes other than 0: they train their stages; process 0 writes files and logs.
-int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals) {
-  const std::string logs = network.processes()->broadcast({});
-  if (logs.empty()) return 0;  // there is nothing to do
-  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.processes()->rank()));
-  TrainingOptions training;
-  std::optional<ProgramCut> cut;
-  if (options.run.optimization.rate_by_time)
-    training.max_seconds = parse_duration("--max-time", options.max_time);
-  PipelineRun run(network, first_step(options, network, start.checkpoint()));
-  begin_with(options, run, start.checkpoint(), training, cut);
-  std::optional<Commits> commits;
-  begin_commits(run, start, training, commits);
-  Follower follower(signals);
-  signals.watch_stops();
-  const TrainingSummary summary = train(run, follower, training);
-  if (summary.end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
-  run.collect_weights();
-  return 0;
-}
-
 /// The run of process 0.
 class LeadingRun {
  public:
@@ -186,7 +116,8 @@ class LeadingRun {
       progress_.finish();
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
-      const auto failure = network_.processes() ? network_.processes()->failure() : std::nullopt;
+      const ProcessGroup* processes = network_.all_processes();
+      const auto failure = processes ? processes->failure() : std::nullopt;
       status_.end(end, static_cast<int>(error.kind()), failure ? failure->rank : -1);
       mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
@@ -210,7 +141,7 @@ class LeadingRun {
     training.verify_every = options_.verify_every;
     if (start_.supervision) training.snapshot = &start_.supervision->snapshot();
     std::optional<ProgramCut> cut;
-    if (network_.processes()) tell_to_begin();
+    if (network_.all_processes()) tell_to_begin();
     run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     std::optional<Commits> commits;
@@ -249,7 +180,7 @@ class LeadingRun {
     const fs::path logs = fs::absolute(folder_ / "logs");
     std::error_code ignored;
     fs::create_directory(logs, ignored);
-    network_.processes()->broadcast(logs.string());
+    network_.all_processes()->broadcast(logs.string());
   }
 
   /// A run that left out most of its steps has not trained the model, although it has an end. In
@@ -274,7 +205,9 @@ class LeadingRun {
     constexpr std::int64_t kEnough = 8;
     const double predicted = network_.predicted_step_seconds();
     const double measured = summary_.steady_step_seconds;
-    if (was_estimate_ || summary_.steps < kEnough || measured <= 0 || predicted <= 0) return;
+    if (was_estimate_ || !network_.replica_updates().waits() || summary_.steps < kEnough ||
+        measured <= 0 || predicted <= 0)
+      return;
     const auto is_off = [&](double factor) {
       return measured >= factor * predicted || predicted >= factor * measured;
     };
@@ -426,7 +359,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
       fs::exists(output) && !is_restart) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
-    if (network.processes()) network.processes()->broadcast({});
+    if (network.all_processes()) network.all_processes()->broadcast({});
     return 0;
   }
   const bool replaces_own =
@@ -450,6 +383,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads) resolve_verbosity(options);
   const Start start = take_up(options, processes, supervision);
   const bool gives_stages = options.gpus > 0;
+  check_replica_mode(options, processes);
   take_devices_of_processes(options, processes);
   resolve(options, processes);
   // Before anything that takes time.

@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
-#include "cli/output/output.h"
+#include "cli/commands/replica_mode.h"
 #include "cli/output/journal.h"
+#include "cli/output/output.h"
 #include "train/verify.h"
 
 namespace pipetrain {
@@ -54,6 +55,10 @@ int compare_runs(const Options& options) {
 int verify_command(Options& options) {
   resolve_verbosity(options);
   if (!options.against.empty()) return compare_runs(options);
+  if (!options.replay.empty()) return verify_replay(options);
+  PT_CHECK(options.run.pipeline.replica_updates.waits(), kUsage,
+           "--replica-mode other than sync has no step to compare; verify a run: pipetrain verify "
+           "--replay RUN");
   resolve_model(options, "verify");
   resolve_plan(options);
   resolve_device(options, "verify");
@@ -88,8 +93,7 @@ int verify_command(Options& options) {
     print(json.dump(2) + "\n");
   } else {
     print(verdict + "\n");
-    for (const std::string& name : result.different)
-      print("  " + name + "\n");
+    for (const std::string& name : result.different) print("  " + name + "\n");
   }
   return result.equal() ? 0 : static_cast<int>(ErrorKind::kAssertion);
 }

@@ -71,6 +71,10 @@ void describe_planning(Table& table, Options& options) {
   table.path("--against", options.against, PathUse::kRead, "RUN",
              "instead compare the journals of two runs, and name the first step that differs",
              "verify");
+  table.path("--replay", options.replay, PathUse::kRead, "RUN",
+             "instead compute the updates of a run with --replica-mode async or backup again, in "
+             "one thread, and compare the weights with those of its newest checkpoint",
+             "verify");
   table.real("--jitter", options.jitter,
              "random variation of times, as a fraction; gives the p50 and p95 of the step",
              "simulate");

@@ -128,6 +128,64 @@ void describe_threads(Table& table, PipelineConfig& pipeline) {
   Table::nest(threads, std::move(thread_settings));
 }
 
+/// "sync", "async", "async:staleness=4", "backup:1".
+ReplicaUpdates parse_replica_mode(const std::string& text, const ReplicaUpdates& before) {
+  const std::string name = "--replica-mode";
+  const std::size_t colon = std::min(text.find(':'), text.size());
+  const std::string mode = text.substr(0, colon);
+  const std::string rest = text.substr(std::min(colon + 1, text.size()));
+  check_choice(name, mode, {"sync", "async", "backup"});
+  ReplicaUpdates updates = before;
+  updates.backup = 0;
+  if (mode == "backup") {
+    updates.mode = ReplicaMode::kBackup;
+    updates.backup = static_cast<int>(parse_integer(name + " backup", rest, 1));
+    return updates;
+  }
+  updates.mode = mode == "async" ? ReplicaMode::kAsync : ReplicaMode::kSync;
+  if (rest.empty()) return updates;
+  constexpr std::string_view kKey = "staleness=";
+  PT_CHECK(mode == "async" && rest.starts_with(kKey), kUsage,
+           "{} must be sync, async, async:staleness=N or backup:N, not {}", name, printable(text));
+  updates.staleness = static_cast<int>(parse_integer("--staleness", rest.substr(kKey.size()), 0));
+  return updates;
+}
+
+std::string text_of_mode(const ReplicaUpdates& updates) {
+  return updates.mode == ReplicaMode::kBackup  ? fmt::format("backup:{}", updates.backup)
+         : updates.mode == ReplicaMode::kAsync ? "async"
+                                               : "sync";
+}
+
+/// Replicas that do not wait for each other.
+void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
+  OptionSpec& mode =
+      table
+          .add("--replica-mode", "sync|async|backup:N",
+               "sync: replicas share each mini-batch and wait for each other; async: each computes "
+               "whole mini-batches, whose gradients are applied as they come; backup:N: an update "
+               "adds the first gradients, all but N",
+               "train verify")
+          .affects(ResultEffect::kDerived);
+  mode.set = [&updates](const std::string& v) { updates = parse_replica_mode(v, updates); };
+  mode.get = [&updates] { return text_of_mode(updates); };
+  mode.key = "mode";
+  OptionSpec& staleness =
+      table
+          .add("--staleness", "N|auto",
+               "of --replica-mode async: most updates between reading weights and applying a "
+               "gradient of them, at least one per other replica; auto: four per other replica",
+               "train verify")
+          .affects(ResultEffect::kDerived);
+  staleness.set = [&updates](const std::string& v) {
+    updates.staleness =
+        v == "auto" ? -1 : static_cast<int>(parse_integer("--staleness", v, /*least=*/0));
+  };
+  staleness.get = [&updates] {
+    return updates.staleness < 0 ? "auto" : fmt::format("{}", updates.staleness);
+  };
+}
+
 /// The devices of each stage, and how they share its updates.
 void describe_replicas(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
@@ -152,6 +210,7 @@ void describe_replicas(Table& table, Options& options) {
     return pipeline.plan_replicas ? "auto" : fmt::format("{}", fmt::join(pipeline.replicas, ","));
   };
   Table replica_settings;
+  describe_replica_updates(replica_settings, pipeline.replica_updates);
   replica_settings
       .flag("--shard-optimizer", pipeline.shard_optimizer,
             "each replica updates a part of the tensors and alone keeps their optimizer state",

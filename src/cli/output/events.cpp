@@ -220,8 +220,9 @@ void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
   json["micro_batches"] = network.micro_batches();
   json["micro_batch_size"] = network.micro_batch();
   json["schedule"] = network.config().pipeline.schedule;
-  json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
-                       {"bubble", network.predicted_bubble()}};
+  if (network.replica_updates().waits())
+    json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
+                         {"bubble", network.predicted_bubble()}};
   write(line);
 }
 
@@ -230,6 +231,8 @@ void EventLog::step(const StepReport& report) {
   line.json["step"] = report.step;
   line.json["total_steps"] = report.total_steps;
   line.number("epoch", report.epoch);
+  for (const DataPart& part : report.parts)
+    line.json["parts"].push_back({part.number, part.version});
   line.number("loss", report.loss);
   line.number("accuracy", report.accuracy);
   line.number("grad_norm", report.gradient_norm);

@@ -6,7 +6,6 @@
 #include "processes/process_group.h"
 
 namespace pipetrain {
-namespace {
 
 using Tensors = std::map<std::string, HostTensor>;
 
@@ -39,8 +38,6 @@ Tensors get_tensors(ByteReader& reader) {
   }
   return tensors;
 }
-
-}  // namespace
 
 std::string bytes_of(const StageContent& content) {
   ByteWriter writer;

@@ -35,8 +35,11 @@ Stage::Stage(int index, const std::vector<StageVariant>& variants, Backend backe
       forwards_(variants.size(), 0) {
   executor_->synchronize();
   for (const StageVariant& variant : variants) {
-    for (const Parameter& parameter : variant.training->parameters)
-      write(parameter.name, variant.training->graph[parameter.value].data);
+    for (const Parameter& parameter : variant.training->parameters) {
+      // Without initial weights, which a run may have released, they are written later.
+      if (const HostTensor& value = variant.training->graph[parameter.value].data)
+        write(parameter.name, value);
+    }
   }
 }
 

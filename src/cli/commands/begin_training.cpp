@@ -1,0 +1,77 @@
+#include "cli/commands/begin_training.h"
+
+#include <fmt/format.h>
+
+#include <csignal>
+
+#include "cli/commands/run_observers.h"
+#include "cli/commands/run_together.h"
+#include "processes/process_group.h"
+#include "train/fresh_weights.h"
+#include "train/replica_run.h"
+#include "train/resume.h"
+#include "train/saving.h"
+
+namespace pipetrain {
+
+namespace fs = std::filesystem;
+
+std::int64_t first_step(const Options& options, const PlannedNetwork& network,
+                        const FoundCheckpoint* found) {
+  const bool goes_on = found && !options.resume_weights_only;
+  return goes_on ? first_round(network, found->checkpoint) : 0;
+}
+
+void initialize(const Options& options, PipelineRun& run) {
+  if (options.init != "random") return;
+  for (const auto& [name, value] :
+       fresh_weights(run.network().model(), options.run.optimization.seed))
+    run.runtime().write(name, value);
+}
+
+void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
+                TrainingOptions& training, std::optional<ProgramCut>& cut) {
+  const bool goes_on = found && !options.resume_weights_only;
+  if (goes_on) {
+    cut = restore(run, found->checkpoint);
+    training.resumed = &found->checkpoint;
+    training.cut = cut ? &*cut : nullptr;
+  } else {
+    initialize(options, run);
+    if (found) restore_weights(run, found->checkpoint);
+  }
+  run.release_initial_weights();
+}
+
+void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& training,
+                   std::optional<Commits>& commits) {
+  const std::optional<CommitSettings> settings = CommitSettings::of_environment();
+  if (!settings) return;
+  const std::int64_t step = training.resumed ? training.resumed->step : 0;
+  commits.emplace(run.network().processes(), *settings, step, start.commit);
+  commits->reserve(make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents()));
+  training.commits = &*commits;
+}
+
+int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals) {
+  const std::string logs = network.all_processes()->broadcast({});
+  if (logs.empty()) return 0;  // there is nothing to do
+  keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.all_processes()->rank()));
+  TrainingOptions training;
+  std::optional<ProgramCut> cut;
+  if (options.run.optimization.rate_by_time)
+    training.max_seconds = parse_duration("--max-time", options.max_time);
+  PipelineRun run(network, first_step(options, network, start.checkpoint()));
+  begin_with(options, run, start.checkpoint(), training, cut);
+  std::optional<Commits> commits;
+  begin_commits(run, start, training, commits);
+  Follower follower(signals);
+  signals.watch_stops();
+  const RunEnd end = network.replica_updates().waits() ? train(run, follower, training).end
+                                                       : serve_replicas(run, follower);
+  if (end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
+  run.collect_weights();
+  return 0;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,48 @@
+// How training begins in each process: with what state, and what processes other than 0 do.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "cli/commands/supervise.h"
+#include "cli/options/options.h"
+#include "pipeline/program/program_cut.h"
+#include "train/commits.h"
+#include "train/pipeline_run.h"
+#include "train/signals.h"
+#include "train/trainer.h"
+
+namespace pipetrain {
+
+/// What a run starts from, as the command line and the checkpoint say.
+struct Start {
+  Supervision* supervision = nullptr;  // null: nobody restarts the run
+  std::optional<FoundCheckpoint> found;
+  bool goes_on = false;              // with the whole checkpoint, not only its weights
+  std::filesystem::path resumed;     // the folder of the resumed run
+  std::filesystem::path output;      // where it has written its model before
+  std::optional<CommitName> commit;  // that it resumes from
+
+  const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
+};
+
+/// The step at which the first round of a run begins.
+std::int64_t first_step(const Options& options, const PlannedNetwork& network,
+                        const FoundCheckpoint* found);
+
+/// Writes the initial weights that --init asks for into a run.
+void initialize(const Options& options, PipelineRun& run);
+
+/// Restores the state that a run begins with.
+void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
+                TrainingOptions& training, std::optional<ProgramCut>& cut);
+
+/// Under `launch`, has the run keep its state in the memory of the hosts.
+void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& training,
+                   std::optional<Commits>& commits);
+
+/// The run of processes other than 0: they train their stages or replicas; process 0 writes files
+/// and logs. Returns the exit code.
+int follow(const Options& options, PlannedNetwork& network, const Start& start, Signals& signals);
+
+}  // namespace pipetrain

@@ -1,0 +1,65 @@
+// The replicas of this process that do not wait for each other: a thread and a runtime for each.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "train/part_worker.h"
+
+namespace pipetrain {
+
+/// The replicas of a process among all: numbers [first, first + count).
+struct ReplicaRange {
+  int first = 0, count = 0;
+  bool contains(int replica) const { return replica >= first && replica < first + count; }
+};
+
+/// Of process `rank`, or of the only one. A process has one replica or more.
+ReplicaRange replicas_of_process(const Network& network, int rank);
+
+class LocalReplicas {
+ public:
+  /// `uses_run`: the first replica computes on the run's runtime, which is not needed otherwise.
+  LocalReplicas(PipelineRun& run, bool uses_run);
+  /// Waits for the parts in work.
+  ~LocalReplicas();
+  LocalReplicas(const LocalReplicas&) = delete;
+  LocalReplicas& operator=(const LocalReplicas&) = delete;
+
+  const ReplicaRange& range() const { return range_; }
+  /// Gives an idle replica a part, to be computed from `weights`. Those that are left out stay as
+  /// they were.
+  void start(int replica, const DataPart& part, const NamedTensors& weights);
+  /// A replica that is done, and its gradient, in the order in which they came; none: none is.
+  /// Throws what a replica has thrown.
+  struct Done {
+    int replica = 0;
+    PartGradient gradient;
+  };
+  std::optional<Done> take();
+  /// Waits until one is done, but no longer than that.
+  void wait(std::chrono::milliseconds most);
+
+ private:
+  struct Replica {
+    std::unique_ptr<PartWorker> worker;
+    std::optional<DataPart> part;  // to be computed
+    std::jthread thread;
+  };
+  void work(int replica, const std::stop_token& stop);
+
+  ReplicaRange range_;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::vector<Done> done_;
+  std::exception_ptr failure_;
+  std::vector<Replica> replicas_;  // last: their threads end before what they use
+};
+
+}  // namespace pipetrain

@@ -1,0 +1,43 @@
+// Computes the gradient of a part from given weights, on a runtime of its own.
+#pragma once
+
+#include <memory>
+
+#include "data/loading/batch_memory.h"
+#include "data/loading/sampler.h"
+#include "train/batch_source.h"
+#include "train/pipeline_run.h"
+#include "train/replica_weights.h"
+
+namespace pipetrain {
+
+class PartWorker {
+ public:
+  /// Computes on the run's runtime.
+  explicit PartWorker(PipelineRun& run);
+  /// Makes another runtime, for the `place`-th of `places` that share the cores of this machine.
+  PartWorker(const PipelineRun& run, int place, int places);
+  ~PartWorker();
+  PartWorker(const PartWorker&) = delete;
+  PartWorker& operator=(const PartWorker&) = delete;
+
+  /// Sets the weights of the next parts; those that are left out stay as they are.
+  void set_weights(const NamedTensors& weights);
+  /// Reads the samples of a part and computes its gradient. Masks and augmentation depend on the
+  /// number of the part, as otherwise on that of the step.
+  PartGradient compute(const DataPart& part);
+
+ private:
+  PartWorker(const PipelineRun& run, Runtime* runtime, std::unique_ptr<Runtime> own);
+
+  const PipelineRun& run_;
+  const Network& network_;
+  const std::unique_ptr<Runtime> own_;
+  Runtime& runtime_;
+  const std::shared_ptr<const Dataset> data_;
+  const Sampler sampler_;
+  BatchUnits units_;
+  BatchMemory memory_;
+};
+
+}  // namespace pipetrain

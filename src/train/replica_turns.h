@@ -1,0 +1,70 @@
+// Which part each replica computes, and whose gradients the next update adds, where replicas do not
+// wait for each other. No threads and no numbers: timing comes in as the order of the calls.
+//
+//   kAsync, staleness 2, three replicas of which the third is slow (part/version it is computed
+//   from)
+//
+//     replica 0  0/0 ─┐  3/1 ─┐
+//     replica 1  1/0 ─│─┐ 4/2 ─│ waits: the update would make part 2 three updates old
+//     replica 2  2/0 ─│─│──────│──────────────┐
+//     version         1 2      (4 waits too)  3 …
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "train/config.h"
+#include "train/replica_record.h"
+
+namespace pipetrain {
+
+class ReplicaTurns {
+ public:
+  /// Where a run is between two updates, and what a checkpoint keeps.
+  struct Position {
+    std::int64_t version = 0;
+    std::int64_t next_part = 0;            // that nobody has been given yet
+    std::vector<std::int64_t> unfinished;  // given before, without an update: rising
+  };
+  /// `how` has all numbers resolved. The run ends at version `last`. Unfinished parts are given out
+  /// again, first.
+  ReplicaTurns(const ReplicaUpdates& how, const Position& start, std::int64_t last);
+
+  /// The part that an idle replica is to compute next, from the newest weights. None: it has no
+  /// turn before the next update.
+  std::optional<DataPart> give_out(int replica);
+  /// The replica has computed its part. False: the gradient is late and is discarded.
+  bool hand_in(int replica);
+  /// If an update may be made now, makes it: the replicas whose gradients it adds, with their
+  /// parts, in the order of the parts. Otherwise empty. Call it until it is.
+  struct Contribution {
+    int replica = 0;
+    DataPart part;
+  };
+  std::vector<Contribution> update();
+
+  std::int64_t version() const { return position_.version; }
+  Position position() const;
+
+ private:
+  enum class State : std::uint8_t { kIdle, kComputes, kWaits };
+  struct Replica {
+    State state = State::kIdle;
+    DataPart part;
+    std::int64_t arrived = 0;  // which gradient in the order of arrival
+  };
+  bool is_open(const Replica& replica) const {
+    return replica.state == State::kComputes || replica.state == State::kWaits;
+  }
+  bool may_update(const Replica& replica) const;
+  std::vector<int> next_contributions() const;
+
+  ReplicaUpdates how_;
+  std::int64_t last_;
+  Position position_;  // of `unfinished` those that have not been given out again
+  std::vector<Replica> replicas_;
+  std::int64_t arrivals_ = 0;
+};
+
+}  // namespace pipetrain

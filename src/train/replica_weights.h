@@ -1,0 +1,54 @@
+// The weights that replicas share which do not wait for each other, with the optimizer's state, and
+// how gradients change them. A pure function of the start and of the gradients in their order, so
+// that a record of who came when gives the same bits again (train/replay.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "passes/training_graph.h"
+#include "pipeline/stage/stage_content.h"
+#include "train/config.h"
+#include "train/replica_record.h"
+#include "train/safetensors.h"
+
+namespace pipetrain {
+
+/// What a replica computes of a part.
+struct PartGradient {
+  DataPart part;
+  std::int64_t samples = 0, counted = 0;  // samples, and labels that count
+  double loss = 0;                        // a mean
+  double correct = 0;                     // a count
+  NamedTensors gradients;                 // of the loss, by parameter
+  /// By running statistic: what the part adds to it, (1 - momentum) times the part's own.
+  NamedTensors statistics;
+};
+
+class ReplicaWeights {
+ public:
+  /// `graph` and `settings` outlive this. `start`: the state of the only stage of the network.
+  ReplicaWeights(const TrainingGraph& graph, const OptimizationConfig& settings,
+                 StageContent start);
+
+  const StageContent& content() const { return content_; }
+  /// Makes an update with the mean of the gradients of `parts`, added up in the given order; those
+  /// are overwritten. `number` counts updates from 1. Returns the norm of the mean gradient if it
+  /// is limited, otherwise 0.
+  double update(std::span<PartGradient* const> parts, double learning_rate, std::int64_t number);
+
+ private:
+  void update_statistics(std::span<PartGradient* const> parts);
+
+  const TrainingGraph& graph_;
+  const OptimizationConfig& settings_;
+  StageContent content_;
+  std::vector<SettingsOfParameter> settings_of_;  // as graph_.parameters
+};
+
+/// Of all tensors, as hexadecimal digits.
+std::string checksum_of(const NamedTensors& tensors);
+
+}  // namespace pipetrain
