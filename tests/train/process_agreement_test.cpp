@@ -34,7 +34,7 @@ TEST(ProcessAgreement, ProcessesOfAMachineShareItsCores) {
   const auto errors = in_processes(world, 2, [](ProcessGroup& group) {
     PipelineConfig config;
     config.devices = 4;
-    const CoreShare share = share_cores(config, RunSchedule(config), &group);
+    const CoreShare share = share_cores(config, RunSchedule(config).devices(), &group);
     EXPECT_EQ(share.devices_before, 2 * group.rank());
     EXPECT_EQ(share.sharing_devices, 4);
     ASSERT_EQ(share.groups.size(), 1U);
