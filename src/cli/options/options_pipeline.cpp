@@ -161,7 +161,7 @@ std::string text_of_mode(const ReplicaUpdates& updates) {
 void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
   OptionSpec& mode =
       table
-          .add("--replica-mode", "sync|async|backup:N",
+          .add("--replica-mode", "sync|async|async:staleness=N|backup:N",
                "sync: replicas share each mini-batch and wait for each other; async: each computes "
                "whole mini-batches, whose gradients are applied as they come; backup:N: an update "
                "adds the first gradients, all but N",
