@@ -49,6 +49,17 @@ void describe_views(Table& table, Options& options) {
              "inspect");
 }
 
+/// What verify compares besides a step.
+void describe_comparisons(Table& table, Options& options) {
+  table.path("--against", options.against, PathUse::kRead, "RUN",
+             "instead compare the journals of two runs, and name the first step that differs",
+             "verify");
+  table.path("--replay", options.replay, PathUse::kRead, "RUN",
+             "instead compute the updates of a run with --replica-mode async or backup again, in "
+             "one thread, and compare the weights with those of its newest checkpoint",
+             "verify");
+}
+
 }  // namespace
 
 void describe_planning(Table& table, Options& options) {
@@ -68,13 +79,7 @@ void describe_planning(Table& table, Options& options) {
                "output format; default: by the extension of --output, else jsonl", "predict");
   table.text("--assert", options.assertion, "'accuracy>=0.97'",
              "exit with code 8 if the condition fails", "eval");
-  table.path("--against", options.against, PathUse::kRead, "RUN",
-             "instead compare the journals of two runs, and name the first step that differs",
-             "verify");
-  table.path("--replay", options.replay, PathUse::kRead, "RUN",
-             "instead compute the updates of a run with --replica-mode async or backup again, in "
-             "one thread, and compare the weights with those of its newest checkpoint",
-             "verify");
+  describe_comparisons(table, options);
   table.real("--jitter", options.jitter,
              "random variation of times, as a fraction; gives the p50 and p95 of the step",
              "simulate");
