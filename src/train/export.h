@@ -15,8 +15,8 @@ namespace pipetrain {
 class Network;
 
 /// Writes the weights and running statistics that `read` gives by name (an empty tensor:
-/// unchanged). `metadata`: entries that are added. `adapters`: a file for the adapters alone; empty:
-/// none. Returns what was changed besides bytes.
+/// unchanged). `metadata`: entries that are added. `adapters`: a file for the adapters alone;
+/// empty: none. Returns what was changed besides bytes.
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
                                         const OnnxMetadata& metadata, const std::string& path,

@@ -22,7 +22,8 @@ std::string metric_named(std::string_view name) {
   for (const std::string_view metric : kMetrics) {
     if (metric == plain) return std::string(metric);
   }
-  PT_FAIL(kUsage, "unknown metric \"{}\"; one of: loss, accuracy, perplexity, r2, mae, f1, auc, miou, top5",
+  PT_FAIL(kUsage,
+          "unknown metric \"{}\"; one of: loss, accuracy, perplexity, r2, mae, f1, auc, miou, top5",
           printable(std::string(name)));
 }
 
@@ -46,7 +47,7 @@ int top_of(std::string_view metric) {
   return error == std::errc() && end == metric.data() + metric.size() && k > 0 ? k : 0;
 }
 
-bool grows(std::string_view metric) { 
+bool grows(std::string_view metric) {
   return metric != "loss" && metric != "perplexity" && metric != "mae";
 }
 

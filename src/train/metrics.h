@@ -28,8 +28,8 @@ struct EvaluationReport {
   double seconds = 0;
 };
 
-/// "loss", "accuracy", "perplexity", "r2", "mae", "f1", "auc", "miou", "top5"; "val_loss" … mean the same. Error (kUsage) with
-/// the nearest one for another name.
+/// "loss", "accuracy", "perplexity", "r2", "mae", "f1", "auc", "miou", "top5"; "val_loss" … mean
+/// the same. Error (kUsage) with the nearest one for another name.
 std::string metric_named(std::string_view name);
 /// The value of a metric in a report; empty where the task has none.
 std::optional<double> metric_of(const EvaluationReport& report, std::string_view metric);

@@ -47,6 +47,11 @@ ReplicaRecord record_at_start(const PipelineRun& run, const RunRecord& identity,
            "the updates of the checkpoint add another number of gradients than {} says; leave it "
            "out",
            setting("replica-mode"));
+  const std::int64_t given = resumed->step + std::ssize(record.unfinished);
+  PT_CHECK(
+      updates.mode == ReplicaMode::kAsync ? record.next_part == given : record.next_part >= given,
+      kData, "the checkpoint's record is damaged: {} parts were given to replicas, not {}", given,
+      record.next_part);
   if (record.changed_at == 0 && has_other_settings(identity, resumed->run))
     record.changed_at = resumed->step;
   return record;
@@ -77,7 +82,7 @@ ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkp
                                         std::move(receivers));
 }
 
-ReplicaUpdate ReplicaRun::next(double learning_rate) {
+AppliedUpdate ReplicaRun::next(double learning_rate) {
   if (made_at_.empty()) made_at_.push_back(steady_seconds());
   for (;;) {
     give_out();
@@ -86,7 +91,7 @@ ReplicaUpdate ReplicaRun::next(double learning_rate) {
       take_in();
       continue;
     }
-    ReplicaUpdate made = update(used, learning_rate);
+    AppliedUpdate made = update(used, learning_rate);
     give_out();  // who computes while this thread reports, evaluates and saves
     return made;
   }
@@ -141,9 +146,9 @@ void ReplicaRun::note_gradient(int replica, PartGradient gradient) {
   if (turns_.hand_in(replica)) gradients_[at(replica)] = std::move(gradient);
 }
 
-ReplicaUpdate ReplicaRun::update(const std::vector<ReplicaTurns::Contribution>& used,
+AppliedUpdate ReplicaRun::update(const std::vector<ReplicaTurns::Contribution>& used,
                                  double learning_rate) {
-  ReplicaUpdate made;
+  AppliedUpdate made;
   std::vector<PartGradient*> parts;
   for (const ReplicaTurns::Contribution& each : used) {
     PartGradient& gradient = gradients_[at(each.replica)];

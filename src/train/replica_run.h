@@ -21,7 +21,7 @@ namespace pipetrain {
 class TrainingObserver;
 
 /// An update that was made.
-struct ReplicaUpdate {
+struct AppliedUpdate {
   std::vector<DataPart> parts;            // whose gradients it has added
   std::int64_t samples = 0, counted = 0;  // of all parts
   double loss = 0;                        // the mean over the parts
@@ -40,7 +40,7 @@ class ReplicaRun {
   ReplicaRun& operator=(const ReplicaRun&) = delete;
 
   /// Waits for the gradients of the next update and makes it.
-  ReplicaUpdate next(double learning_rate);
+  AppliedUpdate next(double learning_rate);
   /// Puts the weights and the optimizer's state into the run's runtime.
   void publish();
   const ReplicaRecord& record();
@@ -53,7 +53,7 @@ class ReplicaRun {
   void give_out();
   void take_in();
   void note_gradient(int replica, PartGradient gradient);
-  ReplicaUpdate update(const std::vector<ReplicaTurns::Contribution>& used, double learning_rate);
+  AppliedUpdate update(const std::vector<ReplicaTurns::Contribution>& used, double learning_rate);
   NamedTensors weights_for(int replica);
 
   PipelineRun& run_;

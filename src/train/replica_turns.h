@@ -1,13 +1,12 @@
 // Which part each replica computes, and whose gradients the next update adds, where replicas do not
-// wait for each other. No threads and no numbers: timing comes in as the order of the calls.
+// wait for each other. No threads and no tensors: timing comes in as the order of the calls.
 //
-//   kAsync, staleness 2, three replicas of which the third is slow (part/version it is computed
-//   from)
+//   kAsync with staleness 2; "3/1" is part 3, computed from version 1; the third replica is slow
 //
-//     replica 0  0/0 ─┐  3/1 ─┐
-//     replica 1  1/0 ─│─┐ 4/2 ─│ waits: the update would make part 2 three updates old
-//     replica 2  2/0 ─│─│──────│──────────────┐
-//     version         1 2      (4 waits too)  3 …
+//     replica 0   0/0 ↓  3/1 ───────── waits ──────────── ↓
+//     replica 1   1/0 ──── ↓  4/2 ──── waits ──────────────── ↓
+//     replica 2   2/0 ───────────────────────────────── ↓  5/3
+//     version     0    1    2                            3  4  5
 #pragma once
 
 #include <cstdint>

@@ -132,15 +132,10 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
            "the checkpoint is of {} {}, whose state {} cannot use; leave it out, or start a new "
            "run from its weights: {}",
            setting("optimizer"), optimizer, now.value("optimizer"), setting("resume-weights-only"));
-  for (const char* name : {"samples-of-part", "batch-size"}) {
-    const bool parts =
-        !checkpoint.run.value("samples-of-part").empty() || !now.value("samples-of-part").empty();
-    PT_CHECK(!parts || checkpoint.run.value(name) == now.value(name), kUsage,
-             "a run can be resumed neither with replicas that wait for each other where they did "
-             "not, nor the other way round, nor with other parts: give the same {} and {}, or "
-             "start a new run from its weights: {}",
-             setting("replica-mode"), setting("batch-size"), setting("resume-weights-only"));
-  }
+  PT_CHECK(now.value("samples-of-part") == checkpoint.run.value("samples-of-part"), kUsage,
+           "the updates of the checkpoint were made of other gradients than these options ask for; "
+           "give its {} and {}, or start a new run from its weights: {}",
+           setting("replica-mode"), setting("batch-size"), setting("resume-weights-only"));
   // What does not affect the results if all updates are synchronous.
   static const std::set<std::string> layout = {"schedule", "stages", "updates"};
   const bool synchronous =

@@ -1,5 +1,5 @@
-// What a model's outputs say beyond its loss: confusion matrix, precision and recall of every class,
-// area under the ROC curve, overlap of segments, errors of regressions.
+// What a model's outputs say beyond its loss: confusion matrix, precision and recall of every
+// class, area under the ROC curve, overlap of segments, errors of regressions.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct Scores {
   std::optional<double> mae, r2;        // of regressions
 };
 
-/// Predicts and compares with the labels in the last column of a data set. Of equal values the first
-/// is the likelier. Error (kUsage) when the task has neither classes nor numbers.
+/// Predicts and compares with the labels in the last column of a data set. Of equal values the
+/// first is the likelier. Error (kUsage) when the task has neither classes nor numbers.
 Scores score(const Predictor& predictor, const Dataset& data, const Loss& loss, int k);
 
 /// Area under the ROC curve; equal scores count half. Absent where all are positive or none is.

@@ -231,7 +231,8 @@ class Training {
 
   /// The next update where replicas do not wait for each other.
   void replica_update(std::int64_t step) {
-    const ReplicaUpdate made = replicas_->next(rate_.at(step));
+    AppliedUpdate made;
+    saving_on_error(step, [&] { made = replicas_->next(rate_.at(step)); });
     left_requests_.add(replicas_->take_requests());
     StepReport report;
     report.step = step + 1;

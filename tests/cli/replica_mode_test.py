@@ -80,7 +80,7 @@ class ReplicaMode(ReplicaCase):
             half = f"--resume={self.folder / name / 'checkpoints' / 'step-000010'}"
             self.succeed("train", half, "--max-steps", "30", "--run-dir", f"{name}-on")
             self.check_replay(f"{name}-on", 30)
-            self.refused("usage", "train", half, "--replica-mode", "sync", "--run-dir", "no", says="neither with replicas that wait")
+            self.refused("usage", "train", half, "--replica-mode", "sync", "--run-dir", "no", says="made of other gradients")
 
     def test_what_is_damaged_is_noticed(self):
         self.succeed(*DIGITS, "--replicas", "2:mode=async", "--max-steps", "12", "--run-dir", "run")
@@ -117,6 +117,7 @@ class ReplicaMode(ReplicaCase):
                 ([*two, "--trace", "trace.json"], "--trace")):
             with self.subTest(arguments=arguments):
                 self.refused("usage", *DIGITS, *arguments, says=says)
+        self.refused("usage", "plan", "-m", MODEL, "--replicas", "2:mode=async", says="steps are not predicted")
         self.refused("usage", "verify", "-m", MODEL, *two, says="verify --replay RUN")
         self.succeed(*DIGITS, "--max-steps", "2", "--save-every", "1", "--run-dir", "sync")
         self.refused("usage", "verify", "--replay", "sync", says="no record to replay")
