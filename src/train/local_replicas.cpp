@@ -3,32 +3,20 @@
 #include <utility>
 
 #include "base/index.h"
-#include "processes/process_group.h"
 
 namespace pipetrain {
 
-ReplicaRange replicas_of_process(const Network& network, int rank) {
-  const int replicas = network.replica_updates().replicas;
-  ReplicaRange range;
-  for (int r = 0; r < replicas; ++r) {
-    const int process = process_of(r, replicas, network.replica_processes());
-    if (process < rank) ++range.first;
-    if (process == rank) ++range.count;
-  }
-  return range;
-}
-
 LocalReplicas::LocalReplicas(PipelineRun& run, bool uses_run) {
   const Network& network = run.network();
-  const ProcessGroup* processes = network.replica_processes();
-  range_ = replicas_of_process(network, processes ? processes->rank() : 0);
+  range_ = replicas_here(network);
   const CoreShare& cores = network.cores();
-  const int places = processes ? cores.sharing_devices : range_.count;
+  const int places = network.replica_processes() ? cores.sharing_devices : range_.count;
   replicas_.resize(at(range_.count));
   for (int r = 0; r < range_.count; ++r) {
     replicas_[at(r)].worker =
-        r == 0 && uses_run ? std::make_unique<PartWorker>(run)
-                           : std::make_unique<PartWorker>(run, cores.devices_before + r, places);
+        r == 0 && uses_run
+            ? std::make_unique<PartWorker>(run)
+            : std::make_unique<PartWorker>(run, range_.first + r, cores.devices_before + r, places);
   }
   for (int r = 0; r < range_.count; ++r) {
     replicas_[at(r)].thread =

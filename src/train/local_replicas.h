@@ -11,17 +11,9 @@
 #include <vector>
 
 #include "train/part_worker.h"
+#include "train/replica_updates.h"
 
 namespace pipetrain {
-
-/// The replicas of a process among all: numbers [first, first + count).
-struct ReplicaRange {
-  int first = 0, count = 0;
-  bool contains(int replica) const { return replica >= first && replica < first + count; }
-};
-
-/// Of process `rank`, or of the only one. A process has one replica or more.
-ReplicaRange replicas_of_process(const Network& network, int rank);
 
 class LocalReplicas {
  public:

@@ -12,10 +12,12 @@ namespace pipetrain {
 namespace {
 
 /// A runtime for gradients alone: its own updates, with a learning rate of 0, are never read.
-std::unique_ptr<Runtime> runtime_of_worker(const PipelineRun& run, int place, int places) {
+std::unique_ptr<Runtime> runtime_of_worker(const PipelineRun& run, int replica, int place,
+                                           int places) {
   RuntimeOptions options = run.runtime_options();
   options.optimizer = default_settings(OptimizerKind::kSgd);
   options.clip_norm = 0;
+  options.first_log = log_of_replica(replica);
   options.devices_before = place;
   options.sharing_devices = places;
   return std::make_unique<Runtime>(run.runtime_variants(), run.training_programs(), options);
@@ -34,8 +36,8 @@ PartWorker::PartWorker(const PipelineRun& run, Runtime* runtime, std::unique_ptr
 
 PartWorker::PartWorker(PipelineRun& run) : PartWorker(run, &run.runtime(), nullptr) {}
 
-PartWorker::PartWorker(const PipelineRun& run, int place, int places)
-    : PartWorker(run, nullptr, runtime_of_worker(run, place, places)) {}
+PartWorker::PartWorker(const PipelineRun& run, int replica, int place, int places)
+    : PartWorker(run, nullptr, runtime_of_worker(run, replica, place, places)) {}
 
 PartWorker::~PartWorker() = default;
 

@@ -15,8 +15,9 @@ class PartWorker {
  public:
   /// Computes on the run's runtime.
   explicit PartWorker(PipelineRun& run);
-  /// Makes another runtime, for the `place`-th of `places` that share the cores of this machine.
-  PartWorker(const PipelineRun& run, int place, int places);
+  /// Makes another runtime, for a replica that is the `place`-th of `places` which share the cores
+  /// of this machine.
+  PartWorker(const PipelineRun& run, int replica, int place, int places);
   ~PartWorker();
   PartWorker(const PartWorker&) = delete;
   PartWorker& operator=(const PartWorker&) = delete;

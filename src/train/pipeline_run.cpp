@@ -12,6 +12,7 @@
 #include "passes/written_weights.h"
 #include "processes/process_group.h"
 #include "train/export.h"
+#include "train/replica_updates.h"
 
 namespace pipetrain {
 namespace {
@@ -156,6 +157,9 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.buckets = network_.bucket_floats();
   for (int device = 0; network_.processes() && device < network_.devices(); ++device)
     options.process_of_device.push_back(network_.process_of(device));
+  // Elsewhere than in process 0, the first replica computes on it.
+  if (!network_.leads() && network_.replica_processes())
+    options.first_log = log_of_replica(replicas_here(network_).first);
   options.devices_before = network_.cores().devices_before;
   options.sharing_devices = network_.cores().sharing_devices;
   return options;

@@ -5,7 +5,9 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "pipeline/program/program.h"
+#include "processes/process_group.h"
 #include "train/network.h"
+#include "train/process_agreement.h"
 #include "train/program_maker.h"
 #include "train/sample_weights.h"
 
@@ -68,6 +70,18 @@ RunConfig config_of_replica(const RunConfig& config, RunMode mode) {
   pipeline.replicas.clear();
   pipeline.devices = 1;
   return one;
+}
+
+ReplicaRange replicas_here(const Network& network) {
+  const int replicas = network.replica_updates().replicas;
+  const ProcessGroup* processes = network.replica_processes();
+  ReplicaRange range;
+  for (int r = 0; r < replicas; ++r) {
+    const int process = process_of(r, replicas, processes);
+    if (!processes || process == processes->rank()) ++range.count;
+    if (processes && process < processes->rank()) ++range.first;
+  }
+  return range;
 }
 
 std::int64_t samples_of_part(const RunConfig& config) {

@@ -18,6 +18,16 @@ enum class RunMode : std::uint8_t;
 /// what such replicas cannot do.
 RunConfig config_of_replica(const RunConfig& config, RunMode mode);
 
+/// Replicas [first, first + count) of all.
+struct ReplicaRange {
+  int first = 0, count = 0;
+  bool contains(int replica) const { return replica >= first && replica < first + count; }
+};
+/// Those of this process, which do not wait for others: one or more.
+ReplicaRange replicas_here(const Network& network);
+/// RuntimeOptions::first_log of a replica's runtime; that of the run's own one in process 0 is 0.
+inline int log_of_replica(int replica) { return replica + 1; }
+
 /// Samples of one gradient: the mini-batch, or with backup workers its share.
 std::int64_t samples_of_part(const RunConfig& config);
 

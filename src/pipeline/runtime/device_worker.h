@@ -36,7 +36,7 @@ class DeviceWorker final : public LinkEnd {
         round_(round),
         sharing_(sharing),
         transport_(transport),
-        log_(log_of_device(device)) {}
+        log_(log_of_device(setup.options.first_log + device)) {}
 
   // In its thread.
 

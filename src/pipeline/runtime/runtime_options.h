@@ -36,6 +36,7 @@ struct RuntimeOptions {
   /// Devices of several processes may share the cores of one machine: how many come before this
   /// process's own, and how many there are; 0: only its own.
   int devices_before = 0, sharing_devices = 0;
+  int first_log = 0;  // of device 0 (last_instructions.h); runtimes that run beside others have own
   OptimizerSettings optimizer;
   bool shard_optimizer = false;  // replicas share the updates of their stage (update_owners.h)
   int accumulators = 0;          // leaves of the tree of sums (sum_tree.h); 0: in their order
