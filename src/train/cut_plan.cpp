@@ -44,9 +44,13 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
     plan.notes.emplace_back("the nodes were reordered before cutting; the plan has their order");
   const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                       [](const StagePlan& stage) { return stage.replicas > 1; });
-  if (network.config().pipeline.shard_optimizer && !replicated)
-    plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}",
-                                     setting("shard-optimizer"), setting("replicas")));
+  const PipelineConfig& pipeline = network.config().pipeline;
+  for (const auto& [is_given, name] : {std::pair(pipeline.shard_optimizer, "shard-optimizer"),
+                                       std::pair(pipeline.bfloat16_sums, "compress")}) {
+    if (is_given && !replicated)
+      plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
+                                       setting("replicas")));
+  }
   if (network.config().pipeline.topology.empty() && network.topology() && replicated) {
     plan.notes.push_back(fmt::format(
         "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
@@ -91,7 +95,8 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
       out.ready = std::max(out.ready, ready[g]);
       here += sizes[g];
     }
-    out.bytes = static_cast<std::int64_t>(here * sizeof(float));
+    const bool narrow = network.config().pipeline.bfloat16_sums;
+    out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
     out.seconds = all_reduce_seconds(out.bytes, stage.replicas, {0, link.bytes_per_second});
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }

@@ -131,6 +131,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.optimizer = network_.config().optimization.optimizer;
   options.shard_optimizer = network_.config().pipeline.shard_optimizer;
   options.accumulators = network_.config().pipeline.accumulators;
+  options.bfloat16_sums = network_.config().pipeline.bfloat16_sums;
   options.clip_norm = network_.config().optimization.clip_norm;
   options.loss_scaling = network_.loss_scaling();
   options.finds_nonfinite = network_.config().optimization.on_nonfinite != OnNonfinite::kIgnore;
