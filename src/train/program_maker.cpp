@@ -184,6 +184,7 @@ Program ProgramMaker::training(int units) const {
   options.micro_batches = units;
   options.recompute = recompute_;
   options.replicas = replicas_;
+  options.sums_as_tree = schedule_.config_.accumulators > 0;
   options.warm = warm_;
   options.chunks = schedule_.config_.chunks;
   options.memory_units = schedule_.config_.memory_units;

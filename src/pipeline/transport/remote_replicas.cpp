@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/index.h"
 #include "pipeline/transport/narrow_floats.h"
+#include "pipeline/transport/sum_tree.h"
 #include "processes/message_parts.h"
 
 namespace pipetrain {
@@ -47,6 +48,7 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
     if (std::find(processes_.begin(), processes_.end(), process) == processes_.end())
       processes_.push_back(process);
   }
+  for (int r = 0; r < replicas(); ++r) senders_.push_back(r);
   here_ = static_cast<std::size_t>(std::find(processes_.begin(), processes_.end(), rank_) -
                                    processes_.begin());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -63,6 +65,33 @@ int RemoteReplicas::first_here() const {
   int first = 0;
   while (!is_here(first)) ++first;
   return first;
+}
+
+void RemoteReplicas::sum_as_tree() {
+  ReplicaGroup::sum_as_tree();
+  if (are_subtrees(process_of_)) senders_.resize(processes_.size());
+}
+
+/// Whether a replica, or all of its process that it sends for, have no gradient.
+bool RemoteReplicas::is_absent(int replica) {
+  for (int r = replica; r < replicas(); r += static_cast<int>(senders_.size())) {
+    if (!member(r).absent) return false;
+  }
+  return true;
+}
+
+/// Joins the replicas here, of which the first sends the sum.
+void RemoteReplicas::join_here(std::size_t bucket) {
+  const int first = first_here();
+  if (senders_.size() == process_of_.size() || is_absent(first)) return;
+  std::vector<const float*> parts;
+  for (std::size_t g = buckets_[bucket].first; g < buckets_[bucket].last; ++g) {
+    parts.clear();
+    for (int r = first; r < replicas(); ++r) {
+      if (is_here(r)) parts.push_back(member(r).absent ? nullptr : member(r).gradients[g].data());
+    }
+    add_up_parts(parts, member(first).gradients[g]);
+  }
 }
 
 void RemoteReplicas::use_bfloat16() {
@@ -223,7 +252,7 @@ void RemoteReplicas::open(Parcel& parcel) const {
 void RemoteReplicas::expect_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
-  for (int r = 0; r < replicas(); ++r) {
+  for (const int r : senders_) {
     if (is_here(r)) continue;
     Parcel& received = sum.received[at(r)];
     received.floats.resize(1 + share.packed_floats + share.other_floats);
@@ -240,14 +269,15 @@ void RemoteReplicas::expect_parts(std::size_t bucket) {
 /// Sends the other processes their shares of the replicas here.
 void RemoteReplicas::send_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
-  for (int r = 0; r < replicas(); ++r) {
+  join_here(bucket);
+  for (const int r : senders_) {
     if (!is_here(r)) continue;
     for (std::size_t p = 0; p < processes_.size(); ++p) {
       if (p == here_) continue;
       Parcel& parcel = sum.packed_parts[at(r) * processes_.size() + p];
       std::vector<float>& packed = parcel.floats;
       // The first says whether the replica has any gradient.
-      packed.assign(1, member(r).absent ? 0.0F : 1.0F);
+      packed.assign(1, is_absent(r) ? 0.0F : 1.0F);
       for (const Piece& piece : shares_[bucket][p].pieces) {
         if (is_packed(piece))
           packed.insert(packed.end(), part(r, piece).begin(), part(r, piece).end());
@@ -267,15 +297,15 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
-  for (int r = 0; r < replicas(); ++r) {
+  for (const int r : senders_) {
     if (!is_here(r)) open(sum.received[at(r)]);
   }
   std::vector<const float*> parts;
   for (const Piece& piece : share.pieces) {
     parts.clear();
-    for (int r = 0; r < replicas(); ++r) {
+    for (const int r : senders_) {
       const std::vector<float>& received = sum.received[at(r)].floats;
-      const bool absent = is_here(r) ? member(r).absent : received.front() == 0;
+      const bool absent = is_here(r) ? is_absent(r) : received.front() == 0;
       const float* from = is_here(r) ? part(r, piece).data() : received.data() + piece.place;
       if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
     }

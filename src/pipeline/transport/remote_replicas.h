@@ -8,6 +8,9 @@
 // Large pieces of gradients leave from the memory of the stage and are replaced there by their
 // sums; small ones, and all of them as bfloat16, are packed into one message.
 //
+// In a tree of sums whose subtrees are those of processes, each process joins its own replicas
+// first and sends one part.
+//
 // The sum of a gradient that one replica alone needs, which then hands the new weights to all
 // others, stays in that replica's process.
 #pragma once
@@ -36,6 +39,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
                  int first_tag, const std::vector<std::size_t>& sizes,
                  const std::vector<int>& owners, BucketFloats buckets);
 
+  void sum_as_tree() override;
   void use_bfloat16() override;
   void reset() override;
   void reduce(int replica, bool contributes) override;
@@ -79,6 +83,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     return process_of_[static_cast<std::size_t>(replica)] == rank_;
   }
   int first_here() const;
+  bool is_absent(int replica);
+  void join_here(std::size_t bucket);
   int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
   void share_out(std::size_t bucket, const std::vector<int>& owners);
   void bucket_completed() override;
@@ -109,6 +115,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::vector<int> process_of_;
   std::vector<int> processes_;  // that have replicas
   std::size_t here_ = 0;        // this one among them
+  std::vector<int> senders_;  // replicas whose parts are summed: all, or the first of each process
   int first_tag_;
   std::vector<std::size_t> sizes_;
   // Of the step, by the message thread: how many buckets have been sent and added up, how many the

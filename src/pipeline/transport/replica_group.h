@@ -42,7 +42,7 @@ class ReplicaGroup {
   /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
   /// Has gradients summed as the upper part of a tree (sum_tree.h), not in replica order.
-  void sum_as_tree() { as_tree_ = true; }
+  virtual void sum_as_tree() { as_tree_ = true; }
   bool sums_as_tree() const { return as_tree_; }
   /// Has each replica's gradients rounded to bfloat16 before they are summed, and the sums, too.
   virtual void use_bfloat16() { as_bfloat16_ = true; }

@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -44,31 +46,37 @@ Gradients gradients_of(const SumCase& c, int replica, int step) {
   return out;
 }
 
-/// Element by element: one replica after the other, or the two halves of a tree joined.
-float sum_of(std::vector<float> parts, bool tree) {
+/// Element by element: one replica after the other, or the two halves of a tree joined. An absent
+/// one has nothing.
+float sum_of(std::vector<std::optional<float>> parts, bool tree) {
   while (tree && parts.size() > 1) {
     const std::size_t half = parts.size() / 2;
-    for (std::size_t k = 0; k < half; ++k) parts[k] += parts[k + half];
+    for (std::size_t k = 0; k < half; ++k) {
+      if (parts[k + half]) parts[k] = *parts[k] + *parts[k + half];
+    }
     parts.resize(half);
   }
-  float sum = parts[0];
-  for (std::size_t k = 1; k < parts.size(); ++k) sum += parts[k];
-  return sum;
+  std::optional<float> sum;
+  for (const std::optional<float>& part : parts) {
+    if (part) sum = sum ? *sum + *part : *part;
+  }
+  return *sum;
 }
 
 Gradients expected_sums(const SumCase& c, int step) {
+  const auto replicas = static_cast<int>(c.process_of.size());
   std::vector<Gradients> all;
-  for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
-    if (step != kAbsentStep || r != c.absent) all.push_back(gradients_of(c, r, step));
-  }
+  for (int r = 0; r < replicas; ++r) all.push_back(gradients_of(c, r, step));
   Gradients out = all[0];
   for (std::size_t g = 0; g < out.size(); ++g) {
     for (std::size_t i = 0; i < out[g].size(); ++i) {
       const auto stored = [&](float value) {
         return c.narrow ? bfloat16_to_float(float_to_bfloat16(value)) : value;
       };
-      std::vector<float> parts;
-      for (const Gradients& one : all) parts.push_back(stored(one[g][i]));
+      std::vector<std::optional<float>> parts(all.size());
+      for (int r = 0; r < replicas; ++r) {
+        if (step != kAbsentStep || r != c.absent) parts[at(r)] = stored(all[at(r)][g][i]);
+      }
       out[g][i] = stored(sum_of(parts, c.tree));
     }
   }
@@ -96,7 +104,7 @@ void train(const SumCase& c, RemoteReplicas& sums, Gradients& mine, int replica)
 
 /// Bytes of all messages.
 std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
-  const int processes = 1 + c.process_of.back();
+  const int processes = 1 + std::ranges::max(c.process_of);
   MemoryWorld world(processes, seed);
   const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
     std::vector<Gradients> gradients;
@@ -149,6 +157,22 @@ TEST(RemoteReplicas, LeaveOutWhoHasNoGradient) {
 TEST(RemoteReplicas, SumAsATree) {
   expect_sums({{0, 0, 1, 1}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 20);
   expect_sums({{0, 1, 2, 3}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 21);
+}
+
+// The replicas of a process are a subtree, so it sends their sum alone.
+TEST(RemoteReplicas, SendOnePartOfASubtree) {
+  std::vector<int> owners;
+  for (int g = 0; g < static_cast<int>(kSizes.size()); ++g) owners.push_back(g % 4 - 1);
+  expect_sums({{0, 1, 0, 1, 0, 1, 0, 1}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 22);
+  expect_sums({{0, 1, 0, 1}, kSizes, kBuckets, owners, -1, /*tree=*/true}, 23);
+  // The last one has no micro-batch where there are too few.
+  expect_sums({{0, 1, 0, 1}, kSizes, kBuckets, owners, /*absent=*/3, /*tree=*/true}, 24);
+  expect_sums({{0, 1}, kSizes, kBuckets, {}, /*absent=*/1, /*tree=*/true}, 25);
+  std::vector<std::uint64_t> bytes;
+  for (const std::vector<int>& process_of : {std::vector{0, 0, 1, 1}, {0, 1, 0, 1}})
+    bytes.push_back(
+        expect_sums({process_of, {500'000}, {1 << 20, 1 << 20}, {}, -1, /*tree=*/true}, 26));
+  EXPECT_LT(static_cast<double>(bytes[1]), 0.68 * static_cast<double>(bytes[0]));
 }
 
 // Of some gradients one replica alone needs the sum, of others all do.
