@@ -138,8 +138,9 @@ def configuration(name, **options):
     import transformers
 
     make = getattr(transformers, name + "Config")
-    default = make()
-    sizes = {key: value for key, value in SMALL.items() if hasattr(default, key) and not isinstance(getattr(make, key, None), property)}
+    default, other_names = make(), getattr(make, "attribute_map", {})
+    sizes = {key: value for key, value in SMALL.items()
+             if hasattr(default, key) and not isinstance(getattr(make, key, None), property) and other_names.get(key) not in options}
     for key, value in vars(default).items():
         if isinstance(value, float) and any(word in key for word in OFF):
             sizes[key] = 0.0
