@@ -6,7 +6,8 @@
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
 is exported by PyTorch's default exporter with random weights, with a free batch size if possible, and trained for three
 steps of SGD on one batch of random numbers: by PyTorch in float32 and in float64, and by pipetrain from the file. Dropout,
-stochastic depth and layerdrop are off. Networks with BatchNorm are exported with optimize=False, without which the exporter
+stochastic depth and layerdrop are off. Parameters that PyTorch does not train (`frozen`) are named to pipetrain by
+--freeze, as a file does not say so. Networks with BatchNorm are exported with optimize=False, without which the exporter
 folds it away; all parameters are moved a little from their initial values. NAME.json is written as the run goes on, and a
 name that it has already is not run again; NAME.md is the table. --again takes the rows of earlier NAME.json files over and
 runs those again that did not follow.
@@ -17,7 +18,8 @@ with every parameter one float32 unit in the last place higher or lower, by chan
 relative, the largest of three steps. The second run shows how much the losses depend on rounding at all: they can change
 much where a ReLU or a maximum is decided within rounding, and float32 arithmetic does as well as can be expected when its
 losses are those of exact arithmetic on slightly other parameters. A limit above 1e-3 says little, so the table counts
-those. Without float64 a network follows within 1e-4 of PyTorch's in float32.
+those, with the distance of their first losses, which come before any update. Without float64 a network follows within 1e-4
+of PyTorch's losses in float32.
 
 Where a network does not follow, it is exported again with optimize=False, since the exporter also folds arithmetic on
 parameters. Steps are timed on one thread; the times mean something on a quiet machine only.
@@ -194,6 +196,7 @@ def pytorch_side(name, folder, may_fold):
     import copy
 
     import numpy as np
+    import onnx
     import torch
 
     from coverage_networks import NETWORKS
@@ -218,6 +221,8 @@ def pytorch_side(name, folder, may_fold):
     found["batch"] = inputs[0].shape[0]
     reached("exporting")
     found["samples"] = export(module, network, folder / "model.onnx", folds)
+    tensors = {tensor.name for tensor in onnx.load(folder / "model.onnx").graph.initializer}
+    found["frozen"] = [key for key, parameter in module.named_parameters() if not parameter.requires_grad and key in tensors]
     arrays = {key: value.numpy() for key, value in network.inputs.items()}
     np.savez(folder / "batch.npz", **arrays, labels=labels.numpy())
     reached("training")
@@ -272,7 +277,7 @@ def pipetrain_side(binary, folder, found, seconds):
     command = [binary, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
                "--device", "cpu", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
                "--optimizer", "sgd", "--lr", RATE, "--momentum", 0, "--lr-schedule", "constant", "--epochs", STEPS, "--save-every", "never",
-               "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]
+               *(word for key in found["frozen"] for word in ("--freeze", key)), "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds,
                               env={**os.environ, "PIPETRAIN_CACHE_DIR": str(folder.parent / "cache")})
@@ -291,7 +296,8 @@ def pipetrain_side(binary, folder, found, seconds):
 
 
 def furthest(losses, others):
-    return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True))
+    far = [abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True)]
+    return max(far) if all(map(math.isfinite, far)) else math.inf
 
 
 def judged(found, ours):
@@ -300,7 +306,7 @@ def judged(found, ours):
         apart = furthest(ours, found["float32"])
         return {"apart": apart, "limit": WITHOUT_FLOAT64, "follows": apart <= WITHOUT_FLOAT64}
     apart, theirs, moved = (furthest(losses, found["float64"]) for losses in (ours, found["float32"], found["moved"]))
-    limit = max(NO_FURTHER * theirs, NO_FURTHER * moved, NO_LESS_THAN)
+    limit = max(NO_FURTHER * theirs, NO_FURTHER * moved if moved < math.inf else 0, NO_LESS_THAN)
     return {"apart": apart, "float32_apart": theirs, "moved_apart": moved, "limit": limit, "follows": apart <= limit}
 
 
@@ -357,9 +363,11 @@ def markdown(found, names):
     if speeds:
         text += f"Times as fast as PyTorch eager, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
         text += f"least {min(speeds):.2f}, of {len(speeds)} networks.\n\n"
-    loose = [row["name"] for row in rows if row.get("follows") and row["limit"] > SAYS_LITTLE]
+    loose = [row for row in rows if row.get("follows") and row["limit"] > SAYS_LITTLE]
     if loose:
-        text += f"{len(loose)} follow within a limit above {SAYS_LITTLE:g}, which says little: " + ", ".join(loose) + ".\n\n"
+        first = max(furthest(row["losses"][:1], row["float64"][:1]) for row in loose)
+        text += f"{len(loose)} follow within a limit above {SAYS_LITTLE:g}, which says little; their first losses are within {first:.1e} of float64: "
+        text += ", ".join(row["name"] for row in loose) + ".\n\n"
     older = sum("versions" in row for row in rows)
     if older:
         text += f"{older} rows are of an earlier run with other versions.\n\n"
