@@ -211,9 +211,7 @@ void PipelineRun::collect_weights() {
   if (!network_.processes()) return;
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
-  collected_.clear();
-  for (const StageContent& content : runtime_->contents())
-    collected_.insert(content.weights.begin(), content.weights.end());
+  collected_ = runtime_->weights();
   if (averaged) runtime_->exchange_averages();
 }
 

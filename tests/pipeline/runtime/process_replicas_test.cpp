@@ -227,6 +227,15 @@ TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
           runtime.run(run.program, data);
         }
         std::vector<StageContent> contents = runtime.contents();
+        std::map<std::string, HostTensor> weights = runtime.weights();
+        for (const StageContent& content : contents) {
+          for (const auto& [name, value] : content.weights) {
+            ASSERT_TRUE(weights.contains(name)) << name;
+            EXPECT_EQ(weights.at(name).to_doubles(), value.to_doubles()) << name;
+            weights.erase(name);
+          }
+        }
+        EXPECT_TRUE(weights.empty());
         std::vector<StageContent> own = runtime.own_contents();
         {
           const std::lock_guard lock(guard);
