@@ -100,15 +100,17 @@ def tv_raft():
     from torchvision import models
 
     return Network(models.get_model("raft_small", weights=None), {"first": torch.randn(1, 3, 128, 128), "second": torch.randn(1, 3, 128, 128)},
-                   pick=lambda flows: flows[-1])
+                   pick=lambda flows: flows[-1] / 100)  # of the size of the labels: else three steps end in nan
 
 
 # ---- timm ----
 
 
-def tm(name, size=64, **options):
+def tm(name, size=64, fused=True, **options):
+    """Without `fused`, attention is written out: the exporter cannot fuse that of windows, whose tensors have five axes."""
     import timm
 
+    timm.layers.set_fused_attn(fused)
     model = timm.create_model(name, pretrained=False, num_classes=CLASSES, drop_rate=0.0, **options)
     return Network(model, {"x": images(size)}, "cross-entropy", pick=lambda y: y[0] if isinstance(y, (tuple, list)) else y)
 
@@ -138,8 +140,9 @@ def configuration(name, **options):
     import transformers
 
     make = getattr(transformers, name + "Config")
-    default = make()
-    sizes = {key: value for key, value in SMALL.items() if hasattr(default, key) and not isinstance(getattr(make, key, None), property)}
+    default, other_names = make(), getattr(make, "attribute_map", {})
+    sizes = {key: value for key, value in SMALL.items()
+             if hasattr(default, key) and not isinstance(getattr(make, key, None), property) and other_names.get(key) not in options}
     for key, value in vars(default).items():
         if isinstance(value, float) and any(word in key for word in OFF):
             sizes[key] = 0.0

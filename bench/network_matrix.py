@@ -37,7 +37,7 @@ def train(arguments, two_hosts, folder, rate, delay, row, steps, events):
         command = hosts.mpirun("-n", str(2 * slots), "--bind-to", "none", "-x", "PIPETRAIN_CACHE_DIR", arguments.pipetrain, "train", "--device", "cpu", "--threads", "1",
                                "--no-pin", "-m", str(folder / "net.onnx"), "--data", "synthetic", "--batch-size", str(arguments.batch), *flags,
                                "--max-steps", str(steps), "--log-every", "1", "--save-every", "never", "--run-dir", str(folder / "run"), "--overwrite",
-                               "--metrics", str(events), "-q")
+                               "--metrics", str(events), "-q", *arguments.more)
         environment = {**os.environ, "PIPETRAIN_CACHE_DIR": str(folder / "cache")}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL, timeout=600)
     finally:
@@ -70,6 +70,7 @@ def main():
     parser.add_argument("--network", type=shlex.split, default="mlp --depth 4 --width 512", help="arguments of pipetrain new")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--more", type=shlex.split, default="", help="further arguments of pipetrain train")
     arguments = parser.parse_args()
     arguments.pipetrain = str(arguments.pipetrain.resolve())
     os.environ["NETWORK_CABLE"] = str(arguments.cable.resolve())

@@ -62,6 +62,7 @@ struct PipelineConfig {
   ReplicaUpdates replica_updates;
   bool shard_optimizer = false;  // replicas share the updates and the optimizer's state
   int accumulators = 0;          // leaves of the tree of sums of gradients; 0: in their order
+  bool bfloat16_sums = false;    // gradients of replicas are sent and summed as bfloat16
   bool estimate = false;         // plan for the devices of the topology, which are not present
   std::string topology;          // a topology's file or name; empty: the measured one, if there is
   int memory_units = 0;  // of schedule zb: micro-batches that a device may hold; 0: one per device

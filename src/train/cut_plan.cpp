@@ -19,6 +19,7 @@
 #include "pipeline/schedule/schedule_file.h"
 #include "pipeline/stage/slice.h"
 #include "pipeline/transport/replica_group.h"
+#include "pipeline/transport/sum_tree.h"
 
 namespace pipetrain {
 namespace {
@@ -44,15 +45,35 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
     plan.notes.emplace_back("the nodes were reordered before cutting; the plan has their order");
   const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
                                       [](const StagePlan& stage) { return stage.replicas > 1; });
-  if (network.config().pipeline.shard_optimizer && !replicated)
-    plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}",
-                                     setting("shard-optimizer"), setting("replicas")));
+  const PipelineConfig& pipeline = network.config().pipeline;
+  for (const auto& [is_given, name] : {std::pair(pipeline.shard_optimizer, "shard-optimizer"),
+                                       std::pair(pipeline.bfloat16_sums, "compress")}) {
+    if (is_given && !replicated)
+      plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
+                                       setting("replicas")));
+  }
   if (network.config().pipeline.topology.empty() && network.topology() && replicated) {
     plan.notes.push_back(fmt::format(
         "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
         "threads busy it is slower (doctor {} shows both)",
         setting("measure")));
   }
+}
+
+/// Bytes that a process sends of each byte of gradients: to the others their shares of its
+/// replicas' parts, or of one part where those are joined first, and to all the sum of its share.
+double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage) {
+  std::vector<int> process_of(at(stage.replicas));
+  std::set<int> processes;
+  for (int place = 0; place < stage.replicas; ++place) {
+    const int process = network.process_of(stage.first_device + place);
+    process_of[at(network.schedule().replica_at(place, stage.replicas))] = process;
+    processes.insert(process);
+  }
+  const bool joined = network.config().pipeline.accumulators > 0 && are_subtrees(process_of);
+  const auto count = static_cast<double>(processes.size());
+  const double parts = joined ? 1 : stage.replicas / count;
+  return (parts + 1) * (count - 1) / count;
 }
 
 /// The buckets in which the gradients of a stage with replicas in several processes are summed, and
@@ -91,8 +112,10 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
       out.ready = std::max(out.ready, ready[g]);
       here += sizes[g];
     }
-    out.bytes = static_cast<std::int64_t>(here * sizeof(float));
-    out.seconds = all_reduce_seconds(out.bytes, stage.replicas, {0, link.bytes_per_second});
+    const bool narrow = network.config().pipeline.bfloat16_sums;
+    out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
+    out.seconds =
+        sent_of_gradients(network, stage) * static_cast<double>(out.bytes) / link.bytes_per_second;
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }
   return buckets;

@@ -82,8 +82,10 @@ std::vector<std::vector<std::string>> files_of_replicas(const RunConfig& config,
 bool has_replica(int replica, int replicas, const RunSchedule& schedule,
                  const ProcessGroup* processes) {
   if (!processes) return true;
-  for (int device = replica; device < schedule.devices(); device += replicas) {
-    if (process_of(device, schedule.devices(), processes) == processes->rank()) return true;
+  for (int device = 0; device < schedule.devices(); ++device) {
+    if (schedule.replica_at(device % replicas, replicas) == replica &&
+        process_of(device, schedule.devices(), processes) == processes->rank())
+      return true;
   }
   return false;
 }

@@ -143,8 +143,7 @@ void OutputMetrics::add(EvaluationReport& report, int k) {
   }
   std::map<std::string, HostTensor> weights;
   if (run_.network().processes()) {
-    for (const StageContent& content : run_.runtime().contents())
-      weights.insert(content.weights.begin(), content.weights.end());
+    weights = run_.runtime().weights();
   } else {
     for (const auto& [name, rule] : run_.network().model().rules) {
       if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);

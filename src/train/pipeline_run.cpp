@@ -132,6 +132,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.optimizer = network_.config().optimization.optimizer;
   options.shard_optimizer = network_.config().pipeline.shard_optimizer;
   options.accumulators = network_.config().pipeline.accumulators;
+  options.bfloat16_sums = network_.config().pipeline.bfloat16_sums;
   options.clip_norm = network_.config().optimization.clip_norm;
   options.loss_scaling = network_.loss_scaling();
   options.finds_nonfinite = network_.config().optimization.on_nonfinite != OnNonfinite::kIgnore;
@@ -220,9 +221,7 @@ void PipelineRun::collect_weights() {
   if (!network_.processes()) return;
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
-  collected_.clear();
-  for (const StageContent& content : runtime_->contents())
-    collected_.insert(content.weights.begin(), content.weights.end());
+  collected_ = runtime_->weights();
   if (averaged) runtime_->exchange_averages();
 }
 

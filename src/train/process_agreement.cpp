@@ -153,10 +153,11 @@ void check_agreement(ProcessGroup& processes, const PlannedNetwork& network,
       {"other validation data", of_data(network.data().validation.get())},
       {"another plan", sha256(text)},
       {"other options",
-       fmt::format("{} {} {} {} {} {} {}", network.threads(), network.total_steps(),
+       fmt::format("{} {} {} {} {} {} {} {}", network.threads(), network.total_steps(),
                    optimization.seed, optimization.clip_norm, optimization.learning_rate.peak,
                    network.config().pipeline.shard_optimizer,
-                   network.config().pipeline.accumulators)}};
+                   network.config().pipeline.accumulators,
+                   network.config().pipeline.bfloat16_sums)}};
   ByteWriter mine;
   for (const auto& [name, fact] : facts) mine.put_text(fact);
   const std::string bytes = processes.broadcast(mine.take());

@@ -43,6 +43,16 @@ void check_accumulators(const PipelineConfig& config) {
   }
 }
 
+/// Gradients of replicas as bfloat16 (pipeline/transport/narrow_floats.h).
+void check_compression(const PipelineConfig& config) {
+  if (!config.bfloat16_sums) return;
+  PT_CHECK(config.gpu_ids.empty(), kUsage, "{} bf16 needs stages on the CPU; leave it out for GPUs",
+           setting("compress"));
+  PT_CHECK(config.accumulators == 0, kUsage,
+           "with {} bf16, bits depend on the number of replicas; leave out {}", setting("compress"),
+           setting("accumulators"));
+}
+
 /// A program without its transfers.
 void take_out_transfers(Program& program) {
   for (auto& list : program.device) {
@@ -60,6 +70,7 @@ bool RunSchedule::balances_warm_up() const {
 
 RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
   check_accumulators(config);
+  check_compression(config);
   PT_CHECK(config.warm_up_tolerance >= 0 && config.warm_up_tolerance <= 1, kUsage,
            "{} must be a fraction from 0 to 1, not {}", setting("warm-up-tolerance"),
            config.warm_up_tolerance);
@@ -173,6 +184,7 @@ Program ProgramMaker::training(int units) const {
   options.micro_batches = units;
   options.recompute = recompute_;
   options.replicas = replicas_;
+  options.sums_as_tree = schedule_.config_.accumulators > 0;
   options.warm = warm_;
   options.chunks = schedule_.config_.chunks;
   options.memory_units = schedule_.config_.memory_units;

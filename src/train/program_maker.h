@@ -7,6 +7,7 @@
 
 #include "partition/plan.h"
 #include "pipeline/program/program.h"
+#include "pipeline/schedule/generate.h"
 #include "pipeline/simulate/simulate.h"
 #include "train/config.h"
 
@@ -23,6 +24,10 @@ class RunSchedule {
   UpdateRule rule() const { return rule_; }
   /// Devices of the schedule: those of its file, or as many as requested.
   int devices() const { return from_file_ ? from_file_->devices : std::max(1, config_.devices); }
+  /// The replica on the place-th device of a stage of `replicas`.
+  int replica_at(int place, int replicas) const {
+    return pipetrain::replica_at(place, replicas, config_.accumulators > 0);
+  }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->micro_batches : 0; }
   /// Whether the warm-up depends on the times of stages and links.

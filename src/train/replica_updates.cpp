@@ -32,6 +32,7 @@ void check_other_settings(const RunConfig& config) {
            "{} other than sync needs a synchronous {}", mode, setting("schedule"));
   refuse(pipeline.shard_optimizer, setting("shard-optimizer"));
   refuse(pipeline.accumulators > 0, setting("accumulators"));
+  refuse(pipeline.bfloat16_sums, setting("compress"));
   refuse(config.data.shard_files, setting("data-sharding"));
   refuse(config.model.precision == DType::kFloat16, setting("precision") + " fp16");
   refuse(config.optimization.on_nonfinite == OnNonfinite::kSkip, setting("on-nan") + " skip");

@@ -64,6 +64,22 @@ class ProcessesReplicas(ProcessCase):
         self.train_in(2, *run, half, "--replicas", "2", "--shard-optimizer", "--run-dir", "two-shared")
         self.assertEqual(self.content("two-shared"), self.content("two"))
 
+    def test_gradients_sent_as_bfloat16(self):
+        """The bits of one process, which differ from those of float32; a resumed run keeps the setting."""
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "160", "--batch-size", "32", "--max-steps", "8", "--save-every", "4", "--overwrite"]
+        self.succeed(*run, "--replicas", "4", "--compress", "bf16", "--run-dir", "one")
+        for count in (2, 4):
+            self.train_in(count, *run, "--replicas", "4:compress=bf16", "--run-dir", "several")
+            self.assertEqual(self.content("several"), self.content("one"))
+        half = f"--resume={self.folder / 'several' / 'checkpoints' / 'step-000004'}"
+        self.succeed(*run, half, "--replicas", "4", "--run-dir", "resumed")
+        self.assertEqual(self.content("resumed"), self.content("one"))
+        self.succeed(*run, "--replicas", "4", "--run-dir", "wide")
+        self.assertNotEqual(self.content("wide"), self.content("one"))
+        self.succeed("verify", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--replicas", "2", "--compress", "bf16")
+        self.refused("usage", *RUN, "-m", MODEL, "--replicas", "2", "--compress", "bf16", "--accumulators", "2",
+                     says="with --compress bf16, bits depend on the number of replicas; leave out --accumulators")
+
     def test_optimizers_that_use_norms_of_tensors_share_the_updates(self):
         for optimizer in ("lamb", "lars"):
             run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "96", "--batch-size", "32", "--epochs", "2", "--replicas", "3",

@@ -110,6 +110,7 @@ class ReplicaMode(ReplicaCase):
                 ([*two, "--schedule", "pipedream"], "synchronous --schedule"),
                 ([*two, "--shard-optimizer"], "--shard-optimizer"),
                 ([*two, "--accumulators", "2"], "--accumulators"),
+                ([*two, "--compress", "bf16"], "--compress"),
                 ([*two, "--precision", "fp16"], "--precision fp16"),
                 ([*two, "--on-nan", "skip"], "--on-nan skip"),
                 ([*two, "--restarts"], "--restarts"),

@@ -223,6 +223,12 @@ void describe_replicas(Table& table, Options& options) {
                "train")
       .affects(ResultEffect::kRecorded);
   replica_settings
+      .choice_of<bool>("--compress", pipeline.bfloat16_sums, {{"none", false}, {"bf16", true}},
+                       "bf16: gradients of replicas are rounded to bfloat16 before they are sent "
+                       "and summed, and so are the sums: half the bytes between processes",
+                       kOptimizerCommands)
+      .affects(ResultEffect::kRecorded);
+  replica_settings
       .choice_of<bool>("--data-sharding", options.run.data.shard_files,
                        {{"samples", false}, {"files", true}},
                        "what replicas divide: the samples of each mini-batch, or the files that "

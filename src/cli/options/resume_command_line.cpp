@@ -27,8 +27,8 @@ bool is_kept(const OptionSpec& spec) {
 
 /// Whether an option affects where results go. Taken only from the user's own checkpoints.
 bool is_output(const std::string& name) {
-  static const std::set<std::string> names = {"--output",      "--metrics",   "--log-to",
-                                              "--status-file", "--log-every", "--on-checkpoint-error"};
+  static const std::set<std::string> names = {
+      "--output", "--metrics", "--log-to", "--status-file", "--log-every", "--on-checkpoint-error"};
   return names.contains(name);
 }
 
@@ -215,14 +215,16 @@ void check_ways_out(const FoundCheckpoint& found, const fs::path& run) {
   }
 }
 
-/// The part of --replicas that also holds for another number of them; empty: there is none.
-std::string tree_of_sums_in(const Specs& specs, const std::string& name, const std::string& value) {
+/// The parts of --replicas that also hold for another number of them; empty: there are none.
+std::string sums_in(const Specs& specs, const std::string& name, const std::string& value) {
   if (name != "--replicas") return {};
   const std::string parts = specs.at(name).split_value(value).second;
+  std::string kept;
   for (const std::string& part : split_list_of(parts.empty() ? parts : parts.substr(1))) {
-    if (part.starts_with("accumulators=")) return ":" + part;
+    if (part.starts_with("accumulators=") || part.starts_with("compress="))
+      kept += (kept.empty() ? ":" : ",") + part;
   }
-  return {};
+  return kept;
 }
 
 /// The settings of a checkpoint that the command line and the environment leave open.
@@ -234,7 +236,7 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
     // The model may have been named without its option.
     const bool is_given =
         is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
-    const std::string tree = is_given ? tree_of_sums_in(specs, name, value) : "";
+    const std::string tree = is_given ? sums_in(specs, name, value) : "";
     if (!is_given) taken.emplace_back(name, value);
     if (!tree.empty()) taken.emplace_back(name, tree);  // what is given comes after it
   }

@@ -1,8 +1,9 @@
-// JPEG, by libjpeg-turbo. jpeglib.h needs cstdio before it. clang-format off
+// JPEG, by libjpeg-turbo. jpeglib.h needs cstdio before it.
+// clang-format off
+#include <cstdio>
+
 #include <jerror.h>
 #include <jpeglib.h>
-
-#include <cstdio>
 // clang-format on
 
 #include <algorithm>

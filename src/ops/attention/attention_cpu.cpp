@@ -279,7 +279,7 @@ bool is_float_request(const KernelRequest& request, std::size_t first) {
 }
 
 std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
-  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::amx());
+  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::fastest());
   if (!is_float_request(request, 0)) return nullptr;
   const Plan plan(geometry_of(request, 0));
   const std::int64_t floats = forward_floats(plan) * lanes_of(plan.g, forward_floats(plan));
@@ -291,7 +291,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
 }
 
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
-  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::amx());
+  if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::fastest());
   if (!is_float_request(request, 1)) return nullptr;
   const Plan plan(geometry_of(request, 1));
   const std::int64_t floats = gradient_floats(plan) * lanes_of(plan.g, gradient_floats(plan));
@@ -309,7 +309,9 @@ constexpr KernelEntry kKernels[] = {
 
 }  // namespace
 
-bool multiplies_bfloat16(const KernelRequest& request) { return has_amx() && fits_tiles(request); }
+bool multiplies_bfloat16(const KernelRequest& request) {
+  return has_avx512_bfloat16() && fits_tiles(request);
+}
 
 std::span<const KernelEntry> cpu_kernels() { return kKernels; }
 

@@ -7,6 +7,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/vectors.h"
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/matmul/tile_packing_cpu.h"
@@ -76,6 +77,50 @@ void transpose_portable(const void* from, void* to) {
 void nothing() {}
 
 #ifdef __x86_64__
+
+// --- AVX-512 with bfloat16 ---
+
+/// A block of rows at a time, as many as leave registers for the columns.
+template <int kRows, int kColumns>
+PIPETRAIN_BFLOAT16 void multiply_vectors(std::int64_t steps, const Panels& a, const Panels& b,
+                                         bool add, float* sums, std::int64_t stride) {
+  constexpr int kGroup = kColumns > 1 ? 8 : 16;
+  for (std::int64_t row = 0; row < kRows * kSide; row += kGroup) {
+    const std::uint16_t* left = a.first + row / kSide * a.distance + row % kSide * kStep;
+    const std::uint16_t* right = b.first;
+    float* const to = sums + row * stride;
+    __m512 held[kGroup][kColumns];
+#pragma GCC unroll 16
+    for (int i = 0; i < kGroup; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kColumns; ++j)
+        held[i][j] = add ? _mm512_loadu_ps(to + i * stride + j * kSide) : _mm512_setzero_ps();
+    }
+    for (std::int64_t step = 0; step < steps; ++step, left += kTile, right += kTile) {
+      for (std::int64_t pair = 0; pair < kSide; ++pair) {
+        __m512bh columns[kColumns];
+#pragma GCC unroll 2
+        for (int j = 0; j < kColumns; ++j)
+          columns[j] =
+              reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + j * b.distance + pair * kStep));
+#pragma GCC unroll 16
+        for (int i = 0; i < kGroup; ++i) {
+          std::int32_t both = 0;
+          std::memcpy(&both, left + i * kStep + 2 * pair, sizeof both);
+          const auto line = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
+#pragma GCC unroll 2
+          for (int j = 0; j < kColumns; ++j)
+            held[i][j] = _mm512_dpbf16_ps(held[i][j], line, columns[j]);
+        }
+      }
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < kGroup; ++i) {
+#pragma GCC unroll 2
+      for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(to + i * stride + j * kSide, held[i][j]);
+    }
+  }
+}
 
 // --- AMX ---
 
@@ -148,8 +193,8 @@ template <int kRows, int kColumns>
   return bias ? _mm512_add_ps(sum, _mm512_maskz_loadu_ps(some, bias)) : sum;
 }
 
-PIPETRAIN_BFLOAT16 void store_amx(const float* sums, std::int64_t rows, std::int64_t columns,
-                                  const float* bias, bool add, float* c, std::int64_t stride) {
+PIPETRAIN_BFLOAT16 void store_vectors(const float* sums, std::int64_t rows, std::int64_t columns,
+                                      const float* bias, bool add, float* c, std::int64_t stride) {
   for (std::int64_t row = 0; row < rows; ++row, sums += kBlock, c += stride) {
     for (std::int64_t column = 0; column < columns; column += kSide) {
       const __mmask16 some = first_of(columns - column);
@@ -160,9 +205,9 @@ PIPETRAIN_BFLOAT16 void store_amx(const float* sums, std::int64_t rows, std::int
   }
 }
 
-PIPETRAIN_BFLOAT16 void store_rounded_amx(const float* sums, std::int64_t rows,
-                                          std::int64_t columns, const float* bias, std::uint16_t* c,
-                                          std::int64_t stride) {
+PIPETRAIN_BFLOAT16 void store_rounded_vectors(const float* sums, std::int64_t rows,
+                                              std::int64_t columns, const float* bias,
+                                              std::uint16_t* c, std::int64_t stride) {
   for (std::int64_t row = 0; row < rows; ++row, sums += kBlock, c += stride) {
     for (std::int64_t column = 0; column < columns; column += kSide) {
       const __mmask16 some = first_of(columns - column);
@@ -173,8 +218,8 @@ PIPETRAIN_BFLOAT16 void store_rounded_amx(const float* sums, std::int64_t rows,
   }
 }
 
-PIPETRAIN_BFLOAT16 void interleave_amx(const std::uint16_t* const* lines, std::int64_t count,
-                                       std::int64_t offset, std::uint16_t* to) {
+PIPETRAIN_BFLOAT16 void interleave_vectors(const std::uint16_t* const* lines, std::int64_t count,
+                                           std::int64_t offset, std::uint16_t* to) {
   static constexpr std::uint16_t kZeros[kSide] = {};
   alignas(64) static constexpr std::uint16_t kPairs[kStep] = {
       0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -211,7 +256,7 @@ PIPETRAIN_BFLOAT16 void interleave_amx(const std::uint16_t* const* lines, std::i
   return reinterpret_cast<__m512d>(_mm512_maskz_unpackhi_ps(0xffff, a, b));
 }
 
-PIPETRAIN_BFLOAT16 void transpose_amx(const void* from, void* to) {
+PIPETRAIN_BFLOAT16 void transpose_vectors(const void* from, void* to) {
   const auto* rows = static_cast<const float*>(from);
   auto* columns = static_cast<float*>(to);
   __m512 lanes[kSide];
@@ -244,16 +289,34 @@ const Instructions& portable() {
   return kPortable;
 }
 
+const Instructions& vectors() {
+#ifdef __x86_64__
+  static constexpr Instructions kVectors{nothing,
+                                         nothing,
+                                         {{multiply_vectors<1, 1>, multiply_vectors<1, 2>},
+                                          {multiply_vectors<2, 1>, multiply_vectors<2, 2>}},
+                                         store_vectors,
+                                         store_rounded_vectors,
+                                         interleave_vectors,
+                                         transpose_vectors};
+  return kVectors;
+#else
+  return portable();  // has_avx512_bfloat16() is false
+#endif
+}
+
+const Instructions& fastest() { return has_amx() ? amx() : vectors(); }
+
 const Instructions& amx() {
 #ifdef __x86_64__
   static constexpr Instructions kAmx{
       configure,
       release,
       {{multiply_amx<1, 1>, multiply_amx<1, 2>}, {multiply_amx<2, 1>, multiply_amx<2, 2>}},
-      store_amx,
-      store_rounded_amx,
-      interleave_amx,
-      transpose_amx};
+      store_vectors,
+      store_rounded_vectors,
+      interleave_vectors,
+      transpose_vectors};
   return kAmx;
 #else
   return portable();  // has_amx() is false

@@ -1,5 +1,5 @@
-// What a product on tiles (ops/matmul/tile_product_cpu.h) needs of the processor: AMX, or the same
-// in portable code, which tests run anywhere. A tile is 16 × 16 packed elements of 32 bits, 1 KiB;
+// What a product on tiles (ops/matmul/tile_product_cpu.h) needs of the processor: AMX, AVX-512 with
+// bfloat16, or the same in portable code, which tests run anywhere. A tile is 16 × 16 packed elements of 32 bits, 1 KiB;
 // each is a pair of bfloat16 numbers that are adjacent along k. Include it from *_cpu.cpp files and
 // tests only.
 #pragma once
@@ -52,6 +52,10 @@ struct Instructions {
 
 /// Call it only where has_amx().
 const Instructions& amx();
+/// Call it only where has_avx512_bfloat16().
+const Instructions& vectors();
+/// The fastest of these two.
+const Instructions& fastest();
 const Instructions& portable();
 
 /// The product of any number of panels.

@@ -12,6 +12,7 @@
 #include "graph/op.h"
 #include "optim/update.h"
 #include "pipeline/program/annotate.h"
+#include "pipeline/transport/narrow_floats.h"
 
 namespace pipetrain {
 namespace {
@@ -317,6 +318,14 @@ void Oracle::reduce(int s) {
   StageState& stage = stages_[at(s)];
   ReplicaState& first = stage.replicas.front();
   bool started = first.accumulating;
+  const bool narrow = options_.bfloat16_sums && stage.replicas.size() > 1;
+  const auto round = [&](ReplicaState& replica) {
+    for (auto& [i, tensor] : replica.accumulators)
+      round_to_bfloat16({tensor.view().as<float>(), at(tensor.type().count())});
+  };
+  for (ReplicaState& replica : stage.replicas) {
+    if (narrow && replica.accumulating) round(replica);
+  }
   for (std::size_t r = 1; r < stage.replicas.size(); ++r) {
     ReplicaState& other = stage.replicas[r];
     if (other.accumulating) {
@@ -335,6 +344,7 @@ void Oracle::reduce(int s) {
     }
     other.moments.clear();
   }
+  if (narrow) round(first);
 }
 
 void Oracle::run_update(const Program& program, const Instruction& instruction,

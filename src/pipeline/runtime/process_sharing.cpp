@@ -202,6 +202,21 @@ std::vector<StageContent> ProcessSharing::contents() const {
   return all;
 }
 
+std::map<std::string, HostTensor> ProcessSharing::weights() const {
+  std::map<std::string, HostTensor> all;
+  ProcessGroup* const group = setup_.options.processes;
+  for (int s = 0; s < replicas_.stages(); ++s) {
+    const int process = group ? setup_.process_of(s) : 0;
+    StageContent part;
+    if (!group || process == group->rank()) part.weights = replicas_.weights(s);
+    if (group && process != 0 && process == group->rank()) group->send(bytes_of(part), 0);
+    if (group && !group->leads()) continue;
+    if (process != 0) part = content_of(group->receive(process));
+    all.merge(part.weights);
+  }
+  return all;
+}
+
 std::vector<StageContent> ProcessSharing::own_contents() const {
   std::vector<StageContent> all(at(replicas_.stages()));
   const int rank = setup_.options.processes ? setup_.options.processes->rank() : 0;

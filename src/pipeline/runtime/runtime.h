@@ -53,8 +53,11 @@ class Runtime {
   bool is_shared() const;
   /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
-  /// What this process has of the contents of all stages: everything where it has the first replica,
-  /// else its share of the optimizer's state, where that is spread.
+  /// Collective: the parameters and running statistics of all stages, without the optimizer's
+  /// state.
+  std::map<std::string, HostTensor> weights() const;
+  /// What this process has of the contents of all stages: everything where it has the first
+  /// replica, else its share of the optimizer's state, where that is spread.
   std::vector<StageContent> own_contents() const;
   /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;

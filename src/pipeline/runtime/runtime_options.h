@@ -40,6 +40,7 @@ struct RuntimeOptions {
   OptimizerSettings optimizer;
   bool shard_optimizer = false;  // replicas share the updates of their stage (update_owners.h)
   int accumulators = 0;          // leaves of the tree of sums (sum_tree.h); 0: in their order
+  bool bfloat16_sums = false;    // gradients of replicas are summed as bfloat16, and so are sums
   double clip_norm = 0;          // 0: off
   LossScaling loss_scaling;      // one that skips needs programs with a gradient sync
   bool finds_nonfinite = false;  // look for the first value that is not finite

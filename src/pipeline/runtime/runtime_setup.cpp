@@ -37,6 +37,8 @@ RuntimeSetup::RuntimeSetup(std::vector<RuntimeVariant> all_variants,
   capacity = stage_capacities(programs);
   PT_CHECK(options.accumulators == 0 || options.devices.empty(), kInternal,
            "a tree of sums on GPUs");
+  PT_CHECK(!options.bfloat16_sums || (options.devices.empty() && options.accumulators == 0),
+           kInternal, "bfloat16 sums on GPUs or as a tree");
   add_accumulators(programs, options.accumulators, capacity);
   find_edges();
   if (options.processes) check_processes();

@@ -57,6 +57,7 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
     ReplicaGroup& group = transport.group_replicas(
         s, here[at(s)]->gradient_sizes(), here[at(s)]->gradient_owners(), std::move(of_replicas));
     if (setup_.options.accumulators > 0) group.sum_as_tree();
+    if (setup_.options.bfloat16_sums) group.use_bfloat16();
     for (std::size_t r = 0; r < of(s).size(); ++r) {
       if (Stage* stage = of(s)[r].stage.get()) stage->join(group, static_cast<int>(r));
     }

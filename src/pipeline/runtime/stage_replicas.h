@@ -91,6 +91,8 @@ class StageReplicas {
   void exchange_averages();
   void release_activations();
   StageContent content(int stage, int version) const;
+  /// The newest weights of a stage, as its first replica has them.
+  std::map<std::string, HostTensor> weights(int stage) const;
   /// What the replicas here keep of a stage's optimizer, where they share the updates.
   StageContent states(int stage) const;
   void restore(int stage, const StageContent& content);

@@ -58,6 +58,11 @@ StageContent StageReplicas::content(int stage, int version) const {
   return out;
 }
 
+std::map<std::string, HostTensor> StageReplicas::weights(int stage) const {
+  const StageReplica& first = of(stage).front();
+  return first.stage->weights(block_of(first, stage, 0));
+}
+
 StageContent StageReplicas::states(int stage) const {
   StageContent out;
   for (const StageReplica& replica : of(stage)) {

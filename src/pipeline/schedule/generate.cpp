@@ -166,6 +166,21 @@ Program without_lists(const ScheduleOptions& options, const ScheduleDescription&
   return program;
 }
 
+/// Gives each replica of a chain's stages the place of replica_at().
+void place_as_tree(Program& program) {
+  const Program before = program;
+  for (std::size_t s = 0; s < program.placement.size(); ++s) {
+    const std::vector<int>& devices = before.placement[s];
+    for (std::size_t place = 0; place < devices.size(); ++place) {
+      const auto replica = static_cast<std::size_t>(
+          replica_at(static_cast<int>(place), static_cast<int>(devices.size()), /*in_tree=*/true));
+      program.placement[s][replica] = devices[place];
+      program.device[static_cast<std::size_t>(devices[place])] =
+          before.device[static_cast<std::size_t>(devices[replica])];
+    }
+  }
+}
+
 }  // namespace
 
 const std::vector<ScheduleDescription>& schedules() {
@@ -196,6 +211,13 @@ int stages_per_device(const std::string& name, int chunks) {
   return stages_per_device(describe_schedule(name).placement, chunks);
 }
 
+int replica_at(int place, int replicas, bool in_tree) {
+  if (!in_tree) return place;
+  int replica = 0;  // the bits of the place in reverse
+  for (int bit = 1; bit < replicas; bit *= 2) replica = 2 * replica + (place / bit) % 2;
+  return replica;
+}
+
 std::vector<std::vector<int>> place_stages(Placement placement, int devices,
                                            const std::vector<int>& replicas) {
   const auto stages = static_cast<int>(replicas.size());
@@ -216,6 +238,7 @@ Program generate(const ScheduleOptions& given) {
   const ScheduleOptions options = resolved(given, schedule);
   Program program = without_lists(options, schedule.description);
   program.device = schedule.lists(options);
+  if (options.sums_as_tree) place_as_tree(program);
   complete(program);
   return program;
 }

@@ -145,6 +145,8 @@ class Stage {
   /// Restoring ignores names that the stage does not hold; Error (kUsage) when a weight or running
   /// statistic is missing or of another type.
   StageContent content(int version_copy) const;
+  /// Its parameters and running statistics, without the optimizer's state.
+  std::map<std::string, HostTensor> weights(int version_copy) const;
   void set_content(const StageContent& content);
   /// Swaps the weights with their moving averages.
   void exchange_averages(int version_copy);

@@ -26,6 +26,13 @@ StageContent Stage::content(int version_copy) const {
   return out;
 }
 
+std::map<std::string, HostTensor> Stage::weights(int version_copy) const {
+  StageContent out;
+  out.weights = parameters(version_copy);
+  statistics_.add_to(out);
+  return out.weights;
+}
+
 void Stage::set_content(const StageContent& content) {
   for (int copy = 0; copy < capacity_.versions; ++copy) parameters_.set_all(copy, content.weights);
   statistics_.take_from(content);

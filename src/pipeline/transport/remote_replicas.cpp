@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/index.h"
+#include "pipeline/transport/narrow_floats.h"
 #include "pipeline/transport/sum_tree.h"
 #include "processes/message_parts.h"
 
@@ -47,23 +48,55 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
     if (std::find(processes_.begin(), processes_.end(), process) == processes_.end())
       processes_.push_back(process);
   }
+  for (int r = 0; r < replicas(); ++r) senders_.push_back(r);
   here_ = static_cast<std::size_t>(std::find(processes_.begin(), processes_.end(), rank_) -
                                    processes_.begin());
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     share_out(b, owners);
     Sum& sum = on_way_[b];
-    for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g)
-      sum.bytes += static_cast<std::int64_t>(sizes_[g] * sizeof(float));
     sum.packed_parts.resize(process_of_.size() * processes_.size());
     sum.received.resize(process_of_.size());
     sum.packed_sums.resize(processes_.size());
   }
+  place_pieces();
 }
 
 int RemoteReplicas::first_here() const {
   int first = 0;
   while (!is_here(first)) ++first;
   return first;
+}
+
+void RemoteReplicas::sum_as_tree() {
+  ReplicaGroup::sum_as_tree();
+  if (are_subtrees(process_of_)) senders_.resize(processes_.size());
+}
+
+/// Whether a replica, or all of its process that it sends for, have no gradient.
+bool RemoteReplicas::is_absent(int replica) {
+  for (int r = replica; r < replicas(); r += static_cast<int>(senders_.size())) {
+    if (!member(r).absent) return false;
+  }
+  return true;
+}
+
+/// Joins the replicas here, of which the first sends the sum.
+void RemoteReplicas::join_here(std::size_t bucket) {
+  const int first = first_here();
+  if (senders_.size() == process_of_.size() || is_absent(first)) return;
+  std::vector<const float*> parts;
+  for (std::size_t g = buckets_[bucket].first; g < buckets_[bucket].last; ++g) {
+    parts.clear();
+    for (int r = first; r < replicas(); ++r) {
+      if (is_here(r)) parts.push_back(member(r).absent ? nullptr : member(r).gradients[g].data());
+    }
+    add_up_parts(parts, member(first).gradients[g]);
+  }
+}
+
+void RemoteReplicas::use_bfloat16() {
+  ReplicaGroup::use_bfloat16();
+  place_pieces();
 }
 
 void RemoteReplicas::reset() {
@@ -100,20 +133,34 @@ void RemoteReplicas::share_out(std::size_t bucket, const std::vector<int>& owner
       if (owners[g] >= 0 && process_of_[at(owners[g])] == processes_[p])
         share.pieces.push_back({g, 0, sizes_[g]});
     }
-    // Behind the float that says whether there is any gradient, the packed ones come first.
-    for (Piece& piece : share.pieces) {
-      if (is_packed(piece))
-        piece.place = 1 + std::exchange(share.packed_floats, share.packed_floats + piece.count);
-    }
-    for (Piece& piece : share.pieces) {
-      if (!is_packed(piece))
-        piece.place = 1 + share.packed_floats +
-                      std::exchange(share.other_floats, share.other_floats + piece.count);
-    }
   }
 }
 
-bool RemoteReplicas::is_packed(const Piece& piece) { return piece.count < kOwnMessage; }
+/// Behind the float that says whether there is any gradient, the packed pieces come first.
+void RemoteReplicas::place_pieces() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (Share& share : shares_[b]) {
+      share.packed_floats = share.other_floats = 0;
+      for (Piece& piece : share.pieces) {
+        if (is_packed(piece))
+          piece.place = 1 + std::exchange(share.packed_floats, share.packed_floats + piece.count);
+      }
+      for (Piece& piece : share.pieces) {
+        if (!is_packed(piece))
+          piece.place = 1 + share.packed_floats +
+                        std::exchange(share.other_floats, share.other_floats + piece.count);
+      }
+    }
+    on_way_[b].bytes = 0;
+    for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g)
+      on_way_[b].bytes += static_cast<std::int64_t>(
+          sizes_[g] * (as_bfloat16_ ? sizeof(std::uint16_t) : sizeof(float)));
+  }
+}
+
+bool RemoteReplicas::is_packed(const Piece& piece) const {
+  return as_bfloat16_ || piece.count < kOwnMessage;
+}
 
 void RemoteReplicas::bucket_completed() { messages_.wake(); }
 
@@ -168,32 +215,53 @@ bool RemoteReplicas::go_on() {
   return true;
 }
 
-void RemoteReplicas::post_send(const float* from, std::size_t floats, int peer, int tag,
+void RemoteReplicas::post_send(const void* from, std::size_t bytes, int peer, int tag,
                                Requests& requests) {
-  post_send_in_parts(group_.processes(), reinterpret_cast<const std::byte*>(from),
-                     floats * sizeof(float), peer, tag, requests, Processes::kEagerBytes);
+  post_send_in_parts(group_.processes(), static_cast<const std::byte*>(from), bytes, peer, tag,
+                     requests, Processes::kEagerBytes);
 }
 
-void RemoteReplicas::post_receive(float* to, std::size_t floats, int peer, int tag,
+void RemoteReplicas::post_receive(void* to, std::size_t bytes, int peer, int tag,
                                   Requests& requests) {
-  post_receive_in_parts(group_.processes(), reinterpret_cast<std::byte*>(to),
-                        floats * sizeof(float), peer, tag, requests, Processes::kEagerBytes);
+  post_receive_in_parts(group_.processes(), static_cast<std::byte*>(to), bytes, peer, tag, requests,
+                        Processes::kEagerBytes);
+}
+
+void RemoteReplicas::post_send(Parcel& parcel, int peer, int tag, Requests& requests) {
+  if (!as_bfloat16_)
+    return post_send(parcel.floats.data(), std::span(parcel.floats).size_bytes(), peer, tag,
+                     requests);
+  pack_bfloat16(parcel.floats, parcel.narrow);
+  post_send(parcel.narrow.data(), std::span(parcel.narrow).size_bytes(), peer, tag, requests);
+}
+
+void RemoteReplicas::post_receive(Parcel& parcel, std::size_t floats, int peer, int tag,
+                                  Requests& requests) {
+  if (!as_bfloat16_)
+    return post_receive(parcel.floats.data(), floats * sizeof(float), peer, tag, requests);
+  parcel.narrow.resize(floats);
+  post_receive(parcel.narrow.data(), std::span(parcel.narrow).size_bytes(), peer, tag, requests);
+}
+
+/// What has arrived as bfloat16, as floats.
+void RemoteReplicas::open(Parcel& parcel) const {
+  if (as_bfloat16_) unpack_bfloat16(parcel.narrow, parcel.floats);
 }
 
 /// Posts the receives of the other replicas' parts of our share.
 void RemoteReplicas::expect_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
-  for (int r = 0; r < replicas(); ++r) {
+  for (const int r : senders_) {
     if (is_here(r)) continue;
-    std::vector<float>& received = sum.received[at(r)];
-    received.resize(1 + share.packed_floats + share.other_floats);
-    const auto receive = [&](float* to, std::size_t floats) {
-      post_receive(to, floats, process_of_[at(r)], tag(r, kParts), sum.parts);
-    };
-    receive(received.data(), 1 + share.packed_floats);
+    Parcel& received = sum.received[at(r)];
+    received.floats.resize(1 + share.packed_floats + share.other_floats);
+    const int peer = process_of_[at(r)];
+    post_receive(received, 1 + share.packed_floats, peer, tag(r, kParts), sum.parts);
     for (const Piece& piece : share.pieces) {
-      if (!is_packed(piece)) receive(received.data() + piece.place, piece.count);
+      if (!is_packed(piece))
+        post_receive(received.floats.data() + piece.place, piece.count * sizeof(float), peer,
+                     tag(r, kParts), sum.parts);
     }
   }
 }
@@ -201,23 +269,24 @@ void RemoteReplicas::expect_parts(std::size_t bucket) {
 /// Sends the other processes their shares of the replicas here.
 void RemoteReplicas::send_parts(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
-  for (int r = 0; r < replicas(); ++r) {
+  join_here(bucket);
+  for (const int r : senders_) {
     if (!is_here(r)) continue;
     for (std::size_t p = 0; p < processes_.size(); ++p) {
       if (p == here_) continue;
-      const auto send = [&](const float* from, std::size_t floats) {
-        post_send(from, floats, processes_[p], tag(r, kParts), sum.part_sends);
-      };
-      std::vector<float>& packed = sum.packed_parts[at(r) * processes_.size() + p];
+      Parcel& parcel = sum.packed_parts[at(r) * processes_.size() + p];
+      std::vector<float>& packed = parcel.floats;
       // The first says whether the replica has any gradient.
-      packed.assign(1, member(r).absent ? 0.0F : 1.0F);
+      packed.assign(1, is_absent(r) ? 0.0F : 1.0F);
       for (const Piece& piece : shares_[bucket][p].pieces) {
         if (is_packed(piece))
           packed.insert(packed.end(), part(r, piece).begin(), part(r, piece).end());
       }
-      send(packed.data(), packed.size());
+      post_send(parcel, processes_[p], tag(r, kParts), sum.part_sends);
       for (const Piece& piece : shares_[bucket][p].pieces) {
-        if (!is_packed(piece)) send(part(r, piece).data(), piece.count);
+        if (!is_packed(piece))
+          post_send(part(r, piece).data(), part(r, piece).size_bytes(), processes_[p],
+                    tag(r, kParts), sum.part_sends);
       }
     }
   }
@@ -228,21 +297,22 @@ void RemoteReplicas::send_parts(std::size_t bucket) {
 void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
+  for (const int r : senders_) {
+    if (!is_here(r)) open(sum.received[at(r)]);
+  }
   std::vector<const float*> parts;
   for (const Piece& piece : share.pieces) {
     parts.clear();
-    for (int r = 0; r < replicas(); ++r) {
-      const std::vector<float>& received = sum.received[at(r)];
-      const bool absent = is_here(r) ? member(r).absent : received.front() == 0;
+    for (const int r : senders_) {
+      const std::vector<float>& received = sum.received[at(r)].floats;
+      const bool absent = is_here(r) ? is_absent(r) : received.front() == 0;
       const float* from = is_here(r) ? part(r, piece).data() : received.data() + piece.place;
       if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
     }
-    if (parts.empty()) continue;
-    float* to = part(first_here(), piece).data();
-    as_tree_ ? pipetrain::sum_as_tree(parts, piece.count, to)
-             : sum_in_order(parts, piece.count, to);
+    if (!parts.empty()) add_up_parts(parts, part(first_here(), piece));
   }
-  std::vector<float>& packed = sum.packed_sums[here_];
+  Parcel& parcel = sum.packed_sums[here_];
+  std::vector<float>& packed = parcel.floats;
   packed.clear();
   for (const Piece& piece : share.handed_on()) {
     const std::span<float> floats = part(first_here(), piece);
@@ -250,12 +320,12 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
-    const auto send = [&](const float* from, std::size_t floats) {
-      post_send(from, floats, processes_[p], tag(first_here(), kSums), sum.sum_sends);
-    };
-    if (!packed.empty()) send(packed.data(), packed.size());
+    if (!packed.empty()) post_send(parcel, processes_[p], tag(first_here(), kSums), sum.sum_sends);
     for (const Piece& piece : share.handed_on()) {
-      if (!is_packed(piece)) send(part(first_here(), piece).data(), piece.count);
+      const std::span<float> floats = part(first_here(), piece);
+      if (!is_packed(piece))
+        post_send(floats.data(), floats.size_bytes(), processes_[p], tag(first_here(), kSums),
+                  sum.sum_sends);
     }
   }
 }
@@ -268,16 +338,17 @@ void RemoteReplicas::expect_sums(std::size_t bucket) {
     // The first replica of a process represents it.
     const auto leader = static_cast<int>(
         std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
-    const auto receive = [&](float* to, std::size_t floats) {
-      post_receive(to, floats, processes_[p], tag(leader, kSums), sum.sums);
-    };
+    const int from = tag(leader, kSums);
     std::size_t packed = 0;
     for (const Piece& piece : shares_[bucket][p].handed_on())
       packed += is_packed(piece) ? piece.count : 0;
-    sum.packed_sums[p].resize(packed);
-    if (packed > 0) receive(sum.packed_sums[p].data(), packed);
+    Parcel& parcel = sum.packed_sums[p];
+    parcel.floats.resize(packed);
+    if (packed > 0) post_receive(parcel, packed, processes_[p], from, sum.sums);
     for (const Piece& piece : shares_[bucket][p].handed_on()) {
-      if (!is_packed(piece)) receive(part(first_here(), piece).data(), piece.count);
+      const std::span<float> floats = part(first_here(), piece);
+      if (!is_packed(piece))
+        post_receive(floats.data(), floats.size_bytes(), processes_[p], from, sum.sums);
     }
   }
 }
@@ -287,7 +358,9 @@ void RemoteReplicas::take_over(std::size_t bucket) {
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     const Share& share = shares_[bucket][p];
     if (p != here_) {
-      const float* from = on_way_[bucket].packed_sums[p].data();
+      Parcel& parcel = on_way_[bucket].packed_sums[p];
+      if (share.packed_floats > 0) open(parcel);
+      const float* from = parcel.floats.data();
       for (const Piece& piece : share.handed_on()) {
         if (!is_packed(piece)) continue;
         std::copy_n(from, piece.count, part(first_here(), piece).begin());

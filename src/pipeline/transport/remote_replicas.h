@@ -6,7 +6,10 @@
 //   process 1, replica 2:      a2    | b2         to 0: a2        sums b0+b1+b2, hands it to 0
 //
 // Large pieces of gradients leave from the memory of the stage and are replaced there by their
-// sums; small ones are packed into one message.
+// sums; small ones, and all of them as bfloat16, are packed into one message.
+//
+// In a tree of sums whose subtrees are those of processes, each process joins its own replicas
+// first and sends one part.
 //
 // The sum of a gradient that one replica alone needs, which then hands the new weights to all
 // others, stays in that replica's process.
@@ -36,6 +39,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
                  int first_tag, const std::vector<std::size_t>& sizes,
                  const std::vector<int>& owners, BucketFloats buckets);
 
+  void sum_as_tree() override;
+  void use_bfloat16() override;
   void reset() override;
   void reduce(int replica, bool contributes) override;
   bool is_remote() const override { return true; }
@@ -60,11 +65,16 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     std::size_t packed_floats = 0, other_floats = 0;
     std::span<const Piece> handed_on() const { return {pieces.data(), handed_on_pieces}; }
   };
+  /// Floats on their way together.
+  struct Parcel {
+    std::vector<float> floats;
+    std::vector<std::uint16_t> narrow;  // the same as bfloat16
+  };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
-    std::vector<std::vector<float>> packed_parts;  // [here's replicas × processes]
-    std::vector<std::vector<float>> received;      // [replicas]: of other processes, our share
-    std::vector<std::vector<float>> packed_sums;   // [processes]
+    std::vector<Parcel> packed_parts;  // [here's replicas × processes]
+    std::vector<Parcel> received;      // [replicas]: of other processes, our share
+    std::vector<Parcel> packed_sums;   // [processes]
     Requests parts, part_sends, sums, sum_sends;
     std::int64_t bytes = 0;
     double left = 0, taken = 0;  // steady_seconds()
@@ -73,6 +83,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     return process_of_[static_cast<std::size_t>(replica)] == rank_;
   }
   int first_here() const;
+  bool is_absent(int replica);
+  void join_here(std::size_t bucket);
   int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
   void share_out(std::size_t bucket, const std::vector<int>& owners);
   void bucket_completed() override;
@@ -80,9 +92,14 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::span<float> part(int replica, const Piece& piece) {
     return member(replica).gradients[piece.gradient].subspan(piece.first, piece.count);
   }
-  static bool is_packed(const Piece& piece);
-  void post_send(const float* from, std::size_t floats, int peer, int tag, Requests& requests);
-  void post_receive(float* to, std::size_t floats, int peer, int tag, Requests& requests);
+  bool is_packed(const Piece& piece) const;
+  void place_pieces();
+  void post_send(const void* from, std::size_t bytes, int peer, int tag, Requests& requests);
+  void post_receive(void* to, std::size_t bytes, int peer, int tag, Requests& requests);
+  void post_send(Parcel& parcel, int peer, int tag, Requests& requests);
+  /// The first `floats` of a parcel.
+  void post_receive(Parcel& parcel, std::size_t floats, int peer, int tag, Requests& requests);
+  void open(Parcel& parcel) const;
   void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void add_up(std::size_t bucket);
@@ -98,6 +115,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::vector<int> process_of_;
   std::vector<int> processes_;  // that have replicas
   std::size_t here_ = 0;        // this one among them
+  std::vector<int> senders_;  // replicas whose parts are summed: all, or the first of each process
   int first_tag_;
   std::vector<std::size_t> sizes_;
   // Of the step, by the message thread: how many buckets have been sent and added up, how many the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "pipeline/transport/narrow_floats.h"
 #include "pipeline/transport/sum_tree.h"
 
 namespace pipetrain {
@@ -63,6 +64,7 @@ void ReplicaGroup::bind(int replica, std::vector<std::span<float>> gradients) {
 }
 
 void ReplicaGroup::complete(int replica, std::size_t gradient) {
+  if (as_bfloat16_) round_to_bfloat16(member(replica).gradients[gradient]);
   {
     const std::lock_guard lock(mutex_);
     if (--member(replica).missing[bucket_of_[gradient]] > 0) return;
@@ -99,26 +101,21 @@ void ReplicaGroup::reduce(int replica, bool contributes) {
   barrier_.arrive_and_wait();  // no replica reads another's gradients any more, all have restarted
 }
 
+void ReplicaGroup::add_up_parts(std::span<const float* const> parts, std::span<float> out) const {
+  as_tree_ ? pipetrain::sum_as_tree(parts, out.size(), out.data())
+           : sum_in_order(parts, out.size(), out.data());
+  if (as_bfloat16_) round_to_bfloat16(out);
+}
+
 void ReplicaGroup::sum_share(int replica, const Bucket& bucket) {
+  std::vector<const float*> parts;
   for (std::size_t g = bucket.first; g < bucket.last; ++g) {
-    if (as_tree_) {
-      std::vector<const float*> leaves;
-      for (const Member& other : members_)
-        leaves.push_back(other.absent ? nullptr : share(other.gradients[g], replica).data());
-      const std::span<float> sum = share(member(replica).gradients[g], replica);
-      pipetrain::sum_as_tree(leaves, sum.size(), sum.data());
-      continue;
-    }
-    std::vector<std::span<const float>> parts;
+    parts.clear();
     for (const Member& other : members_) {
-      if (!other.absent) parts.push_back(share(other.gradients[g], replica));
+      if (!other.absent || as_tree_)
+        parts.push_back(other.absent ? nullptr : share(other.gradients[g], replica).data());
     }
-    const std::span<float> sum = share(member(replica).gradients[g], replica);
-    for (std::size_t i = 0; i < sum.size(); ++i) {
-      float value = parts[0][i];
-      for (std::size_t p = 1; p < parts.size(); ++p) value += parts[p][i];
-      sum[i] = value;
-    }
+    add_up_parts(parts, share(member(replica).gradients[g], replica));
   }
 }
 

@@ -42,8 +42,10 @@ class ReplicaGroup {
   /// Registers a replica's gradients, in the order of the sizes. Before the first reduce().
   void bind(int replica, std::vector<std::span<float>> gradients);
   /// Has gradients summed as the upper part of a tree (sum_tree.h), not in replica order.
-  void sum_as_tree() { as_tree_ = true; }
+  virtual void sum_as_tree() { as_tree_ = true; }
   bool sums_as_tree() const { return as_tree_; }
+  /// Has each replica's gradients rounded to bfloat16 before they are summed, and the sums, too.
+  virtual void use_bfloat16() { as_bfloat16_ = true; }
   /// Marks a gradient as complete: the replica has added its last micro-batch.
   void complete(int replica, std::size_t gradient);
   /// Sets the instruction of a replica's next reduce().
@@ -82,6 +84,9 @@ class ReplicaGroup {
   Member& member(int replica) { return members_[static_cast<std::size_t>(replica)]; }
   /// The part of a gradient that one replica sums.
   std::span<float> share(std::span<float> gradient, int replica) const;
+  /// Sums what the replicas have of some gradient, one after the other; in a tree, null for those
+  /// without. `out` may be one of the parts.
+  void add_up_parts(std::span<const float* const> parts, std::span<float> out) const;
   /// Sums the replica's share of the elements over all replicas, in their order.
   virtual void sum_share(int replica, const Bucket& bucket);
   /// A replica has completed a bucket, or takes part without one.
@@ -94,7 +99,7 @@ class ReplicaGroup {
   std::mutex mutex_;  // of the members' counts and aborted_
   std::condition_variable changed_;
   bool aborted_ = false;
-  bool as_tree_ = false;
+  bool as_tree_ = false, as_bfloat16_ = false;
 
  private:
   std::vector<std::size_t> bucket_of_;  // [gradients]

@@ -2,10 +2,24 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <set>
 
 namespace pipetrain {
 
 constexpr std::size_t kBlock = 1024;
+
+bool are_subtrees(const std::vector<int>& process_of) {
+  const std::set<int> processes(process_of.begin(), process_of.end());
+  const std::size_t count = processes.size();
+  if (!std::has_single_bit(count) || !std::has_single_bit(process_of.size())) return false;
+  const std::set<int> first(process_of.begin(),
+                            process_of.begin() + static_cast<std::ptrdiff_t>(count));
+  for (std::size_t r = 0; r < process_of.size(); ++r) {
+    if (process_of[r] != process_of[r % count]) return false;
+  }
+  return first == processes;
+}
 
 void sum_in_order(std::span<const float* const> parts, std::size_t count, float* out) {
   std::array<float, kBlock> sums;

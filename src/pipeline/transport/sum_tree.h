@@ -26,6 +26,10 @@ void join_as_tree(std::vector<bool> present, const Join& join) {
   }
 }
 
+/// Whether the replicas of each process are a subtree, and those of the processes alike.
+/// `process_of`: by replica.
+bool are_subtrees(const std::vector<int>& process_of);
+
 /// Sums parts of `count` floats, one after another; at least one. `out` may be one of the parts.
 void sum_in_order(std::span<const float* const> parts, std::size_t count, float* out);
 

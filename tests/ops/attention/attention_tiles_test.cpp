@@ -126,6 +126,11 @@ void check_all_tiled(const tiles::Instructions& instructions) {
   for (const TiledAttention& one : cases) check_tiled(one, instructions);
 }
 
+TEST(AttentionTiles, VectorsFollowTheReference) {
+  if (!has_avx512_bfloat16()) GTEST_SKIP() << "this processor has no AVX512_BF16";
+  check_all_tiled(tiles::vectors());
+}
+
 TEST(AttentionTiles, PortableOnesFollowTheReference) { check_all_tiled(tiles::portable()); }
 
 TEST(AttentionTiles, AmxFollowsTheReference) {

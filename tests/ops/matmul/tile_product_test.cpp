@@ -123,6 +123,12 @@ void check_tiles(const tiles::Instructions& instructions) {
   }
 }
 
+TEST(TileProduct, VectorsFollowTheDefinition) {
+  if (!has_avx512_bfloat16()) GTEST_SKIP() << "this processor has no AVX512_BF16";
+  check_tiles(tiles::vectors());
+  TileCase({130, 200, 6500}, 1).check(tiles::vectors());
+}
+
 TEST(TileProduct, PortableOnesFollowTheDefinition) { check_tiles(tiles::portable()); }
 
 TEST(TileProduct, AmxFollowsTheDefinition) {

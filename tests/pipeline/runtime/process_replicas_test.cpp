@@ -114,6 +114,28 @@ TEST(Processes, AddUpOverReplicasLikeOne) {
   }
 }
 
+TEST(Processes, SumBfloat16LikeOne) {
+  SharedRun run("1f1b", 2, true, {2, 2});
+  const SharedOutcome wide = four_steps(run, run.runtime);
+  run.runtime.bfloat16_sums = true;
+  for (const bool shares : {false, true}) {
+    run.runtime.shard_optimizer = shares;
+    const SharedOutcome expected = four_steps(run, run.runtime);
+    EXPECT_FALSE(expected.values == wide.values);
+    for (const int processes : {2, 3, 4}) {
+      MemoryWorld world(processes, 900 + static_cast<std::uint64_t>(processes));
+      SharedOutcome outcome;
+      const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
+        SharedOutcome mine = four_steps(run, run.of_process(group, processes));
+        if (group.leads()) outcome = std::move(mine);
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
+      EXPECT_TRUE(outcome.values == expected.values) << processes << " processes";
+      EXPECT_EQ(outcome.losses, expected.losses);
+    }
+  }
+}
+
 /// Replicas that share the updates, in one process and in several: the bits of those that make all
 /// of them, and the optimizer's state of each parameter once.
 TEST(Processes, ShareUpdatesOfReplicas) {
@@ -205,6 +227,15 @@ TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
           runtime.run(run.program, data);
         }
         std::vector<StageContent> contents = runtime.contents();
+        std::map<std::string, HostTensor> weights = runtime.weights();
+        for (const StageContent& content : contents) {
+          for (const auto& [name, value] : content.weights) {
+            ASSERT_TRUE(weights.contains(name)) << name;
+            EXPECT_EQ(weights.at(name).to_doubles(), value.to_doubles()) << name;
+            weights.erase(name);
+          }
+        }
+        EXPECT_TRUE(weights.empty());
         std::vector<StageContent> own = runtime.own_contents();
         {
           const std::lock_guard lock(guard);

@@ -129,6 +129,22 @@ TEST(Generate, GoldenReplicasTakeTurns) {
   EXPECT_EQ(program.slots_per_stage, (std::vector<int>{2, 1}));
 }
 
+// Replicas 0 and 2 are joined first, and so are 1 and 3.
+TEST(Generate, NeighboursAreThoseThatATreeOfSumsJoinsFirst) {
+  ScheduleOptions options = options_for("1f1b", 2, 8);
+  options.replicas = {1, 4};
+  options.sums_as_tree = true;
+  const Program program = generate(options);
+  EXPECT_EQ(program.placement, (std::vector<std::vector<int>>{{0}, {1, 3, 2, 4}}));
+  EXPECT_EQ(full_text(program, 1), "1F0 1B0 1F4 1B4 1A 1U");
+  EXPECT_EQ(full_text(program, 2), "1F2 1B2 1F6 1B6 1A 1U");
+  EXPECT_EQ(full_text(program, 3), "1F1 1B1 1F5 1B5 1A 1U");
+  check(lower(program, program.edges));
+  std::vector<int> eight;
+  for (int place = 0; place < 8; ++place) eight.push_back(replica_at(place, 8, /*in_tree=*/true));
+  EXPECT_EQ(eight, (std::vector<int>{0, 4, 2, 6, 1, 5, 3, 7}));
+}
+
 TEST(Generate, ReplicasReduceBeforeTheGradientSync) {
   ScheduleOptions options = options_for("1f1b", 2, 3);
   options.replicas = {1, 2};

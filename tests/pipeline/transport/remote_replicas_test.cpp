@@ -4,13 +4,19 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <bit>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
 
 #include "base/index.h"
+#include "pipeline/transport/narrow_floats.h"
 #include "support/process_runs.h"
+#include "tensor/tensor.h"
 
 namespace pipetrain::test {
 namespace {
@@ -24,6 +30,7 @@ struct SumCase {
   std::vector<int> owners = {};  // [gradients]; empty: all replicas need all sums
   int absent = -1;               // a replica that has no gradient in the second of three steps
   bool tree = false;
+  bool narrow = false;  // as bfloat16
 };
 
 constexpr int kSteps = 3, kAbsentStep = 1;
@@ -39,29 +46,38 @@ Gradients gradients_of(const SumCase& c, int replica, int step) {
   return out;
 }
 
-/// Element by element: one replica after the other, or the two halves of a tree joined.
-float sum_of(std::vector<float> parts, bool tree) {
+/// Element by element: one replica after the other, or the two halves of a tree joined. An absent
+/// one has nothing.
+float sum_of(std::vector<std::optional<float>> parts, bool tree) {
   while (tree && parts.size() > 1) {
     const std::size_t half = parts.size() / 2;
-    for (std::size_t k = 0; k < half; ++k) parts[k] += parts[k + half];
+    for (std::size_t k = 0; k < half; ++k) {
+      if (parts[k + half]) parts[k] = *parts[k] + *parts[k + half];
+    }
     parts.resize(half);
   }
-  float sum = parts[0];
-  for (std::size_t k = 1; k < parts.size(); ++k) sum += parts[k];
-  return sum;
+  std::optional<float> sum;
+  for (const std::optional<float>& part : parts) {
+    if (part) sum = sum ? *sum + *part : *part;
+  }
+  return *sum;
 }
 
 Gradients expected_sums(const SumCase& c, int step) {
+  const auto replicas = static_cast<int>(c.process_of.size());
   std::vector<Gradients> all;
-  for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
-    if (step != kAbsentStep || r != c.absent) all.push_back(gradients_of(c, r, step));
-  }
+  for (int r = 0; r < replicas; ++r) all.push_back(gradients_of(c, r, step));
   Gradients out = all[0];
   for (std::size_t g = 0; g < out.size(); ++g) {
     for (std::size_t i = 0; i < out[g].size(); ++i) {
-      std::vector<float> parts;
-      for (const Gradients& one : all) parts.push_back(one[g][i]);
-      out[g][i] = sum_of(parts, c.tree);
+      const auto stored = [&](float value) {
+        return c.narrow ? bfloat16_to_float(float_to_bfloat16(value)) : value;
+      };
+      std::vector<std::optional<float>> parts(all.size());
+      for (int r = 0; r < replicas; ++r) {
+        if (step != kAbsentStep || r != c.absent) parts[at(r)] = stored(all[at(r)][g][i]);
+      }
+      out[g][i] = stored(sum_of(parts, c.tree));
     }
   }
   return out;
@@ -86,8 +102,9 @@ void train(const SumCase& c, RemoteReplicas& sums, Gradients& mine, int replica)
   }
 }
 
-void expect_sums(const SumCase& c, std::uint64_t seed) {
-  const int processes = 1 + c.process_of.back();
+/// Bytes of all messages.
+std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
+  const int processes = 1 + std::ranges::max(c.process_of);
   MemoryWorld world(processes, seed);
   const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
     std::vector<Gradients> gradients;
@@ -99,6 +116,7 @@ void expect_sums(const SumCase& c, std::uint64_t seed) {
         group, messages, c.process_of, ProcessGroup::kFreeTag, c.sizes,
         c.owners.empty() ? std::vector<int>(c.sizes.size(), -1) : c.owners, c.buckets);
     if (c.tree) sums->sum_as_tree();
+    if (c.narrow) sums->use_bfloat16();
     for (int r = 0; r < static_cast<int>(c.process_of.size()); ++r) {
       std::vector<std::span<float>> places;
       for (std::vector<float>& one : gradients.emplace_back(gradients_of(c, r, 0)))
@@ -116,6 +134,7 @@ void expect_sums(const SumCase& c, std::uint64_t seed) {
   });
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   EXPECT_LE(world.most_bytes(), Processes::kEagerBytes);
+  return world.bytes();
 }
 
 // From one float to several messages of a piece; the first bucket is small, and there are more
@@ -140,6 +159,22 @@ TEST(RemoteReplicas, SumAsATree) {
   expect_sums({{0, 1, 2, 3}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 21);
 }
 
+// The replicas of a process are a subtree, so it sends their sum alone.
+TEST(RemoteReplicas, SendOnePartOfASubtree) {
+  std::vector<int> owners;
+  for (int g = 0; g < static_cast<int>(kSizes.size()); ++g) owners.push_back(g % 4 - 1);
+  expect_sums({{0, 1, 0, 1, 0, 1, 0, 1}, kSizes, kBuckets, {}, -1, /*tree=*/true}, 22);
+  expect_sums({{0, 1, 0, 1}, kSizes, kBuckets, owners, -1, /*tree=*/true}, 23);
+  // The last one has no micro-batch where there are too few.
+  expect_sums({{0, 1, 0, 1}, kSizes, kBuckets, owners, /*absent=*/3, /*tree=*/true}, 24);
+  expect_sums({{0, 1}, kSizes, kBuckets, {}, /*absent=*/1, /*tree=*/true}, 25);
+  std::vector<std::uint64_t> bytes;
+  for (const std::vector<int>& process_of : {std::vector{0, 0, 1, 1}, {0, 1, 0, 1}})
+    bytes.push_back(
+        expect_sums({process_of, {500'000}, {1 << 20, 1 << 20}, {}, -1, /*tree=*/true}, 26));
+  EXPECT_LT(static_cast<double>(bytes[1]), 0.68 * static_cast<double>(bytes[0]));
+}
+
 // Of some gradients one replica alone needs the sum, of others all do.
 TEST(RemoteReplicas, GiveSumsToTheirOwners) {
   std::vector<int> owners;
@@ -147,6 +182,41 @@ TEST(RemoteReplicas, GiveSumsToTheirOwners) {
   expect_sums({{0, 0, 1}, kSizes, kBuckets, owners}, 30);
   expect_sums({{0, 1, 1}, kSizes, kBuckets, owners}, 31);
   expect_sums({{0, 1, 2}, kSizes, kBuckets, owners}, 32);
+}
+
+TEST(RemoteReplicas, SendBfloat16) {
+  const std::vector<int> owners(kSizes.size(), 1);
+  expect_sums({{0, 1}, kSizes, kBuckets, {}, -1, false, /*narrow=*/true}, 40);
+  expect_sums({{0, 0, 1}, kSizes, kBuckets, {}, 2, false, /*narrow=*/true}, 41);
+  expect_sums({{0, 0, 1}, kSizes, kBuckets, owners, -1, false, /*narrow=*/true}, 42);
+}
+
+TEST(RemoteReplicas, SendHalfTheBytesAsBfloat16) {
+  std::vector<std::uint64_t> bytes;
+  for (const bool narrow : {false, true})
+    bytes.push_back(
+        expect_sums({{0, 1}, {500'000}, {1 << 20, 1 << 20}, {}, -1, false, narrow}, 50));
+  EXPECT_LT(static_cast<double>(bytes[1]), 0.51 * static_cast<double>(bytes[0]));
+}
+
+TEST(NarrowFloats, AreThoseOfTheTensors) {
+  std::mt19937 random(3);
+  std::vector<float> values = {0.0F, -0.0F, 1e-40F, 3.4e38F, 1.00390625F, 1.01171875F};
+  for (const float sign : {1.0F, -1.0F}) {
+    values.push_back(sign * std::numeric_limits<float>::infinity());
+    values.push_back(sign * std::numeric_limits<float>::quiet_NaN());
+    values.push_back(std::bit_cast<float>(sign > 0 ? 0x7f80'0001U : 0xff80'0001U));
+  }
+  for (int i = 0; i < 10'000; ++i) values.push_back(std::bit_cast<float>(std::uint32_t{random()}));
+  std::vector<float> rounded = values, back;
+  round_to_bfloat16(rounded);
+  std::vector<std::uint16_t> narrow;
+  pack_bfloat16(rounded, narrow);
+  unpack_bfloat16(narrow, back);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    EXPECT_EQ(narrow[i], float_to_bfloat16(values[i])) << values[i];
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::bit_cast<std::uint32_t>(rounded[i]));
+  }
 }
 
 }  // namespace
