@@ -70,7 +70,9 @@ std::set<std::string> unknown_words(const OptionSpec& spec) {
                                                "F,I,W",
                                                "'accuracy>=0.97'",
                                                "Nsa,…",
-                                               "topK"};
+                                               "topK",
+                                               "async:staleness=N",
+                                               "backup:N"};
   std::set<std::string> unknown;
   bool names_place = false;
   for (const std::string& word : notation_of(spec)) {
@@ -133,6 +135,7 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
                                                        {"centered", "false"},
                                                        {"class-weights", ""},
                                                        {"clip-norm", "0"},
+                                                       {"compress", "none"},
                                                        {"dropout", "keep"},
                                                        {"ema", "0"},
                                                        {"eps", "1e-08"},
