@@ -1,5 +1,7 @@
 #include "train/data_shards.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <memory>
 

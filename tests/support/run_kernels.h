@@ -9,6 +9,7 @@
 
 #include "graph/graph.h"
 #include "ops/kernel/kernel.h"
+#include "ops/registry/registry.h"
 #include "tensor/tensor.h"
 
 namespace pipetrain::test {

@@ -1,5 +1,7 @@
 #include "cli/commands/run_messages.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>

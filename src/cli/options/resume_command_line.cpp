@@ -8,6 +8,7 @@
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
 
 namespace pipetrain {
