@@ -42,7 +42,7 @@ struct ScheduleOptions {
   /// [stages]: devices that run a stage, micro-batches dealt round robin (1F1B-RR); empty: one
   /// each.
   std::vector<int> replicas;
-  /// Whether gradients are summed as a tree, whose neighbours are on neighbouring devices.
+  /// Whether gradients are summed as a tree, whose first sums are of adjacent devices.
   bool sums_as_tree = false;
   /// Forwards that each replica of stage s runs ahead of its first backward; times the replicas it
   /// must not rise with s. Empty: the schedule's own.
@@ -84,12 +84,12 @@ Program generate(const ScheduleOptions& options);
 /// its stages: evaluation between rounds. It cannot deadlock with any placement.
 Program forward_program(const Program& training, int micro_batches);
 
-/// Returns the devices of each stage. Replicas of a chain are neighbours.
+/// Returns the devices of each stage. Replicas of a chain are adjacent.
 std::vector<std::vector<int>> place_stages(Placement placement, int devices,
                                            const std::vector<int>& replicas);
 
 /// The replica on the place-th device of a stage. `in_tree`: where sums are a tree
-/// (pipeline/transport/sum_tree.h), replicas that are joined first are neighbours, so that those of
+/// (pipeline/transport/sum_tree.h), replicas that are joined first are adjacent, so that those of
 /// a process are a subtree; `replicas` is a power of two.
 int replica_at(int place, int replicas, bool in_tree);
 

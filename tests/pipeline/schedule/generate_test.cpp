@@ -130,7 +130,7 @@ TEST(Generate, GoldenReplicasTakeTurns) {
 }
 
 // Replicas 0 and 2 are joined first, and so are 1 and 3.
-TEST(Generate, NeighboursAreThoseThatATreeOfSumsJoinsFirst) {
+TEST(Generate, ATreeOfSumsJoinsAdjacentDevicesFirst) {
   ScheduleOptions options = options_for("1f1b", 2, 8);
   options.replicas = {1, 4};
   options.sums_as_tree = true;
