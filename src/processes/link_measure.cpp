@@ -17,8 +17,8 @@ namespace {
 constexpr std::size_t kShort = 8, kMedium = Processes::kEagerBytes, kLong = std::size_t{8} << 20;
 constexpr double kSecondsEach = 0.03;  // for which one size is tried
 constexpr double kMostSeconds = 0.5;   // while a network still becomes faster
-constexpr int kTries = 3;
-constexpr int kLeastInVain = 2;
+constexpr int kTries = 3;              // that one order asks for
+constexpr int kLeastInVain = 2;        // last tries that were not faster, before it ends
 
 /// One of two processes that measure their link: the first one decides what is sent.
 class LinkEndPoint {
