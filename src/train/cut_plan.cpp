@@ -52,7 +52,8 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
       plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
                                        setting("replicas")));
   }
-  if (network.config().pipeline.topology.empty() && network.topology() && replicated) {
+  if (network.config().pipeline.topology.empty() && network.topology() && replicated &&
+      !network.processes()) {
     plan.notes.push_back(fmt::format(
         "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
         "threads busy it is slower (doctor {} shows both)",
@@ -103,6 +104,7 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     sizes.push_back(static_cast<std::size_t>(graph.graph[accumulator].type.count()));
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
   }
+  const double seconds_per_byte = sent_of_gradients(network, stage) / link.bytes_per_second;
   std::vector<ReduceBucket> buckets;
   for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
     ReduceBucket& out = buckets.emplace_back();
@@ -114,8 +116,7 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     }
     const bool narrow = network.config().pipeline.bfloat16_sums;
     out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
-    out.seconds =
-        sent_of_gradients(network, stage) * static_cast<double>(out.bytes) / link.bytes_per_second;
+    out.seconds = seconds_per_byte * static_cast<double>(out.bytes);
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }
   return buckets;

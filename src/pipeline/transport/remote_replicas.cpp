@@ -244,7 +244,7 @@ void RemoteReplicas::post_receive(Parcel& parcel, std::size_t floats, int peer, 
 }
 
 /// What has arrived as bfloat16, as floats.
-void RemoteReplicas::open(Parcel& parcel) const {
+void RemoteReplicas::unpack(Parcel& parcel) const {
   if (as_bfloat16_) unpack_bfloat16(parcel.narrow, parcel.floats);
 }
 
@@ -298,7 +298,7 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
   for (const int r : senders_) {
-    if (!is_here(r)) open(sum.received[at(r)]);
+    if (!is_here(r)) unpack(sum.received[at(r)]);
   }
   std::vector<const float*> parts;
   for (const Piece& piece : share.pieces) {
@@ -359,7 +359,7 @@ void RemoteReplicas::take_over(std::size_t bucket) {
     const Share& share = shares_[bucket][p];
     if (p != here_) {
       Parcel& parcel = on_way_[bucket].packed_sums[p];
-      if (share.packed_floats > 0) open(parcel);
+      if (share.packed_floats > 0) unpack(parcel);
       const float* from = parcel.floats.data();
       for (const Piece& piece : share.handed_on()) {
         if (!is_packed(piece)) continue;

@@ -99,7 +99,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   void post_send(Parcel& parcel, int peer, int tag, Requests& requests);
   /// The first `floats` of a parcel.
   void post_receive(Parcel& parcel, std::size_t floats, int peer, int tag, Requests& requests);
-  void open(Parcel& parcel) const;
+  void unpack(Parcel& parcel) const;
   void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void add_up(std::size_t bucket);
