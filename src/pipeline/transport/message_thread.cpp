@@ -208,7 +208,7 @@ bool MessageThread::get_on(bool& is_open) {
 /// Waits for a moment, or for something to do. Returns false when the thread is to end.
 bool MessageThread::rest(bool is_open) {
   using namespace std::chrono_literals;
-  constexpr auto kShortest = 10us;
+  constexpr std::chrono::microseconds kShortest = 10us;
   // Slow links get on by themselves, and so does what is waited for longer than this.
   constexpr double kPollSeconds = 0.02;
   const double now = steady_seconds();
@@ -220,13 +220,15 @@ bool MessageThread::rest(bool is_open) {
     return true;
   }
   const bool moves = is_open && !aborted_;
-  if (moves && now - moved_ < kPollSeconds && !computes_()) {
+  const bool computes = computes_();  // then each look takes the core from a stage
+  if (moves && now - moved_ < kPollSeconds && !computes) {
     lock.unlock();
     std::this_thread::yield();
     return true;
   }
-  const auto longest = moves ? 200us : 20'000us;
-  pause_ = std::clamp<std::chrono::microseconds>(2 * pause_, kShortest, longest);
+  const auto shortest = computes ? 100us : kShortest;
+  const auto longest = !moves ? 20'000us : computes ? 500us : 200us;
+  pause_ = std::clamp<std::chrono::microseconds>(2 * pause_, shortest, longest);
   changed_.wait_for(lock, pause_, [&] { return stopping_ || wakes_; });
   return !stopping_;
 }
