@@ -92,7 +92,10 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   TrainingGraph training = differentiated(model, rules, options);
   // Optimizations for the kernels of a device.
   if (options.feature_map_layout != Layout::kRowMajor)
-    fuse_batch_norm_activations(training);  // needs the backward pass; before casts come in between
+    // Needs the backward pass; before casts come in between.
+    fuse_batch_norm_activations(training, options.fusion == FusionTarget::kCpu
+                                              ? NormActivations::kElementwise
+                                              : NormActivations::kLimits);
   if (options.with_gradients && options.fusion == FusionTarget::kCpu)
     fuse_batch_norm_sums(training, SummedNorms::kAll);  // before casts, too; behind what fuses more
   if (options.with_gradients && options.fusion == FusionTarget::kGpu &&

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
 
 #include "graph/op.h"
 #include "passes/value_readers.h"
@@ -15,10 +18,19 @@ struct Match {
   NodeId activation_gradient, gradient;  // absent when the graph has no backward pass
 };
 
+constexpr std::string_view kLimits[] = {"Relu", "Clip"};
+constexpr std::string_view kElementwise[] = {"Elu",       "Gelu", "HardSigmoid", "HardSwish",
+                                             "LeakyRelu", "Silu", "Softplus"};
+
+bool is_one_of(std::string_view op, std::span<const std::string_view> ops) {
+  return std::ranges::find(ops, op) != ops.end();
+}
+
 class Matcher {
  public:
-  explicit Matcher(const TrainingGraph& training)
+  Matcher(const TrainingGraph& training, NormActivations activations)
       : graph_(training.graph),
+        activations_(activations),
         readers_(readers_of_values(training.graph)),
         gradients_(training.graph.nodes.size()),
         outside_(values_read_outside(training)) {
@@ -35,15 +47,18 @@ class Matcher {
     if (outside_.contains(z)) return {};
     Match found{normalization, {}, {}, {}};
     for (const NodeId reader : readers_[at(z)]) {
-      if (is(reader, {"Relu", "Clip"}) && !found.activation) {
+      const std::string_view op = graph_[reader].op->name;
+      if (is_activation(op) && !found.activation) {
         found.activation = reader;
-      } else if (is(reader, {"ClipGrad"}) && !found.activation_gradient) {
+      } else if (graph_[reader].gradient_of && !found.activation_gradient) {
         found.activation_gradient = reader;
       } else {
         return {};
       }
     }
     if (!found.activation) return {};
+    if (found.activation_gradient && !is_gradient(found.activation_gradient, found.activation))
+      return {};
     found.gradient = only(gradients_of(normalization, "BatchNormGrad"));
     if (!found.gradient) {
       // Without a backward pass only; a frozen one is left alone.
@@ -53,8 +68,8 @@ class Matcher {
     }
     const ValueId dz = graph_[found.gradient].inputs[0];
     const NodeId producer = graph_[dz].producer;
-    if (!producer || !is(producer, {"ReluGrad", "ClipGrad"}) || outside_.contains(dz)) return {};
-    if (graph_[producer].gradient_of != found.activation || readers_[at(dz)].size() != 1) return {};
+    if (!producer || !is_gradient(producer, found.activation) || outside_.contains(dz)) return {};
+    if (readers_[at(dz)].size() != 1) return {};
     if (found.activation_gradient && found.activation_gradient != producer) return {};
     found.activation_gradient = producer;
     return found;
@@ -62,8 +77,14 @@ class Matcher {
 
  private:
   static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
-  bool is(NodeId id, std::initializer_list<std::string_view> ops) const {
-    return std::find(ops.begin(), ops.end(), graph_[id].op->name) != ops.end();
+  bool is_activation(std::string_view op) const {
+    return is_one_of(op, kLimits) ||
+           (activations_ == NormActivations::kElementwise && is_one_of(op, kElementwise));
+  }
+  /// Whether a node is the gradient operator of this very activation.
+  bool is_gradient(NodeId id, NodeId activation) const {
+    return graph_[id].gradient_of == activation &&
+           graph_[id].op->name == std::string(graph_[activation].op->name) + "Grad";
   }
   /// Gradient nodes of a forward node; of one operator unless `op` is empty.
   std::vector<NodeId> gradients_of(NodeId forward, std::string_view op) const {
@@ -76,12 +97,18 @@ class Matcher {
   }
 
   const Graph& graph_;
+  const NormActivations activations_;
   std::vector<std::vector<NodeId>> readers_;
   std::vector<std::vector<NodeId>> gradients_;  // by forward node
   std::set<ValueId> outside_;                   // read by more than nodes
 };
 
-void set_limits(const Node& activation, Attributes& attributes) {
+void set_activation(const Node& activation, Attributes& attributes) {
+  if (!is_one_of(activation.op->name, kLimits)) {
+    attributes.set("activation", std::string(activation.op->name));
+    for (const auto& [name, value] : activation.attributes.items()) attributes.set(name, value);
+    return;
+  }
   if (activation.op->name == "Relu") {
     attributes.set("clip_min", 0.0);
     attributes.set("clip_open", std::int64_t{1});
@@ -119,11 +146,11 @@ void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir) {
   for (Accumulation& use : training.accumulations) use.consumer = moved(use.consumer);
 }
 
-int fuse_batch_norm_activations(TrainingGraph& training) {
+int fuse_batch_norm_activations(TrainingGraph& training, NormActivations activations) {
   Graph& graph = training.graph;
   if (std::ranges::none_of(graph.nodes, [](const Node& n) { return n.op->name == "BatchNorm"; }))
     return 0;
-  const Matcher matcher(training);
+  const Matcher matcher(training, activations);
   std::vector<Match> matches;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     if (const auto match = matcher.match({static_cast<int>(n)})) matches.push_back(*match);
@@ -132,12 +159,12 @@ int fuse_batch_norm_activations(TrainingGraph& training) {
   std::vector<NodeId> heir(graph.nodes.size());
   for (const Match& match : matches) {
     Node& normalization = graph[match.normalization];
-    set_limits(graph[match.activation], normalization.attributes);
+    set_activation(graph[match.activation], normalization.attributes);
     normalization.outputs[0] = graph[match.activation].outputs[0];
     heir[static_cast<std::size_t>(match.activation.index)] = match.normalization;
     if (!match.gradient) continue;
     Node& gradient = graph[match.gradient];
-    set_limits(graph[match.activation], gradient.attributes);
+    set_activation(graph[match.activation], gradient.attributes);
     gradient.inputs[0] = graph[match.activation_gradient].inputs[0];
     gradient.inputs.push_back(normalization.inputs[2]);
     heir[static_cast<std::size_t>(match.activation_gradient.index)] = match.gradient;

@@ -47,7 +47,7 @@ class SumFuser {
     const Shape& x = graph_[id].type.shape;
     if (norms_ == SummedNorms::kChannelsLast && (x.rank() != 4 || x[1] % 8 != 0)) return false;
     return id == node.outputs[0] && node.inputs.size() == 3 && !node.attributes.has("clip_min") &&
-           !node.attributes.has("clip_max");
+           !node.attributes.has("clip_max") && !node.attributes.has("activation");
   }
 
   bool fuse(NodeId id) {

@@ -13,23 +13,43 @@ namespace {
 
 using test::random_tensor;
 
-/// A residual block whose shortcut is normalized, too, one whose shortcut is not, and one without a
-/// Relu.
-OnnxModel residual_network(std::int64_t channels = 16) {
+/// Adds a convolution of 1×1 and its BatchNormalization, whose result is named `to`.
+void add_normalized(OnnxBuilder& builder, std::int64_t channels, const std::string& from,
+                    const std::string& to) {
+  std::uint64_t seed = 10 * static_cast<std::uint64_t>(to[0]);
+  builder.initializer(to + ".w",
+                      random_tensor({DType::kFloat32, {channels, channels, 1, 1}}, ++seed));
+  builder.node("Conv", {from, to + ".w"}, {to + ".c"}, {}, to + ".c");
+  std::vector<std::string> inputs = {to + ".c"};
+  for (const char* name : {".scale", ".bias", ".mean", ".variance"}) {
+    builder.initializer(to + name, random_tensor({DType::kFloat32, {channels}}, ++seed, 0.5, 2));
+    inputs.push_back(to + name);
+  }
+  builder.node("BatchNormalization", inputs, {to}, {}, to);
+}
+
+OnnxBuilder begun(std::int64_t channels) {
   OnnxBuilder builder("residual");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", channels}, {"", 6}, {"", 5}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
-  std::uint64_t seed = 0;
+  return builder;
+}
+
+OnnxModel with_head(OnnxBuilder& builder, std::int64_t channels, const std::string& features) {
+  builder.node("GlobalAveragePool", {features}, {"pooled"}, {}, "pooled");
+  builder.node("Flatten", {"pooled"}, {"flat"}, {}, "flat");
+  builder.initializer("v", random_tensor({DType::kFloat32, {channels, 3}}, 1));
+  builder.node("MatMul", {"flat", "v"}, {"logits"}, {}, "last");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+/// A residual block whose shortcut is normalized, too, one whose shortcut is not, and one without a
+/// Relu.
+OnnxModel residual_network(std::int64_t channels = 16) {
+  OnnxBuilder builder = begun(channels);
   const auto normalized = [&](const std::string& from, const std::string& to) {
-    builder.initializer(to + ".w",
-                        random_tensor({DType::kFloat32, {channels, channels, 1, 1}}, ++seed));
-    builder.node("Conv", {from, to + ".w"}, {to + ".c"}, {}, to + ".c");
-    std::vector<std::string> inputs = {to + ".c"};
-    for (const char* name : {".scale", ".bias", ".mean", ".variance"}) {
-      builder.initializer(to + name, random_tensor({DType::kFloat32, {channels}}, ++seed, 0.5, 2));
-      inputs.push_back(to + name);
-    }
-    builder.node("BatchNormalization", inputs, {to}, {}, to);
+    add_normalized(builder, channels, from, to);
   };
   normalized("x", "a");
   normalized("x", "b");
@@ -40,12 +60,7 @@ OnnxModel residual_network(std::int64_t channels = 16) {
   builder.node("Relu", {"cs"}, {"second"}, {}, "second");
   normalized("second", "d");
   builder.node("Add", {"d", "second"}, {"third"}, {}, "third");
-  builder.node("GlobalAveragePool", {"third"}, {"pooled"}, {}, "pooled");
-  builder.node("Flatten", {"pooled"}, {"flat"}, {}, "flat");
-  builder.initializer("v", random_tensor({DType::kFloat32, {channels, 3}}, ++seed));
-  builder.node("MatMul", {"flat", "v"}, {"logits"}, {}, "last");
-  const std::string bytes = builder.bytes();
-  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  return with_head(builder, channels, "third");
 }
 
 TrainingGraph built(const OnnxModel& model, FusionTarget fusion,
@@ -96,6 +111,21 @@ TEST(FuseBatchNormSums, ChangesNoBitOfLossAndGradients) {
   };
   same(fused.loss.loss_sum);
   for (const Accumulation& use : fused.accumulations) same(use.contribution);
+}
+
+// y = x + LeakyRelu(BatchNorm(Conv(x))): the sum is taken behind the activation.
+TEST(FuseBatchNormSums, AnActivationStaysBeforeTheSum) {
+  OnnxBuilder builder = begun(16);
+  add_normalized(builder, 16, "x", "a");
+  builder.node("LeakyRelu", {"a"}, {"activated"}, {}, "activated");
+  builder.node("Add", {"x", "activated"}, {"sum"}, {}, "sum");
+  const OnnxModel model = with_head(builder, 16, "sum");
+  const TrainingGraph fused = built(model, FusionTarget::kCpu, Layout::kBlocked16);
+  EXPECT_EQ(nodes_of(fused, "LeakyRelu"), 0) << fused.graph.to_text();
+  EXPECT_EQ(nodes_of(fused, "Add"), 1) << fused.graph.to_text();
+  const auto expected = run_all(built(model, FusionTarget::kNone)), actual = run_all(fused);
+  const auto id = static_cast<std::size_t>(fused.loss.loss_sum.index);
+  test::expect_close(actual[id], expected[id], 1e-5);
 }
 
 TEST(FuseBatchNormSums, GpusAddWithChannelsLastOnly) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "passes/build.h"
@@ -20,7 +23,7 @@ HostTensor numbers(Shape shape, unsigned seed) {
 }
 
 /// x (batch, 3, 12, 12) → stem (32) → two branches that are concatenated (64) → skip → pool → head.
-OnnxModel network() {
+OnnxModel network(const std::string& activation = "Relu") {
   OnnxBuilder builder("convolutions");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
@@ -35,7 +38,9 @@ OnnxModel network() {
                  name);
   };
   const auto relu = [&](const std::string& from) {
-    builder.node("Relu", {from}, {from + ".r"}, {}, from + ".r");
+    std::vector<OnnxAttribute> attributes;
+    if (activation == "LeakyRelu") attributes.push_back(OnnxAttribute::of_float("alpha", 0.25F));
+    builder.node(activation, {from}, {from + ".r"}, attributes, from + ".r");
   };
   const auto normalize = [&](const std::string& from) {
     const std::int64_t channels = from == "stem" ? 32 : 64;
@@ -71,8 +76,10 @@ OnnxModel network() {
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
 }
 
-TrainingGraph build(const OnnxModel& model, Layout layout) {
+TrainingGraph build(const OnnxModel& model, Layout layout,
+                    FusionTarget fusion = FusionTarget::kNone) {
   BuildOptions options;
+  options.fusion = fusion;
   options.lower.micro_batch = 2;
   options.feature_map_layout = layout;
   return build_training_graph(model, classify_tensors(model, {}), options);
@@ -134,6 +141,37 @@ TEST(Fuse, ActivationsGoIntoTheNormalizationBeforeThem) {
   // Nothing flows back through a Relu of zero, but through a Clip at its limit.
   EXPECT_EQ(open, 2) << training.graph.to_text();
   EXPECT_EQ(clipped, 4) << training.graph.to_text();  // two, forward and backward
+}
+
+TEST(Fuse, ElementwiseActivationsGoIntoTheNormalizationOnCpus) {
+  const OnnxModel model = network("LeakyRelu");
+  const auto count = [](const TrainingGraph& training, std::string_view op) {
+    return std::ranges::count_if(training.graph.nodes, [&](const Node& n) {
+      return n.op->name == op && n.attributes.text("activation", "") == "";
+    });
+  };
+  const TrainingGraph apart = build(model, Layout::kBlocked8);
+  EXPECT_EQ(count(apart, "LeakyRelu"), 1);
+  EXPECT_EQ(count(apart, "LeakyReluGrad"), 1);
+  const TrainingGraph fused = build(model, Layout::kBlocked8, FusionTarget::kCpu);
+  EXPECT_EQ(count(fused, "LeakyRelu"), 0);
+  EXPECT_EQ(count(fused, "LeakyReluGrad"), 0);
+  int activated = 0;
+  for (const Node& node : fused.graph.nodes) {
+    if (node.attributes.text("activation", "") == "") continue;
+    EXPECT_EQ(node.attributes.real("alpha", 0), 0.25);
+    ++activated;
+  }
+  EXPECT_EQ(activated, 2) << fused.graph.to_text();  // forward and backward
+  const auto expected = loss_and_gradients(apart), actual = loss_and_gradients(fused);
+  ASSERT_EQ(actual.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    for (std::int64_t k = 0; k < expected[i].type().count(); ++k) {
+      const float a = actual[i].span<float>()[static_cast<std::size_t>(k)];
+      const float b = expected[i].span<float>()[static_cast<std::size_t>(k)];
+      EXPECT_NEAR(a, b, 1e-4F * (1 + std::abs(b))) << i;
+    }
+  }
 }
 
 void expect_same_in_every_layout(const OnnxModel& model) {

@@ -6,7 +6,8 @@
 //   dscale, dbias BatchNormInference{epsilon}(x, scale, bias, mean, variance) -> y
 //   BatchNormInferenceGrad{epsilon}(dy, x, scale, mean, variance) -> dx, dscale, dbias
 //
-// If y is clipped (batch_norm.h), the gradients also take the bias, to recompute where.
+// If y is clipped or has an activation (batch_norm.h), the gradients also take the bias, to compute
+// it again.
 //
 // The attributes momentum, running_mean and running_variance (value indices) of a BatchNorm node
 // name the running statistics; the operator itself does not update them.
@@ -33,6 +34,10 @@ BatchNormLimits::BatchNormLimits(const Attributes& attributes)
                       : low) {}
 
 bool BatchNormLimits::any() const { return std::isfinite(low) || std::isfinite(high); }
+
+std::string batch_norm_activation(const Attributes& attributes) {
+  return attributes.text("activation", "");
+}
 
 namespace {
 

@@ -5,9 +5,12 @@
 //
 // With the attributes clip_min, clip_max y is clipped: a following Relu or Clip that passes/fuse.h
 // has fused. A residual, shaped like x, is added before that (passes/fuse_batch_norm_sums.h).
+// With the attribute activation, the name of an element-wise operator whose attributes the node
+// has, too, that is applied to y. It stands alone: without limits and residual.
 #pragma once
 
 #include <span>
+#include <string>
 
 #include "ops/kernel/kernel.h"
 
@@ -35,6 +38,9 @@ struct BatchNormLimits {
   explicit BatchNormLimits(const Attributes& attributes);
   bool any() const;
 };
+
+/// The operator that is applied to y; empty: none.
+std::string batch_norm_activation(const Attributes& attributes);
 
 std::span<const KernelEntry> batch_norm_reference_kernels();
 std::span<const KernelEntry> batch_norm_cpu_kernels();

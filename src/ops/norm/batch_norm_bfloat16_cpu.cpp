@@ -12,7 +12,9 @@
 #include <cmath>
 #include <string_view>
 
+#include "base/error.h"
 #include "graph/op.h"
+#include "ops/elementwise/elementwise_loops_cpu.h"
 #include "ops/kernel/element_types.h"
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/norm/batch_norm.h"
@@ -242,6 +244,47 @@ PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, st
   }
 }
 
+/// The element-wise operator behind a normalization, computed in parts that stay in the L1 cache.
+struct Activation {
+  static constexpr std::int64_t kPart = 64 * kStep;  // elements
+  UnaryLoop loop = nullptr;                          // null: there is none
+  BinaryLoop gradient = nullptr;                     // of dy and the operand
+  ErasedFunction function, gradient_function;
+
+  explicit Activation(const Attributes& attributes) {
+    const std::string op = batch_norm_activation(attributes);
+    if (op.empty()) return;
+    loop = elementwise::find_bfloat16_unary_loop(op, attributes, function);
+    gradient = elementwise::find_bfloat16_gradient_loop(op + "Grad", attributes, gradient_function);
+    PT_CHECK(loop && gradient, kInternal, "batch normalization cannot be followed by {}", op);
+  }
+};
+
+/// y = activation((x - mean) * factor + bias) over a run.
+void normalize_activated(const BFloat16* x, std::int64_t run, const Channels& channels,
+                         const Clip& clip, const Activation& activation, BFloat16* y) {
+  std::array<BFloat16, Activation::kPart> operand;
+  for (std::int64_t i = 0; i < run; i += Activation::kPart) {
+    const std::int64_t count = std::min(Activation::kPart, run - i);
+    normalize<false, false>(x + i, nullptr, 0, count, channels, clip, operand.data());
+    activation.loop(activation.function, operand.data(), y + i, count);
+  }
+}
+
+/// Stores in dx, unless null, what passes of dy through the activation, and adds that to the sums.
+void add_activation_gradients(const BFloat16* dy, const BFloat16* x, std::int64_t run,
+                              const Channels& channels, const Clip& clip,
+                              const Activation& activation, BFloat16* dx, Sums& sums) {
+  std::array<BFloat16, Activation::kPart> operand, unread;
+  for (std::int64_t i = 0; i < run; i += Activation::kPart) {
+    const std::int64_t count = std::min(Activation::kPart, run - i);
+    normalize<false, false>(x + i, nullptr, 0, count, channels, clip, operand.data());
+    BFloat16* through = dx ? dx + i : unread.data();
+    activation.gradient(activation.gradient_function, dy + i, operand.data(), through, count);
+    add_gradients<false>(through, x + i, 0, count, channels, clip, sums);
+  }
+}
+
 /// Runs `body(block)` for every block of channels.
 template <class Body>
 void for_each_block(const Blocks& shape, Body body) {
@@ -286,6 +329,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   const Blocks shape(request.inputs[0].shape);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
+  const Activation activation(request.node.attributes);
   return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
                          const RunContext&) {
     for_each_block(shape, [&](std::int64_t block) {
@@ -312,6 +356,10 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
       BFloat16* y = out[0].as<BFloat16>() + block * shape.run;
       for (std::int64_t n = shape.images; n-- > 0;) {
         const std::int64_t at = n * shape.stride();
+        if (activation.loop) {
+          normalize_activated(x + at, shape.run, channels, clip, activation, y + at);
+          continue;
+        }
         const auto run = clip.any ? (residual ? normalize<true, true> : normalize<true, false>)
                                   : (residual ? normalize<false, true> : normalize<false, false>);
         run(x + at, residual ? residual + at : nullptr, back_from(shape, n), shape.run, channels,
@@ -321,10 +369,16 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   });
 }
 
+/// What the gradient passes through behind the normalization.
+enum class Behind { kNothing, kLimits, kActivation };
+
 /// Both gradients of one block of channels, as in batch_norm_cpu.cpp.
-template <bool kBatch, bool kClipped>
-void gradient_block(const Blocks& shape, double epsilon, const Clip& clip, std::int64_t block,
-                    std::span<const Tensor> in, std::span<const Tensor> out) {
+template <bool kBatch, Behind kBehind>
+void gradient_block(const Blocks& shape, double epsilon, const Clip& clip,
+                    const Activation& activation, std::int64_t block, std::span<const Tensor> in,
+                    std::span<const Tensor> out) {
+  constexpr bool kClipped = kBehind == Behind::kLimits;
+  constexpr bool kActivated = kBehind == Behind::kActivation;
   const std::int64_t channel = block * kLanes;
   const BFloat16* dy = in[0].as<BFloat16>() + block * shape.run;
   const BFloat16* x = in[1].as<BFloat16>() + block * shape.run;
@@ -334,12 +388,18 @@ void gradient_block(const Blocks& shape, double epsilon, const Clip& clip, std::
     channels.mean[lane] = in[3].as<float>()[channel + lane];
     channels.factor[lane] = inverse_deviation(static_cast<double>(variance[lane]), epsilon) *
                             in[2].as<float>()[channel + lane];
-    if (kClipped) channels.bias[lane] = in[5].as<float>()[channel + lane];
+    if (kBehind != Behind::kNothing) channels.bias[lane] = in[5].as<float>()[channel + lane];
   }
+  BFloat16* dx = out[0] ? out[0].as<BFloat16>() + block * shape.run : nullptr;
   Sums sums;
   for (std::int64_t n = 0; n < shape.images; ++n) {
     const std::int64_t at = n * shape.stride();
-    add_gradients<kClipped>(dy + at, x + at, next_of(shape, n), shape.run, channels, clip, sums);
+    if constexpr (kActivated) {
+      add_activation_gradients(dy + at, x + at, shape.run, channels, clip, activation,
+                               dx ? dx + at : nullptr, sums);
+    } else {
+      add_gradients<kClipped>(dy + at, x + at, next_of(shape, n), shape.run, channels, clip, sums);
+    }
   }
   sums.fold();
   for (std::int64_t lane = 0; lane < kLanes; ++lane) {
@@ -352,8 +412,8 @@ void gradient_block(const Blocks& shape, double epsilon, const Clip& clip, std::
     if (auto* to = data_or_null<float>(out, 2))
       to[channel + lane] = static_cast<float>(sums.total_first[i]);
   }
-  if (!out[0]) return;
-  BFloat16* dx = out[0].as<BFloat16>() + block * shape.run;
+  if (!dx) return;
+  if constexpr (kActivated) dy = dx;
   for (std::int64_t n = shape.images; n-- > 0;) {
     const std::int64_t at = n * shape.stride();
     input_gradient<kBatch, kClipped>(dy + at, x + at, back_from(shape, n), shape.run, channels,
@@ -366,13 +426,15 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const Blocks shape(request.inputs[1].shape);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  return make_kernel(
-      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        for_each_block(shape, [&](std::int64_t block) {
-          clip.any ? gradient_block<kBatch, true>(shape, epsilon, clip, block, in, out)
-                   : gradient_block<kBatch, false>(shape, epsilon, clip, block, in, out);
-        });
-      });
+  const Activation activation(request.node.attributes);
+  const auto run = activation.loop ? gradient_block<kBatch, Behind::kActivation>
+                   : clip.any      ? gradient_block<kBatch, Behind::kLimits>
+                                   : gradient_block<kBatch, Behind::kNothing>;
+  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
+                         const RunContext&) {
+    for_each_block(
+        shape, [&](std::int64_t block) { run(shape, epsilon, clip, activation, block, in, out); });
+  });
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/elementwise/elementwise_loops_cpu.h"
 #include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
 #include "ops/norm/batch_norm_bfloat16_cpu.h"
@@ -158,7 +159,7 @@ void normalize_as(const BlockedShape& shape, Clip clip, const float* x, const fl
   const Pattern means = repeat<kLanes>(mean);
   const Pattern factors = repeat<kLanes>(factor);
   const Pattern biases = repeat<kLanes>(bias);
-  for (std::int64_t n = 0; n < shape.images; ++n) {
+  for (std::int64_t n = shape.images; n-- > 0;) {
     const float* __restrict from = x + n * shape.blocks * shape.run;
     const float* __restrict other = kAdds ? residual + n * shape.blocks * shape.run : nullptr;
     float* __restrict to = y + n * shape.blocks * shape.run;
@@ -181,6 +182,39 @@ void normalize(const BlockedShape& shape, Clip clip, const float* x, const float
   run(shape, clip, x, mean, factor, bias, residual, y);
 }
 
+/// The element-wise operator behind a normalization, computed in parts that stay in the L1 cache.
+struct Activation {
+  static constexpr std::int64_t kPart = 64 * kWidth;  // floats
+  UnaryLoop loop = nullptr;                           // null: there is none
+  BinaryLoop gradient = nullptr;                      // of dy and the operand
+  ErasedFunction function, gradient_function;
+
+  explicit Activation(const Attributes& attributes) {
+    const std::string op = batch_norm_activation(attributes);
+    if (op.empty()) return;
+    loop = elementwise::find_unary_loop(op, attributes, function);
+    gradient = elementwise::find_gradient_loop(op + "Grad", attributes, gradient_function);
+    PT_CHECK(loop && gradient, kInternal, "batch normalization cannot be followed by {}", op);
+  }
+};
+
+/// y = activation((x - mean) * factor + bias) over one block of channels.
+template <int kLanes>
+void normalize_activated(const BlockedShape& shape, const Activation& activation, const float* x,
+                         const float* mean, const float* factor, const float* bias, float* y) {
+  const Clip clip{BatchNormLimits({})};
+  std::array<float, Activation::kPart> operand;
+  for (std::int64_t n = shape.images; n-- > 0;) {
+    for (std::int64_t begin = 0; begin < shape.run; begin += Activation::kPart) {
+      const std::int64_t at = n * shape.blocks * shape.run + begin;
+      const std::int64_t count = std::min(Activation::kPart, shape.run - begin);
+      normalize_as<kLanes, false, false>({1, 1, count, 0, false}, clip, x + at, mean, factor, bias,
+                                         nullptr, operand.data());
+      activation.loop(activation.function, operand.data(), y + at, count);
+    }
+  }
+}
+
 float inverse_deviation(double variance, double epsilon) {
   return static_cast<float>(1.0 / std::sqrt(variance + epsilon));
 }
@@ -190,31 +224,37 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[0].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  return make_kernel([shape, epsilon, clip](std::span<const Tensor> in, std::span<const Tensor> out,
-                                            const RunContext&) {
-    for_each_block(shape, [&](std::int64_t block) {
-      const std::int64_t channel = block * kLanes;
-      const float* x = in[0].as<float>() + block * shape.run;
-      const std::array<Statistics, kLanes> found = statistics<kLanes>(shape, x);
-      std::array<float, kLanes> mean;
-      std::array<float, kLanes> factor;
-      for (int lane = 0; lane < kLanes; ++lane) {
-        const auto i = static_cast<std::size_t>(lane);
-        mean[i] = static_cast<float>(found[i].mean);
-        // Uses the variance as the gradient will read it, so that both clip the same elements.
-        const auto variance = static_cast<double>(static_cast<float>(found[i].variance));
-        factor[i] = inverse_deviation(variance, epsilon) * in[1].as<float>()[channel + lane];
-        if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = mean[i];
-        if (out.size() > 2 && out[2]) {
-          out[2].as<float>()[channel + lane] = static_cast<float>(found[i].variance);
-        }
-      }
-      const float* residual = data_or_null<float>(in, 3);
-      normalize<kLanes>(shape, clip, x, mean.data(), factor.data(), in[2].as<float>() + channel,
-                        residual ? residual + block * shape.run : nullptr,
-                        out[0].as<float>() + block * shape.run);
-    });
-  });
+  const Activation activation(request.node.attributes);
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        for_each_block(shape, [&](std::int64_t block) {
+          const std::int64_t channel = block * kLanes;
+          const float* x = in[0].as<float>() + block * shape.run;
+          const std::array<Statistics, kLanes> found = statistics<kLanes>(shape, x);
+          std::array<float, kLanes> mean;
+          std::array<float, kLanes> factor;
+          for (int lane = 0; lane < kLanes; ++lane) {
+            const auto i = static_cast<std::size_t>(lane);
+            mean[i] = static_cast<float>(found[i].mean);
+            // Uses the variance as the gradient will read it, so that both clip the same elements.
+            const auto variance = static_cast<double>(static_cast<float>(found[i].variance));
+            factor[i] = inverse_deviation(variance, epsilon) * in[1].as<float>()[channel + lane];
+            if (out.size() > 1 && out[1]) out[1].as<float>()[channel + lane] = mean[i];
+            if (out.size() > 2 && out[2]) {
+              out[2].as<float>()[channel + lane] = static_cast<float>(found[i].variance);
+            }
+          }
+          if (activation.loop) {
+            return normalize_activated<kLanes>(shape, activation, x, mean.data(), factor.data(),
+                                               in[2].as<float>() + channel,
+                                               out[0].as<float>() + block * shape.run);
+          }
+          const float* residual = data_or_null<float>(in, 3);
+          normalize<kLanes>(shape, clip, x, mean.data(), factor.data(), in[2].as<float>() + channel,
+                            residual ? residual + block * shape.run : nullptr,
+                            out[0].as<float>() + block * shape.run);
+        });
+      });
 }
 
 template <int kLanes>
@@ -239,41 +279,83 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
   });
 }
 
+/// What the gradient passes through behind the normalization.
+enum class Behind { kNothing, kLimits, kActivation };
+
+/// What the gradients of a block of channels are computed with.
+template <int kLanes>
+struct BlockNumbers {
+  const float *mean, *bias;  // the bias: null where nothing is behind the normalization
+  std::array<float, kLanes> factor;
+  Pattern means, factors, biases;
+
+  BlockNumbers(double epsilon, Behind behind, std::int64_t channel, std::span<const Tensor> in)
+      : mean(in[3].as<float>() + channel),
+        bias(behind == Behind::kNothing ? nullptr : in[5].as<float>() + channel),
+        means(repeat<kLanes>(mean)),
+        biases(bias ? repeat<kLanes>(bias) : Pattern{}) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const auto variance = static_cast<double>(in[4].as<float>()[channel + lane]);
+      factor[static_cast<std::size_t>(lane)] =
+          inverse_deviation(variance, epsilon) * in[2].as<float>()[channel + lane];
+    }
+    factors = repeat<kLanes>(factor.data());
+  }
+};
+
+/// The sums of what passes of dy, and of that times x - mean. What passes through an activation is
+/// stored in dx, unless that is null.
+template <int kLanes, Behind kBehind>
+Sums<kLanes> gradient_sums(const BlockedShape& shape, const Clip& clip,
+                           const Activation& activation, const BlockNumbers<kLanes>& numbers,
+                           const float* dy, const float* x, float* dx) {
+  constexpr bool kClipped = kBehind == Behind::kLimits;
+  constexpr bool kActivated = kBehind == Behind::kActivation;
+  Sums<kLanes> sums;
+  const std::int64_t longest = kActivated ? Activation::kPart : shape.run;
+  std::array<float, kActivated ? Activation::kPart : 1> operand, unread;
+  for (std::int64_t n = 0; n < shape.images; ++n) {
+    for (std::int64_t begin = 0; begin < shape.run; begin += longest) {
+      const std::int64_t at = n * shape.blocks * shape.run + begin;
+      const std::int64_t count = std::min(longest, shape.run - begin);
+      const float* arrived = dy + at;
+      if constexpr (kActivated) {
+        normalize_as<kLanes, false, false>({1, 1, count, 0, false}, clip, x + at, numbers.mean,
+                                           numbers.factor.data(), numbers.bias, nullptr,
+                                           operand.data());
+        float* through = dx ? dx + at : unread.data();
+        activation.gradient(activation.gradient_function, dy + at, operand.data(), through, count);
+        arrived = through;
+      }
+      const float* __restrict gradient = arrived;
+      const float* __restrict from = x + at;
+      sums.add(count, [&](std::int64_t i, int w) {
+        const auto lane = static_cast<std::size_t>(w);
+        const float centred = from[i] - numbers.means[lane];
+        const float passed = clip.gradient<kClipped>(
+            gradient[i], centred * numbers.factors[lane] + numbers.biases[lane]);
+        return std::pair(passed, passed * centred);
+      });
+    }
+  }
+  sums.fold();
+  return sums;
+}
+
 /// Both gradients of one block of channels:
 ///   dbias = sum dy, dscale = sum dy x^, dx = scale / deviation * (dy - [dbias + x^ dscale] /
 ///   population)
 /// with x^ = (x - mean) / deviation; the bracket applies only to batch statistics.
-template <int kLanes, bool kBatch, bool kClipped>
-void gradient_block(const BlockedShape& shape, double epsilon, Clip clip, std::int64_t block,
-                    std::span<const Tensor> in, std::span<const Tensor> out) {
+template <int kLanes, bool kBatch, Behind kBehind>
+void gradient_block(const BlockedShape& shape, double epsilon, const Clip& clip,
+                    const Activation& activation, std::int64_t block, std::span<const Tensor> in,
+                    std::span<const Tensor> out) {
   const std::int64_t channel = block * kLanes;
   const float* dy = in[0].as<float>() + block * shape.run;
   const float* x = in[1].as<float>() + block * shape.run;
-  const Pattern means = repeat<kLanes>(in[3].as<float>() + channel);
-  const std::int64_t stride = shape.blocks * shape.run;
-
-  std::array<float, kLanes> factor;
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const auto i = static_cast<std::size_t>(lane);
-    factor[i] = inverse_deviation(static_cast<double>(in[4].as<float>()[channel + lane]), epsilon) *
-                in[2].as<float>()[channel + lane];
-  }
-  const Pattern factors = repeat<kLanes>(factor.data());
-  const Pattern biases = kClipped ? repeat<kLanes>(in[5].as<float>() + channel) : Pattern{};
-
-  Sums<kLanes> sums;
-  for (std::int64_t n = 0; n < shape.images; ++n) {
-    const float* __restrict gradient = dy + n * stride;
-    const float* __restrict from = x + n * stride;
-    sums.add(shape.run, [&](std::int64_t i, int w) {
-      const auto lane = static_cast<std::size_t>(w);
-      const float centred = from[i] - means[lane];
-      const float passed =
-          clip.gradient<kClipped>(gradient[i], centred * factors[lane] + biases[lane]);
-      return std::pair(passed, passed * centred);
-    });
-  }
-  sums.fold();
+  float* dx = out[0] ? out[0].as<float>() + block * shape.run : nullptr;
+  const BlockNumbers<kLanes> numbers(epsilon, kBehind, channel, in);
+  const auto sums = gradient_sums<kLanes, kBehind>(shape, clip, activation, numbers, dy, x, dx);
 
   std::array<float, kLanes> shift;  // dbias / population
   std::array<float, kLanes>
@@ -290,19 +372,27 @@ void gradient_block(const BlockedShape& shape, double epsilon, Clip clip, std::i
       out[2].as<float>()[channel + lane] = static_cast<float>(sums.first(lane));
     }
   }
-  if (!out[0]) return;
+  if (!dx) return;
 
+  const Pattern &means = numbers.means, &factors = numbers.factors, &biases = numbers.biases;
   const Pattern shifts = repeat<kLanes>(shift.data());
   const Pattern slopes = repeat<kLanes>(slope.data());
-  for (std::int64_t n = 0; n < shape.images; ++n) {
-    const float* __restrict gradient = dy + n * stride;
-    const float* __restrict from = x + n * stride;
-    float* __restrict to = out[0].as<float>() + block * shape.run + n * stride;
+  // From the last image to the first: the cache still has what the sums have read last.
+  for (std::int64_t n = shape.images; n-- > 0;) {
+    const std::int64_t at = n * shape.blocks * shape.run;
+    const float* __restrict gradient = dy + at;
+    const float* __restrict from = x + at;
+    float* __restrict to = dx + at;
     for_each_in_run(shape.run, [&](std::int64_t i, int w) {
       const auto lane = static_cast<std::size_t>(w);
       const float centred = from[i] - means[lane];
-      const float passed =
-          clip.gradient<kClipped>(gradient[i], centred * factors[lane] + biases[lane]);
+      float passed;
+      if constexpr (kBehind == Behind::kActivation) {
+        passed = to[i];
+      } else {
+        passed = clip.gradient<kBehind == Behind::kLimits>(gradient[i],
+                                                           centred * factors[lane] + biases[lane]);
+      }
       if constexpr (kBatch) {
         to[i] = factors[lane] * (passed - shifts[lane] - centred * slopes[lane]);
       } else {
@@ -317,15 +407,14 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[1].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  return make_kernel([shape, epsilon, clip](std::span<const Tensor> in, std::span<const Tensor> out,
-                                            const RunContext&) {
-    for_each_block(shape, [&](std::int64_t block) {
-      if (clip.any) {
-        gradient_block<kLanes, kBatch, true>(shape, epsilon, clip, block, in, out);
-      } else {
-        gradient_block<kLanes, kBatch, false>(shape, epsilon, clip, block, in, out);
-      }
-    });
+  const Activation activation(request.node.attributes);
+  const auto run = activation.loop ? gradient_block<kLanes, kBatch, Behind::kActivation>
+                   : clip.any      ? gradient_block<kLanes, kBatch, Behind::kLimits>
+                                   : gradient_block<kLanes, kBatch, Behind::kNothing>;
+  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
+                         const RunContext&) {
+    for_each_block(
+        shape, [&](std::int64_t block) { run(shape, epsilon, clip, activation, block, in, out); });
   });
 }
 

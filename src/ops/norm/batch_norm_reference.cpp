@@ -1,6 +1,9 @@
 // Plain loops for batch normalization, channel by channel and in two passes.
 #include <cmath>
+#include <functional>
 
+#include "base/error.h"
+#include "ops/elementwise/elementwise_functors.h"
 #include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
 
@@ -27,6 +30,23 @@ T clip(T y, const BatchNormLimits& limits) {
   return raised > static_cast<T>(limits.high) ? static_cast<T>(limits.high) : raised;
 }
 
+/// The element-wise operator behind a normalization, and its gradient by dy and the operand.
+template <class T>
+struct Activation {
+  std::function<T(T)> function;  // empty: there is none
+  std::function<T(T, T)> gradient;
+
+  explicit Activation(const Attributes& attributes) {
+    using elementwise::StandardMath;
+    const std::string op = batch_norm_activation(attributes);
+    if (op.empty()) return;
+    elementwise::visit_unary<T, StandardMath>(op, attributes, [&](auto f) { function = f; });
+    elementwise::visit_gradient<T, StandardMath>(op + "Grad", attributes,
+                                                 [&](auto f) { gradient = f; });
+    PT_CHECK(function && gradient, kInternal, "batch normalization cannot be followed by {}", op);
+  }
+};
+
 template <class T>
 void set(const std::span<const Tensor> out, std::size_t index, std::int64_t channel, T value) {
   if (index < out.size() && out[index]) out[index].as<T>()[channel] = value;
@@ -37,29 +57,31 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
   const BatchNormShape shape(request.inputs[0].shape);
   const auto epsilon = static_cast<T>(batch_norm_epsilon(request.node.attributes));
   const BatchNormLimits limits(request.node.attributes);
-  return make_kernel([shape, epsilon, limits](std::span<const Tensor> in,
-                                              std::span<const Tensor> out, const RunContext&) {
-    const T* x = in[0].as<T>();
-    const auto population = static_cast<T>(shape.population());
-    for (std::int64_t c = 0; c < shape.channels; ++c) {
-      T mean{0};
-      for_each_element(shape, c, [&](std::int64_t i) { mean += x[i]; });
-      mean /= population;
-      T variance{0};
-      for_each_element(shape, c,
-                       [&](std::int64_t i) { variance += (x[i] - mean) * (x[i] - mean); });
-      variance /= population;
-      const T factor = inverse_deviation(variance, epsilon) * in[1].as<T>()[c];
-      const T bias = in[2].as<T>()[c];
-      const T* residual = data_or_null<T>(in, 3);
-      for_each_element(shape, c, [&](std::int64_t i) {
-        const T y = (x[i] - mean) * factor + bias;
-        out[0].as<T>()[i] = clip(residual ? y + residual[i] : y, limits);
+  const Activation<T> activation(request.node.attributes);
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        const T* x = in[0].as<T>();
+        const auto population = static_cast<T>(shape.population());
+        for (std::int64_t c = 0; c < shape.channels; ++c) {
+          T mean{0};
+          for_each_element(shape, c, [&](std::int64_t i) { mean += x[i]; });
+          mean /= population;
+          T variance{0};
+          for_each_element(shape, c,
+                           [&](std::int64_t i) { variance += (x[i] - mean) * (x[i] - mean); });
+          variance /= population;
+          const T factor = inverse_deviation(variance, epsilon) * in[1].as<T>()[c];
+          const T bias = in[2].as<T>()[c];
+          const T* residual = data_or_null<T>(in, 3);
+          for_each_element(shape, c, [&](std::int64_t i) {
+            const T y = (x[i] - mean) * factor + bias;
+            out[0].as<T>()[i] = activation.function ? activation.function(y)
+                                                    : clip(residual ? y + residual[i] : y, limits);
+          });
+          set<T>(out, 1, c, mean);
+          set<T>(out, 2, c, variance);
+        }
       });
-      set<T>(out, 1, c, mean);
-      set<T>(out, 2, c, variance);
-    }
-  });
 }
 
 template <class T>
@@ -86,8 +108,9 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BatchNormShape shape(request.inputs[1].shape);
   const auto epsilon = static_cast<T>(batch_norm_epsilon(request.node.attributes));
   const BatchNormLimits limits(request.node.attributes);
-  return make_kernel([shape, epsilon, limits](std::span<const Tensor> in,
-                                              std::span<const Tensor> out, const RunContext&) {
+  const Activation<T> activation(request.node.attributes);
+  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
+                         const RunContext&) {
     const T* dy = in[0].as<T>();
     const T* x = in[1].as<T>();
     const auto population = static_cast<T>(shape.population());
@@ -96,8 +119,9 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
       const T inverse = inverse_deviation(in[4].as<T>()[c], epsilon);
       const T factor = inverse * in[2].as<T>()[c];
       const auto gradient = [&](std::int64_t i) {
-        if (!limits.any()) return dy[i];
+        if (!limits.any() && !activation.gradient) return dy[i];
         const T y = (x[i] - mean) * factor + in[5].as<T>()[c];
+        if (activation.gradient) return activation.gradient(dy[i], y);
         const bool cut = y < static_cast<T>(limits.passes_from) || y > static_cast<T>(limits.high);
         return cut ? T{0} : dy[i];
       };

@@ -126,6 +126,98 @@ TEST(BatchNormTest, ClippedIsARectifierBehindIt) {
   for (std::size_t i = 0; i < 3; ++i) expect_close(actual[i], expected[i], 1e-6);
 }
 
+const std::vector<Attributes>& activations() {
+  static const std::vector<Attributes> list = {
+      {{"epsilon", 1e-5}, {"activation", std::string("Silu")}},
+      {{"epsilon", 1e-5}, {"activation", std::string("HardSwish")}},
+      {{"epsilon", 1e-5}, {"activation", std::string("LeakyRelu")}, {"alpha", 0.25}},
+      {{"epsilon", 1e-5},
+       {"activation", std::string("Gelu")},
+       {"approximate", std::string("tanh")}}};
+  return list;
+}
+
+/// The reference's BatchNorm, its activation and both gradients, one after the other: y, mean,
+/// variance, dx, dscale, dbias.
+std::vector<HostTensor> one_after_the_other(const Attributes& attributes, const HostTensor& x,
+                                            const HostTensor& dy, const HostTensor& scale,
+                                            const HostTensor& bias) {
+  const std::string op = attributes.text("activation", "");
+  const auto z = run_op("BatchNorm", epsilon(1e-5), {x, scale, bias});
+  std::vector<HostTensor> out = {run_op(op, attributes, {z[0]})[0], z[1], z[2]};
+  const HostTensor dz = run_op(op + "Grad", attributes, {dy, z[0]})[0];
+  for (HostTensor& gradient : run_op("BatchNormGrad", epsilon(1e-5), {dz, x, scale, z[1], z[2]}))
+    out.push_back(std::move(gradient));
+  return out;
+}
+
+TEST(BatchNormTest, AnActivationIsAnOperatorBehindIt) {
+  for (const Shape& shape : shapes()) {
+    const HostTensor x = random_tensor({DType::kFloat64, shape}, 1, -2, 3);
+    const HostTensor dy = random_tensor({DType::kFloat64, shape}, 2);
+    const HostTensor scale = random_tensor({DType::kFloat64, {shape[1]}}, 3);
+    const HostTensor bias = random_tensor({DType::kFloat64, {shape[1]}}, 4);
+    for (const Attributes& attributes : activations()) {
+      const auto expected = one_after_the_other(attributes, x, dy, scale, bias);
+      const auto check = [&](Backend backend, DType type, double tolerance) {
+        const auto as = [&](const HostTensor& tensor) { return as_float(tensor, type); };
+        auto actual = run_op("BatchNorm", attributes, {as(x), as(scale), as(bias)}, backend);
+        const auto gradients =
+            run_op("BatchNormGrad", attributes,
+                   {as(dy), as(x), as(scale), actual[1], actual[2], as(bias)}, backend);
+        actual.insert(actual.end(), gradients.begin(), gradients.end());
+        for (std::size_t i = 0; i < expected.size(); ++i) {
+          expect_close(as_float(actual[i], DType::kFloat64), expected[i], tolerance,
+                       fmt::format("{} {} output {}", attributes.to_text(), shape.text(), i));
+        }
+      };
+      check(Backend::kReference, DType::kFloat64, 1e-10);
+      check(Backend::kCpu, DType::kFloat32, 2e-4);
+    }
+  }
+}
+
+// In blocks: the bits of the operators one after the other, but for sums of float32, which are
+// added up in other groups.
+TEST(BatchNormTest, AnActivationInBlocks) {
+  for (const Shape& shape : {Shape{3, 16, 7, 7}, Shape{2, 48, 33, 20}, Shape{2, 16, 50, 90}}) {
+    const HostTensor x = random_tensor({DType::kFloat32, shape}, 1, -2, 3);
+    const HostTensor dy = random_tensor({DType::kFloat32, shape}, 2);
+    const HostTensor scale = random_tensor({DType::kFloat32, {shape[1]}}, 3);
+    const HostTensor bias = random_tensor({DType::kFloat32, {shape[1]}}, 4);
+    for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+      const auto map = [&](const HostTensor& tensor) {
+        return as_float(to_layout(tensor, Layout::kBlocked16), type);
+      };
+      const TensorType maps = map(x).type(), channels = scale.type();
+      const std::vector<TensorType> all = {maps, channels, channels};
+      for (const Attributes& attributes : activations()) {
+        const std::string op = attributes.text("activation", "");
+        const auto z = run_in_layouts("BatchNorm", epsilon(1e-5), {map(x), scale, bias}, all);
+        const HostTensor y = run_in_layouts(op, attributes, {z[0]}, {maps})[0];
+        const HostTensor dz = run_in_layouts(op + "Grad", attributes, {map(dy), z[0]}, {maps})[0];
+        const auto expected =
+            run_in_layouts("BatchNormGrad", epsilon(1e-5), {dz, map(x), scale, z[1], z[2]}, all);
+        const auto fused = run_in_layouts("BatchNorm", attributes, {map(x), scale, bias}, all);
+        expect_same_bits(fused[0], y, op);
+        const std::vector<HostTensor> in = {map(dy), map(x), scale, z[1], z[2], bias};
+        const auto gradients = run_in_layouts("BatchNormGrad", attributes, in, all);
+        for (std::size_t i = 0; i < 3; ++i) {
+          if (type == DType::kBFloat16) {
+            expect_same_bits(gradients[i], expected[i], op);
+          } else {
+            const HostTensor rows = to_layout(gradients[i], Layout::kRowMajor);
+            expect_close(rows, to_layout(expected[i], Layout::kRowMajor), 1e-5, op);
+          }
+        }
+        const auto of_channels =
+            run_in_layouts("BatchNormGrad", attributes, in, {{}, channels, channels});
+        for (std::size_t i = 1; i < 3; ++i) expect_same_bits(of_channels[i], gradients[i], op);
+      }
+    }
+  }
+}
+
 TEST(BatchNormTest, BlockedLayouts) {
   for (const Shape& shape : {Shape{3, 16, 7, 7}, Shape{2, 32, 1, 1}, Shape{2, 48, 33, 20}}) {
     const HostTensor x = random_tensor({DType::kFloat32, shape}, 1);
