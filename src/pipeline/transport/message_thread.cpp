@@ -220,7 +220,8 @@ bool MessageThread::rest(bool is_open) {
     return true;
   }
   const bool moves = is_open && !aborted_;
-  const bool computes = computes_();  // then each look takes the core from a stage
+  // Each look then takes the core from a stage. Before messages move there may be no stages yet.
+  const bool computes = moves && computes_();
   if (moves && now - moved_ < kPollSeconds && !computes) {
     lock.unlock();
     std::this_thread::yield();
