@@ -68,6 +68,13 @@ void* open_plugin(const fs::path& path, std::string& problem) {
   return library;
 }
 
+/// Opens the MPI plugin, which has a function that goes before Open MPI's of the same name.
+void* open_mpi_plugin(const fs::path& path, std::string& problem) {
+  void* library = open_plugin(path, problem);
+  if (library) dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
+  return library;
+}
+
 /// Opens the GPU plugin. Its libraries are loaded first when the system loader does not find them
 /// or PIPETRAIN_CUDA_LIBRARIES names others.
 void* open_cuda_plugin(const fs::path& path, std::string& problem) {
@@ -114,7 +121,7 @@ bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 
 Processes* join_processes() {
   const int size = launch_of_environment().size;
-  if (size > 1) return load<ProcessesEntry>(kMpiPlugin).join(size);
+  if (size > 1) return load<ProcessesEntry>(kMpiPlugin, open_mpi_plugin).join(size);
   refuse_unconnected_launchers();
   return nullptr;
 }

@@ -3,11 +3,19 @@
 #include <dlfcn.h>
 #include <mpi.h>
 
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdarg>
+#include <cstdio>
 #include <cstdlib>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <unordered_map>
+#include <vector>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "device/build_id.h"
 #include "processes/processes.h"
@@ -34,6 +42,79 @@ void set_defaults() {
   setenv("OMPI_MCA_btl_tcp_max_send_size", eager.c_str(), /*overwrite=*/0);
 }
 
+std::string host_name() {
+  char text[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(text, &length);
+  return printable(std::string(text, static_cast<std::size_t>(length)));
+}
+
+/// Ends all processes with an exit code.
+[[noreturn]] void end_all(int code) noexcept {
+  // What Open MPI's MPI_Abort calls after it has had mpirun print a banner, below our error.
+  using Abort = int (*)(MPI_Comm, int);
+  if (const auto quiet = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ompi_mpi_abort")))
+    quiet(MPI_COMM_WORLD, code);
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);
+}
+
+/// Whether the processes are still connecting to each other.
+std::atomic<bool> is_meeting = false;
+
+constexpr const char* kUnreachable =
+    "all hosts must be able to reach each other on all TCP ports; if they have several networks, "
+    "name the one that connects them in Open MPI's setting btl_tcp_if_include";
+
+/// Connects all pairs of processes, the higher rank to the lower one, so that a pair that cannot be
+/// connected is known before training begins. Error (kResource) after kMeetSeconds.
+void meet(int rank, int size) {
+  constexpr double kMeetSeconds = 30;
+  struct Peer {
+    MPI_Request heard = MPI_REQUEST_NULL, called = MPI_REQUEST_NULL;
+    bool is_there = false;
+  };
+  std::vector<Peer> peers(static_cast<std::size_t>(size));
+  char call = 0, answer = 0;
+  const auto say_hello = [&](int peer, Peer& to) {
+    check(MPI_Isend(&call, 1, MPI_BYTE, peer, 0, MPI_COMM_WORLD, &to.called), "MPI_Isend");
+  };
+  is_meeting = true;
+  for (int peer = 0; peer < size; ++peer) {
+    Peer& other = peers[static_cast<std::size_t>(peer)];
+    other.is_there = peer == rank;
+    if (other.is_there) continue;
+    check(MPI_Irecv(&answer, 1, MPI_BYTE, peer, 0, MPI_COMM_WORLD, &other.heard), "MPI_Irecv");
+    if (peer < rank) say_hello(peer, other);
+  }
+  const double begin = steady_seconds();
+  for (int missing = 0; missing >= 0;) {
+    missing = -1;
+    for (int peer = 0; peer < size; ++peer) {
+      Peer& other = peers[static_cast<std::size_t>(peer)];
+      int done = 0;
+      if (!other.is_there) {
+        check(MPI_Test(&other.heard, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        other.is_there = done != 0;
+        if (done && peer > rank) say_hello(peer, other);
+        if (!done) missing = peer;
+      } else if (other.called != MPI_REQUEST_NULL) {
+        check(MPI_Test(&other.called, &done, MPI_STATUS_IGNORE), "MPI_Test");
+        if (!done) missing = peer;
+      }
+    }
+    const double waited = steady_seconds() - begin;
+    // Process 0 has the same to say.
+    if (missing == 0 && waited >= kMeetSeconds)
+      std::this_thread::sleep_for(std::chrono::seconds(5));
+    PT_CHECK(missing < 0 || waited < kMeetSeconds, kResource,
+             "process {} on {} gets no answer from process {} for {:.0f} s; {}", rank, host_name(),
+             missing, kMeetSeconds, kUnreachable);
+    if (waited > 0.01) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  is_meeting = false;
+}
+
 /// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.
 class MpiProcesses final : public Processes {
  public:
@@ -43,15 +124,17 @@ class MpiProcesses final : public Processes {
     check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     PT_CHECK(provided >= MPI_THREAD_SERIALIZED, kResource,
              "this MPI cannot be called from several threads");
-    // A separate communicator that returns errors instead of aborting.
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
-    MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
-    check(MPI_Comm_rank(all_, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(all_, &size_), "MPI_Comm_size");
+    // Errors are returned instead of aborting.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(MPI_COMM_WORLD, &size_), "MPI_Comm_size");
     PT_CHECK(size_ == expected, kResource,
              "the launcher started {} processes, but {} sees {}: the launcher is of another MPI "
              "than the one that libpipetrain_mpi.so was built with",
              expected, name(), size_);
+    meet(rank_, size_);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
+    MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     int* most = nullptr;
     int found = 0;
     check(MPI_Comm_get_attr(all_, MPI_TAG_UB, static_cast<void*>(&most), &found), "MPI_TAG_UB");
@@ -65,12 +148,7 @@ class MpiProcesses final : public Processes {
     const std::string whole(text, static_cast<std::size_t>(length));
     return whole.substr(0, whole.find_first_of(",\n"));
   }
-  std::string host() const override {
-    char text[MPI_MAX_PROCESSOR_NAME] = {};
-    int length = 0;
-    MPI_Get_processor_name(text, &length);
-    return {text, static_cast<std::size_t>(length)};
-  }
+  std::string host() const override { return host_name(); }
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -107,13 +185,7 @@ class MpiProcesses final : public Processes {
     MPI_Comm_free(&all_);
     check(MPI_Finalize(), "MPI_Finalize");
   }
-  void abort(int code) noexcept override {
-    // What Open MPI's MPI_Abort calls after it has had mpirun print a banner, below our error.
-    using Abort = int (*)(MPI_Comm, int);
-    if (const auto quiet = reinterpret_cast<Abort>(dlsym(RTLD_DEFAULT, "ompi_mpi_abort")))
-      quiet(MPI_COMM_WORLD, code);
-    MPI_Abort(MPI_COMM_WORLD, code);
-  }
+  void abort(int code) noexcept override { end_all(code); }
 
  private:
   template <class Post>
@@ -147,6 +219,28 @@ Processes* join(int expected) {
 
 }  // namespace
 }  // namespace pipetrain
+
+/// In place of Open MPI's function of this name, which its transports call where a connection
+/// fails: they cannot return errors. Open MPI's own one ends the process.
+extern "C" __attribute__((visibility("default"))) void ompi_rte_abort(int code, char* format, ...) {
+  std::array<char, 1024> text{};
+  if (format) {
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(text.data(), text.size(), format, arguments);
+    va_end(arguments);
+  }
+  if (pipetrain::is_meeting.exchange(false)) {
+    std::fprintf(stderr, "error: %s cannot connect to another host of this run; %s\n",
+                 pipetrain::host_name().c_str(), pipetrain::kUnreachable);
+    code = static_cast<int>(pipetrain::ErrorKind::kResource);
+  }
+  char own_format[] = "%s";
+  using Abort = void (*)(int, char*, ...);
+  if (const auto abort = reinterpret_cast<Abort>(dlsym(RTLD_NEXT, "ompi_rte_abort")))
+    abort(code, format ? own_format : nullptr, text.data());
+  std::_Exit(code);
+}
 
 extern "C" __attribute__((visibility("default")))
 const pipetrain::ProcessesEntry pipetrain_processes = {PIPETRAIN_BUILD_ID, &pipetrain::join};

@@ -55,6 +55,8 @@ const Case kCases[] = {
     {"odd sizes", {3, 5, 17, 13}, {7, 5, 3, 2}, {1, 0}, {1, 0}, {2, 1}, {1, 1}, true},
     {"one axis", {4, 16, 100}, {32, 16, 5}, {2}, {2}, {1}, {1}, true},
     {"many images", {256, 64, 112, 112}, {64, 64, 7, 7}, {3, 3}, {3, 3}, {1, 1}, {1, 1}, false},
+    {"odd channels", {2, 20, 7, 7}, {50, 20, 5, 5}, {0, 0}, {0, 0}, {1, 1}, {1, 1}, false},
+    {"odd channels with bias", {2, 20, 7, 7}, {50, 20, 5, 5}, {0, 0}, {0, 0}, {1, 1}, {1, 1}, true},
     {"three axes",
      {2, 16, 8, 16, 16},
      {32, 16, 3, 3, 3},
@@ -105,6 +107,10 @@ std::set<int> forbidden(ConvPrecision numbers) {
 std::string wrong(const pipetrain::PlanCount& plans, ConvPrecision numbers) {
   for (const int note : forbidden(numbers)) {
     if (plans.notes.contains(note)) return "a plan has numerical note " + std::to_string(note);
+  }
+  for (const std::string& name : plans.names) {
+    if (numbers == ConvPrecision::kFloat16 && name.find("_k6=") != std::string::npos)
+      return "plan " + name + " sums in float16";
   }
   if (plans.workspace_bytes > pipetrain::kMostConvWorkspace)
     return "a plan takes " + std::to_string(plans.workspace_bytes) + " bytes of workspace";

@@ -38,6 +38,14 @@ T attribute(const ProductDescriptors& descriptors, cublasLtMatmulDescAttributes_
                                                            sizeof value, &written));
   return value;
 }
+std::uint32_t reduction_schemes(const ProductDescriptors& descriptors) {
+  std::uint32_t mask = 0;
+  std::size_t written = 0;
+  ProductDescriptors::check(cublasLtMatmulPreferenceGetAttribute(
+      descriptors.preference(), CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &mask, sizeof mask,
+      &written));
+  return mask;
+}
 std::uint64_t size(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t which) {
   std::uint64_t value = 0;
   std::size_t written = 0;
@@ -65,6 +73,10 @@ void look_at(const Case& c) {
     descriptors.ask_for(epilogue, whole);
     const auto asked = attribute<cublasLtEpilogue_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE);
     check(asked == (whole ? c.whole : c.product), what + ": another epilogue");
+    const bool rounds_twice = c.result != kFloat && asked != CUBLASLT_EPILOGUE_DEFAULT;
+    check(reduction_schemes(descriptors) == (rounds_twice ? CUBLASLT_REDUCTION_SCHEME_NONE
+                                                          : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE),
+          what + ": other schemes for split-k");
     if (whole && c.auxiliary > 0)
       check(
           attribute<std::int64_t>(descriptors, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD) == c.auxiliary,

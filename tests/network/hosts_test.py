@@ -61,9 +61,9 @@ class Hosts(Case):
         self.addCleanup(hosts.close)
         return hosts
 
-    def start_on(self, hosts, *arguments, count=2):
+    def start_on(self, hosts, *arguments, count=2, **options):
         environment = environment_of_user() | {"PIPETRAIN_CACHE_DIR": self.cache}
-        command = hosts.mpirun("-n", str(count), "-x", "PIPETRAIN_CACHE_DIR", PROGRAM, *arguments)
+        command = hosts.mpirun("-n", str(count), "-x", "PIPETRAIN_CACHE_DIR", PROGRAM, *arguments, **options)
         process = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
         self.addCleanup(process.communicate)
@@ -115,6 +115,14 @@ class Hosts(Case):
         self.assertLess(link["bytes_per_second"], 13e6)
         self.assertGreater(link["bytes_per_second"], 1e6)
         self.assertIsNone(mpi["links_on_host"])
+
+    def test_hosts_that_cannot_be_connected_are_an_error(self):
+        hosts = self.hosts(100, 1000)
+        process = self.start_on(hosts, *DIGITS, "--stages", "2", "--run-dir", "run", network=hosts.add_separate_networks())
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 5, err.decode())
+        self.assertEqual(err.decode().count("error: node2 cannot connect to another host of this run; "), 1)
+        self.assertFalse((self.folder / "run").exists())
 
     def test_a_cut_cable_ends_the_command(self):
         hosts = self.hosts(100, 1000)

@@ -79,11 +79,19 @@ class TwoHosts:
         return ["ip", "netns", "exec", self.names[number - 1], "unshare", "-u", "sh", "-c",
                 f"'hostname node{number}; exec taskset -c {core} \"$@\"'", "on"]
 
-    def mpirun(self, *arguments):
-        """The command that starts processes on both hosts, from host 1."""
+    def add_separate_networks(self):
+        """Gives each host a network of its own, which the other one cannot reach; returns their name."""
+        for number, name in enumerate(self.names, 1):
+            subprocess.run(["ip", "-n", name, "tuntap", "add", "dev", "apart0", "mode", "tun"], check=True)
+            subprocess.run(["ip", "-n", name, "addr", "add", f"10.89.{number}.1/24", "dev", "apart0"], check=True)
+            subprocess.run(["ip", "-n", name, "link", "set", "apart0", "up"], check=True)
+        return "apart0"
+
+    def mpirun(self, *arguments, network="wire0"):
+        """The command that starts processes on both hosts, from host 1. They exchange messages over `network`."""
         words = [word.strip("'") if word.startswith("'") else word for word in self.on(1)]
         return [*words, "mpirun", "--allow-run-as-root", "--mca", "plm_rsh_agent", str(self.folder / "agent"), "--mca", "btl", "tcp,self",
-                "--mca", "btl_tcp_if_include", "wire0", "--mca", "oob_tcp_if_include", "wire0", "--hostfile", str(self.folder / "hosts"),
+                "--mca", "btl_tcp_if_include", network, "--mca", "oob_tcp_if_include", "wire0", "--hostfile", str(self.folder / "hosts"),
                 *arguments]
 
     def launch(self, *arguments):

@@ -108,9 +108,9 @@ void check_stored_narrow(const Make& make, const Node& node, const std::vector<H
         // Half of the last place of 8 and of 11 bits, and what sums differ by.
         const double last = narrow == DType::kBFloat16 ? 0.004 : 0.0005;
         // cuDNN's attention rounds its shares, some of its convolutions what a bias is added to.
-        const bool rounds_inside = node.op->name.starts_with("Attention") ||
-                                   (node.op->name == "Conv" && inputs.size() > 2);
-        const double step = rounds_inside ? 4 * last : last;
+        const double step = node.op->name.starts_with("Attention")         ? 4 * last
+                            : node.op->name == "Conv" && inputs.size() > 2 ? 2 * last
+                                                                           : last;
         // cuDNN stores the result of a convolution in the type of its operands.
         const bool is_rounded =
             types[i].dtype != DType::kFloat32 || node.op->name.starts_with("Conv");

@@ -68,8 +68,8 @@ void describe_devices(Table& table, Options& options) {
       .affects(ResultEffect::kUnrecorded);
   table
       .flag("--deterministic", pipeline.deterministic,
-            "bit-identical results in every run on GPUs too: no NCCL sums over more than two "
-            "replicas, which alone could change them",
+            "bit-identical results in every run with the same cuts, on GPUs too: no NCCL sums over "
+            "more than two replicas, which alone could change them",
             "train")
       .affects(ResultEffect::kUnrecorded);
 }

@@ -26,6 +26,8 @@ class LibraryGraph : public fe::graph::Graph {
   /// Numerical notes that exclude a plan, in addition to non-determinism and sums in less than
   /// float32.
   std::vector<fe::NumericalNote_t> forbidden;
+  /// Plans are excluded whose names contain one of these.
+  std::vector<std::string> forbidden_names;
   /// Plans that need more workspace are excluded.
   std::int64_t most_workspace = std::numeric_limits<std::int64_t>::max();
 
@@ -77,6 +79,7 @@ class LibraryGraph : public fe::graph::Graph {
     notes.push_back(fe::NumericalNote_t::NONDETERMINISTIC);
     notes.push_back(fe::NumericalNote_t::REDUCED_PRECISION_REDUCTION);
     deselect_numeric_notes(notes);
+    if (!forbidden_names.empty()) deselect_engines(forbidden_names);
     deselect_workspace_greater_than(most_workspace);
     return check_support();
   }
@@ -86,8 +89,9 @@ class LibraryGraph : public fe::graph::Graph {
     out.offered = static_cast<int>(get_execution_plan_count());
     // Querying a plan excludes it if it needs too much workspace.
     for (int i = 0; i < out.offered; ++i) {
-      const fe::error_t status = plans.check_support_at_index(i);
-      if (status.is_bad()) continue;
+      if (plans.check_support_at_index(i).is_bad()) continue;
+      std::string name;
+      if (get_plan_name_at_index(i, name).is_good()) out.names.insert(name);
     }
     for (auto& config : plans.get_barred_engine_configs()) {  // those that remain
       ++out.kept;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <set>
+#include <string>
 
 namespace pipetrain {
 
@@ -10,6 +11,7 @@ namespace pipetrain {
 /// workspace limit.
 struct PlanCount {
   int offered = 0, kept = 0;
+  std::set<std::string> names = {};  // of those kept
   std::set<int> notes = {};          // cudnnBackendNumericalNote_t of those kept
   std::int64_t workspace_bytes = 0;  // the maximum over those kept
 };

@@ -72,9 +72,6 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
   lay_out(y_, request.outputs[0], plan.n, plan.m, plan.m * plan.n);
   check(cublasLtMatmulPreferenceCreate(preference_.place()));
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  // Of the schemes for split-k, the one that adds floats in the workspace in a fixed order.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         std::uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
   // Excludes kernels that need a larger alignment.
   const std::size_t element = size_of(operands);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_at(plan.b_offsets, element));
@@ -88,7 +85,14 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
 void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
   ProductEpilogue wanted = epilogue;
   if (!whole) wanted.kind = ProductEpilogue::Kind::kNone;
-  set(CUBLASLT_MATMUL_DESC_EPILOGUE, library_epilogue(wanted));
+  const cublasLtEpilogue_t asked = library_epilogue(wanted);
+  set(CUBLASLT_MATMUL_DESC_EPILOGUE, asked);
+  // Of the schemes for split-k, the one that adds floats in the workspace in a fixed order. It
+  // rounds to the type of the result before an epilogue, which rounds again.
+  const bool rounds_once = asked == CUBLASLT_EPILOGUE_DEFAULT || result_type_ == DType::kFloat32;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         std::uint32_t{rounds_once ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE
+                                   : CUBLASLT_REDUCTION_SCHEME_NONE});
   // The library writes sums through its bias pointer.
   const bool sums = wanted.kind == ProductEpilogue::Kind::kSums;
   // The library considers the alignment of these addresses when it chooses a kernel.

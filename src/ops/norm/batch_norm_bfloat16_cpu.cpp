@@ -14,11 +14,10 @@
 
 #include "base/error.h"
 #include "graph/op.h"
-#include "ops/elementwise/elementwise_loops_cpu.h"
 #include "ops/kernel/element_types.h"
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/norm/batch_norm.h"
-#include "ops/norm/batch_norm_clip_cpu.h"
+#include "ops/norm/batch_norm_behind_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -244,22 +243,6 @@ PIPETRAIN_BFLOAT16 void input_gradient(const BFloat16* dy, const BFloat16* x, st
   }
 }
 
-/// The element-wise operator behind a normalization, computed in parts that stay in the L1 cache.
-struct Activation {
-  static constexpr std::int64_t kPart = 64 * kStep;  // elements
-  UnaryLoop loop = nullptr;                          // null: there is none
-  BinaryLoop gradient = nullptr;                     // of dy and the operand
-  ErasedFunction function, gradient_function;
-
-  explicit Activation(const Attributes& attributes) {
-    const std::string op = batch_norm_activation(attributes);
-    if (op.empty()) return;
-    loop = elementwise::find_bfloat16_unary_loop(op, attributes, function);
-    gradient = elementwise::find_bfloat16_gradient_loop(op + "Grad", attributes, gradient_function);
-    PT_CHECK(loop && gradient, kInternal, "batch normalization cannot be followed by {}", op);
-  }
-};
-
 /// y = activation((x - mean) * factor + bias) over a run.
 void normalize_activated(const BFloat16* x, std::int64_t run, const Channels& channels,
                          const Clip& clip, const Activation& activation, BFloat16* y) {
@@ -329,7 +312,7 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   const Blocks shape(request.inputs[0].shape);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  const Activation activation(request.node.attributes);
+  const Activation activation(request.node.attributes, DType::kBFloat16);
   return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
                          const RunContext&) {
     for_each_block(shape, [&](std::int64_t block) {
@@ -368,9 +351,6 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
     });
   });
 }
-
-/// What the gradient passes through behind the normalization.
-enum class Behind { kNothing, kLimits, kActivation };
 
 /// Both gradients of one block of channels, as in batch_norm_cpu.cpp.
 template <bool kBatch, Behind kBehind>
@@ -426,7 +406,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const Blocks shape(request.inputs[1].shape);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  const Activation activation(request.node.attributes);
+  const Activation activation(request.node.attributes, DType::kBFloat16);
   const auto run = activation.loop ? gradient_block<kBatch, Behind::kActivation>
                    : clip.any      ? gradient_block<kBatch, Behind::kLimits>
                                    : gradient_block<kBatch, Behind::kNothing>;

@@ -8,11 +8,10 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/elementwise/elementwise_loops_cpu.h"
 #include "ops/kernel/element_types.h"
 #include "ops/norm/batch_norm.h"
+#include "ops/norm/batch_norm_behind_cpu.h"
 #include "ops/norm/batch_norm_bfloat16_cpu.h"
-#include "ops/norm/batch_norm_clip_cpu.h"
 
 namespace pipetrain {
 namespace {
@@ -182,22 +181,6 @@ void normalize(const BlockedShape& shape, Clip clip, const float* x, const float
   run(shape, clip, x, mean, factor, bias, residual, y);
 }
 
-/// The element-wise operator behind a normalization, computed in parts that stay in the L1 cache.
-struct Activation {
-  static constexpr std::int64_t kPart = 64 * kWidth;  // floats
-  UnaryLoop loop = nullptr;                           // null: there is none
-  BinaryLoop gradient = nullptr;                      // of dy and the operand
-  ErasedFunction function, gradient_function;
-
-  explicit Activation(const Attributes& attributes) {
-    const std::string op = batch_norm_activation(attributes);
-    if (op.empty()) return;
-    loop = elementwise::find_unary_loop(op, attributes, function);
-    gradient = elementwise::find_gradient_loop(op + "Grad", attributes, gradient_function);
-    PT_CHECK(loop && gradient, kInternal, "batch normalization cannot be followed by {}", op);
-  }
-};
-
 /// y = activation((x - mean) * factor + bias) over one block of channels.
 template <int kLanes>
 void normalize_activated(const BlockedShape& shape, const Activation& activation, const float* x,
@@ -224,7 +207,7 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[0].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  const Activation activation(request.node.attributes);
+  const Activation activation(request.node.attributes, DType::kFloat32);
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
         for_each_block(shape, [&](std::int64_t block) {
@@ -278,9 +261,6 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
     });
   });
 }
-
-/// What the gradient passes through behind the normalization.
-enum class Behind { kNothing, kLimits, kActivation };
 
 /// What the gradients of a block of channels are computed with.
 template <int kLanes>
@@ -407,7 +387,7 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BlockedShape shape = blocked_shape(request.inputs[1].shape, kLanes);
   const double epsilon = batch_norm_epsilon(request.node.attributes);
   const Clip clip{BatchNormLimits(request.node.attributes)};
-  const Activation activation(request.node.attributes);
+  const Activation activation(request.node.attributes, DType::kFloat32);
   const auto run = activation.loop ? gradient_block<kLanes, kBatch, Behind::kActivation>
                    : clip.any      ? gradient_block<kLanes, kBatch, Behind::kLimits>
                                    : gradient_block<kLanes, kBatch, Behind::kNothing>;

@@ -126,7 +126,8 @@ std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& p
   for (const Program* program : programs) {
     for (std::size_t s = 0; s < capacity.size(); ++s) {
       if (program->rule != UpdateRule::kNone &&
-          (program->micro_batches > 1 || program->replicas(static_cast<int>(s)) > 1))
+          (program->micro_batches > 1 || program->replicas(static_cast<int>(s)) > 1 ||
+           program->slots_per_stage[s] > 1 || program->versions_per_stage[s] > 1))
         capacity[s].one_micro_batch = false;
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);

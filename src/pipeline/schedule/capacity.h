@@ -17,7 +17,8 @@ struct StageCapacity {
   int accumulator_sets = 1;  // leaves of the tree of sums (transport/sum_tree.h) on one replica
   bool recompute = false;
   bool split_backward = false;  // I and W are separate instructions
-  /// A step has one micro-batch on one device: gradients may lie where its activations were.
+  /// A step has one micro-batch on one device, and no other is under way: gradients may lie where
+  /// its activations and prepared weights were.
   bool one_micro_batch = false;
 };
 

@@ -134,6 +134,7 @@ std::byte* Stage::backward(StageMicroBatch& micro_batch, int entry, Pass pass, b
   const StageAddresses addresses = run(whole ? variant.backward : variant.weight_gradient,
                                        micro_batch, first, variant.late_additions);
   batched_.add(micro_batch.variant, addresses, *executor_);
+  forget_overwritten(micro_batch.variant);
   return micro_batch.gradient_out;
 }
 
@@ -174,6 +175,9 @@ void Stage::defer(Deferred& what, std::vector<StageStep>& steps, bool first) {
 
 void Stage::prepare(int variant, int version_copy) {
   flush_prepare();
+  for (int other = 0; other < static_cast<int>(compiled_.variants.size()); ++other) {
+    if (other != variant) forget_overwritten(other);
+  }
   std::vector<StageStep>& steps = compiled(variant).prepare;
   if (steps.empty() || parameters_.is_prepared(variant, version_copy)) return;
   StageMicroBatch none;
@@ -183,8 +187,15 @@ void Stage::prepare(int variant, int version_copy) {
   parameters_.note_prepared(variant, version_copy, parameters_.generation(version_copy));
 }
 
+/// After the backward pass of a variant, or a pass of another one in its slot.
+void Stage::forget_overwritten(int variant) {
+  if (compiled(variant).layout.prepared_in_slot) parameters_.forget_prepared(variant);
+}
+
 /// Deferred: idle devices run it, or the first consumer flushes it.
 void Stage::defer_prepare(int variant, int version_copy) {
+  // The gradients that lie in the slot may still be read.
+  if (compiled(variant).layout.prepared_in_slot) return;
   if (!sharing_.work) return prepare(variant, version_copy);
   std::vector<StageStep>& steps = compiled(variant).prepare;
   if (steps.empty()) return;

@@ -192,6 +192,7 @@ class Stage {
                      std::span<const StageStepAddition> late_additions = {});
   StageAddresses run_forward(const StageMicroBatch& micro_batch);
   void prepare(int variant, int version_copy);
+  void forget_overwritten(int variant);
   void defer_prepare(int variant, int version_copy);
   void flush_prepare();
   void defer(Deferred& what, std::vector<StageStep>& steps, bool first);

@@ -3,6 +3,8 @@
 //
 //   parameters × versions | accumulators | optimizer state | batched values | prepared ×
 //   versions | activation slots | outputs | input gradients | temporaries
+//
+// With one micro-batch per step, accumulators and prepared weights may lie in the activation slot.
 #pragma once
 
 #include <cstddef>

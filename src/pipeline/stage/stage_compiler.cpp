@@ -21,7 +21,7 @@ class StageCompiler {
 
   CompiledStage run(const std::vector<StageVariant>& variants, const OptimizerSettings& optimizer) {
     // Accumulators have one place for all variants.
-    const bool gradients_in_slot =
+    const bool one_micro_batch =
         capacity_.one_micro_batch &&
         std::count_if(variants.begin(), variants.end(), [](const StageVariant& variant) {
           return !variant.training->accumulations.empty();
@@ -31,8 +31,9 @@ class StageCompiler {
       compiled.training = variant.training;
       compiled.slices = variant.slices;
       compiled.slice = &variant.slices->stages[at(index_)];
-      compiled.layout = lay_out_stage(*variant.training, *variant.slices, index_,
-                                      capacity_.split_backward, gradients_in_slot);
+      compiled.layout =
+          lay_out_stage(*variant.training, *variant.slices, index_, capacity_.split_backward,
+                        one_micro_batch && !variant.training->accumulations.empty());
       for (const auto& [id, slot] : compiled.layout.table)
         compiled.table_size = std::max(compiled.table_size, slot + 1);
     }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -15,18 +14,19 @@ namespace {
 class Planner {
  public:
   Planner(const TrainingGraph& training, const Slices& slices, int stage, bool split,
-          bool gradients_in_slot)
+          bool one_micro_batch)
       : training_(training),
         graph_(training.graph),
         slices_(slices),
         slice_(slices.stages[static_cast<std::size_t>(stage)]),
         stage_(stage),
         split_(split),
-        gradients_in_slot_(gradients_in_slot && !split) {}
+        one_micro_batch_(one_micro_batch && !split) {}
 
   StageLayout run() {
     place_outside_values();
     find_uses();
+    if (one_micro_batch_) find_prepared();
     place_parameters();
     place_moments();
     place_handed_on();
@@ -61,7 +61,7 @@ class Planner {
         for (const ValueId output : graph_[id].outputs) made_in_[output] = phase;
       }
     };
-    visit(slice_.forward, 0);
+    visit(slice_.forward, kForward);
     if (split_) {
       visit(slice_.input_gradient, 1);
       visit(slice_.weight_gradient, 2);
@@ -80,6 +80,29 @@ class Planner {
     for_moments([&](ValueId id) {
       if (made_in_.contains(id)) read_in_[id].insert(1);
     });
+  }
+
+  /// Prepared weights that only the passes read are values of a phase of its own, before F.
+  void find_prepared() {
+    std::set<ValueId> read_later;
+    for_moments([&](ValueId id) { read_later.insert(id); });
+    for (const auto* nodes : {&slice_.batch_gradient, &slice_.finish}) {
+      for (const NodeId id : *nodes) {
+        for (const ValueId input : graph_[id].inputs) {
+          if (input) read_later.insert(root(input));
+        }
+      }
+    }
+    for (const NodeId id : slice_.prepare) {
+      for (const ValueId input : graph_[id].inputs) {
+        if (input) read_in_[root(input)].insert(kPreparation);
+      }
+      for (const ValueId output : graph_[id].outputs) {
+        if (read_later.contains(output)) continue;
+        made_in_[output] = kPreparation;
+        layout_.prepared_in_slot = true;
+      }
+    }
   }
 
   /// Calls visit(value) for the mean and variance of each of the slice's statistics.
@@ -107,7 +130,9 @@ class Planner {
       if (!made_in_.contains(id)) prepare(id);
     });
     for (const NodeId id : slice_.prepare) {
-      for (const ValueId output : graph_[id].outputs) prepare(output);
+      for (const ValueId output : graph_[id].outputs) {
+        if (!made_in_.contains(output)) prepare(output);
+      }
     }
     for (const int i : slice_.accumulations) place_accumulator(i);
     for (const int i : slice_.remote_accumulations) place_accumulator(i);
@@ -170,7 +195,7 @@ class Planner {
           made->second != 0)
         layout_.direct[id] = i;
     }
-    if (!gradients_in_slot_) return;
+    if (!one_micro_batch_) return;
     for (const auto& [id, i] : layout_.direct) {
       if (made_in_.at(id) == kNoMicroBatch || is_kept_by_rows(id, i))
         layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
@@ -189,12 +214,13 @@ class Planner {
   }
 
   void place_temporaries() {
+    if (layout_.prepared_in_slot) place_phase(slice_.prepare, kPreparation);
     if (split_) {
-      place_phase(slice_.forward, 0);
+      place_phase(slice_.forward, kForward);
       place_phase(slice_.input_gradient, 1);
       place_phase(slice_.weight_gradient, 2);
     } else {
-      place_phase(slice_.forward, 0);
+      place_phase(slice_.forward, kForward);
       place_phase(slice_.backward, 1);
     }
     place_phase(slice_.batch_gradient, kNoMicroBatch);
@@ -234,7 +260,7 @@ class Planner {
     for (const int i : slice_.parameters)
       keep(training_.parameters[static_cast<std::size_t>(i)].gradient);
     for (const auto& [id, i] : layout_.direct) {
-      if (gradients_in_slot_) keep(id);
+      if (one_micro_batch_) keep(id);
     }
 
     const std::map<ValueId, ValueId> place_of = take_over_places(nodes, lifetimes, saved);
@@ -261,7 +287,7 @@ class Planner {
     }
     for (const auto& [id, host] : place_of) layout_.location[id] = layout_.location.at(host);
     for (const auto& [id, i] : layout_.direct) {
-      if (gradients_in_slot_ && lifetimes.contains(id))
+      if (one_micro_batch_ && lifetimes.contains(id))
         layout_.accumulators[i] = layout_.location.at(id);
     }
   }
@@ -333,6 +359,12 @@ class Planner {
         if (found != out.end()) found->second.last = std::max(found->second.last, n);
       }
     }
+    // A recompute runs F again.
+    if (phase == kForward) {
+      for (auto& [id, lifetime] : out) {
+        if (made_in_.at(id) == kPreparation) lifetime.last = end;
+      }
+    }
     // Accumulated or batched after the last node at the latest.
     const auto keep = [&](ValueId id) {
       const auto found = out.find(root(id));
@@ -400,14 +432,16 @@ class Planner {
     return true;
   }
 
+  static constexpr int kForward = 0;
   static constexpr int kNoMicroBatch = -1;  // batched work has no slot
+  static constexpr int kPreparation = -2;
   const TrainingGraph& training_;
   const Graph& graph_;
   const Slices& slices_;
   const StageSlice& slice_;
   int stage_;
   bool split_;
-  bool gradients_in_slot_;
+  bool one_micro_batch_;
   StageLayout layout_;
   std::map<ValueId, int> made_in_;
   std::map<ValueId, std::set<int>> read_in_;
@@ -415,57 +449,9 @@ class Planner {
 
 }  // namespace
 
-std::vector<PackedPlace> pack_into(const std::vector<Lifetime>& buffers,
-                                   const std::vector<PlacedLifetime>& taken,
-                                   std::size_t inside_bytes, std::size_t* total) {
-  std::vector<std::size_t> order(buffers.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  // Large first: the small ones fit into what is left between them.
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return buffers[a].bytes > buffers[b].bytes;
-  });
-  std::vector<PackedPlace> places(buffers.size());
-  const auto lies_before = [](const PlacedLifetime& a, const PlacedLifetime& b) {
-    return a.offset < b.offset;
-  };
-  std::vector<PlacedLifetime> inside = taken, outside;  // by offset
-  std::sort(inside.begin(), inside.end(), lies_before);
-  *total = 0;
-  // The first gap between those of `placed` that live at the same time.
-  const auto first_gap = [](const Lifetime& buffer, const std::vector<PlacedLifetime>& placed) {
-    std::size_t offset = 0;
-    for (const PlacedLifetime& other : placed) {
-      if (other.lifetime.first > buffer.last || buffer.first > other.lifetime.last) continue;
-      if (offset + aligned(buffer.bytes) <= other.offset) break;
-      offset = std::max(offset, other.offset + aligned(other.lifetime.bytes));
-    }
-    return offset;
-  };
-  for (const std::size_t i : order) {
-    const Lifetime& buffer = buffers[i];
-    PackedPlace& place = places[i];
-    place.offset = first_gap(buffer, inside);
-    place.inside = buffer.bytes > 0 && place.offset + aligned(buffer.bytes) <= inside_bytes;
-    if (!place.inside) {
-      place.offset = first_gap(buffer, outside);
-      *total = std::max(*total, place.offset + aligned(buffer.bytes));
-    }
-    std::vector<PlacedLifetime>& placed = place.inside ? inside : outside;
-    const PlacedLifetime here{buffer, place.offset};
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), here, lies_before), here);
-  }
-  return places;
-}
-
-std::vector<std::size_t> pack(const std::vector<Lifetime>& buffers, std::size_t* total) {
-  std::vector<std::size_t> offsets;
-  for (const PackedPlace& place : pack_into(buffers, {}, 0, total)) offsets.push_back(place.offset);
-  return offsets;
-}
-
 StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
-                          bool split_backward, bool gradients_in_slot) {
-  return Planner(training, slices, stage, split_backward, gradients_in_slot).run();
+                          bool split_backward, bool one_micro_batch) {
+  return Planner(training, slices, stage, split_backward, one_micro_batch).run();
 }
 
 }  // namespace pipetrain

@@ -59,6 +59,10 @@ class StageParameters {
   void note_prepared(int variant, int copy, std::uint64_t generation) {
     prepared_[at(variant)][at(copy)] = generation;
   }
+  /// Notes that a variant's prepared weights have been overwritten.
+  void forget_prepared(int variant) {
+    for (std::uint64_t& generation : prepared_[at(variant)]) generation = kNoGeneration;
+  }
 
  private:
   std::byte* address(const ParameterState& parameter, int copy) const {
@@ -66,6 +70,7 @@ class StageParameters {
   }
   HostTensor download(const TensorType& type, const void* data) const;
 
+  static constexpr std::uint64_t kNoGeneration = ~std::uint64_t{0};
   const StageMemory& memory_;
   const StageExecutor& executor_;
   std::vector<ParameterState> parameters_;

@@ -45,8 +45,9 @@ void Stage::write_accumulator(int accumulation, std::string_view bytes) {
 
 void Stage::finish_gradients(int variant, int version_copy) {
   std::vector<StageStep>& steps = compiled(variant).finish;
-  // All micro-batches may have been of another variant.
-  if (!steps.empty()) prepare(variant, version_copy);
+  // All micro-batches may have been of another variant. With one micro-batch, the gradients are
+  // where prepared weights were; what is read here has a place of its own.
+  if (!steps.empty() && !compiled(variant).layout.prepared_in_slot) prepare(variant, version_copy);
   StageMicroBatch none;
   none.variant = variant;
   none.version_copy = version_copy;

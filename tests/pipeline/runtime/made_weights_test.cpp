@@ -226,15 +226,16 @@ std::unique_ptr<TrainingGraph> graph_of(const Network& network, std::int64_t sam
 /// A network cut into stages, and a program for it.
 struct Pipeline {
   Pipeline(const Network& network, const std::vector<int>& starts, const std::string& schedule,
-           std::vector<int> replicas = {})
+           std::vector<int> replicas = {}, bool one_micro_batch = false)
       : stages(static_cast<int>(starts.size())) {
-    for (const std::int64_t size : kSizes) graphs.push_back(graph_of(network, size));
+    if (one_micro_batch) sizes = {8};
+    for (const std::int64_t size : sizes) graphs.push_back(graph_of(network, size));
     test::CutGraphs cut = test::cut_graphs(graphs, starts);
     variants = std::move(cut.variants);
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
-    options.micro_batches = kMicroBatches;
+    options.micro_batches = one_micro_batch ? 1 : kMicroBatches;
     options.replicas = std::move(replicas);
     options.gradient_sync = cut.has_tied_stages;
     program = lower(generate(options), cut.edges);
@@ -242,6 +243,7 @@ struct Pipeline {
   }
 
   int stages;
+  std::vector<std::int64_t> sizes = kSizes;
   std::vector<std::unique_ptr<TrainingGraph>> graphs;
   std::vector<RuntimeVariant> variants;
   Program program;
@@ -261,8 +263,9 @@ std::string train(const Pipeline& pipeline, Runner& runner) {
   test::FixedData data(32, 5);
   std::string out;
   for (std::int64_t step = 0; step < 2; ++step) {
-    if (step == 0) data.set_mini_batch(0, 8, 2, step, kSizes);
-    if (step == 1) data.set_mini_batch(8, 14, 4, step, kSizes);
+    const bool one = pipeline.sizes.size() == 1;
+    const std::int64_t count = one || step == 0 ? 8 : 14, most = one ? 8 : 2 << step;
+    data.set_mini_batch(8 * step, count, most, step, pipeline.sizes);
     runner.run(pipeline.program, data);
     for (const MicroBatch& micro_batch : data.micro_batches())
       out += fmt::format("{:a} ", micro_batch.loss_sum);
@@ -366,7 +369,7 @@ void check_gradients(const Network& network) {
   const Pipeline whole(network, {0}, "gpipe");
   RuntimeOptions options = runtime_options();
   options.backend = Backend::kReference;
-  Oracle oracle(whole.variants, 1, options);
+  Oracle oracle(whole.variants, whole.stages, options);
   test::FixedData data(32, 5);
   data.set_mini_batch(0, 8, 2, 0, kSizes);
   oracle.run(whole.program, data);
@@ -423,14 +426,24 @@ TEST_P(MadeWeights, TrainWithTheSameBitsOnEveryCut) {
   }
 }
 
+TEST_P(MadeWeights, AreOverwrittenByGradientsOfTheOnlyMicroBatch) {
+  for (const std::string& layer : kLayers) {
+    for (const std::vector<int>& starts : {std::vector<int>{0}, {0, 1}}) {
+      const Pipeline one(NetworkMaker(op(), layer).run(), starts, "1f1b", {},
+                         /*one_micro_batch=*/true);
+      Oracle oracle(one.variants, one.stages, runtime_options());
+      EXPECT_TRUE(trained_by_runtime(one) == train(one, oracle)) << layer;
+    }
+  }
+}
+
 TEST_P(MadeWeights, TrainWithTheSameBitsOnReplicasAndDevices) {
   for (const std::string layer : {"conv", "two-stages", "two-ways"}) {
     SCOPED_TRACE(layer);
     const Network network = NetworkMaker(op(), layer).run();
     const int nodes = static_cast<int>(linearise(*graph_of(network, 4)).order.size());
-    const bool tied = layer != "conv";  // which replicas do not take
-    const Pipeline cut(network, {0, nodes / 2}, "1f1b",
-                       tied ? std::vector<int>() : std::vector<int>{2, 1});
+    const Pipeline cut(network, {0, nodes / 2}, "1f1b",  // tied weights have no replicas
+                       layer == "conv" ? std::vector<int>{2, 1} : std::vector<int>());
     Oracle oracle(cut.variants, 2, runtime_options());
     const std::string expected = train(cut, oracle);
     EXPECT_TRUE(trained_by_runtime(cut) == expected) << "cores";

@@ -70,15 +70,17 @@ TEST_P(SameBits, ForEveryCutAndSynchronousSchedule) {
   }
 }
 
-// With one micro-batch per step gradients lie where activations were, and are read from there by
-// norms, updates and read_gradient().
+// With one micro-batch per step gradients lie where activations and rounded weights were, and are
+// read from there by norms, updates and read_gradient().
 TEST_P(SameBits, GradientsInThePlaceOfActivations) {
-  for (const char* network : {"difficult", "table"}) {
-    const bool table = network == std::string("table");
+  for (const std::string network : {"difficult", "table", "wide"}) {
+    const OnnxModel model = network == "table"  ? table_network()
+                            : network == "wide" ? wide_network()
+                                                : difficult_network(/*tied=*/true);
     std::string expected;
     for (const int stages : {0, 1, 2, 3}) {
-      const Pipeline pipeline(table ? table_network() : difficult_network(/*tied=*/true),
-                              std::max(stages, 1), {kMicroBatch});
+      const Pipeline pipeline(model, std::max(stages, 1), {kMicroBatch}, 0,
+                              network == "wide" ? DType::kBFloat16 : DType::kFloat32);
       for (const bool clip : {false, true}) {
         for (const std::string schedule : {"gpipe", "1f1b", "zb-h1"}) {
           const bool recompute = clip && schedule == "gpipe";
@@ -271,6 +273,30 @@ class AfterSkips final : public MicroBatchSource {
  private:
   FixedData& data_;
 };
+
+// The gradients of a step that is skipped lie where its rounded weights were, too.
+TEST_P(SameBits, WeightsArePreparedAgainAfterASkippedStep) {
+  constexpr double kWeight = 0x1p20;  // as below
+  constexpr std::int64_t kSteps = 12;
+  RuntimeOptions options = runtime_options(GetParam(), kWeight);
+  options.loss_scaling = adapting_loss_scale();
+  options.loss_scaling.initial = 0x1p114;
+  const Pipeline pipeline(wide_network(), 1, {kMicroBatch}, 0, DType::kBFloat16);
+  const Program program = pipeline.program("gpipe", 1, /*recompute=*/false, /*clip=*/true);
+  PlacedRuntime runtime(pipeline, program, GetParam(), kWeight, options.loss_scaling);
+  Oracle oracle(pipeline.variants, 1, options);
+  FixedData data(kSteps * kMicroBatch, 5);
+  int skipped = 0;
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    data.set_mini_batch(step * kMicroBatch, kMicroBatch, kMicroBatch, step, {kMicroBatch});
+    data.acquire(0).loss_scale *= kWeight;
+    skipped += runtime.run(program, data).skipped;
+    oracle.run(program, data);
+  }
+  EXPECT_GT(skipped, 0);
+  EXPECT_LT(skipped, kSteps);
+  EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
+}
 
 // A scale so large that gradients leave the range of float: those rounds change nothing, and all
 // others are, to the bit, what they are without a scale, which is a power of two. BatchNorm's

@@ -131,7 +131,7 @@ TEST(StageLayout, GradientsLieWhereActivationsWere) {
     const auto root = [&](ValueId id) { return slices.root[static_cast<std::size_t>(id.index)]; };
     for (int s = 0; s < 2; ++s) {
       EXPECT_TRUE(lay_out_stage(*training, slices, s, /*split_backward=*/true,
-                                /*gradients_in_slot=*/true)
+                                /*one_micro_batch=*/true)
                       .accumulators.empty());
       const StageLayout layout = lay_out_stage(*training, slices, s, false, true);
       const StageSlice& slice = slices.stages[static_cast<std::size_t>(s)];
@@ -165,6 +165,83 @@ TEST(StageLayout, GradientsLieWhereActivationsWere) {
     }
   }
   EXPECT_GT(in_slot, 20);
+}
+
+/// Which value each 64 bytes of a slot hold, while nodes run.
+class SlotContent {
+ public:
+  SlotContent(const TrainingGraph& training, const Slices& slices, const StageLayout& layout)
+      : graph_(training.graph), slices_(slices), layout_(layout) {
+    holds_.resize(layout.slot_bytes / 64, -1);
+  }
+
+  /// Every operand in the slot must still be there.
+  void run(const std::vector<NodeId>& nodes) {
+    for (const NodeId node : nodes) {
+      for (const ValueId id : graph_[node].inputs) {
+        for_each_line(id, [&](int& holds, ValueId root) {
+          EXPECT_EQ(holds, root.index) << graph_[root].name << " for " << graph_[node].name;
+        });
+      }
+      for (const ValueId id : graph_[node].outputs)
+        for_each_line(id, [&](int& holds, ValueId root) { holds = root.index; });
+    }
+  }
+  bool holds(ValueId id) {
+    bool all = true;
+    for_each_line(id, [&](const int& holds, ValueId root) { all = all && holds == root.index; });
+    return all;
+  }
+
+ private:
+  template <class Visit>
+  void for_each_line(ValueId id, const Visit& visit) {
+    if (!id) return;
+    const ValueId root = slices_.root[static_cast<std::size_t>(id.index)];
+    const auto found = layout_.location.find(root);
+    if (found == layout_.location.end() || found->second.space != Space::kSlot) return;
+    const std::size_t first = found->second.offset / 64;
+    for (std::size_t i = 0; i < aligned(graph_[root].type.bytes()) / 64; ++i)
+      visit(holds_.at(first + i), root);
+  }
+
+  const Graph& graph_;
+  const Slices& slices_;
+  const StageLayout& layout_;
+  std::vector<int> holds_;
+};
+
+TEST(StageLayout, PreparedWeightsLieInTheSlotUntilTheBackwardPassHasReadThem) {
+  int prepared = 0, overwritten = 0;
+  for (const OnnxModel& model : {test::wide_network(), test::difficult_network(/*tied=*/true)}) {
+    const auto training = test::training_graph(model, 4, /*training=*/true, DType::kBFloat16);
+    const Chain chain = linearise(*training);
+    for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut) {
+      const Slices slices = slice_stages(*training, stages_of_chain(*training, chain, {0, cut}), 2);
+      for (int s = 0; s < 2; ++s) {
+        const StageSlice& slice = slices.stages[static_cast<std::size_t>(s)];
+        const StageLayout layout = lay_out_stage(*training, slices, s, /*split_backward=*/false,
+                                                 /*one_micro_batch=*/true);
+        EXPECT_EQ(layout.prepared_in_slot, !slice.prepare.empty());
+        EXPECT_EQ(layout.prepared_bytes, 0U);
+        EXPECT_FALSE(lay_out_stage(*training, slices, s, false, false).prepared_in_slot);
+        SlotContent slot(*training, slices, layout);
+        for (int step = 0; step < 2; ++step) {
+          slot.run(slice.prepare);
+          slot.run(slice.forward);
+          slot.run(slice.forward);  // a recompute
+          slot.run(slice.backward);
+          slot.run(slice.finish);
+        }
+        for (const NodeId node : slice.prepare) {
+          ++prepared;
+          overwritten += slot.holds(training->graph[node].outputs[0]) ? 0 : 1;
+        }
+      }
+    }
+  }
+  EXPECT_GT(prepared, 90);
+  EXPECT_GT(overwritten, prepared / 4);
 }
 
 TEST(StageLayout, TheLossGradientIsWrittenOverTheLogits) {

@@ -207,7 +207,8 @@ TEST(NarrowFloats, AreThoseOfTheTensors) {
     values.push_back(sign * std::numeric_limits<float>::quiet_NaN());
     values.push_back(std::bit_cast<float>(sign > 0 ? 0x7f80'0001U : 0xff80'0001U));
   }
-  for (int i = 0; i < 10'000; ++i) values.push_back(std::bit_cast<float>(std::uint32_t{random()}));
+  for (int i = 0; i < 10'000; ++i)
+    values.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(random())));
   std::vector<float> rounded = values, back;
   round_to_bfloat16(rounded);
   std::vector<std::uint16_t> narrow;
