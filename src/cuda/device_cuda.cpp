@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "cuda/kernel_compiler_cuda.h"
 #include "device/gpu_capability.h"
@@ -231,10 +232,16 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   }
 }
 
-void CudaDevice::use_memory_of(const CudaDevice& other) const {
+void CudaDevice::use_memory_of(const CudaDevice& other) {
   if (!reaches(other)) return;
   enter();
-  if (cudaDeviceEnablePeerAccess(other.index_, 0) != cudaSuccess) cudaGetLastError();
+  const cudaError_t status = cudaDeviceEnablePeerAccess(other.index_, 0);
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  if (status == cudaErrorPeerAccessAlreadyEnabled) return;
+  log_warning("cuda", "{} cannot use the memory of {}: {}", name_, other.name_,
+              cudaGetErrorString(status));
+  reached_[static_cast<std::size_t>(other.index_)] = false;
 }
 
 void CudaDevice::enter() const { cuda_check(cudaSetDevice(index_), "to be used"); }

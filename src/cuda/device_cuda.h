@@ -36,7 +36,7 @@ class CudaDevice final : public Device {
   void enter() const;
   /// Enables peer access where the machine supports it; otherwise the driver copies through the
   /// host. It initialises the other device in this process, so call it only for devices in use.
-  void use_memory_of(const CudaDevice& other) const;
+  void use_memory_of(const CudaDevice& other);
 
   std::string name() const override { return name_; }
   std::unique_ptr<Stream> make_stream() override;

@@ -80,8 +80,12 @@ Nccl load() {
   PT_CHECK(version >= kOldestVersion, kResource, "{} is NCCL {}, older than the {} that is needed",
            printable(found.path), version_text(version), version_text(kOldestVersion));
   nccl.version = version_text(version);
-  // Several communicators on a device follow the order in which the host issues their work.
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/0);
+  // Several communicators on a device follow the order in which the host issues their work, devices
+  // launch theirs without each other, and no call blocks: with other settings they may wait for
+  // each other without end.
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/1);
+  unsetenv("NCCL_LAUNCH_MODE");
+  unsetenv("NCCL_COMM_BLOCKING");
   return nccl;
 }
 

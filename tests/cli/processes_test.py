@@ -159,6 +159,12 @@ class Processes(ProcessCase):
         self.assertEqual(code, EXIT["resource"], err)
         self.assertRegex(err, "device 1 maps to GPU 9 of [^ ]+, which has [0-9]+; start fewer processes")
         self.assertEqual(err.count("requested"), 1, err)
+        # Slurm may show each process a GPU of its own by the same number.
+        plan = ["plan", "-m", MODEL, "--data", DATA, "--batch-size", "32", "--device", "cuda", "--gpus", "2"]
+        for first, second, code in (("a", "b", 0), ("ab", "ab", 0), ("a", "a", EXIT["resource"])):
+            other = ["-n", "1", "env", f"RECORDED_GPUS={second}", PROGRAM, *plan]
+            ended, _, err = self.run_in(1, *plan, ":", *other, environment=environment | {"RECORDED_GPUS": first})
+            self.assertEqual(ended, code, err)
 
     def test_without_the_plugin_it_is_said(self):
         code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})

@@ -127,7 +127,7 @@ cudaError_t cudaDeviceCanAccessPeer(int* possible, int, int) {
 }
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
   tell(std::to_string(current_device) + " uses memory of " + std::to_string(peer) + "\n");
-  return cudaSuccess;
+  return failing_call == "peer" ? failed(cudaErrorNotSupported) : cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {

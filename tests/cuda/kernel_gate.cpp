@@ -253,6 +253,17 @@ void run_peers() {
   check(first.reaches(second) && second.reaches(first), "GPUs do not reach each other");
 }
 
+/// Peer access that the driver announces and then refuses is not used, and that is said.
+void run_refused_peers() {
+  set_fake("fake_peers", 1);
+  const auto fail =
+      reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
+  fail("peer");
+  const Device &first = cuda_plugin().open(0), &second = cuda_plugin().open(1);
+  check(!first.reaches(second) && !second.reaches(first), "GPUs reach each other");
+  check(first.reaches(first), "a GPU does not reach itself");
+}
+
 /// The GPU calls of a stage's recordings, and failures of each call.
 void run_graphs() {
   Device& device = cuda_plugin().open(0);
@@ -338,6 +349,8 @@ int main(int count, char** arguments) {
       pipetrain::run_products(folder.path());
     } else if (count > 1 && std::string(arguments[1]) == "peers") {
       pipetrain::run_peers();
+    } else if (count > 1 && std::string(arguments[1]) == "refused_peers") {
+      pipetrain::run_refused_peers();
     } else if (count > 1 && std::string(arguments[1]) == "graphs") {
       pipetrain::run_graphs();
     } else {

@@ -1,5 +1,6 @@
 // A plugin whose four devices are recorded (support/recorded_devices.h): with it the whole program
-// runs with --device cuda on a machine without a GPU. It reports its findings at exit.
+// runs with --device cuda on a machine without a GPU. It reports its findings at exit. The letters
+// of RECORDED_GPUS are the GPUs that a process sees.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -18,7 +19,11 @@ constexpr int kFoundProblems = 99;
 class Recorded final : public pipetrain::DevicePlugin {
  public:
   std::vector<std::string> devices() override {
-    return std::vector<std::string>(kDevices, "recorded device");
+    return std::vector<std::string>(seen_.empty() ? kDevices : seen_.size(), "recorded device");
+  }
+  std::string identity(int index) override {
+    return seen_.empty() ? DevicePlugin::identity(index)
+                         : seen_.substr(static_cast<std::size_t>(index), 1);
   }
   pipetrain::Device& open(int index) override { return machine_.device(index); }
   bool reaches(int, int) override { return true; }
@@ -34,6 +39,7 @@ class Recorded final : public pipetrain::DevicePlugin {
   auto pageable_copies() const { return machine_.pageable_copies(); }
 
  private:
+  const std::string seen_ = std::getenv("RECORDED_GPUS") ? std::getenv("RECORDED_GPUS") : "";
   pipetrain::test::RecordedMachine machine_{kDevices, 1};
 };
 

@@ -195,9 +195,9 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
            "{} processes were started for {} GPU{}; give --gpus {} or more, or start fewer",
            processes.size(), count, count == 1 ? "" : "s", processes.size());
   const auto process_of = [&](int device) { return device * processes.size() / count; };
-  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  const std::string mine =
-      fmt::format("{} {} {}", processes.processes().host(), visible ? visible : "", there);
+  // Not CUDA_VISIBLE_DEVICES: Slurm may give each task another GPU by the same number.
+  std::string mine = processes.processes().host();
+  for (int id = 0; id < there; ++id) mine += " " + cuda_plugin().identity(id);
   const std::vector<std::string> all = processes.all_gather(mine);
   int next = 0;
   for (int device = 0; device < count; ++device) {

@@ -122,13 +122,15 @@ void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
 
 std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& programs) {
   std::vector<StageCapacity> capacity(at(programs.at(0)->stages));
-  for (StageCapacity& stage : capacity) stage.one_micro_batch = true;
+  for (StageCapacity& stage : capacity) stage.one_micro_batch = stage.evaluates_in_one_slot = true;
   for (const Program* program : programs) {
     for (std::size_t s = 0; s < capacity.size(); ++s) {
       if (program->rule != UpdateRule::kNone &&
           (program->micro_batches > 1 || program->replicas(static_cast<int>(s)) > 1 ||
            program->slots_per_stage[s] > 1 || program->versions_per_stage[s] > 1))
         capacity[s].one_micro_batch = false;
+      if (program->rule == UpdateRule::kNone && program->slots_per_stage[s] > 1)
+        capacity[s].evaluates_in_one_slot = false;
       capacity[s].slots = std::max(capacity[s].slots, program->slots_per_stage[s]);
       capacity[s].versions = std::max(capacity[s].versions, program->versions_per_stage[s]);
       capacity[s].recompute = capacity[s].recompute || program->recompute[s];

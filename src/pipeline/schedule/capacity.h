@@ -20,6 +20,8 @@ struct StageCapacity {
   /// A step has one micro-batch on one device, and no other is under way: gradients may lie where
   /// its activations and prepared weights were.
   bool one_micro_batch = false;
+  /// An evaluation has one micro-batch under way: its prepared weights may lie in the slot.
+  bool evaluates_in_one_slot = false;
 };
 
 /// Returns the capacity of each stage (on each of its replicas) that is enough for all programs. A

@@ -20,20 +20,22 @@ class StageCompiler {
       : index_(index), capacity_(capacity), share_(share), executor_(executor) {}
 
   CompiledStage run(const std::vector<StageVariant>& variants, const OptimizerSettings& optimizer) {
+    const auto evaluates = [](const StageVariant& variant) {
+      return variant.training->accumulations.empty();
+    };
     // Accumulators have one place for all variants.
+    const auto evaluations = std::count_if(variants.begin(), variants.end(), evaluates);
     const bool one_micro_batch =
-        capacity_.one_micro_batch &&
-        std::count_if(variants.begin(), variants.end(), [](const StageVariant& variant) {
-          return !variant.training->accumulations.empty();
-        }) == 1;
+        capacity_.one_micro_batch && variants.size() - at(evaluations) == 1;
     for (const StageVariant& variant : variants) {
       CompiledVariant& compiled = out_.variants.emplace_back();
       compiled.training = variant.training;
       compiled.slices = variant.slices;
       compiled.slice = &variant.slices->stages[at(index_)];
       compiled.layout =
-          lay_out_stage(*variant.training, *variant.slices, index_, capacity_.split_backward,
-                        one_micro_batch && !variant.training->accumulations.empty());
+          lay_out_stage(*variant.training, *variant.slices, index_,
+                        capacity_.split_backward && !evaluates(variant),
+                        evaluates(variant) ? capacity_.evaluates_in_one_slot : one_micro_batch);
       for (const auto& [id, slot] : compiled.layout.table)
         compiled.table_size = std::max(compiled.table_size, slot + 1);
     }

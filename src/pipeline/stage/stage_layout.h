@@ -45,13 +45,14 @@ struct StageLayout {
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t batched_bytes = 0;
   std::size_t temporary_bytes = 0;  // the largest need of F, B, prepare and finish
-  bool prepared_in_slot = false;    // backward passes overwrite prepared weights
+  bool prepared_in_slot = false;    // backward passes and other variants overwrite prepared weights
 };
 
 /// Plans a stage. `split_backward`: what I computes and W reads is kept in the slot.
 /// `one_micro_batch`: a step has one micro-batch and the stage one slot, so gradients may lie where
 /// activations and prepared weights were that the backward pass has read for the last time. They
-/// stay there until the weights are prepared for the next forward pass.
+/// stay there until the weights are prepared for the next forward pass. An evaluation has its
+/// prepared weights in the slot, too.
 StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
                           bool split_backward, bool one_micro_batch = false);
 

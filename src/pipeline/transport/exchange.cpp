@@ -169,7 +169,6 @@ void Exchange::work(Rank& rank) {
       release(rank);
     } catch (...) {
       error = std::current_exception();
-      release(rank);
     }
     if (error) {
       std::unique_lock lock(mutex_);
@@ -178,6 +177,7 @@ void Exchange::work(Rank& rank) {
       lock.unlock();
       changed_.notify_all();
       if (first) failed_(error);
+      release(rank);  // last: it may have to wait until others have aborted, too
     }
     {
       const std::lock_guard lock(mutex_);
@@ -350,6 +350,10 @@ void Exchange::look_after(Rank& rank) {
     }
     const double now = steady_seconds();
     if (first.begun == 0 && rank.begun[first.group]->reached()) first.begun = now;
+    // Another process may be late for reasons of its own, such as a slow disk.
+    if (first.begun > 0 && now - first.begun >= timeout_seconds_ && processes_ &&
+        processes_->describe_hang(timeout_seconds_).empty())
+      first.begun = now;
     PT_CHECK(first.begun == 0 || now - first.begun < timeout_seconds_, kDevice,
              "no progress for {:.0f} s: {}", timeout_seconds_,
              describe(rank, plan_->groups[at(rank.number)][first.group].front()));

@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "pipeline/runtime/oracle.h"
 #include "support/process_runs.h"
@@ -38,7 +40,20 @@ TEST(Processes, GiveTheBitsOfOne) {
   }
 }
 
-/// Stages on devices that are recorded, each process some of them: communicators join them.
+/// The options of a process whose devices are recorded, and joined by communicators.
+RuntimeOptions recorded_devices_of(RuntimeOptions options, RecordedMachine& machine, int rank,
+                                   int processes) {
+  options.backend = Backend::kCpu;
+  options.collectives = &machine.collectives();
+  for (int device = 0; device < 4; ++device) {
+    const bool here = options.process_of_device[static_cast<std::size_t>(device)] == rank;
+    options.devices.push_back(here ? &machine.device(device) : nullptr);
+    options.device_numbers.push_back(device % (4 / processes));
+  }
+  return options;
+}
+
+/// Stages on devices of several processes.
 TEST(Processes, ExchangeBetweenDevices) {
   std::uint64_t seed = 200;
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
@@ -51,16 +66,8 @@ TEST(Processes, ExchangeBetweenDevices) {
       MemoryWorld world(processes, seed);
       SharedOutcome outcome;
       const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
-        RuntimeOptions options = run.of_process(group, processes);
-        options.backend = Backend::kCpu;
-        options.collectives = &machine.collectives();
-        for (int device = 0; device < 4; ++device) {
-          const bool here =
-              options.process_of_device[static_cast<std::size_t>(device)] == group.rank();
-          options.devices.push_back(here ? &machine.device(device) : nullptr);
-          options.device_numbers.push_back(device % (4 / processes));
-        }
-        SharedOutcome mine = four_steps(run, options);
+        SharedOutcome mine = four_steps(run, recorded_devices_of(run.of_process(group, processes),
+                                                                 machine, group.rank(), processes));
         if (group.leads()) outcome = std::move(mine);
       });
       for (const std::string& error : errors) EXPECT_EQ(error, "");
@@ -69,6 +76,25 @@ TEST(Processes, ExchangeBetweenDevices) {
       EXPECT_TRUE(outcome.values == expected.values) << schedule << " on " << processes;
     }
   }
+}
+
+/// Saving to a slow disk, for example, is no reason to give up.
+TEST(Processes, WaitForOneThatIsBusyBetweenSteps) {
+  SharedRun run("1f1b", 4, false);
+  run.runtime.timeout_seconds = 1;
+  RecordedMachine machine(4, 77);
+  MemoryWorld world(2, 77);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    Runtime runtime(run.variants, {&run.program},
+                    recorded_devices_of(run.of_process(group, 2), machine, group.rank(), 2));
+    FixedData data(4 * kSamples, 5);
+    for (int step = 0; step < 2; ++step) {
+      if (group.leads() && step == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
+      data.set_mini_batch(0, kSamples, kSamplesPerMicroBatch, step, kMicroBatchSizes);
+      runtime.run(run.program, data);
+    }
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 TEST(Processes, TakeUpWhatOthersHadAndEvaluate) {
