@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "graph/op.h"
 
 namespace pipetrain {
 
@@ -146,16 +147,23 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   const std::size_t cuts = chain.order.size() + 1;
   chain.forward_bytes.assign(cuts + 1, 0);  // differences at first, one more than sums
   chain.backward_bytes.assign(cuts + 1, 0);
+  // A view shows the memory of its root, which alone is sent; inputs of the model are not.
+  std::vector<ValueId> root;
+  for (std::size_t v = 0; v < graph.values.size(); ++v) root.push_back({static_cast<int>(v)});
+  for (const Node& node : graph.nodes) {
+    if (node.op->flags & kView) root[at(node.outputs[0].index)] = root[at(node.inputs[0].index)];
+  }
   std::vector<int> first(graph.values.size(), -1), last(graph.values.size(), -1);
   const auto read = [&](ValueId id, int here) {
-    if (!id || first[at(id.index)] < 0) return;
-    int& end = last[at(id.index)];
-    end = graph[id].role == Role::kGradient ? std::min(end, here) : std::max(end, here);
+    if (!id || first[at(root[at(id.index)].index)] < 0 || here < 0) return;
+    const ValueId value = root[at(id.index)];
+    int& end = last[at(value.index)];
+    end = graph[value].role == Role::kGradient ? std::min(end, here) : std::max(end, here);
   };
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
     const Node& node = graph.nodes[n];
     if (node.part == Part::kPrepare || node.part == Part::kBatchGradient ||
-        node.part == Part::kFinish)
+        node.part == Part::kFinish || (node.op->flags & kView))
       continue;
     const int here = place(node, n);
     for (const ValueId id : node.outputs) first[at(id.index)] = last[at(id.index)] = here;

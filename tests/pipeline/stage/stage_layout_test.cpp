@@ -118,6 +118,26 @@ TEST(StageLayout, PlacesEveryValueOfEveryCut) {
   }
 }
 
+/// What the planner takes for a cut's bytes is what two stages cut there send each other.
+TEST(StageLayout, CutsCostWhatTheirStagesSend) {
+  for (const OnnxModel& model :
+       {test::difficult_network(/*tied=*/true), test::wide_network(), test::table_network()}) {
+    for (const DType precision : {DType::kFloat32, DType::kBFloat16}) {
+      const auto training = test::training_graph(model, 4, /*training=*/true, precision);
+      const Chain chain = linearise(*training);
+      for (int cut = 1; cut < static_cast<int>(chain.order.size()); ++cut) {
+        const Slices slices =
+            slice_stages(*training, stages_of_chain(*training, chain, {0, cut}), 2);
+        std::size_t forward = 0, backward = 0;
+        for (const ValueEdge& edge : slices.edges)
+          (edge.gradient ? backward : forward) += edge.bytes;
+        EXPECT_EQ(forward, chain.forward_bytes[static_cast<std::size_t>(cut)]) << cut;
+        EXPECT_EQ(backward, chain.backward_bytes[static_cast<std::size_t>(cut)]) << cut;
+      }
+    }
+  }
+}
+
 /// What a node of the backward pass writes, or reads for the last time, does not overlap with
 /// gradients that are complete.
 TEST(StageLayout, GradientsLieWhereActivationsWere) {
