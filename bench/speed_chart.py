@@ -45,20 +45,22 @@ def tables(lines):
 def groups(text):
     """(what, CPU, speeds) of every bar."""
     zen5, zen4, avx2 = tables(section(text, "## Small networks"))
-    zen5_real, amx = tables(section(text, "## Networks at real sizes"))[:2]
+    zen5_real, amx, zen4_real = tables(section(text, "## Networks at real sizes"))[:3]
     small = "9 small networks, LeNet to BERT"
 
     def by_type(rows):
         narrow = [row for row in rows if row[0].endswith("bfloat16")]
         return [row for row in rows if row not in narrow], narrow
 
-    (full, narrow), (full_amx, narrow_amx) = by_type(zen5_real), by_type(amx)
+    (full, narrow), (full_amx, narrow_amx), (full4, narrow4) = map(by_type, (zen5_real, amx, zen4_real))
     return [
         (small, "Zen 5, AVX-512", [float(row[6]) for row in zen5]),
         (small, "Zen 4, AVX-512", [float(row[2]) for row in zen4]),
         (small, "AVX2 only", [float(row[6]) for row in avx2]),
         (f"{len(full)} at real sizes, fastest of eager and compiled", "Zen 5, AVX-512", [float(row[4]) for row in full]),
         (f"{len(narrow)} at real sizes, bfloat16", "Zen 5, AVX512_BF16", [float(row[4]) for row in narrow]),
+        (f"{len(full4)} at real sizes", "Zen 4, AVX-512", [float(row[3]) for row in full4]),
+        (f"{len(narrow4)} at real sizes, bfloat16", "Zen 4, AVX512_BF16", [float(row[3]) for row in narrow4]),
         (f"{len(full_amx)} at real sizes", "Xeon, AMX", [float(row[3]) for row in full_amx]),
         (f"{len(narrow_amx)} at real sizes, bfloat16", "Xeon, AMX", [float(row[3]) for row in narrow_amx]),
     ]
