@@ -84,8 +84,8 @@ Nccl load() {
   // launch theirs without each other, and no call blocks: with other settings they may wait for
   // each other without end.
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/1);
-  unsetenv("NCCL_LAUNCH_MODE");
-  unsetenv("NCCL_COMM_BLOCKING");
+  setenv("NCCL_LAUNCH_MODE", "PARALLEL", /*overwrite=*/1);
+  setenv("NCCL_COMM_BLOCKING", "0", /*overwrite=*/1);
   return nccl;
 }
 

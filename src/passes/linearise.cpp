@@ -171,6 +171,10 @@ Chain chain_in_order(const TrainingGraph& training, std::vector<NodeId> order) {
   }
   for (const BatchedValue& batched : training.batched_values)
     read(batched.value, position[at(batched.consumer.index)]);
+  for (const Accumulation& accumulation : training.accumulations) {
+    if (accumulation.consumer)
+      read(accumulation.contribution, position[at(accumulation.consumer.index)]);
+  }
   for (std::size_t v = 0; v < graph.values.size(); ++v) {
     if (first[v] < 0) continue;
     auto& bytes =

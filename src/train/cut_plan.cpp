@@ -20,6 +20,8 @@
 #include "pipeline/stage/slice.h"
 #include "pipeline/transport/replica_group.h"
 #include "pipeline/transport/sum_tree.h"
+#include "processes/link_measure.h"
+#include "processes/process_group.h"
 
 namespace pipetrain {
 namespace {
@@ -141,6 +143,14 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
   if (network.topology() && !network.topology()->levels.empty())
     costs.link.latency_seconds = network.topology()->levels.front().latency_seconds;
   costs.gradient_sync_seconds = costs.results_seconds = network.all_gather_seconds();
+  costs.results_on_host_seconds = network.all_gather_on_host_seconds();
+  if (network.processes()) {
+    const std::vector<std::vector<int>> hosts = processes_of_hosts(*network.processes());
+    costs.host.assign(at(network.processes()->size()), 0);
+    for (std::size_t h = 0; h < hosts.size(); ++h) {
+      for (const int process : hosts[h]) costs.host[at(process)] = static_cast<int>(h);
+    }
+  }
   for (int device = 0; network.processes() && device < network.schedule().devices(); ++device)
     costs.process.push_back(network.process_of(device));
   for (std::size_t s = 0; network.processes() && s < plan.stages.size(); ++s) {

@@ -155,6 +155,12 @@ double ProfiledNetwork::all_gather_seconds() const {
   return processes()->messages_to_gather() * topology_->levels.back().latency_seconds;
 }
 
+double ProfiledNetwork::all_gather_on_host_seconds() const {
+  const double all = all_gather_seconds();
+  if (all == 0 || processes()->messages_to_gather() > 1) return all;  // through process 0
+  return topology_->levels.front().latency_seconds;
+}
+
 void ProfiledNetwork::take_order(std::vector<int> order) {
   if (order.empty() || order == order_of(graph(), chain_)) return;
   chain_ = chain_in_order(graph(), order);

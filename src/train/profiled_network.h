@@ -34,6 +34,8 @@ class ProfiledNetwork : public Network {
   BucketFloats bucket_floats() const;
   /// Seconds until all processes have told each other something short; 0 with one.
   double all_gather_seconds() const;
+  /// The same until one on the same host has been told.
+  double all_gather_on_host_seconds() const;
   const Chain& chain() const { return chain_; }
   /// The order of the chain if it is not the standard one; else empty.
   const std::vector<int>& order() const { return order_; }

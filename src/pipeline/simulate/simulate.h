@@ -74,10 +74,12 @@ struct Costs {
       micro_batch_scale;  // [micro-batches], size of a micro-batch against a full one; empty: all 1
   std::vector<double> device_scale;  // [devices], seconds against those of `stage`; empty: all 1
   double gradient_sync_seconds = 0;
-  std::vector<int> process;         // [devices], in which process each is; empty: all in one
-  double results_seconds = 0;       // until another process knows the results of a step
-  LinkCost link;                    // where edge_link is empty
-  std::vector<LinkCost> edge_link;  // [edges] or empty
+  std::vector<int> process;            // [devices], in which process each is; empty: all in one
+  std::vector<int> host;               // [processes], on which each is; empty: each on its own
+  double results_seconds = 0;          // until another process knows the results of a step,
+  double results_on_host_seconds = 0;  // and one of the same host
+  LinkCost link;                       // where edge_link is empty
+  std::vector<LinkCost> edge_link;     // [edges] or empty
   TransferMode transfers = TransferMode::kBuffered;
   CoreSharing cores;
 };

@@ -117,9 +117,14 @@ void TimedRun::exchange_results() {
   const auto process_of = [&](std::size_t device) { return index(costs_.process[device]); };
   for (std::size_t d = 0; d < free_.size(); ++d)
     ends[process_of(d)] = std::max(ends[process_of(d)], free_[d]);
+  const auto delay = [&](std::size_t from, std::size_t to) {
+    if (from == to) return 0.0;
+    const bool on_host = !costs_.host.empty() && costs_.host[from] == costs_.host[to];
+    return on_host ? costs_.results_on_host_seconds : costs_.results_seconds;
+  };
   for (std::size_t d = 0; d < free_.size(); ++d) {
     for (std::size_t p = 0; p < ends.size(); ++p)
-      free_[d] = std::max(free_[d], ends[p] + (p == process_of(d) ? 0 : costs_.results_seconds));
+      free_[d] = std::max(free_[d], ends[p] + delay(p, process_of(d)));
   }
 }
 

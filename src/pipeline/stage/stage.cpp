@@ -126,6 +126,7 @@ void Stage::recompute(StageMicroBatch& micro_batch) {
 std::byte* Stage::backward(StageMicroBatch& micro_batch, int entry, Pass pass, bool first) {
   CompiledVariant& variant = compiled(micro_batch.variant);
   prepare(micro_batch.variant, micro_batch.version_copy);
+  forget_overwritten(micro_batch.variant);  // now, as it may fail
   if (pass != Pass::kWeight) micro_batch.gradient_out = memory_.gradient_out(entry);
   // A stage with split backwards has no whole one: it runs both halves.
   const bool whole = pass == Pass::kFull && !capacity_.split_backward;
@@ -134,7 +135,6 @@ std::byte* Stage::backward(StageMicroBatch& micro_batch, int entry, Pass pass, b
   const StageAddresses addresses = run(whole ? variant.backward : variant.weight_gradient,
                                        micro_batch, first, variant.late_additions);
   batched_.add(micro_batch.variant, addresses, *executor_);
-  forget_overwritten(micro_batch.variant);
   return micro_batch.gradient_out;
 }
 
@@ -183,11 +183,18 @@ void Stage::prepare(int variant, int version_copy) {
   StageMicroBatch none;
   none.variant = variant;
   none.version_copy = version_copy;
+  forget_overwritten(variant);
   run(steps, none, /*first=*/false);
   parameters_.note_prepared(variant, version_copy, parameters_.generation(version_copy));
 }
 
-/// After the backward pass of a variant, or a pass of another one in its slot.
+void Stage::release_activations() {
+  executor_->release_activations();
+  for (int variant = 0; variant < static_cast<int>(compiled_.variants.size()); ++variant)
+    forget_overwritten(variant);
+}
+
+/// Before a backward pass of a variant, a pass of another one in its slot, or its preparation.
 void Stage::forget_overwritten(int variant) {
   if (compiled(variant).layout.prepared_in_slot) parameters_.forget_prepared(variant);
 }

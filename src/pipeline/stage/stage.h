@@ -151,7 +151,7 @@ class Stage {
   /// Swaps the weights with their moving averages.
   void exchange_averages(int version_copy);
   /// Gives the memory of activations back until the next micro-batch begins, if it can.
-  void release_activations() { executor_->release_activations(); }
+  void release_activations();
   /// Reads the gradient of the last update of a parameter; false when there is none here.
   bool read_gradient(const std::string& name, HostTensor& out) const;
   /// Adds the kernel times of a variant since the last call to `out`.

@@ -4,7 +4,8 @@
 //   parameters × versions | accumulators | optimizer state | batched values | prepared ×
 //   versions | activation slots | outputs | input gradients | temporaries
 //
-// With one micro-batch per step, accumulators and prepared weights may lie in the activation slot.
+// With one micro-batch per step, accumulators and prepared weights may lie in the activation slot,
+// and so may the prepared weights of an evaluation.
 #pragma once
 
 #include <cstddef>

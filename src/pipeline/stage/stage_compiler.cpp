@@ -27,15 +27,16 @@ class StageCompiler {
     const auto evaluations = std::count_if(variants.begin(), variants.end(), evaluates);
     const bool one_micro_batch =
         capacity_.one_micro_batch && variants.size() - at(evaluations) == 1;
+    // With several slots, each would be as large as what the evaluation has in one.
+    const bool one_slot = capacity_.evaluates_in_one_slot && capacity_.slots == 1;
     for (const StageVariant& variant : variants) {
       CompiledVariant& compiled = out_.variants.emplace_back();
       compiled.training = variant.training;
       compiled.slices = variant.slices;
       compiled.slice = &variant.slices->stages[at(index_)];
-      compiled.layout =
-          lay_out_stage(*variant.training, *variant.slices, index_,
-                        capacity_.split_backward && !evaluates(variant),
-                        evaluates(variant) ? capacity_.evaluates_in_one_slot : one_micro_batch);
+      compiled.layout = lay_out_stage(*variant.training, *variant.slices, index_,
+                                      capacity_.split_backward && !evaluates(variant),
+                                      evaluates(variant) ? one_slot : one_micro_batch);
       for (const auto& [id, slot] : compiled.layout.table)
         compiled.table_size = std::max(compiled.table_size, slot + 1);
     }

@@ -311,7 +311,7 @@ class Planner {
     }
   }
 
-  /// When the accumulators of `gradients_in_slot` are in use during finish. A sum of several may
+  /// When the accumulators of `one_micro_batch` are in use during finish. A sum of several may
   /// be written over the first.
   std::map<ValueId, Lifetime> gradients_during(const std::vector<NodeId>& nodes) const {
     std::map<ValueId, Lifetime> out;

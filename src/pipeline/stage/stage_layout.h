@@ -40,7 +40,7 @@ struct StageLayout {
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
-  /// Accumulators that lie in the slot or in the temporaries: those of `gradients_in_slot`.
+  /// Accumulators that lie in the slot or in the temporaries: those of `one_micro_batch`.
   std::map<int, Location> accumulators;
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t batched_bytes = 0;
@@ -51,8 +51,8 @@ struct StageLayout {
 /// Plans a stage. `split_backward`: what I computes and W reads is kept in the slot.
 /// `one_micro_batch`: a step has one micro-batch and the stage one slot, so gradients may lie where
 /// activations and prepared weights were that the backward pass has read for the last time. They
-/// stay there until the weights are prepared for the next forward pass. An evaluation has its
-/// prepared weights in the slot, too.
+/// stay there until weights are prepared for the next pass. An evaluation has its prepared weights
+/// in the slot, too.
 StageLayout lay_out_stage(const TrainingGraph& training, const Slices& slices, int stage,
                           bool split_backward, bool one_micro_batch = false);
 

@@ -69,8 +69,8 @@ std::optional<NonfiniteValue> Stage::find_nonfinite(const StageMicroBatch& micro
                                                     bool backward) {
   CompiledVariant& compiled = this->compiled(micro_batch.variant);
   const TrainingGraph& training = *compiled.training;
-  prepare(micro_batch.variant, micro_batch.version_copy);
   NonfiniteSearch search(compiled, addresses(micro_batch), *executor_);
+  if (compiled.layout.prepared_in_slot) search.run(compiled.prepare, /*backward=*/false);
   search.run(compiled.forward, /*backward=*/false);
   std::vector<ValueId> results;
   if (backward) {
@@ -80,7 +80,6 @@ std::optional<NonfiniteValue> Stage::find_nonfinite(const StageMicroBatch& micro
     } else {
       search.run(compiled.backward, backward);
     }
-    forget_overwritten(micro_batch.variant);
     for (const int i : compiled.slice->accumulations)
       results.push_back(training.accumulations[at(i)].contribution);
   } else if (compiled.has_loss) {

@@ -350,12 +350,13 @@ void Exchange::look_after(Rank& rank) {
     }
     const double now = steady_seconds();
     if (first.begun == 0 && rank.begun[first.group]->reached()) first.begun = now;
-    // Another process may be late for reasons of its own, such as a slow disk.
-    if (first.begun > 0 && now - first.begun >= timeout_seconds_ && processes_ &&
-        processes_->describe_hang(timeout_seconds_).empty())
-      first.begun = now;
-    PT_CHECK(first.begun == 0 || now - first.begun < timeout_seconds_, kDevice,
-             "no progress for {:.0f} s: {}", timeout_seconds_,
+    const double waited = first.begun > 0 ? now - first.begun : 0;
+    // Another process may be late for reasons of its own, such as a slow disk. Whether it waits for
+    // an exchange that has failed is not known.
+    constexpr double kPatience = 10;
+    const bool is_late = waited >= timeout_seconds_ && waited < kPatience * timeout_seconds_ &&
+                         processes_ && processes_->describe_hang(timeout_seconds_).empty();
+    PT_CHECK(waited < timeout_seconds_ || is_late, kDevice, "no progress for {:.0f} s: {}", waited,
              describe(rank, plan_->groups[at(rank.number)][first.group].front()));
     return;
   }

@@ -307,6 +307,12 @@ TEST(Simulate, AProcessGoesOnWhenItKnowsTheResultsOfAll) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
   costs.results_seconds = 1.5;  // the first forward takes 1
   EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan + 0.5);
+  costs.host = {0, 1};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan + 0.5);
+  costs.host = {0, 0};
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
+  costs.results_on_host_seconds = 1.25;
+  EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan + 0.25);
   costs.process = {0, 0};
   EXPECT_DOUBLE_EQ(simulate(program, costs).period, alone.makespan);
 }
