@@ -79,7 +79,7 @@ TEST(Processes, ExchangeBetweenDevices) {
 }
 
 /// Saving to a slow disk, for example, is no reason to give up.
-TEST(Processes, WaitForOneThatIsBusyBetweenSteps) {
+TEST(Processes, ExchangeBetweenDevicesWaitsForABusyProcess) {
   SharedRun run("1f1b", 4, false);
   run.runtime.timeout_seconds = 1;
   RecordedMachine machine(4, 77);
