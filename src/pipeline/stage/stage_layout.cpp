@@ -311,8 +311,8 @@ class Planner {
     }
   }
 
-  /// When the accumulators of `one_micro_batch` are in use during finish. A sum of several may
-  /// be written over the first.
+  /// When the accumulators in the slot or the temporaries are in use during finish. A sum of
+  /// several may be written over the first.
   std::map<ValueId, Lifetime> gradients_during(const std::vector<NodeId>& nodes) const {
     std::map<ValueId, Lifetime> out;
     const int end = static_cast<int>(nodes.size());

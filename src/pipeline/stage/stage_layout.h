@@ -40,7 +40,7 @@ struct StageLayout {
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
-  /// Accumulators that lie in the slot or in the temporaries: those of `one_micro_batch`.
+  /// Accumulators that lie in the slot or in the temporaries; only with one micro-batch per step.
   std::map<int, Location> accumulators;
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;
   std::size_t batched_bytes = 0;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <deque>
 #include <set>
 #include <utility>
@@ -356,7 +357,8 @@ void Exchange::look_after(Rank& rank) {
     constexpr double kPatience = 10;
     const bool is_late = waited >= timeout_seconds_ && waited < kPatience * timeout_seconds_ &&
                          processes_ && processes_->describe_hang(timeout_seconds_).empty();
-    PT_CHECK(waited < timeout_seconds_ || is_late, kDevice, "no progress for {:.0f} s: {}", waited,
+    PT_CHECK(waited < timeout_seconds_ || is_late, kDevice, "no progress for {:.0f} s: {}",
+             timeout_seconds_ * std::floor(waited / timeout_seconds_),
              describe(rank, plan_->groups[at(rank.number)][first.group].front()));
     return;
   }
