@@ -33,7 +33,8 @@ namespace fs = std::filesystem;
 /// What a part begins with.
 struct PartHead {
   CommitName name;
-  std::int32_t rank = 0, size = 0;  // of the processes that made it
+  std::int32_t rank = 0;   // of the process that made it
+  std::int32_t parts = 0;  // of the commit
 };
 
 PartHead part_head(std::span<const std::byte> part) {
@@ -170,10 +171,11 @@ std::optional<CommitSettings> CommitSettings::of_environment() {
 }
 
 Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step,
-                 const std::optional<CommitName>& resumed)
+                 const std::optional<CommitName>& resumed, CommitBy by)
     : group_(group),
+      together_(by == CommitBy::kAll ? group : nullptr),
       rank_(group ? group->rank() : 0),
-      size_(group ? group->size() : 1),
+      parts_in_all_(together_ ? group->size() : 1),
       settings_(std::move(settings)),
       by_(as_process_0(group, random_number())),
       buddies_(buddies_of(group)),
@@ -186,14 +188,14 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
   } catch (const Error& error) {
     failure_ = error.message();
   }
-  check_kept();
+  check_kept(group_);
 }
 
 void Commits::open_files(const std::optional<CommitName>& resumed) {
   make_private(settings_.folder);
   const fs::path folder = folder_of_host(settings_.folder, group_);
   make_private(folder);
-  for (int rank = 0; rank < size_; ++rank) {
+  for (int rank = 0; rank < parts_in_all_; ++rank) {
     if (rank != rank_ && buddies_[at(rank)] != rank_) continue;
     const auto part = parts_.emplace(rank, open_part(folder, rank, O_CREAT)).first;
     // What nothing can be resumed from is overwritten first.
@@ -203,9 +205,9 @@ void Commits::open_files(const std::optional<CommitName>& resumed) {
   }
 }
 
-/// Tells all whether one of them has failed.
-void Commits::check_kept() {
-  const std::vector<std::string> failures = gather_from_all(group_, failure_);
+/// Tells all of a group whether one of them has failed.
+void Commits::check_kept(ProcessGroup* group) {
+  const std::vector<std::string> failures = gather_from_all(group, failure_);
   for (std::size_t rank = 0; rank < failures.size(); ++rank) {
     if (failures[rank].empty()) continue;
     const std::string failure =
@@ -214,9 +216,7 @@ void Commits::check_kept() {
     if (rank_ == 0)
       log_warning("train", "no commits in memory: {}; a restart begins with the newest checkpoint",
                   failure);
-    is_off_ = true;
-    for (auto& [rank, part] : parts_) part.forget();
-    parts_.clear();
+    forget();
     return;
   }
 }
@@ -233,7 +233,7 @@ void Commits::reserve(const Checkpoint& part) {
       failure_ = error.message();
     }
   }
-  check_kept();
+  check_kept(group_);
 }
 
 void Commits::keep(int rank, std::string_view bytes) {
@@ -246,18 +246,21 @@ void Commits::keep(int rank, std::string_view bytes) {
   }
 }
 
-void Commits::exchange(std::int64_t step, const Checkpoint& part) {
+std::string Commits::bytes_of(std::int64_t step, const Checkpoint& part) const {
   const StateBytes state(part);
-  const PartHead head{{step, by_}, rank_, size_};
+  const PartHead head{{step, by_}, rank_, parts_in_all_};
   std::string bytes(sizeof head + state.size(), '\0');
   std::memcpy(bytes.data(), &head, sizeof head);
   state.write(reinterpret_cast<std::byte*>(bytes.data()) + sizeof head);
-  keep(rank_, bytes);
+  return bytes;
+}
+
+void Commits::exchange(const std::string& mine) {
   // All walk through the same list, so the first open entry can always complete.
-  for (int from = 0; from < size_; ++from) {
+  for (int from = 0; from < parts_in_all_; ++from) {
     const int to = buddies_[at(from)];
     if (to < 0) continue;
-    if (from == rank_) group_->send(bytes, to);
+    if (from == rank_) group_->send(mine, to);
     if (to == rank_) keep(from, group_->receive(from));
   }
 }
@@ -274,20 +277,49 @@ std::int64_t steps_to_next_commit(double last_seconds, double all_seconds, doubl
 }
 
 void Commits::after_step(std::int64_t step, const std::function<Checkpoint()>& part) {
-  if (is_off_ || step < next_) return;
-  const double begin = steady_seconds();
-  const double step_seconds =
-      (begin - last_seconds_) / static_cast<double>(std::max<std::int64_t>(1, step - last_));
-  exchange(step, part());
-  check_kept();
-  const double end = steady_seconds();
-  ++count_;
-  seconds_ += end - begin;
-  const std::int64_t steps =
-      steps_to_next_commit(end - begin, seconds_, end - start_seconds_, step_seconds);
-  next_ = step + (settings_.every > 0 ? settings_.every : as_process_0(group_, steps));
+  if (is_off_ || step < next_ || awaits_copy_) return;
+  begin_ = steady_seconds();
+  step_seconds_ =
+      (begin_ - last_seconds_) / static_cast<double>(std::max<std::int64_t>(1, step - last_));
+  std::string mine = bytes_of(step, part());
+  keep(rank_, mine);
+  if (together_) exchange(mine);
+  check_kept(together_);
+  if (is_off_) return;
+  awaits_copy_ = hand_over_ && buddies_[at(rank_)] >= 0;
+  if (awaits_copy_) hand_over_(buddies_[at(rank_)], std::move(mine));
   last_ = step;
-  last_seconds_ = end;
+  last_seconds_ = steady_seconds();
+  ++count_;
+  seconds_ += last_seconds_ - begin_;
+  if (!awaits_copy_) schedule_next(last_seconds_);
+}
+
+void Commits::schedule_next(double end_seconds) {
+  until_kept_ += end_seconds - begin_;
+  const std::int64_t steps = steps_to_next_commit(end_seconds - begin_, until_kept_,
+                                                  end_seconds - start_seconds_, step_seconds_);
+  next_ = last_ + (settings_.every > 0 ? settings_.every : as_process_0(together_, steps));
+}
+
+void Commits::copy_is_kept() {
+  awaits_copy_ = false;
+  schedule_next(steady_seconds());
+}
+
+void Commits::keep_copy(std::string_view part) {
+  keep(0, part);
+  if (failure_.empty()) return;
+  log_warning("train", "no copy of the commits of process 0 in memory: {}",
+              std::exchange(failure_, {}));
+  forget();
+}
+
+/// Gives the memory back.
+void Commits::forget() {
+  is_off_ = true;
+  for (auto& [rank, part] : parts_) part.forget();
+  parts_.clear();
 }
 
 std::optional<FoundCommit> newest_commit(ProcessGroup* group, const fs::path& folder,
@@ -317,7 +349,7 @@ std::optional<FoundCommit> newest_commit(ProcessGroup* group, const fs::path& fo
     for (ByteReader reader(all[process]); !reader.at_end();) {
       const auto head = reader.get<PartHead>();
       holders[head.name].emplace(head.rank, static_cast<int>(process));
-      sizes[head.name] = head.size;
+      sizes[head.name] = head.parts;
     }
   }
   const auto newest = std::find_if(holders.rbegin(), holders.rend(), [&](const auto& commit) {

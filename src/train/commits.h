@@ -5,6 +5,9 @@
 //   host       node1                        node2
 //   process    0                            1
 //   keeps      part 0, a copy of part 1     part 1, a copy of part 0
+//
+// Where replicas do not wait for each other, process 0 has the whole state: the only part, of which
+// a process of another host keeps a copy.
 #pragma once
 
 #include <cstdint>
@@ -40,20 +43,35 @@ struct CommitName {
   auto operator<=>(const CommitName&) const = default;
 };
 
+/// Whose states a commit has: all processes make it together, or process 0 makes it alone while the
+/// others do something else.
+enum class CommitBy : std::uint8_t { kAll, kProcess0 };
+
 class Commits {
  public:
   /// `group`: null for a single process. `step`: completed before. `resumed`: the commit that
   /// training goes on from; it is kept until the next one is whole. Called by all processes.
   Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step,
-          const std::optional<CommitName>& resumed);
+          const std::optional<CommitName>& resumed, CommitBy by = CommitBy::kAll);
 
   /// Takes the memory that parts like this one need, with the same errors as after_step(). Called
   /// by all processes.
   void reserve(const Checkpoint& part);
   /// Makes a commit where one is due. `part`: the state of this process's stages. Called by all
-  /// processes, after each step. Where memory is missing, there are no commits from then on; Error
-  /// (kResource) where the number of steps was given.
+  /// processes, after each step, or with kProcess0 by that one. Where memory is missing, there are
+  /// no commits from then on; Error (kResource) where the number of steps was given.
   void after_step(std::int64_t step, const std::function<Checkpoint()>& part);
+
+  // With kProcess0.
+
+  /// How process 0 gives its part to the process that keeps a copy. The next commit is made after
+  /// copy_is_kept().
+  using HandOver = std::function<void(int process, std::string part)>;
+  void hand_over_by(HandOver hand_over) { hand_over_ = std::move(hand_over); }
+  /// In process 0.
+  void copy_is_kept();
+  /// In the process that keeps a copy. Where memory is missing, it has none from then on.
+  void keep_copy(std::string_view part);
 
   std::int64_t count() const { return count_; }
   /// Seconds that they have taken.
@@ -63,22 +81,31 @@ class Commits {
 
  private:
   void open_files(const std::optional<CommitName>& resumed);
-  void exchange(std::int64_t step, const Checkpoint& part);
+  std::string bytes_of(std::int64_t step, const Checkpoint& part) const;
+  void exchange(const std::string& mine);
   void keep(int rank, std::string_view bytes);
-  void check_kept();
+  void check_kept(ProcessGroup* group);
+  void forget();
+  void schedule_next(double end_seconds);
 
   ProcessGroup* group_;
-  int rank_, size_;
+  ProcessGroup* together_;  // who calls after_step(); null: this process alone
+  int rank_, parts_in_all_;
   CommitSettings settings_;
   std::uint64_t by_ = 0;
   std::vector<int> buddies_;        // [rank]: who keeps a copy; -1: nobody
   std::map<int, TwoCopies> parts_;  // by rank
   std::string failure_;             // why this process could not keep something
   bool is_off_ = false;
+  HandOver hand_over_;
+  bool awaits_copy_ = false;
   std::int64_t next_, last_;  // steps
   double start_seconds_, last_seconds_;
   std::int64_t count_ = 0;
-  double seconds_ = 0;
+  double seconds_ = 0;       // in which this process did nothing else
+  double until_kept_ = 0;    // from the beginning of each commit to its end, with all copies
+  double begin_ = 0;         // of the last one
+  double step_seconds_ = 0;  // before it
 };
 
 /// After how many steps the next commit is due, so that it and all before take at most kMostShare

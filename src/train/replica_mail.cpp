@@ -8,7 +8,7 @@
 namespace pipetrain {
 namespace {
 
-enum class LetterKind : std::uint8_t { kPart, kEnd, kGradient, kRequests };
+enum class LetterKind : std::uint8_t { kPart, kCopy, kEnd, kGradient, kRequests, kCopyIsKept };
 
 }  // namespace
 
@@ -33,6 +33,13 @@ void ReplicaMail::send_part(int process, int replica, const DataPart& part,
   writer.put(replica);
   writer.put(part);
   put_tensors(writer, weights);
+  letters_.post(process, writer.take());
+}
+
+void ReplicaMail::send_copy(int process, const std::string& commit) {
+  ByteWriter writer;
+  writer.put(LetterKind::kCopy);
+  writer.put_text(commit);
   letters_.post(process, writer.take());
 }
 
@@ -66,6 +73,12 @@ void ReplicaMail::send_requests(const RunRequests& requests) {
   letters_.post(0, writer.take());
 }
 
+void ReplicaMail::send_copy_is_kept() {
+  ByteWriter writer;
+  writer.put(LetterKind::kCopyIsKept);
+  letters_.post(0, writer.take());
+}
+
 bool ReplicaMail::poll() {
   const std::optional<Letter> letter = letters_.next();
   if (!letter) return false;
@@ -77,6 +90,9 @@ bool ReplicaMail::poll() {
       receivers_.part(replica, part, get_tensors(reader));
       break;
     }
+    case LetterKind::kCopy:
+      receivers_.copy(reader.get_text());
+      break;
     case LetterKind::kEnd:
       receivers_.end(reader.get<RunEnd>());
       break;
@@ -95,6 +111,9 @@ bool ReplicaMail::poll() {
     }
     case LetterKind::kRequests:
       receivers_.requests(reader.get<RunRequests>());
+      break;
+    case LetterKind::kCopyIsKept:
+      receivers_.copy_is_kept();
   }
   return true;
 }

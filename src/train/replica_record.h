@@ -23,6 +23,8 @@ struct ReplicaRecord {
   std::vector<std::int64_t> unfinished;  // given to one, without an update so far: rising
   std::string start;                     // checksum of the weights that the run began with
   std::int64_t changed_at = 0;           // step at which other settings changed; 0: never
+
+  bool operator==(const ReplicaRecord&) const = default;
 };
 
 }  // namespace pipetrain

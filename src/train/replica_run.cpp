@@ -11,6 +11,7 @@
 #include "base/index.h"
 #include "base/setting.h"
 #include "processes/process_group.h"
+#include "train/commits.h"
 #include "train/process_agreement.h"
 #include "train/trainer.h"
 
@@ -59,7 +60,8 @@ ReplicaRecord record_at_start(const PipelineRun& run, const RunRecord& identity,
 
 }  // namespace
 
-ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkpoint* resumed)
+ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkpoint* resumed,
+                       Commits* commits)
     : run_(run),
       network_(run.network()),
       record_(record_at_start(run, identity, resumed)),
@@ -78,8 +80,12 @@ ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkp
     note_gradient(replica, std::move(gradient));
   };
   receivers.requests = [this](const RunRequests& asked) { requests_.add(asked); };
+  receivers.copy_is_kept = [commits] { commits->copy_is_kept(); };
   mail_ = std::make_unique<ReplicaMail>(*processes, network_.config().pipeline.timeout_seconds,
                                         std::move(receivers));
+  if (!commits) return;
+  commits->hand_over_by(
+      [this](int process, const std::string& part) { mail_->send_copy(process, part); });
 }
 
 AppliedUpdate ReplicaRun::next(double learning_rate) {
@@ -191,7 +197,7 @@ void ReplicaRun::end(RunEnd end) {
   mail_->close();
 }
 
-RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer) {
+RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer, Commits* commits) {
   const Network& network = run.network();
   LocalReplicas local(run, /*uses_run=*/true);
   std::optional<RunEnd> end;
@@ -200,6 +206,11 @@ RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer) {
     local.start(replica, part, weights);
   };
   receivers.end = [&](RunEnd reason) { end = reason; };
+  bool has_copy = false;
+  receivers.copy = [&](std::string_view commit) {
+    if (commits) commits->keep_copy(commit);
+    has_copy = true;
+  };
   ReplicaMail mail(*network.replica_processes(), network.config().pipeline.timeout_seconds,
                    std::move(receivers));
   PollPause pause;
@@ -208,6 +219,7 @@ RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer) {
     if (asked.stop || asked.save) mail.send_requests(asked);
     std::optional<LocalReplicas::Done> done = local.take();
     if (done) mail.send_gradient(done->replica, done->gradient);
+    if (std::exchange(has_copy, false)) mail.send_copy_is_kept();
     if (mail.poll() || done) {
       pause = {};
     } else {

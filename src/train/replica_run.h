@@ -18,6 +18,7 @@
 
 namespace pipetrain {
 
+class Commits;
 class TrainingObserver;
 
 /// An update that was made.
@@ -34,8 +35,10 @@ struct AppliedUpdate {
 class ReplicaRun {
  public:
   /// Begins with the state of the run's runtime. `identity`: of this run. `resumed`: the checkpoint
-  /// that the state is from, or null. Error (kUsage, kData) where its record does not fit.
-  ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkpoint* resumed);
+  /// that the state is from, or null. `commits`: whose copy another process keeps, or null. Error
+  /// (kUsage, kData) where its record does not fit.
+  ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkpoint* resumed,
+             Commits* commits = nullptr);
   ReplicaRun(const ReplicaRun&) = delete;
   ReplicaRun& operator=(const ReplicaRun&) = delete;
 
@@ -71,6 +74,7 @@ class ReplicaRun {
 };
 
 /// In the other processes: computes gradients until process 0 ends the run. Returns why it has.
-RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer);
+/// `commits`: where copies are kept, or null.
+RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer, Commits* commits = nullptr);
 
 }  // namespace pipetrain

@@ -15,7 +15,7 @@ class Writer {
  public:
   explicit Writer(std::byte* to) : to_(to) {}
   void put(const void* from, std::size_t bytes) {
-    if (to_) std::memcpy(to_ + written_, from, bytes);
+    if (to_ && bytes > 0) std::memcpy(to_ + written_, from, bytes);
     written_ += bytes;
   }
   void put(std::int64_t number) { put(&number, sizeof number); }
@@ -46,6 +46,16 @@ class Writer {
       put(tensor.view().data, tensor.type().bytes());
     }
   }
+  void put(const ReplicaRecord& record) {
+    put(static_cast<std::int64_t>(record.parts.size()));
+    put(record.parts.data(), record.parts.size() * sizeof(DataPart));
+    put(static_cast<std::int64_t>(record.rates.size()));
+    put(record.rates.data(), record.rates.size() * sizeof(double));
+    put(record.next_part);
+    put(record.unfinished);
+    put(record.start);
+    put(record.changed_at);
+  }
   std::size_t written() const { return written_; }
 
  private:
@@ -59,7 +69,7 @@ class Reader {
   explicit Reader(std::span<const std::byte> from) : from_(from) {}
   void get(void* to, std::size_t bytes) {
     PT_CHECK(bytes <= from_.size(), kInternal, "a copy of a run's state ends early");
-    std::memcpy(to, from_.data(), bytes);
+    if (bytes > 0) std::memcpy(to, from_.data(), bytes);
     from_ = from_.subspan(bytes);
   }
   std::int64_t number() {
@@ -105,6 +115,18 @@ class Reader {
       tensors.emplace(name, std::move(tensor));
     }
     return tensors;
+  }
+  ReplicaRecord replica_record() {
+    ReplicaRecord record;
+    record.parts.resize(static_cast<std::size_t>(number()));
+    get(record.parts.data(), record.parts.size() * sizeof(DataPart));
+    record.rates.resize(static_cast<std::size_t>(number()));
+    get(record.rates.data(), record.rates.size() * sizeof(double));
+    record.next_part = number();
+    record.unfinished = numbers<std::int64_t>();
+    record.start = text();
+    record.changed_at = number();
+    return record;
   }
 
  private:
@@ -181,6 +203,8 @@ void write_to(const Checkpoint& checkpoint, Writer& out) {
     out.put(std::int64_t{version});
     out.put(tensors);
   }
+  out.put(std::int64_t{checkpoint.replicas.has_value()});
+  if (checkpoint.replicas) out.put(*checkpoint.replicas);
 }
 
 }  // namespace
@@ -206,6 +230,7 @@ Checkpoint read_state(std::span<const std::byte> bytes) {
     const auto version = static_cast<int>(in.number());
     checkpoint.stashed[version] = in.tensors();
   }
+  if (in.number() != 0) checkpoint.replicas = in.replica_record();
   return checkpoint;
 }
 

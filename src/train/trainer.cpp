@@ -54,7 +54,8 @@ class Training {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric(network_);
-    if (!network_.replica_updates().waits()) replicas_.emplace(run, saving_.run(), options.resumed);
+    if (!network_.replica_updates().waits())
+      replicas_.emplace(run, saving_.run(), options.resumed, options.commits);
     if (network_.processes() && !network_.asynchronous()) {
       parts_.emplace(*network_.processes(), saving_, options.save.folder,
                      settings_.on_nonfinite != OnNonfinite::kIgnore);
@@ -153,6 +154,7 @@ class Training {
     if (!reason) saving_.save_deferred();
     if (options_.commits && !last && summary_.end == RunEnd::kDone) {
       options_.commits->after_step(step, [&] {
+        if (replicas_) replicas_->publish();
         Checkpoint part =
             make_checkpoint(run_, saving_.run(), step, step, 0, run_.runtime().own_contents());
         part.best_weights = summary_.best_weights;

@@ -209,6 +209,23 @@ class Launch(Case):
         self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
         self.assertLessEqual(self.repeated(), 4)
 
+    def test_replicas_that_do_not_wait_go_on_with_their_record(self):
+        """A rank and process 0 are killed: what no checkpoint has is in memory, and the record is whole."""
+        self.process = self.start("launch", "--hosts", self.hosts, "--commit-every", "4", "--", *TRAIN[:-2], "--replica-mode", "async", "--max-steps",
+                                  "800", "--save-every", "1000000", "--run-dir", "run", environment=MPI)
+        self.addCleanup(self.end)
+        for victim in (1, 0):
+            self.wait_for_steps(len(self.steps()) + 20)
+            left = self.ranks()
+            os.kill(left[victim], signal.SIGKILL)
+            self.wait_for(lambda: not any(is_alive(process) for process in left))
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 2, err)
+        self.assertEqual(sorted(set(self.steps())), list(range(1, 801)))
+        self.assertLessEqual(self.repeated(), 2 * 4)
+        self.assertRegex(err, r"commits +\d+ in memory, \d")
+        self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
+
     def repeated(self):
         """Steps that were computed more than once."""
         steps = self.steps()

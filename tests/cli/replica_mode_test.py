@@ -10,7 +10,7 @@ import time
 import unittest
 
 from process_case import DATA, MODEL, RUN, ProcessCase
-from program import Case, parse
+from program import EXIT, Case, parse
 
 DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "480", "--batch-size", "32"]
 
@@ -113,7 +113,6 @@ class ReplicaMode(ReplicaCase):
                 ([*two, "--compress", "bf16"], "--compress"),
                 ([*two, "--precision", "fp16"], "--precision fp16"),
                 ([*two, "--on-nan", "skip"], "--on-nan skip"),
-                ([*two, "--restarts"], "--restarts"),
                 ([*two, "--verify-every", "2"], "--verify-every"),
                 ([*two, "--trace", "trace.json"], "--trace")):
             with self.subTest(arguments=arguments):
@@ -163,6 +162,21 @@ class ReplicaModeOfProcesses(ReplicaCase, ProcessCase):
         _, err = process.communicate(timeout=300)
         self.assertIn(b"stopped  by TERM", err)
         self.check_replay("run", max(self.updates("run")))
+
+    def test_as_many_gradients_for_an_update_of_another_number_of_processes(self):
+        """Of three processes one is a backup worker, of two none; of one there are too few."""
+        run = [*DIGITS, "--replica-mode", "backup:1", "--max-steps", "20", "--save-every", "10"]
+        self.train_in(3, *run, "--run-dir", "three")
+        half = f"--resume={self.folder / 'three' / 'checkpoints' / 'step-000010'}"
+        for name, more in (("two", []), ("said", ["--replica-mode", "backup:1"])):
+            self.train_in(2, "train", half, *more, "--max-steps", "30", "--run-dir", name)
+            self.check_updates(name, gradients=2)
+            self.check_replay(name, 30)
+        code, _, err = self.run_in(1, "train", half, "--run-dir", "one")
+        self.assertEqual(code, EXIT["resource"], err)
+        self.assertIn("adds the gradients of 2 replicas, and 1 process was started", err)
+        code, _, err = self.run_in(3, "train", half, "--replica-mode", "backup:2", "--run-dir", "other")
+        self.assertEqual(code, EXIT["usage"], err)
 
     def test_a_lost_process_ends_the_run(self):
         process = self.start_in(2, *DIGITS, "--replica-mode", "async", "--max-steps", "1000000", "--comm-timeout", "2", "--run-dir", "run")

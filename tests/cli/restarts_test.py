@@ -108,6 +108,18 @@ class Restarts(Case):
                 steps = self.steps()
                 self.assertEqual(sorted(set(steps)), list(range(1, steps[-1] + 1)))
 
+    def test_replicas_that_do_not_wait_go_on_with_their_record(self):
+        self.short = [*RUN[:RUN.index("--gpus")], "--threads", "1", "--no-pin", "--replicas", "2", "--replica-mode", "async",
+                      "--save-every", "1000000", "--max-steps", "2000"]
+        self.begin(*self.short, "--restarts", "3")
+        self.wait_for_steps(20)
+        os.kill(self.child(), signal.SIGKILL)
+        err = self.finish(0)
+        self.assertIn("training ended by signal 9 (Killed) after step ", err)
+        steps = self.steps()
+        self.assertEqual(sorted(set(steps)), list(range(1, 2001)))
+        self.assertIn("bit-identical", self.succeed("verify", "--replay", self.run_folder.name)[0])
+
     def test_the_best_model_so_far_is_not_lost(self):
         # At this rate the loss grows soon: the best model is an early one, which no checkpoint has.
         diverging = ["--val-rows", "40", "--lr", "0.2", "--optimizer", "sgd:momentum=0.95", "--lr-schedule", "constant", "--val-every", "3",

@@ -201,6 +201,25 @@ class Hosts(Case):
         self.assertIn("1 process on one host: 10.88.0.1", err)
         self.assertEqual(self.content("run"), self.content("whole"))
 
+    def test_a_lost_host_had_the_weights_of_replicas_that_do_not_wait(self):
+        """Process 0 is on the second host; the first has a copy of its commits, and goes on alone."""
+        hosts = self.hosts(100, 1000)
+        listed = hosts.folder / "hosts"
+        listed.write_text("".join(reversed(listed.read_text().splitlines(keepends=True))))
+        run = [*DIGITS, "--replica-mode", "async", "--max-steps", "2000", "--save-every", "1000000", "--comm-timeout", "3"]
+        process = self.launch_on(hosts, "--commit-every", "5", "--", *run, "--run-dir", "run")
+        self.wait_for_steps(process, 60)
+        hosts.cut()
+        _, err = process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("1 process on one host: 10.88.0.1", err)
+        events = [parse(line) for line in (self.folder / "run" / "events.jsonl").read_text().splitlines()]
+        starts = [number for number, event in enumerate(events) if event["event"] == "run_start"]
+        self.assertEqual(len(starts), 2)
+        next_step = next(event["step"] for event in events[starts[1]:] if event["event"] == "step")
+        self.assertGreater(next_step, 30, "it did not begin again")
+        self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
 
     def test_a_host_that_returns_is_taken_in(self):
         hosts = self.hosts(100, 1000)

@@ -179,6 +179,37 @@ TEST_F(CommitsTest, AnyOneHostMayBeLost) {
   }
 }
 
+TEST_F(CommitsTest, ProcessZeroAloneHandsItsPartToAnotherHost) {
+  constexpr int kBuddy = 2;
+  ASSERT_EQ(on_hosts({"a", "a", "b"},
+                     [&](ProcessGroup& group) {
+                       Commits commits(&group, {folder_, 1}, 0, {}, CommitBy::kProcess0);
+                       commits.reserve(part_of(0, 1, 0));
+                       if (group.rank() == kBuddy) {
+                         for (int copy = 0; copy < 2; ++copy) commits.keep_copy(group.receive(0));
+                       }
+                       if (group.rank() != 0) return;
+                       commits.hand_over_by([&](int process, std::string part) {
+                         EXPECT_EQ(process, kBuddy);
+                         group.send(std::move(part), process);
+                       });
+                       const auto after_step = [&](std::int64_t step) {
+                         commits.after_step(step, [&] { return part_of(0, 1, step); });
+                       };
+                       after_step(1);
+                       after_step(2);  // the first copy is still on its way
+                       EXPECT_EQ(commits.count(), 1);
+                       commits.copy_is_kept();
+                       after_step(3);
+                       EXPECT_EQ(commits.count(), 2);
+                     }),
+            "");
+  expect_whole(find({"a", "a", "b"}), 3, 1);
+  expect_whole(find({"a"}), 3, 1);
+  expect_whole(find({"b", "c"}), 3, 1);
+  EXPECT_FALSE(find({"c"}));
+}
+
 TEST_F(CommitsTest, OwnerAndBuddyLostIsLost) {
   ASSERT_EQ(commit({"a", "b", "c"}, 1, 4), "");
   EXPECT_FALSE(find({"a"}));  // has parts 0 and 2

@@ -51,6 +51,7 @@ Checkpoint state_at(std::int64_t step, std::int64_t columns = 4) {
   out.stashed = {{7, {{"w", counted_from({3, columns}, first + 200)}}},
                  {8, {{"w", counted_from({3, columns}, first + 300)}}}};
   out.best_weights = {{"w", counted_from({3, columns}, first + 400)}};
+  out.replicas = ReplicaRecord{{{0, 0}, {2, 1}}, {0.1, 1.0 / 3}, 4, {1, 3}, "of weights", step};
   return out;
 }
 
@@ -96,6 +97,7 @@ TEST(Snapshot, GivesBackWhatWasKept) {
     expect_same(found->weights, kept.weights);
     expect_same(found->optimizer, kept.optimizer);
     expect_same(found->best_weights, kept.best_weights);
+    EXPECT_EQ(found->replicas, kept.replicas);
     ASSERT_EQ(found->stashed.size(), 2U);
     for (const auto& [version, tensors] : kept.stashed)
       expect_same(found->stashed.at(version), tensors);

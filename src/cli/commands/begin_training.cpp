@@ -48,7 +48,10 @@ void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& 
   const std::optional<CommitSettings> settings = CommitSettings::of_environment();
   if (!settings) return;
   const std::int64_t step = training.resumed ? training.resumed->step : 0;
-  commits.emplace(run.network().processes(), *settings, step, start.commit);
+  const PlannedNetwork& network = run.network();
+  const bool waits = network.replica_updates().waits();
+  commits.emplace(network.all_processes(), *settings, step, start.commit,
+                  waits ? CommitBy::kAll : CommitBy::kProcess0);
   commits->reserve(make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents()));
   training.commits = &*commits;
 }
@@ -67,8 +70,9 @@ int follow(const Options& options, PlannedNetwork& network, const Start& start, 
   begin_commits(run, start, training, commits);
   Follower follower(signals);
   signals.watch_stops();
-  const RunEnd end = network.replica_updates().waits() ? train(run, follower, training).end
-                                                       : serve_replicas(run, follower);
+  const RunEnd end = network.replica_updates().waits()
+                         ? train(run, follower, training).end
+                         : serve_replicas(run, follower, training.commits);
   if (end == RunEnd::kStopped) return 128 + (signals.stop() ? signals.stop() : SIGTERM);
   run.collect_weights();
   return 0;

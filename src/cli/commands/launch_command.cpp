@@ -108,10 +108,15 @@ HostSource host_source(const Options& options) {
 
 /// The devices that the options of train set, which limit the number of processes; 0: they do not.
 int devices_of(const Options& train) {
+  const PipelineConfig& pipeline = train.run.pipeline;
   if (train.gpus > 0) return train.gpus;
   int devices = 0;
-  for (const int replicas : train.run.pipeline.replicas) devices += replicas;
-  return devices > 0 ? devices : static_cast<int>(train.run.pipeline.gpu_ids.size());
+  for (const int replicas : pipeline.replicas) devices += replicas;
+  if (devices > 0) return devices;
+  // A replica more, and gradients would be of older weights than they may be.
+  const ReplicaUpdates& updates = pipeline.replica_updates;
+  if (updates.mode == ReplicaMode::kAsync && updates.staleness >= 0) return updates.staleness + 1;
+  return static_cast<int>(pipeline.gpu_ids.size());
 }
 
 /// The folder of the run that the options of train begin or resume.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -13,18 +12,47 @@
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
 #include "processes/process_group.h"
+#include "processes/processes.h"
 #include "train/replay.h"
 #include "train/replica_updates.h"
 #include "train/resume.h"
 
 namespace pipetrain {
+namespace {
 
-void check_replica_mode(Options& options, ProcessGroup* processes) {
+/// Gradients that each update of a run has added; 0: there was none.
+int gradients_of(const ReplicaRecord& record) {
+  return record.rates.empty() ? 0 : static_cast<int>(record.parts.size() / record.rates.size());
+}
+
+/// Whether no other value is given for an option than the run before had. The parts of a group,
+/// such as --replica-mode, are in the value of its first option: "--replicas=:mode=backup:1".
+bool is_given_again(const std::string& name, const Options& options, const Checkpoint& before) {
+  const auto value_in = [&](const std::vector<Setting>& settings) {
+    const auto found = std::ranges::find(settings, name, &Setting::first);
+    return found == settings.end() ? std::string() : found->second;
+  };
+  const std::string given = value_in(options.given);
+  return given.empty() || given == value_in(before.run.settings);
+}
+
+/// As many gradients for each update as before, of another number of replicas.
+void choose_backup_workers(int replicas, const ReplicaRecord& record, ReplicaUpdates& updates) {
+  const int gradients = gradients_of(record);
+  if (updates.mode != ReplicaMode::kBackup || gradients == 0) return;
+  PT_CHECK(gradients <= replicas, kResource,
+           "each update of this run adds the gradients of {} replicas, and {} process{} started; "
+           "it goes on with {} or more",
+           gradients, replicas, replicas == 1 ? " was" : "es were", gradients);
+  updates.backup = replicas - gradients;
+}
+
+}  // namespace
+
+void check_replica_mode(Options& options, const Checkpoint* resumed) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (pipeline.replica_updates.waits()) return;
   const std::pair<bool, const char*> others[] = {
-      {options.restarts > 0, "--restarts"},
-      {std::getenv(CommitSettings::kVariable) != nullptr, "pipetrain launch"},
       {options.resume_weights_only, "--resume-weights-only"},
       {options.verify_every > 0, "--verify-every"},
       {!options.trace.empty(), "--trace"},
@@ -32,12 +60,16 @@ void check_replica_mode(Options& options, ProcessGroup* processes) {
   };
   for (const auto& [given, name] : others)
     PT_CHECK(!given, kUsage, "--replica-mode other than sync does not work with {}", name);
-  if (!processes) return;
-  if (pipeline.replicas.empty() && options.gpus == 0) pipeline.replicas = {processes->size()};
-  PT_CHECK(pipeline.replicas.size() != 1 || pipeline.replicas[0] >= processes->size(), kUsage,
+  const Launch launch = launch_of_environment();
+  if (launch.launcher.empty()) return;
+  if (pipeline.replicas.empty() && options.gpus == 0) {
+    pipeline.replicas = {launch.size};
+    if (resumed && resumed->replicas && is_given_again("--replicas", options, *resumed))
+      choose_backup_workers(launch.size, *resumed->replicas, pipeline.replica_updates);
+  }
+  PT_CHECK(pipeline.replicas.size() != 1 || pipeline.replicas[0] >= launch.size, kUsage,
            "{} processes were started for {} replica{}; give --replicas {} or more, or start fewer",
-           processes->size(), pipeline.replicas[0], pipeline.replicas[0] == 1 ? "" : "s",
-           processes->size());
+           launch.size, pipeline.replicas[0], pipeline.replicas[0] == 1 ? "" : "s", launch.size);
 }
 
 int verify_replay(Options& options) {
@@ -48,9 +80,7 @@ int verify_replay(Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (const auto& record = found.checkpoint.replicas; record && pipeline.replicas.empty()) {
     // Every process was one.
-    const std::size_t updates = std::max<std::size_t>(1, record->rates.size());
-    pipeline.replicas = {pipeline.replica_updates.backup +
-                         std::max(1, static_cast<int>(record->parts.size() / updates))};
+    pipeline.replicas = {pipeline.replica_updates.backup + std::max(1, gradients_of(*record))};
   }
   resolve_model(options, "verify");
   resolve_device(options, "verify");

@@ -6,11 +6,12 @@
 
 namespace pipetrain {
 
-class ProcessGroup;
-
-/// Without --replicas every process is one. Error (kUsage) for options of training that do not go
-/// together with such replicas; others are refused where the network is made.
-void check_replica_mode(Options& options, ProcessGroup* processes);
+/// Without --replicas every started process is one. `resumed`: the checkpoint that training goes on
+/// from, or null. Where another number of processes goes on, as many more or fewer are backup
+/// workers, unless another mode is given. Error (kUsage) for options of training that do not go
+/// together with such replicas; others are refused where the network is made. Error (kResource)
+/// where there are too few processes.
+void check_replica_mode(Options& options, const Checkpoint* resumed);
 
 /// verify --replay: computes the updates of a run again. Returns the exit code.
 int verify_replay(Options& options);

@@ -383,7 +383,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads) resolve_verbosity(options);
   const Start start = take_up(options, processes, supervision);
   const bool gives_stages = options.gpus > 0;
-  check_replica_mode(options, processes);
+  check_replica_mode(options, start.goes_on ? &start.found->checkpoint : nullptr);
   take_devices_of_processes(options, processes);
   resolve(options, processes);
   // Before anything that takes time.
