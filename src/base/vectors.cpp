@@ -14,7 +14,7 @@
 namespace pipetrain {
 namespace {
 
-enum class Vectors { kNone, kAvx2, kAvx512, kBFloat16, kAmx };
+enum class Vectors { kNone, kAvx2, kAvx512, kBFloat16AsFloats, kBFloat16, kAmx };
 
 std::string_view wanted() {
   const char* text = std::getenv("PIPETRAIN_VECTORS");
@@ -83,13 +83,21 @@ bool may_use_tiles() {
 #endif
 }
 
+/// Without AMX.
+Vectors with_bfloat16() {
+#ifdef __x86_64__
+  if (__builtin_cpu_is("intel")) return Vectors::kBFloat16AsFloats;
+#endif
+  return Vectors::kBFloat16;
+}
+
 Vectors of_processor() {
   const InstructionSets there = sets_of_processor();
   const auto has = [&](InstructionSets sets) { return (there & sets) == sets; };
   if (has(kAvx512f | kAvx512bw | kAvx512vl)) {
 #ifdef __x86_64__
     if (__builtin_cpu_supports("avx512bf16"))
-      return has(kAmxTile | kAmxBfloat16) ? Vectors::kAmx : Vectors::kBFloat16;
+      return has(kAmxTile | kAmxBfloat16) ? Vectors::kAmx : with_bfloat16();
 #endif
     return Vectors::kAvx512;
   }
@@ -102,17 +110,21 @@ struct Limit {
   Vectors vectors;
   const char* onednn;
 };
-constexpr Limit kLimits[] = {{"AVX2", Vectors::kAvx2, "AVX2"},
-                             {"AVX-512-BF16", Vectors::kBFloat16, "AVX512_CORE_BF16"}};
+constexpr Limit kLimits[] = {
+    {"AVX2", Vectors::kAvx2, "AVX2"},
+    {"AVX-512-BF16-AS-FLOATS", Vectors::kBFloat16AsFloats, "AVX512_CORE_BF16"},
+    {"AVX-512-BF16", Vectors::kBFloat16, "AVX512_CORE_BF16"}};
 
 Vectors choose() {
   Vectors vectors = of_processor();
   for (const Limit& limit : kLimits) {
-    if (wanted() != limit.name || vectors < limit.vectors) continue;
+    const bool is_there = vectors >= limit.vectors || (limit.vectors == Vectors::kBFloat16 &&
+                                                       vectors == Vectors::kBFloat16AsFloats);
+    if (wanted() != limit.name || !is_there) continue;
     setenv("DNNL_MAX_CPU_ISA", limit.onednn, /*overwrite=*/1);  // read by oneDNN on first use
     vectors = limit.vectors;
   }
-  return vectors == Vectors::kAmx && !may_use_tiles() ? Vectors::kBFloat16 : vectors;
+  return vectors == Vectors::kAmx && !may_use_tiles() ? with_bfloat16() : vectors;
 }
 
 const Vectors kVectors = choose();
@@ -151,11 +163,16 @@ void check_processor() {
 }
 
 bool has_avx512() { return kVectors >= Vectors::kAvx512; }
-bool has_avx512_bfloat16() { return kVectors >= Vectors::kBFloat16; }
+bool has_avx512_bfloat16() { return kVectors >= Vectors::kBFloat16AsFloats; }
+bool has_fast_bfloat16_products() { return kVectors >= Vectors::kBFloat16; }
 bool has_amx() { return kVectors == Vectors::kAmx; }
 
 std::string vector_instructions() {
-  static constexpr const char* kNames[] = {"none", "AVX2", "AVX-512", "AVX-512 with bfloat16",
+  static constexpr const char* kNames[] = {"none",
+                                           "AVX2",
+                                           "AVX-512",
+                                           "AVX-512 with bfloat16 as floats",
+                                           "AVX-512 with bfloat16",
                                            "AVX-512 with AMX"};
   return kNames[static_cast<int>(kVectors)];
 }
@@ -166,7 +183,8 @@ void check_vectors_wanted() {
   PT_CHECK(
       known, kUsage,
       "PIPETRAIN_VECTORS is \"{}\"; it must be AVX2 (use 256-bit vectors even if the processor "
-      "has wider ones), AVX-512-BF16 (use no AMX), none (as if it had none), or unset",
+      "has wider ones), AVX-512-BF16 (use no AMX), AVX-512-BF16-AS-FLOATS (multiply bfloat16 as "
+      "floats), none (as if it had none), or unset",
       printable(std::string(wanted())));
 }
 

@@ -46,12 +46,16 @@ void check_processor();
 
 /// Vectors of 16 floats.
 bool has_avx512();
-/// AVX-512 with bfloat16 dot products.
+/// AVX-512 with instructions for bfloat16.
 bool has_avx512_bfloat16();
+/// The same, where products of bfloat16 are faster than those of floats. Intel's processors without
+/// AMX make half a dot product per cycle (VDPBF16PS of 512 bits: 32 multiplications) where they
+/// make two fused multiply-adds of floats (as many each): there bfloat16 is multiplied as floats.
+bool has_fast_bfloat16_products();
 /// The same, and tiles of bfloat16 (AMX), which the operating system lets this process use.
 bool has_amx();
-/// "AVX2", "AVX-512", "AVX-512 with bfloat16", "AVX-512 with AMX", or "none" where the processor is
-/// too old for them.
+/// "AVX2", "AVX-512", "AVX-512 with bfloat16 as floats" (without fast products), "AVX-512 with
+/// bfloat16", "AVX-512 with AMX", or "none" where the processor is too old for them.
 std::string vector_instructions();
 /// Error (kUsage) if PIPETRAIN_VECTORS has an invalid value.
 void check_vectors_wanted();

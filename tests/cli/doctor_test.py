@@ -34,11 +34,15 @@ class Vectors(Case):
         return re.search(r"^vectors +(.*)$", out, re.M)[1]
 
     def test_narrower_ones_can_be_wanted(self):
-        flags = set(re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)[1].split())
+        processor = pathlib.Path("/proc/cpuinfo").read_text()
+        flags = set(re.search(r"^flags\s*:(.*)$", processor, re.M)[1].split())
         bfloat16 = "avx512_bf16" in flags
         widest = "AVX-512 with bfloat16" if bfloat16 else "AVX-512" if "avx512f" in flags else "AVX2"
         tiles = bfloat16 and {"amx_tile", "amx_bf16"} <= flags
-        self.assertEqual(self.vectors(PIPETRAIN_VECTORS=""), "AVX-512 with AMX" if tiles else widest)
+        as_floats = "AVX-512 with bfloat16 as floats" if bfloat16 else widest
+        unlimited = "AVX-512 with AMX" if tiles else as_floats if "GenuineIntel" in processor else widest
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS=""), unlimited)
+        self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX-512-BF16-AS-FLOATS"), as_floats)
         self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX-512-BF16"), widest)
         self.assertEqual(self.vectors(PIPETRAIN_VECTORS="AVX2"), "AVX2")
         self.refused("usage", "doctor", environment={"PIPETRAIN_VECTORS": "SSE"}, says=["PIPETRAIN_VECTORS", '"SSE"', "AVX2"])

@@ -132,10 +132,12 @@ constexpr std::string_view kEnvironment[][2] = {
      "cache of kernel timings and compiled GPU kernels; default: $XDG_CACHE_HOME/pipetrain"},
     {"PIPETRAIN_NCCL", "NCCL library, for communication between GPUs; default: libnccl.so.2"},
     {"PIPETRAIN_NVRTC", "NVRTC library, which compiles GPU kernels; default: libnvrtc.so.13"},
-    {"PIPETRAIN_CUDA_GRAPHS", "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
+    {"PIPETRAIN_CUDA_GRAPHS",
+     "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
      "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; AVX-512-BF16: "
-     "use no AMX; none: behave as on an unsupported CPU"},
+     "use no AMX; AVX-512-BF16-AS-FLOATS: multiply bfloat16 as floats, as on Intel CPUs without "
+     "AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
 };
 

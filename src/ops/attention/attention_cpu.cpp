@@ -310,7 +310,7 @@ constexpr KernelEntry kKernels[] = {
 }  // namespace
 
 bool multiplies_bfloat16(const KernelRequest& request) {
-  return has_avx512_bfloat16() && fits_tiles(request);
+  return has_fast_bfloat16_products() && fits_tiles(request);
 }
 
 std::span<const KernelEntry> cpu_kernels() { return kKernels; }

@@ -70,7 +70,7 @@ bool is_bfloat16(const KernelRequest& request) {
 /// Whether oneDNN makes products with instructions for bfloat16 numbers, twice as many in the time
 /// as of floats: Winograd does not pay then.
 bool multiplies_bfloat16(const KernelRequest& request) {
-  return is_bfloat16(request) && has_avx512_bfloat16() &&
+  return is_bfloat16(request) && has_fast_bfloat16_products() &&
          request.node.attributes.text("algorithm", "auto") != "winograd";
 }
 

@@ -290,7 +290,7 @@ bool onednn_weight_gradient_adds(const KernelRequest& request) {
 }
 
 bool onednn_has_vector_code(const KernelRequest& request) {
-  if (request.inputs[0].dtype == DType::kBFloat16 && !has_avx512_bfloat16()) return false;
+  if (request.inputs[0].dtype == DType::kBFloat16 && !has_fast_bfloat16_products()) return false;
   return where_implemented([&] {
     const std::string_view name = implementation_of(request);
     const bool grouped = request.node.attributes.integer("group", 1) > 1;

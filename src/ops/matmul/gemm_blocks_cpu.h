@@ -2,6 +2,8 @@
 // gemm_cpu.cpp only.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 
@@ -10,11 +12,17 @@
 
 namespace pipetrain::gemm_panels {
 
-constexpr std::int64_t kColumnBlock = 1024;  // BLIS's NC at most: columns of a packed block of b
-constexpr std::int64_t kPackedBElements = 256 * 1024;  // KC x NC: packed elements of a block of b
-
+/// How many times the blocks for an L2 cache of 1 MiB or less fit: at most two.
+inline std::int64_t times_cached() {
+  static const bool twice = ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2L << 20;
+  return twice ? 2 : 1;
+}
+/// BLIS's NC at most: columns of a packed block of b.
+inline std::int64_t column_block() { return times_cached() * 1024; }
+/// KC x NC: packed elements of that block.
+inline std::int64_t packed_b_elements() { return times_cached() * 256 * 1024; }
 /// BLIS's MC: rows of a packed block of a, which stays in the L2 cache.
-inline std::int64_t row_block() { return has_avx512() ? 144 : 72; }
+inline std::int64_t row_block() { return has_avx512() ? times_cached() * 144 : 72; }
 
 /// BLIS's KC: elements of k per pass, in multiples of kColumns. At most `most`; or all of k in a
 /// single pass if k <= `only`, so that c is written once.
@@ -32,6 +40,11 @@ inline Pass pass_of<Floats>() {
 template <>
 inline Pass pass_of<Pairs>() {
   return {1024, 2048};
+}
+/// Longer than of Floats, since sums of several passes are rounded in a pass of their own.
+template <>
+inline Pass pass_of<Widened>() {
+  return {768, 1024};
 }
 
 inline std::int64_t round_up(std::int64_t value, std::int64_t unit) {
@@ -96,7 +109,7 @@ template <class Source>
 Blocks blocks_of(const GemmShape& shape, const Grid& grid) {
   const std::int64_t k_block = k_block_of<Source>(shape.k), depth = packed_depth<Source>(k_block);
   const std::int64_t columns = std::clamp(
-      kPackedBElements / depth / (2 * kColumns) * (2 * kColumns), 8 * kColumns, kColumnBlock);
+      packed_b_elements() / depth / (2 * kColumns) * (2 * kColumns), 8 * kColumns, column_block());
   return {balanced(std::min(shape.m, grid.height), row_block(), kRows),
           balanced(std::min(shape.n, grid.width), columns, kColumns), k_block, depth};
 }

@@ -8,6 +8,7 @@
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/matmul/gemm_blocks_cpu.h"
 #include "ops/matmul/gemm_packing_cpu.h"
+#include "ops/matmul/gemm_prefetcher_cpu.h"
 #include "ops/matmul/gemm_split_cpu.h"
 #include "ops/matmul/gemm_tiles_cpu.h"
 #include "ops/matmul/gemm_transposed_cpu.h"
@@ -21,39 +22,6 @@ using namespace gemm_panels;
 // Up to this depth a panel of a stays in the L1 cache for all columns of b; c is then written row
 // by row, which dominates the time of such products.
 constexpr std::int64_t kShortDepth = 64;
-
-/// Rows [top, top + rows) and columns [left, left + columns) of a matrix, prefetched a few cache
-/// lines at a time, so that packing them next does not wait for memory.
-template <class Element>
-class Prefetcher {
- public:
-  Prefetcher() = default;
-  Prefetcher(const MatrixOf<Element>& matrix, std::int64_t top, std::int64_t rows,
-             std::int64_t left, std::int64_t columns, std::int64_t portions)
-      : line_(matrix.data + top * matrix.row_stride + left * matrix.column_stride) {
-    const bool row_major = matrix.column_stride == 1;
-    stride_ = row_major ? matrix.row_stride : matrix.column_stride;
-    length_ = row_major ? columns : rows;
-    lines_ = row_major ? rows : columns;
-    portion_ = (lines_ * ((length_ + kLine - 1) / kLine) + portions - 1) / portions;
-  }
-
-  void next_portion() {
-    for (std::int64_t i = 0; i < portion_ && lines_ > 0; ++i) {
-      __builtin_prefetch(line_ + at_, 0, 2);
-      at_ += kLine;
-      if (at_ < length_) continue;
-      at_ = 0;
-      line_ += stride_;
-      --lines_;
-    }
-  }
-
- private:
-  static constexpr std::int64_t kLine = 64 / sizeof(Element);
-  const Element* line_ = nullptr;
-  std::int64_t stride_ = 0, length_ = 0, lines_ = 0, portion_ = 0, at_ = 0;
-};
 
 std::int64_t tiles_of(std::int64_t rows, std::int64_t columns) {
   return ((rows + kRows - 1) / kRows) * ((columns + kColumns - 1) / kColumns);
@@ -92,7 +60,7 @@ void multiply_tile(const Block<Out>& block, const RowPanels& panels, std::int64_
         panel < kPrefetchSteps ? b + (2 * depth + panel * (depth / kPrefetchSteps)) * kColumns : b;
     multiply<true>(height, depth, a, b, next, shift, block.add, to, block.row);
   } else {
-    multiply_pairs_edge(height, width, depth, a, b, shift, block.add, to, block.row);
+    multiply_wide_edge<Source>(height, width, depth, a, b, shift, block.add, to, block.row);
   }
 }
 
@@ -104,12 +72,13 @@ void multiply_wide_tile(const Block<Out>& block, const RowPanels& panels, std::i
   const bool two = panel + 1 < panels.count();
   if (whole > 0) {
     const std::int64_t top = panels.height(panel), bottom = two ? panels.height(panel + 1) : 0;
-    const WideTile<Out> tile =
-        whole > 1 ? tile_of<Source, Out, 2>(top, bottom) : tile_of<Source, Out, 1>(top, bottom);
     // Prefetches the next two panels, one in each of the first two tiles. Addresses beyond the last
     // panel are harmless.
+    const bool prefetches = panel < 4;
+    const WideTile<Out> tile = whole > 1 ? tile_of<Source, Out, 2>(top, bottom, prefetches)
+                                         : tile_of<Source, Out, 1>(top, bottom, prefetches);
     const float* b = block.b + j * block.depth;
-    const float* next = panel < 4 ? b + (2 + panel / 2) * kColumns * block.depth : b;
+    const float* next = prefetches ? b + (2 + panel / 2) * kColumns * block.depth : b;
     tile(block.depth, block.a + panel * kRows * block.depth, b, next,
          block.bias ? block.bias + j : nullptr, block.add,
          block.c + panels.first(panel) * block.row + j, block.row);
@@ -324,12 +293,30 @@ void multiply_transposed(const GemmShape& shape, const float* a, const float* pa
 }
 
 /// Whether the sums of a product are stored in the workspace before they are rounded.
-template <class Out>
+template <class Source, class Out>
 bool rounds_behind(const GemmShape& shape) {
-  return !std::is_same_v<Out, float> && k_block_of<Pairs>(shape.k) < shape.k;
+  return !std::is_same_v<Out, float> && k_block_of<Source>(shape.k) < shape.k;
 }
 std::size_t sums_bytes(const GemmShape& shape) {
   return static_cast<std::size_t>(round_up(shape.m * shape.n, 16)) * sizeof(float);
+}
+
+template <class Source, class Out>
+void multiply_and_round(const Product<std::uint16_t, Out>& product, std::byte* workspace,
+                        int threads) {
+  if (!rounds_behind<Source, Out>(product.shape))
+    return multiply_parts<Source, Out>(product, workspace, threads);
+  if constexpr (!std::is_same_v<Out, float>) {
+    const auto& [shape, a, b, bias, add, c] = product;
+    auto* sums = reinterpret_cast<float*>(workspace);
+    multiply_parts<Source, float>({shape, a, b, bias, add, sums}, workspace + sums_bytes(shape),
+                                  threads);
+    const std::int64_t rows = shape.m, columns = shape.n;
+    Out* const to = c;
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (std::int64_t row = 0; row < rows; ++row)
+      round_to_bfloat16(sums + row * columns, to + row * columns, columns);
+  }
 }
 
 template <class Out>
@@ -341,19 +328,14 @@ void multiply_bfloat16(const Product<std::uint16_t, Out>& product, std::byte* wo
     return tiles::multiply<Out>(tiles::amx(), {shape, a, b.view, packed, bias, add, c}, workspace,
                                 threads);
   }
-  if (!rounds_behind<Out>(product.shape))
-    return multiply_parts<Pairs, Out>(product, workspace, threads);
-  if constexpr (!std::is_same_v<Out, float>) {
-    const auto& [shape, a, b, bias, add, c] = product;
-    auto* sums = reinterpret_cast<float*>(workspace);
-    multiply_parts<Pairs, float>({shape, a, b, bias, add, sums}, workspace + sums_bytes(shape),
-                                 threads);
-    const std::int64_t rows = shape.m, columns = shape.n;
-    Out* const to = c;
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (std::int64_t row = 0; row < rows; ++row)
-      round_to_bfloat16(sums + row * columns, to + row * columns, columns);
-  }
+  has_fast_bfloat16_products() ? multiply_and_round<Pairs, Out>(product, workspace, threads)
+                               : multiply_and_round<Widened, Out>(product, workspace, threads);
+}
+
+template <class Source, class Out>
+std::size_t bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads) {
+  return workspace_bytes<Source>(shape, packed, threads) +
+         (rounds_behind<Source, Out>(shape) ? sums_bytes(shape) : 0);
 }
 
 }  // namespace
@@ -426,8 +408,9 @@ bool has_gemm_bfloat16() { return has_avx512_bfloat16(); }
 template <class Out>
 std::size_t gemm_bfloat16_workspace_bytes(const GemmShape& shape, bool packed, int threads) {
   if (has_amx()) return tiles::workspace_bytes(shape, packed, threads);
-  return workspace_bytes<Pairs>(shape, packed, threads) +
-         (rounds_behind<Out>(shape) ? sums_bytes(shape) : 0);
+  return has_fast_bfloat16_products()
+             ? bfloat16_workspace_bytes<Pairs, Out>(shape, packed, threads)
+             : bfloat16_workspace_bytes<Widened, Out>(shape, packed, threads);
 }
 
 template <class Out>
@@ -437,7 +420,9 @@ void gemm_bfloat16(const GemmShape& shape, const BFloat16Matrix& a, const BFloat
 }
 
 bool gemm_bfloat16_adds(const GemmShape& shape) {
-  return has_amx() || k_block_of<Pairs>(shape.k) >= shape.k;
+  if (has_amx()) return true;
+  const auto pass = has_fast_bfloat16_products() ? k_block_of<Pairs> : k_block_of<Widened>;
+  return pass(shape.k) >= shape.k;
 }
 
 void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const BFloat16Matrix& b,
@@ -447,19 +432,23 @@ void gemm_bfloat16_adding(const GemmShape& shape, const BFloat16Matrix& a, const
 
 std::int64_t gemm_bfloat16_packed_elements(std::int64_t n, std::int64_t k) {
   if (has_amx()) return tiles::packed_elements(n, k);
-  return round_up(n, kColumns) * round_up(k, 2);
+  return round_up(n, kColumns) * (has_fast_bfloat16_products() ? round_up(k, 2) : 2 * k);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const BFloat16Matrix& b,
                         std::uint16_t* packed, int threads) {
   if (has_amx()) return tiles::pack(n, k, b, packed, threads);
-  pack_matrix<Pairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
+  const auto pack =
+      has_fast_bfloat16_products() ? pack_matrix<Pairs, Pairs> : pack_matrix<Widened, Widened>;
+  pack(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 
 void gemm_bfloat16_pack(std::int64_t n, std::int64_t k, const MatrixView& b, std::uint16_t* packed,
                         int threads) {
   if (has_amx()) return tiles::pack(n, k, b, packed, threads);
-  pack_matrix<RoundedPairs, Pairs>(n, k, b, reinterpret_cast<float*>(packed), threads);
+  const auto pack = has_fast_bfloat16_products() ? pack_matrix<RoundedPairs, Pairs>
+                                                 : pack_matrix<RoundedFloats, Widened>;
+  pack(n, k, b, reinterpret_cast<float*>(packed), threads);
 }
 
 template <class Out>

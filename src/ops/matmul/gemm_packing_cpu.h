@@ -81,6 +81,55 @@ struct WidenedFloats {
   static Vector eight(const BFloat16* from) { return load8(from); }
 };
 
+/// The same from the bits of bfloat16 numbers.
+struct Widened {
+  using Element = std::uint16_t;
+  static constexpr std::int64_t kPerElement = 1;
+  static constexpr std::int64_t kReach = 8;
+
+  static float packed_element(const std::uint16_t* from, std::int64_t /*stride*/,
+                              std::int64_t /*left*/) {
+    return std::bit_cast<float>(std::uint32_t{*from} << 16);
+  }
+  static Vector eight(const std::uint16_t* from) {
+    using Eight = std::uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
+    return std::bit_cast<Vector>(
+        __builtin_convertvector(*reinterpret_cast<const Eight*>(from), Bits8) << 16);
+  }
+  static Vector eight_across(const std::uint16_t* line, std::int64_t /*stride*/) {
+    return eight(line);
+  }
+  static void six_across(const std::uint16_t* line, std::int64_t /*stride*/, float* to) {
+    store6(to, eight(line));
+  }
+};
+
+/// Rounds as round_to_bfloat16() does; results are in the upper halves.
+inline Bits8 rounded_to_upper_halves(const Vector& value) {
+  const auto bits = std::bit_cast<Bits8>(value);
+  const Bits8 sum = bits + 0x7fffU + (bits >> 16 & 1U);
+  const Bits8 nan = bits | 0x400000U;
+  return ((bits & 0x7fffffffU) > 0x7f800000U ? nan : sum) & 0xffff0000U;
+}
+
+/// Floats rounded to bfloat16, ties to even, and widened again.
+struct RoundedFloats {
+  using Element = float;
+  static constexpr std::int64_t kPerElement = 1;
+  static constexpr std::int64_t kReach = 6;
+
+  static float packed_element(const float* from, std::int64_t /*stride*/, std::int64_t /*left*/) {
+    return rounded(Vector{*from})[0];
+  }
+  static Vector eight(const float* from) { return rounded(load8(from)); }
+  static Vector eight_across(const float* line, std::int64_t /*stride*/) { return eight(line); }
+
+ private:
+  static Vector rounded(const Vector& value) {
+    return std::bit_cast<Vector>(rounded_to_upper_halves(value));
+  }
+};
+
 /// Packed elements are pairs of bfloat16, the one with the smaller k in the lower half.
 struct Pairs {
   using Element = std::uint16_t;
@@ -120,26 +169,19 @@ struct RoundedPairs {
 
   static float packed_element(const float* from, std::int64_t stride, std::int64_t left) {
     const Vector both = {from[0], left > 1 ? from[stride] : 0.0F};
-    const Bits8 bits = rounded(both);
+    const Bits8 bits = rounded_to_upper_halves(both);
     return std::bit_cast<float>(bits[0] >> 16 | bits[1]);
   }
   static Vector eight(const float* from) {
-    const Bits8 low = rounded(load8(from)), high = rounded(load8(from + kLanes));
+    const Bits8 low = rounded_to_upper_halves(load8(from));
+    const Bits8 high = rounded_to_upper_halves(load8(from + kLanes));
     const Bits8 even = __builtin_shufflevector(low, high, 0, 2, 4, 6, 8, 10, 12, 14);
     const Bits8 odd = __builtin_shufflevector(low, high, 1, 3, 5, 7, 9, 11, 13, 15);
     return std::bit_cast<Vector>(even >> 16 | odd);
   }
   static Vector eight_across(const float* line, std::int64_t stride) {
-    return std::bit_cast<Vector>(rounded(load8(line)) >> 16 | rounded(load8(line + stride)));
-  }
-
- private:
-  /// Rounds as round_to_bfloat16() does; results are in the upper halves.
-  static Bits8 rounded(const Vector& value) {
-    const auto bits = std::bit_cast<Bits8>(value);
-    const Bits8 sum = bits + 0x7fffU + (bits >> 16 & 1U);
-    const Bits8 nan = bits | 0x400000U;
-    return ((bits & 0x7fffffffU) > 0x7f800000U ? nan : sum) & 0xffff0000U;
+    return std::bit_cast<Vector>(rounded_to_upper_halves(load8(line)) >> 16 |
+                                 rounded_to_upper_halves(load8(line + stride)));
   }
 };
 

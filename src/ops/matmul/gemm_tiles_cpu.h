@@ -93,43 +93,81 @@ void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float
   }
 }
 
+/// One k-step of multiply_wide(): rows from two panels of a times columns of panels of b, which are
+/// `panel` floats apart.
+template <int kTop, int kBottom, int kPanels>
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline void wide_update(
+    const float* a, const float* below, const float* b, std::int64_t panel,
+    Vector16 (&sums)[kTop + kBottom][kPanels]) {
+  Vector16 columns[kPanels];
+#pragma GCC unroll 2
+  for (int p = 0; p < kPanels; ++p) columns[p] = load16(b + p * panel);
+#pragma GCC unroll 12
+  for (int r = 0; r < kTop + kBottom; ++r) {
+    const Vector16 factor = fill16(r < kTop ? a[r] : below[r - kTop]);
+#pragma GCC unroll 2
+    for (int p = 0; p < kPanels; ++p) sums[r][p] += factor * columns[p];
+  }
+}
+
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline void store_wide(float* to, const Vector16& sum) {
+  store16(to, sum);
+}
+/// Rounded to bfloat16.
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline void store_wide(std::uint16_t* to,
+                                                               const Vector16& sum) {
+  using Bits = std::uint32_t __attribute__((vector_size(64), may_alias));
+  using Halves = std::uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
+  const auto bits = reinterpret_cast<const Bits&>(sum);
+  const Bits rounded = bits + 0x7fffU + (bits >> 16 & 1U), nan = bits | 0x400000U;
+  const Bits kept = (bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded;
+  *reinterpret_cast<Halves*>(to) = __builtin_convertvector(kept >> 16, Halves);
+}
+
 /// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and
 /// the rows of both panels hide the latency. The second panel of b is at b + depth * 16. `next`: a
-/// panel that is read soon, prefetched to the L2 cache.
-template <int kTop, int kBottom, int kPanels>
+/// panel that is read soon, prefetched to the L2 cache with kPrefetch. Where two threads share a
+/// core, the instructions that are no multiplications count: hence four k-steps at a time, and no
+/// prefetch of what is there. Only a float c can be accumulated into.
+template <int kTop, int kBottom, int kPanels, bool kPrefetch, class Out>
 PIPETRAIN_AVX512 void multiply_wide(std::int64_t depth, const float* a, const float* b,
-                                    const float* next, const float* bias, bool add, float* c,
-                                    std::int64_t row) {
-  constexpr int kCount = kTop + kBottom;
+                                    [[maybe_unused]] const float* next, const float* bias, bool add,
+                                    Out* c, std::int64_t row) {
+  constexpr int kCount = kTop + kBottom, kSteps = 4;
   Vector16 sums[kCount][kPanels] = {};
   for (std::int64_t r = 0; r < kCount; ++r) {
     for (int p = 0; p < kPanels; ++p) __builtin_prefetch(c + r * row + p * kColumns, 1);
     __builtin_prefetch(c + r * row + kPanels * kColumns - 1, 1);
   }
   const float* below = a + depth * kRows;
-  for (std::int64_t i = 0; i < depth;
-       ++i, a += kRows, below += kRows, b += kColumns, next += kColumns) {
-    __builtin_prefetch(next, 0, 2);
-    Vector16 columns[kPanels];
-#pragma GCC unroll 2
-    for (int p = 0; p < kPanels; ++p) columns[p] = load16(b + p * depth * kColumns);
-#pragma GCC unroll 12
-    for (int r = 0; r < kCount; ++r) {
-      const Vector16 factor = fill16(r < kTop ? a[r] : below[r - kTop]);
-#pragma GCC unroll 2
-      for (int p = 0; p < kPanels; ++p) sums[r][p] += factor * columns[p];
+  const std::int64_t panel = depth * kColumns;
+  std::int64_t k = 0;
+  for (; k + kSteps <= depth; k += kSteps) {
+#pragma GCC unroll 4
+    for (int s = 0; s < kSteps; ++s) {
+      if constexpr (kPrefetch) __builtin_prefetch(next + s * kColumns, 0, 2);
+      wide_update<kTop, kBottom, kPanels>(a + s * kRows, below + s * kRows, b + s * kColumns, panel,
+                                          sums);
     }
+    a += kSteps * kRows;
+    below += kSteps * kRows;
+    b += kSteps * kColumns;
+    if constexpr (kPrefetch) next += kSteps * kColumns;
   }
+  for (; k < depth; ++k, a += kRows, below += kRows, b += kColumns)
+    wide_update<kTop, kBottom, kPanels>(a, below, b, panel, sums);
 #pragma GCC unroll 2
   for (int p = 0; p < kPanels; ++p) {
     const Vector16 shift = bias ? load16(bias + p * kColumns) : Vector16{};
 #pragma GCC unroll 12
     for (int r = 0; r < kCount; ++r) {
-      float* to = c + r * row + p * kColumns;
+      Out* to = c + r * row + p * kColumns;
       Vector16 sum = sums[r][p];
       if (bias) sum += shift;
-      if (add) sum += load16(to);
-      store16(to, sum);
+      if constexpr (std::is_same_v<Out, float>) {
+        if (add) sum += load16(to);
+      }
+      store_wide(to, sum);
     }
   }
 }
@@ -139,14 +177,16 @@ using WideTile = void (*)(std::int64_t depth, const float* a, const float* b, co
                           const float* bias, bool add, Out* c, std::int64_t row);
 
 /// Heights of adjacent panels differ by at most one, the taller one first.
-template <int kPanels>
-WideTile<float> wide_tile(std::int64_t top, std::int64_t bottom) {
-  static constexpr WideTile<float> kAlone[] = {
-      multiply_wide<1, 0, kPanels>, multiply_wide<2, 0, kPanels>, multiply_wide<3, 0, kPanels>,
-      multiply_wide<4, 0, kPanels>, multiply_wide<5, 0, kPanels>, multiply_wide<6, 0, kPanels>};
-  static constexpr WideTile<float> kPairs[] = {
-      multiply_wide<4, 3, kPanels>, multiply_wide<4, 4, kPanels>, multiply_wide<5, 4, kPanels>,
-      multiply_wide<5, 5, kPanels>, multiply_wide<6, 5, kPanels>, multiply_wide<6, 6, kPanels>};
+template <int kPanels, bool kPrefetch, class Out>
+WideTile<Out> wide_tile(std::int64_t top, std::int64_t bottom) {
+  static constexpr WideTile<Out> kAlone[] = {
+      multiply_wide<1, 0, kPanels, kPrefetch, Out>, multiply_wide<2, 0, kPanels, kPrefetch, Out>,
+      multiply_wide<3, 0, kPanels, kPrefetch, Out>, multiply_wide<4, 0, kPanels, kPrefetch, Out>,
+      multiply_wide<5, 0, kPanels, kPrefetch, Out>, multiply_wide<6, 0, kPanels, kPrefetch, Out>};
+  static constexpr WideTile<Out> kPairs[] = {
+      multiply_wide<4, 3, kPanels, kPrefetch, Out>, multiply_wide<4, 4, kPanels, kPrefetch, Out>,
+      multiply_wide<5, 4, kPanels, kPrefetch, Out>, multiply_wide<5, 5, kPanels, kPrefetch, Out>,
+      multiply_wide<6, 5, kPanels, kPrefetch, Out>, multiply_wide<6, 6, kPanels, kPrefetch, Out>};
   return bottom == 0 ? kAlone[top - 1] : kPairs[top + bottom - 7];
 }
 
@@ -227,6 +267,17 @@ WideTile<Out> pairs_tile(std::int64_t, std::int64_t) {
 }
 #endif
 
+/// The tile function for this number of column panels.
+template <class Source, class Out, int kPanels>
+WideTile<Out> tile_of(std::int64_t top, std::int64_t bottom, bool prefetches) {
+  if constexpr (std::is_same_v<Source, Pairs>) {
+    return pairs_tile<kPanels, Out>(top, bottom);
+  } else {
+    return prefetches ? wide_tile<kPanels, true, Out>(top, bottom)
+                      : wide_tile<kPanels, false, Out>(top, bottom);
+  }
+}
+
 /// The same for fewer than 16 columns at the right edge of c.
 inline void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth,
                           const float* a, const float* b, const float* bias, bool add, float* c,
@@ -243,14 +294,15 @@ inline void multiply_edge(std::int64_t rows, std::int64_t columns, std::int64_t 
   }
 }
 
-template <class Out>
-void multiply_pairs_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth,
-                         const float* a, const float* b, const float* bias, bool add, Out* c,
-                         std::int64_t row) {
+/// The same with tiles of AVX-512.
+template <class Source, class Out>
+void multiply_wide_edge(std::int64_t rows, std::int64_t columns, std::int64_t depth, const float* a,
+                        const float* b, const float* bias, bool add, Out* c, std::int64_t row) {
   Out corner[kRows * kColumns];
   float shift[kColumns] = {};
   if (bias) std::copy_n(bias, columns, shift);
-  pairs_tile<1, Out>(rows, 0)(depth, a, b, b, shift, /*add=*/false, corner, kColumns);
+  tile_of<Source, Out, 1>(rows, 0, /*prefetches=*/false)(depth, a, b, b, shift, /*add=*/false,
+                                                         corner, kColumns);
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t j = 0; j < columns; ++j) {
       Out& to = c[r * row + j];
@@ -260,16 +312,6 @@ void multiply_pairs_edge(std::int64_t rows, std::int64_t columns, std::int64_t d
         to = corner[r * kColumns + j];
       }
     }
-  }
-}
-
-/// The tile function for this number of column panels.
-template <class Source, class Out, int kPanels>
-WideTile<Out> tile_of(std::int64_t top, std::int64_t bottom) {
-  if constexpr (std::is_same_v<Source, Floats>) {
-    return wide_tile<kPanels>(top, bottom);
-  } else {
-    return pairs_tile<kPanels, Out>(top, bottom);
   }
 }
 

@@ -1,8 +1,8 @@
 // The CPU's kernels of recurrent layers, and which of them take bfloat16 numbers as they are.
 #include <algorithm>
 
+#include "base/vectors.h"
 #include "ops/kernel/element_types.h"
-#include "ops/matmul/gemm_cpu.h"
 #include "ops/recurrent/kernels_cpu.h"
 
 namespace pipetrain::recurrent {
@@ -21,7 +21,7 @@ constexpr KernelEntry kKernels[] = {
 }  // namespace
 
 bool takes_bfloat16(const KernelRequest& request) {
-  if (!has_gemm_bfloat16() || !is_row_major(request)) return false;
+  if (!has_fast_bfloat16_products() || !is_row_major(request)) return false;
   const std::string_view op = request.node.op->name;
   const auto input = [&](std::size_t i) {
     return i < request.inputs.size() ? request.inputs[i].dtype : DType::kUndefined;
