@@ -86,7 +86,8 @@ bool may_use_tiles() {
 /// Without AMX.
 Vectors with_bfloat16() {
 #ifdef __x86_64__
-  if (__builtin_cpu_is("intel")) return Vectors::kBFloat16AsFloats;
+  if (__builtin_cpu_is("intel") && !__builtin_cpu_is("cooperlake"))
+    return Vectors::kBFloat16AsFloats;
 #endif
   return Vectors::kBFloat16;
 }

@@ -48,9 +48,10 @@ void check_processor();
 bool has_avx512();
 /// AVX-512 with instructions for bfloat16.
 bool has_avx512_bfloat16();
-/// The same, where products of bfloat16 are faster than those of floats. Intel's processors without
-/// AMX make half a dot product per cycle (VDPBF16PS of 512 bits: 32 multiplications) where they
-/// make two fused multiply-adds of floats (as many each): there bfloat16 is multiplied as floats.
+/// The same, where products of bfloat16 are faster than those of floats. Intel's processors since
+/// Sapphire Rapids make half a dot product of 512 bits (VDPBF16PS: 32 multiplications) per cycle,
+/// but two fused multiply-adds of floats (16 each): without AMX, bfloat16 is multiplied as floats
+/// there.
 bool has_fast_bfloat16_products();
 /// The same, and tiles of bfloat16 (AMX), which the operating system lets this process use.
 bool has_amx();

@@ -30,6 +30,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
+
 /// What a part begins with.
 struct PartHead {
   CommitName name;
@@ -278,41 +280,70 @@ std::int64_t steps_to_next_commit(double last_seconds, double all_seconds, doubl
 
 void Commits::after_step(std::int64_t step, const std::function<Checkpoint()>& part) {
   if (is_off_ || step < next_ || awaits_copy_) return;
-  begin_ = steady_seconds();
+  const double begin = steady_seconds();
   step_seconds_ =
-      (begin_ - last_seconds_) / static_cast<double>(std::max<std::int64_t>(1, step - last_));
+      (begin - last_seconds_) / static_cast<double>(std::max<std::int64_t>(1, step - last_));
   std::string mine = bytes_of(step, part());
   keep(rank_, mine);
   if (together_) exchange(mine);
   check_kept(together_);
   if (is_off_) return;
   awaits_copy_ = hand_over_ && buddies_[at(rank_)] >= 0;
-  if (awaits_copy_) hand_over_(buddies_[at(rank_)], std::move(mine));
+  if (awaits_copy_) {
+    copy_ = std::move(mine);
+    copied_ = 0;
+    copy_seconds_ = 0;
+    send_piece();
+  }
   last_ = step;
   last_seconds_ = steady_seconds();
   ++count_;
-  seconds_ += last_seconds_ - begin_;
-  if (!awaits_copy_) schedule_next(last_seconds_);
+  last_cost_ = last_seconds_ - begin;
+  seconds_ += last_cost_;
+  if (!awaits_copy_) schedule_next();
 }
 
-void Commits::schedule_next(double end_seconds) {
-  until_kept_ += end_seconds - begin_;
-  const std::int64_t steps = steps_to_next_commit(end_seconds - begin_, until_kept_,
-                                                  end_seconds - start_seconds_, step_seconds_);
+void Commits::schedule_next() {
+  all_costs_ += last_cost_;
+  const std::int64_t steps = steps_to_next_commit(last_cost_, all_costs_,
+                                                  steady_seconds() - start_seconds_, step_seconds_);
   next_ = last_ + (settings_.every > 0 ? settings_.every : as_process_0(together_, steps));
 }
 
-void Commits::copy_is_kept() {
-  awaits_copy_ = false;
-  schedule_next(steady_seconds());
+/// A piece is the size of the whole part, and bytes of it.
+void Commits::send_piece() {
+  ByteWriter writer;
+  writer.put(copy_.size());
+  writer.put_text(std::string_view(copy_).substr(copied_, kPieceBytes));
+  copied_ += std::min(kPieceBytes, copy_.size() - copied_);
+  hand_over_(buddies_[at(rank_)], writer.take());
 }
 
-void Commits::keep_copy(std::string_view part) {
-  keep(0, part);
-  if (failure_.empty()) return;
-  log_warning("train", "no copy of the commits of process 0 in memory: {}",
-              std::exchange(failure_, {}));
-  forget();
+void Commits::copy_is_kept(const std::string& failure) {
+  if (failure.empty() && copied_ < copy_.size()) return send_piece();
+  awaits_copy_ = false;
+  copy_ = {};
+  last_cost_ += copy_seconds_;
+  schedule_next();
+  if (failure.empty()) return;
+  const std::string by = group_->name_of(buddies_[at(rank_)]);
+  PT_CHECK(settings_.every == 0, kResource, "commits in memory: {}: {}", by, failure);
+  log_warning("train",
+              "{} keeps no copy of the commits: {}; where this host is lost, a restart begins with "
+              "the newest checkpoint",
+              by, failure);
+  buddies_[at(rank_)] = -1;
+}
+
+std::string Commits::keep_copy(std::string_view piece) {
+  ByteReader reader(piece);
+  const auto size = reader.get<std::size_t>();
+  if (is_off_) return "it has no memory for it";
+  copy_ += reader.get_text();
+  if (copy_.size() < size) return {};
+  keep(0, std::exchange(copy_, {}));
+  if (!failure_.empty()) forget();
+  return std::exchange(failure_, {});
 }
 
 /// Gives the memory back.

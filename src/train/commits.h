@@ -64,14 +64,18 @@ class Commits {
 
   // With kProcess0.
 
-  /// How process 0 gives its part to the process that keeps a copy. The next commit is made after
-  /// copy_is_kept().
-  using HandOver = std::function<void(int process, std::string part)>;
+  /// How process 0 gives its part to the process that keeps a copy: in pieces, so that other
+  /// messages to it need not wait for long. The next one follows copy_is_kept(), and the next
+  /// commit when all are kept.
+  using HandOver = std::function<void(int process, const std::string& piece)>;
   void hand_over_by(HandOver hand_over) { hand_over_ = std::move(hand_over); }
-  /// In process 0.
-  void copy_is_kept();
-  /// In the process that keeps a copy. Where memory is missing, it has none from then on.
-  void keep_copy(std::string_view part);
+  /// In process 0: what keep_copy() has returned. Without a copy commits go on; Error (kResource)
+  /// where the number of steps was given.
+  void copy_is_kept(const std::string& failure);
+  /// In process 0: seconds of training in which a copy may have been under way.
+  void note_time(double seconds) { copy_seconds_ += awaits_copy_ ? seconds : 0; }
+  /// In the process that keeps a copy. Returns why it cannot, or nothing.
+  std::string keep_copy(std::string_view piece);
 
   std::int64_t count() const { return count_; }
   /// Seconds that they have taken.
@@ -86,7 +90,8 @@ class Commits {
   void keep(int rank, std::string_view bytes);
   void check_kept(ProcessGroup* group);
   void forget();
-  void schedule_next(double end_seconds);
+  void send_piece();
+  void schedule_next();
 
   ProcessGroup* group_;
   ProcessGroup* together_;  // who calls after_step(); null: this process alone
@@ -99,12 +104,15 @@ class Commits {
   bool is_off_ = false;
   HandOver hand_over_;
   bool awaits_copy_ = false;
+  std::string copy_;          // that is handed over, or comes in
+  std::size_t copied_ = 0;    // bytes of it
+  double copy_seconds_ = 0;   // of training meanwhile
   std::int64_t next_, last_;  // steps
   double start_seconds_, last_seconds_;
   std::int64_t count_ = 0;
   double seconds_ = 0;       // in which this process did nothing else
-  double until_kept_ = 0;    // from the beginning of each commit to its end, with all copies
-  double begin_ = 0;         // of the last one
+  double all_costs_ = 0;     // with those of copies that are under way while it trains
+  double last_cost_ = 0;     // of the last one
   double step_seconds_ = 0;  // before it
 };
 

@@ -36,10 +36,10 @@ void ReplicaMail::send_part(int process, int replica, const DataPart& part,
   letters_.post(process, writer.take());
 }
 
-void ReplicaMail::send_copy(int process, const std::string& commit) {
+void ReplicaMail::send_copy(int process, const std::string& piece) {
   ByteWriter writer;
   writer.put(LetterKind::kCopy);
-  writer.put_text(commit);
+  writer.put_text(piece);
   letters_.post(process, writer.take());
 }
 
@@ -73,9 +73,10 @@ void ReplicaMail::send_requests(const RunRequests& requests) {
   letters_.post(0, writer.take());
 }
 
-void ReplicaMail::send_copy_is_kept() {
+void ReplicaMail::send_copy_is_kept(const std::string& failure) {
   ByteWriter writer;
   writer.put(LetterKind::kCopyIsKept);
+  writer.put_text(failure);
   letters_.post(0, writer.take());
 }
 
@@ -113,7 +114,7 @@ bool ReplicaMail::poll() {
       receivers_.requests(reader.get<RunRequests>());
       break;
     case LetterKind::kCopyIsKept:
-      receivers_.copy_is_kept();
+      receivers_.copy_is_kept(std::string(reader.get_text()));
   }
   return true;
 }

@@ -72,6 +72,7 @@ ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkp
       gradients_(at(network_.replica_updates().replicas)),
       has_all_weights_(gradients_.size(), false),
       published_(turns_.version()),
+      commits_(commits),
       local_(run, /*uses_run=*/false) {
   ProcessGroup* processes = network_.replica_processes();
   if (!processes) return;
@@ -80,16 +81,17 @@ ReplicaRun::ReplicaRun(PipelineRun& run, const RunRecord& identity, const Checkp
     note_gradient(replica, std::move(gradient));
   };
   receivers.requests = [this](const RunRequests& asked) { requests_.add(asked); };
-  receivers.copy_is_kept = [commits] { commits->copy_is_kept(); };
+  receivers.copy_is_kept = [commits](const std::string& why) { commits->copy_is_kept(why); };
   mail_ = std::make_unique<ReplicaMail>(*processes, network_.config().pipeline.timeout_seconds,
                                         std::move(receivers));
   if (!commits) return;
   commits->hand_over_by(
-      [this](int process, const std::string& part) { mail_->send_copy(process, part); });
+      [this](int process, const std::string& piece) { mail_->send_copy(process, piece); });
 }
 
 AppliedUpdate ReplicaRun::next(double learning_rate) {
-  if (made_at_.empty()) made_at_.push_back(steady_seconds());
+  const double begin = steady_seconds();
+  if (made_at_.empty()) made_at_.push_back(begin);
   for (;;) {
     give_out();
     const std::vector<ReplicaTurns::Contribution> used = turns_.update();
@@ -99,6 +101,7 @@ AppliedUpdate ReplicaRun::next(double learning_rate) {
     }
     AppliedUpdate made = update(used, learning_rate);
     give_out();  // who computes while this thread reports, evaluates and saves
+    if (commits_) commits_->note_time(steady_seconds() - begin);
     return made;
   }
 }
@@ -206,10 +209,9 @@ RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer, Commits* com
     local.start(replica, part, weights);
   };
   receivers.end = [&](RunEnd reason) { end = reason; };
-  bool has_copy = false;
-  receivers.copy = [&](std::string_view commit) {
-    if (commits) commits->keep_copy(commit);
-    has_copy = true;
+  std::optional<std::string> kept;  // why a piece of a copy could not be, or nothing
+  receivers.copy = [&](std::string_view piece) {
+    kept = commits ? commits->keep_copy(piece) : "it has no memory for it";
   };
   ReplicaMail mail(*network.replica_processes(), network.config().pipeline.timeout_seconds,
                    std::move(receivers));
@@ -219,7 +221,7 @@ RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer, Commits* com
     if (asked.stop || asked.save) mail.send_requests(asked);
     std::optional<LocalReplicas::Done> done = local.take();
     if (done) mail.send_gradient(done->replica, done->gradient);
-    if (std::exchange(has_copy, false)) mail.send_copy_is_kept();
+    if (kept) mail.send_copy_is_kept(*std::exchange(kept, std::nullopt));
     if (mail.poll() || done) {
       pause = {};
     } else {

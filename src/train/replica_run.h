@@ -69,6 +69,7 @@ class ReplicaRun {
   std::int64_t published_;               // version in the run's runtime
   std::deque<double> made_at_;           // of the last updates
   RunRequests requests_;
+  Commits* commits_;  // null: there are none
   LocalReplicas local_;
   std::unique_ptr<ReplicaMail> mail_;  // null: one process
 };

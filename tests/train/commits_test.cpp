@@ -186,28 +186,55 @@ TEST_F(CommitsTest, ProcessZeroAloneHandsItsPartToAnotherHost) {
                        Commits commits(&group, {folder_, 1}, 0, {}, CommitBy::kProcess0);
                        commits.reserve(part_of(0, 1, 0));
                        if (group.rank() == kBuddy) {
-                         for (int copy = 0; copy < 2; ++copy) commits.keep_copy(group.receive(0));
+                         // Of the first commit, and of both pieces of the second.
+                         for (int piece = 0; piece < 3; ++piece)
+                           EXPECT_EQ(commits.keep_copy(group.receive(0)), "");
                        }
                        if (group.rank() != 0) return;
-                       commits.hand_over_by([&](int process, std::string part) {
+                       commits.hand_over_by([&](int process, const std::string& piece) {
                          EXPECT_EQ(process, kBuddy);
-                         group.send(std::move(part), process);
+                         group.send(piece, process);
                        });
                        const auto after_step = [&](std::int64_t step) {
-                         commits.after_step(step, [&] { return part_of(0, 1, step); });
+                         constexpr std::int64_t kTwoPieces = 500'000;  // floats, three times
+                         const std::int64_t columns = step == 3 ? kTwoPieces : 5;
+                         commits.after_step(step, [&] { return part_of(0, 1, step, columns); });
                        };
                        after_step(1);
                        after_step(2);  // the first copy is still on its way
                        EXPECT_EQ(commits.count(), 1);
-                       commits.copy_is_kept();
+                       commits.copy_is_kept("");
                        after_step(3);
                        EXPECT_EQ(commits.count(), 2);
+                       commits.copy_is_kept("");  // sends the second piece
                      }),
             "");
   expect_whole(find({"a", "a", "b"}), 3, 1);
   expect_whole(find({"a"}), 3, 1);
   expect_whole(find({"b", "c"}), 3, 1);
   EXPECT_FALSE(find({"c"}));
+}
+
+TEST_F(CommitsTest, ACopyThatCannotBeKeptIsSaid) {
+  const auto fail = [&](std::int64_t every) {
+    return on_hosts({"a", "b"}, [&](ProcessGroup& group) {
+      Commits commits(&group, {folder_, every}, 0, {}, CommitBy::kProcess0);
+      if (group.rank() != 0) return;
+      int pieces = 0;
+      commits.hand_over_by([&](int, const std::string&) { ++pieces; });
+      const auto after_step = [&](std::int64_t step) {
+        commits.after_step(step, [&] { return part_of(0, 1, step); });
+      };
+      after_step(1);
+      commits.copy_is_kept("no memory");
+      for (std::int64_t step = 2; step < 1'000'000 && commits.count() < 2; ++step) after_step(step);
+      EXPECT_EQ(commits.count(), 2);
+      EXPECT_EQ(pieces, 1);  // the next ones have no copy
+    });
+  };
+  EXPECT_EQ(fail(0), "");
+  const std::string error = fail(1);
+  EXPECT_NE(error.find("no memory"), std::string::npos) << error;
 }
 
 TEST_F(CommitsTest, OwnerAndBuddyLostIsLost) {

@@ -52,7 +52,9 @@ void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& 
   const bool waits = network.replica_updates().waits();
   commits.emplace(network.all_processes(), *settings, step, start.commit,
                   waits ? CommitBy::kAll : CommitBy::kProcess0);
-  commits->reserve(make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents()));
+  Checkpoint part = make_checkpoint(run, {}, step, step, 0, run.runtime().own_contents());
+  if (training.resumed) part.replicas = training.resumed->replicas;
+  commits->reserve(part);
   training.commits = &*commits;
 }
 

@@ -25,15 +25,17 @@ int gradients_of(const ReplicaRecord& record) {
   return record.rates.empty() ? 0 : static_cast<int>(record.parts.size() / record.rates.size());
 }
 
-/// Whether no other value is given for an option than the run before had. The parts of a group,
-/// such as --replica-mode, are in the value of its first option: "--replicas=:mode=backup:1".
-bool is_given_again(const std::string& name, const Options& options, const Checkpoint& before) {
-  const auto value_in = [&](const std::vector<Setting>& settings) {
-    const auto found = std::ranges::find(settings, name, &Setting::first);
-    return found == settings.end() ? std::string() : found->second;
-  };
-  const std::string given = value_in(options.given);
-  return given.empty() || given == value_in(before.run.settings);
+/// The mode in settings, where the last one counts: "--replicas=:mode=backup:1". Empty: there is
+/// none.
+std::string mode_in(const std::vector<Setting>& settings) {
+  constexpr std::string_view kMode = ":mode=";
+  std::string mode;
+  for (const auto& [name, value] : settings) {
+    const std::size_t begin = value.find(kMode);
+    if (name != "--replicas" || begin == std::string::npos) continue;
+    mode = value.substr(begin, value.find(',', begin) - begin);
+  }
+  return mode;
 }
 
 /// As many gradients for each update as before, of another number of replicas.
@@ -64,7 +66,9 @@ void check_replica_mode(Options& options, const Checkpoint* resumed) {
   if (launch.launcher.empty()) return;
   if (pipeline.replicas.empty() && options.gpus == 0) {
     pipeline.replicas = {launch.size};
-    if (resumed && resumed->replicas && is_given_again("--replicas", options, *resumed))
+    const std::string given = mode_in(options.given);
+    const bool other = resumed && !given.empty() && given != mode_in(resumed->run.settings);
+    if (resumed && resumed->replicas && !other)
       choose_backup_workers(launch.size, *resumed->replicas, pipeline.replica_updates);
   }
   PT_CHECK(pipeline.replicas.size() != 1 || pipeline.replicas[0] >= launch.size, kUsage,

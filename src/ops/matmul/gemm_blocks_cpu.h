@@ -14,7 +14,7 @@ namespace pipetrain::gemm_panels {
 
 /// How many times the blocks for an L2 cache of 1 MiB or less fit: at most two.
 inline std::int64_t times_cached() {
-  static const bool twice = ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2L << 20;
+  static const bool twice = has_avx512() && ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2L << 20;
   return twice ? 2 : 1;
 }
 /// BLIS's NC at most: columns of a packed block of b.

@@ -54,7 +54,7 @@ std::size_t gemm_transposed_workspace_bytes(const GemmShape& shape, int threads)
 void gemm_packed_transposed(const GemmShape& shape, const MatrixView& a, const float* packed,
                             float* c, std::byte* workspace, int threads);
 
-// --- products of bfloat16 matrices, with the instructions of AMX or else of AVX512_BF16 ---
+// --- products of bfloat16 matrices, with AMX, AVX512_BF16, or as floats where that is faster ---
 //
 // Sums are float; the result (Out) is float, or bfloat16 as std::uint16_t, rounded once. As above,
 // no bit depends on the number of threads, nor on whether b is packed.
