@@ -119,6 +119,7 @@ constexpr Limit kLimits[] = {
 Vectors choose() {
   Vectors vectors = of_processor();
   for (const Limit& limit : kLimits) {
+    // Slow instructions can be asked for.
     const bool is_there = vectors >= limit.vectors || (limit.vectors == Vectors::kBFloat16 &&
                                                        vectors == Vectors::kBFloat16AsFloats);
     if (wanted() != limit.name || !is_there) continue;

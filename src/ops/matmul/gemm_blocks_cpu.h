@@ -12,17 +12,18 @@
 
 namespace pipetrain::gemm_panels {
 
-/// How many times the blocks for an L2 cache of 1 MiB or less fit: at most two.
-inline std::int64_t times_cached() {
+/// Blocks of a and b are for an L2 cache of 1 MiB, and twice as large where it has 2 MiB. No bit
+/// depends on them.
+inline std::int64_t block_factor() {
   static const bool twice = has_avx512() && ::sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2L << 20;
   return twice ? 2 : 1;
 }
 /// BLIS's NC at most: columns of a packed block of b.
-inline std::int64_t column_block() { return times_cached() * 1024; }
+inline std::int64_t column_block() { return block_factor() * 1024; }
 /// KC x NC: packed elements of that block.
-inline std::int64_t packed_b_elements() { return times_cached() * 256 * 1024; }
+inline std::int64_t packed_b_elements() { return block_factor() * 256 * 1024; }
 /// BLIS's MC: rows of a packed block of a, which stays in the L2 cache.
-inline std::int64_t row_block() { return has_avx512() ? times_cached() * 144 : 72; }
+inline std::int64_t row_block() { return has_avx512() ? block_factor() * 144 : 72; }
 
 /// BLIS's KC: elements of k per pass, in multiples of kColumns. At most `most`; or all of k in a
 /// single pass if k <= `only`, so that c is written once.

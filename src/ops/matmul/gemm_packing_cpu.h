@@ -89,12 +89,10 @@ struct Widened {
 
   static float packed_element(const std::uint16_t* from, std::int64_t /*stride*/,
                               std::int64_t /*left*/) {
-    return std::bit_cast<float>(std::uint32_t{*from} << 16);
+    return to_float(BFloat16{*from});
   }
   static Vector eight(const std::uint16_t* from) {
-    using Eight = std::uint16_t __attribute__((vector_size(16), aligned(2), may_alias));
-    return std::bit_cast<Vector>(
-        __builtin_convertvector(*reinterpret_cast<const Eight*>(from), Bits8) << 16);
+    return load8(reinterpret_cast<const BFloat16*>(from));
   }
   static Vector eight_across(const std::uint16_t* line, std::int64_t /*stride*/) {
     return eight(line);

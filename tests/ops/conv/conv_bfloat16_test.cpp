@@ -126,7 +126,7 @@ TEST(ConvBFloat16, WithTwoThreads) {
 
 // Which of them need no conversions; in other cases the float kernel runs behind some.
 TEST(ConvBFloat16, RunsWithInstructionsForIt) {
-  if (!has_fast_bfloat16_products()) GTEST_SKIP() << "this processor multiplies no bfloat16 numbers";
+  if (!has_fast_bfloat16_products()) GTEST_SKIP() << "this processor multiplies bfloat16 as floats";
   for (const ConvCase& c : bfloat16_cases()) {
     const bool depthwise = c.w[1] == 1, few = c.w[0] < 16 || c.w[1] < 3;
     if (c.x.rank() != 4 || c.group > 1 || depthwise || few) continue;

@@ -279,8 +279,7 @@ std::vector<HostTensor> run_narrow(const char* op, const Attributes& attributes,
 // Each step is the reference's from the states that the step before has stored; the gradient as a
 // whole is the reference's but for what is rounded on the way.
 TEST(Recurrent, BFloat16LstmsRoundWhatTheyStore) {
-  if (!has_fast_bfloat16_products())
-    GTEST_SKIP() << "this processor multiplies no bfloat16 numbers";
+  if (!has_fast_bfloat16_products()) GTEST_SKIP() << "this processor multiplies bfloat16 as floats";
   const DType narrow = DType::kBFloat16, wide = DType::kFloat32;
   const auto number = [&](Shape shape, unsigned seed, double size) {
     return cast(random_tensor({wide, std::move(shape)}, seed, -size, size), narrow);
