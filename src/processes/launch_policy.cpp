@@ -60,6 +60,12 @@ std::vector<LaunchHost> LaunchPolicy::chosen(double now) const {
   return hosts;
 }
 
+/// Whether training can go on with these hosts alone.
+bool LaunchPolicy::are_enough(const std::vector<LaunchHost>& hosts) const {
+  return static_cast<int>(hosts.size()) >= limits_.least_hosts &&
+         slots_of(hosts) >= least_processes_;
+}
+
 void LaunchPolicy::stopped(bool by_user) {
   stops_ = true;
   stops_for_user_ = stops_for_user_ || by_user;
@@ -94,9 +100,11 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   }
   std::string text =
       fmt::format("training ended by {} after step {}", text_of(process), process.steps);
-  int others = 0;
-  for (const LaunchHost& host : listed_) others += host.name != end.host && is_cool(host, now);
-  if (!end.host.empty() && others >= limits_.least_hosts) {
+  std::vector<LaunchHost> others;
+  for (const LaunchHost& host : listed_) {
+    if (host.name != end.host && is_cool(host, now)) others.push_back(host);
+  }
+  if (!end.host.empty() && are_enough(others)) {
     drop(end.host, now);
     text += fmt::format("; {} is left out for {:.0f} s", end.host, health_[end.host].cool_down);
   }
@@ -110,7 +118,7 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
   for (const LaunchHost& host : running_) {
     if (has(listed_, host.name)) stay.push_back(host);
   }
-  if (stay.size() < running_.size() && static_cast<int>(stay.size()) >= limits_.least_hosts)
+  if (stay.size() < running_.size() && are_enough(stay))
     return {.kind = LaunchStep::kStop,
             .reason = fmt::format("{} of {} stay", hosts_text(stay.size()), running_.size())};
   const bool has_room =
@@ -136,9 +144,13 @@ LaunchStep LaunchPolicy::without_enough(const std::vector<LaunchHost>& there, do
   for (const LaunchHost& host : listed_) {
     if (!has(there, host.name)) lost.push_back(host);
   }
+  const bool are_few_hosts = static_cast<int>(there.size()) < limits_.least_hosts;
+  const std::string least = are_few_hosts
+                                ? fmt::format("{} is {}", setting("min"), limits_.least_hosts)
+                                : fmt::format("an update needs {} processes", least_processes_);
   const std::string state =
-      fmt::format("{} can be reached where {} is {}{}", hosts_text(there.size()), setting("min"),
-                  limits_.least_hosts,
+      fmt::format("{}{} can be reached where {}{}", hosts_text(there.size()),
+                  are_few_hosts ? "" : fmt::format(" with {} slots", slots_of(there)), least,
                   lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
   PT_CHECK(has_started_, kResource, "{}", state);
   if (!short_since_) short_since_ = now;
@@ -168,8 +180,9 @@ LaunchStep LaunchPolicy::next(double now) {
   const std::vector<LaunchHost> hosts = chosen(now);
   // More than the run has devices for are not needed.
   const bool is_full = limits_.most_processes > 0 && slots_of(hosts) == limits_.most_processes;
-  if (static_cast<int>(hosts.size()) < limits_.least_hosts && !(is_full && !hosts.empty()))
-    return without_enough(hosts, now);
+  if (!are_enough(hosts) && !(is_full && !hosts.empty())) return without_enough(hosts, now);
+  if (!has_started_ && limits_.spare_processes)
+    least_processes_ = std::max(1, slots_of(hosts) - *limits_.spare_processes);
   short_since_.reset();
   running_ = hosts;
   started_ = now;

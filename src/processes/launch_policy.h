@@ -20,6 +20,8 @@ struct LaunchLimits {
   int most_hosts = 0;      // 0: all
   int most_processes = 0;  // that the run has devices for; 0: any number
   int most_restarts = 3;   // in a row that complete no new step
+  /// Of the processes of the first start, how many later ones can do without; none: any number.
+  std::optional<int> spare_processes = {};
 };
 
 /// How one start of the training processes has ended.
@@ -77,6 +79,7 @@ class LaunchPolicy {
   bool answers(const LaunchHost& host) const;
   void drop(const std::string& host, double now);
   std::vector<LaunchHost> chosen(double now) const;
+  bool are_enough(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;
   LaunchStep without_enough(const std::vector<LaunchHost>& there, double now);
 
@@ -85,6 +88,7 @@ class LaunchPolicy {
   std::vector<LaunchHost> listed_;
   std::map<std::string, Health> health_;
   std::vector<LaunchHost> running_;  // empty: none run
+  int least_processes_ = 1;
   double started_ = 0, not_before_ = 0;
   bool has_started_ = false;
   bool stops_ = false, stops_for_user_ = false;

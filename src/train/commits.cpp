@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -124,6 +125,13 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) + device();
 }
 
+/// Later than the one that training goes on from, even if its host had a faster clock.
+std::int64_t new_history(const std::optional<CommitName>& resumed) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  return std::max<std::int64_t>(ms, resumed ? resumed->history + 1 : 1);
+}
+
 /// The ranks whose parts are in a folder.
 std::set<int> ranks_in(const fs::path& folder) {
   std::set<int> ranks;
@@ -179,6 +187,7 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
       rank_(group ? group->rank() : 0),
       parts_in_all_(together_ ? group->size() : 1),
       settings_(std::move(settings)),
+      history_(by == CommitBy::kAll ? 0 : as_process_0(group, new_history(resumed))),
       by_(as_process_0(group, random_number())),
       buddies_(buddies_of(group)),
       next_(step + std::max<std::int64_t>(settings_.every, 1)),
@@ -250,7 +259,7 @@ void Commits::keep(int rank, std::string_view bytes) {
 
 std::string Commits::bytes_of(std::int64_t step, const Checkpoint& part) const {
   const StateBytes state(part);
-  const PartHead head{{step, by_}, rank_, parts_in_all_};
+  const PartHead head{{history_, step, by_}, rank_, parts_in_all_};
   std::string bytes(sizeof head + state.size(), '\0');
   std::memcpy(bytes.data(), &head, sizeof head);
   state.write(reinterpret_cast<std::byte*>(bytes.data()) + sizeof head);

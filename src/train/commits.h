@@ -35,8 +35,13 @@ struct CommitSettings {
   static constexpr const char* kVariable = "PIPETRAIN_COMMITS";
 };
 
-/// Which commit a part belongs to. Commits of the same step by other processes are other ones.
+/// Which commit a part belongs to; the larger one is the newer one. Commits of the same step by
+/// other processes are other ones.
 struct CommitName {
+  /// Where a step depends on timing: when these processes started, in ms since 1970. What was
+  /// computed before and not gone on from is no longer part of the run. 0: every start would
+  /// compute the same.
+  std::int64_t history = 0;
   std::int64_t step = 0;
   std::uint64_t by = 0;  // a number that each start of the processes chooses
 
@@ -97,6 +102,7 @@ class Commits {
   ProcessGroup* together_;  // who calls after_step(); null: this process alone
   int rank_, parts_in_all_;
   CommitSettings settings_;
+  std::int64_t history_ = 0;
   std::uint64_t by_ = 0;
   std::vector<int> buddies_;        // [rank]: who keeps a copy; -1: nobody
   std::map<int, TwoCopies> parts_;  // by rank
@@ -127,8 +133,8 @@ struct FoundCommit {
   Checkpoint state;
 };
 
-/// The newest commit after `step` of which all parts are left, unchanged, on the hosts of these
-/// processes. Called by all of them; null: a single process.
+/// The newest commit, if it is of a step after `step`, of which all parts are left, unchanged, on
+/// the hosts of these processes. Called by all of them; null: a single process.
 std::optional<FoundCommit> newest_commit(ProcessGroup* group, const std::filesystem::path& folder,
                                          std::int64_t step);
 

@@ -2,6 +2,7 @@
 // bits can be computed again (train/replay.h).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -26,5 +27,15 @@ struct ReplicaRecord {
 
   bool operator==(const ReplicaRecord&) const = default;
 };
+
+/// Whether a run whose updates are `all` has gone through the state of `beginning`.
+inline bool goes_on_from(const ReplicaRecord& all, const ReplicaRecord& beginning) {
+  const auto begins = [](const auto& longer, const auto& shorter) {
+    return longer.size() >= shorter.size() &&
+           std::equal(shorter.begin(), shorter.end(), longer.begin());
+  };
+  return all.start == beginning.start && begins(all.parts, beginning.parts) &&
+         begins(all.rates, beginning.rates);
+}
 
 }  // namespace pipetrain

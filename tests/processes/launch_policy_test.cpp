@@ -208,6 +208,27 @@ TEST(Launch, ItGivesUpWhereNothingGetsOn) {
   EXPECT_EQ(run_launch({.most_restarts = 1}, killed_again), 128 + SIGKILL);
 }
 
+TEST(Launch, AHostWhoseProcessesAreNeededIsNotLeftOut) {
+  // Of four processes, a run with one backup worker can lose one; every host has two.
+  FakeWorld world = two_hosts({{50, kill_at(7, "b")}, {50, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.spare_processes = 1}, world), 0);
+  EXPECT_EQ(world.log.back(), "52 start a:2 b:2");
+  FakeWorld spare = two_hosts({{50, kill_at(7, "b")}, {5, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.spare_processes = 2}, spare), 0);
+  EXPECT_EQ(spare.log.back(), "52 start a:2");
+  // One that is lost is waited for.
+  FakeWorld lost = two_hosts({{50, kill_at(7, "b")}, {50, code_of(0, 9)}});
+  lost.lists[40] = {{"a", 2}};
+  lost.lists[80] = {{"a", 2}, {"b", 2}};
+  EXPECT_EQ(run_launch({.spare_processes = 1}, lost), 0);
+  EXPECT_TRUE(lost.log.back().ends_with(" start a:2 b:2")) << lost.log.back();
+  FakeWorld gone = two_hosts({{50, kill_at(7, "b")}});
+  gone.lists[40] = {{"a", 2}};
+  EXPECT_EQ(run_launch({.spare_processes = 1}, gone), 5);
+  EXPECT_EQ(gone.why,
+            "1 host with 2 slots can be reached where an update needs 3 processes for 600 s");
+}
+
 TEST(Launch, NewHostsAreTakenUpToTheMost) {
   FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
   world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}, {"d", 2}};

@@ -159,6 +159,22 @@ class CommitsTest : public ::testing::Test {
   fs::path folder_;
 };
 
+TEST(ReplicaRecord, GoesOnFromWhatItBeginsWith) {
+  const ReplicaRecord all{.parts = {{0, 0}, {2, 0}, {1, 1}}, .rates = {0.1, 0.1, 0.05}};
+  ReplicaRecord beginning{.parts = {{0, 0}, {2, 0}}, .rates = {0.1, 0.1}};
+  EXPECT_TRUE(goes_on_from(all, all));
+  EXPECT_TRUE(goes_on_from(all, beginning));
+  EXPECT_FALSE(goes_on_from(beginning, all));
+  beginning.rates[1] = 0.2;
+  EXPECT_FALSE(goes_on_from(all, beginning));
+  beginning.rates[1] = 0.1;
+  beginning.parts[1].number = 1;
+  EXPECT_FALSE(goes_on_from(all, beginning));
+  beginning.parts[1].number = 2;
+  beginning.start = "other weights";
+  EXPECT_FALSE(goes_on_from(all, beginning));
+}
+
 TEST_F(CommitsTest, AllProcessesGetTheStateOfAll) {
   ASSERT_EQ(commit({"a", "a", "b", "b"}, 1, 5), "");
   expect_whole(find({"a", "a", "b", "b"}), 5, 4);
@@ -213,6 +229,27 @@ TEST_F(CommitsTest, ProcessZeroAloneHandsItsPartToAnotherHost) {
   expect_whole(find({"a"}), 3, 1);
   expect_whole(find({"b", "c"}), 3, 1);
   EXPECT_FALSE(find({"c"}));
+}
+
+TEST_F(CommitsTest, WhatTheRunHasNotGoneOnFromIsOlder) {
+  const auto commit_on = [&](const std::string& host, std::int64_t last, CommitBy by) {
+    const std::string failure = on_hosts({host}, [&](ProcessGroup& group) {
+      Commits commits(&group, {folder_, 1}, 0, {}, by);
+      for (std::int64_t step = 1; step <= last; ++step)
+        commits.after_step(step, [&] { return part_of(0, 1, step); });
+    });
+    EXPECT_EQ(failure, "");
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  };
+  // Host a is lost after step 5, the run begins again on b, and a returns.
+  commit_on("a", 5, CommitBy::kProcess0);
+  commit_on("b", 3, CommitBy::kProcess0);
+  expect_whole(find({"a", "b"}), 3, 1);
+  // Where all compute the same, nothing is computed again.
+  fs::remove_all(folder_);
+  commit_on("a", 5, CommitBy::kAll);
+  commit_on("b", 3, CommitBy::kAll);
+  expect_whole(find({"a", "b"}), 5, 1);
 }
 
 TEST_F(CommitsTest, ACopyThatCannotBeKeptIsSaid) {

@@ -119,6 +119,15 @@ int devices_of(const Options& train) {
   return static_cast<int>(pipeline.gpu_ids.size());
 }
 
+/// How many processes a run can lose while its updates add as many gradients as before.
+std::optional<int> spare_processes_of(const Options& train) {
+  const PipelineConfig& pipeline = train.run.pipeline;
+  const bool is_replica_each = pipeline.replicas.empty() && train.gpus == 0;
+  const ReplicaUpdates& updates = pipeline.replica_updates;
+  if (updates.mode != ReplicaMode::kBackup || !is_replica_each) return {};
+  return updates.backup;
+}
+
 /// The folder of the run that the options of train begin or resume.
 fs::path folder_of(const Options& train) {
   if (!train.run_dir.empty()) return train.run_dir;
@@ -258,7 +267,7 @@ int launch_command(Options& options) {
            source.launcher == Launcher::kMpirun ? " (Debian: openmpi-bin)" : "");
   const std::vector<LaunchHost> hosts = source.list();
   const LaunchLimits limits{options.least_hosts, options.most_hosts, devices_of(train),
-                            options.max_restarts};
+                            options.max_restarts, spare_processes_of(train)};
   PT_CHECK(static_cast<int>(hosts.size()) >= limits.least_hosts, kResource,
            "there {} {} host{} where --min is {}", hosts.size() == 1 ? "is" : "are", hosts.size(),
            hosts.size() == 1 ? "" : "s", limits.least_hosts);
