@@ -20,6 +20,7 @@
 #include "ops/conv/few_channels_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
+#include "ops/conv/pair_weight_gradient_cpu.h"
 #include "ops/conv/pointwise_cpu.h"
 #include "ops/conv/small_feature_map_cpu.h"
 #include "ops/conv/split_pointwise_cpu.h"
@@ -139,6 +140,13 @@ std::optional<TileConvolution> own_tiles(const KernelRequest& request, const Ten
                                          const TensorType& w, const TensorType& y) {
   const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
   if (!has_amx() || !multiplies_bfloat16(request) || lanes_of(x, y) != 16 || sums_bias) return {};
+  return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
+}
+
+/// The same for weight gradients with pairs.
+std::optional<TileConvolution> own_pairs(const KernelRequest& request, const TensorType& x,
+                                         const TensorType& w, const TensorType& y) {
+  if (has_amx() || !multiplies_bfloat16(request) || lanes_of(x, y) != 16) return {};
   return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
 }
 
@@ -333,6 +341,8 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
   if (const auto shape = own_pointwise(request, x, dw, dy))
     return pointwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);
+  if (const auto pairs = own_pairs(request, x, dw, dy); pairs && !shape)
+    return make_pair_weight_gradient(*pairs, tiles::vectors());
   if (!shape) return nullptr;
   const std::size_t bytes = small_feature_map_weight_gradient_workspace_bytes(*shape, threads);
   return make_adding_kernel(
@@ -448,6 +458,7 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
   if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
   if (shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape))) return true;
+  if (op == "ConvWeightGrad" && own_pairs(request, x, w, y)) return true;
   // oneDNN's weight gradient of images is several times slower in bfloat16 than in float32.
   constexpr std::int64_t kChannelsOfImages = 4;
   if (op == "ConvWeightGrad" && w.shape[1] <= kChannelsOfImages) return false;
@@ -460,7 +471,7 @@ bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (own_split(request, x, dw, dy) || own_tiles(request, x, dw, dy) ||
       own_tile_image(request, x, dw, dy) || own_winograd(request, x, dw, dy) ||
       own_depthwise(request, x, dw, dy) || own_pointwise(request, x, dw, dy) ||
-      own_small_feature_map(request, x, dw, dy)) {
+      own_small_feature_map(request, x, dw, dy) || own_pairs(request, x, dw, dy)) {
     return true;
   }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;

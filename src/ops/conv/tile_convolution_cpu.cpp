@@ -200,28 +200,18 @@ void weight_gradient(const TileConvolution& shape, const tiles::Instructions& in
                      const Bits* x, const Bits* dy, bool add, float* dw, std::byte* workspace,
                      int threads) {
   const GemmShape product = gradient_shape(shape);
-  const std::int64_t inputs = shape.inputs, taps = shape.taps(), outputs = shape.outputs;
-  const bool direct = taps == 1;
+  const bool direct = shape.taps() == 1;
   // (outputs, taps, inputs)
   float* const sums = direct ? dw : reinterpret_cast<float*>(workspace);
   if (!direct) workspace += weight_bytes(shape, sizeof(float));
-  const Channels gradients{instructions, dy, outputs, positions_of_y(shape)};
-  const Windows windows{instructions,        x,          inputs,        positions_of_x(shape),
+  const Channels gradients{instructions, dy, shape.outputs, positions_of_y(shape)};
+  const Windows windows{instructions,        x,          shape.inputs,  positions_of_x(shape),
                         shape.columns.input, shape.rows, shape.columns, /*transposed=*/false};
   tiles::run(instructions,
              tiles::Operation{product, gradients, windows, static_cast<const Bits*>(nullptr),
                               tiles::Rows<float>{sums, product.n, nullptr, direct && add}},
              workspace, threads);
-  if (direct) return;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t o = 0; o < outputs; ++o) {
-    const float* from = sums + o * taps * inputs;
-    float* to = dw + o * inputs * taps;
-    for (std::int64_t i = 0; i < inputs; ++i) {
-      for (std::int64_t t = 0; t < taps; ++t, ++to)
-        *to = add ? *to + from[t * inputs + i] : from[t * inputs + i];
-    }
-  }
+  if (!direct) store_in_order(shape, sums, add, dw, threads);
 }
 
 }  // namespace
@@ -231,6 +221,20 @@ std::optional<TileConvolution> tile_convolution(const ConvGeometry& geometry) {
   if (geometry.inputs % kSide != 0 || geometry.outputs % kSide != 0) return {};
   return TileConvolution{geometry.batch, geometry.inputs, geometry.outputs, geometry.window[0],
                          geometry.window[1]};
+}
+
+void store_in_order(const TileConvolution& shape, const float* gradients, bool add, float* dw,
+                    int threads) {
+  const std::int64_t inputs = shape.inputs, taps = shape.taps();
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t o = 0; o < shape.outputs; ++o) {
+    const float* from = gradients + o * taps * inputs;
+    float* to = dw + o * inputs * taps;
+    for (std::int64_t i = 0; i < inputs; ++i) {
+      for (std::int64_t t = 0; t < taps; ++t, ++to)
+        *to = add ? *to + from[t * inputs + i] : from[t * inputs + i];
+    }
+  }
 }
 
 std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_gradient,

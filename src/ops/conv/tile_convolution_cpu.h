@@ -28,6 +28,11 @@ std::optional<TileConvolution> tile_convolution(const ConvGeometry& geometry);
 std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_gradient,
                                        const tiles::Instructions& instructions);
 
+/// Writes gradients of weights (outputs, taps, inputs) to `dw` (outputs, inputs, taps), or adds
+/// them.
+void store_in_order(const TileConvolution& shape, const float* gradients, bool add, float* dw,
+                    int threads);
+
 /// The kernel of ConvWeightGrad (x, dy) -> dw, an AddingKernel.
 std::unique_ptr<Kernel> make_tile_weight_gradient(const TileConvolution& shape,
                                                   const tiles::Instructions& instructions);

@@ -169,6 +169,13 @@ inline void Windows::pack<tiles::Order::kPairs>(std::int64_t first, std::int64_t
   }
 }
 
+/// Windows of one position, at all positions of a map.
+inline Windows windows_of_one(const tiles::Instructions& instructions, const Windows::Bits* map,
+                              std::int64_t channels, std::int64_t positions) {
+  const WindowAxis row, column{positions, 1, 1, 1, 0, 0, positions};
+  return {instructions, map, channels, positions, positions, row, column, /*transposed=*/false};
+}
+
 /// A map as a matrix whose lines are channels, and whose k are the positions of all samples:
 /// windows of one position, transposed.
 struct Channels {
@@ -180,10 +187,8 @@ struct Channels {
   void pack(std::int64_t first, std::int64_t lines, std::int64_t begin, std::int64_t depth,
             Windows::Bits* to) const {
     static_assert(kOrder == tiles::Order::kLines);
-    const WindowAxis row, column{positions, 1, 1, 1, 0, 0, positions};
-    const Windows windows{instructions, map, channels, positions,
-                          positions,    row, column,   /*transposed=*/false};
-    windows.pack<tiles::Order::kPairs>(first, lines, begin, depth, to);
+    windows_of_one(instructions, map, channels, positions)
+        .pack<tiles::Order::kPairs>(first, lines, begin, depth, to);
     const std::int64_t elements =
         (lines + tiles::kSide - 1) / tiles::kSide * tiles::tiles_along(depth) * tiles::kTile;
     for (Windows::Bits* tile = to; tile < to + elements; tile += tiles::kTile)

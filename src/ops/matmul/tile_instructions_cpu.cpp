@@ -17,7 +17,7 @@ namespace {
 
 // --- portable ---
 
-float product_of_pairs(std::uint16_t a, std::uint16_t b) {
+float product(std::uint16_t a, std::uint16_t b) {
   const auto widened = [](std::uint16_t bits) {
     return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
   };
@@ -35,7 +35,7 @@ void multiply_portable(std::int64_t steps, const Panels& a, const Panels& b, boo
       float sum = add ? to : 0.0F;
       for (std::int64_t step = 0; step < steps; ++step, left += kTile, right += kTile) {
         for (std::int64_t k = 0; k < kStep; ++k)
-          sum += product_of_pairs(left[k], right[k / 2 * kStep + k % 2]);
+          sum += product(left[k], right[k / 2 * kStep + k % 2]);
       }
       to = sum;
     }
@@ -57,6 +57,23 @@ void store_rounded_portable(const float* sums, std::int64_t rows, std::int64_t c
     for (std::int64_t column = 0; column < columns; ++column)
       line[column] = sums[column] + (bias ? bias[column] : 0.0F);
     round_to_bfloat16(line, c, columns);
+  }
+}
+
+template <int kPanels>
+void multiply_pairs_portable(std::int64_t pairs, const std::uint16_t* a, const Panels& b, bool add,
+                             float* c, std::int64_t stride) {
+  for (std::int64_t i = 0; i < kPairRows; ++i) {
+    for (std::int64_t j = 0; j < kPanels * kSide; ++j) {
+      const std::uint16_t* right = b.first + j / kSide * b.distance + j % kSide * 2;
+      float sum = 0;
+      for (std::int64_t k = 0; k < pairs * kStep; k += kStep) {
+        for (std::int64_t half = 0; half < 2; ++half)
+          sum += product(a[k + 2 * i + half], right[k + half]);
+      }
+      float& to = c[i * stride + j];
+      to = add ? to + sum : sum;
+    }
   }
 }
 
@@ -118,6 +135,43 @@ PIPETRAIN_BFLOAT16 void multiply_vectors(std::int64_t steps, const Panels& a, co
     for (int i = 0; i < kGroup; ++i) {
 #pragma GCC unroll 2
       for (int j = 0; j < kColumns; ++j) _mm512_storeu_ps(to + i * stride + j * kSide, held[i][j]);
+    }
+  }
+}
+
+template <int kPanels>
+PIPETRAIN_BFLOAT16 void multiply_pairs(std::int64_t pairs, const std::uint16_t* a, const Panels& b,
+                                       bool add, float* c, std::int64_t stride) {
+  __m512 sums[kPairRows][kPanels];
+  const std::uint16_t* right = b.first;
+#pragma GCC unroll 8
+  for (int i = 0; i < kPairRows; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kPanels; ++j) {
+      __builtin_prefetch(c + i * stride + j * kSide, 1);
+      sums[i][j] = _mm512_setzero_ps();
+    }
+  }
+  for (std::int64_t pair = 0; pair < pairs; ++pair, a += kStep, right += kStep) {
+    __m512bh columns[kPanels];
+#pragma GCC unroll 3
+    for (int j = 0; j < kPanels; ++j)
+      columns[j] = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + j * b.distance));
+#pragma GCC unroll 8
+    for (int i = 0; i < kPairRows; ++i) {
+      std::int32_t both = 0;
+      std::memcpy(&both, a + 2 * i, sizeof both);
+      const auto line = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
+#pragma GCC unroll 3
+      for (int j = 0; j < kPanels; ++j) sums[i][j] = _mm512_dpbf16_ps(sums[i][j], line, columns[j]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < kPairRows; ++i) {
+#pragma GCC unroll 3
+    for (int j = 0; j < kPanels; ++j) {
+      float* const to = c + i * stride + j * kSide;
+      _mm512_storeu_ps(to, add ? _mm512_add_ps(_mm512_loadu_ps(to), sums[i][j]) : sums[i][j]);
     }
   }
 }
@@ -230,6 +284,13 @@ PIPETRAIN_BFLOAT16 void interleave_vectors(const std::uint16_t* const* lines, st
   };
   constexpr std::int64_t kAhead = 64;  // lines, which mostly follow each other in memory
   for (std::int64_t i = 0; i < count; i += 2, to += kStep) {
+    if (lines[i] && lines[i + 1] == lines[i] + kSide) {
+      const std::uint16_t* const from = lines[i] + offset;
+      __builtin_prefetch(from + kAhead * kSide);
+      _mm512_storeu_si512(
+          to, _mm512_maskz_permutexvar_epi16(~__mmask32{0}, pairs, _mm512_loadu_si512(from)));
+      continue;
+    }
     __builtin_prefetch(reinterpret_cast<const std::uint16_t*>(line(i)) + kAhead * kSide);
     const __m512i first = _mm512_maskz_broadcast_i64x4(0x0f, _mm256_loadu_si256(line(i)));
     const __m512i both = _mm512_mask_broadcast_i64x4(first, 0xf0, _mm256_loadu_si256(line(i + 1)));
@@ -278,14 +339,16 @@ PIPETRAIN_BFLOAT16 void transpose_vectors(const void* from, void* to) {
 }  // namespace
 
 const Instructions& portable() {
-  static constexpr Instructions kPortable{nothing,
-                                          nothing,
-                                          {{multiply_portable<1, 1>, multiply_portable<1, 2>},
-                                           {multiply_portable<2, 1>, multiply_portable<2, 2>}},
-                                          store_portable,
-                                          store_rounded_portable,
-                                          interleave_portable,
-                                          transpose_portable};
+  static constexpr Instructions kPortable{
+      nothing,
+      nothing,
+      {{multiply_portable<1, 1>, multiply_portable<1, 2>},
+       {multiply_portable<2, 1>, multiply_portable<2, 2>}},
+      {multiply_pairs_portable<1>, multiply_pairs_portable<2>, multiply_pairs_portable<3>},
+      store_portable,
+      store_rounded_portable,
+      interleave_portable,
+      transpose_portable};
   return kPortable;
 }
 
@@ -295,6 +358,7 @@ const Instructions& vectors() {
                                          nothing,
                                          {{multiply_vectors<1, 1>, multiply_vectors<1, 2>},
                                           {multiply_vectors<2, 1>, multiply_vectors<2, 2>}},
+                                         {multiply_pairs<1>, multiply_pairs<2>, multiply_pairs<3>},
                                          store_vectors,
                                          store_rounded_vectors,
                                          interleave_vectors,
@@ -313,6 +377,7 @@ const Instructions& amx() {
       configure,
       release,
       {{multiply_amx<1, 1>, multiply_amx<1, 2>}, {multiply_amx<2, 1>, multiply_amx<2, 2>}},
+      {multiply_pairs<1>, multiply_pairs<2>, multiply_pairs<3>},
       store_vectors,
       store_rounded_vectors,
       interleave_vectors,

@@ -23,6 +23,15 @@ struct Panels {
 using MultiplyTiles = void (*)(std::int64_t steps, const Panels& a, const Panels& b, bool add,
                                float* sums, std::int64_t stride);
 
+/// Rows of a product of pairs.
+constexpr std::int64_t kPairRows = 8;
+/// c (kPairRows rows, `stride` floats apart) = (or +=) a b. A line of a has a pair of 16 rows, of
+/// which the first ones count; one of b, whose panels are `distance` elements apart, a pair of 16
+/// columns.
+using MultiplyPairs = void (*)(std::int64_t pairs, const std::uint16_t* a, const Panels& b,
+                               bool add, float* c, std::int64_t stride);
+constexpr std::int64_t kPairPanels = 3;  // of b at most
+
 /// Rows and columns of a block of sums, which takes up to two panels of either operand.
 constexpr std::int64_t kBlock = 2 * kSide;
 
@@ -44,6 +53,7 @@ struct Instructions {
   void (*begin)();  // in each thread, before it multiplies
   void (*end)();
   MultiplyTiles multiply[2][2];  // by panels of a and of b, less one
+  MultiplyPairs multiply_pairs[kPairPanels];  // by panels of b, less one
   StoreSums store;
   StoreRoundedSums store_rounded;
   InterleaveLines interleave;

@@ -1,9 +1,13 @@
 // Convolutions on tiles against the reference kernel in double, on the same bfloat16 numbers; with
-// portable instructions, since ConvBFloat16 runs them with AMX where there is one.
+// portable instructions, since ConvBFloat16 runs them with AMX where there is one, and pairs where
+// there is none.
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include "base/index.h"
+#include "base/vectors.h"
 #include "ops/conv/conv_cases.h"
+#include "ops/conv/pair_weight_gradient_cpu.h"
 #include "ops/conv/tile_convolution_cpu.h"
 #include "ops/conv/tile_image_cpu.h"
 #include "ops/kernel/adding_kernel.h"
@@ -86,6 +90,61 @@ TEST(TileConvolution, FollowsTheReference) {
   for (const int threads : {1, 2}) {
     omp_set_num_threads(threads);
     for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::portable());
+  }
+  omp_set_num_threads(1);
+}
+
+/// Sums of the channels of dy.
+HostTensor bias_gradient(const HostTensor& dy) {
+  const Shape& shape = dy.type().shape;
+  const std::int64_t positions = shape[2] * shape[3];
+  HostTensor sums(TensorType{DType::kFloat64, {shape[1]}});
+  const HostTensor in_double = as_float(dy, DType::kFloat64);
+  for (std::int64_t i = 0; i < shape.count(); ++i)
+    sums.span<double>()[at(i / positions % shape[1])] += in_double.span<double>()[at(i)];
+  return sums;
+}
+
+void check_with_pairs(const ConvCase& c, const tiles::Instructions& instructions) {
+  SCOPED_TRACE(c.name);
+  const HostTensor x = narrow_map(c.x, 1), dy = narrow_map(c.y(), 3);
+  const auto shape = tile_convolution(conv_geometry(c.attributes(), c.x, c.w));
+  ASSERT_TRUE(shape);
+  const auto kernel = make_pair_weight_gradient(*shape, instructions);
+  const Buffer workspace(kernel->workspace_bytes());
+  RunContext context;
+  context.workspace = workspace.data();
+  const HostTensor blocked_x = to_layout(x, Layout::kBlocked16);
+  const HostTensor blocked_dy = to_layout(dy, Layout::kBlocked16);
+  const std::vector<Tensor> in = {blocked_x.view(), blocked_dy.view()};
+  HostTensor dw(TensorType{DType::kFloat32, c.w}), db(TensorType{DType::kFloat32, {c.w[0]}});
+  kernel->run(in, std::vector<Tensor>{dw.view(), db.view()}, context);
+  const auto in_double = [](const HostTensor& tensor) { return as_float(tensor, DType::kFloat64); };
+  expect_close(in_double(dw),
+               run_op("ConvWeightGrad", c.with_output(c.w), {in_double(x), in_double(dy)})[0],
+               1e-5);
+  expect_close(in_double(db), bias_gradient(dy), 1e-5);
+  HostTensor sum(TensorType{DType::kFloat32, c.w});
+  for (float& value : sum.span<float>()) value = 0.75F;
+  dynamic_cast<AddingKernel&>(*kernel).run_adding(in, std::vector<Tensor>{sum.view(), Tensor{}},
+                                                  context);
+  for (std::int64_t i = 0; i < c.w.count(); ++i)
+    ASSERT_EQ(sum.span<float>()[at(i)], 0.75F + dw.span<float>()[at(i)]);
+}
+
+TEST(TileConvolution, WithPairsFollowsTheReference) {
+  std::vector<ConvCase> cases = tile_cases();
+  const Ints one = {1, 1};
+  // Several chunks of rows, columns and positions; positions of several samples.
+  cases.push_back({"rows", {2, 16, 4, 5}, {288, 16, 1, 1}, one, one, {0, 0, 0, 0}});
+  cases.push_back({"columns", {2, 80, 5, 4}, {16, 80, 3, 3}, one, one, {1, 1, 1, 1}});
+  cases.push_back({"positions", {5, 48, 17, 19}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}});
+  for (const int threads : {1, 2, 3}) {
+    omp_set_num_threads(threads);
+    for (const ConvCase& c : cases) {
+      check_with_pairs(c, tiles::portable());
+      if (has_avx512_bfloat16()) check_with_pairs(c, tiles::vectors());
+    }
   }
   omp_set_num_threads(1);
 }
