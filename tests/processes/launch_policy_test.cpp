@@ -56,7 +56,10 @@ class FakeWorld final : public LaunchWorld {
     std::string text = "start";
     for (const LaunchHost& host : hosts) text += fmt::format(" {}:{}", host.name, host.slots);
     note(text);
-    ASSERT_FALSE(attempts.empty()) << "more starts than the script has";
+    if (attempts.empty()) {
+      ADD_FAILURE() << "more starts than the script has";
+      attempts.push_back({1, code_of(2, 0)});  // the end
+    }
     ends_at_ = now_ + attempts.front().seconds;
     end_ = attempts.front().end;
     attempts.pop_front();
