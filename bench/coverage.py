@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains every network of coverage_networks.py (torchvision, timm, transformers, diffusers) and compares it with PyTorch.
 
-    PYTHON bench/coverage.py [--pipetrain FILE] [--only PREFIX …] [--from NAME] [--again FILE …] [--seconds N] [-o NAME]
+    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--only PREFIX …] [--from NAME] [--again FILE …] [--seconds N] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
 is exported by PyTorch's default exporter with random weights, with a free batch size if possible, and trained for three
@@ -20,6 +20,9 @@ much where a ReLU or a maximum is decided within rounding, and float32 arithmeti
 losses are those of exact arithmetic on slightly other parameters. A limit above 1e-3 says little, so the table counts
 those, with the distance of their first losses, which come before any update. Without float64 a network follows within 1e-4
 of PyTorch's losses in float32.
+
+With --bf16, both train in bfloat16, PyTorch under autocast, and a network follows when its losses are no further from
+PyTorch's in float32 than 10 times as far as autocast's, or 1e-2.
 
 Where a network does not follow, it is exported again with optimize=False, since the exporter also folds arithmetic on
 parameters. Steps are timed on one thread; the times mean something on a quiet machine only.
@@ -43,6 +46,7 @@ import report
 STEPS = 3
 RATE = 0.01
 NO_FURTHER, NO_LESS_THAN, WITHOUT_FLOAT64 = 10, 1e-5, 1e-4
+NARROW_NO_LESS_THAN = 1e-2  # in bfloat16
 SAYS_LITTLE = 1e-3  # a limit above it
 SEED = 1
 
@@ -167,7 +171,7 @@ def export(module, network, path, folds):
                 raise
 
 
-def trained(module, inputs, labels, kind, dtype):
+def trained(module, inputs, labels, kind, dtype, narrow=False):
     import torch
 
     module = module.to(dtype)
@@ -178,7 +182,8 @@ def trained(module, inputs, labels, kind, dtype):
     for _ in range(STEPS):
         start = time.perf_counter()
         optimizer.zero_grad()
-        loss = loss_of(module(*inputs), labels, kind)
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            loss = loss_of(module(*inputs), labels, kind)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -191,7 +196,7 @@ def step_ms(seconds):
     return 1e3 * min(seconds[1:])
 
 
-def pytorch_side(name, folder, may_fold):
+def pytorch_side(name, folder, may_fold, narrow):
     """Exports and trains. Writes the results into FOLDER, and the last completed step into found.json."""
     import copy
 
@@ -227,6 +232,10 @@ def pytorch_side(name, folder, may_fold):
     np.savez(folder / "batch.npz", **arrays, labels=labels.numpy())
     reached("training")
     found["float32"], found["pytorch_ms"] = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float32)
+    if narrow:
+        found["bfloat16"], found["pytorch_ms"] = trained(module, inputs, labels, network.loss, torch.float32, narrow=True)
+        reached("done")
+        return
     try:
         found["float64"], _ = trained(copy.deepcopy(module), inputs, labels, network.loss, torch.float64)
         found["moved"], _ = trained(one_unit_off(module), inputs, labels, network.loss, torch.float64)
@@ -235,7 +244,7 @@ def pytorch_side(name, folder, may_fold):
     reached("done")
 
 
-def in_child(name, folder, seconds, may_fold):
+def in_child(name, folder, seconds, may_fold, narrow):
     """Runs pytorch_side in a forked process, which shares the imports; returns the error, if any."""
     child = os.fork()
     if child == 0:
@@ -244,7 +253,7 @@ def in_child(name, folder, seconds, may_fold):
             quiet = os.open(folder / "pytorch.log", os.O_CREAT | os.O_WRONLY)
             os.dup2(quiet, 1)
             os.dup2(quiet, 2)
-            pytorch_side(name, folder, may_fold)
+            pytorch_side(name, folder, may_fold, narrow)
             code = 0
         except BaseException as failure:  # noqa: BLE001: whatever it is, it is the result
             traceback.print_exc()
@@ -271,11 +280,11 @@ def in_child(name, folder, seconds, may_fold):
 # ---- pipetrain ----
 
 
-def pipetrain_side(binary, folder, found, seconds):
+def pipetrain_side(binary, folder, found, seconds, narrow):
     """Trains the file; returns the losses or the error message."""
     events = folder / "events.jsonl"
     command = [binary, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
-               "--device", "cpu", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
+               "--device", "cpu", "--precision", "bf16" if narrow else "fp32", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
                "--optimizer", "sgd", "--lr", RATE, "--momentum", 0, "--lr-schedule", "constant", "--epochs", STEPS, "--save-every", "never",
                *(word for key in found["frozen"] for word in ("--freeze", key)), "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]
     try:
@@ -302,6 +311,10 @@ def furthest(losses, others):
 
 def judged(found, ours):
     """Whether the losses follow PyTorch's, and how far they, PyTorch's in float32 and those of moved parameters are from float64."""
+    if "bfloat16" in found:
+        apart, theirs = (furthest(losses, found["float32"]) for losses in (ours, found["bfloat16"]))
+        limit = max(NO_FURTHER * theirs if theirs < math.inf else 0, NARROW_NO_LESS_THAN)
+        return {"apart": apart, "autocast_apart": theirs, "limit": limit, "follows": apart <= limit}
     if not all(map(math.isfinite, found.get("float64", [math.nan]))):
         apart = furthest(ours, found["float32"])
         return {"apart": apart, "limit": WITHOUT_FLOAT64, "follows": apart <= WITHOUT_FLOAT64}
@@ -318,14 +331,14 @@ def row_of(name, arguments, folder):
         whole = tried(name, arguments, folder, may_fold=False)
         if whole["result"] == "follows":
             row = {**whole, "result": "follows if exported with optimize=False", "folded_apart": row["apart"],
-                   "reason": f"by default the exporter folds arithmetic on parameters: {row['apart']:.0e} from float64"}
+                   "reason": f"by default the exporter folds arithmetic on parameters: {row['apart']:.0e} apart"}
     return {**row, "seconds": round(time.monotonic() - start, 1)}
 
 
 def tried(name, arguments, folder, may_fold):
     subprocess.run(["rm", "-rf", folder], check=True)
     folder.mkdir()
-    failure = in_child(name, folder, arguments.seconds, may_fold)
+    failure = in_child(name, folder, arguments.seconds, may_fold, arguments.bf16)
     path = folder / "found.json"
     found = json.loads(path.read_text()) if path.exists() else {"phase": "making"}
     row = {"name": name, **found}
@@ -335,7 +348,7 @@ def tried(name, arguments, folder, may_fold):
         kind = {"making": "not made", "exporting": "not exported"}.get(found["phase"], "not trained by PyTorch")
         row.update(result=kind, reason=failure)
     else:
-        row.update(pipetrain_side(arguments.pipetrain, folder, found, arguments.seconds))
+        row.update(pipetrain_side(arguments.pipetrain, folder, found, arguments.seconds, arguments.bf16))
         if "refused" in row:
             row.update(result="refused", reason=row.pop("refused"))
         else:
@@ -356,14 +369,14 @@ def markdown(found, names):
     counts = {}
     for row in rows:
         counts[row["result"]] = counts.get(row["result"], 0) + 1
-    text = f"# Coverage\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
+    text = f"# Coverage{' in bfloat16' if found['bf16'] else ''}\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
     text += f"{len(rows)} of the {len(names)} networks of `bench/coverage_networks.py` were run: "
     text += ", ".join(f"{count} {result}" for result, count in sorted(counts.items(), key=lambda x: -x[1])) + ".\n\n"
     speeds = [row["pytorch_ms"] / row["ms"] for row in rows if "ms" in row]
     if speeds:
-        text += f"Times as fast as PyTorch eager, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
+        text += f"Times as fast as PyTorch eager{' with autocast to bfloat16' if found['bf16'] else ''}, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
         text += f"least {min(speeds):.2f}, of {len(speeds)} networks.\n\n"
-    loose = [row for row in rows if row.get("follows") and row["limit"] > SAYS_LITTLE]
+    loose = [row for row in rows if row.get("follows") and row["limit"] > SAYS_LITTLE and "float64" in row]
     if loose:
         first = max(furthest(row["losses"][:1], row["float64"][:1]) for row in loose)
         text += f"{len(loose)} follow within a limit above {SAYS_LITTLE:g}, which says little; their first losses are within {first:.1e} of float64: "
@@ -371,10 +384,12 @@ def markdown(found, names):
     older = sum("versions" in row for row in rows)
     if older:
         text += f"{older} rows are of an earlier run with other versions.\n\n"
-    text += "| network | parameters | result | losses from float64 | PyTorch's float32 | moved by a unit | ms, PyTorch's, times as fast | why |\n"
+    distances = "losses from float32 | autocast's | |" if found["bf16"] else "losses from float64 | PyTorch's float32 | moved by a unit |"
+    text += f"| network | parameters | result | {distances} ms, PyTorch's, times as fast | why |\n"
     text += "|---|---:|---|---:|---:|---:|---:|---|\n"
     for row in rows:
-        apart, theirs, moved = (f"{row[key]:.1e}" if key in row else "" for key in ("apart", "float32_apart", "moved_apart"))
+        keys = ("apart", "autocast_apart" if found["bf16"] else "float32_apart", "moved_apart")
+        apart, theirs, moved = (f"{row[key]:.1e}" if key in row else "" for key in keys)
         times = f"{row['ms']:.1f}, {row['pytorch_ms']:.1f}, {row['pytorch_ms'] / row['ms']:.2f}" if "ms" in row else ""
         text += f"| {row['name']} | {row.get('parameters', '')} | {row['result']} | {apart} | {theirs} | {moved} | {times} | "
         text += f"{cell(row.get('reason', ''))} |\n"
@@ -394,11 +409,13 @@ def versions(binary):
     return {**out, "pipetrain": shown.stdout.strip().splitlines()[0].removeprefix("pipetrain ") if shown.stdout.strip() else "?"}
 
 
-def rows_of(files, now):
+def rows_of(files, now, narrow):
     """The rows of earlier runs, by name, later files over earlier ones; those of other versions say so."""
     rows = {}
     for file in files:
         earlier = json.loads(file.read_text())
+        if earlier.get("bf16", False) != narrow:
+            sys.exit(f"{file} is of the other precision; give another name with -o")
         for name, row in earlier["networks"].items():
             rows[name] = row if earlier["versions"] == now else {"versions": earlier["versions"], **row}
     return rows
@@ -409,6 +426,7 @@ def parse():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     root = Path(__file__).resolve().parents[1]
     parser.add_argument("--pipetrain", type=Path, default=root / "build" / "pipetrain")
+    parser.add_argument("--bf16", action="store_true", help="train in bfloat16")
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
     parser.add_argument("--again", nargs="+", default=[], type=Path, metavar="FILE",
@@ -437,7 +455,9 @@ def main():
         sys.exit("coverage_networks.py: the names are not in alphabetical order")
     path = arguments.output.with_suffix(".json")
     now = versions(arguments.pipetrain)
-    found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now), "date": time.strftime("%Y-%m-%d"), "versions": now}
+    found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now, arguments.bf16),
+             "date": time.strftime("%Y-%m-%d"), "versions": now,
+             "bf16": arguments.bf16}
     done = {name for name, row in found["networks"].items() if not arguments.again or row["result"].startswith("follows")}
     with tempfile.TemporaryDirectory() as temporary:
         base = arguments.keep or Path(temporary)

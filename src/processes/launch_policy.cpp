@@ -43,21 +43,20 @@ void LaunchPolicy::answered(const std::string& host, bool answers, double now) {
   answers ? void(health_[host].answers = true) : drop(host, now);
 }
 
-/// Those that can train, as many as the run takes.
-std::vector<LaunchHost> LaunchPolicy::chosen(double now) const {
-  std::vector<LaunchHost> hosts;
+/// As many of them, in their order, as the run takes.
+std::vector<LaunchHost> LaunchPolicy::within_limits(const std::vector<LaunchHost>& hosts) const {
+  std::vector<LaunchHost> some;
   int left = limits_.most_processes;
-  for (LaunchHost host : listed_) {
-    if (!is_cool(host, now) || !answers(host)) continue;
-    if (limits_.most_hosts > 0 && static_cast<int>(hosts.size()) == limits_.most_hosts) break;
+  for (LaunchHost host : hosts) {
+    if (limits_.most_hosts > 0 && static_cast<int>(some.size()) == limits_.most_hosts) break;
     if (limits_.most_processes > 0) {
       host.slots = std::min(host.slots, left);
       left -= host.slots;
       if (host.slots == 0) break;
     }
-    hosts.push_back(host);
+    some.push_back(host);
   }
-  return hosts;
+  return some;
 }
 
 /// Whether training can go on with these hosts alone.
@@ -77,6 +76,8 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   const bool was_asked = std::exchange(stops_, false);
   process.was_stopped = stops_for_user_;
   for (auto& [name, health] : health_) health.answers = false;
+  has_trained_ = has_trained_ || process.steps > 0;
+  if (!has_trained_) least_processes_ = limits_.least_processes;  // the next start is the first
   const bool is_success = process.signal == 0 && process.code == 0 && !process.from_outside;
   if (was_asked && !stops_for_user_ && !is_success) return {};  // on other hosts
   const RestartDecision decision = restarts_.after(process);
@@ -104,7 +105,7 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   for (const LaunchHost& host : listed_) {
     if (host.name != end.host && is_cool(host, now)) others.push_back(host);
   }
-  if (!end.host.empty() && are_enough(others)) {
+  if (!end.host.empty() && are_enough(within_limits(others))) {
     drop(end.host, now);
     text += fmt::format("; {} is left out for {:.0f} s", end.host, health_[end.host].cool_down);
   }
@@ -131,7 +132,9 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
     answers(host) ? ready.push_back(host) : unknown.push_back(host);
   }
   if (!unknown.empty()) return {.kind = LaunchStep::kProbe, .hosts = unknown};
-  if (!ready.empty())
+  std::vector<LaunchHost> together = stay;
+  together.insert(together.end(), ready.begin(), ready.end());
+  if (!ready.empty() && are_enough(within_limits(together)))
     return {
         .kind = LaunchStep::kStop,
         .reason = fmt::format("{} {} there", names_of(ready), ready.size() == 1 ? "is" : "are")};
@@ -142,23 +145,24 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
 LaunchStep LaunchPolicy::without_enough(const std::vector<LaunchHost>& there, double now) {
   std::vector<LaunchHost> lost;
   for (const LaunchHost& host : listed_) {
-    if (!has(there, host.name)) lost.push_back(host);
+    if (!answers(host) || !is_cool(host, now)) lost.push_back(host);
   }
-  const bool are_few_hosts = static_cast<int>(there.size()) < limits_.least_hosts;
-  const std::string least = are_few_hosts
-                                ? fmt::format("{} is {}", setting("min"), limits_.least_hosts)
-                                : fmt::format("an update needs {} processes", least_processes_);
+  const int hosts = static_cast<int>(there.size()), slots = slots_of(there);
   const std::string state =
-      fmt::format("{}{} can be reached where {}{}", hosts_text(there.size()),
-                  are_few_hosts ? "" : fmt::format(" with {} slots", slots_of(there)), least,
-                  lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
+      fmt::format(
+          "{}{}", hosts_text(there.size()),
+          hosts < limits_.least_hosts
+              ? fmt::format(" can be reached where {} is {}", setting("min"), limits_.least_hosts)
+              : fmt::format(" can be reached with {} slot{} where the run needs {}", slots,
+                            slots == 1 ? "" : "s", least_processes_)) +
+      (lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
   PT_CHECK(has_started_, kResource, "{}", state);
   if (!short_since_) short_since_ = now;
   const double patience = *short_since_ + kPatience;
   if (now >= patience) {
     end_ = LaunchStep{.kind = LaunchStep::kEnd,
                       .code = static_cast<int>(ErrorKind::kResource),
-                      .reason = fmt::format("{} for {:.0f} s", state, kPatience)};
+                      .reason = fmt::format("after {:.0f} s, {}", kPatience, state)};
     return *end_;
   }
   double until = std::min(patience, now + kLookSeconds);
@@ -177,12 +181,17 @@ LaunchStep LaunchPolicy::next(double now) {
     if (is_cool(host, now) && !answers(host)) unknown.push_back(host);
   }
   if (!unknown.empty()) return {.kind = LaunchStep::kProbe, .hosts = unknown};
-  const std::vector<LaunchHost> hosts = chosen(now);
+  std::vector<LaunchHost> ready;
+  for (const LaunchHost& host : listed_) {
+    if (is_cool(host, now) && answers(host)) ready.push_back(host);
+  }
+  const std::vector<LaunchHost> hosts = within_limits(ready);
   // More than the run has devices for are not needed.
   const bool is_full = limits_.most_processes > 0 && slots_of(hosts) == limits_.most_processes;
   if (!are_enough(hosts) && !(is_full && !hosts.empty())) return without_enough(hosts, now);
-  if (!has_started_ && limits_.spare_processes)
-    least_processes_ = std::max(1, slots_of(hosts) - *limits_.spare_processes);
+  if (!has_trained_ && limits_.spare_processes)
+    least_processes_ =
+        std::max(limits_.least_processes, slots_of(hosts) - *limits_.spare_processes);
   short_since_.reset();
   running_ = hosts;
   started_ = now;

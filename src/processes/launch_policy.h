@@ -20,7 +20,9 @@ struct LaunchLimits {
   int most_hosts = 0;      // 0: all
   int most_processes = 0;  // that the run has devices for; 0: any number
   int most_restarts = 3;   // in a row that complete no new step
-  /// Of the processes of the first start, how many later ones can do without; none: any number.
+  /// Without which the run cannot go on. Where it has not trained yet: all of a start but
+  /// `spare_processes`, if that is set.
+  int least_processes = 1;
   std::optional<int> spare_processes = {};
 };
 
@@ -49,7 +51,9 @@ struct LaunchStep {
 class LaunchPolicy {
  public:
   explicit LaunchPolicy(const LaunchLimits& limits)
-      : limits_(limits), restarts_(limits.most_restarts) {}
+      : limits_(limits),
+        restarts_(limits.most_restarts),
+        least_processes_(limits.least_processes) {}
 
   /// The hosts that there are now, in order of preference.
   void found(std::vector<LaunchHost> hosts);
@@ -78,7 +82,7 @@ class LaunchPolicy {
   bool is_cool(const LaunchHost& host, double now) const;
   bool answers(const LaunchHost& host) const;
   void drop(const std::string& host, double now);
-  std::vector<LaunchHost> chosen(double now) const;
+  std::vector<LaunchHost> within_limits(const std::vector<LaunchHost>& hosts) const;
   bool are_enough(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;
   LaunchStep without_enough(const std::vector<LaunchHost>& there, double now);
@@ -88,7 +92,8 @@ class LaunchPolicy {
   std::vector<LaunchHost> listed_;
   std::map<std::string, Health> health_;
   std::vector<LaunchHost> running_;  // empty: none run
-  int least_processes_ = 1;
+  int least_processes_;
+  bool has_trained_ = false;
   double started_ = 0, not_before_ = 0;
   bool has_started_ = false;
   bool stops_ = false, stops_for_user_ = false;

@@ -141,6 +141,10 @@ struct FoundCheckpoint {
 /// Empty when there is no checkpoint at all. Error (kData) when all are damaged.
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
 
+/// The newest one in a folder as far as its manifest and its record of updates say, without
+/// tensors. Those that cannot be read are passed over; empty: there is none.
+std::optional<Checkpoint> newest_record(const std::filesystem::path& folder);
+
 /// Resolves `given`: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest" or
 /// "best" in it. Error (kUsage) when there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& given);

@@ -17,6 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kRecordFile = "replicas.safetensors";
 constexpr std::size_t kLongestManifest = std::size_t{64} << 20;
 
 std::string read_text(const fs::path& path) {
@@ -90,7 +91,7 @@ Checkpoint read_checkpoint(const fs::path& path) {
       checkpoint.optimizer.merge(tensors);
     } else if (file.name == "stashed.safetensors") {
       checkpoint.stashed = by_version(std::move(tensors), path / file.name);
-    } else if (file.name == "replicas.safetensors" && checkpoint.replicas) {
+    } else if (file.name == kRecordFile && checkpoint.replicas) {
       read_updates(tensors, path / file.name, *checkpoint.replicas);
     } else {
       PT_FAIL(kData, "{} contains an unknown file, maybe of another version of pipetrain: {}",
@@ -98,6 +99,25 @@ Checkpoint read_checkpoint(const fs::path& path) {
     }
   }
   return checkpoint;
+}
+
+std::optional<Checkpoint> newest_record(const fs::path& folder) {
+  for (const fs::path& path : list_checkpoints(folder)) {
+    try {
+      const fs::path manifest = path / "manifest.json";
+      std::vector<FileRecord> files;
+      Checkpoint checkpoint = parse_manifest(read_text(manifest), manifest, files);
+      for (const FileRecord& file : files) {
+        if (file.name != kRecordFile || !checkpoint.replicas) continue;
+        read_updates(read_safetensors(path / file.name, file), path / file.name,
+                     *checkpoint.replicas);
+      }
+      return checkpoint;
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return {};
 }
 
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {

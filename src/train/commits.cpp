@@ -125,13 +125,6 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) + device();
 }
 
-/// Later than the one that training goes on from, even if its host had a faster clock.
-std::int64_t new_history(const std::optional<CommitName>& resumed) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  return std::max<std::int64_t>(ms, resumed ? resumed->history + 1 : 1);
-}
-
 /// The ranks whose parts are in a folder.
 std::set<int> ranks_in(const fs::path& folder) {
   std::set<int> ranks;
@@ -187,7 +180,6 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
       rank_(group ? group->rank() : 0),
       parts_in_all_(together_ ? group->size() : 1),
       settings_(std::move(settings)),
-      history_(by == CommitBy::kAll ? 0 : as_process_0(group, new_history(resumed))),
       by_(as_process_0(group, random_number())),
       buddies_(buddies_of(group)),
       next_(step + std::max<std::int64_t>(settings_.every, 1)),
@@ -200,6 +192,29 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
     failure_ = error.message();
   }
   check_kept(group_);
+  if (by == CommitBy::kProcess0) history_ = new_history();
+}
+
+/// Later than those of all commits that there are, whatever the clocks of their hosts say.
+std::int64_t Commits::new_history() const {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  std::int64_t newest = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
+  const fs::path here = folder_of_host(settings_.folder, group_);
+  for (const int rank : is_off_ ? std::set<int>() : ranks_in(here)) {
+    try {
+      open_part(here, rank, 0).look_at([&](std::span<const std::byte> bytes) {
+        newest = std::max(newest, part_head(bytes).name.history + 1);
+        return false;  // the other one, too
+      });
+    } catch (const Error&) {
+      continue;  // as if it were not there
+    }
+  }
+  ByteWriter mine;
+  mine.put(newest);
+  for (const std::string& theirs : gather_from_all(group_, mine.take()))
+    newest = std::max(newest, ByteReader(theirs).get<std::int64_t>());
+  return newest;
 }
 
 void Commits::open_files(const std::optional<CommitName>& resumed) {
@@ -363,7 +378,8 @@ void Commits::forget() {
 }
 
 std::optional<FoundCommit> newest_commit(ProcessGroup* group, const fs::path& folder,
-                                         std::int64_t step) {
+                                         std::int64_t step,
+                                         const std::function<bool(const Checkpoint&)>& accepts) {
   const fs::path here = folder_of_host(folder, group);
   std::map<std::pair<CommitName, int>, std::string> held;  // by commit and rank
   ByteWriter mine;
@@ -392,16 +408,19 @@ std::optional<FoundCommit> newest_commit(ProcessGroup* group, const fs::path& fo
       sizes[head.name] = head.parts;
     }
   }
-  const auto newest = std::find_if(holders.rbegin(), holders.rend(), [&](const auto& commit) {
-    return static_cast<int>(commit.second.size()) == sizes[commit.first];
-  });
-  if (newest == holders.rend() || newest->first.step <= as_process_0(group, step)) return {};
-  std::optional<Checkpoint> state;
-  for (const auto& [rank, holder] : newest->second) {
-    const std::string bytes = given_by(group, holder, std::move(held[{newest->first, rank}]));
-    add_part(read_state(std::as_bytes(std::span(bytes)).subspan(sizeof(PartHead))), state);
+  const std::int64_t beyond = as_process_0(group, step);
+  for (auto commit = holders.rbegin(); commit != holders.rend(); ++commit) {
+    const auto& [name, parts] = *commit;
+    if (static_cast<int>(parts.size()) != sizes[name] || name.step <= beyond) continue;
+    std::optional<Checkpoint> state;
+    for (const auto& [rank, holder] : parts) {
+      const std::string bytes = given_by(group, holder, std::move(held[{name, rank}]));
+      add_part(read_state(std::as_bytes(std::span(bytes)).subspan(sizeof(PartHead))), state);
+    }
+    const bool asks = accepts && (!group || group->leads());
+    if (as_process_0(group, !asks || accepts(*state))) return FoundCommit{name, *std::move(state)};
   }
-  return FoundCommit{newest->first, *std::move(state)};
+  return {};
 }
 
 }  // namespace pipetrain

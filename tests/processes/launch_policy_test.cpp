@@ -188,7 +188,7 @@ TEST(Launch, ItWaitsForEnoughHostsAndThenGivesUp) {
   FakeWorld never = two_hosts({{50, code_of(7, 7)}});
   never.lists[40] = {{"a", 2}};
   EXPECT_EQ(run_launch({.least_hosts = 2}, never), 5);
-  EXPECT_EQ(never.why, "1 host can be reached where `min` is 2 for 600 s");
+  EXPECT_EQ(never.why, "after 600 s, 1 host can be reached where `min` is 2");
 }
 
 TEST(Launch, TheLauncherMayDieOfAnything) {
@@ -228,8 +228,33 @@ TEST(Launch, AHostWhoseProcessesAreNeededIsNotLeftOut) {
   FakeWorld gone = two_hosts({{50, kill_at(7, "b")}});
   gone.lists[40] = {{"a", 2}};
   EXPECT_EQ(run_launch({.spare_processes = 1}, gone), 5);
-  EXPECT_EQ(gone.why,
-            "1 host with 2 slots can be reached where an update needs 3 processes for 600 s");
+  EXPECT_EQ(gone.why, "after 600 s, 1 host can be reached with 2 slots where the run needs 3");
+  // What was trained before may need other numbers of processes.
+  FakeWorld known = two_hosts({{50, kill_at(7, "b")}, {5, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.least_processes = 2}, known), 0);
+  EXPECT_EQ(known.log.back(), "52 start a:2");
+  // Nothing was trained: the next start is the first.
+  FakeWorld untrained = two_hosts({{50, kill_at(0, "b")}, {5, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.spare_processes = 1}, untrained), 0);
+  EXPECT_EQ(untrained.log.back(), "52 start a:2");
+}
+
+TEST(Launch, AHostIsNeededByTheMostThatARunTakes) {
+  // Without a, four hosts have four slots, but the run takes two of them.
+  FakeWorld world;
+  world.lists[0] = {{"a", 4}, {"b", 1}, {"c", 1}, {"d", 1}, {"e", 1}};
+  world.attempts = {{50, kill_at(7, "a")}, {5, code_of(0, 9)}};
+  EXPECT_EQ(run_launch({.most_hosts = 2, .spare_processes = 1}, world), 0);
+  EXPECT_TRUE(world.log.back().ends_with(" start a:4 b:1")) << world.log.back();
+}
+
+TEST(Launch, ARunIsNotStoppedForHostsThatAreTooFew) {
+  FakeWorld world;
+  world.lists[0] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  world.lists[50] = {{"a", 2}, {"d", 2}};
+  world.attempts = {{200, code_of(0, 99)}};
+  EXPECT_EQ(run_launch({.spare_processes = 1}, world), 0);
+  EXPECT_FALSE(std::ranges::any_of(world.log, [](const auto& l) { return l.ends_with("stop"); }));
 }
 
 TEST(Launch, NewHostsAreTakenUpToTheMost) {

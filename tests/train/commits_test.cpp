@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -117,11 +118,12 @@ class CommitsTest : public ::testing::Test {
   }
 
   /// What processes on these hosts find, all the same.
-  std::optional<FoundCommit> find(const std::vector<std::string>& hosts, std::int64_t beyond = 0) {
+  std::optional<FoundCommit> find(const std::vector<std::string>& hosts, std::int64_t beyond = 0,
+                                  const std::function<bool(const Checkpoint&)>& accepts = nullptr) {
     std::vector<std::optional<FoundCommit>> found(hosts.size());
     EXPECT_EQ(on_hosts(hosts,
                        [&](ProcessGroup& group) {
-                         found[at(group.rank())] = newest_commit(&group, folder_, beyond);
+                         found[at(group.rank())] = newest_commit(&group, folder_, beyond, accepts);
                        }),
               "");
     for (const auto& one : found) {
@@ -245,6 +247,7 @@ TEST_F(CommitsTest, WhatTheRunHasNotGoneOnFromIsOlder) {
   commit_on("a", 5, CommitBy::kProcess0);
   commit_on("b", 3, CommitBy::kProcess0);
   expect_whole(find({"a", "b"}), 3, 1);
+  expect_whole(find({"a", "b"}, 0, [](const Checkpoint& state) { return state.step != 3; }), 2, 1);
   // Where all compute the same, nothing is computed again.
   fs::remove_all(folder_);
   commit_on("a", 5, CommitBy::kAll);

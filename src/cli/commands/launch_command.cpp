@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/launched_training.h"
+#include "cli/commands/replica_mode.h"
 #include "cli/commands/run_folder.h"
 #include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
@@ -117,15 +118,6 @@ int devices_of(const Options& train) {
   const ReplicaUpdates& updates = pipeline.replica_updates;
   if (updates.mode == ReplicaMode::kAsync && updates.staleness >= 0) return updates.staleness + 1;
   return static_cast<int>(pipeline.gpu_ids.size());
-}
-
-/// How many processes a run can lose while its updates add as many gradients as before.
-std::optional<int> spare_processes_of(const Options& train) {
-  const PipelineConfig& pipeline = train.run.pipeline;
-  const bool is_replica_each = pipeline.replicas.empty() && train.gpus == 0;
-  const ReplicaUpdates& updates = pipeline.replica_updates;
-  if (updates.mode != ReplicaMode::kBackup || !is_replica_each) return {};
-  return updates.backup;
 }
 
 /// The folder of the run that the options of train begin or resume.
@@ -266,12 +258,13 @@ int launch_command(Options& options) {
            name_of(source.launcher),
            source.launcher == Launcher::kMpirun ? " (Debian: openmpi-bin)" : "");
   const std::vector<LaunchHost> hosts = source.list();
-  const LaunchLimits limits{options.least_hosts, options.most_hosts, devices_of(train),
-                            options.max_restarts, spare_processes_of(train)};
-  PT_CHECK(static_cast<int>(hosts.size()) >= limits.least_hosts, kResource,
+  PT_CHECK(static_cast<int>(hosts.size()) >= options.least_hosts, kResource,
            "there {} {} host{} where --min is {}", hosts.size() == 1 ? "is" : "are", hosts.size(),
-           hosts.size() == 1 ? "" : "s", limits.least_hosts);
+           hosts.size() == 1 ? "" : "s", options.least_hosts);
   const fs::path folder = folder_of(train);
+  const NeededProcesses needed = needed_processes(train, folder);
+  const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
+                            options.max_restarts, needed.least,       needed.spare};
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",

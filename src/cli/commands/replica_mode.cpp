@@ -76,6 +76,25 @@ void check_replica_mode(Options& options, const Checkpoint* resumed) {
            launch.size, pipeline.replicas[0], pipeline.replicas[0] == 1 ? "" : "s", launch.size);
 }
 
+NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder) {
+  const PipelineConfig& pipeline = train.run.pipeline;
+  NeededProcesses needed;
+  if (!pipeline.replicas.empty() || train.gpus > 0) return needed;
+  const std::string given = mode_in(train.given);
+  if (!train.resume.empty() && !train.resume_weights_only) {
+    const std::optional<Checkpoint> newest = newest_record(folder / "checkpoints");
+    const std::string before = newest ? mode_in(newest->run.settings) : "";
+    const bool goes_on = newest && newest->replicas && (given.empty() || given == before);
+    if (goes_on && before.find("=backup") != std::string::npos) {
+      needed.least = std::max(1, gradients_of(*newest->replicas));
+      return needed;
+    }
+  }
+  if (pipeline.replica_updates.mode == ReplicaMode::kBackup)
+    needed.spare = pipeline.replica_updates.backup;
+  return needed;
+}
+
 int verify_replay(Options& options) {
   const FoundCheckpoint found = find_checkpoint(options.replay);
   for (const std::string& reason : found.refused) log_warning("verify", "{}", reason);

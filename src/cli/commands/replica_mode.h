@@ -1,6 +1,9 @@
 // --replica-mode: replicas that do not wait for each other.
 #pragma once
 
+#include <filesystem>
+#include <optional>
+
 #include "cli/options/options.h"
 #include "train/planned_network.h"
 
@@ -12,6 +15,14 @@ namespace pipetrain {
 /// together with such replicas; others are refused where the network is made. Error (kResource)
 /// where there are too few processes.
 void check_replica_mode(Options& options, const Checkpoint* resumed);
+
+/// The processes that a run with backup workers needs, where every process is a replica.
+struct NeededProcesses {
+  int least = 1;             // by the record of the run that goes on
+  std::optional<int> spare;  // of a new run: how many of its processes it can do without
+};
+/// `folder`: of the run that the options of train begin or resume.
+NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder);
 
 /// verify --replay: computes the updates of a run again. Returns the exit code.
 int verify_replay(Options& options);

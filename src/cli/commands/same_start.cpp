@@ -8,7 +8,6 @@
 #include "base/vectors.h"
 #include "cli/options/config_file.h"
 #include "processes/process_group.h"
-#include "train/as_process_0.h"
 #include "train/replica_record.h"
 
 namespace pipetrain {
@@ -85,18 +84,13 @@ std::optional<FoundCommit> commit_to_resume(const Options& options, ProcessGroup
   const std::optional<CommitSettings> commits = CommitSettings::of_environment();
   if (!commits || options.run_dir.empty()) return {};
   const fs::path checkpoints = fs::path(options.run_dir) / "checkpoints";
-  std::optional<FoundCommit> commit =
-      newest_commit(processes, commits->folder, newest_step(checkpoints));
-  if (!commit || !commit->state.replicas) return commit;
   // A host that returns may have one of steps that the run has taken otherwise since.
-  bool goes_on = true;
-  if (!processes || processes->leads()) {
-    const std::optional<FoundCheckpoint> found = newest_checkpoint(checkpoints);
-    goes_on = !found || !found->checkpoint.replicas ||
-              goes_on_from(*commit->state.replicas, *found->checkpoint.replicas);
-  }
-  if (!as_process_0(processes, goes_on)) commit.reset();
-  return commit;
+  const auto goes_on = [&](const Checkpoint& state) {
+    const std::optional<Checkpoint> newest = newest_record(checkpoints);
+    return !state.replicas || !newest || !newest->replicas ||
+           goes_on_from(*state.replicas, *newest->replicas);
+  };
+  return newest_commit(processes, commits->folder, newest_step(checkpoints), goes_on);
 }
 
 }  // namespace pipetrain

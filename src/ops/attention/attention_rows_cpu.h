@@ -132,19 +132,24 @@ inline void score_gradient_row(std::int64_t count, float delta, float scale,
                                const float* __restrict shares, const float* __restrict ratios,
                                float* __restrict dscores, float* __restrict dmask,
                                std::int64_t mask_count) {
+  // One loop for each, as what may be null would be read with masks, which is very slow.
   if (!ratios && !dmask) {
 #pragma omp simd
-    for (std::int64_t j = 0; j < count; ++j) {
-      dscores[j] = shares[j] * (dscores[j] - delta) * scale;
-    }
+    for (std::int64_t j = 0; j < count; ++j) dscores[j] = shares[j] * (dscores[j] - delta) * scale;
     return;
   }
-  for (std::int64_t j = 0; j < count; ++j) {
-    float d = shares[j] * (dscores[j] - delta);
-    if (dmask && j < mask_count) dmask[j] = d;
-    if (ratios && shares[j] != 0.0f) d *= 1.0f - ratios[j] * ratios[j];
-    dscores[j] = d * scale;
+#pragma omp simd
+  for (std::int64_t j = 0; j < count; ++j) dscores[j] = shares[j] * (dscores[j] - delta);
+  if (dmask) std::copy_n(dscores, std::min(count, mask_count), dmask);
+  if (ratios) {
+#pragma omp simd
+    for (std::int64_t j = 0; j < count; ++j) {
+      const float slope = 1.0f - ratios[j] * ratios[j];
+      dscores[j] *= shares[j] != 0.0f ? slope : 1.0f;
+    }
   }
+#pragma omp simd
+  for (std::int64_t j = 0; j < count; ++j) dscores[j] *= scale;
 }
 
 inline Tensor at_or_empty(std::span<const Tensor> tensors, std::size_t index) {

@@ -62,9 +62,11 @@ struct Sizes {
   std::int64_t most_rows, most_columns;          // of it at a time
 };
 
-/// Panels of a chunk that a product takes at a time, so that none is left with one of few.
+/// Products that so many panels are divided among, and how many the first of them takes: a product
+/// of one panel alone is slow.
+std::int64_t groups_of(std::int64_t panels) { return (panels + kPairPanels - 1) / kPairPanels; }
 std::int64_t panels_together(std::int64_t panels) {
-  const std::int64_t groups = (panels + kPairPanels - 1) / kPairPanels;
+  const std::int64_t groups = groups_of(panels);
   return (panels + groups - 1) / groups;
 }
 
@@ -88,7 +90,7 @@ class MapReader {
   void next_portion() {
     for (std::int64_t i = 0; i < portion_ && position_ < last_; ++i) {
       __builtin_prefetch(line_, 0, 2);
-      line_ += kLine;
+      line_ += std::min<std::int64_t>(kLine, run_end_ - line_);
       if (line_ < run_end_) continue;
       if (++block_ == end_) {
         block_ = begin_;
@@ -165,8 +167,7 @@ class Worker {
   Readers readers_of(std::int64_t row, std::int64_t rows, std::int64_t column, std::int64_t columns,
                      std::int64_t k) const {
     const std::int64_t end = std::min(k + sizes_.depth, sizes_.k);
-    const std::int64_t panels = columns / kSide, together = panels_together(panels);
-    const std::int64_t portions = rows / kPairRows * ((panels + together - 1) / together);
+    const std::int64_t portions = rows / kPairRows * groups_of(columns / kSide);
     // All taps of a channel read the same.
     std::int64_t channel = column % x_.channels, channels = columns;
     if (channel + channels > x_.channels) channel = 0, channels = x_.channels;
@@ -178,7 +179,7 @@ class Worker {
                        float* sums, Readers& readers) const {
     const std::int64_t panel = tile_count * kTile, panels = columns / kSide;
     for (std::int64_t first = 0; first < panels;) {
-      const std::int64_t count = std::min(panels_together(panels), panels - first);
+      const std::int64_t count = panels_together(panels - first);
       const tiles::Panels right{b_ + first * panel, panel};
       for (std::int64_t row = 0; row < rows; row += kPairRows) {
         readers.dy.next_portion();

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "graph/op.h"
 #include "ops/gather/gather.h"
@@ -99,7 +100,8 @@ class SlicesGradient final : public RowAddingKernel {
   }
 
   std::size_t workspace_bytes() const override {
-    return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices());
+    return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices()) +
+           sizeof(std::int64_t) * static_cast<std::size_t>(counts() ? rows() : 0);
   }
   std::int64_t rows() const override { return gather_.outer * gather_.rows(); }
   void share(TouchedRows& rows) override { touched_ = &rows; }
@@ -118,8 +120,7 @@ class SlicesGradient final : public RowAddingKernel {
     auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
     resolve_rows(gather_, in[1], rows);
     auto* sorted = reinterpret_cast<RowOfSlice*>(context.workspace + index_bytes(gather_));
-    for (std::int64_t i = 0; i < slices(); ++i) sorted[i] = {source_of(gather_, rows, i), i};
-    std::sort(sorted, sorted + slices());
+    sort(rows, sorted);
     auto* sum = out[0].as<float>();
     if (anew) clear(sum, out[0].count());
     for (std::int64_t i = 0; touched_ && i < slices(); ++i) touched_->add(sorted[i].row);
@@ -138,6 +139,26 @@ class SlicesGradient final : public RowAddingKernel {
                    block * columns, last);
         i = end;
       }
+    }
+  }
+
+  /// Whether sorting by counting is faster: rows have several slices each.
+  bool counts() const { return rows() <= slices(); }
+
+  /// The slices of each row, in their order.
+  void sort(const std::int64_t* rows_of, RowOfSlice* sorted) const {
+    if (!counts()) {
+      for (std::int64_t i = 0; i < slices(); ++i) sorted[i] = {source_of(gather_, rows_of, i), i};
+      std::sort(sorted, sorted + slices());
+      return;
+    }
+    auto* const ends = reinterpret_cast<std::int64_t*>(sorted + slices());  // of the rows' slices
+    std::fill_n(ends, rows(), std::int64_t{0});
+    for (std::int64_t i = 0; i < slices(); ++i) ++ends[source_of(gather_, rows_of, i)];
+    std::partial_sum(ends, ends + rows(), ends);
+    for (std::int64_t i = slices() - 1; i >= 0; --i) {
+      const std::int64_t row = source_of(gather_, rows_of, i);
+      sorted[--ends[row]] = {row, i};
     }
   }
 

@@ -1,7 +1,7 @@
 // What a product on tiles (ops/matmul/tile_product_cpu.h) needs of the processor: AMX, AVX-512 with
-// bfloat16, or the same in portable code, which tests run anywhere. A tile is 16 × 16 packed elements of 32 bits, 1 KiB;
-// each is a pair of bfloat16 numbers that are adjacent along k. Include it from *_cpu.cpp files and
-// tests only.
+// bfloat16, or the same in portable code, which tests run anywhere. A tile is 16 × 16 packed
+// elements of 32 bits, 1 KiB; each is a pair of bfloat16 numbers that are adjacent along k. Include
+// it from *_cpu.cpp files and tests only.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ constexpr std::int64_t kSide = 16;          // rows or columns of a tile
 constexpr std::int64_t kStep = 32;          // its elements along k
 constexpr std::int64_t kTile = 16 * kStep;  // its elements
 
-/// One or two panels of tiles, `distance` elements apart, which follow each other along k.
+/// Up to three panels of tiles, `distance` elements apart, which follow each other along k.
 struct Panels {
   const std::uint16_t* first;
   std::int64_t distance;
@@ -25,8 +25,8 @@ using MultiplyTiles = void (*)(std::int64_t steps, const Panels& a, const Panels
 
 /// Rows of a product of pairs.
 constexpr std::int64_t kPairRows = 8;
-/// c (kPairRows rows, `stride` floats apart) = (or +=) a b. A line of a has a pair of 16 rows, of
-/// which the first ones count; one of b, whose panels are `distance` elements apart, a pair of 16
+/// c (kPairRows rows, `stride` floats apart) = (or +=) a b. Each line of `a` has a pair of each of
+/// 16 rows, of which the first kPairRows from `a` on are used; one of b a pair of each of 16
 /// columns.
 using MultiplyPairs = void (*)(std::int64_t pairs, const std::uint16_t* a, const Panels& b,
                                bool add, float* c, std::int64_t stride);
@@ -52,7 +52,7 @@ using TransposeTile = void (*)(const void* from, void* to);
 struct Instructions {
   void (*begin)();  // in each thread, before it multiplies
   void (*end)();
-  MultiplyTiles multiply[2][2];  // by panels of a and of b, less one
+  MultiplyTiles multiply[2][2];               // by panels of a and of b, less one
   MultiplyPairs multiply_pairs[kPairPanels];  // by panels of b, less one
   StoreSums store;
   StoreRoundedSums store_rounded;
