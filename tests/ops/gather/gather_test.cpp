@@ -46,6 +46,17 @@ TEST(Gather, GradientAddsRepeatedIndices) {
   }
 }
 
+TEST(Gather, GradientAddsInTheOrderOfTheIndices) {
+  // In float, 1 + 1e8 - 1e8 is 0, and 1 if it is added the other way round.
+  for (const std::int64_t rows : {2, 100}) {
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const auto dx = run_op("GatherGrad", with_shape(axis(0), {rows, 1}),
+                             {floats({3, 1}, {1, 1e8, -1e8}), int64s({3}, {1, 1, 1})}, backend);
+      EXPECT_EQ(dx[0].view().as<float>()[1], 0);
+    }
+  }
+}
+
 TEST(Gather, Gradients) {
   check_gradients("Gather", axis(0), {{{4, 3}}, indices({2, 3}, {0, 3, -1, 1, 0, 0})});
   check_gradients("Gather", axis(1), {{{2, 4, 3}}, indices({3}, {3, 3, 0}, DType::kInt32)});
