@@ -221,6 +221,20 @@ class Hosts(Case):
         self.assertGreater(next_step, 30, "it did not begin again")
         self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
 
+    def test_backup_workers_keep_the_hosts_that_they_need(self):
+        """Of four processes on two hosts a run with one backup worker needs three: a killed one does not cost its host."""
+        hosts = self.hosts(100, 1000, 2)
+        run = [*DIGITS[:-2], "--batch-size", "48", "--replica-mode", "backup:1", "--max-steps", "600", "--save-every", "1000000"]
+        process = self.launch_on(hosts, "--commit-every", "5", "--", *run, "--run-dir", "run")
+        self.wait_for_steps(process, 20)
+        os.kill(hosts.training_on(2)[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertEqual(err.count("restarting it"), 1, err)
+        self.assertNotIn("left out", err)
+        self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
+
     def test_a_host_that_returns_is_taken_in(self):
         hosts = self.hosts(100, 1000)
         run = [*DIGITS, "--stages", "2", "--max-steps", "1000000", "--comm-timeout", "3"]
