@@ -415,7 +415,7 @@ def rows_of(files, now, narrow):
     for file in files:
         earlier = json.loads(file.read_text())
         if earlier.get("bf16", False) != narrow:
-            sys.exit(f"{file} is of the other precision; give another name with -o")
+            sys.exit(f"{file} is of a run {'without' if narrow else 'with'} --bf16")
         for name, row in earlier["networks"].items():
             rows[name] = row if earlier["versions"] == now else {"versions": earlier["versions"], **row}
     return rows

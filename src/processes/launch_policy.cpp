@@ -59,10 +59,13 @@ std::vector<LaunchHost> LaunchPolicy::within_limits(const std::vector<LaunchHost
   return some;
 }
 
-/// Whether training can go on with these hosts alone.
-bool LaunchPolicy::are_enough(const std::vector<LaunchHost>& hosts) const {
-  return static_cast<int>(hosts.size()) >= limits_.least_hosts &&
-         slots_of(hosts) >= least_processes_;
+/// Whether training can go on with these hosts, which are within the limits.
+bool LaunchPolicy::can_start(const std::vector<LaunchHost>& hosts) const {
+  const int processes = slots_of(hosts);
+  // More than the run has devices for are not needed.
+  const bool is_full = processes > 0 && processes == limits_.most_processes;
+  return processes >= least_processes_ &&
+         (is_full || static_cast<int>(hosts.size()) >= limits_.least_hosts);
 }
 
 void LaunchPolicy::stopped(bool by_user) {
@@ -105,7 +108,7 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   for (const LaunchHost& host : listed_) {
     if (host.name != end.host && is_cool(host, now)) others.push_back(host);
   }
-  if (!end.host.empty() && are_enough(within_limits(others))) {
+  if (!end.host.empty() && can_start(within_limits(others))) {
     drop(end.host, now);
     text += fmt::format("; {} is left out for {:.0f} s", end.host, health_[end.host].cool_down);
   }
@@ -119,7 +122,7 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
   for (const LaunchHost& host : running_) {
     if (has(listed_, host.name)) stay.push_back(host);
   }
-  if (stay.size() < running_.size() && are_enough(stay))
+  if (stay.size() < running_.size() && can_start(within_limits(stay)))
     return {.kind = LaunchStep::kStop,
             .reason = fmt::format("{} of {} stay", hosts_text(stay.size()), running_.size())};
   const bool has_room =
@@ -132,9 +135,11 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
     answers(host) ? ready.push_back(host) : unknown.push_back(host);
   }
   if (!unknown.empty()) return {.kind = LaunchStep::kProbe, .hosts = unknown};
-  std::vector<LaunchHost> together = stay;
-  together.insert(together.end(), ready.begin(), ready.end());
-  if (!ready.empty() && are_enough(within_limits(together)))
+  std::vector<LaunchHost> together;  // as they would be chosen from
+  for (const LaunchHost& host : listed_) {
+    if (has(running_, host.name) || has(ready, host.name)) together.push_back(host);
+  }
+  if (!ready.empty() && can_start(within_limits(together)))
     return {
         .kind = LaunchStep::kStop,
         .reason = fmt::format("{} {} there", names_of(ready), ready.size() == 1 ? "is" : "are")};
@@ -153,7 +158,7 @@ LaunchStep LaunchPolicy::without_enough(const std::vector<LaunchHost>& there, do
           "{}{}", hosts_text(there.size()),
           hosts < limits_.least_hosts
               ? fmt::format(" can be reached where {} is {}", setting("min"), limits_.least_hosts)
-              : fmt::format(" can be reached with {} slot{} where the run needs {}", slots,
+              : fmt::format(" can be used with {} slot{} where the run needs {}", slots,
                             slots == 1 ? "" : "s", least_processes_)) +
       (lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
   PT_CHECK(has_started_, kResource, "{}", state);
@@ -186,9 +191,7 @@ LaunchStep LaunchPolicy::next(double now) {
     if (is_cool(host, now) && answers(host)) ready.push_back(host);
   }
   const std::vector<LaunchHost> hosts = within_limits(ready);
-  // More than the run has devices for are not needed.
-  const bool is_full = limits_.most_processes > 0 && slots_of(hosts) == limits_.most_processes;
-  if (!are_enough(hosts) && !(is_full && !hosts.empty())) return without_enough(hosts, now);
+  if (!can_start(hosts)) return without_enough(hosts, now);
   if (!has_trained_ && limits_.spare_processes)
     least_processes_ =
         std::max(limits_.least_processes, slots_of(hosts) - *limits_.spare_processes);

@@ -20,8 +20,8 @@ struct LaunchLimits {
   int most_hosts = 0;      // 0: all
   int most_processes = 0;  // that the run has devices for; 0: any number
   int most_restarts = 3;   // in a row that complete no new step
-  /// Without which the run cannot go on. Where it has not trained yet: all of a start but
-  /// `spare_processes`, if that is set.
+  /// That the run can go on with. Of a new run: those of its first start less `spare_processes`, if
+  /// that is set.
   int least_processes = 1;
   std::optional<int> spare_processes = {};
 };
@@ -83,7 +83,7 @@ class LaunchPolicy {
   bool answers(const LaunchHost& host) const;
   void drop(const std::string& host, double now);
   std::vector<LaunchHost> within_limits(const std::vector<LaunchHost>& hosts) const;
-  bool are_enough(const std::vector<LaunchHost>& hosts) const;
+  bool can_start(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;
   LaunchStep without_enough(const std::vector<LaunchHost>& there, double now);
 

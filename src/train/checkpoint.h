@@ -141,8 +141,8 @@ struct FoundCheckpoint {
 /// Empty when there is no checkpoint at all. Error (kData) when all are damaged.
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
 
-/// The newest one in a folder as far as its manifest and its record of updates say, without
-/// tensors. Those that cannot be read are passed over; empty: there is none.
+/// Reads the manifest and the record of updates of the newest checkpoint in a folder, or of one
+/// checkpoint, but no tensors. Skips those that cannot be read; empty: there is none.
 std::optional<Checkpoint> newest_record(const std::filesystem::path& folder);
 
 /// Resolves `given`: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest" or

@@ -102,7 +102,9 @@ Checkpoint read_checkpoint(const fs::path& path) {
 }
 
 std::optional<Checkpoint> newest_record(const fs::path& folder) {
-  for (const fs::path& path : list_checkpoints(folder)) {
+  std::error_code error;
+  const bool is_one = fs::exists(folder / "manifest.json", error);
+  for (const fs::path& path : is_one ? std::vector{folder} : list_checkpoints(folder)) {
     try {
       const fs::path manifest = path / "manifest.json";
       std::vector<FileRecord> files;

@@ -200,7 +200,8 @@ std::int64_t Commits::new_history() const {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::int64_t newest = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
   const fs::path here = folder_of_host(settings_.folder, group_);
-  for (const int rank : is_off_ ? std::set<int>() : ranks_in(here)) {
+  const bool looks = !is_off_ && is_first_of_host(group_);
+  for (const int rank : looks ? ranks_in(here) : std::set<int>()) {
     try {
       open_part(here, rank, 0).look_at([&](std::span<const std::byte> bytes) {
         newest = std::max(newest, part_head(bytes).name.history + 1);

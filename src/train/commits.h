@@ -38,9 +38,9 @@ struct CommitSettings {
 /// Which commit a part belongs to; the larger one is the newer one. Commits of the same step by
 /// other processes are other ones.
 struct CommitName {
-  /// Of runs whose steps depend on timing: rises with each start, from its time in ms since 1970
-  /// on. What an earlier start has computed and a later one has not gone on from is no longer part
-  /// of the run. 0 where every start computes the same.
+  /// Of runs whose steps depend on timing: when the processes started, in ms since 1970, or more,
+  /// so that it rises with each start. What an earlier start has computed and a later one has not
+  /// gone on from is no longer part of the run. 0 where every start computes the same.
   std::int64_t history = 0;
   std::int64_t step = 0;
   std::uint64_t by = 0;  // a number that each start of the processes chooses
@@ -134,9 +134,9 @@ struct FoundCommit {
   Checkpoint state;
 };
 
-/// The newest commit, if it is of a step after `step`, of which all parts are left, unchanged, on
-/// the hosts of these processes. `accepts`, if given, decides in process 0 whether its state will
-/// do; otherwise an older one is looked for. Called by all of them; null: a single process.
+/// The newest commit of a step after `step` of which all parts are left, unchanged, on the hosts of
+/// these processes, and which `accepts`, if given, takes; process 0 alone is asked. Called by all
+/// of them; null: a single process.
 std::optional<FoundCommit> newest_commit(
     ProcessGroup* group, const std::filesystem::path& folder, std::int64_t step,
     const std::function<bool(const Checkpoint&)>& accepts = nullptr);

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "cli/options/options.h"
@@ -51,7 +50,6 @@ class CommitToResumeTest : public ::testing::Test {
   void commit(const Checkpoint& state) {
     Commits commits(nullptr, {this->commits(), 1}, 0, {}, CommitBy::kProcess0);
     commits.after_step(state.step, [&] { return state; });
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   std::int64_t step() {
     const std::optional<FoundCommit> found = commit_to_resume(options_, nullptr);

@@ -228,7 +228,7 @@ TEST(Launch, AHostWhoseProcessesAreNeededIsNotLeftOut) {
   FakeWorld gone = two_hosts({{50, kill_at(7, "b")}});
   gone.lists[40] = {{"a", 2}};
   EXPECT_EQ(run_launch({.spare_processes = 1}, gone), 5);
-  EXPECT_EQ(gone.why, "after 600 s, 1 host can be reached with 2 slots where the run needs 3");
+  EXPECT_EQ(gone.why, "after 600 s, 1 host can be used with 2 slots where the run needs 3");
   // What was trained before may need other numbers of processes.
   FakeWorld known = two_hosts({{50, kill_at(7, "b")}, {5, code_of(0, 9)}});
   EXPECT_EQ(run_launch({.least_processes = 2}, known), 0);
@@ -284,6 +284,23 @@ TEST(Launch, NoMoreProcessesThanDevices) {
   FakeWorld few = two_hosts({{100, code_of(0, 9)}});
   EXPECT_EQ(run_launch({.least_hosts = 2, .most_processes = 2}, few), 0);
   EXPECT_EQ(few.log.back(), "1 start a:2");
+}
+
+TEST(Launch, AFailedHostIsLeftOutWhereAnotherOneFillsTheRun) {
+  FakeWorld world;
+  world.lists[0] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  world.attempts = {{50, kill_at(7, "a")}, {5, code_of(0, 9)}};
+  EXPECT_EQ(run_launch({.least_hosts = 2, .most_processes = 2}, world), 0);
+  EXPECT_TRUE(world.log.back().ends_with(" start b:2")) << world.log.back();
+}
+
+TEST(Launch, ARunIsNotStoppedForHostsThatWouldTakeThePlaceOfNeededOnes) {
+  FakeWorld world;
+  world.lists[0] = {{"a", 4}, {"b", 4}};
+  world.lists[50] = {{"x", 1}, {"y", 1}, {"a", 4}, {"b", 4}};
+  world.attempts = {{200, code_of(0, 99)}};
+  EXPECT_EQ(run_launch({.most_hosts = 3, .spare_processes = 1}, world), 0);
+  EXPECT_FALSE(std::ranges::any_of(world.log, [](const auto& l) { return l.ends_with("stop"); }));
 }
 
 TEST(Launch, AskedToStopItSavesAndEnds) {

@@ -77,21 +77,28 @@ void check_replica_mode(Options& options, const Checkpoint* resumed) {
 }
 
 NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder) {
-  const PipelineConfig& pipeline = train.run.pipeline;
-  NeededProcesses needed;
-  if (!pipeline.replicas.empty() || train.gpus > 0) return needed;
-  const std::string given = mode_in(train.given);
+  std::optional<Checkpoint> resumed;
   if (!train.resume.empty() && !train.resume_weights_only) {
-    const std::optional<Checkpoint> newest = newest_record(folder / "checkpoints");
-    const std::string before = newest ? mode_in(newest->run.settings) : "";
-    const bool goes_on = newest && newest->replicas && (given.empty() || given == before);
-    if (goes_on && before.find("=backup") != std::string::npos) {
-      needed.least = std::max(1, gradients_of(*newest->replicas));
-      return needed;
-    }
+    resumed = newest_record(folder / "checkpoints");
+    if (!resumed) resumed = newest_record(train.resume);
   }
-  if (pipeline.replica_updates.mode == ReplicaMode::kBackup)
-    needed.spare = pipeline.replica_updates.backup;
+  const auto is_one_each = [](const std::vector<Setting>& settings) {
+    return std::ranges::none_of(settings, [](const Setting& each) {
+      return each.first == "--gpus" ||
+             (each.first == "--replicas" && !each.second.starts_with(":"));
+    });
+  };
+  const bool before = !resumed || is_one_each(resumed->run.settings);
+  if (!before || !is_one_each(train.given)) return {};
+  NeededProcesses needed;
+  const std::string given = mode_in(train.given);
+  const std::string mode = given.empty() && resumed ? mode_in(resumed->run.settings) : given;
+  if (mode.find("=backup") == std::string::npos) return needed;
+  const bool goes_on = resumed && resumed->replicas && mode == mode_in(resumed->run.settings);
+  if (const int gradients = goes_on ? gradients_of(*resumed->replicas) : 0; gradients > 0)
+    needed.least = gradients;
+  else if (!given.empty())
+    needed.spare = train.run.pipeline.replica_updates.backup;
   return needed;
 }
 

@@ -18,10 +18,11 @@ void check_replica_mode(Options& options, const Checkpoint* resumed);
 
 /// The processes that a run with backup workers needs, where every process is a replica.
 struct NeededProcesses {
-  int least = 1;             // by the record of the run that goes on
+  int least = 1;             // from the record of the run that is resumed
   std::optional<int> spare;  // of a new run: how many of its processes it can do without
 };
-/// `folder`: of the run that the options of train begin or resume.
+/// `folder`: of the run that the options of train begin or resume. What a run without checkpoints
+/// has in commits alone is not looked at.
 NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder);
 
 /// verify --replay: computes the updates of a run again. Returns the exit code.

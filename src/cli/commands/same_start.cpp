@@ -86,9 +86,9 @@ std::optional<FoundCommit> commit_to_resume(const Options& options, ProcessGroup
   const fs::path checkpoints = fs::path(options.run_dir) / "checkpoints";
   // A host that returns may have one of steps that the run has taken otherwise since.
   const auto goes_on = [&](const Checkpoint& state) {
+    if (!state.replicas) return true;
     const std::optional<Checkpoint> newest = newest_record(checkpoints);
-    return !state.replicas || !newest || !newest->replicas ||
-           goes_on_from(*state.replicas, *newest->replicas);
+    return !newest || !newest->replicas || goes_on_from(*state.replicas, *newest->replicas);
   };
   return newest_commit(processes, commits->folder, newest_step(checkpoints), goes_on);
 }

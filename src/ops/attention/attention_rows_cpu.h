@@ -132,7 +132,7 @@ inline void score_gradient_row(std::int64_t count, float delta, float scale,
                                const float* __restrict shares, const float* __restrict ratios,
                                float* __restrict dscores, float* __restrict dmask,
                                std::int64_t mask_count) {
-  // One loop for each, as what may be null would be read with masks, which is very slow.
+  // Separate loops: GCC reads a pointer that may be null with masked loads, which are very slow.
   if (!ratios && !dmask) {
 #pragma omp simd
     for (std::int64_t j = 0; j < count; ++j) dscores[j] = shares[j] * (dscores[j] - delta) * scale;

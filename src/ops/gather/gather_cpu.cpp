@@ -142,7 +142,7 @@ class SlicesGradient final : public RowAddingKernel {
     }
   }
 
-  /// Whether sorting by counting is faster: rows have several slices each.
+  /// Whether sorting by counting is faster: rows have a slice or more on average.
   bool counts() const { return rows() <= slices(); }
 
   /// The slices of each row, in their order.
