@@ -10,21 +10,21 @@ stochastic depth and layerdrop are off. Parameters that PyTorch does not train (
 --freeze, as a file does not say so. Networks with BatchNorm are exported with optimize=False, without which the exporter
 folds it away; all parameters are moved a little from their initial values. NAME.json is written as the run goes on, and a
 name that it has already is not run again; NAME.md is the table. --again takes the rows of earlier NAME.json files over and
-runs those again that did not follow.
+runs those again that did not match.
 
-A network follows when its losses are no further from PyTorch's in float64 (`apart`) than the largest of three (`limit`):
+A network matches when its losses are no further from PyTorch's in float64 (`apart`) than the largest of three (`limit`):
 10 times as far as PyTorch's in float32 (`float32_apart`); 10 times as far as those of a second run in float64 that starts
 with every parameter one float32 unit in the last place higher or lower, by chance (`moved_apart`); and 1e-5. All are
 relative, the largest of three steps. The second run shows how much the losses depend on rounding at all: they can change
 much where a ReLU or a maximum is decided within rounding, and float32 arithmetic does as well as can be expected when its
 losses are those of exact arithmetic on slightly other parameters. A limit above 1e-3 says little, so the table counts
-those, with the distance of their first losses, which come before any update. Without float64 a network follows within 1e-4
+those, with the distance of their first losses, which come before any update. Without float64 a network matches within 1e-4
 of PyTorch's losses in float32.
 
-With --bf16, both train in bfloat16, PyTorch under autocast, and a network follows when its losses are no further from
+With --bf16, both train in bfloat16, PyTorch under autocast, and a network matches when its losses are no further from
 PyTorch's in float32 than 10 times as far as autocast's, or 1e-2.
 
-Where a network does not follow, it is exported again with optimize=False, since the exporter also folds arithmetic on
+Where a network does not match, it is exported again with optimize=False, since the exporter also folds arithmetic on
 parameters. Steps are timed on one thread; the times mean something on a quiet machine only.
 """
 
@@ -314,23 +314,23 @@ def judged(found, ours):
     if "bfloat16" in found:
         apart, theirs = (furthest(losses, found["float32"]) for losses in (ours, found["bfloat16"]))
         limit = max(NO_FURTHER * theirs if theirs < math.inf else 0, NARROW_NO_LESS_THAN)
-        return {"apart": apart, "autocast_apart": theirs, "limit": limit, "follows": apart <= limit}
+        return {"apart": apart, "autocast_apart": theirs, "limit": limit, "matches": apart <= limit}
     if not all(map(math.isfinite, found.get("float64", [math.nan]))):
         apart = furthest(ours, found["float32"])
-        return {"apart": apart, "limit": WITHOUT_FLOAT64, "follows": apart <= WITHOUT_FLOAT64}
+        return {"apart": apart, "limit": WITHOUT_FLOAT64, "matches": apart <= WITHOUT_FLOAT64}
     apart, theirs, moved = (furthest(losses, found["float64"]) for losses in (ours, found["float32"], found["moved"]))
     limit = max(NO_FURTHER * theirs, NO_FURTHER * moved if moved < math.inf else 0, NO_LESS_THAN)
-    return {"apart": apart, "float32_apart": theirs, "moved_apart": moved, "limit": limit, "follows": apart <= limit}
+    return {"apart": apart, "float32_apart": theirs, "moved_apart": moved, "limit": limit, "matches": apart <= limit}
 
 
 def row_of(name, arguments, folder):
     """The result of a network; where the exporter's folding of parameters changes it, of the export with optimize=False."""
     start = time.monotonic()
     row = tried(name, arguments, folder, may_fold=True)
-    if row["result"] == "does not follow" and row["folds"]:
+    if row["result"] == "does not match" and row["folds"]:
         whole = tried(name, arguments, folder, may_fold=False)
-        if whole["result"] == "follows":
-            row = {**whole, "result": "follows if exported with optimize=False", "folded_apart": row["apart"],
+        if whole["result"] == "matches":
+            row = {**whole, "result": "matches if exported with optimize=False", "folded_apart": row["apart"],
                    "reason": f"by default the exporter folds arithmetic on parameters: {row['apart']:.0e} apart"}
     return {**row, "seconds": round(time.monotonic() - start, 1)}
 
@@ -353,7 +353,7 @@ def tried(name, arguments, folder, may_fold):
             row.update(result="refused", reason=row.pop("refused"))
         else:
             row.update(judged(found, row["losses"]))
-            row["result"] = "follows" if row["follows"] else "does not follow"
+            row["result"] = "matches" if row["matches"] else "does not match"
     return row
 
 
@@ -376,10 +376,10 @@ def markdown(found, names):
     if speeds:
         text += f"Times as fast as PyTorch eager{' with autocast to bfloat16' if found['bf16'] else ''}, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
         text += f"least {min(speeds):.2f}, of {len(speeds)} networks.\n\n"
-    loose = [row for row in rows if row.get("follows") and row["limit"] > SAYS_LITTLE and "float64" in row]
+    loose = [row for row in rows if row.get("matches") and row["limit"] > SAYS_LITTLE and "float64" in row]
     if loose:
         first = max(furthest(row["losses"][:1], row["float64"][:1]) for row in loose)
-        text += f"{len(loose)} follow within a limit above {SAYS_LITTLE:g}, which says little; their first losses are within {first:.1e} of float64: "
+        text += f"{len(loose)} match within a limit above {SAYS_LITTLE:g}, which says little; their first losses are within {first:.1e} of float64: "
         text += ", ".join(row["name"] for row in loose) + ".\n\n"
     older = sum("versions" in row for row in rows)
     if older:
@@ -430,7 +430,7 @@ def parse():
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
     parser.add_argument("--again", nargs="+", default=[], type=Path, metavar="FILE",
-                        help="take over the rows of earlier NAME.json files, and run those again that did not follow")
+                        help="take over the rows of earlier NAME.json files, and run those again that did not match")
     parser.add_argument("--seconds", type=int, default=120, help="for each side of a network")
     parser.add_argument("--keep", type=Path, help="a folder for the files of all networks")
     parser.add_argument("-o", "--output", type=Path, default=Path("coverage"), help="name of the two files, without .md")
@@ -458,7 +458,7 @@ def main():
     found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now, arguments.bf16),
              "date": time.strftime("%Y-%m-%d"), "versions": now,
              "bf16": arguments.bf16}
-    done = {name for name, row in found["networks"].items() if not arguments.again or row["result"].startswith("follows")}
+    done = {name for name, row in found["networks"].items() if not arguments.again or row["result"].startswith("matches")}
     with tempfile.TemporaryDirectory() as temporary:
         base = arguments.keep or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
@@ -472,7 +472,7 @@ def main():
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
             arguments.output.with_suffix(".md").write_text(markdown(found, list(NETWORKS)))
-    wrong = [name for name, row in found["networks"].items() if row["result"] == "does not follow"]
+    wrong = [name for name, row in found["networks"].items() if row["result"] == "does not match"]
     return 1 if wrong else 0
 
 

@@ -116,8 +116,8 @@ constexpr std::string_view kExitCodes[][2] = {
     {"4", "data missing, damaged or out of range"},
     {"5", "not enough devices, memory or disk space"},
     {"6", "diverged: the loss is not finite"},
-    {"7", "a device failed during the run"},
-    {"8", "eval --assert failed"},
+    {"7", "a device failed or stalled during the run, or --verify-every found a difference"},
+    {"8", "eval --assert failed, or verify found a difference"},
     {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},
 };
 

@@ -165,8 +165,9 @@ void describe_model(Table& table, Options& options) {
       .affects(ResultEffect::kContent);
   table
       .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                       "weights that the exporter merged and biases that it removed; auto: train "
-                       "the copies separately and the biases, too; graph: train the file as it is",
+                       "how to treat equal weights that the exporter merged and biases that it "
+                       "removed; auto: restore both and train them separately; graph: train the "
+                       "file as it is",
                        "train inspect")
       .affects(ResultEffect::kUnrecorded);
   table

@@ -147,12 +147,12 @@ void describe_launch(Table& table, Options& options) {
              "launch");
   table.path("--discover", options.discover, PathUse::kRead, "SCRIPT",
              "a program that prints the hosts there are now, instead of --hosts", "launch");
-  table.integer("--min", options.least_hosts, 1, "hosts without which training does not run",
-                "launch");
-  table.automatic("--max", options.most_hosts, "hosts that training uses at most; auto: all",
+  table.integer("--min", options.least_hosts, 1,
+                "minimum number of hosts; training does not run with fewer", "launch");
+  table.automatic("--max", options.most_hosts, "maximum number of hosts to use; auto: all",
                   "launch");
   table.integer("--max-restarts", options.max_restarts, 0,
-                "restarts in a row without a new step after which it gives up", "launch");
+                "give up after this many restarts in a row without a new step", "launch");
   table.text(
       "--commit-every", options.commit_every, "N|auto|never",
       "steps between commits: copies of the state in the memory of the hosts, which training "

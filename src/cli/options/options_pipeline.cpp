@@ -17,7 +17,9 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
                commands)
         .affects(ResultEffect::kDerived);
     to.integer("--memory-units", pipeline.memory_units, 0,
-               "of zb: most micro-batches that a device may hold; 0: one per stage", commands)
+               "maximum number of micro-batches whose activations a device holds, for zb and 1f1b; "
+               "0: one per stage for zb, no limit for 1f1b",
+               commands)
         .affects(ResultEffect::kNone);
   };
   for (const ScheduleDescription& each : schedules()) schedule.words.push_back(each.name);
@@ -163,8 +165,8 @@ void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
       table
           .add("--replica-mode", "sync|async|async:staleness=N|backup:N",
                "sync: replicas share each mini-batch and wait for each other; async: each computes "
-               "whole mini-batches, whose gradients are applied as they come; backup:N: an update "
-               "adds the first gradients, all but N",
+               "whole mini-batches, and gradients are applied as they arrive; backup:N: an update "
+               "uses the gradients that arrive first and discards those of the last N replicas",
                "train verify")
           .affects(ResultEffect::kDerived);
   mode.set = [&updates](const std::string& v) { updates = parse_replica_mode(v, updates); };
@@ -173,8 +175,9 @@ void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
   OptionSpec& staleness =
       table
           .add("--staleness", "N|auto",
-               "of --replica-mode async: most updates between reading weights and applying a "
-               "gradient of them, at least one per other replica; auto: four per other replica",
+               "for --replica-mode async: maximum age of the weights, in updates, when their "
+               "gradient is applied; at least the number of other replicas; auto: four times that "
+               "number",
                "train verify")
           .affects(ResultEffect::kDerived);
   staleness.set = [&updates](const std::string& v) {
