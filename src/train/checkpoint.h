@@ -141,9 +141,10 @@ struct FoundCheckpoint {
 /// Empty when there is no checkpoint at all. Error (kData) when all are damaged.
 std::optional<FoundCheckpoint> newest_checkpoint(const std::filesystem::path& folder);
 
-/// Reads the manifest and the record of updates of the newest checkpoint in a folder, or of one
-/// checkpoint, but no tensors. Skips those that cannot be read; empty: there is none.
-std::optional<Checkpoint> newest_record(const std::filesystem::path& folder);
+/// Reads the manifest and the record of updates of the newest checkpoint, but no tensors. `given`:
+/// a run's folder, its folder of checkpoints, or a checkpoint. Skips those that cannot be read;
+/// empty: there is none.
+std::optional<Checkpoint> newest_record(const std::filesystem::path& given);
 
 /// Resolves `given`: a checkpoint, a run's folder, its folder of checkpoints, or a file "latest" or
 /// "best" in it. Error (kUsage) when there is none.

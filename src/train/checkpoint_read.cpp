@@ -60,6 +60,13 @@ bool is_file_of(std::string_view file, std::string_view kind) {
                           file.find_first_not_of("0123456789", 1) == std::string_view::npos);
 }
 
+/// The checkpoints of a run's folder, or a folder of checkpoints itself.
+fs::path folder_at(const fs::path& given) {
+  std::error_code error;
+  const fs::path inside = given / "checkpoints";
+  return fs::is_directory(inside, error) ? inside : given;
+}
+
 /// Reads what checkpoint_write.cpp has written of the updates.
 void read_updates(const NamedTensors& tensors, const fs::path& path, ReplicaRecord& record) {
   const auto column = [&](const char* name, DType dtype, std::int64_t width) {
@@ -101,10 +108,10 @@ Checkpoint read_checkpoint(const fs::path& path) {
   return checkpoint;
 }
 
-std::optional<Checkpoint> newest_record(const fs::path& folder) {
+std::optional<Checkpoint> newest_record(const fs::path& given) {
   std::error_code error;
-  const bool is_one = fs::exists(folder / "manifest.json", error);
-  for (const fs::path& path : is_one ? std::vector{folder} : list_checkpoints(folder)) {
+  const bool is_one = fs::exists(given / "manifest.json", error);
+  for (const fs::path& path : is_one ? std::vector{given} : list_checkpoints(folder_at(given))) {
     try {
       const fs::path manifest = path / "manifest.json";
       std::vector<FileRecord> files;
@@ -147,9 +154,7 @@ FoundCheckpoint find_checkpoint(const fs::path& given) {
   PT_CHECK(fs::is_directory(given, error), kUsage, "there is no checkpoint at \"{}\"",
            printable(given.string()));
   if (fs::exists(given / "manifest.json", error)) return {given, read_checkpoint(given), {}};
-  const fs::path inside = given / "checkpoints";
-  std::optional<FoundCheckpoint> found =
-      newest_checkpoint(fs::is_directory(inside, error) ? inside : given);
+  std::optional<FoundCheckpoint> found = newest_checkpoint(folder_at(given));
   PT_CHECK(found, kUsage,
            "there is no complete checkpoint in \"{}\"; to start a new run in that case: {}=auto",
            printable(given.string()), setting("resume"));

@@ -142,6 +142,24 @@ std::set<int> ranks_in(const fs::path& folder) {
   return ranks;
 }
 
+/// Shows the parts that are whole and unchanged on this host to one of its processes.
+template <class Look>
+void look_at_parts(const fs::path& folder, const ProcessGroup* group, const Look& look) {
+  if (!is_first_of_host(group) || !is_private(folder)) return;
+  const fs::path here = folder_of_host(folder, group);
+  for (const int rank : ranks_in(here)) {
+    try {
+      open_part(here, rank, 0).look_at([&](std::span<const std::byte> part) {
+        const PartHead head = part_head(part);
+        if (head.rank == rank) look(head, part);
+        return false;  // the other one, too
+      });
+    } catch (const Error&) {
+      continue;  // as if it were not there
+    }
+  }
+}
+
 /// Puts a part into the state of all.
 void add_part(Checkpoint part, std::optional<Checkpoint>& all) {
   if (!all) {
@@ -199,18 +217,11 @@ Commits::Commits(ProcessGroup* group, CommitSettings settings, std::int64_t step
 std::int64_t Commits::new_history() const {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   std::int64_t newest = std::chrono::duration_cast<std::chrono::milliseconds>(now).count();
-  const fs::path here = folder_of_host(settings_.folder, group_);
-  const bool looks = !is_off_ && is_first_of_host(group_);
-  for (const int rank : looks ? ranks_in(here) : std::set<int>()) {
-    try {
-      open_part(here, rank, 0).look_at([&](std::span<const std::byte> bytes) {
-        newest = std::max(newest, part_head(bytes).name.history + 1);
-        return false;  // the other one, too
-      });
-    } catch (const Error&) {
-      continue;  // as if it were not there
-    }
-  }
+  if (!is_off_)
+    look_at_parts(settings_.folder, group_,
+                  [&](const PartHead& head, std::span<const std::byte> /*part*/) {
+                    newest = std::max(newest, head.name.history + 1);
+                  });
   ByteWriter mine;
   mine.put(newest);
   for (const std::string& theirs : gather_from_all(group_, mine.take()))
@@ -381,23 +392,12 @@ void Commits::forget() {
 std::optional<FoundCommit> newest_commit(ProcessGroup* group, const fs::path& folder,
                                          std::int64_t step,
                                          const std::function<bool(const Checkpoint&)>& accepts) {
-  const fs::path here = folder_of_host(folder, group);
   std::map<std::pair<CommitName, int>, std::string> held;  // by commit and rank
   ByteWriter mine;
-  const bool looks = is_first_of_host(group) && is_private(folder);
-  for (const int rank : looks ? ranks_in(here) : std::set<int>()) {
-    try {
-      open_part(here, rank, 0).look_at([&](std::span<const std::byte> bytes) {
-        const PartHead head = part_head(bytes);
-        if (head.rank != rank) return false;
-        mine.put(head);
-        held[{head.name, rank}].assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-        return false;  // the other one, too
-      });
-    } catch (const Error&) {
-      continue;  // as if it were not there
-    }
-  }
+  look_at_parts(folder, group, [&](const PartHead& head, std::span<const std::byte> part) {
+    mine.put(head);
+    held[{head.name, head.rank}].assign(reinterpret_cast<const char*>(part.data()), part.size());
+  });
   // By commit: who has which part.
   std::map<CommitName, std::map<int, int>> holders;
   std::map<CommitName, int> sizes;

@@ -79,8 +79,9 @@ void check_replica_mode(Options& options, const Checkpoint* resumed) {
 NeededProcesses needed_processes(const Options& train, const std::filesystem::path& folder) {
   std::optional<Checkpoint> resumed;
   if (!train.resume.empty() && !train.resume_weights_only) {
-    resumed = newest_record(folder / "checkpoints");
-    if (!resumed) resumed = newest_record(train.resume);
+    resumed = newest_record(folder);
+    const bool is_path = train.resume != "auto" && train.resume != "latest";
+    if (!resumed && is_path) resumed = newest_record(train.resume);
   }
   const auto is_one_each = [](const std::vector<Setting>& settings) {
     return std::ranges::none_of(settings, [](const Setting& each) {

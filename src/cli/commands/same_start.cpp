@@ -87,7 +87,7 @@ std::optional<FoundCommit> commit_to_resume(const Options& options, ProcessGroup
   // A host that returns may have one of steps that the run has taken otherwise since.
   const auto goes_on = [&](const Checkpoint& state) {
     if (!state.replicas) return true;
-    const std::optional<Checkpoint> newest = newest_record(checkpoints);
+    const std::optional<Checkpoint> newest = newest_record(options.run_dir);
     return !newest || !newest->replicas || goes_on_from(*state.replicas, *newest->replicas);
   };
   return newest_commit(processes, commits->folder, newest_step(checkpoints), goes_on);

@@ -4,11 +4,11 @@
 // channel-blocked tensors Winograd by a fixed rule of the shape: never the outcome of a race, since
 // it decides the bits. Winograd's is ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only,
 // half as fast, and with input gradients that are wrong where the paddings of an axis differ.
-// Instructions for products of bfloat16 numbers are faster still, so it is direct there, with weight
-// gradients of our own (pair_weight_gradient_cpu.h, or tile_convolution_cpu.h with AMX). Feature
-// maps smaller than the window become products of whole channels (small_feature_map_cpu.h); both
-// read weights that were packed before, too. A few channels of grey images have kernels of their
-// own (few_channels_cpu.h).
+// Instructions for products of bfloat16 numbers are faster still, so it is direct there, with
+// weight gradients of our own (pair_weight_gradient_cpu.h, or tile_convolution_cpu.h with AMX).
+// Feature maps smaller than the window become products of whole channels
+// (small_feature_map_cpu.h); both read weights that were packed before, too. A few channels of grey
+// images have kernels of their own (few_channels_cpu.h).
 #include <omp.h>
 
 #include <optional>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/conv/channel_sums_cpu.h"
 #include "ops/conv/tile_windows_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -18,7 +19,6 @@ using tiles::kPairPanels;
 using tiles::kPairRows;
 using tiles::kSide;
 using tiles::kTile;
-using tiles::round_up;
 using Bits = std::uint16_t;  // of a bfloat16
 
 // What a thread packs at a time stays in its L2 cache, with the sums that are made of it.
@@ -31,20 +31,11 @@ struct Sizes {
         columns(shape.inputs * shape.taps()),
         k(shape.batch * shape.rows.output * shape.columns.output),
         depth(chunk_of(k, kMostPositions, kMostPositions, tiles::kStep)) {
-    std::int64_t least = 0;
-    for (std::int64_t down = 1; down <= threads; ++down) {
-      if (threads % down != 0) continue;
-      const std::int64_t across = threads / down;
-      const std::int64_t height = round_up((rows + down - 1) / down, kSide);
-      const std::int64_t width = round_up((columns + across - 1) / across, kSide);
-      // To pack an element takes as long as to multiply it by several.
-      constexpr std::int64_t kPacking = 8;
-      const std::int64_t cost = height * width + kPacking * (height + width);
-      if (least > 0 && cost >= least) continue;
-      least = cost;
-      part_rows = height;
-      part_columns = width;
-    }
+    // To pack an element takes as long as to multiply it by several.
+    constexpr std::int64_t kPacking = 8;
+    const tiles::Part part = tiles::largest_part(rows, columns, threads, kSide, kPacking);
+    part_rows = part.rows;
+    part_columns = part.columns;
     most_rows = chunk_of(part_rows, kMostRows, kMostRows, kSide);
     most_columns = chunk_of(part_columns, kMostColumns, kMostColumns, kSide);
   }
@@ -57,9 +48,9 @@ struct Sizes {
   }
 
   std::int64_t rows, columns, k;
-  std::int64_t depth;                            // positions that are packed at a time
-  std::int64_t part_rows = 0, part_columns = 0;  // of a thread
-  std::int64_t most_rows, most_columns;          // of it at a time
+  std::int64_t depth;                    // positions that are packed at a time
+  std::int64_t part_rows, part_columns;  // of a thread
+  std::int64_t most_rows, most_columns;  // of it at a time
 };
 
 /// Products that so many panels are divided among, and how many the first of them takes: a product
@@ -199,30 +190,13 @@ class Worker {
   float* sums_;
 };
 
-/// The sums of dy's channels, in blocks, over samples and positions.
-void sum_channels(const TileConvolution& shape, const Bits* dy, bool add, float* sums,
-                  int threads) {
-  constexpr std::int64_t kLanes = 8, kTogether = 64;  // positions that are summed in float
-  const std::int64_t positions = shape.rows.output * shape.columns.output;
-  const std::int64_t sample = shape.outputs * positions;
+void bias_gradient(const TileConvolution& shape, const BFloat16* dy, bool add, float* sums,
+                   int threads) {
+  const blocked::ChannelBlocks tensor{shape.outputs, shape.rows.output * shape.columns.output,
+                                      kSide};
 #pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t channel = 0; channel < shape.outputs; channel += kLanes) {
-    const std::int64_t place = channel / kSide * kSide * positions + channel % kSide;
-    double totals[kLanes] = {};
-    for (std::int64_t n = 0; n < shape.batch; ++n) {
-      const auto* from = reinterpret_cast<const BFloat16*>(dy + n * sample + place);
-      for (std::int64_t first = 0; first < positions; first += kTogether) {
-        Vector8 sum = {};
-        for (std::int64_t p = first; p < std::min(first + kTogether, positions); ++p)
-          sum += load8(from + p * kSide);
-        for (int lane = 0; lane < kLanes; ++lane) totals[lane] += static_cast<double>(sum[lane]);
-      }
-    }
-    for (int lane = 0; lane < kLanes; ++lane) {
-      float& to = sums[channel + lane];
-      to = static_cast<float>(totals[lane]) + (add ? to : 0.0F);
-    }
-  }
+  for (std::int64_t block = 0; block < shape.outputs / blocked::kLanes; ++block)
+    sum_channels(tensor, shape.batch, dy, block, add, sums);
 }
 
 void weight_gradient(const TileConvolution& shape, const tiles::Instructions& instructions,
@@ -265,7 +239,7 @@ std::unique_ptr<Kernel> make_pair_weight_gradient(const TileConvolution& shape,
         weight_gradient(shape, instructions, in[0].as<Bits>(), in[1].as<Bits>(), add,
                         out[0].as<float>(), context.workspace, threads);
         if (auto* const dbias = data_or_null<float>(out, 1))
-          sum_channels(shape, in[1].as<Bits>(), add, dbias, threads);
+          bias_gradient(shape, in[1].as<BFloat16>(), add, dbias, threads);
       },
       bytes);
 }

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "ops/conv/channel_sums_cpu.h"
 #include "ops/conv/winograd_transforms_cpu.h"
 #include "ops/matmul/blocked_product_cpu.h"
 
@@ -181,29 +182,6 @@ void convolve(const WinogradShape& shape, const Element* x, const Weights<Elemen
 /// tiles make one chunk: the sums stay in the second-level cache.
 constexpr std::int64_t kGradientInputs = 48;
 
-/// Sums of dy over all positions of each channel.
-template <class Element>
-void sum_channels(const WinogradShape& shape, const Element* dy, std::int64_t block, bool add,
-                  float* sums) {
-  const std::int64_t positions = shape.out_height * shape.out_width;
-  double totals[kLanes] = {};
-  for (std::int64_t n = 0; n < shape.batch; ++n) {
-    const Element* from =
-        dy + blocked::ChannelBlocks{shape.outputs, positions, shape.lanes}.at(n, block);
-    for (std::int64_t begin = 0; begin < positions; begin += 256) {
-      Vector sum = {};
-      for (std::int64_t i = begin; i < std::min(begin + 256, positions); ++i) {
-        sum += load8(from + i * shape.lanes);
-      }
-      for (int lane = 0; lane < kLanes; ++lane) totals[lane] += static_cast<double>(sum[lane]);
-    }
-  }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    float& sum = sums[block * kLanes + lane];
-    sum = static_cast<float>(totals[lane]) + (add ? sum : 0.0F);
-  }
-}
-
 /// dw = G' du G for one panel of 16 output channels and `inputs` channels from `begin`; du: (input
 /// channel, 16), points `stride` apart. Written, or added to what is there.
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
@@ -351,8 +329,10 @@ void winograd_weight_gradient(const WinogradShape& shape, const Element* x, cons
                                   shape.inputs, add, dw);
       }
       if (!dbias) continue;
-      sum_channels(shape, dy, 2 * panel, add, dbias);
-      sum_channels(shape, dy, 2 * panel + 1, add, dbias);
+      const blocked::ChannelBlocks tensor{shape.outputs, shape.out_height * shape.out_width,
+                                          shape.lanes};
+      for (std::int64_t block = 2 * panel; block < 2 * panel + 2; ++block)
+        sum_channels(tensor, shape.batch, dy, block, add, dbias);
     }
   }
 }

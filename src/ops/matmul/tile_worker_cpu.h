@@ -33,6 +33,29 @@ inline std::int64_t chunk_of(std::int64_t count, std::int64_t most, std::int64_t
   return round_up((count + chunks - 1) / chunks, unit);
 }
 
+/// The largest rectangle of rows and columns that one of `threads` computes, in multiples of
+/// `unit`, where it is least work; to pack an element of an operand costs `packing`
+/// multiplications.
+struct Part {
+  std::int64_t rows = 0, columns = 0;
+};
+inline Part largest_part(std::int64_t rows, std::int64_t columns, int threads, std::int64_t unit,
+                         std::int64_t packing) {
+  Part best;
+  std::int64_t least = 0;
+  for (std::int64_t down = 1; down <= threads; ++down) {
+    if (threads % down != 0) continue;
+    const std::int64_t across = threads / down;
+    const Part part{round_up((rows + down - 1) / down, unit),
+                    round_up((columns + across - 1) / across, unit)};
+    const std::int64_t cost = part.rows * part.columns + packing * (part.rows + part.columns);
+    if (least > 0 && cost >= least) continue;
+    least = cost;
+    best = part;
+  }
+  return best;
+}
+
 inline std::int64_t depth_of(std::int64_t k) { return chunk_of(k, kMostDepth, kOnlyDepth, kStep); }
 
 /// How a product is divided; in elements, but for steps and parts.
@@ -42,18 +65,9 @@ struct Sizes {
         columns(chunk_of(shape.n, kMostLines, kMostLines, kBlock)),
         depth(depth_of(shape.k)),
         steps(chunk_of(depth / kStep, kMostSteps, kOnlySteps, 1)) {
-    std::int64_t least = 0;
-    for (std::int64_t down = 1; down <= threads; ++down) {
-      if (threads % down != 0) continue;
-      const std::int64_t across = threads / down;
-      const std::int64_t height = round_up((rows + down - 1) / down, kBlock);
-      const std::int64_t width = round_up((columns + across - 1) / across, kBlock);
-      const std::int64_t cost = height * width + kBlock * (height + width);
-      if (least > 0 && cost >= least) continue;
-      least = cost;
-      part_rows = height;
-      part_columns = width;
-    }
+    const Part part = largest_part(rows, columns, threads, kBlock, /*packing=*/kBlock);
+    part_rows = part.rows;
+    part_columns = part.columns;
     parts_across = (columns + part_columns - 1) / part_columns;
     parts = (rows + part_rows - 1) / part_rows * parts_across;
     side_rows = chunk_of(part_rows, kMostSide, kMostSide, kBlock);
@@ -72,9 +86,9 @@ struct Sizes {
            static_cast<std::size_t>(parts * sums()) * sizeof(float);
   }
 
-  std::int64_t rows, columns, depth;             // packed at a time by all threads
-  std::int64_t steps;                            // tiles along k that follow each other
-  std::int64_t part_rows = 0, part_columns = 0;  // of a thread
+  std::int64_t rows, columns, depth;     // packed at a time by all threads
+  std::int64_t steps;                    // tiles along k that follow each other
+  std::int64_t part_rows, part_columns;  // of a thread
   std::int64_t parts_across, parts;
   std::int64_t side_rows, side_columns;  // of a thread at a time
   std::int64_t kept_rows, kept_columns;  // sums that a thread keeps
