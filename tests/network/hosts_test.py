@@ -77,10 +77,13 @@ class Hosts(Case):
         self.assertEqual(process.returncode, 0, err.decode())
         return out.decode(), err.decode()
 
+    def steps(self):
+        path = self.folder / "run" / "events.jsonl"
+        return path.read_text().count('"event":"step"') if path.exists() else 0
+
     def wait_for_steps(self, process, count):
         end = time.monotonic() + SECONDS
-        path = self.folder / "run" / "events.jsonl"
-        while not path.exists() or path.read_text().count('"step"') < count:
+        while self.steps() < count:
             self.assertIsNone(process.poll(), "it has ended")
             self.assertLess(time.monotonic(), end, "it does not get on")
             time.sleep(0.05)
@@ -141,10 +144,10 @@ class Hosts(Case):
         hosts.cut()
         time.sleep(2)
         hosts.mend()
-        steps = (self.folder / "run" / "events.jsonl").read_text().count('"step"')
+        steps = self.steps()
         _, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 0, err.decode())
-        self.assertGreater((self.folder / "run" / "events.jsonl").read_text().count('"step"'), steps)
+        self.assertGreater(self.steps(), steps)
 
     def test_a_killed_host_ends_the_command(self):
         hosts = self.hosts(100, 1000)
@@ -162,10 +165,6 @@ class Hosts(Case):
         self.addCleanup(process.kill)
         self.addCleanup(hosts.close)
         return process
-
-    def steps(self):
-        path = self.folder / "run" / "events.jsonl"
-        return path.read_text().count('"step"') if path.exists() else 0
 
     def last_step(self, run):
         path = self.folder / run / "journal.txt"
