@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "ops/conv/channel_sums_cpu.h"
-#include "ops/conv/winograd_transforms_cpu.h"
+#include "ops/conv/winograd_vectors_cpu.h"
 #include "ops/matmul/blocked_product_cpu.h"
 
 namespace pipetrain {
@@ -15,13 +15,8 @@ namespace {
 
 using namespace winograd;
 
-/// Products of one point, m (tile, 16 outputs) = v (tile, inputs) u (inputs, 16): blocks `to_block`
-/// and the next of m = v u for `count` tiles.
-void multiply_panel(const Points& v, int point, const float* u, std::int64_t blocks,
-                    std::int64_t count, bool first, const Points& m, std::int64_t to_block) {
-  blocked::multiply(count, v.data + point * v.point, v.tiles * kLanes, u, kPanel, blocks, first,
-                    m.data + point * m.point + to_block * m.tiles * kLanes, m.tiles * kLanes);
-}
+/// With AVX-512, feature maps lie in blocks of 16 channels.
+bool is_wide(const WinogradShape& shape) { return shape.lanes == Wide::kLanes && has_avx512(); }
 
 std::int64_t tiles_of(std::int64_t positions) { return (positions + 3) / 4; }
 std::int64_t tile_count(const WinogradShape& shape) {
@@ -56,12 +51,13 @@ WinogradShape transposed(const WinogradShape& shape) {
 }
 
 /// Tiles that one thread takes from input to output: their points stay in the second-level cache,
-/// unless there are so many channels that the weights' traffic outweighs that.
-std::int64_t chunk_tiles(const WinogradShape& shape) {
-  const std::int64_t wanted = shape.inputs + shape.outputs <= 256 ? 24 : 48;
-  const std::int64_t tiles = tile_count(shape), chunks = (tiles + wanted - 1) / wanted;
-  const std::int64_t rows = has_avx512() ? kMostWideRows : kMostRows;
-  return ((tiles + chunks - 1) / chunks + rows - 1) / rows * rows;
+/// unless there are so many channels that the weights' traffic outweighs that. Threads have equally
+/// many chunks.
+std::int64_t chunk_tiles(const WinogradShape& shape, int threads) {
+  const std::int64_t most = shape.inputs + shape.outputs <= 256 ? 24 : 48;
+  const std::int64_t tiles = tile_count(shape);
+  const std::int64_t chunks = (tiles + most * threads - 1) / (most * threads) * threads;
+  return (tiles + chunks - 1) / chunks;
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min<std::int64_t>(96, tile_count(shape));
@@ -80,20 +76,26 @@ bool has_one_gradient_chunk(const WinogradShape& shape) {
 constexpr std::int64_t kInputsTogether = 64;
 using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
-/// Floats that a thread needs for one panel of weights and its products.
-std::int64_t panel_floats(std::int64_t tiles) {
-  return kPoints * PanelStride::value + align_floats(points_floats(kPanel, tiles));
+/// Panels that a thread takes at a time: as many as the products want, unless threads go without.
+std::int64_t panels_together(const WinogradShape& shape, int threads) {
+  const std::int64_t most = is_wide(shape) ? Wide::kMostPanels : Narrow::kMostPanels;
+  return shape.outputs / kPanel >= most * threads ? most : 1;
+}
+
+/// Floats that a thread needs for its panels of weights and their products.
+std::int64_t panel_floats(const WinogradShape& shape, std::int64_t panels) {
+  return panels * kPoints * PanelStride::value +
+         align_floats(points_floats(panels * kPanel, tile_count(shape)));
 }
 
 /// The whole of a forward with many tiles: all weights are transformed first, then threads take
 /// chunks of tiles from input to output.
-template <class Element>
+template <class Loops, class Element>
 void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
   const FeatureMap from = input_map(shape), to = output_map(shape);
-  const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape);
-  const std::int64_t chunks = (tiles + chunk - 1) / chunk;
-  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
+  const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape, threads);
+  const std::int64_t chunks = (tiles + chunk - 1) / chunk, panels = shape.outputs / kPanel;
   const std::int64_t inputs_floats = align_floats(points_floats(shape.inputs, chunk));
   const std::int64_t outputs_floats = align_floats(points_floats(shape.outputs, chunk));
   auto* weights = reinterpret_cast<float*>(workspace);
@@ -111,18 +113,20 @@ void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights
 #pragma omp for schedule(static)
     for (std::int64_t piece = 0; piece < chunks; ++piece) {
       const std::int64_t first = piece * chunk, count = std::min(chunk, tiles - first);
-      for (std::int64_t block = 0; block < blocks; ++block) {
-        transform_input(from, x, block, first, count, v);
+      for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes) {
+        Loops::transform_input(from, x, c, first, count, v);
       }
       for (int point = 0; point < kPoints; ++point) {
-        for (std::int64_t panel = 0; panel < panels; ++panel) {
-          const float* u = weights + point * stride + panel * shape.inputs * kPanel;
-          multiply_panel(v, point, u, blocks, count, /*first=*/true, m, 2 * panel);
+        for (std::int64_t panel = 0; panel < panels; panel += Loops::kMostPanels) {
+          Loops::multiply(PointProduct{
+              v.at(point, 0), v.block(Loops::kLanes), shape.inputs,
+              weights + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
+              std::min(Loops::kMostPanels, panels - panel), count, m.at(point, panel * kPanel),
+              m.block(Loops::kLanes), /*first=*/true});
         }
       }
-      for (std::int64_t block = 0; block < 2 * panels; ++block) {
-        const Vector shift = bias ? load8(bias + block * kLanes) : Vector{};
-        transform_output(to, m, block, block, first, count, shift, y);
+      for (std::int64_t k = 0; k < shape.outputs; k += Loops::kLanes) {
+        Loops::transform_output(to, m, k, k, first, count, bias, y);
       }
     }
   }
@@ -130,42 +134,45 @@ void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights
 
 /// The same with few tiles, where the transformed weights are the largest tensor of all: threads
 /// take panels of 16 output channels, of which the weights are used while they are in the cache.
-template <class Element>
+template <class Loops, class Element>
 void convolve_panels(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
   const FeatureMap from = input_map(shape), to = output_map(shape);
-  const std::int64_t tiles = tile_count(shape);
-  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
+  const std::int64_t tiles = tile_count(shape), panels = shape.outputs / kPanel;
   constexpr PanelStride stride;
+  constexpr std::int64_t u_panel = kPoints * stride;
+  const std::int64_t most = panels_together(shape, threads);
   const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, tiles);
   float* rest = v.data + align_floats(points_floats(shape.inputs, tiles));
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      transform_input(from, x, block, 0, tiles, v);
+    for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes) {
+      Loops::transform_input(from, x, c, 0, tiles, v);
     }
-    float* u = rest + omp_get_thread_num() * panel_floats(tiles);
-    const Points m = points_at(u + kPoints * stride, kPanel, tiles);
+    float* u = rest + omp_get_thread_num() * panel_floats(shape, most);
+    const Points m = points_at(u + most * u_panel, most * kPanel, tiles);
 #pragma omp for schedule(static)
-    for (std::int64_t panel = 0; panel < panels; ++panel) {
+    for (std::int64_t panel = 0; panel < panels; panel += most) {
+      const std::int64_t together = std::min(most, panels - panel);
       for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
         const std::int64_t inputs = std::min(kInputsTogether, shape.inputs - begin);
-        transform_weights(w, begin, inputs, panel, u, stride);
-        const Points part{v.data + begin * v.tiles, v.tiles, v.point};
+        for (std::int64_t i = 0; i < together; ++i)
+          transform_weights(w, begin, inputs, panel + i, u + i * u_panel, stride);
         // Packed weights that are transformed next come from memory in the meantime.
         const Element* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
         const std::int64_t each = inputs * 9 * kPanel / kPoints;
         for (int point = 0; point < kPoints; ++point) {
-          if (w.packed) blocked::prefetch(next + point * each, each);
-          multiply_panel(part, point, u + point * stride, inputs / kLanes, tiles,
-                         /*first=*/begin == 0, m, 0);
+          for (std::int64_t i = 0; w.packed && i < together; ++i)
+            blocked::prefetch(next + i * kPanel * w.k_stride + point * each, each);
+          Loops::multiply(PointProduct{v.at(point, begin), v.block(Loops::kLanes), inputs,
+                                       u + point * stride, u_panel, together, tiles, m.at(point, 0),
+                                       m.block(Loops::kLanes),
+                                       /*first=*/begin == 0});
         }
       }
-      for (std::int64_t half = 0; half < 2; ++half) {
-        const std::int64_t block = 2 * panel + half;
-        const Vector shift = bias ? load8(bias + block * kLanes) : Vector{};
-        transform_output(to, m, half, block, 0, tiles, shift, y);
+      for (std::int64_t k = 0; k < together * kPanel; k += Loops::kLanes) {
+        Loops::transform_output(to, m, k, panel * kPanel + k, 0, tiles, bias, y);
       }
     }
   }
@@ -174,8 +181,12 @@ void convolve_panels(const WinogradShape& shape, const Element* x, const Weights
 template <class Element>
 void convolve(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
               const float* bias, Element* y, std::byte* workspace, int threads) {
-  if (has_few_tiles(shape)) return convolve_panels(shape, x, w, bias, y, workspace, threads);
-  convolve_chunks(shape, x, w, bias, y, workspace, threads);
+  const bool few = has_few_tiles(shape);
+  const auto run = is_wide(shape)
+                       ? few ? convolve_panels<Wide, Element> : convolve_chunks<Wide, Element>
+                   : few ? convolve_panels<Narrow, Element>
+                         : convolve_chunks<Narrow, Element>;
+  run(shape, x, w, bias, y, workspace, threads);
 }
 
 /// Input channels whose gradients for one panel are summed before they are transformed, where all
@@ -188,26 +199,137 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
                                std::int64_t panel, std::int64_t begin, std::int64_t inputs,
                                bool add, float* dw) {
   for (std::int64_t c = 0; c < inputs; ++c) {
-    for (std::int64_t half = 0; half < kPanel; half += kLanes) {
+    for (std::int64_t half = 0; half < kPanel; half += 8) {
       const float* from = du + c * kPanel + half;
-      Vector lines[18];  // [row of the window][point column]
+      Vector8 lines[18];  // [row of the window][point column]
       for (int j = 0; j < 6; ++j) {
-        Vector points[6];
+        Vector8 points[6];
         for (int i = 0; i < 6; ++i) {
           points[i] = load8(from + (6 * i + j) * stride);
         }
         weight_gradient_line(points, 1, lines + j, 6);
       }
       float* to = dw + ((panel * kPanel + half) * shape.inputs + begin + c) * 9;
-      Vector weights[9], rows[8];
+      Vector8 weights[9], rows[8];
       for (int i = 0; i < 3; ++i) weight_gradient_line(lines + 6 * i, 1, weights + 3 * i, 1);
       for (int i = 0; i < 8; ++i) rows[i] = weights[i];
       transpose(rows);
-      for (int lane = 0; lane < kLanes; ++lane) {
+      for (int lane = 0; lane < 8; ++lane) {
         float* window = to + lane * shape.inputs * 9;
         store8(window, add ? load8(window) + rows[lane] : rows[lane]);
         window[8] = add ? window[8] + weights[8][lane] : weights[8][lane];
       }
+    }
+  }
+}
+
+/// What the threads of a weight gradient share: the points of one chunk of tiles.
+struct GradientPoints {
+  std::int64_t chunk;
+  Points v, z;
+  float* rest;  // of the workspace
+
+  GradientPoints(const WinogradShape& shape, std::byte* workspace)
+      : chunk(gradient_chunk_tiles(shape)),
+        v(points_at(reinterpret_cast<float*>(workspace), shape.inputs, chunk)),
+        z(points_at(v.data + align_floats(points_floats(shape.inputs, chunk)), shape.outputs,
+                    chunk)),
+        rest(z.data + align_floats(points_floats(shape.outputs, chunk))) {}
+};
+
+/// The points of tiles [first, first + count), by all threads of a parallel region.
+template <class Loops, class Element>
+void transform_chunk(const WinogradShape& shape, const Element* x, const Element* dy,
+                     std::int64_t first, std::int64_t count, const GradientPoints& points) {
+  const FeatureMap from = input_map(shape), to = output_map(shape);
+#pragma omp for schedule(static) nowait
+  for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes)
+    Loops::transform_input(from, x, c, first, count, points.v);
+#pragma omp for schedule(static)
+  for (std::int64_t k = 0; k < shape.outputs; k += Loops::kLanes)
+    Loops::transform_gradient(to, dy, k, first, count, points.z);
+}
+
+template <class Element>
+void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel, bool add,
+               float* dbias) {
+  const blocked::ChannelBlocks tensor{shape.outputs, shape.out_height * shape.out_width,
+                                      shape.lanes};
+  for (std::int64_t block = 2 * panel; block < 2 * panel + 2; ++block)
+    sum_channels(tensor, shape.batch, dy, block, add, dbias);
+}
+
+/// A weight gradient whose sums over all tiles are made chunk by chunk.
+template <class Loops, class Element>
+void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                float* dw, float* dbias, std::byte* workspace, int threads) {
+  const GradientPoints points(shape, workspace);
+  const Points &v = points.v, &z = points.z;
+  const std::int64_t tiles = tile_count(shape), panels = shape.outputs / kPanel;
+  constexpr std::int64_t kLanes = Loops::kLanes, kMost = Loops::kMostPanels;
+  const std::int64_t groups = (panels + kMost - 1) / kMost;
+  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
+#pragma omp parallel num_threads(threads)
+  {
+    for (std::int64_t first = 0; first < tiles; first += points.chunk) {
+      const std::int64_t count = std::min(points.chunk, tiles - first);
+      transform_chunk<Loops>(shape, x, dy, first, count, points);
+#pragma omp for schedule(static)
+      for (std::int64_t pair = 0; pair < kPoints * groups; ++pair) {
+        const std::int64_t point = pair / groups, panel = pair % groups * kMost;
+        Loops::multiply(GradientProduct{
+            v.at(point, 0), v.block(kLanes), shape.inputs, z.at(point, panel * kPanel),
+            z.block(kLanes), count, std::min(kMost, panels - panel),
+            points.rest + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
+            /*first=*/first == 0});
+      }
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      transform_weight_gradient(shape, points.rest + panel * shape.inputs * kPanel, stride, panel,
+                                0, shape.inputs, add, dw);
+      if (dbias) sum_panel(shape, dy, panel, add, dbias);
+    }
+  }
+}
+
+/// The same where all tiles make one chunk: the sums of a few channels are complete at once.
+template <class Loops, class Element>
+void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                float* dw, float* dbias, std::byte* workspace, int threads) {
+  const GradientPoints points(shape, workspace);
+  const Points &v = points.v, &z = points.z;
+  const std::int64_t tiles = points.chunk, panels = shape.outputs / kPanel;
+  constexpr std::int64_t kLanes = Loops::kLanes;
+  constexpr std::int64_t stride = weight_stride(kGradientInputs, kPanel);
+  constexpr std::int64_t u_panel = kPoints * stride;
+  const std::int64_t most = panels_together(shape, threads);
+#pragma omp parallel num_threads(threads)
+  {
+    transform_chunk<Loops>(shape, x, dy, 0, tiles, points);
+    float* u = points.rest + omp_get_thread_num() * most * u_panel;
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; panel += most) {
+      const std::int64_t together = std::min(most, panels - panel);
+      for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
+        const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
+        for (int point = 0; point < kPoints; ++point) {
+          // One row of each panel during each of the first products.
+          for (std::int64_t i = 0; i < together && point < kPanel; ++i) {
+            const std::int64_t row = (panel + i) * kPanel + point;
+            blocked::prefetch(dw + (row * shape.inputs + begin) * 9, inputs * 9);
+          }
+          Loops::multiply(GradientProduct{v.at(point, begin), v.block(kLanes), inputs,
+                                          z.at(point, panel * kPanel), z.block(kLanes), tiles,
+                                          together, u + point * stride, u_panel, /*first=*/true});
+        }
+        for (std::int64_t i = 0; i < together; ++i) {
+          transform_weight_gradient(shape, u + i * u_panel, stride, panel + i, begin, inputs, add,
+                                    dw);
+        }
+      }
+      for (std::int64_t i = 0; dbias && i < together; ++i)
+        sum_panel(shape, dy, panel + i, add, dbias);
     }
   }
 }
@@ -224,13 +346,13 @@ bool winograd_has_few_tiles(const WinogradShape& shape) { return has_few_tiles(s
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
   std::int64_t most = 0;
   for (const WinogradShape& each : {shape, transposed(shape)}) {
-    const std::int64_t tiles = tile_count(each), chunk = chunk_tiles(each);
-    most = std::max(
-        most, has_few_tiles(each)
-                  ? align_floats(points_floats(each.inputs, tiles)) + threads * panel_floats(tiles)
-                  : kPoints * weight_stride(each.inputs, each.outputs) +
-                        threads * (align_floats(points_floats(each.inputs, chunk)) +
-                                   align_floats(points_floats(each.outputs, chunk))));
+    const std::int64_t tiles = tile_count(each), chunk = chunk_tiles(each, threads);
+    most = std::max(most, has_few_tiles(each)
+                              ? align_floats(points_floats(each.inputs, tiles)) +
+                                    threads * panel_floats(each, panels_together(each, threads))
+                              : kPoints * weight_stride(each.inputs, each.outputs) +
+                                    threads * (align_floats(points_floats(each.inputs, chunk)) +
+                                               align_floats(points_floats(each.outputs, chunk))));
   }
   return static_cast<std::size_t>(most) * sizeof(float);
 }
@@ -238,7 +360,8 @@ std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
   const std::int64_t chunk = gradient_chunk_tiles(shape);
   const std::int64_t sums = has_one_gradient_chunk(shape)
-                                ? threads * kPoints * weight_stride(kGradientInputs, kPanel)
+                                ? threads * panels_together(shape, threads) * kPoints *
+                                      weight_stride(kGradientInputs, kPanel)
                                 : kPoints * weight_stride(shape.inputs, shape.outputs);
   return static_cast<std::size_t>(sums + align_floats(points_floats(shape.inputs, chunk)) +
                                   align_floats(points_floats(shape.outputs, chunk))) *
@@ -270,71 +393,11 @@ template <class Element>
 void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
                               bool add, float* dw, float* dbias, std::byte* workspace,
                               int threads) {
-  const FeatureMap from = input_map(shape), to = output_map(shape);
-  const std::int64_t tiles = tile_count(shape), chunk = gradient_chunk_tiles(shape);
-  const std::int64_t blocks = shape.inputs / kLanes, panels = shape.outputs / kPanel;
-  const bool few = has_one_gradient_chunk(shape);  // a panel's sums are complete at once
-  const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, chunk);
-  const Points z =
-      points_at(v.data + align_floats(points_floats(shape.inputs, chunk)), shape.outputs, chunk);
-  float* sums = z.data + align_floats(points_floats(shape.outputs, chunk));
-  const std::int64_t stride =
-      few ? weight_stride(kGradientInputs, kPanel) : weight_stride(shape.inputs, shape.outputs);
-  const auto add_point = [&](std::int64_t point, std::int64_t panel, std::int64_t begin,
-                             std::int64_t end, std::int64_t count, bool first, float* du) {
-    const blocked::OperandPair pair{point * v.point, point * z.point + panel * 2 * chunk * kLanes};
-    for (std::int64_t c = begin; c < end; c += blocked::channels_together()) {
-      blocked::multiply_transposed(end - c, v.data, chunk * kLanes, c, z.data, chunk * kLanes,
-                                   count, {&pair, 1}, first, du + (c - begin) * kPanel, kPanel);
-    }
-  };
-#pragma omp parallel num_threads(threads)
-  {
-    for (std::int64_t first = 0; first < tiles; first += chunk) {
-      const std::int64_t count = std::min(chunk, tiles - first);
-#pragma omp for schedule(static)
-      for (std::int64_t block = 0; block < blocks + 2 * panels; ++block) {
-        if (block < blocks) {
-          transform_input(from, x, block, first, count, v);
-        } else {
-          transform_gradient(to, dy, block - blocks, first, count, z);
-        }
-      }
-      if (few) break;
-#pragma omp for schedule(static)
-      for (std::int64_t pair = 0; pair < kPoints * panels; ++pair) {
-        const std::int64_t point = pair / panels, panel = pair % panels;
-        add_point(point, panel, 0, shape.inputs, count, first == 0,
-                  sums + point * stride + panel * shape.inputs * kPanel);
-      }
-    }
-#pragma omp for schedule(static)
-    for (std::int64_t panel = 0; panel < panels; ++panel) {
-      if (few) {
-        float* own = sums + omp_get_thread_num() * kPoints * stride;
-        for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
-          const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
-          for (int point = 0; point < kPoints; ++point) {
-            if (point < kPanel) {  // one row of the panel during each of the first products
-              blocked::prefetch(dw + ((panel * kPanel + point) * shape.inputs + begin) * 9,
-                                inputs * 9);
-            }
-            add_point(point, panel, begin, begin + inputs, tiles, /*first=*/true,
-                      own + point * stride);
-          }
-          transform_weight_gradient(shape, own, stride, panel, begin, inputs, add, dw);
-        }
-      } else {
-        transform_weight_gradient(shape, sums + panel * shape.inputs * kPanel, stride, panel, 0,
-                                  shape.inputs, add, dw);
-      }
-      if (!dbias) continue;
-      const blocked::ChannelBlocks tensor{shape.outputs, shape.out_height * shape.out_width,
-                                          shape.lanes};
-      for (std::int64_t block = 2 * panel; block < 2 * panel + 2; ++block)
-        sum_channels(tensor, shape.batch, dy, block, add, dbias);
-    }
-  }
+  const bool few = has_one_gradient_chunk(shape);
+  const auto run = is_wide(shape) ? few ? sum_panels<Wide, Element> : sum_chunks<Wide, Element>
+                   : few ? sum_panels<Narrow, Element>
+                                  : sum_chunks<Narrow, Element>;
+  run(shape, x, dy, add, dw, dbias, workspace, threads);
 }
 
 #define PIPETRAIN_WINOGRAD_OF(Element)                                                            \

@@ -1,6 +1,7 @@
 // Convolutions with 3x3 windows of stride 1 by Winograd's minimal filtering F(4x4, 3x3) (Lavin and
-// Gray 2016) for machines with 8-float vectors: 36 multiplications where a direct convolution takes
-// 144. Tensors are channel-blocked (nChw8c), weights row-major.
+// Gray 2016): 36 multiplications where a direct convolution takes 144. With AVX-512 and blocks of
+// 16 channels the vectors have 16 floats, otherwise 8. Tensors are channel-blocked (nChw8c or
+// nChw16c), weights row-major.
 //
 //   y = A' [ (G w G') * (B' x B) ] A      per tile of 6x6 inputs and 4x4 outputs
 //

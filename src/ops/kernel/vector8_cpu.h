@@ -62,6 +62,20 @@ inline void store8(BFloat16* to, Vector8 value) {
   *reinterpret_cast<Halves8*>(to) = __builtin_convertvector(stored, Halves8);
 }
 
+using Halves16 = std::uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
+using Bits16 = std::uint32_t __attribute__((vector_size(64)));
+
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline Vector16 load16(const BFloat16* from) {
+  const Halves16 upper = *reinterpret_cast<const Halves16*>(from);
+  return reinterpret_cast<Vector16>(__builtin_convertvector(upper, Bits16) << 16);
+}
+[[gnu::always_inline]] PIPETRAIN_AVX512 inline void store16(BFloat16* to, const Vector16& value) {
+  const auto bits = reinterpret_cast<Bits16>(value);
+  const Bits16 rounded = bits + 0x7fffU + (bits >> 16 & 1U), nan = bits | 0x400000U;
+  const Bits16 stored = (bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded;
+  *reinterpret_cast<Halves16*>(to) = __builtin_convertvector(stored >> 16, Halves16);
+}
+
 /// Element j of rows[i] becomes element i of rows[j].
 [[gnu::always_inline]] inline void transpose(Vector8 (&rows)[8]) {
   Vector8 pairs[8], quads[8];

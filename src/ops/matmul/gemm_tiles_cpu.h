@@ -116,12 +116,7 @@ template <int kTop, int kBottom, int kPanels>
 /// Rounded to bfloat16.
 [[gnu::always_inline]] PIPETRAIN_AVX512 inline void store_wide(std::uint16_t* to,
                                                                const Vector16& sum) {
-  using Bits = std::uint32_t __attribute__((vector_size(64), aligned(4), may_alias));
-  using Halves = std::uint16_t __attribute__((vector_size(32), aligned(2), may_alias));
-  const auto bits = reinterpret_cast<const Bits&>(sum);
-  const Bits rounded = bits + 0x7fffU + (bits >> 16 & 1U), nan = bits | 0x400000U;
-  const Bits kept = (bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded;
-  *reinterpret_cast<Halves*>(to) = __builtin_convertvector(kept >> 16, Halves);
+  store16(reinterpret_cast<BFloat16*>(to), sum);
 }
 
 /// A tile of one or two panels of rows by one or two of columns with AVX-512: twice the width, and

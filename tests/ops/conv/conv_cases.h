@@ -27,6 +27,11 @@ struct ConvCase {
     out.set("with_bias", std::int64_t{bias});
     return out;
   }
+  /// The layouts in which the channels of both feature maps fill whole blocks.
+  std::vector<Layout> blocked_layouts() const {
+    if (x[1] % 16 != 0 || w[0] % 16 != 0) return {Layout::kBlocked8};
+    return {Layout::kBlocked8, Layout::kBlocked16};
+  }
 };
 
 inline const std::vector<ConvCase>& conv_cases() {
@@ -54,6 +59,7 @@ inline const std::vector<ConvCase>& wide_cases() {
   static const std::vector<ConvCase> list = {
       {"resnet", {2, 64, 8, 8}, {64, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"winograd_edges", {2, 32, 9, 7}, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 0, 0, 1}},
+      {"winograd_chunks", {7, 48, 17, 14}, {80, 48, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"smaller_than_window", {32, 16, 2, 2}, {24, 16, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"single_position", {32, 8, 1, 1}, {16, 8, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"small_half_panel", {32, 56, 1, 2}, {8, 56, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},

@@ -10,7 +10,6 @@
 #include <typeinfo>
 
 #include "ops/conv/conv_cases.h"
-#include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/onednn_cpu.h"
 #include "support/blocked.h"
 #include "support/op_check.h"
@@ -174,7 +173,8 @@ TEST(ConvTest, BlockedLayouts) {
 
 /// y or dx (with `input_gradient`) of blocked tensors, with weights packed before or not.
 HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor& w,
-                     const HostTensor& b, bool input_gradient, bool packed) {
+                     const HostTensor& b, bool input_gradient, bool packed,
+                     Layout layout = Layout::kBlocked8) {
   Attributes attributes = input_gradient ? c.with_output(c.x) : c.attributes();
   std::string op = input_gradient ? "ConvInputGrad" : "Conv";
   HostTensor weights = w;
@@ -184,9 +184,9 @@ HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor
     attributes.set("weight_shape", c.w.dims());
     op += "Packed";
   }
-  std::vector<HostTensor> inputs = {to_layout(from, Layout::kBlocked8), weights};
+  std::vector<HostTensor> inputs = {to_layout(from, layout), weights};
   if (b) inputs.push_back(b);
-  const TensorType type{DType::kFloat32, input_gradient ? c.x : c.y(), Layout::kBlocked8};
+  const TensorType type{DType::kFloat32, input_gradient ? c.x : c.y(), layout};
   return to_layout(run_in_layouts(op, attributes, inputs, {type})[0], Layout::kRowMajor);
 }
 
@@ -206,12 +206,37 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
     const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
-    if (c.strides == one) {
-      expect_same_bits(in_blocks(c, x, w, b, false, true), in_blocks(c, x, w, b, false, false),
-                       c.name);
+    for (const Layout layout : c.blocked_layouts()) {
+      if (c.strides == one) {
+        expect_same_bits(in_blocks(c, x, w, b, false, true, layout),
+                         in_blocks(c, x, w, b, false, false, layout), c.name);
+      }
+      expect_same_bits(in_blocks(c, dy, w, {}, true, true, layout),
+                       in_blocks(c, dy, w, {}, true, false, layout), c.name);
     }
-    expect_same_bits(in_blocks(c, dy, w, {}, true, true), in_blocks(c, dy, w, {}, true, false),
-                     c.name);
+  }
+}
+
+// With few and many tiles, and panels of output channels that threads cannot share evenly.
+TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
+  const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  for (const ConvCase& c :
+       {ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
+        ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around}}) {
+    const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
+    const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
+    const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
+    for (const Layout layout : c.blocked_layouts()) {
+      const int before = omp_get_max_threads();
+      std::vector<HostTensor> results[2];
+      for (const int threads : {1, 3}) {
+        omp_set_num_threads(threads);
+        results[threads / 3] = {in_blocks(c, x, w, {}, false, false, layout),
+                                in_blocks(c, dy, w, {}, true, false, layout)};
+      }
+      omp_set_num_threads(before);
+      for (std::size_t i = 0; i < 2; ++i) expect_same_bits(results[1][i], results[0][i], c.name);
+    }
   }
 }
 
@@ -372,101 +397,6 @@ TEST(ConvTest, ConvTransposeShapes) {
   EXPECT_EQ(shape({{"strides", Ints{3, 2}}, {"pads", Ints{1, 2, 1, 2}}}), (Shape{1, 4, 7, 3}));
   EXPECT_EQ(shape({{"strides", Ints{2, 2}}, {"auto_pad", "SAME_UPPER"}}), (Shape{1, 4, 6, 6}));
   EXPECT_EQ(shape({{"dilations", Ints{2, 2}}}), (Shape{1, 4, 7, 7}));
-}
-
-/// Channel-blocked operands of a ConvWeightGrad, and what it writes or adds.
-class BlockedWeightGradient {
- public:
-  /// `adds`: in the time in which it writes.
-  explicit BlockedWeightGradient(const ConvCase& c, bool adds = true)
-      : adds_(adds),
-        inputs_{{DType::kFloat32, c.x, Layout::kBlocked8},
-                {DType::kFloat32, c.y(), Layout::kBlocked8}},
-        outputs_{{DType::kFloat32, c.w}, {DType::kFloat32, Shape{c.w[0]}}} {
-    node_.op = find_op("ConvWeightGrad");
-    node_.attributes = c.with_output(c.w, /*bias=*/true);
-    for (std::size_t i = 0; i < inputs_.size(); ++i)
-      operands_.push_back(random_tensor({DType::kFloat32, inputs_[i].shape}, 1 + i));
-  }
-
-  std::vector<HostTensor> random_outputs() const {
-    std::vector<HostTensor> out;
-    for (std::size_t i = 0; i < outputs_.size(); ++i)
-      out.push_back(random_tensor(outputs_[i], 3 + i));
-    return out;
-  }
-
-  void run(int threads, bool add, std::vector<HostTensor>& out) const {
-    const int threads_before = omp_get_max_threads();
-    omp_set_num_threads(threads);
-    const KernelRequest request{node_, inputs_, outputs_};
-    const auto kernel = make_kernel(Backend::kCpu, request);
-    omp_set_num_threads(threads_before);
-    auto* adding = dynamic_cast<AddingKernel*>(kernel.get());
-    ASSERT_NE(adding, nullptr);
-    EXPECT_EQ(conv_weight_gradient_adds(request), adds_);
-    const Buffer workspace(kernel->workspace_bytes());
-    RunContext context;
-    context.workspace = workspace.data();
-    std::vector<Tensor> in_views, out_views;
-    for (std::size_t i = 0; i < operands_.size(); ++i) {
-      in_views.push_back(operands_[i].view());
-      in_views[i].type = inputs_[i];
-    }
-    for (HostTensor& tensor : out) out_views.push_back(tensor.view());
-    add ? adding->run_adding(in_views, out_views, context)
-        : kernel->run(in_views, out_views, context);
-  }
-
- private:
-  bool adds_;
-  Node node_;
-  std::vector<TensorType> inputs_, outputs_;
-  std::vector<HostTensor> operands_;
-};
-
-// The sum over micro-batches, with and without a pass of its own, by one thread and by two.
-TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
-  const Ints one = {1, 1}, around = {1, 1, 1, 1};
-  const std::vector<ConvCase> cases = {
-      {"one_chunk", {2, 32, 9, 7}, {48, 32, 3, 3}, one, one, around},
-      {"many_chunks", {3, 32, 24, 24}, {48, 32, 3, 3}, one, one, around},
-      {"small", {9, 56, 2, 2}, {24, 56, 3, 3}, one, one, around},
-      {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
-      {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
-      {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
-      {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
-      {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
-      {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24}};
-  for (const ConvCase& c : cases) {
-    const BlockedWeightGradient gradient(c);
-    std::vector<HostTensor> out = gradient.random_outputs(), again = gradient.random_outputs();
-    gradient.run(/*threads=*/1, /*add=*/false, out);
-    gradient.run(/*threads=*/2, /*add=*/false, again);
-    std::vector<HostTensor> sum = gradient.random_outputs();
-    const std::vector<HostTensor> before = gradient.random_outputs();
-    gradient.run(/*threads=*/2, /*add=*/true, sum);
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      expect_same_bits(again[i], out[i], c.name);
-      for (std::size_t e = 0; e < out[i].span<float>().size(); ++e)
-        out[i].span<float>()[e] += before[i].span<float>()[e];
-      expect_same_bits(sum[i], out[i], c.name);
-    }
-  }
-}
-
-TEST(Conv, WeightGradientsThatAreOnlyWrittenAreAddedByTheWorkspace) {
-  const BlockedWeightGradient gradient(
-      {"groups", {2, 32, 18, 18}, {64, 16, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}, 2}, /*adds=*/false);
-  std::vector<HostTensor> out = gradient.random_outputs(), sum = gradient.random_outputs();
-  const std::vector<HostTensor> before = gradient.random_outputs();
-  gradient.run(/*threads=*/1, /*add=*/false, out);
-  gradient.run(/*threads=*/1, /*add=*/true, sum);
-  for (std::size_t i = 0; i < out.size(); ++i) {
-    for (std::size_t e = 0; e < out[i].span<float>().size(); ++e)
-      out[i].span<float>()[e] += before[i].span<float>()[e];
-    expect_same_bits(sum[i], out[i]);
-  }
 }
 
 }  // namespace
