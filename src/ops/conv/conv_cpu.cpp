@@ -36,13 +36,16 @@
 namespace pipetrain {
 namespace {
 
-/// Winograd pays for 3x3 windows of stride 1 with whole vectors of channels on both sides.
+/// Winograd pays for 3x3 windows of stride 1, or of 2 behind one padded position, with whole
+/// vectors of channels on both sides.
 bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
   const std::string wish = attributes.text("algorithm", "auto");
   if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
   for (const WindowAxis& axis : geometry.window) {
-    if (axis.kernel != 3 || axis.stride != 1 || axis.dilation != 1) return false;
-    if (axis.pad_begin > 1 || axis.pad_end > 1) return false;
+    if (axis.kernel != 3 || axis.dilation != 1 || axis.pad_begin > 1 || axis.pad_end > 1)
+      return false;
+    if (axis.stride != geometry.window[0].stride || axis.stride > 2) return false;
+    if (axis.stride == 2 && axis.pad_begin != 1) return false;
   }
   return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
          (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
@@ -91,9 +94,9 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   if (!use_winograd(request.node.attributes, geometry)) return {};
   const WindowAxis& rows = geometry.window[0];
   const WindowAxis& columns = geometry.window[1];
-  const WinogradShape shape{
-      geometry.batch, geometry.inputs, geometry.outputs, rows.input,        columns.input,
-      rows.output,    columns.output,  rows.pad_begin,   columns.pad_begin, lanes};
+  const WinogradShape shape{geometry.batch,    geometry.inputs, geometry.outputs, rows.input,
+                            columns.input,     rows.output,     columns.output,   rows.pad_begin,
+                            columns.pad_begin, lanes,           rows.stride};
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 

@@ -16,59 +16,81 @@ namespace {
 using namespace winograd;
 
 /// With AVX-512, feature maps lie in blocks of 16 channels.
-bool is_wide(const WinogradShape& shape) { return shape.lanes == Wide::kLanes && has_avx512(); }
+bool is_wide(std::int64_t lanes) { return lanes == Wide::kLanes && has_avx512(); }
 
-std::int64_t tiles_of(std::int64_t positions) { return (positions + 3) / 4; }
-std::int64_t tile_count(const WinogradShape& shape) {
-  return shape.batch * tiles_of(shape.out_height) * tiles_of(shape.out_width);
+/// Outputs per side of a tile: twice as many inputs that the input gradient of stride 2 makes.
+constexpr std::int64_t kOut = 4;
+
+/// Numbers of a transformed tile.
+std::int64_t slots_of(const WinogradShape& shape) { return shape.stride == 2 ? 81 : kPoints; }
+
+/// A pass from x to y, forward or with the roles exchanged for the input gradient.
+struct Pass {
+  std::int64_t batch, inputs, outputs;  // channels
+  std::int64_t height, width;
+  std::int64_t out_height, out_width;
+  std::int64_t pad_top, pad_left;
+  std::int64_t lanes, slots;
+  std::int64_t tile_side;  // outputs
+
+  std::int64_t tile_rows() const { return (out_height + tile_side - 1) / tile_side; }
+  std::int64_t tile_columns() const { return (out_width + tile_side - 1) / tile_side; }
+  std::int64_t tiles() const { return batch * tile_rows() * tile_columns(); }
+
+  FeatureMap from() const {
+    return {inputs, height, width, tile_rows(), tile_columns(), pad_top, pad_left, lanes};
+  }
+  FeatureMap to() const {
+    return {outputs, out_height, out_width, tile_rows(), tile_columns(), 0, 0, lanes};
+  }
+};
+
+Pass forward(const WinogradShape& shape) {
+  return {shape.batch,    shape.inputs,     shape.outputs,   shape.height,
+          shape.width,    shape.out_height, shape.out_width, shape.pad_top,
+          shape.pad_left, shape.lanes,      slots_of(shape), kOut};
 }
 
-FeatureMap input_map(const WinogradShape& shape) {
-  return {shape.inputs,
-          shape.height,
-          shape.width,
-          tiles_of(shape.out_height),
-          tiles_of(shape.out_width),
-          shape.pad_top,
-          shape.pad_left,
-          shape.lanes};
-}
-FeatureMap output_map(const WinogradShape& shape) {
-  return {shape.outputs,
+/// Its result is the input gradient. With stride 1, dy is padded by what the window reaches beyond.
+Pass transposed(const WinogradShape& shape) {
+  const bool strided = shape.stride == 2;
+  return {shape.batch,
+          shape.outputs,
+          shape.inputs,
           shape.out_height,
           shape.out_width,
-          tiles_of(shape.out_height),
-          tiles_of(shape.out_width),
-          0,
-          0,
-          shape.lanes};
+          shape.height,
+          shape.width,
+          strided ? 0 : 2 - shape.pad_top,
+          strided ? 0 : 2 - shape.pad_left,
+          shape.lanes,
+          slots_of(shape),
+          strided ? 2 * kOut : kOut};
 }
 
-/// The forward whose result is the input gradient: dy padded by what the window reaches beyond.
-WinogradShape transposed(const WinogradShape& shape) {
-  return {shape.batch,  shape.outputs, shape.inputs,      shape.out_height,   shape.out_width,
-          shape.height, shape.width,   2 - shape.pad_top, 2 - shape.pad_left, shape.lanes};
+std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
+/// Floats of so many channels of transformed tiles.
+std::int64_t points_floats(std::int64_t slots, std::int64_t channels, std::int64_t tiles) {
+  return align_floats(slots * slot_stride(channels, tiles));
 }
 
 /// Tiles that one thread takes from input to output: their points stay in the second-level cache,
 /// unless there are so many channels that the weights' traffic outweighs that. Threads have equally
 /// many chunks.
-std::int64_t chunk_tiles(const WinogradShape& shape, int threads) {
-  const std::int64_t most = shape.inputs + shape.outputs <= 256 ? 24 : 48;
-  const std::int64_t tiles = tile_count(shape);
+std::int64_t chunk_tiles(const Pass& pass, int threads) {
+  const std::int64_t most = pass.slots > kPoints ? 12 : pass.inputs + pass.outputs <= 256 ? 24 : 48;
+  const std::int64_t tiles = pass.tiles();
   const std::int64_t chunks = (tiles + most * threads - 1) / (most * threads) * threads;
   return (tiles + chunks - 1) / chunks;
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
-  return std::min<std::int64_t>(96, tile_count(shape));
+  return std::min(96 * kPoints / slots_of(shape), forward(shape).tiles());
 }
 
-std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
-
 /// So few that going over all tiles once per panel costs less than writing all weights.
-bool has_few_tiles(const WinogradShape& shape) { return tile_count(shape) <= 64; }
+bool has_few_tiles(const Pass& pass) { return pass.tiles() <= 64; }
 bool has_one_gradient_chunk(const WinogradShape& shape) {
-  return gradient_chunk_tiles(shape) == tile_count(shape);
+  return gradient_chunk_tiles(shape) == forward(shape).tiles();
 }
 
 /// Input channels whose weights for one panel are transformed together: they stay in the
@@ -77,56 +99,60 @@ constexpr std::int64_t kInputsTogether = 64;
 using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
 /// Panels that a thread takes at a time: as many as the products want, unless threads go without.
-std::int64_t panels_together(const WinogradShape& shape, int threads) {
-  const std::int64_t most = is_wide(shape) ? Wide::kMostPanels : Narrow::kMostPanels;
-  return shape.outputs / kPanel >= most * threads ? most : 1;
+std::int64_t panels_together(std::int64_t panels, std::int64_t lanes, int threads) {
+  const std::int64_t most = is_wide(lanes) ? Wide::kMostPanels : Narrow::kMostPanels;
+  return panels >= most * threads ? most : 1;
+}
+std::int64_t panels_together(const Pass& pass, int threads) {
+  return panels_together(pass.outputs / kPanel, pass.lanes, threads);
 }
 
 /// Floats that a thread needs for its panels of weights and their products.
-std::int64_t panel_floats(const WinogradShape& shape, std::int64_t panels) {
+std::int64_t panel_floats(const Pass& pass, std::int64_t panels) {
   return panels * kPoints * PanelStride::value +
-         align_floats(points_floats(panels * kPanel, tile_count(shape)));
+         points_floats(pass.slots, panels * kPanel, pass.tiles());
 }
 
-/// The whole of a forward with many tiles: all weights are transformed first, then threads take
-/// chunks of tiles from input to output.
-template <class Loops, class Element>
-void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
+/// The whole of a pass with many tiles: all weights are transformed first, then threads take chunks
+/// of tiles from input to output.
+template <class Loops, class Scheme, class Element>
+void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
-  const FeatureMap from = input_map(shape), to = output_map(shape);
-  const std::int64_t tiles = tile_count(shape), chunk = chunk_tiles(shape, threads);
-  const std::int64_t chunks = (tiles + chunk - 1) / chunk, panels = shape.outputs / kPanel;
-  const std::int64_t inputs_floats = align_floats(points_floats(shape.inputs, chunk));
-  const std::int64_t outputs_floats = align_floats(points_floats(shape.outputs, chunk));
+  const FeatureMap from = pass.from(), to = pass.to();
+  const std::int64_t tiles = pass.tiles(), chunk = chunk_tiles(pass, threads);
+  const std::int64_t chunks = (tiles + chunk - 1) / chunk, panels = pass.outputs / kPanel;
+  const std::int64_t inputs_floats = points_floats(pass.slots, pass.inputs, chunk);
+  const std::int64_t outputs_floats = points_floats(pass.slots, pass.outputs, chunk);
   auto* weights = reinterpret_cast<float*>(workspace);
-  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
+  const std::int64_t stride = weight_stride(pass.inputs, pass.outputs);
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weights(w, 0, shape.inputs, panel, weights + panel * shape.inputs * kPanel, stride);
+      transform_weights<Scheme::kStrided>(w, 0, pass.inputs, panel,
+                                          weights + panel * pass.inputs * kPanel, stride);
     }
     float* own =
         weights + kPoints * stride + omp_get_thread_num() * (inputs_floats + outputs_floats);
-    const Points v = points_at(own, shape.inputs, chunk);
-    const Points m = points_at(own + inputs_floats, shape.outputs, chunk);
+    const Points v = points_at(own, pass.inputs, chunk);
+    const Points m = points_at(own + inputs_floats, pass.outputs, chunk);
 #pragma omp for schedule(static)
     for (std::int64_t piece = 0; piece < chunks; ++piece) {
       const std::int64_t first = piece * chunk, count = std::min(chunk, tiles - first);
-      for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes) {
-        Loops::transform_input(from, x, c, first, count, v);
+      for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
+        Loops::template transform_input<Scheme>(from, x, c, first, count, v);
       }
-      for (int point = 0; point < kPoints; ++point) {
+      for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
         for (std::int64_t panel = 0; panel < panels; panel += Loops::kMostPanels) {
           Loops::multiply(PointProduct{
-              v.at(point, 0), v.block(Loops::kLanes), shape.inputs,
-              weights + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
-              std::min(Loops::kMostPanels, panels - panel), count, m.at(point, panel * kPanel),
+              v.at(slot.slot, 0), v.block(Loops::kLanes), pass.inputs,
+              weights + slot.point * stride + panel * pass.inputs * kPanel, pass.inputs * kPanel,
+              std::min(Loops::kMostPanels, panels - panel), count, m.at(slot.slot, panel * kPanel),
               m.block(Loops::kLanes), /*first=*/true});
         }
       }
-      for (std::int64_t k = 0; k < shape.outputs; k += Loops::kLanes) {
-        Loops::transform_output(to, m, k, k, first, count, bias, y);
+      for (std::int64_t k = 0; k < pass.outputs; k += Loops::kLanes) {
+        Loops::template transform_output<Scheme>(to, m, k, k, first, count, bias, y);
       }
     }
   }
@@ -134,59 +160,57 @@ void convolve_chunks(const WinogradShape& shape, const Element* x, const Weights
 
 /// The same with few tiles, where the transformed weights are the largest tensor of all: threads
 /// take panels of 16 output channels, of which the weights are used while they are in the cache.
-template <class Loops, class Element>
-void convolve_panels(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
+template <class Loops, class Scheme, class Element>
+void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
-  const FeatureMap from = input_map(shape), to = output_map(shape);
-  const std::int64_t tiles = tile_count(shape), panels = shape.outputs / kPanel;
+  const FeatureMap from = pass.from(), to = pass.to();
+  const std::int64_t tiles = pass.tiles(), panels = pass.outputs / kPanel;
   constexpr PanelStride stride;
   constexpr std::int64_t u_panel = kPoints * stride;
-  const std::int64_t most = panels_together(shape, threads);
-  const Points v = points_at(reinterpret_cast<float*>(workspace), shape.inputs, tiles);
-  float* rest = v.data + align_floats(points_floats(shape.inputs, tiles));
+  const std::int64_t most = panels_together(pass, threads);
+  const Points v = points_at(reinterpret_cast<float*>(workspace), pass.inputs, tiles);
+  float* rest = v.data + points_floats(pass.slots, pass.inputs, tiles);
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes) {
-      Loops::transform_input(from, x, c, 0, tiles, v);
+    for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
+      Loops::template transform_input<Scheme>(from, x, c, 0, tiles, v);
     }
-    float* u = rest + omp_get_thread_num() * panel_floats(shape, most);
+    float* u = rest + omp_get_thread_num() * panel_floats(pass, most);
     const Points m = points_at(u + most * u_panel, most * kPanel, tiles);
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; panel += most) {
       const std::int64_t together = std::min(most, panels - panel);
-      for (std::int64_t begin = 0; begin < shape.inputs; begin += kInputsTogether) {
-        const std::int64_t inputs = std::min(kInputsTogether, shape.inputs - begin);
-        for (std::int64_t i = 0; i < together; ++i)
-          transform_weights(w, begin, inputs, panel + i, u + i * u_panel, stride);
+      for (std::int64_t begin = 0; begin < pass.inputs; begin += kInputsTogether) {
+        const std::int64_t inputs = std::min(kInputsTogether, pass.inputs - begin);
+        for (std::int64_t i = 0; i < together; ++i) {
+          transform_weights<Scheme::kStrided>(w, begin, inputs, panel + i, u + i * u_panel, stride);
+        }
         // Packed weights that are transformed next come from memory in the meantime.
         const Element* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
         const std::int64_t each = inputs * 9 * kPanel / kPoints;
-        for (int point = 0; point < kPoints; ++point) {
-          for (std::int64_t i = 0; w.packed && i < together; ++i)
-            blocked::prefetch(next + i * kPanel * w.k_stride + point * each, each);
-          Loops::multiply(PointProduct{v.at(point, begin), v.block(Loops::kLanes), inputs,
-                                       u + point * stride, u_panel, together, tiles, m.at(point, 0),
-                                       m.block(Loops::kLanes),
+        for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
+          for (std::int64_t i = 0; w.packed && slot.first && i < together; ++i)
+            blocked::prefetch(next + i * kPanel * w.k_stride + slot.point * each, each);
+          Loops::multiply(PointProduct{v.at(slot.slot, begin), v.block(Loops::kLanes), inputs,
+                                       u + slot.point * stride, u_panel, together, tiles,
+                                       m.at(slot.slot, 0), m.block(Loops::kLanes),
                                        /*first=*/begin == 0});
         }
       }
       for (std::int64_t k = 0; k < together * kPanel; k += Loops::kLanes) {
-        Loops::transform_output(to, m, k, panel * kPanel + k, 0, tiles, bias, y);
+        Loops::template transform_output<Scheme>(to, m, k, panel * kPanel + k, 0, tiles, bias, y);
       }
     }
   }
 }
 
-template <class Element>
-void convolve(const WinogradShape& shape, const Element* x, const Weights<Element>& w,
-              const float* bias, Element* y, std::byte* workspace, int threads) {
-  const bool few = has_few_tiles(shape);
-  const auto run = is_wide(shape)
-                       ? few ? convolve_panels<Wide, Element> : convolve_chunks<Wide, Element>
-                   : few ? convolve_panels<Narrow, Element>
-                         : convolve_chunks<Narrow, Element>;
-  run(shape, x, w, bias, y, workspace, threads);
+template <class Loops, class Scheme, class Element>
+void convolve(const Pass& pass, const Element* x, const Weights<Element>& w, const float* bias,
+              Element* y, std::byte* workspace, int threads) {
+  const auto run = has_few_tiles(pass) ? convolve_panels<Loops, Scheme, Element>
+                                       : convolve_chunks<Loops, Scheme, Element>;
+  run(pass, x, w, bias, y, workspace, threads);
 }
 
 /// Input channels whose gradients for one panel are summed before they are transformed, where all
@@ -195,6 +219,7 @@ constexpr std::int64_t kGradientInputs = 48;
 
 /// dw = G' du G for one panel of 16 output channels and `inputs` channels from `begin`; du: (input
 /// channel, 16), points `stride` apart. Written, or added to what is there.
+template <bool kStrided>
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
                                std::int64_t panel, std::int64_t begin, std::int64_t inputs,
                                bool add, float* dw) {
@@ -207,11 +232,12 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
         for (int i = 0; i < 6; ++i) {
           points[i] = load8(from + (6 * i + j) * stride);
         }
-        weight_gradient_line(points, 1, lines + j, 6);
+        weight_gradient_line<kStrided>(points, 1, lines + j, 6);
       }
       float* to = dw + ((panel * kPanel + half) * shape.inputs + begin + c) * 9;
       Vector8 weights[9], rows[8];
-      for (int i = 0; i < 3; ++i) weight_gradient_line(lines + 6 * i, 1, weights + 3 * i, 1);
+      for (int i = 0; i < 3; ++i)
+        weight_gradient_line<kStrided>(lines + 6 * i, 1, weights + 3 * i, 1);
       for (int i = 0; i < 8; ++i) rows[i] = weights[i];
       transpose(rows);
       for (int lane = 0; lane < 8; ++lane) {
@@ -232,22 +258,22 @@ struct GradientPoints {
   GradientPoints(const WinogradShape& shape, std::byte* workspace)
       : chunk(gradient_chunk_tiles(shape)),
         v(points_at(reinterpret_cast<float*>(workspace), shape.inputs, chunk)),
-        z(points_at(v.data + align_floats(points_floats(shape.inputs, chunk)), shape.outputs,
+        z(points_at(v.data + points_floats(slots_of(shape), shape.inputs, chunk), shape.outputs,
                     chunk)),
-        rest(z.data + align_floats(points_floats(shape.outputs, chunk))) {}
+        rest(z.data + points_floats(slots_of(shape), shape.outputs, chunk)) {}
 };
 
 /// The points of tiles [first, first + count), by all threads of a parallel region.
-template <class Loops, class Element>
+template <class Loops, class Scheme, class Element>
 void transform_chunk(const WinogradShape& shape, const Element* x, const Element* dy,
                      std::int64_t first, std::int64_t count, const GradientPoints& points) {
-  const FeatureMap from = input_map(shape), to = output_map(shape);
+  const FeatureMap from = forward(shape).from(), to = forward(shape).to();
 #pragma omp for schedule(static) nowait
   for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes)
-    Loops::transform_input(from, x, c, first, count, points.v);
+    Loops::template transform_input<Scheme>(from, x, c, first, count, points.v);
 #pragma omp for schedule(static)
   for (std::int64_t k = 0; k < shape.outputs; k += Loops::kLanes)
-    Loops::transform_gradient(to, dy, k, first, count, points.z);
+    Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z);
 }
 
 template <class Element>
@@ -260,12 +286,12 @@ void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel
 }
 
 /// A weight gradient whose sums over all tiles are made chunk by chunk.
-template <class Loops, class Element>
+template <class Loops, class Scheme, class Element>
 void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
                 float* dw, float* dbias, std::byte* workspace, int threads) {
   const GradientPoints points(shape, workspace);
   const Points &v = points.v, &z = points.z;
-  const std::int64_t tiles = tile_count(shape), panels = shape.outputs / kPanel;
+  const std::int64_t tiles = forward(shape).tiles(), panels = shape.outputs / kPanel;
   constexpr std::int64_t kLanes = Loops::kLanes, kMost = Loops::kMostPanels;
   const std::int64_t groups = (panels + kMost - 1) / kMost;
   const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
@@ -273,28 +299,32 @@ void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy,
   {
     for (std::int64_t first = 0; first < tiles; first += points.chunk) {
       const std::int64_t count = std::min(points.chunk, tiles - first);
-      transform_chunk<Loops>(shape, x, dy, first, count, points);
-#pragma omp for schedule(static)
+      transform_chunk<Loops, Scheme>(shape, x, dy, first, count, points);
+      // Points have different numbers of slots.
+#pragma omp for schedule(dynamic)
       for (std::int64_t pair = 0; pair < kPoints * groups; ++pair) {
         const std::int64_t point = pair / groups, panel = pair % groups * kMost;
-        Loops::multiply(GradientProduct{
-            v.at(point, 0), v.block(kLanes), shape.inputs, z.at(point, panel * kPanel),
-            z.block(kLanes), count, std::min(kMost, panels - panel),
-            points.rest + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
-            /*first=*/first == 0});
+        for (const Slot& slot : slots_of_point<Scheme::kSlots>(point)) {
+          Loops::multiply(GradientProduct{
+              v.at(slot.slot, 0), v.block(kLanes), shape.inputs, z.at(slot.slot, panel * kPanel),
+              z.block(kLanes), count, std::min(kMost, panels - panel),
+              points.rest + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
+              /*first=*/slot.first && first == 0});
+        }
       }
     }
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; ++panel) {
-      transform_weight_gradient(shape, points.rest + panel * shape.inputs * kPanel, stride, panel,
-                                0, shape.inputs, add, dw);
+      transform_weight_gradient<Scheme::kStrided>(shape,
+                                                  points.rest + panel * shape.inputs * kPanel,
+                                                  stride, panel, 0, shape.inputs, add, dw);
       if (dbias) sum_panel(shape, dy, panel, add, dbias);
     }
   }
 }
 
 /// The same where all tiles make one chunk: the sums of a few channels are complete at once.
-template <class Loops, class Element>
+template <class Loops, class Scheme, class Element>
 void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
                 float* dw, float* dbias, std::byte* workspace, int threads) {
   const GradientPoints points(shape, workspace);
@@ -303,29 +333,29 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
   constexpr std::int64_t kLanes = Loops::kLanes;
   constexpr std::int64_t stride = weight_stride(kGradientInputs, kPanel);
   constexpr std::int64_t u_panel = kPoints * stride;
-  const std::int64_t most = panels_together(shape, threads);
+  const std::int64_t most = panels_together(panels, shape.lanes, threads);
 #pragma omp parallel num_threads(threads)
   {
-    transform_chunk<Loops>(shape, x, dy, 0, tiles, points);
+    transform_chunk<Loops, Scheme>(shape, x, dy, 0, tiles, points);
     float* u = points.rest + omp_get_thread_num() * most * u_panel;
 #pragma omp for schedule(static)
     for (std::int64_t panel = 0; panel < panels; panel += most) {
       const std::int64_t together = std::min(most, panels - panel);
       for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
         const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
-        for (int point = 0; point < kPoints; ++point) {
-          // One row of each panel during each of the first products.
-          for (std::int64_t i = 0; i < together && point < kPanel; ++i) {
-            const std::int64_t row = (panel + i) * kPanel + point;
+        for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
+          // One row of each panel during each of the first points' products.
+          for (std::int64_t i = 0; slot.first && slot.point < kPanel && i < together; ++i) {
+            const std::int64_t row = (panel + i) * kPanel + slot.point;
             blocked::prefetch(dw + (row * shape.inputs + begin) * 9, inputs * 9);
           }
-          Loops::multiply(GradientProduct{v.at(point, begin), v.block(kLanes), inputs,
-                                          z.at(point, panel * kPanel), z.block(kLanes), tiles,
-                                          together, u + point * stride, u_panel, /*first=*/true});
+          Loops::multiply(GradientProduct{v.at(slot.slot, begin), v.block(kLanes), inputs,
+                                          z.at(slot.slot, panel * kPanel), z.block(kLanes), tiles,
+                                          together, u + slot.point * stride, u_panel, slot.first});
         }
         for (std::int64_t i = 0; i < together; ++i) {
-          transform_weight_gradient(shape, u + i * u_panel, stride, panel + i, begin, inputs, add,
-                                    dw);
+          transform_weight_gradient<Scheme::kStrided>(shape, u + i * u_panel, stride, panel + i,
+                                                      begin, inputs, add, dw);
         }
       }
       for (std::int64_t i = 0; dbias && i < together; ++i)
@@ -334,37 +364,47 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
   }
 }
 
+template <class Loops, class Scheme, class Element>
+void sum_gradient(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                  float* dw, float* dbias, std::byte* workspace, int threads) {
+  const auto run = has_one_gradient_chunk(shape) ? sum_panels<Loops, Scheme, Element>
+                                                 : sum_chunks<Loops, Scheme, Element>;
+  run(shape, x, dy, add, dw, dbias, workspace, threads);
+}
+
 }  // namespace
 
 bool winograd_pays(const WinogradShape& shape) {
-  const std::int64_t transformed = kPoints * tiles_of(shape.out_height) * tiles_of(shape.out_width);
-  return 3 * transformed <= 2 * 9 * shape.out_height * shape.out_width;
+  const Pass pass = forward(shape);
+  const std::int64_t products = pass.slots * pass.tile_rows() * pass.tile_columns();
+  const std::int64_t direct = 9 * shape.out_height * shape.out_width;
+  return shape.stride == 2 ? 5 * products <= 4 * direct : 3 * products <= 2 * direct;
 }
 
-bool winograd_has_few_tiles(const WinogradShape& shape) { return has_few_tiles(shape); }
+bool winograd_has_few_tiles(const WinogradShape& shape) { return has_few_tiles(forward(shape)); }
 
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
   std::int64_t most = 0;
-  for (const WinogradShape& each : {shape, transposed(shape)}) {
-    const std::int64_t tiles = tile_count(each), chunk = chunk_tiles(each, threads);
-    most = std::max(most, has_few_tiles(each)
-                              ? align_floats(points_floats(each.inputs, tiles)) +
-                                    threads * panel_floats(each, panels_together(each, threads))
-                              : kPoints * weight_stride(each.inputs, each.outputs) +
-                                    threads * (align_floats(points_floats(each.inputs, chunk)) +
-                                               align_floats(points_floats(each.outputs, chunk))));
+  for (const Pass& pass : {forward(shape), transposed(shape)}) {
+    const std::int64_t slots = pass.slots, chunk = chunk_tiles(pass, threads);
+    most = std::max(most, has_few_tiles(pass)
+                              ? points_floats(slots, pass.inputs, pass.tiles()) +
+                                    threads * panel_floats(pass, panels_together(pass, threads))
+                              : kPoints * weight_stride(pass.inputs, pass.outputs) +
+                                    threads * (points_floats(slots, pass.inputs, chunk) +
+                                               points_floats(slots, pass.outputs, chunk)));
   }
   return static_cast<std::size_t>(most) * sizeof(float);
 }
 
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
-  const std::int64_t chunk = gradient_chunk_tiles(shape);
+  const std::int64_t chunk = gradient_chunk_tiles(shape), panels = shape.outputs / kPanel;
   const std::int64_t sums = has_one_gradient_chunk(shape)
-                                ? threads * panels_together(shape, threads) * kPoints *
-                                      weight_stride(kGradientInputs, kPanel)
+                                ? threads * panels_together(panels, shape.lanes, threads) *
+                                      kPoints * weight_stride(kGradientInputs, kPanel)
                                 : kPoints * weight_stride(shape.inputs, shape.outputs);
-  return static_cast<std::size_t>(sums + align_floats(points_floats(shape.inputs, chunk)) +
-                                  align_floats(points_floats(shape.outputs, chunk))) *
+  return static_cast<std::size_t>(sums + points_floats(slots_of(shape), shape.inputs, chunk) +
+                                  points_floats(slots_of(shape), shape.outputs, chunk)) *
          sizeof(float);
 }
 
@@ -375,7 +415,12 @@ void winograd_forward(const WinogradShape& shape, const Element* x,
   const std::int64_t row = shape.inputs * 9;
   const Weights<Element> weights{w.data, row, w.packed ? 9 * kPanel : 9, /*reversed=*/false,
                                  w.packed};
-  convolve(shape, x, weights, bias, y, workspace, threads);
+  const auto run = is_wide(shape.lanes) ? shape.stride == 2
+                                              ? convolve<Wide, Wide::Strided, Element>
+                                              : convolve<Wide, Wide::Unstrided, Element>
+                   : shape.stride == 2 ? convolve<Narrow, Narrow::Strided, Element>
+                                        : convolve<Narrow, Narrow::Unstrided, Element>;
+  run(forward(shape), x, weights, bias, y, workspace, threads);
 }
 
 template <class Element>
@@ -386,17 +431,23 @@ void winograd_input_gradient(const WinogradShape& shape, const Element* dy,
   const Weights<Element> weights =
       w.packed ? Weights<Element>{w.data, shape.outputs * 9, 9 * kPanel, false, true}
                : Weights<Element>{w.data, 9, row, /*reversed=*/true, false};
-  convolve(transposed(shape), dy, weights, nullptr, dx, workspace, threads);
+  const auto run = is_wide(shape.lanes) ? shape.stride == 2
+                                              ? convolve<Wide, Wide::StridedInputGradient, Element>
+                                              : convolve<Wide, Wide::Unstrided, Element>
+                   : shape.stride == 2 ? convolve<Narrow, Narrow::StridedInputGradient, Element>
+                                        : convolve<Narrow, Narrow::Unstrided, Element>;
+  run(transposed(shape), dy, weights, nullptr, dx, workspace, threads);
 }
 
 template <class Element>
 void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
                               bool add, float* dw, float* dbias, std::byte* workspace,
                               int threads) {
-  const bool few = has_one_gradient_chunk(shape);
-  const auto run = is_wide(shape) ? few ? sum_panels<Wide, Element> : sum_chunks<Wide, Element>
-                   : few ? sum_panels<Narrow, Element>
-                                  : sum_chunks<Narrow, Element>;
+  const auto run = is_wide(shape.lanes) ? shape.stride == 2
+                                              ? sum_gradient<Wide, Wide::Strided, Element>
+                                              : sum_gradient<Wide, Wide::Unstrided, Element>
+                   : shape.stride == 2 ? sum_gradient<Narrow, Narrow::Strided, Element>
+                                        : sum_gradient<Narrow, Narrow::Unstrided, Element>;
   run(shape, x, dy, add, dw, dbias, workspace, threads);
 }
 

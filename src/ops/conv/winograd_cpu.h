@@ -1,12 +1,16 @@
-// Convolutions with 3x3 windows of stride 1 by Winograd's minimal filtering F(4x4, 3x3) (Lavin and
-// Gray 2016): 36 multiplications where a direct convolution takes 144. With AVX-512 and blocks of
-// 16 channels the vectors have 16 floats, otherwise 8. Tensors are channel-blocked (nChw8c or
-// nChw16c), weights row-major.
+// Convolutions with 3x3 windows of stride 1 or 2 by Winograd's minimal filtering (Lavin and Gray
+// 2016). With AVX-512 and blocks of 16 channels the vectors have 16 floats, otherwise 8. Tensors
+// are channel-blocked (nChw8c or nChw16c), weights row-major.
 //
-//   y = A' [ (G w G') * (B' x B) ] A      per tile of 6x6 inputs and 4x4 outputs
+//   y = A' [ (G w G') * (B' x B) ] A      per tile of 4x4 outputs
 //
-// The interpolation points are 0, ±5/8, ±3/2 and ∞: exact in binary, and with the smallest rounding
+// Stride 1 is F(4x4, 3x3): 36 multiplications where a direct convolution takes 144. The
+// interpolation points are 0, ±5/8, ±3/2 and ∞: exact in binary, and with the smallest rounding
 // error of those tried (rms 8e-7 of the result, a direct convolution has 2e-7).
+//
+// Stride 2 takes 81 multiplications: along each axis the even inputs of 9 meet the outer two of
+// three weights by F(4, 2) with points ±1/2, ±5/4 and ∞ (rms 6e-7), the odd ones the middle weight
+// directly. The input gradient makes 8x8 inputs of a tile of 5x5 gradients in the same way.
 #pragma once
 
 #include <cstddef>
@@ -22,8 +26,9 @@ struct WinogradShape {
   std::int64_t batch, inputs, outputs;
   std::int64_t height, width;
   std::int64_t out_height, out_width;
-  std::int64_t pad_top, pad_left;
+  std::int64_t pad_top, pad_left;  // at most 1, and 1 with stride 2
   std::int64_t lanes;
+  std::int64_t stride = 1;  // or 2
 };
 
 /// Whether it takes fewer multiplications by a margin, which small feature maps with partly filled

@@ -1,122 +1,228 @@
-// Winograd's transforms F(4x4, 3x3) of inputs, outputs and gradients between channel blocks and
-// points. winograd_vectors_cpu.h includes this file in a structure for vectors of 8 floats and in
-// one for vectors of 16, which have kLanes, Vector, load() and store(), with
-// PIPETRAIN_WINOGRAD_TARGET before functions.
+// Winograd's transforms of inputs, outputs and gradients between channel blocks and points.
+// winograd_vectors_cpu.h includes this file in a structure for vectors of 8 floats and in one for
+// vectors of 16, which have kLanes, Vector, load() and store(), with PIPETRAIN_WINOGRAD_TARGET
+// before functions.
 
-// One-dimensional transforms. `from` and `to` are vectors `step` apart.
+// A scheme has the one-dimensional transforms of a pass: kSpan inputs of a tile, kStep apart from
+// tile to tile, become kSlots numbers, and as many products kOut outputs. Vectors are `step` and
+// `to_step` apart.
 
-/// B', scaled: 6 inputs → 6 points.
-[[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
-                                                                        Vector* to, int to_step) {
-  const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step],
-               d5 = d[5 * step];
-  const Vector even_a = kScaleA * d4 - (kScaleA * kB2) * d2;
-  const Vector odd_a = (kScaleA * kA) * d3 - (kScaleA * kA * kB2) * d1;
-  const Vector even_b = kScaleB * d4 - (kScaleB * kA2) * d2;
-  const Vector odd_b = (kScaleB * kB) * d3 - (kScaleB * kB * kA2) * d1;
-  to[0] = d0 - (kScale0 * kSum) * d2 + kScale0 * d4;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = d5 - kSum * d3 + kProduct * d1;
-}
+/// F(4, 3) for windows of stride 1, forward and input gradient.
+struct Unstrided {
+  static constexpr bool kStrided = false;
+  static constexpr int kSpan = 6, kStep = 4, kSlots = 6, kOut = 4;
 
-/// A': 6 points → 4 outputs.
-[[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void output_line(const Vector* m, int step,
-                                                                         Vector* to, int to_step) {
-  const Vector sum_a = m[step] + m[2 * step], difference_a = kA * (m[step] - m[2 * step]);
-  const Vector sum_b = m[3 * step] + m[4 * step];
-  const Vector difference_b = kB * (m[3 * step] - m[4 * step]);
-  to[0] = m[0] + sum_a + sum_b;
-  to[to_step] = difference_a + difference_b;
-  to[2 * to_step] = kA2 * sum_a + kB2 * sum_b;
-  to[3 * to_step] = kA2 * difference_a + kB2 * difference_b + m[5 * step];
-}
+  /// B', scaled: 6 inputs → 6 points.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
+                                                                          Vector* to, int to_step) {
+    using namespace unstrided;
+    const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step],
+                 d5 = d[5 * step];
+    const Vector even_a = kScaleA * d4 - (kScaleA * kB2) * d2;
+    const Vector odd_a = (kScaleA * kA) * d3 - (kScaleA * kA * kB2) * d1;
+    const Vector even_b = kScaleB * d4 - (kScaleB * kA2) * d2;
+    const Vector odd_b = (kScaleB * kB) * d3 - (kScaleB * kB * kA2) * d1;
+    to[0] = d0 - (kScale0 * kSum) * d2 + kScale0 * d4;
+    to[to_step] = even_a + odd_a;
+    to[2 * to_step] = even_a - odd_a;
+    to[3 * to_step] = even_b + odd_b;
+    to[4 * to_step] = even_b - odd_b;
+    to[5 * to_step] = d5 - kSum * d3 + kProduct * d1;
+  }
 
-/// A: 4 output gradients → 6 points.
-[[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void gradient_line(const Vector* d,
+  /// A': 6 points → 4 outputs.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void output_line(const Vector* m,
                                                                            int step, Vector* to,
                                                                            int to_step) {
-  const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
-  const Vector even_a = d0 + kA2 * d2, odd_a = kA * (d1 + kA2 * d3);
-  const Vector even_b = d0 + kB2 * d2, odd_b = kB * (d1 + kB2 * d3);
-  to[0] = d0;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = d3;
-}
+    using namespace unstrided;
+    const Vector sum_a = m[step] + m[2 * step], difference_a = kA * (m[step] - m[2 * step]);
+    const Vector sum_b = m[3 * step] + m[4 * step];
+    const Vector difference_b = kB * (m[3 * step] - m[4 * step]);
+    to[0] = m[0] + sum_a + sum_b;
+    to[to_step] = difference_a + difference_b;
+    to[2 * to_step] = kA2 * sum_a + kB2 * sum_b;
+    to[3 * to_step] = kA2 * difference_a + kB2 * difference_b + m[5 * step];
+  }
+
+  /// A: 4 output gradients → 6 points.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void gradient_line(const Vector* d,
+                                                                             int step, Vector* to,
+                                                                             int to_step) {
+    using namespace unstrided;
+    const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+    const Vector even_a = d0 + kA2 * d2, odd_a = kA * (d1 + kA2 * d3);
+    const Vector even_b = d0 + kB2 * d2, odd_b = kB * (d1 + kB2 * d3);
+    to[0] = d0;
+    to[to_step] = even_a + odd_a;
+    to[2 * to_step] = even_a - odd_a;
+    to[3 * to_step] = even_b + odd_b;
+    to[4 * to_step] = even_b - odd_b;
+    to[5 * to_step] = d3;
+  }
+};
+
+/// Windows of stride 2, forward: F(4, 2) of the even inputs, which meet the outer two of three
+/// weights, and the odd ones as they are.
+struct Strided {
+  static constexpr bool kStrided = true;
+  static constexpr int kSpan = 9, kStep = 8, kSlots = 9, kOut = 4;
+
+  /// B' of F(4, 2), scaled: 5 inputs → 5 points.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void even_line(const Vector* d, int step,
+                                                                         Vector* to, int to_step) {
+    using namespace strided;
+    const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step];
+    const Vector even_a = (kScaleA * kA) * d2 - (kScaleA * kA * kB2) * d0;
+    const Vector odd_a = kScaleA * d3 - (kScaleA * kB2) * d1;
+    const Vector even_b = (kScaleB * kB) * d2 - (kScaleB * kB * kA2) * d0;
+    const Vector odd_b = kScaleB * d3 - (kScaleB * kA2) * d1;
+    to[0] = even_a + odd_a;
+    to[to_step] = even_a - odd_a;
+    to[2 * to_step] = even_b + odd_b;
+    to[3 * to_step] = even_b - odd_b;
+    to[4 * to_step] = d4 - kSum * d2 + kProduct * d0;
+  }
+
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
+                                                                          Vector* to, int to_step) {
+    even_line(d, 2 * step, to, to_step);
+    for (int i = 0; i < 4; ++i) to[(5 + i) * to_step] = d[(2 * i + 1) * step];
+  }
+
+  /// A' of F(4, 2): 5 points → 4 outputs.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void even_output_line(const Vector* m,
+                                                                                int step,
+                                                                                Vector (&to)[4]) {
+    using namespace strided;
+    const Vector sum_a = m[0] + m[step], difference_a = kA * (m[0] - m[step]);
+    const Vector sum_b = m[2 * step] + m[3 * step];
+    const Vector difference_b = kB * (m[2 * step] - m[3 * step]);
+    to[0] = sum_a + sum_b;
+    to[1] = difference_a + difference_b;
+    to[2] = kA2 * sum_a + kB2 * sum_b;
+    to[3] = kA2 * difference_a + kB2 * difference_b + m[4 * step];
+  }
+
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void output_line(const Vector* m,
+                                                                           int step, Vector* to,
+                                                                           int to_step) {
+    Vector even[4];
+    even_output_line(m, step, even);
+    for (int i = 0; i < 4; ++i) to[i * to_step] = even[i] + m[(5 + i) * step];
+  }
+
+  /// A of F(4, 2): 4 output gradients → 5 points; and the gradients as they are.
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void gradient_line(const Vector* d,
+                                                                             int step, Vector* to,
+                                                                             int to_step) {
+    using namespace strided;
+    const Vector d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step];
+    const Vector even_a = d0 + kA2 * d2, odd_a = kA * (d1 + kA2 * d3);
+    const Vector even_b = d0 + kB2 * d2, odd_b = kB * (d1 + kB2 * d3);
+    to[0] = even_a + odd_a;
+    to[to_step] = even_a - odd_a;
+    to[2 * to_step] = even_b + odd_b;
+    to[3 * to_step] = even_b - odd_b;
+    to[4 * to_step] = d3;
+    for (int i = 0; i < 4; ++i) to[(5 + i) * to_step] = d[i * step];
+  }
+};
+
+/// The input gradient of windows of stride 2 with one padded position before the first: 8 inputs
+/// from 5 output gradients. Odd ones of the padded positions met the middle weight only, even ones
+/// the two others, in turn: F(4, 2).
+struct StridedInputGradient {
+  static constexpr bool kStrided = true;
+  static constexpr int kSpan = 5, kStep = 4, kSlots = 9, kOut = 8;
+
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
+                                                                          Vector* to, int to_step) {
+    Strided::even_line(d, step, to, to_step);
+    for (int i = 0; i < 4; ++i) to[(5 + i) * to_step] = d[i * step];
+  }
+
+  [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void output_line(const Vector* m,
+                                                                           int step, Vector* to,
+                                                                           int to_step) {
+    Vector even[4];
+    Strided::even_output_line(m, step, even);
+    for (int i = 0; i < 4; ++i) {
+      to[2 * i * to_step] = m[(5 + i) * step];
+      to[(2 * i + 1) * to_step] = even[i];
+    }
+  }
+};
 
 /// B' x B for tiles [first, first + count) of the kLanes channels from `channel`.
-template <class Element>
+template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, const Element* x,
                                                       std::int64_t channel, std::int64_t first,
                                                       std::int64_t count, const Points& to) {
+  constexpr int kSpan = Scheme::kSpan, kSlots = Scheme::kSlots;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const std::int64_t top = 4 * tile.row - map.pad_top;
-    const std::int64_t left = 4 * tile.column - map.pad_left;
+    const std::int64_t top = Scheme::kStep * tile.row - map.pad_top;
+    const std::int64_t left = Scheme::kStep * tile.column - map.pad_left;
     const Element* from = x + map.at(tile.image, channel);
-    Vector lines[36];  // [row][point]
-    if (top >= 0 && left >= 0 && top + 6 <= map.height && left + 6 <= map.width) {
+    Vector lines[kSpan * kSlots];  // [row][slot]
+    if (top >= 0 && left >= 0 && top + kSpan <= map.height && left + kSpan <= map.width) {
       const Element* corner = from + (top * map.width + left) * map.lanes;
-      for (int i = 0; i < 6; ++i) {
+      for (int i = 0; i < kSpan; ++i) {
         const Element* row = corner + i * map.width * map.lanes;
-        Vector inputs[6];
-        for (int j = 0; j < 6; ++j) inputs[j] = load(row + j * map.lanes);
-        input_line(inputs, 1, lines + 6 * i, 1);
+        Vector inputs[kSpan];
+        for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.lanes);
+        Scheme::input_line(inputs, 1, lines + kSlots * i, 1);
       }
     } else {
-      for (int i = 0; i < 6; ++i) {
+      for (int i = 0; i < kSpan; ++i) {
         const std::int64_t y = top + i;
-        Vector inputs[6] = {};
+        Vector inputs[kSpan] = {};
         if (y >= 0 && y < map.height) {
-          for (int j = 0; j < 6; ++j) {
+          for (int j = 0; j < kSpan; ++j) {
             const std::int64_t at = left + j;
             if (at >= 0 && at < map.width) {
               inputs[j] = load(from + (y * map.width + at) * map.lanes);
             }
           }
         }
-        input_line(inputs, 1, lines + 6 * i, 1);
+        Scheme::input_line(inputs, 1, lines + kSlots * i, 1);
       }
     }
     float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < 6; ++j) {
-      Vector points[6];
-      input_line(lines + j, 6, points, 1);
-      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+    for (int j = 0; j < kSlots; ++j) {
+      Vector points[kSlots];
+      Scheme::input_line(lines + j, kSlots, points, 1);
+      for (int i = 0; i < kSlots; ++i) store(target + (kSlots * i + j) * to.slot, points[i]);
     }
   }
 }
 
 /// y = A' m A + bias (unless null) for tiles [first, first + count) of the kLanes channels from
 /// `channel`, which are those from `from_channel` of m.
-template <class Element>
+template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, const Points& from,
                                                        std::int64_t from_channel,
                                                        std::int64_t channel, std::int64_t first,
                                                        std::int64_t count, const float* bias,
                                                        Element* y) {
+  constexpr int kSlots = Scheme::kSlots, kOut = Scheme::kOut;
   const Vector shift = bias ? load(bias + channel) : Vector{};
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const float* source = from.data + from_channel * from.tiles + t * kLanes;
-    Vector lines[24];  // [output row][point column]
-    for (int j = 0; j < 6; ++j) {
-      Vector points[6];
-      for (int i = 0; i < 6; ++i) points[i] = load(source + (6 * i + j) * from.point);
-      output_line(points, 1, lines + j, 6);
+    Vector lines[kOut * kSlots];  // [output row][slot]
+    for (int j = 0; j < kSlots; ++j) {
+      Vector points[kSlots];
+      for (int i = 0; i < kSlots; ++i) points[i] = load(source + (kSlots * i + j) * from.slot);
+      Scheme::output_line(points, 1, lines + j, kSlots);
     }
-    const std::int64_t rows = std::min<std::int64_t>(4, map.height - 4 * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(4, map.width - 4 * tile.column);
+    const std::int64_t rows = std::min<std::int64_t>(kOut, map.height - kOut * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(kOut, map.width - kOut * tile.column);
     Element* to =
-        y + map.at(tile.image, channel) + (4 * tile.row * map.width + 4 * tile.column) * map.lanes;
+        y + map.at(tile.image, channel) + kOut * (tile.row * map.width + tile.column) * map.lanes;
     for (std::int64_t i = 0; i < rows; ++i) {
-      Vector outputs[4];
-      output_line(lines + 6 * i, 1, outputs, 1);
+      Vector outputs[kOut];
+      Scheme::output_line(lines + kSlots * i, 1, outputs, 1);
       for (std::int64_t j = 0; j < columns; ++j) {
         store(to + (i * map.width + j) * map.lanes, outputs[j] + shift);
       }
@@ -125,29 +231,30 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
 }
 
 /// A dy A' for tiles [first, first + count) of the kLanes channels from `channel`.
-template <class Element>
+template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, const Element* dy,
                                                          std::int64_t channel, std::int64_t first,
                                                          std::int64_t count, const Points& to) {
+  constexpr int kSlots = Scheme::kSlots;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const std::int64_t rows = std::min<std::int64_t>(4, map.height - 4 * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(4, map.width - 4 * tile.column);
     const Element* from =
-        dy + map.at(tile.image, channel) + (4 * tile.row * map.width + 4 * tile.column) * map.lanes;
-    Vector lines[24] = {};  // [output row][point column]
+        dy + map.at(tile.image, channel) + 4 * (tile.row * map.width + tile.column) * map.lanes;
+    Vector lines[4 * kSlots] = {};  // [output row][slot]
     for (std::int64_t i = 0; i < rows; ++i) {
       Vector gradients[4] = {};
       for (std::int64_t j = 0; j < columns; ++j) {
         gradients[j] = load(from + (i * map.width + j) * map.lanes);
       }
-      gradient_line(gradients, 1, lines + 6 * i, 1);
+      Scheme::gradient_line(gradients, 1, lines + kSlots * i, 1);
     }
     float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < 6; ++j) {
-      Vector points[6];
-      gradient_line(lines + j, 6, points, 1);
-      for (int i = 0; i < 6; ++i) store(target + (6 * i + j) * to.point, points[i]);
+    for (int j = 0; j < kSlots; ++j) {
+      Vector points[kSlots];
+      Scheme::gradient_line(lines + j, kSlots, points, 1);
+      for (int i = 0; i < kSlots; ++i) store(target + (kSlots * i + j) * to.slot, points[i]);
     }
   }
 }

@@ -1,28 +1,77 @@
-// Winograd's points F(4x4, 3x3), how they lie in memory, and the transforms of weights. Include it
-// from winograd_cpu.cpp only.
+// Winograd's points, how they lie in memory, and the transforms of weights. Include it from
+// winograd_cpu.cpp only.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <span>
 
 #include "ops/kernel/vector8_cpu.h"
 
 namespace pipetrain::winograd {
 
 constexpr std::int64_t kPanel = 16;  // output channels that lie together in transformed weights
-constexpr int kPoints = 36;          // of the transformed tile: 6 x 6
+constexpr int kPointsOfLine = 6, kPoints = kPointsOfLine * kPointsOfLine;  // of the weights
 
-// Interpolation points ±kA and ±kB beside 0 and infinity.
+// Where transforms must multiply by scales of the points, the inputs' do, since there are few of
+// them where transforms are a notable part of the work.
+
+/// F(4, 3): interpolation points ±kA and ±kB beside 0 and infinity.
+namespace unstrided {
 constexpr float kA = 0.625F, kB = 1.5F;
 constexpr float kA2 = kA * kA, kB2 = kB * kB;
 constexpr float kSum = kA2 + kB2, kProduct = kA2 * kB2;
-// Of the points, by which one of the three transforms must multiply: the inputs', since there are
-// few of them where transforms are a notable part of the work.
 constexpr float kScale0 = 1 / kProduct;
 constexpr float kScaleA = 1 / (2 * kA2 * (kA2 - kB2));
 constexpr float kScaleB = 1 / (2 * kB2 * (kB2 - kA2));
+}  // namespace unstrided
 
-/// A map of blocks of channels and how tiles of 4x4 cover its convolution.
+/// F(4, 2): ±kA, ±kB and infinity. The sixth point of a line is the middle weight.
+namespace strided {
+constexpr float kA = 0.5F, kB = 1.25F;
+constexpr float kA2 = kA * kA, kB2 = kB * kB;
+constexpr float kSum = kA2 + kB2, kProduct = kA2 * kB2;
+constexpr float kScaleA = 1 / (2 * kA * (kA2 - kB2));
+constexpr float kScaleB = 1 / (2 * kB * (kB2 - kA2));
+}  // namespace strided
+
+/// A number of a transformed tile, and the point of the weights that it is multiplied by.
+struct Slot {
+  int slot, point;
+  bool first;  // of those of its point, which follow each other
+};
+
+/// The numbers of a tile of kLine x kLine, point by point. Those of a line from the sixth on belong
+/// to the sixth point.
+template <int kLine>
+constexpr std::array<Slot, kLine * kLine> slots_by_point() {
+  std::array<Slot, kLine* kLine> slots = {};
+  const auto point_of = [](int i) { return i < kPointsOfLine ? i : kPointsOfLine - 1; };
+  std::size_t next = 0;
+  for (int point = 0; point < kPoints; ++point) {
+    bool first = true;
+    for (int i = 0; i < kLine; ++i) {
+      for (int j = 0; j < kLine; ++j) {
+        if (kPointsOfLine * point_of(i) + point_of(j) != point) continue;
+        slots[next++] = {kLine * i + j, point, first};
+        first = false;
+      }
+    }
+  }
+  return slots;
+}
+template <int kLine>
+inline constexpr auto kSlotsByPoint = slots_by_point<kLine>();
+
+template <int kLine>
+std::span<const Slot> slots_of_point(std::int64_t point) {
+  const auto& slots = kSlotsByPoint<kLine>;
+  const auto begin = std::ranges::lower_bound(slots, point, {}, &Slot::point);
+  return {begin, std::ranges::upper_bound(slots, point, {}, &Slot::point)};
+}
+
+/// A map of blocks of channels and how tiles cover its convolution.
 struct FeatureMap {
   std::int64_t channels, height, width;
   std::int64_t tile_rows, tile_columns;
@@ -44,52 +93,71 @@ inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
 }
 
 /// Transformed tiles in blocks of as many channels as a vector has lanes: tile t of the block from
-/// channel c is at p * point + c * tiles + t * lanes for point p. Points are an odd number of cache
+/// channel c is at i * slot + c * tiles + t * lanes for slot i. Slots are an odd number of cache
 /// lines apart, so that their stores do not meet in one set.
 struct Points {
   float* data;
   std::int64_t tiles;
-  std::int64_t point;
+  std::int64_t slot;
 
-  float* at(std::int64_t p, std::int64_t channel) const {
-    return data + p * point + channel * tiles;
+  float* at(std::int64_t i, std::int64_t channel) const {
+    return data + i * slot + channel * tiles;
   }
   /// Between adjacent blocks of channels.
   std::int64_t block(std::int64_t lanes) const { return lanes * tiles; }
 };
-inline std::int64_t point_stride(std::int64_t channels, std::int64_t tiles) {
+inline std::int64_t slot_stride(std::int64_t channels, std::int64_t tiles) {
   return channels * tiles + 16;
 }
-inline std::int64_t points_floats(std::int64_t channels, std::int64_t tiles) {
-  return kPoints * point_stride(channels, tiles);
-}
 inline Points points_at(float* data, std::int64_t channels, std::int64_t tiles) {
-  return {data, tiles, point_stride(channels, tiles)};
+  return {data, tiles, slot_stride(channels, tiles)};
 }
 
 // One-dimensional transforms of weights. Vectors of `from` and `to` are `step` and `to_step` apart.
 
 /// G: 3 weights → 6 points.
+template <bool kStrided>
 [[gnu::always_inline]] inline void weight_line(const Vector8* w, int step, Vector8* to,
                                                int to_step) {
   const Vector8 w0 = w[0], w1 = w[step], w2 = w[2 * step];
-  const Vector8 even_a = w0 + kA2 * w2, odd_a = kA * w1;
-  const Vector8 even_b = w0 + kB2 * w2, odd_b = kB * w1;
-  to[0] = w0;
-  to[to_step] = even_a + odd_a;
-  to[2 * to_step] = even_a - odd_a;
-  to[3 * to_step] = even_b + odd_b;
-  to[4 * to_step] = even_b - odd_b;
-  to[5 * to_step] = w2;
+  if constexpr (kStrided) {
+    using namespace strided;
+    const Vector8 far_a = kA * w2, far_b = kB * w2;
+    to[0] = w0 + far_a;
+    to[to_step] = w0 - far_a;
+    to[2 * to_step] = w0 + far_b;
+    to[3 * to_step] = w0 - far_b;
+    to[4 * to_step] = w2;
+    to[5 * to_step] = w1;
+  } else {
+    using namespace unstrided;
+    const Vector8 even_a = w0 + kA2 * w2, odd_a = kA * w1;
+    const Vector8 even_b = w0 + kB2 * w2, odd_b = kB * w1;
+    to[0] = w0;
+    to[to_step] = even_a + odd_a;
+    to[2 * to_step] = even_a - odd_a;
+    to[3 * to_step] = even_b + odd_b;
+    to[4 * to_step] = even_b - odd_b;
+    to[5 * to_step] = w2;
+  }
 }
 
 /// G': 6 points → 3 weight gradients.
+template <bool kStrided>
 [[gnu::always_inline]] inline void weight_gradient_line(const Vector8* u, int step, Vector8* to,
                                                         int to_step) {
-  const Vector8 sum_a = u[step] + u[2 * step], sum_b = u[3 * step] + u[4 * step];
-  to[0] = u[0] + sum_a + sum_b;
-  to[to_step] = kA * (u[step] - u[2 * step]) + kB * (u[3 * step] - u[4 * step]);
-  to[2 * to_step] = kA2 * sum_a + kB2 * sum_b + u[5 * step];
+  if constexpr (kStrided) {
+    using namespace strided;
+    to[0] = u[0] + u[step] + (u[2 * step] + u[3 * step]);
+    to[to_step] = u[5 * step];
+    to[2 * to_step] = kA * (u[0] - u[step]) + kB * (u[2 * step] - u[3 * step]) + u[4 * step];
+  } else {
+    using namespace unstrided;
+    const Vector8 sum_a = u[step] + u[2 * step], sum_b = u[3 * step] + u[4 * step];
+    to[0] = u[0] + sum_a + sum_b;
+    to[to_step] = kA * (u[step] - u[2 * step]) + kB * (u[3 * step] - u[4 * step]);
+    to[2 * to_step] = kA2 * sum_a + kB2 * sum_b + u[5 * step];
+  }
 }
 
 /// Transformed weights: of point p, input channel c, output channel k at
@@ -130,7 +198,7 @@ template <class Element>
 
 /// Transforms panel `panel` of 16 output channels to (input channel, 16), points `stride` apart,
 /// for `inputs` channels from `begin`. A stride that is an integral constant saves a fifth.
-template <class Element, class Stride>
+template <bool kStrided, class Element, class Stride>
 void transform_weights(const Weights<Element>& w, std::int64_t begin, std::int64_t inputs,
                        std::int64_t panel, float* to, Stride stride) {
   for (std::int64_t c = 0; c < inputs; ++c) {
@@ -138,11 +206,11 @@ void transform_weights(const Weights<Element>& w, std::int64_t begin, std::int64
       Vector8 weights[9];
       load_windows(w, panel * kPanel + half, begin + c, weights);
       Vector8 lines[18];  // [row of the window][point]
-      for (int i = 0; i < 3; ++i) weight_line(weights + 3 * i, 1, lines + 6 * i, 1);
+      for (int i = 0; i < 3; ++i) weight_line<kStrided>(weights + 3 * i, 1, lines + 6 * i, 1);
       float* target = to + c * kPanel + half;
       for (int j = 0; j < 6; ++j) {
         Vector8 points[6];
-        weight_line(lines + j, 6, points, 1);
+        weight_line<kStrided>(lines + j, 6, points, 1);
         for (int i = 0; i < 6; ++i) store8(target + (6 * i + j) * stride, points[i]);
       }
     }

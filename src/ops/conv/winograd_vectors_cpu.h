@@ -2,6 +2,7 @@
 // it from winograd_cpu.cpp only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>

@@ -70,6 +70,7 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
       {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
       {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
+      {"strided_chunks", {5, 32, 31, 24}, {48, 32, 3, 3}, {2, 2}, one, around},
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
       {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
       {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24}};

@@ -200,14 +200,15 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
       {"many_tiles", {5, 32, 16, 15}, {48, 32, 3, 3}, one, one, around},
       {"small", {17, 16, 2, 2}, {24, 16, 3, 3}, one, one, around},
       {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, one, one, {2, 2, 2, 2}},
-      {"strided", {8, 32, 8, 8}, {48, 32, 3, 3}, {2, 2}, one, around}};
+      {"strided_few_tiles", {8, 32, 8, 8}, {48, 32, 3, 3}, {2, 2}, one, around},
+      {"strided_edges", {8, 32, 7, 6}, {48, 32, 3, 3}, {2, 2}, one, {1, 0, 1, 1}}};
   for (const ConvCase& c : cases) {
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
     const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
     for (const Layout layout : c.blocked_layouts()) {
-      if (c.strides == one) {
+      if (c.strides == one || c.pads == around) {
         expect_same_bits(in_blocks(c, x, w, b, false, true, layout),
                          in_blocks(c, x, w, b, false, false, layout), c.name);
       }
@@ -222,7 +223,8 @@ TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
   const Ints one = {1, 1}, around = {1, 1, 1, 1};
   for (const ConvCase& c :
        {ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
-        ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around}}) {
+        ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around},
+        ConvCase{"strided", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around}}) {
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
