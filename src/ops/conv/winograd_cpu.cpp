@@ -3,7 +3,6 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstring>
 #include <type_traits>
 
 #include "ops/conv/channel_sums_cpu.h"
@@ -18,7 +17,7 @@ using namespace winograd;
 /// With AVX-512, feature maps lie in blocks of 16 channels.
 bool is_wide(std::int64_t lanes) { return lanes == Wide::kLanes && has_avx512(); }
 
-/// Outputs per side of a tile: twice as many inputs that the input gradient of stride 2 makes.
+/// Outputs per side of a tile. An input gradient of stride 2 makes twice as many inputs per side.
 constexpr std::int64_t kOut = 4;
 
 /// Numbers of a transformed tile.
@@ -68,20 +67,20 @@ Pass transposed(const WinogradShape& shape) {
           strided ? 2 * kOut : kOut};
 }
 
-std::int64_t align_floats(std::int64_t count) { return (count + 15) / 16 * 16; }
 /// Floats of so many channels of transformed tiles.
 std::int64_t points_floats(std::int64_t slots, std::int64_t channels, std::int64_t tiles) {
-  return align_floats(slots * slot_stride(channels, tiles));
+  return slots * slot_stride(channels, tiles);
 }
 
 /// Tiles that one thread takes from input to output: their points stay in the second-level cache,
 /// unless there are so many channels that the weights' traffic outweighs that. Threads have equally
-/// many chunks.
+/// many chunks, unless those had too few tiles for the products.
 std::int64_t chunk_tiles(const Pass& pass, int threads) {
+  constexpr std::int64_t kLeast = 6;
   const std::int64_t most = pass.slots > kPoints ? 12 : pass.inputs + pass.outputs <= 256 ? 24 : 48;
   const std::int64_t tiles = pass.tiles();
   const std::int64_t chunks = (tiles + most * threads - 1) / (most * threads) * threads;
-  return (tiles + chunks - 1) / chunks;
+  return std::max((tiles + chunks - 1) / chunks, std::min(kLeast, tiles));
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min(96 * kPoints / slots_of(shape), forward(shape).tiles());
@@ -98,10 +97,13 @@ bool has_one_gradient_chunk(const WinogradShape& shape) {
 constexpr std::int64_t kInputsTogether = 64;
 using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
-/// Panels that a thread takes at a time: as many as the products want, unless threads go without.
+/// Panels that a thread takes at a time: as many as the products want, unless the busiest thread
+/// had more of them then.
 std::int64_t panels_together(std::int64_t panels, std::int64_t lanes, int threads) {
   const std::int64_t most = is_wide(lanes) ? Wide::kMostPanels : Narrow::kMostPanels;
-  return panels >= most * threads ? most : 1;
+  const std::int64_t groups = (panels + most - 1) / most;
+  const auto of_busiest = [&](std::int64_t parts) { return (parts + threads - 1) / threads; };
+  return of_busiest(groups) * most <= of_busiest(panels) ? most : 1;
 }
 std::int64_t panels_together(const Pass& pass, int threads) {
   return panels_together(pass.outputs / kPanel, pass.lanes, threads);
@@ -142,13 +144,15 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
       for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
         Loops::template transform_input<Scheme>(from, x, c, first, count, v);
       }
-      for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
+      for (int point = 0; point < kPoints; ++point) {
         for (std::int64_t panel = 0; panel < panels; panel += Loops::kMostPanels) {
-          Loops::multiply(PointProduct{
-              v.at(slot.slot, 0), v.block(Loops::kLanes), pass.inputs,
-              weights + slot.point * stride + panel * pass.inputs * kPanel, pass.inputs * kPanel,
-              std::min(Loops::kMostPanels, panels - panel), count, m.at(slot.slot, panel * kPanel),
-              m.block(Loops::kLanes), /*first=*/true});
+          for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
+            Loops::multiply(PointProduct{
+                v.at(slot.index, 0), v.block(Loops::kLanes), pass.inputs,
+                weights + point * stride + panel * pass.inputs * kPanel, pass.inputs * kPanel,
+                std::min(Loops::kMostPanels, panels - panel), count,
+                m.at(slot.index, panel * kPanel), m.block(Loops::kLanes), /*overwrite=*/true});
+          }
         }
       }
       for (std::int64_t k = 0; k < pass.outputs; k += Loops::kLanes) {
@@ -189,13 +193,15 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
         // Packed weights that are transformed next come from memory in the meantime.
         const Element* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
         const std::int64_t each = inputs * 9 * kPanel / kPoints;
-        for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
-          for (std::int64_t i = 0; w.packed && slot.first && i < together; ++i)
-            blocked::prefetch(next + i * kPanel * w.k_stride + slot.point * each, each);
-          Loops::multiply(PointProduct{v.at(slot.slot, begin), v.block(Loops::kLanes), inputs,
+        for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
+          if (w.packed && slot.first_of_point) {
+            for (std::int64_t i = 0; i < together; ++i)
+              blocked::prefetch(next + i * kPanel * w.k_stride + slot.point * each, each);
+          }
+          Loops::multiply(PointProduct{v.at(slot.index, begin), v.block(Loops::kLanes), inputs,
                                        u + slot.point * stride, u_panel, together, tiles,
-                                       m.at(slot.slot, 0), m.block(Loops::kLanes),
-                                       /*first=*/begin == 0});
+                                       m.at(slot.index, 0), m.block(Loops::kLanes),
+                                       /*overwrite=*/begin == 0});
         }
       }
       for (std::int64_t k = 0; k < together * kPanel; k += Loops::kLanes) {
@@ -268,12 +274,16 @@ template <class Loops, class Scheme, class Element>
 void transform_chunk(const WinogradShape& shape, const Element* x, const Element* dy,
                      std::int64_t first, std::int64_t count, const GradientPoints& points) {
   const FeatureMap from = forward(shape).from(), to = forward(shape).to();
-#pragma omp for schedule(static) nowait
-  for (std::int64_t c = 0; c < shape.inputs; c += Loops::kLanes)
-    Loops::template transform_input<Scheme>(from, x, c, first, count, points.v);
-#pragma omp for schedule(static)
-  for (std::int64_t k = 0; k < shape.outputs; k += Loops::kLanes)
-    Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z);
+  constexpr std::int64_t kLanes = Loops::kLanes;
+#pragma omp for schedule(static, 1)
+  for (std::int64_t channel = 0; channel < shape.inputs + shape.outputs; channel += kLanes) {
+    if (channel < shape.inputs) {
+      Loops::template transform_input<Scheme>(from, x, channel, first, count, points.v);
+    } else {
+      Loops::template transform_gradient<Scheme>(to, dy, channel - shape.inputs, first, count,
+                                                 points.z);
+    }
+  }
 }
 
 template <class Element>
@@ -300,16 +310,17 @@ void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy,
     for (std::int64_t first = 0; first < tiles; first += points.chunk) {
       const std::int64_t count = std::min(points.chunk, tiles - first);
       transform_chunk<Loops, Scheme>(shape, x, dy, first, count, points);
-      // Points have different numbers of slots.
+      // Points have different numbers of slots, the last ones most: threads take the next pair when
+      // they are free.
 #pragma omp for schedule(dynamic)
       for (std::int64_t pair = 0; pair < kPoints * groups; ++pair) {
-        const std::int64_t point = pair / groups, panel = pair % groups * kMost;
-        for (const Slot& slot : slots_of_point<Scheme::kSlots>(point)) {
+        const std::int64_t point = kPoints - 1 - pair / groups, panel = pair % groups * kMost;
+        for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
           Loops::multiply(GradientProduct{
-              v.at(slot.slot, 0), v.block(kLanes), shape.inputs, z.at(slot.slot, panel * kPanel),
+              v.at(slot.index, 0), v.block(kLanes), shape.inputs, z.at(slot.index, panel * kPanel),
               z.block(kLanes), count, std::min(kMost, panels - panel),
               points.rest + point * stride + panel * shape.inputs * kPanel, shape.inputs * kPanel,
-              /*first=*/slot.first && first == 0});
+              /*overwrite=*/slot.first_of_point && first == 0});
         }
       }
     }
@@ -343,15 +354,18 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
       const std::int64_t together = std::min(most, panels - panel);
       for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
         const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
-        for (const Slot& slot : kSlotsByPoint<Scheme::kSlots>) {
+        for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
           // One row of each panel during each of the first points' products.
-          for (std::int64_t i = 0; slot.first && slot.point < kPanel && i < together; ++i) {
-            const std::int64_t row = (panel + i) * kPanel + slot.point;
-            blocked::prefetch(dw + (row * shape.inputs + begin) * 9, inputs * 9);
+          if (slot.first_of_point && slot.point < kPanel) {
+            for (std::int64_t i = 0; i < together; ++i) {
+              const std::int64_t row = (panel + i) * kPanel + slot.point;
+              blocked::prefetch(dw + (row * shape.inputs + begin) * 9, inputs * 9);
+            }
           }
-          Loops::multiply(GradientProduct{v.at(slot.slot, begin), v.block(kLanes), inputs,
-                                          z.at(slot.slot, panel * kPanel), z.block(kLanes), tiles,
-                                          together, u + slot.point * stride, u_panel, slot.first});
+          Loops::multiply(GradientProduct{v.at(slot.index, begin), v.block(kLanes), inputs,
+                                          z.at(slot.index, panel * kPanel), z.block(kLanes), tiles,
+                                          together, u + slot.point * stride, u_panel,
+                                          slot.first_of_point});
         }
         for (std::int64_t i = 0; i < together; ++i) {
           transform_weight_gradient<Scheme::kStrided>(shape, u + i * u_panel, stride, panel + i,
@@ -370,6 +384,16 @@ void sum_gradient(const WinogradShape& shape, const Element* x, const Element* d
   const auto run = has_one_gradient_chunk(shape) ? sum_panels<Loops, Scheme, Element>
                                                  : sum_chunks<Loops, Scheme, Element>;
   run(shape, x, dy, add, dw, dbias, workspace, threads);
+}
+
+/// Calls `run` with the loops and the forward scheme for a shape.
+template <class Run>
+void choose(const WinogradShape& shape, const Run& run) {
+  if (is_wide(shape.lanes)) {
+    shape.stride == 2 ? run(Wide(), Wide::Strided()) : run(Wide(), Wide::Unstrided());
+  } else {
+    shape.stride == 2 ? run(Narrow(), Narrow::Strided()) : run(Narrow(), Narrow::Unstrided());
+  }
 }
 
 }  // namespace
@@ -415,12 +439,9 @@ void winograd_forward(const WinogradShape& shape, const Element* x,
   const std::int64_t row = shape.inputs * 9;
   const Weights<Element> weights{w.data, row, w.packed ? 9 * kPanel : 9, /*reversed=*/false,
                                  w.packed};
-  const auto run = is_wide(shape.lanes) ? shape.stride == 2
-                                              ? convolve<Wide, Wide::Strided, Element>
-                                              : convolve<Wide, Wide::Unstrided, Element>
-                   : shape.stride == 2 ? convolve<Narrow, Narrow::Strided, Element>
-                                        : convolve<Narrow, Narrow::Unstrided, Element>;
-  run(forward(shape), x, weights, bias, y, workspace, threads);
+  choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
+    convolve<Loops, Scheme>(forward(shape), x, weights, bias, y, workspace, threads);
+  });
 }
 
 template <class Element>
@@ -431,24 +452,19 @@ void winograd_input_gradient(const WinogradShape& shape, const Element* dy,
   const Weights<Element> weights =
       w.packed ? Weights<Element>{w.data, shape.outputs * 9, 9 * kPanel, false, true}
                : Weights<Element>{w.data, 9, row, /*reversed=*/true, false};
-  const auto run = is_wide(shape.lanes) ? shape.stride == 2
-                                              ? convolve<Wide, Wide::StridedInputGradient, Element>
-                                              : convolve<Wide, Wide::Unstrided, Element>
-                   : shape.stride == 2 ? convolve<Narrow, Narrow::StridedInputGradient, Element>
-                                        : convolve<Narrow, Narrow::Unstrided, Element>;
-  run(transposed(shape), dy, weights, nullptr, dx, workspace, threads);
+  choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
+    convolve<Loops, typename Scheme::InputGradient>(transposed(shape), dy, weights, nullptr, dx,
+                                                    workspace, threads);
+  });
 }
 
 template <class Element>
 void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
                               bool add, float* dw, float* dbias, std::byte* workspace,
                               int threads) {
-  const auto run = is_wide(shape.lanes) ? shape.stride == 2
-                                              ? sum_gradient<Wide, Wide::Strided, Element>
-                                              : sum_gradient<Wide, Wide::Unstrided, Element>
-                   : shape.stride == 2 ? sum_gradient<Narrow, Narrow::Strided, Element>
-                                        : sum_gradient<Narrow, Narrow::Unstrided, Element>;
-  run(shape, x, dy, add, dw, dbias, workspace, threads);
+  choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
+    sum_gradient<Loops, Scheme>(shape, x, dy, add, dw, dbias, workspace, threads);
+  });
 }
 
 #define PIPETRAIN_WINOGRAD_OF(Element)                                                            \

@@ -8,9 +8,9 @@
 // interpolation points are 0, ±5/8, ±3/2 and ∞: exact in binary, and with the smallest rounding
 // error of those tried (rms 8e-7 of the result, a direct convolution has 2e-7).
 //
-// Stride 2 takes 81 multiplications: along each axis the even inputs of 9 meet the outer two of
-// three weights by F(4, 2) with points ±1/2, ±5/4 and ∞ (rms 6e-7), the odd ones the middle weight
-// directly. The input gradient makes 8x8 inputs of a tile of 5x5 gradients in the same way.
+// Stride 2 takes 81 of 144 multiplications: along each axis the even inputs of 9 meet the outer two
+// of three weights by F(4, 2) with points ±1/2, ±5/4 and ∞ (rms 6e-7), the odd ones the middle
+// weight directly. The input gradient makes 8x8 inputs of a tile of 5x5 gradients in the same way.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ struct WinogradShape {
   std::int64_t out_height, out_width;
   std::int64_t pad_top, pad_left;  // at most 1, and 1 with stride 2
   std::int64_t lanes;
-  std::int64_t stride = 1;  // or 2
+  std::int64_t stride;  // 1 or 2, along both axes
 };
 
 /// Whether it takes fewer multiplications by a margin, which small feature maps with partly filled
@@ -39,7 +39,7 @@ bool winograd_pays(const WinogradShape& shape);
 /// each use, and gathering them is a notable part of the work.
 bool winograd_has_few_tiles(const WinogradShape& shape);
 
-/// Workspace of the three below for up to `threads` threads.
+/// Workspace of the three below for as many threads as they are told; OpenMP may start fewer.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 

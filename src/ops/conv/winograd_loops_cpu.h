@@ -4,13 +4,15 @@
 // before functions.
 
 // A scheme has the one-dimensional transforms of a pass: kSpan inputs of a tile, kStep apart from
-// tile to tile, become kSlots numbers, and as many products kOut outputs. Vectors are `step` and
-// `to_step` apart.
+// tile to tile, become kLine numbers, and as many products kOut outputs. Forward ones also have the
+// transform of a tile's output gradients, for the weight gradient. Vectors are `step` and `to_step`
+// apart.
 
 /// F(4, 3) for windows of stride 1, forward and input gradient.
 struct Unstrided {
+  using InputGradient = Unstrided;
   static constexpr bool kStrided = false;
-  static constexpr int kSpan = 6, kStep = 4, kSlots = 6, kOut = 4;
+  static constexpr int kSpan = 6, kStep = 4, kLine = 6, kOut = 4;
 
   /// B', scaled: 6 inputs → 6 points.
   [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
@@ -61,11 +63,14 @@ struct Unstrided {
   }
 };
 
+struct StridedInputGradient;
+
 /// Windows of stride 2, forward: F(4, 2) of the even inputs, which meet the outer two of three
 /// weights, and the odd ones as they are.
 struct Strided {
+  using InputGradient = StridedInputGradient;
   static constexpr bool kStrided = true;
-  static constexpr int kSpan = 9, kStep = 8, kSlots = 9, kOut = 4;
+  static constexpr int kSpan = 9, kStep = 8, kLine = 9, kOut = 4;
 
   /// B' of F(4, 2), scaled: 5 inputs → 5 points.
   [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void even_line(const Vector* d, int step,
@@ -128,12 +133,11 @@ struct Strided {
   }
 };
 
-/// The input gradient of windows of stride 2 with one padded position before the first: 8 inputs
-/// from 5 output gradients. Odd ones of the padded positions met the middle weight only, even ones
-/// the two others, in turn: F(4, 2).
+/// The input gradient of windows of stride 2 with one padded position before the first: along an
+/// axis dx[2 i] = dy[i] w1, and dx[2 i + 1] = dy[i] w2 + dy[i + 1] w0 by F(4, 2).
 struct StridedInputGradient {
   static constexpr bool kStrided = true;
-  static constexpr int kSpan = 5, kStep = 4, kSlots = 9, kOut = 8;
+  static constexpr int kSpan = 5, kStep = 4, kLine = 9, kOut = 8;
 
   [[gnu::always_inline]] PIPETRAIN_WINOGRAD_TARGET static void input_line(const Vector* d, int step,
                                                                           Vector* to, int to_step) {
@@ -158,25 +162,25 @@ template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, const Element* x,
                                                       std::int64_t channel, std::int64_t first,
                                                       std::int64_t count, const Points& to) {
-  constexpr int kSpan = Scheme::kSpan, kSlots = Scheme::kSlots;
+  constexpr int kSpan = Scheme::kSpan, kLine = Scheme::kLine;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const std::int64_t top = Scheme::kStep * tile.row - map.pad_top;
     const std::int64_t left = Scheme::kStep * tile.column - map.pad_left;
     const Element* from = x + map.at(tile.image, channel);
-    Vector lines[kSpan * kSlots];  // [row][slot]
+    alignas(64) Vector lines[kSpan * kLine];  // [row][slot]
     if (top >= 0 && left >= 0 && top + kSpan <= map.height && left + kSpan <= map.width) {
       const Element* corner = from + (top * map.width + left) * map.lanes;
       for (int i = 0; i < kSpan; ++i) {
         const Element* row = corner + i * map.width * map.lanes;
-        Vector inputs[kSpan];
+        alignas(64) Vector inputs[kSpan];
         for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.lanes);
-        Scheme::input_line(inputs, 1, lines + kSlots * i, 1);
+        Scheme::input_line(inputs, 1, lines + kLine * i, 1);
       }
     } else {
       for (int i = 0; i < kSpan; ++i) {
         const std::int64_t y = top + i;
-        Vector inputs[kSpan] = {};
+        alignas(64) Vector inputs[kSpan] = {};
         if (y >= 0 && y < map.height) {
           for (int j = 0; j < kSpan; ++j) {
             const std::int64_t at = left + j;
@@ -185,14 +189,14 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, con
             }
           }
         }
-        Scheme::input_line(inputs, 1, lines + kSlots * i, 1);
+        Scheme::input_line(inputs, 1, lines + kLine * i, 1);
       }
     }
     float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < kSlots; ++j) {
-      Vector points[kSlots];
-      Scheme::input_line(lines + j, kSlots, points, 1);
-      for (int i = 0; i < kSlots; ++i) store(target + (kSlots * i + j) * to.slot, points[i]);
+    for (int j = 0; j < kLine; ++j) {
+      alignas(64) Vector points[kLine];
+      Scheme::input_line(lines + j, kLine, points, 1);
+      for (int i = 0; i < kLine; ++i) store(target + (kLine * i + j) * to.stride, points[i]);
     }
   }
 }
@@ -205,24 +209,24 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
                                                        std::int64_t channel, std::int64_t first,
                                                        std::int64_t count, const float* bias,
                                                        Element* y) {
-  constexpr int kSlots = Scheme::kSlots, kOut = Scheme::kOut;
+  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
   const Vector shift = bias ? load(bias + channel) : Vector{};
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const float* source = from.data + from_channel * from.tiles + t * kLanes;
-    Vector lines[kOut * kSlots];  // [output row][slot]
-    for (int j = 0; j < kSlots; ++j) {
-      Vector points[kSlots];
-      for (int i = 0; i < kSlots; ++i) points[i] = load(source + (kSlots * i + j) * from.slot);
-      Scheme::output_line(points, 1, lines + j, kSlots);
+    alignas(64) Vector lines[kOut * kLine];  // [output row][slot]
+    for (int j = 0; j < kLine; ++j) {
+      alignas(64) Vector points[kLine];
+      for (int i = 0; i < kLine; ++i) points[i] = load(source + (kLine * i + j) * from.stride);
+      Scheme::output_line(points, 1, lines + j, kLine);
     }
     const std::int64_t rows = std::min<std::int64_t>(kOut, map.height - kOut * tile.row);
     const std::int64_t columns = std::min<std::int64_t>(kOut, map.width - kOut * tile.column);
     Element* to =
         y + map.at(tile.image, channel) + kOut * (tile.row * map.width + tile.column) * map.lanes;
     for (std::int64_t i = 0; i < rows; ++i) {
-      Vector outputs[kOut];
-      Scheme::output_line(lines + kSlots * i, 1, outputs, 1);
+      alignas(64) Vector outputs[kOut];
+      Scheme::output_line(lines + kLine * i, 1, outputs, 1);
       for (std::int64_t j = 0; j < columns; ++j) {
         store(to + (i * map.width + j) * map.lanes, outputs[j] + shift);
       }
@@ -235,26 +239,26 @@ template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, const Element* dy,
                                                          std::int64_t channel, std::int64_t first,
                                                          std::int64_t count, const Points& to) {
-  constexpr int kSlots = Scheme::kSlots;
+  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const std::int64_t rows = std::min<std::int64_t>(4, map.height - 4 * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(4, map.width - 4 * tile.column);
+    const std::int64_t rows = std::min<std::int64_t>(kOut, map.height - kOut * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(kOut, map.width - kOut * tile.column);
     const Element* from =
-        dy + map.at(tile.image, channel) + 4 * (tile.row * map.width + tile.column) * map.lanes;
-    Vector lines[4 * kSlots] = {};  // [output row][slot]
+        dy + map.at(tile.image, channel) + kOut * (tile.row * map.width + tile.column) * map.lanes;
+    alignas(64) Vector lines[kOut * kLine] = {};  // [output row][slot]
     for (std::int64_t i = 0; i < rows; ++i) {
-      Vector gradients[4] = {};
+      alignas(64) Vector gradients[kOut] = {};
       for (std::int64_t j = 0; j < columns; ++j) {
         gradients[j] = load(from + (i * map.width + j) * map.lanes);
       }
-      Scheme::gradient_line(gradients, 1, lines + kSlots * i, 1);
+      Scheme::gradient_line(gradients, 1, lines + kLine * i, 1);
     }
     float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < kSlots; ++j) {
-      Vector points[kSlots];
-      Scheme::gradient_line(lines + j, kSlots, points, 1);
-      for (int i = 0; i < kSlots; ++i) store(target + (kSlots * i + j) * to.slot, points[i]);
+    for (int j = 0; j < kLine; ++j) {
+      alignas(64) Vector points[kLine];
+      Scheme::gradient_line(lines + j, kLine, points, 1);
+      for (int i = 0; i < kLine; ++i) store(target + (kLine * i + j) * to.stride, points[i]);
     }
   }
 }

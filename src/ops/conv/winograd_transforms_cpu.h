@@ -14,8 +14,8 @@ namespace pipetrain::winograd {
 constexpr std::int64_t kPanel = 16;  // output channels that lie together in transformed weights
 constexpr int kPointsOfLine = 6, kPoints = kPointsOfLine * kPointsOfLine;  // of the weights
 
-// Where transforms must multiply by scales of the points, the inputs' do, since there are few of
-// them where transforms are a notable part of the work.
+// The denominators of the interpolation are part of the inputs' transform: where transforms are a
+// notable part of the work, there are fewer inputs than weights or outputs.
 
 /// F(4, 3): interpolation points ±kA and ±kB beside 0 and infinity.
 namespace unstrided {
@@ -38,8 +38,8 @@ constexpr float kScaleB = 1 / (2 * kB * (kB2 - kA2));
 
 /// A number of a transformed tile, and the point of the weights that it is multiplied by.
 struct Slot {
-  int slot, point;
-  bool first;  // of those of its point, which follow each other
+  int index, point;
+  bool first_of_point;  // those of a point follow each other
 };
 
 /// The numbers of a tile of kLine x kLine, point by point. Those of a line from the sixth on belong
@@ -93,15 +93,15 @@ inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
 }
 
 /// Transformed tiles in blocks of as many channels as a vector has lanes: tile t of the block from
-/// channel c is at i * slot + c * tiles + t * lanes for slot i. Slots are an odd number of cache
+/// channel c is at i * stride + c * tiles + t * lanes for slot i. Slots are an odd number of cache
 /// lines apart, so that their stores do not meet in one set.
 struct Points {
   float* data;
   std::int64_t tiles;
-  std::int64_t slot;
+  std::int64_t stride;
 
-  float* at(std::int64_t i, std::int64_t channel) const {
-    return data + i * slot + channel * tiles;
+  float* at(std::int64_t slot, std::int64_t channel) const {
+    return data + slot * stride + channel * tiles;
   }
   /// Between adjacent blocks of channels.
   std::int64_t block(std::int64_t lanes) const { return lanes * tiles; }

@@ -23,7 +23,7 @@ struct PointProduct {
   std::int64_t tiles;
   float* m;              // blocks of output channels
   std::int64_t m_block;  // apart
-  bool first;            // overwrites m instead of adding to it
+  bool overwrite;        // m, instead of adding to it
 };
 
 /// The products for weight gradients, which sum over tiles: u (inputs, outputs) = v' z.
@@ -37,7 +37,7 @@ struct GradientProduct {
   std::int64_t panels;   // of 16 output channels, at most kMostPanels
   float* u;              // panels, (input channel, 16) each
   std::int64_t u_panel;  // apart
-  bool first;            // overwrites u instead of adding to it
+  bool overwrite;        // u, instead of adding to it
 };
 
 struct Narrow {
@@ -57,14 +57,14 @@ struct Narrow {
 #undef PIPETRAIN_WINOGRAD_TARGET
 
   static void multiply(const PointProduct& p) {
-    blocked::multiply(p.tiles, p.v, p.v_block, p.u, kPanel, p.inputs / kLanes, p.first, p.m,
+    blocked::multiply(p.tiles, p.v, p.v_block, p.u, kPanel, p.inputs / kLanes, p.overwrite, p.m,
                       p.m_block);
   }
   static void multiply(const GradientProduct& p) {
     const blocked::OperandPair pair{0, 0};
     for (std::int64_t c = 0; c < p.inputs; c += blocked::channels_together()) {
       blocked::multiply_transposed(p.inputs - c, p.v, p.v_block, c, p.z, p.z_block, p.tiles,
-                                   {&pair, 1}, p.first, p.u + c * kPanel, kPanel);
+                                   {&pair, 1}, p.overwrite, p.u + c * kPanel, kPanel);
     }
   }
 };
@@ -95,7 +95,7 @@ struct Wide {
   PIPETRAIN_AVX512 static void multiply_tiles(const PointProduct& p, std::int64_t tile) {
     Vector sums[kTiles][kPanels] = {};
     float* m = p.m + tile * kLanes;
-    if (!p.first) {
+    if (!p.overwrite) {
 #pragma GCC unroll 12
       for (int t = 0; t < kTiles; ++t) {
 #pragma GCC unroll 2
@@ -146,7 +146,7 @@ struct Wide {
     for (std::int64_t c = 0; c < p.inputs; c += kInputs) {
       Vector sums[kInputs][kPanels] = {};
       float* u = p.u + c * kPanel;
-      if (!p.first) {
+      if (!p.overwrite) {
 #pragma GCC unroll 8
         for (int i = 0; i < kInputs; ++i) {
 #pragma GCC unroll 2

@@ -14,7 +14,7 @@ namespace {
 class BlockedWeightGradient {
  public:
   /// `adds`: in the time in which it writes.
-  explicit BlockedWeightGradient(const ConvCase& c, Layout layout, bool adds = true)
+  BlockedWeightGradient(const ConvCase& c, Layout layout, bool adds = true)
       : adds_(adds),
         inputs_{{DType::kFloat32, c.x, layout}, {DType::kFloat32, c.y(), layout}},
         outputs_{{DType::kFloat32, c.w}, {DType::kFloat32, Shape{c.w[0]}}} {
@@ -70,6 +70,7 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
       {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
       {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
+      {"strided_one_chunk", {2, 64, 16, 15}, {48, 64, 3, 3}, {2, 2}, one, around},
       {"strided_chunks", {5, 32, 31, 24}, {48, 32, 3, 3}, {2, 2}, one, around},
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
       {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},

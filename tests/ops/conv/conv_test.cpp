@@ -191,7 +191,8 @@ HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor
 }
 
 // Winograd with few and many tiles, and feature maps smaller than the window with as many samples
-// as they must have to pack for themselves; strided ones are packed for the input gradient alone.
+// as they must have to pack for themselves. Other strided ones are packed for the input gradient
+// alone.
 TEST(ConvTest, PackedWeightsGiveTheSameBits) {
   const Ints one = {1, 1}, around = {1, 1, 1, 1};
   const std::vector<ConvCase> cases = {
@@ -200,20 +201,45 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
       {"many_tiles", {5, 32, 16, 15}, {48, 32, 3, 3}, one, one, around},
       {"small", {17, 16, 2, 2}, {24, 16, 3, 3}, one, one, around},
       {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, one, one, {2, 2, 2, 2}},
-      {"strided_few_tiles", {8, 32, 8, 8}, {48, 32, 3, 3}, {2, 2}, one, around},
+      {"strided_few_tiles", {8, 80, 8, 8}, {48, 80, 3, 3}, {2, 2}, one, around},
+      {"strided_many_tiles", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around},
       {"strided_edges", {8, 32, 7, 6}, {48, 32, 3, 3}, {2, 2}, one, {1, 0, 1, 1}}};
   for (const ConvCase& c : cases) {
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
     const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
+    const bool is_winograd = c.strides == one || c.pads == around;
     for (const Layout layout : c.blocked_layouts()) {
-      if (c.strides == one || c.pads == around) {
+      if (is_winograd) {
         expect_same_bits(in_blocks(c, x, w, b, false, true, layout),
                          in_blocks(c, x, w, b, false, false, layout), c.name);
       }
       expect_same_bits(in_blocks(c, dy, w, {}, true, true, layout),
                        in_blocks(c, dy, w, {}, true, false, layout), c.name);
+    }
+  }
+}
+
+TEST(ConvTest, WinogradTakesStridesOfOneAndTwo) {
+  const Shape x{4, 32, 16, 16}, w{48, 32, 3, 3};
+  const auto is_onednn = [](std::string_view op, const Attributes& attributes,
+                            const std::vector<TensorType>& inputs, const TensorType& output) {
+    Node node;
+    node.op = find_op(op);
+    node.attributes = attributes;
+    const std::vector<TensorType> outputs{output};
+    const auto kernel = make_kernel(Backend::kCpu, {node, inputs, outputs});
+    return dynamic_cast<const SequenceKernel*>(kernel.get()) != nullptr;
+  };
+  for (const std::int64_t stride : {1, 2}) {
+    const ConvCase c{"", x, w, {stride, stride}, {1, 1}, {1, 1, 1, 1}};
+    for (const Layout layout : c.blocked_layouts()) {
+      const TensorType from{DType::kFloat32, x, layout}, weights{DType::kFloat32, w},
+          to{DType::kFloat32, c.y(), layout};
+      EXPECT_FALSE(is_onednn("Conv", c.attributes(), {from, weights}, to));
+      EXPECT_FALSE(is_onednn("ConvInputGrad", c.with_output(x), {to, weights}, from));
+      EXPECT_FALSE(is_onednn("ConvWeightGrad", c.with_output(w), {from, to}, weights));
     }
   }
 }

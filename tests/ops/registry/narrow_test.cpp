@@ -162,25 +162,37 @@ std::vector<Case> cases() {
 }
 
 /// Convolutions whose kernels read and write bfloat16 themselves: Winograd's, with few tiles and
-/// with many (asked for, since not every CPU would choose it), and those of feature maps smaller
-/// than the window.
+/// with many, of stride 1 and 2, and those of feature maps smaller than the window; by the choice
+/// of this CPU, and with Winograd's asked for.
 std::vector<Case> blocked_convolutions() {
   std::vector<Case> out;
-  const std::vector<Shape> maps = {{5, 32, 9, 9}, {9, 32, 16, 12}, {6, 32, 2, 2}};
+  struct Size {
+    Shape map, result;
+    std::int64_t stride;
+  };
+  const std::vector<Size> sizes = {{{5, 32, 9, 9}, {5, 32, 9, 9}, 1},
+                                   {{9, 32, 16, 12}, {9, 32, 16, 12}, 1},
+                                   {{6, 32, 15, 16}, {6, 32, 8, 8}, 2},
+                                   {{9, 32, 32, 23}, {9, 32, 16, 12}, 2},
+                                   {{6, 32, 2, 2}, {6, 32, 2, 2}, 1}};
   for (const Layout layout : {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16}) {
-    for (const Shape& map : maps) {
-      Attributes pads{{"pads", Ints{1, 1, 1, 1}}};
-      if (layout != Layout::kRowMajor && map[2] > 2) pads.set("algorithm", std::string("winograd"));
-      Attributes to_input = pads, to_weight = pads;
-      to_input.set("output_shape", Ints(map.begin(), map.end()));
-      to_weight.set("output_shape", Ints{32, 32, 3, 3});
-      to_weight.set("with_bias", std::int64_t{1});
-      const TensorType x = f(map), w = f({32, 32, 3, 3});
-      out.push_back({"Conv", pads, {x, w, f({32})}, {0, 1}, {0}, 0.005, layout});
-      // A file may store biases narrow, too.
-      out.push_back({"Conv", pads, {x, w, f({32})}, {0, 1, 2}, {0}, 0.005, layout});
-      out.push_back({"ConvInputGrad", to_input, {x, w}, {0, 1}, {0}, 0.005, layout});
-      out.push_back({"ConvWeightGrad", to_weight, {x, x}, {0, 1}, {}, 1e-5, layout});
+    for (const std::string algorithm : {"auto", "winograd"}) {
+      for (const Size& size : sizes) {
+        if (algorithm == "winograd" && (layout == Layout::kRowMajor || size.map[2] == 2)) continue;
+        const Attributes attributes{{"pads", Ints{1, 1, 1, 1}},
+                                    {"strides", Ints{size.stride, size.stride}},
+                                    {"algorithm", algorithm}};
+        Attributes to_input = attributes, to_weight = attributes;
+        to_input.set("output_shape", Ints(size.map.begin(), size.map.end()));
+        to_weight.set("output_shape", Ints{32, 32, 3, 3});
+        to_weight.set("with_bias", std::int64_t{1});
+        const TensorType x = f(size.map), y = f(size.result), w = f({32, 32, 3, 3});
+        out.push_back({"Conv", attributes, {x, w, f({32})}, {0, 1}, {0}, 0.005, layout});
+        // A file may store biases narrow, too.
+        out.push_back({"Conv", attributes, {x, w, f({32})}, {0, 1, 2}, {0}, 0.005, layout});
+        out.push_back({"ConvInputGrad", to_input, {y, w}, {0, 1}, {0}, 0.005, layout});
+        out.push_back({"ConvWeightGrad", to_weight, {x, y}, {0, 1}, {}, 1e-5, layout});
+      }
     }
   }
   return out;
