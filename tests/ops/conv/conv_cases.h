@@ -59,6 +59,7 @@ inline const std::vector<ConvCase>& wide_cases() {
   static const std::vector<ConvCase> list = {
       {"resnet", {2, 64, 8, 8}, {64, 64, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"winograd_edges", {2, 32, 9, 7}, {48, 32, 3, 3}, {1, 1}, {1, 1}, {1, 0, 0, 1}},
+      {"winograd_deep", {2, 80, 8, 8}, {96, 80, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"winograd_chunks", {7, 48, 17, 14}, {80, 48, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}},
       {"winograd_strided", {2, 32, 16, 15}, {48, 32, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 1}},
       {"winograd_strided_chunks", {9, 48, 23, 30}, {80, 48, 3, 3}, {2, 2}, {1, 1}, {1, 1, 1, 0}},
