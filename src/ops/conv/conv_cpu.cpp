@@ -36,16 +36,17 @@
 namespace pipetrain {
 namespace {
 
-/// Winograd pays for 3x3 windows of stride 1, or of 2 behind one padded position, with whole
-/// vectors of channels on both sides.
+/// Winograd pays for 3x3 windows of stride 1, dilated or not, or of stride 2 behind one padded
+/// position, with whole vectors of channels on both sides.
 bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
   const std::string wish = attributes.text("algorithm", "auto");
   if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
+  const std::int64_t stride = geometry.window[0].stride, dilation = geometry.window[0].dilation;
+  if (stride > 2 || (stride == 2 && dilation > 1)) return false;
   for (const WindowAxis& axis : geometry.window) {
-    if (axis.kernel != 3 || axis.dilation != 1 || axis.pad_begin > 1 || axis.pad_end > 1)
-      return false;
-    if (axis.stride != geometry.window[0].stride || axis.stride > 2) return false;
-    if (axis.stride == 2 && axis.pad_begin != 1) return false;
+    if (axis.kernel != 3 || axis.stride != stride || axis.dilation != dilation) return false;
+    if (axis.pad_begin != dilation && (axis.pad_begin != 0 || stride == 2)) return false;
+    if (axis.pad_end > dilation) return false;
   }
   return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
          (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
@@ -96,9 +97,19 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   const WindowAxis& columns = geometry.window[1];
   // Twice the rate is more than Winograd saves with stride 2, and AMX's more than with stride 1.
   if (multiplies_bfloat16(request) && (rows.stride == 2 || has_amx())) return {};
-  const WinogradShape shape{geometry.batch,    geometry.inputs, geometry.outputs, rows.input,
-                            columns.input,     rows.output,     columns.output,   rows.pad_begin,
-                            columns.pad_begin, lanes,           rows.stride};
+  WinogradShape shape{};
+  shape.batch = geometry.batch;
+  shape.inputs = geometry.inputs;
+  shape.outputs = geometry.outputs;
+  shape.height = rows.input;
+  shape.width = columns.input;
+  shape.out_height = rows.output;
+  shape.out_width = columns.output;
+  shape.pad_top = rows.pad_begin / rows.dilation;
+  shape.pad_left = columns.pad_begin / columns.dilation;
+  shape.lanes = lanes;
+  shape.stride = rows.stride;
+  shape.dilation = rows.dilation;
   return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <type_traits>
+#include <utility>
 
 #include "ops/conv/channel_sums_cpu.h"
 #include "ops/conv/winograd_vectors_cpu.h"
@@ -29,42 +30,56 @@ struct Pass {
   std::int64_t height, width;
   std::int64_t out_height, out_width;
   std::int64_t pad_top, pad_left;
-  std::int64_t lanes, slots;
+  std::int64_t lanes, dilation;
+  std::int64_t slots;
   std::int64_t tile_side;  // outputs
 
-  std::int64_t tile_rows() const { return (out_height + tile_side - 1) / tile_side; }
-  std::int64_t tile_columns() const { return (out_width + tile_side - 1) / tile_side; }
-  std::int64_t tiles() const { return batch * tile_rows() * tile_columns(); }
+  std::int64_t tiles_along(std::int64_t outputs_along) const {
+    const std::int64_t of_phase = (outputs_along + dilation - 1) / dilation;
+    return (of_phase + tile_side - 1) / tile_side;
+  }
+  std::int64_t tile_rows() const { return tiles_along(out_height); }
+  std::int64_t tile_columns() const { return tiles_along(out_width); }
+  std::int64_t tiles_of_image() const { return dilation * dilation * tile_rows() * tile_columns(); }
+  std::int64_t tiles() const { return batch * tiles_of_image(); }
 
   FeatureMap from() const {
-    return {inputs, height, width, tile_rows(), tile_columns(), pad_top, pad_left, lanes};
+    return {inputs, height, width, tile_rows(), tile_columns(), pad_top, pad_left, lanes, dilation};
   }
   FeatureMap to() const {
-    return {outputs, out_height, out_width, tile_rows(), tile_columns(), 0, 0, lanes};
+    return {outputs, out_height, out_width, tile_rows(), tile_columns(), 0, 0, lanes, dilation};
   }
 };
 
 Pass forward(const WinogradShape& shape) {
-  return {shape.batch,    shape.inputs,     shape.outputs,   shape.height,
-          shape.width,    shape.out_height, shape.out_width, shape.pad_top,
-          shape.pad_left, shape.lanes,      slots_of(shape), kOut};
+  Pass pass{};
+  pass.batch = shape.batch;
+  pass.inputs = shape.inputs;
+  pass.outputs = shape.outputs;
+  pass.height = shape.height;
+  pass.width = shape.width;
+  pass.out_height = shape.out_height;
+  pass.out_width = shape.out_width;
+  pass.pad_top = shape.pad_top;
+  pass.pad_left = shape.pad_left;
+  pass.lanes = shape.lanes;
+  pass.dilation = shape.dilation;
+  pass.slots = slots_of(shape);
+  pass.tile_side = kOut;
+  return pass;
 }
 
 /// Its result is the input gradient. With stride 1, dy is padded by what the window reaches beyond.
 Pass transposed(const WinogradShape& shape) {
+  Pass pass = forward(shape);
+  std::swap(pass.inputs, pass.outputs);
+  std::swap(pass.height, pass.out_height);
+  std::swap(pass.width, pass.out_width);
   const bool strided = shape.stride == 2;
-  return {shape.batch,
-          shape.outputs,
-          shape.inputs,
-          shape.out_height,
-          shape.out_width,
-          shape.height,
-          shape.width,
-          strided ? 0 : 2 - shape.pad_top,
-          strided ? 0 : 2 - shape.pad_left,
-          shape.lanes,
-          slots_of(shape),
-          strided ? 2 * kOut : kOut};
+  pass.pad_top = strided ? 0 : 2 - shape.pad_top;
+  pass.pad_left = strided ? 0 : 2 - shape.pad_left;
+  if (strided) pass.tile_side = 2 * kOut;
+  return pass;
 }
 
 /// Floats of so many channels of transformed tiles.
@@ -400,7 +415,7 @@ void choose(const WinogradShape& shape, const Run& run) {
 
 bool winograd_pays(const WinogradShape& shape) {
   const Pass pass = forward(shape);
-  const std::int64_t products = pass.slots * pass.tile_rows() * pass.tile_columns();
+  const std::int64_t products = pass.slots * pass.tiles_of_image();
   const std::int64_t direct = 9 * shape.out_height * shape.out_width;
   return shape.stride == 2 ? 5 * products <= 4 * direct : 3 * products <= 2 * direct;
 }

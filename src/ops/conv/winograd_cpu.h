@@ -26,9 +26,10 @@ struct WinogradShape {
   std::int64_t batch, inputs, outputs;
   std::int64_t height, width;
   std::int64_t out_height, out_width;
-  std::int64_t pad_top, pad_left;  // at most 1, and 1 with stride 2
+  std::int64_t pad_top, pad_left;  // in units of the dilation: at most 1, and 1 with stride 2
   std::int64_t lanes;
-  std::int64_t stride;  // 1 or 2, along both axes
+  std::int64_t stride;    // 1 or 2, along both axes
+  std::int64_t dilation;  // along both axes, and 1 with stride 2
 };
 
 /// Whether it takes fewer multiplications by a margin, which small feature maps with partly filled

@@ -167,25 +167,25 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, con
     const Tile tile = tile_at(map, first + t);
     const std::int64_t top = Scheme::kStep * tile.row - map.pad_top;
     const std::int64_t left = Scheme::kStep * tile.column - map.pad_left;
-    const Element* from = x + map.at(tile.image, channel);
+    const Element* from = x + tile.phase(map, channel);
     alignas(64) Vector lines[kSpan * kLine];  // [row][slot]
-    if (top >= 0 && left >= 0 && top + kSpan <= map.height && left + kSpan <= map.width) {
-      const Element* corner = from + (top * map.width + left) * map.lanes;
+    if (top >= 0 && left >= 0 && top + kSpan <= tile.height && left + kSpan <= tile.width) {
+      const Element* corner = from + top * map.row_step() + left * map.step();
       for (int i = 0; i < kSpan; ++i) {
-        const Element* row = corner + i * map.width * map.lanes;
+        const Element* row = corner + i * map.row_step();
         alignas(64) Vector inputs[kSpan];
-        for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.lanes);
+        for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.step());
         Scheme::input_line(inputs, 1, lines + kLine * i, 1);
       }
     } else {
       for (int i = 0; i < kSpan; ++i) {
         const std::int64_t y = top + i;
         alignas(64) Vector inputs[kSpan] = {};
-        if (y >= 0 && y < map.height) {
+        if (y >= 0 && y < tile.height) {
           for (int j = 0; j < kSpan; ++j) {
             const std::int64_t at = left + j;
-            if (at >= 0 && at < map.width) {
-              inputs[j] = load(from + (y * map.width + at) * map.lanes);
+            if (at >= 0 && at < tile.width) {
+              inputs[j] = load(from + y * map.row_step() + at * map.step());
             }
           }
         }
@@ -220,15 +220,15 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
       for (int i = 0; i < kLine; ++i) points[i] = load(source + (kLine * i + j) * from.stride);
       Scheme::output_line(points, 1, lines + j, kLine);
     }
-    const std::int64_t rows = std::min<std::int64_t>(kOut, map.height - kOut * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(kOut, map.width - kOut * tile.column);
-    Element* to =
-        y + map.at(tile.image, channel) + kOut * (tile.row * map.width + tile.column) * map.lanes;
+    const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
+    Element* to = y + tile.phase(map, channel) +
+                  kOut * (tile.row * map.row_step() + tile.column * map.step());
     for (std::int64_t i = 0; i < rows; ++i) {
       alignas(64) Vector outputs[kOut];
       Scheme::output_line(lines + kLine * i, 1, outputs, 1);
       for (std::int64_t j = 0; j < columns; ++j) {
-        store(to + (i * map.width + j) * map.lanes, outputs[j] + shift);
+        store(to + i * map.row_step() + j * map.step(), outputs[j] + shift);
       }
     }
   }
@@ -242,15 +242,15 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, 
   constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const std::int64_t rows = std::min<std::int64_t>(kOut, map.height - kOut * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(kOut, map.width - kOut * tile.column);
-    const Element* from =
-        dy + map.at(tile.image, channel) + kOut * (tile.row * map.width + tile.column) * map.lanes;
+    const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
+    const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
+    const Element* from = dy + tile.phase(map, channel) +
+                          kOut * (tile.row * map.row_step() + tile.column * map.step());
     alignas(64) Vector lines[kOut * kLine] = {};  // [output row][slot]
     for (std::int64_t i = 0; i < rows; ++i) {
       alignas(64) Vector gradients[kOut] = {};
       for (std::int64_t j = 0; j < columns; ++j) {
-        gradients[j] = load(from + (i * map.width + j) * map.lanes);
+        gradients[j] = load(from + i * map.row_step() + j * map.step());
       }
       Scheme::gradient_line(gradients, 1, lines + kLine * i, 1);
     }

@@ -71,25 +71,40 @@ std::span<const Slot> slots_of_point(std::int64_t point) {
   return {begin, std::ranges::upper_bound(slots, point, {}, &Slot::point)};
 }
 
-/// A map of blocks of channels and how tiles cover its convolution.
+/// A map of blocks of channels and how tiles cover its convolution. Windows with gaps see every
+/// `dilation`-th row and column: tiles cover each such phase of the map as a map of its own.
 struct FeatureMap {
   std::int64_t channels, height, width;
-  std::int64_t tile_rows, tile_columns;
-  std::int64_t pad_top, pad_left;  // positions that the first tile begins above and left of it
-  std::int64_t lanes;
+  std::int64_t tile_rows, tile_columns;  // of a phase
+  std::int64_t pad_top, pad_left;        // by which the first tile begins above and left of a phase
+  std::int64_t lanes, dilation;
 
-  /// Address of a channel that is the first of a vector; positions are `lanes` apart.
-  std::int64_t at(std::int64_t image, std::int64_t channel) const {
-    return (image * channels + channel / lanes * lanes) * height * width + channel % lanes;
-  }
+  /// From one column, or row, of a phase to the next.
+  std::int64_t step() const { return dilation * lanes; }
+  std::int64_t row_step() const { return dilation * width * lanes; }
 };
 
+/// A tile, and the phase that it covers: where that begins in the map, and its size.
 struct Tile {
   std::int64_t image, row, column;
+  std::int64_t top, left, height, width;
+
+  /// Address of the phase's first position in a channel that is the first of a vector.
+  std::int64_t phase(const FeatureMap& map, std::int64_t channel) const {
+    const std::int64_t lanes = map.lanes, block = image * map.channels + channel / lanes * lanes;
+    return block * map.height * map.width + (top * map.width + left) * lanes + channel % lanes;
+  }
 };
 inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
-  const std::int64_t columns = map.tile_columns, rows = map.tile_rows;
-  return {index / (rows * columns), index / columns % rows, index % columns};
+  const std::int64_t columns = map.tile_columns, rows = map.tile_rows, d = map.dilation;
+  const std::int64_t phase = index / (rows * columns), top = phase / d % d, left = phase % d;
+  return {phase / (d * d),
+          index / columns % rows,
+          index % columns,
+          top,
+          left,
+          (map.height - top + d - 1) / d,
+          (map.width - left + d - 1) / d};
 }
 
 /// Transformed tiles in blocks of as many channels as a vector has lanes: tile t of the block from

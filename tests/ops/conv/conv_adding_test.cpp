@@ -70,6 +70,7 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"small_single", {1, 8, 1, 1}, {8, 8, 3, 3}, one, one, around},
       {"small_strided", {32, 16, 2, 1}, {40, 16, 3, 3}, {2, 1}, one, {1, 1, 0, 1}},
       {"strided", {3, 16, 10, 9}, {40, 16, 3, 3}, {2, 2}, one, around},
+      {"dilated_chunks", {3, 32, 24, 24}, {48, 32, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
       {"strided_one_chunk", {2, 64, 16, 15}, {48, 64, 3, 3}, {2, 2}, one, around},
       {"strided_chunks", {5, 32, 31, 24}, {48, 32, 3, 3}, {2, 2}, one, around},
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
