@@ -4,11 +4,11 @@
 // channel-blocked tensors Winograd by a fixed rule of the shape: never the outcome of a race, since
 // it decides the bits. Winograd's is ours (winograd_cpu.h): oneDNN 2.6 has it for AVX-512 only,
 // half as fast, and with input gradients that are wrong where the paddings of an axis differ.
-// Instructions for products of bfloat16 numbers are faster still, so it is direct there, with
-// weight gradients of our own (pair_weight_gradient_cpu.h, or tile_convolution_cpu.h with AMX).
-// Feature maps smaller than the window become products of whole channels
-// (small_feature_map_cpu.h); both read weights that were packed before, too. A few channels of grey
-// images have kernels of their own (few_channels_cpu.h).
+// Where AVX512_BF16 multiplies bfloat16, Winograd's pays with stride 1 only; others are direct,
+// with weight gradients of our own (pair_weight_gradient_cpu.h). With AMX they are products on
+// tiles (tile_convolution_cpu.h). Feature maps smaller than the window become products of whole
+// channels (small_feature_map_cpu.h); both read weights that were packed before, too. A few
+// channels of grey images have kernels of their own (few_channels_cpu.h).
 #include <omp.h>
 
 #include <optional>
@@ -46,7 +46,7 @@ bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
   for (const WindowAxis& axis : geometry.window) {
     if (axis.kernel != 3 || axis.stride != stride || axis.dilation != dilation) return false;
     if (axis.pad_begin != dilation && (axis.pad_begin != 0 || stride == 2)) return false;
-    if (axis.pad_end > dilation) return false;
+    if (axis.pad_end > dilation || dilation > axis.output) return false;
   }
   return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
          (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
@@ -55,6 +55,11 @@ bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
 bool has_bias(const KernelRequest& request) {
   return request.node.op->name == "Conv" && request.inputs.size() > 2 &&
          request.inputs[2].dtype != DType::kUndefined;
+}
+
+bool is_input_gradient(const KernelRequest& request) {
+  const std::string_view op = request.node.op->name;
+  return op == "ConvInputGrad" || op == "ConvInputGradPacked";
 }
 
 bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
@@ -96,7 +101,8 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   const WindowAxis& rows = geometry.window[0];
   const WindowAxis& columns = geometry.window[1];
   // Twice the rate is more than Winograd saves with stride 2, and AMX's more than with stride 1.
-  if (multiplies_bfloat16(request) && (rows.stride == 2 || has_amx())) return {};
+  const bool narrow = multiplies_bfloat16(request);
+  if (narrow && (rows.stride == 2 || has_amx())) return {};
   WinogradShape shape{};
   shape.batch = geometry.batch;
   shape.inputs = geometry.inputs;
@@ -110,7 +116,10 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
   shape.lanes = lanes;
   shape.stride = rows.stride;
   shape.dilation = rows.dilation;
-  return winograd_pays(shape) ? std::optional(shape) : std::nullopt;
+  // Small maps fill their tiles partly.
+  const double most = narrow ? 0.4 : rows.stride == 2 ? 0.8 : 2.0 / 3.0;
+  if (winograd_share(shape, is_input_gradient(request)) > most) return {};
+  return shape;
 }
 
 /// The same for feature maps of few positions.
@@ -120,10 +129,9 @@ std::optional<SmallFeatureMap> own_small_feature_map(const KernelRequest& reques
   const std::int64_t lanes = lanes_of(x, y);
   if (lanes == 0) return {};
   const std::string_view op = request.node.op->name;
-  const ConvolutionPass pass = op == "ConvWeightGrad" ? ConvolutionPass::kWeightGradient
-                               : op == "ConvInputGrad" || op == "ConvInputGradPacked"
-                                   ? ConvolutionPass::kInputGradient
-                                   : ConvolutionPass::kForward;
+  const ConvolutionPass pass = op == "ConvWeightGrad"       ? ConvolutionPass::kWeightGradient
+                               : is_input_gradient(request) ? ConvolutionPass::kInputGradient
+                                                            : ConvolutionPass::kForward;
   return small_feature_map(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass,
                            multiplies_bfloat16(request));
 }
@@ -456,7 +464,8 @@ bool convolution_packing_pays(const KernelRequest& request) {
   const TensorType& x = input_gradient ? request.outputs[0] : request.inputs[0];
   const TensorType& y = input_gradient ? request.inputs[0] : request.outputs[0];
   if (!is_float32(request) || w.dtype != DType::kFloat32) return false;
-  if (const auto shape = own_winograd(request, x, w, y)) return winograd_has_few_tiles(*shape);
+  if (const auto shape = own_winograd(request, x, w, y))
+    return winograd_has_few_tiles(*shape, input_gradient);
   return own_small_feature_map(request, x, w, y).has_value();
 }
 

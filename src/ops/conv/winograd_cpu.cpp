@@ -95,7 +95,8 @@ std::int64_t chunk_tiles(const Pass& pass, int threads) {
   const std::int64_t most = pass.slots > kPoints ? 12 : pass.inputs + pass.outputs <= 256 ? 24 : 48;
   const std::int64_t tiles = pass.tiles();
   const std::int64_t chunks = (tiles + most * threads - 1) / (most * threads) * threads;
-  return std::max((tiles + chunks - 1) / chunks, std::min(kLeast, tiles));
+  return std::max((tiles + chunks - 1) / std::max<std::int64_t>(1, chunks),
+                  std::min(kLeast, tiles));
 }
 std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min(96 * kPoints / slots_of(shape), forward(shape).tiles());
@@ -112,20 +113,23 @@ bool has_one_gradient_chunk(const WinogradShape& shape) {
 constexpr std::int64_t kInputsTogether = 64;
 using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
-/// Panels that a thread takes at a time: as many as the products want, unless the busiest thread
-/// had more of them then.
-std::int64_t panels_together(std::int64_t panels, std::int64_t lanes, int threads) {
-  const std::int64_t most = is_wide(lanes) ? Wide::kMostPanels : Narrow::kMostPanels;
-  const std::int64_t groups = (panels + most - 1) / most;
-  const auto of_busiest = [&](std::int64_t parts) { return (parts + threads - 1) / threads; };
-  return of_busiest(groups) * most <= of_busiest(panels) ? most : 1;
-}
-std::int64_t panels_together(const Pass& pass, int threads) {
-  return panels_together(pass.outputs / kPanel, pass.lanes, threads);
+/// The panels of a thread of a parallel region.
+struct PanelRange {
+  std::int64_t begin, end;
+
+  explicit PanelRange(std::int64_t panels)
+      : begin(panels * omp_get_thread_num() / omp_get_num_threads()),
+        end(panels * (omp_get_thread_num() + 1) / omp_get_num_threads()) {}
+};
+
+/// Panels that a thread takes at a time, at most.
+std::int64_t most_panels(std::int64_t lanes) {
+  return is_wide(lanes) ? Wide::kMostPanels : Narrow::kMostPanels;
 }
 
 /// Floats that a thread needs for its panels of weights and their products.
-std::int64_t panel_floats(const Pass& pass, std::int64_t panels) {
+std::int64_t panel_floats(const Pass& pass) {
+  const std::int64_t panels = most_panels(pass.lanes);
   return panels * kPoints * PanelStride::value +
          points_floats(pass.slots, panels * kPanel, pass.tiles());
 }
@@ -186,7 +190,7 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
   const std::int64_t tiles = pass.tiles(), panels = pass.outputs / kPanel;
   constexpr PanelStride stride;
   constexpr std::int64_t u_panel = kPoints * stride;
-  const std::int64_t most = panels_together(pass, threads);
+  constexpr std::int64_t kMost = Loops::kMostPanels;
   const Points v = points_at(reinterpret_cast<float*>(workspace), pass.inputs, tiles);
   float* rest = v.data + points_floats(pass.slots, pass.inputs, tiles);
 #pragma omp parallel num_threads(threads)
@@ -195,19 +199,23 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
     for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
       Loops::template transform_input<Scheme>(from, x, c, 0, tiles, v);
     }
-    float* u = rest + omp_get_thread_num() * panel_floats(pass, most);
-    const Points m = points_at(u + most * u_panel, most * kPanel, tiles);
-#pragma omp for schedule(static)
-    for (std::int64_t panel = 0; panel < panels; panel += most) {
-      const std::int64_t together = std::min(most, panels - panel);
+    float* u = rest + omp_get_thread_num() * panel_floats(pass);
+    const Points m = points_at(u + kMost * u_panel, kMost * kPanel, tiles);
+    const PanelRange mine(panels);
+    for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
+      const std::int64_t together = std::min(kMost, mine.end - panel);
       for (std::int64_t begin = 0; begin < pass.inputs; begin += kInputsTogether) {
         const std::int64_t inputs = std::min(kInputsTogether, pass.inputs - begin);
         for (std::int64_t i = 0; i < together; ++i) {
           transform_weights<Scheme::kStrided>(w, begin, inputs, panel + i, u + i * u_panel, stride);
         }
         // Packed weights that are transformed next come from memory in the meantime.
-        const Element* next = w.data + panel * kPanel * w.k_stride + (begin + inputs) * w.c_stride;
-        const std::int64_t each = inputs * 9 * kPanel / kPoints;
+        const bool is_last = begin + inputs == pass.inputs;
+        const std::int64_t next_panel = is_last ? panel + kMost : panel;
+        const std::int64_t next_begin = is_last ? 0 : begin + inputs;
+        const Element* next = w.data + next_panel * kPanel * w.k_stride + next_begin * w.c_stride;
+        const std::int64_t each =
+            std::min(kInputsTogether, pass.inputs - next_begin) * 9 * kPanel / kPoints;
         for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
           if (w.packed && slot.first_of_point) {
             for (std::int64_t i = 0; i < together; ++i)
@@ -359,14 +367,14 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
   constexpr std::int64_t kLanes = Loops::kLanes;
   constexpr std::int64_t stride = weight_stride(kGradientInputs, kPanel);
   constexpr std::int64_t u_panel = kPoints * stride;
-  const std::int64_t most = panels_together(panels, shape.lanes, threads);
+  constexpr std::int64_t kMost = Loops::kMostPanels;
 #pragma omp parallel num_threads(threads)
   {
     transform_chunk<Loops, Scheme>(shape, x, dy, 0, tiles, points);
-    float* u = points.rest + omp_get_thread_num() * most * u_panel;
-#pragma omp for schedule(static)
-    for (std::int64_t panel = 0; panel < panels; panel += most) {
-      const std::int64_t together = std::min(most, panels - panel);
+    float* u = points.rest + omp_get_thread_num() * kMost * u_panel;
+    const PanelRange mine(panels);
+    for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
+      const std::int64_t together = std::min(kMost, mine.end - panel);
       for (std::int64_t begin = 0; begin < shape.inputs; begin += kGradientInputs) {
         const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
         for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
@@ -413,35 +421,36 @@ void choose(const WinogradShape& shape, const Run& run) {
 
 }  // namespace
 
-bool winograd_pays(const WinogradShape& shape) {
-  const Pass pass = forward(shape);
-  const std::int64_t products = pass.slots * pass.tiles_of_image();
-  const std::int64_t direct = 9 * shape.out_height * shape.out_width;
-  return shape.stride == 2 ? 5 * products <= 4 * direct : 3 * products <= 2 * direct;
+double winograd_share(const WinogradShape& shape, bool input_gradient) {
+  const Pass pass = input_gradient ? transposed(shape) : forward(shape);
+  return static_cast<double>(pass.slots * pass.tiles_of_image()) /
+         static_cast<double>(9 * shape.out_height * shape.out_width);
 }
 
-bool winograd_has_few_tiles(const WinogradShape& shape) { return has_few_tiles(forward(shape)); }
+bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient) {
+  return has_few_tiles(input_gradient ? transposed(shape) : forward(shape));
+}
 
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
   std::int64_t most = 0;
   for (const Pass& pass : {forward(shape), transposed(shape)}) {
     const std::int64_t slots = pass.slots, chunk = chunk_tiles(pass, threads);
-    most = std::max(most, has_few_tiles(pass)
-                              ? points_floats(slots, pass.inputs, pass.tiles()) +
-                                    threads * panel_floats(pass, panels_together(pass, threads))
-                              : kPoints * weight_stride(pass.inputs, pass.outputs) +
-                                    threads * (points_floats(slots, pass.inputs, chunk) +
-                                               points_floats(slots, pass.outputs, chunk)));
+    most = std::max(
+        most, has_few_tiles(pass)
+                  ? points_floats(slots, pass.inputs, pass.tiles()) + threads * panel_floats(pass)
+                  : kPoints * weight_stride(pass.inputs, pass.outputs) +
+                        threads * (points_floats(slots, pass.inputs, chunk) +
+                                   points_floats(slots, pass.outputs, chunk)));
   }
   return static_cast<std::size_t>(most) * sizeof(float);
 }
 
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
-  const std::int64_t chunk = gradient_chunk_tiles(shape), panels = shape.outputs / kPanel;
-  const std::int64_t sums = has_one_gradient_chunk(shape)
-                                ? threads * panels_together(panels, shape.lanes, threads) *
-                                      kPoints * weight_stride(kGradientInputs, kPanel)
-                                : kPoints * weight_stride(shape.inputs, shape.outputs);
+  const std::int64_t chunk = gradient_chunk_tiles(shape);
+  const std::int64_t sums =
+      has_one_gradient_chunk(shape)
+          ? threads * most_panels(shape.lanes) * kPoints * weight_stride(kGradientInputs, kPanel)
+          : kPoints * weight_stride(shape.inputs, shape.outputs);
   return static_cast<std::size_t>(sums + points_floats(slots_of(shape), shape.inputs, chunk) +
                                   points_floats(slots_of(shape), shape.outputs, chunk)) *
          sizeof(float);

@@ -32,13 +32,13 @@ struct WinogradShape {
   std::int64_t dilation;  // along both axes, and 1 with stride 2
 };
 
-/// Whether it takes fewer multiplications by a margin, which small feature maps with partly filled
-/// tiles do not.
-bool winograd_pays(const WinogradShape& shape);
+/// Multiplications, as a share of those of a direct convolution: more where small feature maps fill
+/// their tiles partly.
+double winograd_share(const WinogradShape& shape, bool input_gradient);
 
 /// Whether the transformed weights are the largest tensor of all, so that they are made once for
 /// each use, and gathering them is a notable part of the work.
-bool winograd_has_few_tiles(const WinogradShape& shape);
+bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient);
 
 /// Workspace of the three below for as many threads as they are told; OpenMP may start fewer.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);

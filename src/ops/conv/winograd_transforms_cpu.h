@@ -122,7 +122,7 @@ struct Points {
   std::int64_t block(std::int64_t lanes) const { return lanes * tiles; }
 };
 inline std::int64_t slot_stride(std::int64_t channels, std::int64_t tiles) {
-  return channels * tiles + 16;
+  return (channels / 16 * tiles | 1) * 16;
 }
 inline Points points_at(float* data, std::int64_t channels, std::int64_t tiles) {
   return {data, tiles, slot_stride(channels, tiles)};

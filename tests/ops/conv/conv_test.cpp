@@ -201,6 +201,7 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
       {"many_tiles", {5, 32, 16, 15}, {48, 32, 3, 3}, one, one, around},
       {"small", {17, 16, 2, 2}, {24, 16, 3, 3}, one, one, around},
       {"small_wide_window", {32, 8, 3, 3}, {16, 8, 5, 5}, one, one, {2, 2, 2, 2}},
+      {"dilated", {2, 48, 12, 10}, {80, 48, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
       {"strided_few_tiles", {8, 80, 8, 8}, {48, 80, 3, 3}, {2, 2}, one, around},
       {"strided_many_tiles", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around},
       {"strided_edges", {8, 32, 7, 6}, {48, 32, 3, 3}, {2, 2}, one, {1, 0, 1, 1}}};
@@ -221,9 +222,10 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
   }
 }
 
-TEST(ConvTest, WinogradTakesStridesOfOneAndTwo) {
-  const Shape x{4, 32, 16, 16}, w{48, 32, 3, 3};
-  const auto is_onednn = [](std::string_view op, const Attributes& attributes,
+/// Whether oneDNN makes y and dx in a layout.
+bool is_onednn(const ConvCase& c, Layout layout, DType dtype) {
+  const TensorType x{dtype, c.x, layout}, y{dtype, c.y(), layout}, w{dtype, c.w};
+  const auto by_onednn = [](std::string_view op, const Attributes& attributes,
                             const std::vector<TensorType>& inputs, const TensorType& output) {
     Node node;
     node.op = find_op(op);
@@ -232,15 +234,29 @@ TEST(ConvTest, WinogradTakesStridesOfOneAndTwo) {
     const auto kernel = make_kernel(Backend::kCpu, {node, inputs, outputs});
     return dynamic_cast<const SequenceKernel*>(kernel.get()) != nullptr;
   };
-  for (const std::int64_t stride : {1, 2}) {
-    const ConvCase c{"", x, w, {stride, stride}, {1, 1}, {1, 1, 1, 1}};
-    for (const Layout layout : c.blocked_layouts()) {
-      const TensorType from{DType::kFloat32, x, layout}, weights{DType::kFloat32, w},
-          to{DType::kFloat32, c.y(), layout};
-      EXPECT_FALSE(is_onednn("Conv", c.attributes(), {from, weights}, to));
-      EXPECT_FALSE(is_onednn("ConvInputGrad", c.with_output(x), {to, weights}, from));
-      EXPECT_FALSE(is_onednn("ConvWeightGrad", c.with_output(w), {from, to}, weights));
+  const bool forward = by_onednn("Conv", c.attributes(), {x, w}, y);
+  EXPECT_EQ(by_onednn("ConvInputGrad", c.with_output(c.x), {y, w}, x), forward) << c.name;
+  return forward;
+}
+
+TEST(ConvTest, WinogradIsChosenByShape) {
+  const Ints one = {1, 1}, two = {2, 2}, around = {1, 1, 1, 1};
+  const Shape x{4, 32, 16, 16}, w{48, 32, 3, 3};
+  const ConvCase plain{"plain", x, w, one, one, around};
+  const ConvCase strided{"strided", x, w, two, one, around};
+  const ConvCase dilated{"dilated", x, w, one, two, {2, 2, 2, 2}};
+  for (const Layout layout : plain.blocked_layouts()) {
+    for (const ConvCase& c : {plain, strided, dilated})
+      EXPECT_FALSE(is_onednn(c, layout, DType::kFloat32)) << c.name;
+    // Maps of which most tiles would be padding.
+    for (const std::int64_t gap : {std::int64_t{7}, std::int64_t{1} << 30}) {
+      const ConvCase c{"wide_gaps", x, w, one, {gap, gap}, {gap, gap, gap, gap}};
+      EXPECT_TRUE(is_onednn(c, layout, DType::kFloat32)) << gap;
     }
+    if (!has_fast_bfloat16_products() || has_amx()) continue;
+    EXPECT_FALSE(is_onednn(plain, layout, DType::kBFloat16));
+    EXPECT_FALSE(is_onednn(dilated, layout, DType::kBFloat16));
+    EXPECT_TRUE(is_onednn(strided, layout, DType::kBFloat16));
   }
 }
 
@@ -250,6 +266,7 @@ TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
   for (const ConvCase& c :
        {ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
         ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around},
+        ConvCase{"dilated", {3, 48, 23, 24}, {80, 48, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
         ConvCase{"strided", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around}}) {
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);

@@ -162,24 +162,25 @@ std::vector<Case> cases() {
 }
 
 /// Convolutions whose kernels read and write bfloat16 themselves: Winograd's, with few tiles and
-/// with many, of stride 1 and 2, and those of feature maps smaller than the window; by the choice
-/// of this CPU, and with Winograd's asked for.
+/// with many, of stride 1 and 2 and dilated, and those of feature maps smaller than the window; by
+/// the choice of this CPU, and with Winograd's asked for.
 std::vector<Case> blocked_convolutions() {
   std::vector<Case> out;
   struct Size {
     Shape map, result;
-    std::int64_t stride;
+    std::int64_t stride, dilation = 1;
   };
-  const std::vector<Size> sizes = {{{5, 32, 9, 9}, {5, 32, 9, 9}, 1},
-                                   {{9, 32, 16, 12}, {9, 32, 16, 12}, 1},
-                                   {{6, 32, 15, 16}, {6, 32, 8, 8}, 2},
-                                   {{9, 32, 32, 23}, {9, 32, 16, 12}, 2},
-                                   {{6, 32, 2, 2}, {6, 32, 2, 2}, 1}};
+  const std::vector<Size> sizes = {
+      {{5, 32, 9, 9}, {5, 32, 9, 9}, 1},        {{9, 32, 16, 12}, {9, 32, 16, 12}, 1},
+      {{6, 32, 15, 16}, {6, 32, 8, 8}, 2},      {{9, 32, 32, 23}, {9, 32, 16, 12}, 2},
+      {{5, 32, 15, 16}, {5, 32, 15, 16}, 1, 2}, {{6, 32, 2, 2}, {6, 32, 2, 2}, 1}};
   for (const Layout layout : {Layout::kRowMajor, Layout::kBlocked8, Layout::kBlocked16}) {
     for (const std::string algorithm : {"auto", "winograd"}) {
       for (const Size& size : sizes) {
         if (algorithm == "winograd" && (layout == Layout::kRowMajor || size.map[2] == 2)) continue;
-        const Attributes attributes{{"pads", Ints{1, 1, 1, 1}},
+        const std::int64_t pad = size.dilation;
+        const Attributes attributes{{"pads", Ints{pad, pad, pad, pad}},
+                                    {"dilations", Ints{size.dilation, size.dilation}},
                                     {"strides", Ints{size.stride, size.stride}},
                                     {"algorithm", algorithm}};
         Attributes to_input = attributes, to_weight = attributes;
