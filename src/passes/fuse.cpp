@@ -19,8 +19,8 @@ struct Match {
 };
 
 constexpr std::string_view kLimits[] = {"Relu", "Clip"};
-constexpr std::string_view kElementwise[] = {"Elu",       "Gelu", "HardSigmoid", "HardSwish",
-                                             "LeakyRelu", "Silu", "Softplus"};
+constexpr std::string_view kElementwiseActivations[] = {
+    "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Silu", "Softplus"};
 
 bool is_one_of(std::string_view op, std::span<const std::string_view> ops) {
   return std::ranges::find(ops, op) != ops.end();
@@ -78,8 +78,8 @@ class Matcher {
  private:
   static std::size_t at(ValueId id) { return static_cast<std::size_t>(id.index); }
   bool is_activation(std::string_view op) const {
-    return is_one_of(op, kLimits) ||
-           (activations_ == NormActivations::kElementwise && is_one_of(op, kElementwise));
+    return is_one_of(op, kLimits) || (activations_ == NormActivations::kElementwise &&
+                                      is_one_of(op, kElementwiseActivations));
   }
   /// Whether a node is the gradient operator of this very activation.
   bool is_gradient(NodeId id, NodeId activation) const {

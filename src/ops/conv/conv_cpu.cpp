@@ -36,22 +36,6 @@
 namespace pipetrain {
 namespace {
 
-/// Winograd pays for 3x3 windows of stride 1, dilated or not, or of stride 2 behind one padded
-/// position, with whole vectors of channels on both sides.
-bool use_winograd(const Attributes& attributes, const ConvGeometry& geometry) {
-  const std::string wish = attributes.text("algorithm", "auto");
-  if (wish == "direct" || geometry.group != 1 || geometry.window.size() != 2) return false;
-  const std::int64_t stride = geometry.window[0].stride, dilation = geometry.window[0].dilation;
-  if (stride > 2 || (stride == 2 && dilation > 1)) return false;
-  for (const WindowAxis& axis : geometry.window) {
-    if (axis.kernel != 3 || axis.stride != stride || axis.dilation != dilation) return false;
-    if (axis.pad_begin != dilation && (axis.pad_begin != 0 || stride == 2)) return false;
-    if (axis.pad_end > dilation || dilation > axis.output) return false;
-  }
-  return geometry.inputs % 16 == 0 && geometry.outputs % 16 == 0 &&
-         (wish == "winograd" || (geometry.inputs >= 32 && geometry.outputs >= 32));
-}
-
 bool has_bias(const KernelRequest& request) {
   return request.node.op->name == "Conv" && request.inputs.size() > 2 &&
          request.inputs[2].dtype != DType::kUndefined;
@@ -96,29 +80,17 @@ std::optional<WinogradShape> own_winograd(const KernelRequest& request, const Te
                                           const TensorType& w, const TensorType& y) {
   const std::int64_t lanes = lanes_of(x, y);
   if (lanes == 0) return {};
-  const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
-  if (!use_winograd(request.node.attributes, geometry)) return {};
-  const WindowAxis& rows = geometry.window[0];
-  const WindowAxis& columns = geometry.window[1];
+  const std::string wish = request.node.attributes.text("algorithm", "auto");
+  if (wish == "direct") return {};
+  const auto shape = winograd_shape(conv_geometry(request.node.attributes, x.shape, w.shape), lanes,
+                                    /*least_channels=*/wish == "winograd" ? 16 : 32);
+  if (!shape) return {};
   // Twice the rate is more than Winograd saves with stride 2, and AMX's more than with stride 1.
   const bool narrow = multiplies_bfloat16(request);
-  if (narrow && (rows.stride == 2 || has_amx())) return {};
-  WinogradShape shape{};
-  shape.batch = geometry.batch;
-  shape.inputs = geometry.inputs;
-  shape.outputs = geometry.outputs;
-  shape.height = rows.input;
-  shape.width = columns.input;
-  shape.out_height = rows.output;
-  shape.out_width = columns.output;
-  shape.pad_top = rows.pad_begin / rows.dilation;
-  shape.pad_left = columns.pad_begin / columns.dilation;
-  shape.lanes = lanes;
-  shape.stride = rows.stride;
-  shape.dilation = rows.dilation;
+  if (narrow && (shape->stride == 2 || has_amx())) return {};
   // Small maps fill their tiles partly.
-  const double most = narrow ? 0.4 : rows.stride == 2 ? 0.8 : 2.0 / 3.0;
-  if (winograd_share(shape, is_input_gradient(request)) > most) return {};
+  const double most = narrow ? 0.4 : shape->stride == 2 ? 0.8 : 2.0 / 3.0;
+  if (winograd_share(*shape, is_input_gradient(request)) > most) return {};
   return shape;
 }
 

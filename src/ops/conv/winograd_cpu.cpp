@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ops/conv/channel_sums_cpu.h"
+#include "ops/conv/winograd_shape.h"
 #include "ops/conv/winograd_vectors_cpu.h"
 #include "ops/matmul/blocked_product_cpu.h"
 
@@ -18,68 +19,14 @@ using namespace winograd;
 /// With AVX-512, feature maps lie in blocks of 16 channels.
 bool is_wide(std::int64_t lanes) { return lanes == Wide::kLanes && has_avx512(); }
 
-/// Outputs per side of a tile. An input gradient of stride 2 makes twice as many inputs per side.
-constexpr std::int64_t kOut = 4;
-
-/// Numbers of a transformed tile.
-std::int64_t slots_of(const WinogradShape& shape) { return shape.stride == 2 ? 81 : kPoints; }
-
-/// A pass from x to y, forward or with the roles exchanged for the input gradient.
-struct Pass {
-  std::int64_t batch, inputs, outputs;  // channels
-  std::int64_t height, width;
-  std::int64_t out_height, out_width;
-  std::int64_t pad_top, pad_left;
-  std::int64_t lanes, dilation;
-  std::int64_t slots;
-  std::int64_t tile_side;  // outputs
-
-  std::int64_t tiles_along(std::int64_t outputs_along) const {
-    const std::int64_t of_phase = (outputs_along + dilation - 1) / dilation;
-    return (of_phase + tile_side - 1) / tile_side;
-  }
-  std::int64_t tile_rows() const { return tiles_along(out_height); }
-  std::int64_t tile_columns() const { return tiles_along(out_width); }
-  std::int64_t tiles_of_image() const { return dilation * dilation * tile_rows() * tile_columns(); }
-  std::int64_t tiles() const { return batch * tiles_of_image(); }
-
-  FeatureMap from() const {
-    return {inputs, height, width, tile_rows(), tile_columns(), pad_top, pad_left, lanes, dilation};
-  }
-  FeatureMap to() const {
-    return {outputs, out_height, out_width, tile_rows(), tile_columns(), 0, 0, lanes, dilation};
-  }
-};
-
-Pass forward(const WinogradShape& shape) {
-  Pass pass{};
-  pass.batch = shape.batch;
-  pass.inputs = shape.inputs;
-  pass.outputs = shape.outputs;
-  pass.height = shape.height;
-  pass.width = shape.width;
-  pass.out_height = shape.out_height;
-  pass.out_width = shape.out_width;
-  pass.pad_top = shape.pad_top;
-  pass.pad_left = shape.pad_left;
-  pass.lanes = shape.lanes;
-  pass.dilation = shape.dilation;
-  pass.slots = slots_of(shape);
-  pass.tile_side = kOut;
-  return pass;
+FeatureMap input_map(const Pass& pass) {
+  return {pass.inputs,  pass.height,   pass.width, pass.tile_rows(), pass.tile_columns(),
+          pass.pad_top, pass.pad_left, pass.lanes, pass.dilation};
 }
-
-/// Its result is the input gradient. With stride 1, dy is padded by what the window reaches beyond.
-Pass transposed(const WinogradShape& shape) {
-  Pass pass = forward(shape);
-  std::swap(pass.inputs, pass.outputs);
-  std::swap(pass.height, pass.out_height);
-  std::swap(pass.width, pass.out_width);
-  const bool strided = shape.stride == 2;
-  pass.pad_top = strided ? 0 : 2 - shape.pad_top;
-  pass.pad_left = strided ? 0 : 2 - shape.pad_left;
-  if (strided) pass.tile_side = 2 * kOut;
-  return pass;
+FeatureMap output_map(const Pass& pass) {
+  return {
+      pass.outputs, pass.out_height, pass.out_width, pass.tile_rows(), pass.tile_columns(), 0, 0,
+      pass.lanes,   pass.dilation};
 }
 
 /// Floats of so many channels of transformed tiles.
@@ -102,8 +49,6 @@ std::int64_t gradient_chunk_tiles(const WinogradShape& shape) {
   return std::min(96 * kPoints / slots_of(shape), forward(shape).tiles());
 }
 
-/// So few that going over all tiles once per panel costs less than writing all weights.
-bool has_few_tiles(const Pass& pass) { return pass.tiles() <= 64; }
 bool has_one_gradient_chunk(const WinogradShape& shape) {
   return gradient_chunk_tiles(shape) == forward(shape).tiles();
 }
@@ -139,7 +84,7 @@ std::int64_t panel_floats(const Pass& pass) {
 template <class Loops, class Scheme, class Element>
 void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
-  const FeatureMap from = pass.from(), to = pass.to();
+  const FeatureMap from = input_map(pass), to = output_map(pass);
   const std::int64_t tiles = pass.tiles(), chunk = chunk_tiles(pass, threads);
   const std::int64_t chunks = (tiles + chunk - 1) / chunk, panels = pass.outputs / kPanel;
   const std::int64_t inputs_floats = points_floats(pass.slots, pass.inputs, chunk);
@@ -186,7 +131,7 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
 template <class Loops, class Scheme, class Element>
 void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>& w,
                      const float* bias, Element* y, std::byte* workspace, int threads) {
-  const FeatureMap from = pass.from(), to = pass.to();
+  const FeatureMap from = input_map(pass), to = output_map(pass);
   const std::int64_t tiles = pass.tiles(), panels = pass.outputs / kPanel;
   constexpr PanelStride stride;
   constexpr std::int64_t u_panel = kPoints * stride;
@@ -296,7 +241,7 @@ struct GradientPoints {
 template <class Loops, class Scheme, class Element>
 void transform_chunk(const WinogradShape& shape, const Element* x, const Element* dy,
                      std::int64_t first, std::int64_t count, const GradientPoints& points) {
-  const FeatureMap from = forward(shape).from(), to = forward(shape).to();
+  const FeatureMap from = input_map(forward(shape)), to = output_map(forward(shape));
   constexpr std::int64_t kLanes = Loops::kLanes;
 #pragma omp for schedule(static, 1)
   for (std::int64_t channel = 0; channel < shape.inputs + shape.outputs; channel += kLanes) {
@@ -420,16 +365,6 @@ void choose(const WinogradShape& shape, const Run& run) {
 }
 
 }  // namespace
-
-double winograd_share(const WinogradShape& shape, bool input_gradient) {
-  const Pass pass = input_gradient ? transposed(shape) : forward(shape);
-  return static_cast<double>(pass.slots * pass.tiles_of_image()) /
-         static_cast<double>(9 * shape.out_height * shape.out_width);
-}
-
-bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient) {
-  return has_few_tiles(input_gradient ? transposed(shape) : forward(shape));
-}
 
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
   std::int64_t most = 0;

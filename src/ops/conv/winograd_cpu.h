@@ -17,28 +17,9 @@
 #include <cstdint>
 
 #include "ops/conv/packed_convolution_cpu.h"
+#include "ops/conv/winograd_shape.h"
 
 namespace pipetrain {
-
-/// y (batch, outputs, out_height, out_width) of x (batch, inputs, height, width), both in blocks of
-/// `lanes` channels, 8 or 16. Channels are multiples of 16.
-struct WinogradShape {
-  std::int64_t batch, inputs, outputs;
-  std::int64_t height, width;
-  std::int64_t out_height, out_width;
-  std::int64_t pad_top, pad_left;  // in units of the dilation: at most 1, and 1 with stride 2
-  std::int64_t lanes;
-  std::int64_t stride;    // 1 or 2, along both axes
-  std::int64_t dilation;  // along both axes, and 1 with stride 2
-};
-
-/// Multiplications, as a share of those of a direct convolution: more where small feature maps fill
-/// their tiles partly.
-double winograd_share(const WinogradShape& shape, bool input_gradient);
-
-/// Whether the transformed weights are the largest tensor of all, so that they are made once for
-/// each use, and gathering them is a notable part of the work.
-bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient);
 
 /// Workspace of the three below for as many threads as they are told; OpenMP may start fewer.
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);

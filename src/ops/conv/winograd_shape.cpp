@@ -1,0 +1,85 @@
+#include "ops/conv/winograd_shape.h"
+
+#include <utility>
+
+namespace pipetrain {
+namespace winograd {
+
+Pass forward(const WinogradShape& shape) {
+  Pass pass{};
+  pass.batch = shape.batch;
+  pass.inputs = shape.inputs;
+  pass.outputs = shape.outputs;
+  pass.height = shape.height;
+  pass.width = shape.width;
+  pass.out_height = shape.out_height;
+  pass.out_width = shape.out_width;
+  pass.pad_top = shape.pad_top;
+  pass.pad_left = shape.pad_left;
+  pass.lanes = shape.lanes;
+  pass.dilation = shape.dilation;
+  pass.slots = slots_of(shape);
+  pass.tile_side = kOut;
+  return pass;
+}
+
+Pass transposed(const WinogradShape& shape) {
+  Pass pass = forward(shape);
+  std::swap(pass.inputs, pass.outputs);
+  std::swap(pass.height, pass.out_height);
+  std::swap(pass.width, pass.out_width);
+  const bool strided = shape.stride == 2;
+  pass.pad_top = strided ? 0 : 2 - shape.pad_top;
+  pass.pad_left = strided ? 0 : 2 - shape.pad_left;
+  if (strided) pass.tile_side = 2 * kOut;
+  return pass;
+}
+
+bool has_few_tiles(const Pass& pass) { return pass.tiles() <= 64; }
+
+}  // namespace winograd
+
+std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::int64_t lanes,
+                                            std::int64_t least_channels) {
+  if (geometry.group != 1 || geometry.window.size() != 2) return {};
+  const WindowAxis& rows = geometry.window[0];
+  const WindowAxis& columns = geometry.window[1];
+  const std::int64_t stride = rows.stride, dilation = rows.dilation;
+  if (stride > 2 || (stride == 2 && dilation > 1)) return {};
+  for (const WindowAxis& axis : geometry.window) {
+    if (axis.kernel != 3 || axis.stride != stride || axis.dilation != dilation) return {};
+    if (axis.pad_begin != dilation && (axis.pad_begin != 0 || stride == 2)) return {};
+    if (axis.pad_end > dilation || dilation > axis.output) return {};
+  }
+  for (const std::int64_t channels : {geometry.inputs, geometry.outputs}) {
+    if (channels % 16 != 0 || channels < least_channels) return {};
+  }
+  WinogradShape shape{};
+  shape.batch = geometry.batch;
+  shape.inputs = geometry.inputs;
+  shape.outputs = geometry.outputs;
+  shape.height = rows.input;
+  shape.width = columns.input;
+  shape.out_height = rows.output;
+  shape.out_width = columns.output;
+  shape.pad_top = rows.pad_begin / dilation;
+  shape.pad_left = columns.pad_begin / dilation;
+  shape.lanes = lanes;
+  shape.stride = stride;
+  shape.dilation = dilation;
+  return shape;
+}
+
+double winograd_share(const WinogradShape& shape, bool input_gradient) {
+  const winograd::Pass pass =
+      input_gradient ? winograd::transposed(shape) : winograd::forward(shape);
+  return static_cast<double>(pass.slots * pass.tiles_of_image()) /
+         static_cast<double>(9 * shape.out_height * shape.out_width);
+}
+
+bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient) {
+  return winograd::has_few_tiles(input_gradient ? winograd::transposed(shape)
+                                                : winograd::forward(shape));
+}
+
+}  // namespace pipetrain

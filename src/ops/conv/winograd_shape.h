@@ -1,0 +1,74 @@
+// Which convolutions Winograd's minimal filtering takes (winograd_cpu.h), and how tiles cover them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "ops/conv/conv.h"
+
+namespace pipetrain {
+
+/// y (batch, outputs, out_height, out_width) of x (batch, inputs, height, width), both in blocks of
+/// `lanes` channels, 8 or 16. Channels are multiples of 16.
+struct WinogradShape {
+  std::int64_t batch, inputs, outputs;
+  std::int64_t height, width;
+  std::int64_t out_height, out_width;
+  std::int64_t pad_top, pad_left;  // in units of the dilation: at most 1, and 1 with stride 2
+  std::int64_t lanes;
+  std::int64_t stride;    // 1 or 2, along both axes
+  std::int64_t dilation;  // along both axes, and 1 with stride 2
+};
+
+/// The shape of a convolution with 3x3 windows of stride 1, dilated or not, or of stride 2 behind
+/// one padded position, whose channels are multiples of 16 and at least `least_channels` on both
+/// sides.
+std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::int64_t lanes,
+                                            std::int64_t least_channels);
+
+/// Multiplications, as a share of those of a direct convolution: more where small feature maps fill
+/// their tiles partly.
+double winograd_share(const WinogradShape& shape, bool input_gradient);
+
+/// Whether the transformed weights are the largest tensor of all, so that they are made once for
+/// each use, and gathering them is a notable part of the work.
+bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient);
+
+namespace winograd {
+
+/// Outputs per side of a tile. An input gradient of stride 2 makes twice as many inputs per side.
+constexpr std::int64_t kOut = 4;
+
+/// Numbers of a transformed tile.
+inline std::int64_t slots_of(const WinogradShape& shape) { return shape.stride == 2 ? 81 : 36; }
+
+/// A pass from x to y, forward or with the roles exchanged for the input gradient.
+struct Pass {
+  std::int64_t batch, inputs, outputs;  // channels
+  std::int64_t height, width;
+  std::int64_t out_height, out_width;
+  std::int64_t pad_top, pad_left;
+  std::int64_t lanes, dilation;
+  std::int64_t slots;
+  std::int64_t tile_side;  // outputs
+
+  std::int64_t tiles_along(std::int64_t outputs_along) const {
+    const std::int64_t of_phase = (outputs_along + dilation - 1) / dilation;
+    return (of_phase + tile_side - 1) / tile_side;
+  }
+  std::int64_t tile_rows() const { return tiles_along(out_height); }
+  std::int64_t tile_columns() const { return tiles_along(out_width); }
+  std::int64_t tiles_of_image() const { return dilation * dilation * tile_rows() * tile_columns(); }
+  std::int64_t tiles() const { return batch * tiles_of_image(); }
+};
+
+Pass forward(const WinogradShape& shape);
+
+/// Its result is the input gradient. With stride 1, dy is padded by what the window reaches beyond.
+Pass transposed(const WinogradShape& shape);
+
+/// So few that going over all tiles once per panel costs less than writing all weights.
+bool has_few_tiles(const Pass& pass);
+
+}  // namespace winograd
+}  // namespace pipetrain
