@@ -19,6 +19,12 @@ using namespace winograd;
 /// With AVX-512, feature maps lie in blocks of 16 channels.
 bool is_wide(std::int64_t lanes) { return lanes == Wide::kLanes && has_avx512(); }
 
+// What the rule of shapes knows of the schemes.
+static_assert(Wide::Unstrided::kOut == kOut && Wide::Strided::kOut == kOut &&
+              Wide::StridedInputGradient::kOut == 2 * kOut);
+static_assert(kSlotsByPoint<Wide::Unstrided::kLine>.size() == 36 &&
+              kSlotsByPoint<Wide::Strided::kLine>.size() == 81);
+
 FeatureMap input_map(const Pass& pass) {
   return {pass.inputs,  pass.height,   pass.width, pass.tile_rows(), pass.tile_columns(),
           pass.pad_top, pass.pad_left, pass.lanes, pass.dilation};

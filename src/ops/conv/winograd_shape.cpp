@@ -5,23 +5,7 @@
 namespace pipetrain {
 namespace winograd {
 
-Pass forward(const WinogradShape& shape) {
-  Pass pass{};
-  pass.batch = shape.batch;
-  pass.inputs = shape.inputs;
-  pass.outputs = shape.outputs;
-  pass.height = shape.height;
-  pass.width = shape.width;
-  pass.out_height = shape.out_height;
-  pass.out_width = shape.out_width;
-  pass.pad_top = shape.pad_top;
-  pass.pad_left = shape.pad_left;
-  pass.lanes = shape.lanes;
-  pass.dilation = shape.dilation;
-  pass.slots = slots_of(shape);
-  pass.tile_side = kOut;
-  return pass;
-}
+Pass forward(const WinogradShape& shape) { return {shape, slots_of(shape), kOut}; }
 
 Pass transposed(const WinogradShape& shape) {
   Pass pass = forward(shape);

@@ -42,13 +42,9 @@ constexpr std::int64_t kOut = 4;
 /// Numbers of a transformed tile.
 inline std::int64_t slots_of(const WinogradShape& shape) { return shape.stride == 2 ? 81 : 36; }
 
-/// A pass from x to y, forward or with the roles exchanged for the input gradient.
-struct Pass {
-  std::int64_t batch, inputs, outputs;  // channels
-  std::int64_t height, width;
-  std::int64_t out_height, out_width;
-  std::int64_t pad_top, pad_left;
-  std::int64_t lanes, dilation;
+/// A pass from x to y: the forward, or with the roles exchanged the input gradient, whose paddings
+/// may be 2.
+struct Pass : WinogradShape {
   std::int64_t slots;
   std::int64_t tile_side;  // outputs
 
@@ -64,7 +60,7 @@ struct Pass {
 
 Pass forward(const WinogradShape& shape);
 
-/// Its result is the input gradient. With stride 1, dy is padded by what the window reaches beyond.
+/// Makes the input gradient. With stride 1, dy is padded by what the window reaches beyond.
 Pass transposed(const WinogradShape& shape);
 
 /// So few that going over all tiles once per panel costs less than writing all weights.
