@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Trains every network of coverage_networks.py (torchvision, timm, transformers, diffusers) and compares it with PyTorch.
 
-    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--only PREFIX …] [--from NAME] [--again FILE …] [--seconds N] [-o NAME]
+    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--device cuda [--stages N]] [--only PREFIX …] [--from NAME] [--part K/N]
+                             [--again FILE …] [--seconds N] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
 is exported by PyTorch's default exporter with random weights, with a free batch size if possible, and trained for three
@@ -23,6 +24,10 @@ of PyTorch's losses in float32.
 
 With --bf16, both train in bfloat16, PyTorch under autocast, and a network matches when its losses are no further from
 PyTorch's in float32 than 10 times as far as autocast's, or 1e-2.
+
+With --device cuda, pipetrain trains on one GPU, and a row lists operators that ran on the host. --stages N trains each network
+a second time in N stages (virtual ones of one GPU), whose losses must have the same bits. PyTorch stays on the CPU, so the
+times say nothing.
 
 Where a network does not match, it is exported again with optimize=False, since the exporter also folds arithmetic on
 parameters. Steps are timed on one thread; the times mean something on a quiet machine only.
@@ -280,16 +285,17 @@ def in_child(name, folder, seconds, may_fold, narrow):
 # ---- pipetrain ----
 
 
-def pipetrain_side(binary, folder, found, seconds, narrow):
+def pipetrain_side(arguments, folder, found, stages=1):
     """Trains the file; returns the losses or the error message."""
-    events = folder / "events.jsonl"
-    command = [binary, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
-               "--device", "cpu", "--precision", "bf16" if narrow else "fp32", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
+    events, kernels, seconds = folder / "events.jsonl", folder / "kernels.log", arguments.seconds
+    device = ["--device", "cpu"] if arguments.device == "cpu" else ["--gpu-ids", ",".join(["0"] * stages)]
+    command = [arguments.pipetrain, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--normalize", "none", "--no-shuffle",
+               *device, "--stages", stages, "--precision", "bf16" if arguments.bf16 else "fp32", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
                "--optimizer", "sgd", "--lr", RATE, "--momentum", 0, "--lr-schedule", "constant", "--epochs", STEPS, "--save-every", "never",
                *(word for key in found["frozen"] for word in ("--freeze", key)), "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]
     try:
         done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=seconds,
-                              env={**os.environ, "PIPETRAIN_CACHE_DIR": str(folder.parent / "cache")})
+                              env={**os.environ, "PIPETRAIN_CACHE_DIR": str(folder.parent / "cache"), "PIPETRAIN_KERNEL_LOG": str(kernels)})
     except subprocess.TimeoutExpired:
         return {"refused": f"takes longer than {seconds} s"}
     notes = [line for line in done.stderr.splitlines() if "taken for" in line]
@@ -300,7 +306,8 @@ def pipetrain_side(binary, folder, found, seconds, narrow):
     lines = [json.loads(line) for line in events.read_text().splitlines()]
     steps = [line for line in lines if line["event"] == "step"]
     ends = [line["t"] for line in steps]
-    return {"losses": [line["loss"] for line in steps], "ms": step_ms([0, *(b - a for a, b in zip(ends, ends[1:]))]),
+    on_host = sorted({line.split()[1] for line in kernels.read_text().splitlines() if line.startswith("host ")} if kernels.exists() else ())
+    return {**({"host": on_host} if on_host else {}), "losses": [line["loss"] for line in steps], "ms": step_ms([0, *(b - a for a, b in zip(ends, ends[1:]))]),
             **({"notes": notes} if notes else {})}
 
 
@@ -348,12 +355,15 @@ def tried(name, arguments, folder, may_fold):
         kind = {"making": "not made", "exporting": "not exported"}.get(found["phase"], "not trained by PyTorch")
         row.update(result=kind, reason=failure)
     else:
-        row.update(pipetrain_side(arguments.pipetrain, folder, found, arguments.seconds, arguments.bf16))
+        row.update(pipetrain_side(arguments, folder, found))
         if "refused" in row:
             row.update(result="refused", reason=row.pop("refused"))
         else:
             row.update(judged(found, row["losses"]))
             row["result"] = "matches" if row["matches"] else "does not match"
+            cut = pipetrain_side(arguments, folder, found, arguments.stages) if arguments.stages > 1 else row
+            if cut.get("losses") != row["losses"]:
+                row.update(result="does not match in stages", reason=f"{arguments.stages} stages: {cut.get('refused') or cut['losses']}")
     return row
 
 
@@ -427,6 +437,10 @@ def parse():
     root = Path(__file__).resolve().parents[1]
     parser.add_argument("--pipetrain", type=Path, default=root / "build" / "pipetrain")
     parser.add_argument("--bf16", action="store_true", help="train in bfloat16")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where pipetrain trains")
+    parser.add_argument("--stages", type=int, default=1, metavar="N", help="train again in N stages, which must give the same bits")
+    parser.add_argument("--part", type=lambda text: [int(word) for word in text.split("/")], default=[1, 1], metavar="K/N",
+                        help="only the K-th, K+N-th … network, to run N parts beside each other")
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
     parser.add_argument("--again", nargs="+", default=[], type=Path, metavar="FILE",
@@ -462,7 +476,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         base = arguments.keep or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
-        for name in NETWORKS:
+        part, parts = arguments.part
+        for name in list(NETWORKS)[part - 1::parts]:
             if name < arguments.first or not name.startswith(tuple(arguments.only)) or name in done or (arguments.again and name not in found["networks"]):
                 continue
             folder = base / name.replace("/", "-")
@@ -472,7 +487,7 @@ def main():
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
             arguments.output.with_suffix(".md").write_text(markdown(found, list(NETWORKS)))
-    wrong = [name for name, row in found["networks"].items() if row["result"] == "does not match"]
+    wrong = [name for name, row in found["networks"].items() if row["result"].startswith("does not match")]
     return 1 if wrong else 0
 
 
