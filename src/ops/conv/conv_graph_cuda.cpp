@@ -18,6 +18,22 @@ ConvShapes two_axes(ConvShapes s) {
 
 }  // namespace
 
+std::vector<std::string> inaccurate_plans(ConvPass pass, ConvPrecision numbers) {
+  switch (pass) {
+    case ConvPass::kForward:
+      return {};
+    case ConvPass::kInputGradient:
+      if (numbers == ConvPrecision::kBFloat16) return {"eng63_k25=1"};
+      if (numbers == ConvPrecision::kFloat16) return {"eng2_"};
+      return {};
+    case ConvPass::kWeightGradient:
+      if (numbers == ConvPrecision::kBFloat16) return {"eng47_"};
+      if (numbers == ConvPrecision::kFloat16) return {"eng61_"};
+      return {"eng17_"};
+  }
+  return {};
+}
+
 Sizes ConvShapes::strides_of(const Sizes& dims) const {
   Sizes strides(dims.size(), 1);
   std::int64_t inner = channels_last ? dims[1] : 1;
@@ -93,17 +109,14 @@ struct ConvGraph::Content {
       out->set_dim(*result).set_stride(strides(*result));
     }
     out->set_output(true);
+    graph.forbidden = {fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::WINOGRAD_TILE_4x4,
+                       fe::NumericalNote_t::WINOGRAD_TILE_6x6,
+                       fe::NumericalNote_t::WINOGRAD_TILE_13x13};
     if (shapes.numbers == ConvPrecision::kFloat)
-      graph.forbidden = {fe::NumericalNote_t::TENSOR_CORE,
-                         fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
-                         fe::NumericalNote_t::FFT,
-                         fe::NumericalNote_t::WINOGRAD,
-                         fe::NumericalNote_t::WINOGRAD_TILE_4x4,
-                         fe::NumericalNote_t::WINOGRAD_TILE_6x6,
-                         fe::NumericalNote_t::WINOGRAD_TILE_13x13};
-    // Plans of an older kind, known by their knob 6, have no numerical note, but errors as large as
-    // those of float16 sums (cuDNN 9.14 on an H200).
-    if (shapes.numbers == ConvPrecision::kFloat16) graph.forbidden_names = {"_k6="};
+      graph.forbidden.insert(graph.forbidden.end(),
+                             {fe::NumericalNote_t::TENSOR_CORE,
+                              fe::NumericalNote_t::DOWN_CONVERT_INPUTS, fe::NumericalNote_t::FFT});
+    graph.forbidden_names = inaccurate_plans(pass, shapes.numbers);
     if (shapes.float_result) out->set_data_type(fe::DataType_t::FLOAT);
   }
 };
@@ -123,6 +136,12 @@ PlanCount ConvGraph::plans_for(const std::string& properties, std::string* reaso
 }
 bool ConvGraph::build(cudnnHandle_t handle, std::string* reason) {
   return content_->graph.build_for(handle, reason);
+}
+std::int64_t ConvGraph::count_plans(cudnnHandle_t handle, std::string* reason) {
+  return content_->graph.count_plans(handle, reason);
+}
+bool ConvGraph::build_plan(cudnnHandle_t handle, std::int64_t index, std::string* name) {
+  return content_->graph.build_plan(handle, index, name);
 }
 std::size_t ConvGraph::workspace_bytes() const { return content_->graph.needed_workspace(); }
 

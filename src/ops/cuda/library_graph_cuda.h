@@ -49,12 +49,27 @@ class LibraryGraph : public fe::graph::Graph {
 
   /// Builds the first plan that works. False and the reason when there is none.
   bool build_for(cudnnHandle_t handle, std::string* reason) {
-    fe::error_t status = validate();
-    if (status.is_good()) status = build_operation_graph(handle);
-    if (status.is_good()) status = choose();
+    fe::error_t status = choose_for(handle);
     if (status.is_good()) status = build_plans(fe::BuildPlanPolicy_t::HEURISTICS_CHOICE);
     if (status.is_bad()) *reason = status.get_message();
     return status.is_good();
+  }
+
+  /// How many plans cuDNN offers, the excluded ones included; 0 and the reason when none is left.
+  std::int64_t count_plans(cudnnHandle_t handle, std::string* reason) {
+    fe::error_t status = choose_for(handle);
+    if (status.is_bad()) *reason = status.get_message();
+    return status.is_good() ? get_execution_plan_count() : 0;
+  }
+
+  /// Builds one of the plans that count_plans() counted. False if it is excluded.
+  bool build_plan(cudnnHandle_t handle, std::int64_t index, std::string* name) {
+    if (plans.check_support_at_index(index).is_bad() ||
+        get_plan_name_at_index(index, *name).is_bad() ||
+        build_plan_at_index(handle, index).is_bad())
+      return false;
+    plans.candidate = index;
+    return true;
   }
 
   std::size_t needed_workspace() const {
@@ -72,6 +87,13 @@ class LibraryGraph : public fe::graph::Graph {
   }
 
  private:
+  fe::error_t choose_for(cudnnHandle_t handle) {
+    fe::error_t status = validate();
+    if (status.is_good()) status = build_operation_graph(handle);
+    if (status.is_good()) status = choose();
+    return status;
+  }
+
   fe::error_t choose() {
     fe::error_t status = create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK});
     if (status.is_bad()) return status;

@@ -23,12 +23,24 @@ bool all_float(const KernelRequest& request) {
   return lies_alike(request);
 }
 
+/// A function of the C library, as the list of unary functions has it.
+Coded of_library(std::string_view op) {
+#define PT_OF_LIBRARY(Function, ...) \
+  if (op == #Function) return encode(Function##OfLibrary(), UnaryFunctions());
+  PT_UNARY_OF_LIBRARY(PT_OF_LIBRARY)
+#undef PT_OF_LIBRARY
+  return {};
+}
+
 Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
   if (!all_float(request)) return nullptr;
   Coded function;
   visit_unary<float, DeviceMath>(request.node.op->name, request.node.attributes, [&](auto f) {
-    if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
+    if constexpr (std::is_same_v<decltype(f), LibraryFunction<float>>) {
+      function = of_library(request.node.op->name);
+    } else {
       function = encode(f, UnaryFunctions());
+    }
   });
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
@@ -173,6 +185,7 @@ constexpr CudaKernelEntry kKernels[] = {
 #define PT_ENTRY(Operator, ...) {#Operator, make_unary},
     PT_UNARY_WITH_GRADIENT(PT_ENTRY)
     PT_UNARY(PT_ENTRY)
+    PT_UNARY_OF_LIBRARY(PT_ENTRY)
 #undef PT_ENTRY
 #define PT_ENTRY(Operator, ...) {#Operator "Grad", make_gradient},
     PT_UNARY_WITH_GRADIENT(PT_ENTRY)

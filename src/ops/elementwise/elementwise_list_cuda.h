@@ -20,17 +20,27 @@ struct Functions {};
 template <class None, class... F>
 using Listed = Functions<F...>;
 
+/// A function of the C library as a function object: OPOfLibrary.
+#define PT_LIBRARY_FUNCTION(Function, of_library, ...)                       \
+  struct Function##OfLibrary {                                               \
+    PT_HOST_DEVICE float operator()(float x) const { return of_library(x); } \
+  };
+PT_UNARY_OF_LIBRARY(PT_LIBRARY_FUNCTION)
+#undef PT_LIBRARY_FUNCTION
+
 #define PT_FUNCTION(Function, ...) , Function<float, DeviceMath>
+#define PT_OF_LIBRARY(Function, ...) , Function##OfLibrary
 #define PT_GRADIENT(Function, ...) , Function##Grad<float, DeviceMath>
 #define PT_BINARY(Function, ...) , Function<float>
 #define PT_COMPARISON(Function) , Function<float>
-using UnaryFunctions = Listed<void PT_UNARY_WITH_GRADIENT(PT_FUNCTION)
-                                  PT_UNARY_VARIANTS(PT_FUNCTION) PT_UNARY(PT_FUNCTION)>;
+using UnaryFunctions = Listed<void PT_UNARY_WITH_GRADIENT(PT_FUNCTION) PT_UNARY_VARIANTS(
+    PT_FUNCTION) PT_UNARY(PT_FUNCTION) PT_UNARY_OF_LIBRARY(PT_OF_LIBRARY)>;
 using GradientFunctions =
     Listed<void PT_UNARY_WITH_GRADIENT(PT_GRADIENT) PT_UNARY_VARIANTS(PT_GRADIENT)>;
 using ArithmeticFunctions = Listed<void PT_ARITHMETIC(PT_BINARY)>;
 using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
 #undef PT_FUNCTION
+#undef PT_OF_LIBRARY
 #undef PT_GRADIENT
 #undef PT_BINARY
 #undef PT_COMPARISON

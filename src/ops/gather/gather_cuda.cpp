@@ -1,4 +1,8 @@
-// Gather on GPUs.
+// Gathers and their gradients on GPUs.
+#include <optional>
+#include <string_view>
+
+#include "graph/op.h"
 #include "ops/cuda/kernels_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
 #include "ops/gather/gather.h"
@@ -14,43 +18,81 @@ using Tensors = std::span<const Tensor>;
 using movement::Elements;
 using movement::elements_of;
 
-/// Gather as (outer, extent, slice) with one list of indices.
-GatherShape gather_shape(const KernelRequest& request, const Shape& data) {
+/// The gather of a node from data of this shape; none if it has too many axes.
+std::optional<GatherShape> gather_shape(const KernelRequest& request, const Shape& data) {
+  const Attributes& attributes = request.node.attributes;
+  const TensorType& indices = request.inputs[1];
+  const std::string_view op = request.node.op->name;
+  RowRule row;
+  row.wide = indices.dtype == DType::kInt64;
+  if (op.starts_with("GatherElements")) {
+    const ElementGather gather = element_gather(attributes, data, indices.shape);
+    const auto axis = static_cast<std::size_t>(gather.axis);
+    if (data.rank() > RowRule::kMostAxes) return std::nullopt;
+    row.extents[0] = data[axis];
+    row.strides[0] = gather.strides[axis];
+    row.dimensions = static_cast<int>(data.rank());
+    for (std::size_t d = 0; d < data.rank(); ++d) {
+      row.sizes[d] = indices.shape[d];
+      row.steps[d] = d == axis ? 0 : gather.strides[d];
+    }
+    return GatherShape{1, data.count(), 1, indices.count(), row};
+  }
+  const bool tuples = op.starts_with("GatherND");
   const SliceGather gather =
-      slice_gather("Gather", request.node.attributes, data, request.inputs[1].shape);
-  return {gather.outer, gather.rows(), gather.slice, gather.count,
-          request.inputs[1].dtype == DType::kInt64};
+      slice_gather(tuples ? "GatherND" : "Gather", attributes, data, indices.shape);
+  if (gather.extents.size() > RowRule::kMostAxes) return std::nullopt;
+  row.axes = static_cast<int>(gather.extents.size());
+  std::int64_t stride = 1;
+  for (std::size_t axis = gather.extents.size(); axis-- > 0; stride *= gather.extents[axis]) {
+    row.extents[axis] = gather.extents[axis];
+    row.strides[axis] = stride;
+  }
+  if (gather.shared || gather.outer == 1)
+    return GatherShape{gather.outer, gather.rows(), gather.slice, gather.count, row};
+  // Each repetition has tuples of its own: its rows follow those of the one before.
+  row.dimensions = 2;
+  row.sizes[0] = gather.outer;
+  row.sizes[1] = gather.count;
+  row.steps[0] = gather.rows();
+  return GatherShape{1, gather.outer * gather.rows(), gather.slice, gather.outer * gather.count,
+                     row};
 }
 
 Made make_gather(const KernelRequest& request, const CudaQueue& queue) {
   const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
   const Elements elements = elements_of(request, 1);
   if (elements == Elements::kUnknown) return nullptr;
-  const GatherShape shape = gather_shape(request, request.inputs[0].shape);
+  const std::optional<GatherShape> shape = gather_shape(request, request.inputs[0].shape);
+  if (!shape) return nullptr;
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
     if (elements == Elements::kKept) {
-      launch_gather(shape, in[0].data, in[1].data, out[0].data, size, queue);
+      launch_gather(*shape, in[0].data, in[1].data, out[0].data, size, queue);
     } else {
-      launch_gather(shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
+      launch_gather(*shape, numbers_at(in, 0), in[1].data, places_at(out, 0), queue);
     }
   });
 }
 
 Made make_gather_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!takes_types(request) || !is_stored_float(request.outputs[0].dtype)) return nullptr;
-  const GatherShape shape = gather_shape(request, request.outputs[0].shape);
-  if (!sorts_indices(shape)) return nullptr;
+  const std::optional<GatherShape> shape = gather_shape(request, request.outputs[0].shape);
+  if (!shape || !sorts_indices(*shape)) return nullptr;
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        launch_gather_gradient(shape, numbers_at(in, 0), in[1].data, places_at(out, 0),
+        launch_gather_gradient(*shape, numbers_at(in, 0), in[1].data, places_at(out, 0),
                                context.workspace, queue);
       },
-      static_cast<std::size_t>(gather_gradient_workspace(shape)));
+      static_cast<std::size_t>(gather_gradient_workspace(*shape)));
 }
 
 constexpr CudaKernelEntry kKernels[] = {
     {"Gather", make_gather},
+    {"GatherElements", make_gather},
+    {"GatherND", make_gather},
+    {"GatherElementsGrad", make_gather_gradient},
     {"GatherGrad", make_gather_gradient},
+    {"GatherNDGrad", make_gather_gradient},
 };
 
 }  // namespace

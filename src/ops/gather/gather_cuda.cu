@@ -13,7 +13,7 @@ __global__ void gather(GatherShape s, From data, const void* indices, To y) {
   const std::int64_t count = s.outer * s.count * s.slice;
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     const std::int64_t tuple = i / s.slice;
-    const std::int64_t row = row_at(s, indices, tuple % s.count);
+    const std::int64_t row = row_at(s.row, indices, tuple % s.count);
     y[i] = data[(tuple / s.count * s.extent + row) * s.slice + i % s.slice];
   }
 }

@@ -1,4 +1,4 @@
-// The gradient of Gather: indices are sorted once per call, with their positions as the secondary
+// The gradients of gathers: indices are sorted once per call, with their positions as the secondary
 // key; then the rows of dy with one index are added in the order of their positions.
 //
 // The order of every sum depends on the indices alone: chunks of kRun sorted positions are summed
@@ -42,7 +42,7 @@ __global__ void sort_tiles(GatherShape shape, const void* indices, int bits, int
   const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * tile;
   for (int i = static_cast<int>(threadIdx.x); i < tile; i += kBlock) {
     sorted[i] = first + i < shape.count
-                    ? static_cast<Key>(row_at(shape, indices, first + i)) << bits |
+                    ? static_cast<Key>(row_at(shape.row, indices, first + i)) << bits |
                           static_cast<Key>(first + i)
                     : ~Key{0};
   }

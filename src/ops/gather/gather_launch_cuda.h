@@ -8,10 +8,23 @@
 
 namespace pipetrain::gather {
 
-/// Slices of data (outer, extent, slice) at indices (count): y is (outer, count, slice).
+/// The row that a position names: where its coordinates lead, and from there one index along each
+/// indexed axis.
+struct RowRule {
+  static constexpr int kMostAxes = 6;
+  bool wide = false;                      // indices are int64, else int32
+  int axes = 1;                           // indices of a position
+  std::int64_t extents[kMostAxes] = {};   // of the indexed axes
+  std::int64_t strides[kMostAxes] = {1};  // in rows
+  int dimensions = 0;                     // of the positions, row-major
+  std::int64_t sizes[kMostAxes] = {};
+  std::int64_t steps[kMostAxes] = {};  // in rows
+};
+
+/// Slices of data (outer, extent, slice) at positions (count): y is (outer, count, slice).
 struct GatherShape {
   std::int64_t outer, extent, slice, count;
-  bool wide;  // indices are int64, else int32
+  RowRule row;
 };
 /// Indices out of range are clamped.
 void launch_gather(const GatherShape& shape, const void* data, const void* indices, void* y,

@@ -1,4 +1,4 @@
-// The row that an index names, for .cu files.
+// The row that a position names, for .cu files.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +8,21 @@
 namespace pipetrain::gather {
 
 /// Negative indices count from the end; indices out of range are clamped.
-__device__ __forceinline__ std::int64_t row_at(const GatherShape& shape, const void* indices,
-                                               std::int64_t i) {
-  std::int64_t index = shape.wide ? static_cast<const std::int64_t*>(indices)[i]
-                                  : static_cast<const std::int32_t*>(indices)[i];
-  if (index < 0) index += shape.extent;
-  return index < 0 ? 0 : index >= shape.extent ? shape.extent - 1 : index;
+__device__ __forceinline__ std::int64_t row_at(const RowRule& rule, const void* indices,
+                                               std::int64_t position) {
+  std::int64_t row = 0, rest = position;
+  for (int d = rule.dimensions - 1; d >= 0; --d) {
+    row += rest % rule.sizes[d] * rule.steps[d];
+    rest /= rule.sizes[d];
+  }
+  for (int axis = 0; axis < rule.axes; ++axis) {
+    const std::int64_t place = position * rule.axes + axis, extent = rule.extents[axis];
+    std::int64_t index = rule.wide ? static_cast<const std::int64_t*>(indices)[place]
+                                   : static_cast<const std::int32_t*>(indices)[place];
+    if (index < 0) index += extent;
+    row += (index < 0 ? 0 : index >= extent ? extent - 1 : index) * rule.strides[axis];
+  }
+  return row;
 }
 
 }  // namespace pipetrain::gather

@@ -204,6 +204,12 @@ TEST(GatherND, GradientsAndErrors) {
                   {{{2, 3, 2}}, indices({2, 2, 1}, {0, 0, 2, 1})});
   check_cpu("GatherNDGrad", {{"shape", Ints{3, 2, 4}}},
             {{{3, 4}}, indices({3, 2}, {0, 1, 2, -1, 0, 1})}, 1e-6);
+  const Attributes batch = {{"batch_dims", std::int64_t{1}}, {"shape", Ints{2, 3, 5}}};
+  const InputSpec tuples = indices({2, 4, 1}, {0, 0, 2, -1, 1, -3, 1, 1});
+  check_cpu("GatherND", {}, {{{3, 2, 4}}, indices({2, 2}, {0, 1, 2, -2})}, 0);
+  check_cpu("GatherND", {}, {{{3, 2, 4}}, indices({2, 3}, {0, 1, 3, -1, -2, 0})}, 0);
+  check_cpu("GatherND", batch, {{{2, 3, 5}}, tuples}, 0);
+  check_cpu("GatherNDGrad", batch, {{{2, 4, 5}}, tuples}, 1e-6);
   expect_error(ErrorKind::kModel, "do not fit", [] {
     infer_op("GatherND", {}, {{DType::kFloat32, Shape{3}}, {DType::kInt64, Shape{1, 2}}});
   });
@@ -227,6 +233,9 @@ TEST(GatherElements, OnTheCpu) {
   InputSpec at{{20, 7, 30}, -11, 11, DType::kInt64};
   check_cpu("GatherElements", axis(1), {{{20, 11, 30}}, at}, 0);
   check_cpu("GatherElementsGrad", with_shape(axis(1), {20, 11, 30}), {{{20, 7, 30}}, at}, 1e-6);
+  const InputSpec fewer = indices({2, 3}, {0, -1, 4, 4, 4, 1});  // than the data have rows
+  check_cpu("GatherElements", axis(1), {{{4, 5}}, fewer}, 0);
+  check_cpu("GatherElementsGrad", with_shape(axis(1), {4, 5}), {{{2, 3}}, fewer}, 1e-6);
   at.dtype = DType::kInt32;
   check_cpu("GatherElements", axis(1), {{{30, 11, 30}, -9, 9, DType::kInt64}, at}, 0);
 }
