@@ -1,12 +1,14 @@
-// Measures the error of every cuDNN plan that the backend may choose for a convolution:
+// Measures the errors of cuDNN's plans for convolutions, the first kMostPlans of each graph:
 //
-//     conv_plans [RANDOM [PART PARTS]]
+//     conv_plans [--any] [RANDOM [PART PARTS]]
 //
-// Runs each plan on a list of convolutions, and on RANDOM others (default 16), of which it takes
-// the PART-th of every PARTS, in float32, bfloat16 and float16, and compares with sums in float64.
-// Prints the inaccurate plans and, for each kind of plan, how many ran, how often it was the first,
-// and its largest error relative to the sum of the absolute terms, beyond the rounding of the
-// result. Exit code: 0, 1 where a plan is inaccurate, 77 without a GPU.
+// Runs them for a list of convolutions and for RANDOM others (default 16), of all these for the
+// PART-th of every PARTS (from 1 on), in float32, bfloat16 and float16, without bias, and compares
+// with sums in float64. Plans are those that the backend may choose; with --any also those that it
+// excludes as inaccurate. Prints inaccurate plans and, for each kind of plan, how many ran, how
+// often it was the first, and its largest error relative to the sum of the absolute terms, beyond
+// the rounding of the result. Exit code: 0, 1 where a plan is inaccurate or fails or a convolution
+// has none, 2 for a usage error, 77 without a GPU.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -24,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "ops/conv/conv.h"
 #include "ops/conv/conv_graph_cuda.h"
 
@@ -31,12 +34,13 @@ namespace {
 
 using pipetrain::ConvGraph;
 using pipetrain::ConvPass;
+using pipetrain::ConvPlanChoice;
 using pipetrain::ConvPrecision;
 using pipetrain::ConvShapes;
 using Dims = std::vector<std::int64_t>;
 
-constexpr double kMostError = 1e-6;
-constexpr int kMostPlans = 12;  // of each convolution: building one takes up to a second
+constexpr double kMostError = 1e-6;  // of the sum of absolute terms
+constexpr int kMostPlans = 12;       // of each convolution: building one takes up to a second
 constexpr std::int64_t kWorkspace = pipetrain::kMostConvWorkspace;
 
 std::int64_t count(const Dims& dims) {
@@ -192,10 +196,14 @@ std::vector<std::int64_t> places(const Dims& dims, const Dims& strides) {
   return out;
 }
 
+void check(cudaError_t status) {
+  PT_CHECK(status == cudaSuccess, kDevice, "CUDA failed: {}", cudaGetErrorString(status));
+}
+
 /// Memory of the GPU.
 class Buffer {
  public:
-  explicit Buffer(std::size_t bytes) { cudaMalloc(&data_, std::max<std::size_t>(bytes, 1)); }
+  explicit Buffer(std::size_t bytes) { check(cudaMalloc(&data_, std::max<std::size_t>(bytes, 1))); }
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer() { cudaFree(data_); }
@@ -212,15 +220,15 @@ struct Found {
 
 class Check {
  public:
-  explicit Check(cudnnHandle_t handle)
-      : handle_(handle), workspace_(static_cast<std::size_t>(kWorkspace)) {}
+  Check(cudnnHandle_t handle, ConvPlanChoice choice)
+      : handle_(handle), choice_(choice), workspace_(static_cast<std::size_t>(kWorkspace)) {}
 
   void run(const ConvShapes& shapes) {
     for (const Type& type : kTypes) {
       const bool narrow = type.numbers != ConvPrecision::kFloat;
       const Exact numbers = exact(shapes, narrow);
       for (const bool channels_last : {false, true}) {
-        if (channels_last && !narrow) continue;  // the backend has no such graphs
+        if (channels_last && !narrow) continue;  // of float32 the backend has TF32 graphs only
         for (int pass = 0; pass < 3; ++pass) {
           ConvShapes s = shapes;
           s.numbers = type.numbers;
@@ -232,12 +240,16 @@ class Check {
     }
   }
 
-  /// How many plans were inaccurate.
-  int print() const {
-    for (const auto& [name, found] : found_)
+  /// Whether plans ran for all convolutions, and all of them were accurate.
+  bool print() const {
+    int plans = 0;
+    for (const auto& [name, found] : found_) {
+      plans += found.plans;
       std::printf("%-50s %4d plans, first %3d times, %.1e\n", name.c_str(), found.plans,
                   found.first, found.error);
-    return inaccurate_;
+    }
+    std::printf("%d plans, %d wrong, %d convolutions without\n", plans, wrong_, without_);
+    return plans > 0 && wrong_ == 0 && without_ == 0;
   }
 
  private:
@@ -256,26 +268,35 @@ class Check {
     const char* passes[] = {"forward", "input gradient", "weight gradient"};
     const std::string kind = std::string(type.name) + " " + passes[p] +
                              (s.channels_last ? ", channels last, " : ", row-major, ");
-    ConvGraph graph(pass, s, kWorkspace);
+    ConvGraph graph(pass, s, kWorkspace, choice_);
     const std::int64_t offered = graph.count_plans(handle_, &reason);
     int ran = 0;
     for (std::int64_t i = 0; i < offered && ran < kMostPlans; ++i) {
       std::string name;
       if (!graph.build_plan(handle_, i, &name)) continue;
-      cudaMemset(out.data(), 0xff, type.bytes * numbers.results[p].size());  // NaN
-      graph.run(handle_, a.data(), b.data(), nullptr, out.data(), workspace_.data());
+      check(cudaMemset(out.data(), 0xff, type.bytes * numbers.results[p].size()));  // NaN
+      try {
+        graph.run(handle_, a.data(), b.data(), nullptr, out.data(), workspace_.data());
+      } catch (const pipetrain::Error& failure) {
+        ++wrong_;
+        std::printf("failed: %s%s, x %s: %s\n", kind.c_str(), name.c_str(), text(s.x).c_str(),
+                    failure.what());
+        continue;
+      }
       const double error = error_of(out, result, s, type, numbers.results[p], numbers.sizes[p]);
       Found& found = found_[kind + name.substr(0, name.find('_'))];
       found.error = std::max(found.error, error);
       ++found.plans;
       found.first += ran++ == 0;
       if (error <= kMostError) continue;
-      ++inaccurate_;
+      ++wrong_;
       std::printf("inaccurate: %s%s, %.1e: x %s, w %s, stride %ld, dilation %ld\n", kind.c_str(),
                   name.c_str(), error, text(s.x).c_str(), text(s.w).c_str(),
                   static_cast<long>(s.stride[0]), static_cast<long>(s.dilation[0]));
     }
-    if (ran == 0) std::printf("none: %s%s: %s\n", kind.c_str(), text(s.x).c_str(), reason.c_str());
+    if (ran > 0) return;
+    ++without_;
+    std::printf("none: %s%s: %s\n", kind.c_str(), text(s.x).c_str(), reason.c_str());
   }
 
   static std::string text(const Dims& dims) {
@@ -290,14 +311,13 @@ class Check {
     const std::vector<std::int64_t> to = places(dims, s.strides_of(dims));
     for (std::size_t i = 0; i < values.size(); ++i)
       type.put(values[i], bytes.data() + to[i] * type.bytes);
-    cudaMemcpy(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice);
+    check(cudaMemcpy(buffer.data(), bytes.data(), bytes.size(), cudaMemcpyHostToDevice));
   }
 
   static double error_of(const Buffer& out, const Dims& dims, const ConvShapes& s, const Type& type,
                          const std::vector<double>& results, const std::vector<double>& sizes) {
     std::vector<char> bytes(results.size() * type.bytes);
-    if (cudaMemcpy(bytes.data(), out.data(), bytes.size(), cudaMemcpyDeviceToHost) != cudaSuccess)
-      return std::numeric_limits<double>::infinity();
+    check(cudaMemcpy(bytes.data(), out.data(), bytes.size(), cudaMemcpyDeviceToHost));
     const std::vector<std::int64_t> from = places(dims, s.strides_of(dims));
     double worst = 0;
     for (std::size_t i = 0; i < results.size(); ++i) {
@@ -310,26 +330,40 @@ class Check {
   }
 
   cudnnHandle_t handle_;
+  ConvPlanChoice choice_;
   Buffer workspace_;
   std::map<std::string, Found> found_;
-  int inaccurate_ = 0;
+  int wrong_ = 0, without_ = 0;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::vector<std::string> words(argv + 1, argv + argc);
+  const bool any = std::erase(words, "--any") > 0;
+  int numbers[] = {16, 1, 1};  // random ones, part, parts
+  for (std::size_t i = 0; i < words.size() && i < 3; ++i) numbers[i] = std::atoi(words[i].c_str());
+  const auto [random, part, parts] = numbers;
+  if (words.size() > 3 || random < 0 || part < 1 || part > parts) {
+    std::printf("usage: conv_plans [--any] [RANDOM [PART PARTS]]\n");
+    return 2;
+  }
   int gpus = 0;
   if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
     std::printf("skipped: there is no GPU\n");
     return 77;
   }
-  const int random = argc > 1 ? std::atoi(argv[1]) : 16;
-  const int part = argc > 3 ? std::atoi(argv[2]) : 1, parts = argc > 3 ? std::atoi(argv[3]) : 1;
-  cudnnHandle_t handle = nullptr;
-  if (cudnnCreate(&handle) != CUDNN_STATUS_SUCCESS) return 1;
-  Check check(handle);
-  const std::vector<ConvShapes> list = cases(random);
-  for (std::size_t i = static_cast<std::size_t>(part - 1); i < list.size(); i += parts)
-    check.run(list[i]);
-  return check.print() > 0 ? 1 : 0;
+  try {
+    cudnnHandle_t handle = nullptr;
+    PT_CHECK(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN does not start");
+    Check check(handle, any ? ConvPlanChoice::kAny : ConvPlanChoice::kAccurate);
+    const std::vector<ConvShapes> list = cases(random);
+    for (auto i = static_cast<std::size_t>(part - 1); i < list.size();
+         i += static_cast<std::size_t>(parts))
+      check.run(list[i]);
+    return check.print() ? 0 : 1;
+  } catch (const pipetrain::Error& failure) {
+    std::printf("failed: %s\n", failure.what());
+    return 1;
+  }
 }

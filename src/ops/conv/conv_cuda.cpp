@@ -38,11 +38,17 @@ struct ConvKey {
 };
 using ConvPlans = LibraryPlans<ConvGraph, ConvKey>;
 
-/// A graph with its plan. One that takes more workspace than it should is better than none.
+/// A graph with its plan. One that takes more workspace than it should, or is less accurate, is
+/// better than none.
 std::shared_ptr<const ConvGraph> build_graph(const ConvKey& key, cudnnHandle_t handle,
                                              std::string* reason) {
-  for (const std::int64_t most : {kMostConvWorkspace, std::numeric_limits<std::int64_t>::max()}) {
-    auto graph = std::make_shared<ConvGraph>(key.pass, key.shapes, most);
+  constexpr std::int64_t kAnyWorkspace = std::numeric_limits<std::int64_t>::max();
+  const std::pair<std::int64_t, ConvPlanChoice> choices[] = {
+      {kMostConvWorkspace, ConvPlanChoice::kAccurate},
+      {kAnyWorkspace, ConvPlanChoice::kAccurate},
+      {kAnyWorkspace, ConvPlanChoice::kAny}};
+  for (const auto& [most_workspace, choice] : choices) {
+    auto graph = std::make_shared<ConvGraph>(key.pass, key.shapes, most_workspace, choice);
     if (graph->build(handle, reason)) return graph;
   }
   return nullptr;

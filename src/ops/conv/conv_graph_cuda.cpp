@@ -48,6 +48,7 @@ Sizes ConvShapes::strides_of(const Sizes& dims) const {
 struct ConvGraph::Content {
   ConvPass pass;
   ConvShapes shapes;
+  ConvPlanChoice choice;
   LibraryGraph graph;
   GraphTensor first, second, bias, out;
 
@@ -109,22 +110,27 @@ struct ConvGraph::Content {
       out->set_dim(*result).set_stride(strides(*result));
     }
     out->set_output(true);
-    graph.forbidden = {fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::WINOGRAD_TILE_4x4,
-                       fe::NumericalNote_t::WINOGRAD_TILE_6x6,
-                       fe::NumericalNote_t::WINOGRAD_TILE_13x13};
     if (shapes.numbers == ConvPrecision::kFloat)
-      graph.forbidden.insert(graph.forbidden.end(),
-                             {fe::NumericalNote_t::TENSOR_CORE,
-                              fe::NumericalNote_t::DOWN_CONVERT_INPUTS, fe::NumericalNote_t::FFT});
-    graph.forbidden_names = inaccurate_plans(pass, shapes.numbers);
+      graph.forbidden = {fe::NumericalNote_t::TENSOR_CORE, fe::NumericalNote_t::DOWN_CONVERT_INPUTS,
+                         fe::NumericalNote_t::FFT};
+    if (choice == ConvPlanChoice::kAccurate) {
+      // The transforms of Winograd's algorithm magnify rounding; for narrow types they round, too.
+      graph.forbidden.insert(
+          graph.forbidden.end(),
+          {fe::NumericalNote_t::WINOGRAD, fe::NumericalNote_t::WINOGRAD_TILE_4x4,
+           fe::NumericalNote_t::WINOGRAD_TILE_6x6, fe::NumericalNote_t::WINOGRAD_TILE_13x13});
+      graph.forbidden_names = inaccurate_plans(pass, shapes.numbers);
+    }
     if (shapes.float_result) out->set_data_type(fe::DataType_t::FLOAT);
   }
 };
 
-ConvGraph::ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace)
+ConvGraph::ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace,
+                     ConvPlanChoice choice)
     : content_(std::make_unique<Content>()) {
   content_->graph.most_workspace = most_workspace;
   content_->pass = pass;
+  content_->choice = choice;
   content_->shapes = two_axes(shapes);
   content_->describe();
 }

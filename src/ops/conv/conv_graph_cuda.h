@@ -42,15 +42,21 @@ struct ConvShapes {
 /// GPU's memory. Each stage has one workspace, as large as its hungriest kernel needs.
 constexpr std::int64_t kMostConvWorkspace = std::int64_t{1} << 30;
 
-/// Parts of the names of plans that are excluded: their results are further from exact ones than
-/// the type allows, though no numerical note says so. With cuDNN 9.14 on an H200 they were off by
-/// 2e-4 to 1.6e-3 of the sum of absolute terms beyond the rounding of the result, all others by at
-/// most 1e-6 (tests/cuda/conv_plans.cpp).
+/// Parts of the names of plans, as cudnn-frontend writes them (engine_knob=value_…), that are
+/// excluded as inaccurate though they have no numerical note that says so. With cuDNN 9.14 on an
+/// H200 they were off by up to 2e-4 to 1.6e-3 of the sum of absolute terms, beyond the rounding of
+/// the result; all others that notes do not exclude by at most 1e-6 (tests/cuda/conv_plans.cpp;
+/// TF32 was not measured, and has the exclusions of float32).
 std::vector<std::string> inaccurate_plans(ConvPass pass, ConvPrecision numbers);
+
+/// Which plans a graph may have: those accurate to its type, or any deterministic ones whose
+/// numbers and sums are of the required types by their numerical notes.
+enum class ConvPlanChoice : std::uint8_t { kAccurate, kAny };
 
 class ConvGraph {
  public:
-  ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace);
+  ConvGraph(ConvPass pass, const ConvShapes& shapes, std::int64_t most_workspace,
+            ConvPlanChoice choice = ConvPlanChoice::kAccurate);
   ~ConvGraph();
 
   /// As LibraryGraph has them.

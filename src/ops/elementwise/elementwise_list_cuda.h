@@ -20,9 +20,10 @@ struct Functions {};
 template <class None, class... F>
 using Listed = Functions<F...>;
 
-/// A function of the C library as a function object: OPOfLibrary.
+/// A function of the C library as a function object, OPOfLibrary. Its slow paths use local memory.
+struct OfLibrary {};
 #define PT_LIBRARY_FUNCTION(Function, of_library, ...)                       \
-  struct Function##OfLibrary {                                               \
+  struct Function##OfLibrary : OfLibrary {                                   \
     PT_HOST_DEVICE float operator()(float x) const { return of_library(x); } \
   };
 PT_UNARY_OF_LIBRARY(PT_LIBRARY_FUNCTION)

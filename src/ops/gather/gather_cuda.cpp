@@ -64,7 +64,8 @@ Made make_gather(const KernelRequest& request, const CudaQueue& queue) {
   const Elements elements = elements_of(request, 1);
   if (elements == Elements::kUnknown) return nullptr;
   const std::optional<GatherShape> shape = gather_shape(request, request.inputs[0].shape);
-  if (!shape) return nullptr;
+  // The host says which index is wrong where there is no row to read.
+  if (!shape || shape->extent == 0) return nullptr;
   return make_kernel([=](Tensors in, Tensors out, const RunContext&) {
     if (elements == Elements::kKept) {
       launch_gather(*shape, in[0].data, in[1].data, out[0].data, size, queue);

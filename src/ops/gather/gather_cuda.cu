@@ -1,4 +1,4 @@
-// Gather: a thread for each element.
+// Gathers: a thread for each element.
 #include "ops/cuda/element_size_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"

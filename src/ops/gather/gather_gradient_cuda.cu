@@ -9,6 +9,9 @@
 //   zeros of dx    writes 154 MB                                       36 us
 //   sort           64 KB of keys, read and written twice               10 us, 2 launches
 //   sums           reads 12.6 MB, writes at most 25 MB; 6.3 M additions  9 us
+//
+// A gradient of GatherElements has rows of one element: the workspace takes up to 16.25 bytes for
+// each index, and a thread adds the 32 positions of a chunk alone.
 #include "ops/cuda/columns_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/gather/gather_launch_cuda.h"

@@ -8,20 +8,22 @@
 
 namespace pipetrain::gather {
 
-/// The row that a position names: where its coordinates lead, and from there one index along each
-/// indexed axis.
+/// The row that a position names, by its coordinates and by indices (positions, axes):
+///   row = Σ coordinate[d] · steps[d] + Σ indices[position, a] · strides[a]
+/// Negative indices count from the end of their axis.
 struct RowRule {
   static constexpr int kMostAxes = 6;
   bool wide = false;                      // indices are int64, else int32
-  int axes = 1;                           // indices of a position
-  std::int64_t extents[kMostAxes] = {};   // of the indexed axes
+  int axes = 1;                           // that are indexed
+  std::int64_t extents[kMostAxes] = {};   // of these axes
   std::int64_t strides[kMostAxes] = {1};  // in rows
   int dimensions = 0;                     // of the positions, row-major
-  std::int64_t sizes[kMostAxes] = {};
-  std::int64_t steps[kMostAxes] = {};  // in rows
+  std::int64_t sizes[kMostAxes] = {};     // positions along each
+  std::int64_t steps[kMostAxes] = {};     // in rows
 };
 
-/// Slices of data (outer, extent, slice) at positions (count): y is (outer, count, slice).
+/// Slices of data (outer, extent, slice) at positions (count): y is (outer, count, slice). A slice
+/// of GatherElements is one element, and `extent` counts all of them.
 struct GatherShape {
   std::int64_t outer, extent, slice, count;
   RowRule row;

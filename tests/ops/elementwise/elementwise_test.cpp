@@ -119,6 +119,8 @@ TEST(Elementwise, UnaryOnTheCpu) {
   for (const UnaryCase& c : unary_cases()) {
     check_cpu(c.op, c.attributes, {{.shape = {1003}, .values = points(c)}}, c.tolerance);
   }
+  for (const char* op : {"Cos", "Sin"})  // positions
+    check_cpu(op, {}, {{.shape = {997}, .low = -2e4, .high = 2e4}}, 1e-6);
   check_cpu("Tanh", {}, {{.shape = {3, 70001}, .low = -3, .high = 3}}, 2e-6);
 }
 
@@ -131,6 +133,10 @@ TEST(Elementwise, SpecialValuesOnTheCpu) {
   }
   check_cpu("Log", {}, {{.shape = {7}, .values = {0, -1, 1, kInfinity, kNaN, 1e-40, 3e38}}});
   check_cpu("IsNaN", {}, {{.shape = {4}, .values = {1, kNaN, kInfinity, 0}}});
+  for (const char* op :
+       {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cos", "Cosh", "Sin", "Sinh", "Tan"})
+    check_cpu(op, {}, {{.shape = {7}, .values = {kInfinity, -kInfinity, kNaN, -0.0, 1, -1, 1.5}}},
+              1e-6);
   expect_values(run_op("Relu", {}, {floats({2}, {-1, static_cast<float>(kNaN)})})[0], {2},
                 {0, kNaN});
   expect_values(run_op("IsNaN", {}, {floats({3}, {1, static_cast<float>(kNaN), 0})})[0], {3},

@@ -210,6 +210,12 @@ TEST(GatherND, GradientsAndErrors) {
   check_cpu("GatherND", {}, {{{3, 2, 4}}, indices({2, 3}, {0, 1, 3, -1, -2, 0})}, 0);
   check_cpu("GatherND", batch, {{{2, 3, 5}}, tuples}, 0);
   check_cpu("GatherNDGrad", batch, {{{2, 4, 5}}, tuples}, 1e-6);
+  const Attributes pairs = {{"batch_dims", std::int64_t{1}}, {"shape", Ints{2, 3, 4, 5}}};
+  const InputSpec of_pairs =
+      indices({2, 3, 2}, {0, 1, 2, -1, 0, 1, 1, -4, -3, 3, 1, 0}, DType::kInt32);
+  check_cpu("GatherND", pairs, {{{2, 3, 4, 5}}, of_pairs}, 0);
+  check_cpu("GatherND", pairs, {{{2, 3, 4, 5}, -9, 9, DType::kInt64}, of_pairs}, 0);
+  check_cpu("GatherNDGrad", pairs, {{{2, 3, 5}}, of_pairs}, 1e-6);
   expect_error(ErrorKind::kModel, "do not fit", [] {
     infer_op("GatherND", {}, {{DType::kFloat32, Shape{3}}, {DType::kInt64, Shape{1, 2}}});
   });
@@ -236,6 +242,9 @@ TEST(GatherElements, OnTheCpu) {
   const InputSpec fewer = indices({2, 3}, {0, -1, 4, 4, 4, 1});  // than the data have rows
   check_cpu("GatherElements", axis(1), {{{4, 5}}, fewer}, 0);
   check_cpu("GatherElementsGrad", with_shape(axis(1), {4, 5}), {{{2, 3}}, fewer}, 1e-6);
+  const InputSpec many{{1, 1100}, -40, 40, DType::kInt64};  // repeated; sorted in two runs
+  check_cpu("GatherElements", axis(-1), {{{2, 40}}, many}, 0);
+  check_cpu("GatherElementsGrad", with_shape(axis(-1), {2, 40}), {{{1, 1100}}, many}, 1e-5);
   at.dtype = DType::kInt32;
   check_cpu("GatherElements", axis(1), {{{30, 11, 30}, -9, 9, DType::kInt64}, at}, 0);
 }
