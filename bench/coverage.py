@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains every network of coverage_networks.py (torchvision, timm, transformers, diffusers) and compares it with PyTorch.
 
-    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--device cuda [--stages N]] [--only PREFIX …] [--from NAME] [--part K/N]
+    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--device cuda] [--stages N] [--only PREFIX …] [--from NAME] [--part K/N]
                              [--again FILE …] [--seconds N] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
@@ -25,16 +25,14 @@ of PyTorch's losses in float32.
 With --bf16, both train in bfloat16, PyTorch under autocast, and a network matches when its losses are no further from
 PyTorch's in float32 than 10 times as far as autocast's, or 1e-2.
 
-With --device cuda, pipetrain trains on one GPU, and a row lists operators that ran on the host. --stages N trains each network
-a second time in N stages (virtual ones of one GPU), whose losses must have the same bits. PyTorch stays on the CPU, so the
-times say nothing.
+With --device cuda, pipetrain trains on one GPU, PyTorch stays on the CPU, and the table names the operators that ran on the
+host. --stages N trains each network a second time in N stages (virtual ones of one GPU); the losses must have the same bits.
 
 Where a network does not match, it is exported again with optimize=False, since the exporter also folds arithmetic on
 parameters. Steps are timed on one thread; the times mean something on a quiet machine only.
 """
 
 import argparse
-import contextlib
 import inspect
 import json
 import math
@@ -47,14 +45,15 @@ import traceback
 import warnings
 from pathlib import Path
 
-import report
+import coverage_report
+from coverage_report import furthest
 
 STEPS = 3
 RATE = 0.01
 NO_FURTHER, NO_LESS_THAN, WITHOUT_FLOAT64 = 10, 1e-5, 1e-4
 NARROW_NO_LESS_THAN = 1e-2  # in bfloat16
-SAYS_LITTLE = 1e-3  # a limit above it
 SEED = 1
+DEFAULTS = {"bf16": False, "device": "cpu", "stages": 1}
 
 
 # ---- PyTorch, in a separate process ----
@@ -312,11 +311,6 @@ def pipetrain_side(arguments, folder, found, stages=1):
             **({"notes": notes} if notes else {})}
 
 
-def furthest(losses, others):
-    far = [abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True)]
-    return max(far) if all(map(math.isfinite, far)) else math.inf
-
-
 def judged(found, ours):
     """Whether the losses follow PyTorch's, and how far they, PyTorch's in float32 and those of moved parameters are from float64."""
     if "bfloat16" in found:
@@ -362,49 +356,10 @@ def tried(name, arguments, folder, may_fold):
         else:
             row.update(judged(found, row["losses"]))
             row["result"] = "matches" if row["matches"] else "does not match"
-            cut = pipetrain_side(arguments, folder, found, arguments.stages) if arguments.stages > 1 else row
-            if cut.get("losses") != row["losses"]:
-                row.update(result="does not match in stages", reason=f"{arguments.stages} stages: {cut.get('refused') or cut['losses']}")
+            if arguments.stages > 1:
+                cut = pipetrain_side(arguments, folder, found, arguments.stages)
+                row["in_stages"] = "the same bits" if cut.get("losses") == row["losses"] else cut.get("refused") or f"other losses, {cut['losses']}"
     return row
-
-
-# ---- the report ----
-
-
-def cell(text):
-    return " ".join(str(text).replace("|", "\\|").split())
-
-
-def markdown(found, names):
-    rows = [found["networks"][name] for name in names if name in found["networks"]]
-    counts = {}
-    for row in rows:
-        counts[row["result"]] = counts.get(row["result"], 0) + 1
-    text = f"# Coverage{' in bfloat16' if found['bf16'] else ''}\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
-    text += f"{len(rows)} of the {len(names)} networks of `bench/coverage_networks.py` were run: "
-    text += ", ".join(f"{count} {result}" for result, count in sorted(counts.items(), key=lambda x: -x[1])) + ".\n\n"
-    speeds = [row["pytorch_ms"] / row["ms"] for row in rows if "ms" in row]
-    if speeds:
-        text += f"Times as fast as PyTorch eager{' with autocast to bfloat16' if found['bf16'] else ''}, 1 thread, the faster of two steps: geometric mean {report.geometric_mean(speeds):.2f}, "
-        text += f"least {min(speeds):.2f}, of {len(speeds)} networks.\n\n"
-    loose = [row for row in rows if row.get("matches") and row["limit"] > SAYS_LITTLE and "float64" in row]
-    if loose:
-        first = max(furthest(row["losses"][:1], row["float64"][:1]) for row in loose)
-        text += f"{len(loose)} match within a limit above {SAYS_LITTLE:g}, which says little; their first losses are within {first:.1e} of float64: "
-        text += ", ".join(row["name"] for row in loose) + ".\n\n"
-    older = sum("versions" in row for row in rows)
-    if older:
-        text += f"{older} rows are of an earlier run with other versions.\n\n"
-    distances = "losses from float32 | autocast's | |" if found["bf16"] else "losses from float64 | PyTorch's float32 | moved by a unit |"
-    text += f"| network | parameters | result | {distances} ms, PyTorch's, times as fast | why |\n"
-    text += "|---|---:|---|---:|---:|---:|---:|---|\n"
-    for row in rows:
-        keys = ("apart", "autocast_apart" if found["bf16"] else "float32_apart", "moved_apart")
-        apart, theirs, moved = (f"{row[key]:.1e}" if key in row else "" for key in keys)
-        times = f"{row['ms']:.1f}, {row['pytorch_ms']:.1f}, {row['pytorch_ms'] / row['ms']:.2f}" if "ms" in row else ""
-        text += f"| {row['name']} | {row.get('parameters', '')} | {row['result']} | {apart} | {theirs} | {moved} | {times} | "
-        text += f"{cell(row.get('reason', ''))} |\n"
-    return text
 
 
 def versions(binary):
@@ -420,16 +375,24 @@ def versions(binary):
     return {**out, "pipetrain": shown.stdout.strip().splitlines()[0].removeprefix("pipetrain ") if shown.stdout.strip() else "?"}
 
 
-def rows_of(files, now, narrow):
-    """The rows of earlier runs, by name, later files over earlier ones; those of other versions say so."""
+def rows_of(files, now, how):
+    """The rows of earlier runs, by name, later files over earlier ones; those of other versions say so. `how`: what must be alike."""
     rows = {}
     for file in files:
         earlier = json.loads(file.read_text())
-        if earlier.get("bf16", False) != narrow:
-            sys.exit(f"{file} is of a run {'without' if narrow else 'with'} --bf16")
+        for option, value in how.items():
+            if earlier.get(option, DEFAULTS[option]) != value:
+                sys.exit(f"{file} is of a run with another --{option}: {earlier.get(option, DEFAULTS[option])}")
         for name, row in earlier["networks"].items():
             rows[name] = row if earlier["versions"] == now else {"versions": earlier["versions"], **row}
     return rows
+
+
+def part_of(text):
+    part, parts = map(int, text.split("/"))
+    if not 1 <= part <= parts:
+        raise ValueError(text)
+    return part, parts
 
 
 def parse():
@@ -440,8 +403,8 @@ def parse():
     parser.add_argument("--bf16", action="store_true", help="train in bfloat16")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="where pipetrain trains")
     parser.add_argument("--stages", type=int, default=1, metavar="N", help="train again in N stages, which must give the same bits")
-    parser.add_argument("--part", type=lambda text: [int(word) for word in text.split("/")], default=[1, 1], metavar="K/N",
-                        help="only the K-th, K+N-th … network, to run N parts beside each other")
+    parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N",
+                        help="only the K-th, K+N-th … network, to run N parts beside each other, each with its own -o")
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
     parser.add_argument("--again", nargs="+", default=[], type=Path, metavar="FILE",
@@ -465,15 +428,19 @@ def main():
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     for package in ("torchvision.models", "transformers", "timm", "diffusers", "onnxscript"):
-        with contextlib.suppress(ModuleNotFoundError):  # networks of a missing one are "not made"
+        try:
             __import__(package)  # once: the children have it
+        except ModuleNotFoundError as missing:
+            if missing.name != package.split(".")[0]:
+                raise
+            print(f"{missing.name} is missing: its networks are not made", flush=True)
     if list(NETWORKS) != sorted(NETWORKS):
         sys.exit("coverage_networks.py: the names are not in alphabetical order")
     path = arguments.output.with_suffix(".json")
     now = versions(arguments.pipetrain)
-    found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now, arguments.bf16),
-             "date": time.strftime("%Y-%m-%d"), "versions": now,
-             "bf16": arguments.bf16}
+    how = {option: getattr(arguments, option) for option in DEFAULTS}
+    found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now, how),
+             "date": time.strftime("%Y-%m-%d"), "versions": now, **how}
     done = {name for name, row in found["networks"].items() if not arguments.again or row["result"].startswith("matches")}
     with tempfile.TemporaryDirectory() as temporary:
         base = arguments.keep or Path(temporary)
@@ -488,8 +455,9 @@ def main():
                 subprocess.run(["rm", "-rf", folder], check=True)
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
             path.write_text(json.dumps(found, indent=1) + "\n")
-            arguments.output.with_suffix(".md").write_text(markdown(found, list(NETWORKS)))
-    wrong = [name for name, row in found["networks"].items() if row["result"].startswith("does not match")]
+            arguments.output.with_suffix(".md").write_text(coverage_report.markdown(found, list(NETWORKS)))
+    wrong = [name for name, row in found["networks"].items()
+             if row["result"] == "does not match" or row.get("in_stages", "the same bits") != "the same bits"]
     return 1 if wrong else 0
 
 
