@@ -46,7 +46,7 @@ import warnings
 from pathlib import Path
 
 import coverage_report
-from coverage_report import furthest
+from coverage_report import SAME_BITS, furthest
 
 STEPS = 3
 RATE = 0.01
@@ -358,7 +358,7 @@ def tried(name, arguments, folder, may_fold):
             row["result"] = "matches" if row["matches"] else "does not match"
             if arguments.stages > 1:
                 cut = pipetrain_side(arguments, folder, found, arguments.stages)
-                row["in_stages"] = "the same bits" if cut.get("losses") == row["losses"] else cut.get("refused") or f"other losses, {cut['losses']}"
+                row["in_stages"] = SAME_BITS if cut.get("losses") == row["losses"] else cut.get("refused") or f"other losses, {cut['losses']}"
     return row
 
 
@@ -415,6 +415,21 @@ def parse():
     return parser.parse_args()
 
 
+def has_same_bits(row):
+    return row.get("in_stages", SAME_BITS) == SAME_BITS
+
+
+def is_right(row):
+    return row["result"].startswith("matches") and has_same_bits(row)
+
+
+def write(found, output):
+    from coverage_networks import NETWORKS
+
+    output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+    output.with_suffix(".md").write_text(coverage_report.markdown(found, list(NETWORKS)))
+
+
 def main():
     import tempfile
 
@@ -427,7 +442,8 @@ def main():
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    for package in ("torchvision.models", "transformers", "timm", "diffusers", "onnxscript"):
+    __import__("onnxscript")
+    for package in ("torchvision.models", "transformers", "timm", "diffusers"):
         try:
             __import__(package)  # once: the children have it
         except ModuleNotFoundError as missing:
@@ -441,7 +457,7 @@ def main():
     how = {option: getattr(arguments, option) for option in DEFAULTS}
     found = {"networks": rows_of([*arguments.again, *([path] if path.exists() else [])], now, how),
              "date": time.strftime("%Y-%m-%d"), "versions": now, **how}
-    done = {name for name, row in found["networks"].items() if not arguments.again or row["result"].startswith("matches")}
+    done = {name for name, row in found["networks"].items() if not arguments.again or is_right(row)}
     with tempfile.TemporaryDirectory() as temporary:
         base = arguments.keep or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
@@ -454,11 +470,9 @@ def main():
             if not arguments.keep:
                 subprocess.run(["rm", "-rf", folder], check=True)
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
-            path.write_text(json.dumps(found, indent=1) + "\n")
-            arguments.output.with_suffix(".md").write_text(coverage_report.markdown(found, list(NETWORKS)))
-    wrong = [name for name, row in found["networks"].items()
-             if row["result"] == "does not match" or row.get("in_stages", "the same bits") != "the same bits"]
-    return 1 if wrong else 0
+            write(found, arguments.output)
+    write(found, arguments.output)
+    return 1 if any(row["result"] == "does not match" or not has_same_bits(row) for row in found["networks"].values()) else 0
 
 
 if __name__ == "__main__":

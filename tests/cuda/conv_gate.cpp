@@ -90,19 +90,6 @@ std::vector<Variant> variants() {
   return out;
 }
 
-/// Plans that conv_plans found inaccurate on an H200.
-struct Inaccurate {
-  ConvPass pass;
-  ConvPrecision numbers;
-  const char* name;
-};
-constexpr Inaccurate kInaccurate[] = {
-    {ConvPass::kWeightGradient, ConvPrecision::kFloat, "eng17_"},
-    {ConvPass::kWeightGradient, ConvPrecision::kBFloat16, "eng47_"},
-    {ConvPass::kWeightGradient, ConvPrecision::kFloat16, "eng61_"},
-    {ConvPass::kInputGradient, ConvPrecision::kBFloat16, "eng63_k25=1"},
-    {ConvPass::kInputGradient, ConvPrecision::kFloat16, "eng2_"}};
-
 /// Numerical notes that a plan for these types must not have.
 std::set<int> forbidden(ConvPrecision numbers) {
   std::set<int> out = {
@@ -121,10 +108,9 @@ std::string wrong(const pipetrain::PlanCount& plans, ConvPass pass, ConvPrecisio
   for (const int note : forbidden(numbers)) {
     if (plans.notes.contains(note)) return "a plan has numerical note " + std::to_string(note);
   }
-  for (const Inaccurate& inaccurate : kInaccurate) {
-    if (inaccurate.pass != pass || inaccurate.numbers != numbers) continue;
+  for (const std::string& part : pipetrain::inaccurate_plans(pass, numbers)) {
     for (const std::string& name : plans.names) {
-      if (name.starts_with(inaccurate.name)) return "plan " + name + " is inaccurate";
+      if (name.find(part) != std::string::npos) return "plan " + name + " is inaccurate";
     }
   }
   if (plans.workspace_bytes > pipetrain::kMostConvWorkspace)

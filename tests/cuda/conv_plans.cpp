@@ -2,22 +2,22 @@
 //
 //     conv_plans [--any] [RANDOM [PART PARTS]]
 //
-// Runs them for a list of convolutions and for RANDOM others (default 16), of all these for the
-// PART-th of every PARTS (from 1 on), in float32, bfloat16 and float16, without bias, and compares
-// with sums in float64. Plans are those that the backend may choose; with --any also those that it
-// excludes as inaccurate. Prints inaccurate plans and, for each kind of plan, how many ran, how
-// often it was the first, and its largest error relative to the sum of the absolute terms, beyond
-// the rounding of the result. Exit code: 0, 1 where a plan is inaccurate or fails or a convolution
-// has none, 2 for a usage error, 77 without a GPU.
+// Runs them for a fixed list of convolutions and RANDOM others (default 16), with PART and PARTS
+// only for the PART-th, PART+PARTS-th … of these, in float32, bfloat16 and float16, without bias,
+// and compares with sums in float64. Plans are those that the backend may choose; with --any also
+// those that it excludes as inaccurate. Prints inaccurate plans and, for each kind of plan, how
+// many ran, how often it was the first, and its largest error relative to the sum of the absolute
+// terms, beyond the rounding of the result. Exit code: 0, 1 where a plan is inaccurate or fails or
+// a convolution has none, 2 for a usage error, 77 without a GPU.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -218,9 +218,9 @@ struct Found {
   double error = 0;
 };
 
-class Check {
+class PlanErrors {
  public:
-  Check(cudnnHandle_t handle, ConvPlanChoice choice)
+  PlanErrors(cudnnHandle_t handle, ConvPlanChoice choice)
       : handle_(handle), choice_(choice), workspace_(static_cast<std::size_t>(kWorkspace)) {}
 
   void run(const ConvShapes& shapes) {
@@ -228,7 +228,7 @@ class Check {
       const bool narrow = type.numbers != ConvPrecision::kFloat;
       const Exact numbers = exact(shapes, narrow);
       for (const bool channels_last : {false, true}) {
-        if (channels_last && !narrow) continue;  // of float32 the backend has TF32 graphs only
+        if (channels_last && !narrow) continue;  // in float32, only TF32 graphs have channels last
         for (int pass = 0; pass < 3; ++pass) {
           ConvShapes s = shapes;
           s.numbers = type.numbers;
@@ -248,7 +248,7 @@ class Check {
       std::printf("%-50s %4d plans, first %3d times, %.1e\n", name.c_str(), found.plans,
                   found.first, found.error);
     }
-    std::printf("%d plans, %d wrong, %d convolutions without\n", plans, wrong_, without_);
+    std::printf("%d plans, %d wrong, %d graphs without a plan\n", plans, wrong_, without_);
     return plans > 0 && wrong_ == 0 && without_ == 0;
   }
 
@@ -273,7 +273,7 @@ class Check {
     int ran = 0;
     for (std::int64_t i = 0; i < offered && ran < kMostPlans; ++i) {
       std::string name;
-      if (!graph.build_plan(handle_, i, &name)) continue;
+      if (!graph.build_plan(i, &name)) continue;
       check(cudaMemset(out.data(), 0xff, type.bytes * numbers.results[p].size()));  // NaN
       try {
         graph.run(handle_, a.data(), b.data(), nullptr, out.data(), workspace_.data());
@@ -342,9 +342,13 @@ int main(int argc, char** argv) {
   std::vector<std::string> words(argv + 1, argv + argc);
   const bool any = std::erase(words, "--any") > 0;
   int numbers[] = {16, 1, 1};  // random ones, part, parts
-  for (std::size_t i = 0; i < words.size() && i < 3; ++i) numbers[i] = std::atoi(words[i].c_str());
+  bool are_numbers = words.size() <= 3;
+  for (std::size_t i = 0; are_numbers && i < words.size(); ++i) {
+    const char* const end = words[i].data() + words[i].size();
+    are_numbers = std::from_chars(words[i].data(), end, numbers[i]).ptr == end;
+  }
   const auto [random, part, parts] = numbers;
-  if (words.size() > 3 || random < 0 || part < 1 || part > parts) {
+  if (!are_numbers || random < 0 || part < 1 || part > parts) {
     std::printf("usage: conv_plans [--any] [RANDOM [PART PARTS]]\n");
     return 2;
   }
@@ -356,12 +360,12 @@ int main(int argc, char** argv) {
   try {
     cudnnHandle_t handle = nullptr;
     PT_CHECK(cudnnCreate(&handle) == CUDNN_STATUS_SUCCESS, kDevice, "cuDNN does not start");
-    Check check(handle, any ? ConvPlanChoice::kAny : ConvPlanChoice::kAccurate);
+    PlanErrors errors(handle, any ? ConvPlanChoice::kAny : ConvPlanChoice::kAccurate);
     const std::vector<ConvShapes> list = cases(random);
     for (auto i = static_cast<std::size_t>(part - 1); i < list.size();
          i += static_cast<std::size_t>(parts))
-      check.run(list[i]);
-    return check.print() ? 0 : 1;
+      errors.run(list[i]);
+    return errors.print() ? 0 : 1;
   } catch (const pipetrain::Error& failure) {
     std::printf("failed: %s\n", failure.what());
     return 1;

@@ -46,6 +46,7 @@ std::shared_ptr<const ConvGraph> build_graph(const ConvKey& key, cudnnHandle_t h
   const std::pair<std::int64_t, ConvPlanChoice> choices[] = {
       {kMostConvWorkspace, ConvPlanChoice::kAccurate},
       {kAnyWorkspace, ConvPlanChoice::kAccurate},
+      {kMostConvWorkspace, ConvPlanChoice::kAny},
       {kAnyWorkspace, ConvPlanChoice::kAny}};
   for (const auto& [most_workspace, choice] : choices) {
     auto graph = std::make_shared<ConvGraph>(key.pass, key.shapes, most_workspace, choice);

@@ -146,8 +146,8 @@ bool ConvGraph::build(cudnnHandle_t handle, std::string* reason) {
 std::int64_t ConvGraph::count_plans(cudnnHandle_t handle, std::string* reason) {
   return content_->graph.count_plans(handle, reason);
 }
-bool ConvGraph::build_plan(cudnnHandle_t handle, std::int64_t index, std::string* name) {
-  return content_->graph.build_plan(handle, index, name);
+bool ConvGraph::build_plan(std::int64_t index, std::string* name) {
+  return content_->graph.build_plan(index, name);
 }
 std::size_t ConvGraph::workspace_bytes() const { return content_->graph.needed_workspace(); }
 

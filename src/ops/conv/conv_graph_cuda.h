@@ -42,11 +42,10 @@ struct ConvShapes {
 /// GPU's memory. Each stage has one workspace, as large as its hungriest kernel needs.
 constexpr std::int64_t kMostConvWorkspace = std::int64_t{1} << 30;
 
-/// Parts of the names of plans, as cudnn-frontend writes them (engine_knob=value_…), that are
-/// excluded as inaccurate though they have no numerical note that says so. With cuDNN 9.14 on an
-/// H200 they were off by up to 2e-4 to 1.6e-3 of the sum of absolute terms, beyond the rounding of
-/// the result; all others that notes do not exclude by at most 1e-6 (tests/cuda/conv_plans.cpp;
-/// TF32 was not measured, and has the exclusions of float32).
+/// Parts of the names of plans, as cudnn-frontend 1.32 writes them (engine_knob=value_…), that are
+/// excluded as inaccurate though they have no numerical note that says so: measured with cuDNN 9.14
+/// by tests/cuda/conv_plans.cpp (docs/gpu-status.md). TF32 was not measured, and has those of
+/// float32.
 std::vector<std::string> inaccurate_plans(ConvPass pass, ConvPrecision numbers);
 
 /// Which plans a graph may have: those accurate to its type, or any deterministic ones whose
@@ -64,7 +63,7 @@ class ConvGraph {
   bool build(cudnnHandle_t handle, std::string* reason);
   /// For tests: each plan instead of the first.
   std::int64_t count_plans(cudnnHandle_t handle, std::string* reason);
-  bool build_plan(cudnnHandle_t handle, std::int64_t index, std::string* name);
+  bool build_plan(std::int64_t index, std::string* name);
   std::size_t workspace_bytes() const;
   /// `first`, `second`: x and w; dy and w; dy and x. `bias` may be null.
   void run(cudnnHandle_t handle, void* first, void* second, void* bias, void* out,

@@ -99,6 +99,7 @@ unsigned blocks_of_groups(std::int64_t groups, const CudaQueue& queue) {
 template <class F>
 void map_flat(F f, const ConstFloatView& x, const FloatView& y, std::int64_t count,
               const CudaQueue& queue) {
+  // Slow paths of eight inlined calls would take too many registers.
   if constexpr (!std::is_base_of_v<OfLibrary, F>) {
     const std::int64_t groups = count / kWide;
     if (is_wide(count, x, x, y)) {

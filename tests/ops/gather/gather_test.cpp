@@ -239,6 +239,20 @@ TEST(GatherElements, OnTheCpu) {
   InputSpec at{{20, 7, 30}, -11, 11, DType::kInt64};
   check_cpu("GatherElements", axis(1), {{{20, 11, 30}}, at}, 0);
   check_cpu("GatherElementsGrad", with_shape(axis(1), {20, 11, 30}), {{{20, 7, 30}}, at}, 1e-6);
+  // Small enough for the emulator of GPUs.
+  const InputSpec middle = indices(
+      {2, 6, 2}, {0, 1, 2, 3, -1, -2, -3, -4, 1, 1, 1, 1, 3, 3, 2, 2, 0, 0, -1, -4, 0, 3, 2, 1});
+  for (const DType type : {DType::kInt32, DType::kInt64}) {
+    InputSpec indices_of = middle;
+    indices_of.dtype = type;
+    check_cpu("GatherElements", axis(1), {{{3, 4, 5}}, indices_of}, 0);
+    check_cpu("GatherElements", axis(1), {{{3, 4, 5}, -9, 9, DType::kInt64}, indices_of}, 0);
+    check_cpu("GatherElementsGrad", with_shape(axis(1), {3, 4, 5}), {{{2, 6, 2}}, indices_of},
+              1e-6);
+    check_cpu("GatherElements", axis(0), {{{4, 7, 3}}, indices_of}, 0);
+    check_cpu("GatherElementsGrad", with_shape(axis(0), {4, 7, 3}), {{{2, 6, 2}}, indices_of},
+              1e-6);
+  }
   const InputSpec fewer = indices({2, 3}, {0, -1, 4, 4, 4, 1});  // than the data have rows
   check_cpu("GatherElements", axis(1), {{{4, 5}}, fewer}, 0);
   check_cpu("GatherElementsGrad", with_shape(axis(1), {4, 5}), {{{2, 3}}, fewer}, 1e-6);
