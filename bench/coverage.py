@@ -423,11 +423,9 @@ def is_right(row):
     return row["result"].startswith("matches") and has_same_bits(row)
 
 
-def write(found, output):
-    from coverage_networks import NETWORKS
-
+def write(found, output, names):
     output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
-    output.with_suffix(".md").write_text(coverage_report.markdown(found, list(NETWORKS)))
+    output.with_suffix(".md").write_text(coverage_report.markdown(found, names))
 
 
 def main():
@@ -470,8 +468,8 @@ def main():
             if not arguments.keep:
                 subprocess.run(["rm", "-rf", folder], check=True)
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
-            write(found, arguments.output)
-    write(found, arguments.output)
+            write(found, arguments.output, list(NETWORKS))
+    write(found, arguments.output, list(NETWORKS))
     return 1 if any(row["result"] == "does not match" or not has_same_bits(row) for row in found["networks"].values()) else 0
 
 

@@ -44,12 +44,12 @@ constexpr std::int64_t kMostConvWorkspace = std::int64_t{1} << 30;
 
 /// Parts of the names of plans, as cudnn-frontend 1.32 writes them (engine_knob=value_…), that are
 /// excluded as inaccurate though they have no numerical note that says so: measured with cuDNN 9.14
-/// by tests/cuda/conv_plans.cpp (docs/gpu-status.md). TF32 was not measured, and has those of
+/// by tests/cuda/conv_plans.cpp (docs/gpu-status.md). TF32, which was not measured, has the list of
 /// float32.
 std::vector<std::string> inaccurate_plans(ConvPass pass, ConvPrecision numbers);
 
-/// Which plans a graph may have: those accurate to its type, or any deterministic ones whose
-/// numbers and sums are of the required types by their numerical notes.
+/// kAny: deterministic plans that multiply and add up in the required types, by their numerical
+/// notes. kAccurate: without Winograd's and inaccurate_plans().
 enum class ConvPlanChoice : std::uint8_t { kAccurate, kAny };
 
 class ConvGraph {
