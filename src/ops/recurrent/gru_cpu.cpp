@@ -51,10 +51,9 @@ std::unique_ptr<Kernel> make_gru(const KernelRequest& request) {
     return nullptr;
   }
   const Geometry g = geometry_of(request.node.attributes, request.inputs[0].shape, 3);
-  const ForwardSteps<3> steps(g);
   const std::int64_t state = g.state();
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const ForwardSteps<3> steps(g, plan);
   const auto zeros = plan.reserve<float>(state);
   const auto last_two_h = plan.reserve<float>(2 * state);
   return make_kernel(
@@ -71,7 +70,7 @@ std::unique_ptr<Kernel> make_gru(const KernelRequest& request) {
         const bool keep = activated && parts;
         const std::int64_t width = 3 * g.hidden;
         steps.run(
-            in[1].as<float>(), panels.in(context),
+            context, in[1].as<float>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               const std::int64_t step = g.step(order) * state;
@@ -148,11 +147,10 @@ std::unique_ptr<Kernel> make_gru_gradient(const KernelRequest& request) {
     return nullptr;
   }
   const Geometry g = geometry_of(request.node.attributes, request.inputs[3].shape, 3);
-  const BackwardSteps<3> steps(g);
   const std::int64_t state = g.state();
   const std::int64_t width = 3 * g.hidden;
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const BackwardSteps<3> steps(g, plan);
   const auto zeros = plan.reserve<float>(state);
   const auto direct_dh = plan.reserve<float>(state);  // through update * previous h
   const auto last_two_d = plan.reserve<float>(2 * g.samples * width);
@@ -171,8 +169,8 @@ std::unique_ptr<Kernel> make_gru_gradient(const KernelRequest& request) {
         const float* h0 = data_or_null<float>(in, 6);
         if (!h0) h0 = zero;
         steps.run(
-            in[2].as<float>(), panels.in(context), data_or_null<float>(in, 1),
-            data_or_null<float>(out, 2), [&](std::int64_t order) { return d[order]; },
+            context, in[2].as<float>(), data_or_null<float>(in, 1), data_or_null<float>(out, 2),
+            [&](std::int64_t order) { return d[order]; },
             [&](const Tile& tile, float* dh) {
               for (std::int64_t n = 0; n < tile.samples; ++n) {
                 const float* from = direct + tile.at(n, g.hidden);

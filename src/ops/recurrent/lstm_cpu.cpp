@@ -48,10 +48,9 @@ void lstm_row(const LstmRow<Stored>& row, std::int64_t hidden, std::int64_t unit
 template <class Stored>
 std::unique_ptr<Kernel> make_lstm_of(const KernelRequest& request) {
   const Geometry g = geometry_of(request.node.attributes, request.inputs[0].shape, 4);
-  const ForwardSteps<4, Stored> steps(g);
   const std::int64_t state = g.state();
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const ForwardSteps<4, Stored> steps(g, plan);
   const auto zeros = plan.reserve<float>(state);
   const auto stored_h0 = plan.reserve<Stored>(state);
   const auto last_two_h = plan.reserve<Stored>(2 * state);
@@ -70,7 +69,7 @@ std::unique_ptr<Kernel> make_lstm_of(const KernelRequest& request) {
         const Sequence<> c{g, g.hidden, data_or_null<float>(out, 4), last_two_c.in(context)};
         const std::int64_t width = 4 * g.hidden;
         steps.run(
-            in[1].as<Stored>(), panels.in(context),
+            context, in[1].as<Stored>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               const std::int64_t offset = g.step(order) * g.samples * width;
@@ -153,11 +152,10 @@ void lstm_gradient_row(const LstmGradientRow<Stored>& row, std::int64_t hidden,
 template <class Stored>
 std::unique_ptr<Kernel> make_lstm_gradient_of(const KernelRequest& request) {
   const Geometry g = geometry_of(request.node.attributes, request.inputs[4].shape, 4);
-  const BackwardSteps<4, Stored> steps(g);
   const std::int64_t state = g.state();
   const std::int64_t width = 4 * g.hidden;
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const BackwardSteps<4, Stored> steps(g, plan);
   const auto zeros = plan.reserve<float>(state);
   const auto carried_dc = plan.reserve<float>(state);
   const auto last_two_d = plan.reserve<Stored>(2 * g.samples * width);
@@ -175,9 +173,8 @@ std::unique_ptr<Kernel> make_lstm_gradient_of(const KernelRequest& request) {
         const float* c0 = data_or_null<float>(in, 6);
         if (!c0) c0 = zero;
         steps.run(
-            in[3].as<Stored>(), panels.in(context), data_or_null<float>(in, 1),
-            data_or_null<float>(out, 1), [&](std::int64_t order) { return d[order]; },
-            [](const Tile&, float*) {},
+            context, in[3].as<Stored>(), data_or_null<float>(in, 1), data_or_null<float>(out, 1),
+            [&](std::int64_t order) { return d[order]; }, [](const Tile&, float*) {},
             [&](std::int64_t order, const Tile& tile, const float* dh) {
               const std::int64_t step = g.step(order) * state;
               const float* before = order > 0 ? cells + g.step(order - 1) * state : c0;

@@ -2,8 +2,9 @@
 // and how numbers are stored.
 //
 // The recurrent weights are packed once per run. A step is one product, computed in tiles of 16
-// hidden units; the gates of a tile are computed while its product is in the first-level cache.
-// Threads share out the hidden units and wait for each other once a step.
+// hidden units; the gates of a tile are computed while its product is in the first-level cache, and
+// copied to where the next step's product reads them (OperandRows). Threads share out the hidden
+// units and wait for each other once a step.
 //
 // Include it from *_cpu.cpp files only: those are compiled for a vector unit.
 #pragma once
@@ -72,13 +73,13 @@ inline void store(float value, BFloat16& to) {
 }
 
 /// c = a times a panel of pack_transposed() or pack().
-inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, const float* panel,
-                     float* c) {
-  packed::multiply(rows, depth, a, depth, panel, c);
+inline void multiply(std::int64_t rows, std::int64_t depth, const float* a, std::int64_t a_stride,
+                     const float* panel, float* c) {
+  packed::multiply(rows, depth, a, a_stride, panel, c);
 }
-inline void multiply(std::int64_t rows, std::int64_t depth, const BFloat16* a, const float* panel,
-                     float* c) {
-  packed::multiply_pairs(rows, depth, a, depth, panel, c);
+inline void multiply(std::int64_t rows, std::int64_t depth, const BFloat16* a,
+                     std::int64_t a_stride, const float* panel, float* c) {
+  packed::multiply_pairs(rows, depth, a, a_stride, panel, c);
 }
 inline void pack_transposed(const float* r, std::int64_t hidden, std::int64_t first, float* panel) {
   packed::pack_transposed(r, hidden, hidden, hidden, first, panel);
@@ -96,22 +97,66 @@ inline void pack(const BFloat16* r, std::int64_t hidden, std::int64_t depth, std
   packed::pack_pairs({r, hidden, 1}, hidden, depth, first, panel);
 }
 
+/// What the product of a step reads, written by the step before: one row of `width` numbers per
+/// sample, for two steps in turn. Rows as they stand in a tensor would be a multiple of 4 KiB apart
+/// for the usual sizes, and the twelve that a tile reads would share one set of the first-level
+/// cache; here they are an odd multiple of 1 KiB apart.
+template <class Stored>
+class OperandRows {
+ public:
+  OperandRows(std::int64_t samples, std::int64_t width, WorkspacePlan& plan)
+      : samples_(samples),
+        width_(width),
+        stride_((width + kUnit - 1) / kUnit / 2 * 2 * kUnit + kUnit),
+        rows_(plan.reserve<Stored>(2 * samples * stride_)) {}
+
+  std::int64_t stride() const { return stride_; }
+
+  /// Those that step `order` writes; the initial state's order is -1.
+  Stored* of(const RunContext& context, std::int64_t order) const {
+    return rows_.in(context) + (order & 1) * samples_ * stride_;
+  }
+
+  /// Copies all rows, or those numbers of `parts` parts of a row that belong to a tile.
+  void copy(const Stored* from, Stored* to) const {
+    for (std::int64_t n = 0; n < samples_; ++n) {
+      std::copy_n(from + n * width_, width_, to + n * stride_);
+    }
+  }
+  void copy(const Tile& tile, std::int64_t parts, const Stored* from, Stored* to) const {
+    const std::int64_t part = width_ / parts;
+    for (std::int64_t n = 0; n < tile.samples; ++n) {
+      for (std::int64_t i = 0; i < parts; ++i) {
+        std::copy_n(from + tile.at(n, width_) + i * part, tile.units,
+                    to + tile.at(n, stride_) + i * part);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kUnit = 1024 / sizeof(Stored);
+  std::int64_t samples_, width_, stride_;
+  WorkspacePart<Stored> rows_;
+};
+
 /// The forward steps of a layer with kGates gates. state(order) points to h after step `order`;
 /// state(-1) to the initial state, null for zeros. gates(order, tile, products) computes the new
 /// state from the products (kGates, kRows, 16).
 template <int kGates, class Stored = float>
 class ForwardSteps {
  public:
-  explicit ForwardSteps(const Geometry& geometry) : g_(geometry) {}
-
-  std::int64_t panel_floats() const {
-    return packed::panels(g_.hidden) * kGates * g_.hidden * kColumns / kNumbersPerFloat<Stored>;
-  }
+  ForwardSteps(const Geometry& geometry, WorkspacePlan& plan)
+      : g_(geometry),
+        panels_(plan.reserve<float>(packed::panels(g_.hidden) * kGates * g_.hidden * kColumns /
+                                    kNumbersPerFloat<Stored>)),
+        operand_(g_.samples, g_.hidden, plan) {}
 
   template <class State, class Gates>
-  void run(const Stored* r, float* panels, State state, Gates gates) const {
+  void run(const RunContext& context, const Stored* r, State state, Gates gates) const {
     const std::int64_t blocks = packed::panels(g_.hidden);
     const std::int64_t panel = g_.hidden * kColumns / kNumbersPerFloat<Stored>;
+    float* panels = panels_.in(context);
+    if (state(-1)) operand_.copy(state(-1), operand_.of(context, -1));
 #pragma omp parallel if (g_.state() * g_.hidden > kParallelProducts)
     {
 #pragma omp for schedule(static)
@@ -121,20 +166,22 @@ class ForwardSteps {
       }
       alignas(64) float products[kGates * kRows * kColumns];
       for (std::int64_t order = 0; order < g_.steps; ++order) {
-        const Stored* before = state(order - 1);
+        const bool multiplies = state(order - 1) != nullptr;
+        const Stored* before = operand_.of(context, order - 1);
 #pragma omp for schedule(static)
         for (std::int64_t block = 0; block < blocks; ++block) {
           for_each_tile(g_, block, [&](const Tile& tile) {
             for (std::int64_t gate = 0; gate < kGates; ++gate) {
               float* c = products + gate * kRows * kColumns;
-              if (before) {
-                multiply(tile.samples, g_.hidden, before + tile.first_sample * g_.hidden,
-                         panels + (block * kGates + gate) * panel, c);
+              if (multiplies) {
+                multiply(tile.samples, g_.hidden, before + tile.first_sample * operand_.stride(),
+                         operand_.stride(), panels + (block * kGates + gate) * panel, c);
               } else {
                 std::fill_n(c, tile.samples * kColumns, 0.0f);
               }
             }
             gates(order, tile, products);
+            operand_.copy(tile, 1, state(order), operand_.of(context, order));
           });
         }
       }
@@ -143,6 +190,8 @@ class ForwardSteps {
 
  private:
   Geometry g_;
+  WorkspacePart<float> panels_;
+  OperandRows<Stored> operand_;
 };
 
 /// The backward steps. gates(order, tile, dh) computes the gradient of the gates of one step, to
@@ -151,19 +200,20 @@ class ForwardSteps {
 template <int kGates, class Stored = float>
 class BackwardSteps {
  public:
-  explicit BackwardSteps(const Geometry& geometry) : g_(geometry) {}
-
-  std::int64_t panel_floats() const {
-    return packed::panels(g_.hidden) * kGates * g_.hidden * kColumns / kNumbersPerFloat<Stored>;
-  }
+  BackwardSteps(const Geometry& geometry, WorkspacePlan& plan)
+      : g_(geometry),
+        panels_(plan.reserve<float>(packed::panels(g_.hidden) * kGates * g_.hidden * kColumns /
+                                    kNumbersPerFloat<Stored>)),
+        operand_(g_.samples, kGates * g_.hidden, plan) {}
 
   /// dlast_h and dh0 may be null.
   template <class Gradients, class Carried, class Gates>
-  void run(const Stored* r, float* panels, const float* dlast_h, float* dh0, Gradients gradients,
-           Carried carried, Gates gates) const {
+  void run(const RunContext& context, const Stored* r, const float* dlast_h, float* dh0,
+           Gradients gradients, Carried carried, Gates gates) const {
     const std::int64_t blocks = packed::panels(g_.hidden);
     const std::int64_t depth = kGates * g_.hidden;
     const std::int64_t panel = depth * kColumns / kNumbersPerFloat<Stored>;
+    float* panels = panels_.in(context);
 #pragma omp parallel if (g_.state() * g_.hidden > kParallelProducts)
     {
 #pragma omp for schedule(static)
@@ -173,13 +223,14 @@ class BackwardSteps {
       alignas(64) float dh[kRows * kColumns];
       // Order -1 stands for the initial state.
       for (std::int64_t order = g_.steps - 1; order >= (dh0 ? -1 : 0); --order) {
-        const Stored* later = order + 1 < g_.steps ? gradients(order + 1) : nullptr;
+        const bool multiplies = order + 1 < g_.steps;
+        const Stored* later = operand_.of(context, order + 1);
 #pragma omp for schedule(static)
         for (std::int64_t block = 0; block < blocks; ++block) {
           for_each_tile(g_, block, [&](const Tile& tile) {
-            if (later) {
-              multiply(tile.samples, depth, later + tile.first_sample * depth,
-                       panels + block * panel, dh);
+            if (multiplies) {
+              multiply(tile.samples, depth, later + tile.first_sample * operand_.stride(),
+                       operand_.stride(), panels + block * panel, dh);
               carried(tile, dh);
             } else {
               std::fill_n(dh, tile.samples * kColumns, 0.0f);
@@ -189,6 +240,7 @@ class BackwardSteps {
             }
             if (order >= 0) {
               gates(order, tile, dh);
+              operand_.copy(tile, kGates, gradients(order), operand_.of(context, order));
               return;
             }
             for (std::int64_t n = 0; n < tile.samples; ++n) {
@@ -202,6 +254,8 @@ class BackwardSteps {
 
  private:
   Geometry g_;
+  WorkspacePart<float> panels_;
+  OperandRows<Stored> operand_;
 };
 
 /// States or gradients of all steps, or of the last two where the others are not kept.

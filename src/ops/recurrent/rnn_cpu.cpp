@@ -13,10 +13,9 @@ bool is_usual_rnn(const Attributes& attributes, ActivationKind kind) {
 template <bool kTanh>
 std::unique_ptr<Kernel> make_rnn_of(const KernelRequest& request) {
   const Geometry g = geometry_of(request.node.attributes, request.inputs[0].shape, 1);
-  const ForwardSteps<1> steps(g);
   const std::int64_t state = g.state();
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const ForwardSteps<1> steps(g, plan);
   const auto last_two_h = plan.reserve<float>(2 * state);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
@@ -25,7 +24,7 @@ std::unique_ptr<Kernel> make_rnn_of(const KernelRequest& request) {
         const float* h0 = data_or_null<float>(in, 2);
         const Sequence<> h{g, g.hidden, out[0].as<float>(), last_two_h.in(context)};
         steps.run(
-            in[1].as<float>(), panels.in(context),
+            context, in[1].as<float>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               for (std::int64_t n = 0; n < tile.samples; ++n) {
@@ -64,10 +63,9 @@ namespace {
 template <bool kTanh>
 std::unique_ptr<Kernel> make_rnn_gradient_of(const KernelRequest& request) {
   const Geometry g = geometry_of(request.node.attributes, request.inputs[3].shape, 1);
-  const BackwardSteps<1> steps(g);
   const std::int64_t state = g.state();
   WorkspacePlan plan;
-  const auto panels = plan.reserve<float>(steps.panel_floats());
+  const BackwardSteps<1> steps(g, plan);
   const auto zeros = plan.reserve<float>(kColumns);
   const auto last_two_d = plan.reserve<float>(2 * state);
   return make_kernel(
@@ -79,9 +77,8 @@ std::unique_ptr<Kernel> make_rnn_gradient_of(const KernelRequest& request) {
         const float* dy = data_or_null<float>(in, 0);
         const float* y = in[3].as<float>();
         steps.run(
-            in[2].as<float>(), panels.in(context), data_or_null<float>(in, 1),
-            data_or_null<float>(out, 1), [&](std::int64_t order) { return d[order]; },
-            [](const Tile&, float*) {},
+            context, in[2].as<float>(), data_or_null<float>(in, 1), data_or_null<float>(out, 1),
+            [&](std::int64_t order) { return d[order]; }, [](const Tile&, float*) {},
             [&](std::int64_t order, const Tile& tile, const float* dh) {
               for (std::int64_t n = 0; n < tile.samples; ++n) {
                 const std::int64_t unit = tile.at(n, g.hidden);

@@ -1,10 +1,8 @@
 // RecurrentWeightGrad in float and in bfloat16: dgates, y, h0, hidden, lengths -> dr.
-#include <dnnl.h>
 #include <omp.h>
 
 #include <algorithm>
 
-#include "base/error.h"
 #include "ops/kernel/element_types.h"
 #include "ops/matmul/gemm_cpu.h"
 #include "ops/recurrent/kernels_cpu.h"
@@ -39,28 +37,30 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
   const std::int64_t rows = request.outputs[0].shape[0];
   const std::int64_t hidden = request.outputs[0].shape[1];
   const Geometry g = geometry_of(request.node.attributes, request.inputs[0].shape, rows / hidden);
-  return make_kernel([g, rows, hidden](Tensors in, Tensors out, const RunContext&) {
-    const float* d = in[0].as<float>();
-    const float* y = in[1].as<float>();
-    const float* h0 = data_or_null<float>(in, 2);
-    float* dr = out[0].as<float>();
-    // dr = beta dr + gradient' states, over `depth` consecutive rows.
-    const auto multiply = [&](const float* gradient, const float* states, std::int64_t depth,
-                              float beta) {
-      PT_CHECK(dnnl_sgemm('T', 'N', rows, hidden, depth, 1.0f, gradient, rows, states, hidden, beta,
-                          dr, hidden) == dnnl_success,
-               kResource, "oneDNN's sgemm failed; is there enough memory?");
-    };
-    const std::int64_t later = (g.steps - 1) * g.samples;
-    if (later > 0 && hidden > 0) {
-      const float* gradient = g.reverse ? d : d + g.samples * rows;
-      const float* states = g.reverse ? y + g.state() : y;
-      multiply(gradient, states, later, 0.0f);
-    } else {
-      std::fill_n(dr, rows * hidden, 0.0f);
-    }
-    if (h0 && g.state() > 0) multiply(d + g.step(0) * g.samples * rows, h0, g.samples, 1.0f);
-  });
+  const int threads = omp_get_max_threads();
+  // One product over all steps but the first, and one of the first step with the initial state.
+  const GemmShape later{rows, hidden, std::max<std::int64_t>(g.steps - 1, 0) * g.samples};
+  const GemmShape first{rows, hidden, g.samples};
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        const float* d = in[0].as<float>();
+        const float* y = in[1].as<float>();
+        const float* h0 = data_or_null<float>(in, 2);
+        float* dr = out[0].as<float>();
+        if (later.k > 0 && hidden > 0) {
+          const float* gradient = g.reverse ? d : d + g.samples * rows;
+          const float* states = g.reverse ? y + g.state() : y;
+          gemm(later, {gradient, 1, rows}, {states, hidden, 1}, nullptr, dr, context.workspace,
+               threads);
+        } else {
+          std::fill_n(dr, rows * hidden, 0.0f);
+        }
+        if (h0 && g.state() > 0) {
+          gemm_adding(first, {d + g.step(0) * g.samples * rows, 1, rows}, {h0, hidden, 1}, dr,
+                      context.workspace, threads);
+        }
+      },
+      std::max(gemm_workspace_bytes(later, threads), gemm_workspace_bytes(first, threads)));
 }
 
 }  // namespace pipetrain::recurrent
