@@ -72,6 +72,13 @@ std::unique_ptr<Kernel> make_gru(const KernelRequest& request) {
         steps.run(
             context, in[1].as<float>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
+            [&](std::int64_t order, const Tile& tile) {
+              const std::int64_t step = g.step(order) * state;
+              prefetch(tile, width, 3, gates + 3 * step);
+              if (!keep) return;
+              prefetch(tile, width, 3, activated + 3 * step);
+              prefetch(tile, g.hidden, 1, parts + step);
+            },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               const std::int64_t step = g.step(order) * state;
               for (std::int64_t n = 0; n < tile.samples; ++n) {
@@ -176,6 +183,14 @@ std::unique_ptr<Kernel> make_gru_gradient(const KernelRequest& request) {
                 const float* from = direct + tile.at(n, g.hidden);
                 for (std::int64_t j = 0; j < tile.units; ++j) dh[n * kColumns + j] += from[j];
               }
+            },
+            [&](std::int64_t order, const Tile& tile) {
+              const std::int64_t step = g.step(order) * state;
+              prefetch(tile, width, 3, activated + 3 * step);
+              prefetch(tile, g.hidden, 1, parts + step);
+              prefetch(tile, width, 3, d[order]);
+              if (dgates) prefetch(tile, width, 3, dgates + 3 * step);
+              if (dy) prefetch(tile, g.hidden, 1, dy + step);
             },
             [&](std::int64_t order, const Tile& tile, const float* dh) {
               const std::int64_t step = g.step(order) * state;

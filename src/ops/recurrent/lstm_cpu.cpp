@@ -71,6 +71,11 @@ std::unique_ptr<Kernel> make_lstm_of(const KernelRequest& request) {
         steps.run(
             context, in[1].as<Stored>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
+            [&](std::int64_t order, const Tile& tile) {
+              const std::int64_t offset = g.step(order) * g.samples * width;
+              prefetch(tile, width, 4, gates + offset);
+              if (activated) prefetch(tile, width, 4, activated + offset);
+            },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               const std::int64_t offset = g.step(order) * g.samples * width;
               for (std::int64_t n = 0; n < tile.samples; ++n) {
@@ -175,6 +180,13 @@ std::unique_ptr<Kernel> make_lstm_gradient_of(const KernelRequest& request) {
         steps.run(
             context, in[3].as<Stored>(), data_or_null<float>(in, 1), data_or_null<float>(out, 1),
             [&](std::int64_t order) { return d[order]; }, [](const Tile&, float*) {},
+            [&](std::int64_t order, const Tile& tile) {
+              const std::int64_t step = g.step(order) * state;
+              prefetch(tile, width, 4, activated + 4 * step);
+              prefetch(tile, width, 4, d[order]);
+              prefetch(tile, g.hidden, 1, order > 0 ? cells + g.step(order - 1) * state : c0);
+              if (dy) prefetch(tile, g.hidden, 1, dy + step);
+            },
             [&](std::int64_t order, const Tile& tile, const float* dh) {
               const std::int64_t step = g.step(order) * state;
               const float* before = order > 0 ? cells + g.step(order - 1) * state : c0;

@@ -26,6 +26,9 @@ std::unique_ptr<Kernel> make_rnn_of(const KernelRequest& request) {
         steps.run(
             context, in[1].as<float>(),
             [&](std::int64_t order) { return order < 0 ? h0 : h[order]; },
+            [&](std::int64_t order, const Tile& tile) {
+              prefetch(tile, g.hidden, 1, gates + g.step(order) * state);
+            },
             [&](std::int64_t order, const Tile& tile, const float* products) {
               for (std::int64_t n = 0; n < tile.samples; ++n) {
                 const std::int64_t unit = tile.at(n, g.hidden);
@@ -79,6 +82,10 @@ std::unique_ptr<Kernel> make_rnn_gradient_of(const KernelRequest& request) {
         steps.run(
             context, in[2].as<float>(), data_or_null<float>(in, 1), data_or_null<float>(out, 1),
             [&](std::int64_t order) { return d[order]; }, [](const Tile&, float*) {},
+            [&](std::int64_t order, const Tile& tile) {
+              prefetch(tile, g.hidden, 1, y + g.step(order) * state);
+              if (dy) prefetch(tile, g.hidden, 1, dy + g.step(order) * state);
+            },
             [&](std::int64_t order, const Tile& tile, const float* dh) {
               for (std::int64_t n = 0; n < tile.samples; ++n) {
                 const std::int64_t unit = tile.at(n, g.hidden);
