@@ -26,7 +26,7 @@ std::int64_t padded(std::int64_t count) { return packed::panels(count) * kColumn
 struct Plan {
   explicit Plan(const Geometry& geometry)
       : g(geometry),
-        row_stride(padded(g.keys)),
+        row_stride(packed::row_stride(g.keys)),
         rows(std::clamp(kBlockFloats / std::max<std::int64_t>(1, row_stride) / 6 * 6, kFewestRows,
                         kMostRows)),
         group(g.heads / g.key_heads) {}
@@ -85,12 +85,17 @@ void pack_rows(const float* rows, std::int64_t stride, std::int64_t keys, std::i
   }
 }
 
-/// scores (rows × padded keys) = a block of vectors times packed columns.
+/// scores (rows × padded keys) = a block of vectors times packed columns. The vectors are copied to
+/// `dense` first: those of a head are often 4 KiB apart and would share sets of the first-level
+/// cache.
 void multiply_columns(const Plan& plan, const Block& block, const float* vectors,
-                      std::int64_t stride, std::int64_t width, const float* columns,
+                      std::int64_t stride, std::int64_t width, float* dense, const float* columns,
                       float* scores) {
+  for (std::int64_t i = 0; i < block.rows; ++i) {
+    std::copy_n(vectors + i * stride, width, dense + i * width);
+  }
   for (std::int64_t panel = block.first_panel; panel < block.last_panel; ++panel) {
-    packed::multiply(block.rows, width, vectors, stride, columns + panel * kColumns * width,
+    packed::multiply(block.rows, width, dense, width, columns + panel * kColumns * width,
                      scores + (panel - block.first_panel) * kColumns, plan.row_stride);
   }
 }
@@ -135,7 +140,7 @@ void add_transposed(const Plan& plan, const Block& block, const float* scores, c
 std::int64_t forward_floats(const Plan& plan) {
   const Geometry& g = plan.g;
   return padded(g.keys) * g.width + g.keys * padded(g.value_width) + plan.rows * plan.row_stride +
-         plan.rows * kColumns + padded(plan.rows) + 5 * kColumns;
+         plan.rows * (g.width + kColumns) + padded(plan.rows) + 6 * kColumns;
 }
 
 void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
@@ -153,6 +158,7 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
         float* columns = slices.take(padded(g.keys) * g.width);
         float* values = slices.take(g.keys * padded(g.value_width));
         float* scores = slices.take(plan.rows * plan.row_stride);
+        float* dense = slices.take(plan.rows * g.width);
         float* tile = slices.take(plan.rows * kColumns);
         float* factors = slices.take(plan.rows);
         pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
@@ -160,8 +166,8 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
         for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
           for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
             const Block block = block_of(plan, b, h, first, lengths);
-            multiply_columns(plan, block, q + g.q.at(b, h, first), g.q.step, g.width, columns,
-                             scores);
+            multiply_columns(plan, block, q + g.q.at(b, h, first), g.q.step, g.width, dense,
+                             columns, scores);
             const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
             for (std::int64_t i = 0; i < block.rows; ++i) {
               float* row = scores + i * plan.row_stride;
@@ -237,8 +243,10 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
             const Block block = block_of(plan, b, h, first, lengths);
             const float* queries = q + g.q.at(b, h, first);
             const float* dys = dy + g.y.at(b, h, first);
-            multiply_columns(plan, block, queries, g.q.step, g.width, key_columns, shares);
-            multiply_columns(plan, block, dys, g.y.step, g.value_width, value_columns, dscores);
+            multiply_columns(plan, block, queries, g.q.step, g.width, query_panels, key_columns,
+                             shares);
+            multiply_columns(plan, block, dys, g.y.step, g.value_width, dy_panels, value_columns,
+                             dscores);
             const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
             for (std::int64_t i = 0; i < block.rows; ++i) {
               const std::int64_t at = i * plan.row_stride;

@@ -19,6 +19,15 @@ constexpr std::int64_t kDepth = 256;   // of a panel, so that a block of it stay
 
 constexpr std::int64_t panels(std::int64_t columns) { return (columns + kColumns - 1) / kColumns; }
 
+/// How far apart the rows of a left operand should be, in elements: a tile reads up to sixteen rows
+/// at once, and rows a multiple of 1 KiB apart share too few sets of the first-level cache.
+template <class Element = float>
+constexpr std::int64_t row_stride(std::int64_t depth) {
+  constexpr std::int64_t kLine = 64 / sizeof(Element);
+  const std::int64_t stride = (depth + kLine - 1) / kLine * kLine;
+  return stride % (16 * kLine) == 0 ? stride + kLine : stride;
+}
+
 /// Columns [first, first + 16) of the transpose of a matrix (columns × depth) whose rows are
 /// `stride` elements apart, as a panel.
 inline void pack_transposed(const float* rows, std::int64_t stride, std::int64_t columns,

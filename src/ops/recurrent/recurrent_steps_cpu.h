@@ -109,16 +109,14 @@ inline void pack(const BFloat16* r, std::int64_t hidden, std::int64_t depth, std
 }
 
 /// What the product of a step reads, written by the step before: one row of `width` numbers per
-/// sample, for two steps in turn. Rows as they stand in a tensor would be a multiple of 4 KiB apart
-/// for the usual sizes, and the twelve that a tile reads would share one set of the first-level
-/// cache; here they are an odd multiple of 1 KiB apart.
+/// sample, packed::row_stride() apart, for two steps in turn.
 template <class Stored>
 class OperandRows {
  public:
   OperandRows(std::int64_t samples, std::int64_t width, WorkspacePlan& plan)
       : samples_(samples),
         width_(width),
-        stride_((width + kUnit - 1) / kUnit / 2 * 2 * kUnit + kUnit),
+        stride_(packed::row_stride<Stored>(width)),
         rows_(plan.reserve<Stored>(2 * samples * stride_)) {}
 
   std::int64_t stride() const { return stride_; }
@@ -145,7 +143,6 @@ class OperandRows {
   }
 
  private:
-  static constexpr std::int64_t kUnit = 1024 / sizeof(Stored);
   std::int64_t samples_, width_, stride_;
   WorkspacePart<Stored> rows_;
 };
