@@ -9,11 +9,11 @@ const std::map<std::string_view, MakeCudaKernel>& handwritten_cuda_kernels() {
     std::map<std::string_view, MakeCudaKernel> out;
     for (const auto family :
          {attention_cuda_kernels(), batch_norm_cuda_kernels(), conv_cuda_kernels(),
-          dropout_cuda_kernels(), elementwise_cuda_kernels(), fused_cuda_kernels(),
-          gather_cuda_kernels(), layer_norm_cuda_kernels(), loss_cuda_kernels(),
-          movement_cuda_kernels(), pool_cuda_kernels(), recurrent_cuda_kernels(),
-          reduce_cuda_kernels(), reorder_cuda_kernels(), resample_cuda_kernels(),
-          softmax_cuda_kernels()}) {
+          cumulative_cuda_kernels(), dropout_cuda_kernels(), elementwise_cuda_kernels(),
+          fused_cuda_kernels(), gather_cuda_kernels(), layer_norm_cuda_kernels(),
+          loss_cuda_kernels(), movement_cuda_kernels(), pool_cuda_kernels(),
+          recurrent_cuda_kernels(), reduce_cuda_kernels(), reorder_cuda_kernels(),
+          resample_cuda_kernels(), softmax_cuda_kernels()}) {
       for (const CudaKernelEntry& entry : family) out.emplace(entry.op, entry.make);
     }
     return out;

@@ -23,6 +23,7 @@ struct CudaKernelEntry {
 std::span<const CudaKernelEntry> attention_cuda_kernels();
 std::span<const CudaKernelEntry> batch_norm_cuda_kernels();
 std::span<const CudaKernelEntry> conv_cuda_kernels();
+std::span<const CudaKernelEntry> cumulative_cuda_kernels();
 std::span<const CudaKernelEntry> dropout_cuda_kernels();
 std::span<const CudaKernelEntry> elementwise_cuda_kernels();
 std::span<const CudaKernelEntry> fused_cuda_kernels();

@@ -1,4 +1,6 @@
 // Element-wise operators on GPUs: maps nodes to the functions of the lists.
+#include <optional>
+
 #include "graph/op.h"
 #include "ops/cuda/kernels_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
@@ -74,7 +76,38 @@ bool strided(const KernelRequest& request, Strided& out) {
   return true;
 }
 
+std::optional<Exact> exact_type(DType type) {
+  if (type == DType::kBool) return Exact::kBool;
+  if (type == DType::kInt32) return Exact::kInt32;
+  if (type == DType::kInt64) return Exact::kInt64;
+  return std::nullopt;
+}
+
+/// Of integers and bools.
+Made make_exact(const KernelRequest& request, const CudaQueue& queue) {
+  Strided plan;
+  const DType type = request.inputs[0].dtype;
+  if (request.inputs[1].dtype != type || !lies_alike(request) || !strided(request, plan))
+    return nullptr;
+  const std::string_view op = request.node.op->name;
+  Coded function;
+  const auto found = [&](auto f) { function = encode(f, ExactFunctions()); };
+  const auto find = [&]<class T>(T) {
+    visit_arithmetic<T>(op, request.node.attributes, found) || visit_bitwise<T>(op, found) ||
+        visit_comparison<T>(op, found);
+  };
+  if (type == DType::kBool) visit_logic(op, found) || visit_comparison<std::uint8_t>(op, found);
+  if (type == DType::kInt32) find(std::int32_t{});
+  if (type == DType::kInt64) find(std::int64_t{});
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_exact(function, plan, in[0].data, in[1].data, out[0].data, out[0].count(), queue);
+  });
+}
+
 Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
+  if (exact_type(request.inputs[0].dtype)) return make_exact(request, queue);
   Strided plan;
   if (!all_float(request) || !strided(request, plan)) return nullptr;
   Coded function;
@@ -89,6 +122,7 @@ Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
 }
 
 Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
+  if (exact_type(request.inputs[0].dtype)) return make_exact(request, queue);
   Strided plan;
   if (!is_stored_float(request.inputs[0].dtype) || !is_stored_float(request.inputs[1].dtype) ||
       !lies_alike(request) || !strided(request, plan))
@@ -118,20 +152,6 @@ Made make_where(const KernelRequest& request, const CudaQueue& queue) {
   });
 }
 
-Made converting(Convert convert, const CudaQueue& queue) {
-  return make_kernel([=](In in, In out, const RunContext&) {
-    if (out[0].count() > 0)
-      launch_convert(convert, numbers_at(in, 0), out[0].data, out[0].count(), queue);
-  });
-}
-
-Made widening(ToFloat from, const CudaQueue& queue) {
-  return make_kernel([=](In in, In out, const RunContext&) {
-    if (out[0].count() > 0)
-      launch_to_float(from, in[0].data, places_at(out, 0), out[0].count(), queue);
-  });
-}
-
 Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
   using enum DType;
   const DType from = request.inputs[0].dtype, to = request.outputs[0].dtype;
@@ -155,19 +175,36 @@ Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
         launch_restore(numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
     });
   }
-  if (from == kBool && is_stored_float(to)) return widening(ToFloat::kFromBool, queue);
-  if (from == kInt64 && is_stored_float(to)) return widening(ToFloat::kFromInt64, queue);
-  if (from == kInt32 && is_stored_float(to)) return widening(ToFloat::kFromInt32, queue);
-  if (is_stored_float(from) && to == kBool) return converting(Convert::kFloatToBool, queue);
-  if (is_stored_float(from) && to == kInt64) return converting(Convert::kFloatToInt64, queue);
-  if (from == kInt64 && to == kBool) return converting(Convert::kInt64ToBool, queue);
-  if (from == kInt32 && to == kInt64) return converting(Convert::kInt32ToInt64, queue);
-  if (from == kBool && to == kInt64) return converting(Convert::kBoolToInt64, queue);
-  return nullptr;
+  const std::optional<Exact> exact_from = exact_type(from), exact_to = exact_type(to);
+  if ((!exact_from && !is_stored_float(from)) || (!exact_to && !is_stored_float(to)))
+    return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    const std::int64_t count = out[0].count();
+    if (count == 0) return;
+    if (exact_from && exact_to) {
+      launch_cast(*exact_from, in[0].data, *exact_to, out[0].data, count, queue);
+    } else if (exact_to) {
+      launch_cast(numbers_at(in, 0), *exact_to, out[0].data, count, queue);
+    } else {
+      launch_cast(*exact_from, in[0].data, places_at(out, 0), count, queue);
+    }
+  });
 }
 
-Made make_not(const KernelRequest&, const CudaQueue& queue) {
-  return converting(Convert::kNot, queue);
+Made make_not(const KernelRequest& request, const CudaQueue& queue) {
+  if (!lies_alike(request)) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_not(in[0].as<std::uint8_t>(), out[0].as<std::uint8_t>(), out[0].count(), queue);
+  });
+}
+
+Made make_is_nan(const KernelRequest& request, const CudaQueue& queue) {
+  if (!is_stored_float(request.inputs[0].dtype) || !lies_alike(request)) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_is_nan(numbers_at(in, 0), out[0].as<std::uint8_t>(), out[0].count(), queue);
+  });
 }
 
 /// In one kernel: the output may share memory with one of the inputs.
@@ -196,7 +233,12 @@ constexpr CudaKernelEntry kKernels[] = {
 #define PT_ENTRY(Operator, ...) {#Operator, make_comparison},
     PT_COMPARISONS(PT_ENTRY)
 #undef PT_ENTRY
+#define PT_ENTRY(Operator) {#Operator, make_exact},
+    PT_LOGIC(PT_ENTRY)
+    PT_BITWISE(PT_ENTRY)
+#undef PT_ENTRY
     {"Cast", make_cast},
+    {"IsNaN", make_is_nan},
     {"Not", make_not},
     {"Sum", make_sum},
     {"Where", make_where},

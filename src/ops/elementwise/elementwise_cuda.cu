@@ -15,14 +15,14 @@
 #include "ops/cuda/kernels_cuda_launch.h"
 #include "ops/cuda/stored_access_cuda.h"
 #include "ops/elementwise/elementwise_list_cuda.h"
+#include "ops/elementwise/strided_cuda.h"
 
 namespace pipetrain {
 namespace elementwise {
 namespace {
 
-/// X: elements of one type, or ConstFloatView; Y likewise, or FloatView.
-template <class F, class X, class Y>
-__global__ void map_one(F f, X x, Y y, std::int64_t count) {
+template <class F>
+__global__ void map_one(F f, ConstFloatView x, FloatView y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) y[i] = f(x[i]);
 }
 
@@ -135,19 +135,6 @@ __global__ void add_up(Summands summands, FloatView y, std::int64_t count) {
     }
     y[i] = sum;
   }
-}
-
-/// Offset of operand `operand` for element i.
-template <int kOperands>
-__device__ __forceinline__ void locate(const Strided& plan, std::int64_t i,
-                                       std::int64_t (&at)[kOperands]) {
-  for (int k = 0; k < kOperands; ++k) at[k] = 0;
-  for (int d = plan.dimensions - 1; d > 0; --d) {
-    const std::int64_t index = i % plan.sizes[d];
-    i /= plan.sizes[d];
-    for (int k = 0; k < kOperands; ++k) at[k] += index * plan.strides[k][d];
-  }
-  for (int k = 0; k < kOperands; ++k) at[k] += i * plan.strides[k][0];
 }
 
 template <class F, class Y>
@@ -264,45 +251,12 @@ __global__ void select(Strided plan, const std::uint8_t* condition, const T* a, 
   }
 }
 
-struct IsNotZero {
-  template <class T>
-  PT_HOST_DEVICE std::uint8_t operator()(T x) const {
-    return x != T(0);
-  }
-};
-struct IsZero {
-  template <class T>
-  PT_HOST_DEVICE std::uint8_t operator()(T x) const {
-    return x == T(0);
-  }
-};
 struct Same {
   template <class T>
   PT_HOST_DEVICE T operator()(T x) const {
     return x;
   }
 };
-
-struct ToFloating {
-  template <class T>
-  PT_HOST_DEVICE float operator()(T x) const {
-    return static_cast<float>(x);
-  }
-};
-struct ToBool {
-  PT_HOST_DEVICE float operator()(std::uint8_t x) const { return x != 0 ? 1.0f : 0.0f; }
-};
-struct ToLong {
-  template <class T>
-  PT_HOST_DEVICE std::int64_t operator()(T x) const {
-    return static_cast<std::int64_t>(x);
-  }
-};
-
-template <class F, class X, class Y>
-void convert(F f, X x, Y y, std::int64_t count, const CudaQueue& queue) {
-  PT_LAUNCH(map_one, blocks_for(count, queue), kBlock, queue.stream, f, x, y, count);
-}
 
 template <class T>
 void choose(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
@@ -361,41 +315,6 @@ void launch_where(const Strided& plan, const std::uint8_t* condition, const void
   if (size == 2) choose<std::uint16_t>(plan, condition, a, b, y, count, queue);
   if (size == 4) choose<std::uint32_t>(plan, condition, a, b, y, count, queue);
   if (size == 8) choose<std::uint64_t>(plan, condition, a, b, y, count, queue);
-}
-
-void launch_convert(Convert how, const ConstFloatView& x, void* y, std::int64_t count,
-                    const CudaQueue& queue) {
-  using Bool = std::uint8_t;
-  using Long = std::int64_t;
-  const auto* bools = static_cast<const Bool*>(x.data);
-  const auto* longs = static_cast<const Long*>(x.data);
-  switch (how) {
-    case Convert::kFloatToBool:
-      return convert(IsNotZero(), x, static_cast<Bool*>(y), count, queue);
-    case Convert::kFloatToInt64:
-      return convert(ToLong(), x, static_cast<Long*>(y), count, queue);
-    case Convert::kInt64ToBool:
-      return convert(IsNotZero(), longs, static_cast<Bool*>(y), count, queue);
-    case Convert::kInt32ToInt64:
-      return convert(ToLong(), static_cast<const std::int32_t*>(x.data), static_cast<Long*>(y),
-                     count, queue);
-    case Convert::kBoolToInt64:
-      return convert(IsNotZero(), bools, static_cast<Long*>(y), count, queue);
-    case Convert::kNot:
-      return convert(IsZero(), bools, static_cast<Bool*>(y), count, queue);
-  }
-}
-
-void launch_to_float(ToFloat from, const void* x, const FloatView& y, std::int64_t count,
-                     const CudaQueue& queue) {
-  switch (from) {
-    case ToFloat::kFromBool:
-      return convert(ToBool(), static_cast<const std::uint8_t*>(x), y, count, queue);
-    case ToFloat::kFromInt64:
-      return convert(ToFloating(), static_cast<const std::int64_t*>(x), y, count, queue);
-    case ToFloat::kFromInt32:
-      return convert(ToFloating(), static_cast<const std::int32_t*>(x), y, count, queue);
-  }
 }
 
 }  // namespace elementwise

@@ -46,6 +46,23 @@ using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
 #undef PT_BINARY
 #undef PT_COMPARISON
 
+/// Functions of two integers or two bools (bytes), each for all types of its operands. The costly
+/// one, Pow, is not among them: a GPU's pow() need not be exact.
+#define PT_INTEGERS(Function) , Function<std::int32_t>, Function<std::int64_t>
+#define PT_INTEGERS_IF_cheap(Function) PT_INTEGERS(Function)
+#define PT_INTEGERS_IF_costly(Function)
+#define PT_BINARY(Function, parameters, gradient, cost, ...) PT_INTEGERS_IF_##cost(Function)
+#define PT_COMPARISON(Function) PT_INTEGERS(Function), Function<std::uint8_t>
+#define PT_LOGICAL(Function) , Function
+using ExactFunctions = Listed<void PT_ARITHMETIC(PT_BINARY) PT_BITWISE(PT_INTEGERS)
+                                  PT_COMPARISONS(PT_COMPARISON) PT_LOGIC(PT_LOGICAL)>;
+#undef PT_INTEGERS
+#undef PT_INTEGERS_IF_cheap
+#undef PT_INTEGERS_IF_costly
+#undef PT_BINARY
+#undef PT_COMPARISON
+#undef PT_LOGICAL
+
 /// A function object in a form that both compilers understand.
 struct Coded {
   int place = -1;  // index in its list; -1: in none
@@ -98,6 +115,9 @@ void launch_arithmetic(const Coded& function, const Strided& plan, const ConstFl
 void launch_comparison(const Coded& function, const Strided& plan, const ConstFloatView& a,
                        const ConstFloatView& b, std::uint8_t* y, std::int64_t count,
                        const CudaQueue& queue);
+/// Of ExactFunctions: a and b hold its operands, y its results (a bool is a byte).
+void launch_exact(const Coded& function, const Strided& plan, const void* a, const void* b, void* y,
+                  std::int64_t count, const CudaQueue& queue);
 /// y = condition ? a : b, elements of `size` bytes (1, 2, 4 or 8).
 void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
                   void* y, int size, std::int64_t count, const CudaQueue& queue);
@@ -113,19 +133,16 @@ void launch_sum(const Summands& summands, const FloatView& y, std::int64_t count
 /// Between floats of any stored types.
 void launch_restore(const ConstFloatView& x, const FloatView& y, std::int64_t count,
                     const CudaQueue& queue);
-enum class Convert {
-  kFloatToBool,
-  kFloatToInt64,
-  kInt64ToBool,
-  kInt32ToInt64,
-  kBoolToInt64,
-  kNot,
-};
-/// `x` holds floats where the name says so.
-void launch_convert(Convert convert, const ConstFloatView& x, void* y, std::int64_t count,
-                    const CudaQueue& queue);
-enum class ToFloat { kFromBool, kFromInt64, kFromInt32 };
-void launch_to_float(ToFloat from, const void* x, const FloatView& y, std::int64_t count,
-                     const CudaQueue& queue);
+/// Element types whose values kernels compute exactly.
+enum class Exact { kBool, kInt32, kInt64 };
+void launch_cast(Exact from, const void* x, Exact to, void* y, std::int64_t count,
+                 const CudaQueue& queue);
+void launch_cast(const ConstFloatView& x, Exact to, void* y, std::int64_t count,
+                 const CudaQueue& queue);
+void launch_cast(Exact from, const void* x, const FloatView& y, std::int64_t count,
+                 const CudaQueue& queue);
+void launch_not(const std::uint8_t* x, std::uint8_t* y, std::int64_t count, const CudaQueue& queue);
+void launch_is_nan(const ConstFloatView& x, std::uint8_t* y, std::int64_t count,
+                   const CudaQueue& queue);
 
 }  // namespace pipetrain::elementwise
