@@ -1,4 +1,4 @@
-// Gathers and their gradients on GPUs.
+// Gathers, their gradients and scatters on GPUs.
 #include <optional>
 #include <string_view>
 
@@ -8,6 +8,7 @@
 #include "ops/gather/gather.h"
 #include "ops/gather/gather_launch_cuda.h"
 #include "ops/movement/movement_elements_cuda.h"
+#include "ops/movement/movement_launch_cuda.h"
 
 namespace pipetrain::gather {
 namespace {
@@ -25,7 +26,7 @@ std::optional<GatherShape> gather_shape(const KernelRequest& request, const Shap
   const std::string_view op = request.node.op->name;
   RowRule row;
   row.wide = indices.dtype == DType::kInt64;
-  if (op.starts_with("GatherElements")) {
+  if (op.starts_with("GatherElements") || op == "ScatterElements") {
     const ElementGather gather = element_gather(attributes, data, indices.shape);
     const auto axis = static_cast<std::size_t>(gather.axis);
     if (data.rank() > RowRule::kMostAxes) return std::nullopt;
@@ -38,7 +39,7 @@ std::optional<GatherShape> gather_shape(const KernelRequest& request, const Shap
     }
     return GatherShape{1, data.count(), 1, indices.count(), row};
   }
-  const bool tuples = op.starts_with("GatherND");
+  const bool tuples = op.starts_with("GatherND") || op == "ScatterND";
   const SliceGather gather =
       slice_gather(tuples ? "GatherND" : "Gather", attributes, data, indices.shape);
   if (gather.extents.size() > RowRule::kMostAxes) return std::nullopt;
@@ -87,6 +88,49 @@ Made make_gather_gradient(const KernelRequest& request, const CudaQueue& queue) 
       static_cast<std::size_t>(gather_gradient_workspace(*shape)));
 }
 
+std::optional<Scatter> scatter_of(std::string_view reduction) {
+  if (reduction == "none") return Scatter::kReplace;
+  if (reduction == "add") return Scatter::kAdd;
+  if (reduction == "mul") return Scatter::kMultiply;
+  if (reduction == "max") return Scatter::kMax;
+  if (reduction == "min") return Scatter::kMin;
+  return std::nullopt;
+}
+
+Made make_scatter(const KernelRequest& request, const CudaQueue& queue) {
+  const DType type = request.outputs[0].dtype, of_data = request.inputs[0].dtype,
+              of_updates = request.inputs[2].dtype;
+  const auto how = scatter_of(request.node.attributes.text("reduction", "none"));
+  const bool floats =
+      is_stored_float(type) && is_stored_float(of_data) && is_stored_float(of_updates);
+  const bool kept = how == Scatter::kReplace && of_data == type && of_updates == type;
+  const auto size = static_cast<int>(size_of(type));
+  if (!is_row_major(request) || !how || (!floats && (!kept || size > 8))) return nullptr;
+  const std::optional<GatherShape> shape = gather_shape(request, request.inputs[0].shape);
+  if (!shape || shape->extent == 0 || !sorts_indices(*shape)) return nullptr;
+  return make_kernel(
+      [=](Tensors in, Tensors out, const RunContext& context) {
+        movement::CopyTask copy;
+        copy.walk.dimensions = 1;
+        copy.walk.sizes[0] = copy.walk.count = out[0].count();
+        copy.walk.source[0] = copy.walk.target[0] = 1;
+        if (out[0].count() == 0) return;
+        if (floats) {
+          copy.from = numbers_at(in, 0);
+          copy.to = places_at(out, 0);
+          movement::launch_copies(&copy, 1, 0, queue);
+          launch_scatter(*how, *shape, numbers_at(in, 2), in[1].data, copy.to, context.workspace,
+                         queue);
+          return;
+        }
+        copy.from.data = in[0].data;
+        copy.to.data = out[0].data;
+        movement::launch_copies(&copy, 1, size, queue);
+        launch_scatter(*shape, in[2].data, in[1].data, out[0].data, size, context.workspace, queue);
+      },
+      static_cast<std::size_t>(sort_workspace(*shape)));
+}
+
 constexpr CudaKernelEntry kKernels[] = {
     {"Gather", make_gather},
     {"GatherElements", make_gather},
@@ -94,6 +138,8 @@ constexpr CudaKernelEntry kKernels[] = {
     {"GatherElementsGrad", make_gather_gradient},
     {"GatherGrad", make_gather_gradient},
     {"GatherNDGrad", make_gather_gradient},
+    {"ScatterElements", make_scatter},
+    {"ScatterND", make_scatter},
 };
 
 }  // namespace

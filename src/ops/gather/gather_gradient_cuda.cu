@@ -15,109 +15,23 @@
 #include "ops/cuda/columns_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/gather/gather_launch_cuda.h"
-#include "ops/gather/gather_row_cuda.h"
+#include "ops/gather/sorted_rows_cuda.h"
 #include "ops/movement/movement_launch_cuda.h"
 
 namespace pipetrain::gather {
 namespace {
 
-using Key = std::uint64_t;  // row << bits | position: no two are equal
-
-constexpr int kTile = 1024;        // keys that a block sorts in shared memory
-constexpr std::int64_t kWays = 8;  // sorted runs that one pass merges
 constexpr std::int64_t kRun = 32;  // sorted positions per chunk
 constexpr int kPrefetch = 4;       // rows that a thread loads before it adds them
 constexpr int kColumnThreads = 128;
 
-/// Bits needed for the integers 0 to count - 1.
-int bits_for(std::int64_t count) {
-  int bits = 0;
-  while (bits < 63 && (std::int64_t{1} << bits) < count) ++bits;
-  return bits;
-}
-
 std::int64_t chunks_of(const GatherShape& shape) { return (shape.count + kRun - 1) / kRun; }
-
-/// Sorts tiles of `tile` keys, a power of two, by a bitonic network: tile / 2 comparisons in each
-/// of log2(tile) (log2(tile) + 1) / 2 steps.
-__global__ void sort_tiles(GatherShape shape, const void* indices, int bits, int tile, Key* keys) {
-  __shared__ Key sorted[kTile];
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * tile;
-  for (int i = static_cast<int>(threadIdx.x); i < tile; i += kBlock) {
-    sorted[i] = first + i < shape.count
-                    ? static_cast<Key>(row_at(shape.row, indices, first + i)) << bits |
-                          static_cast<Key>(first + i)
-                    : ~Key{0};
-  }
-  for (int size = 2; size <= tile; size *= 2) {
-    for (int distance = size / 2; distance > 0; distance /= 2) {
-      __syncthreads();
-      for (int pair = static_cast<int>(threadIdx.x); pair < tile / 2; pair += kBlock) {
-        const int within = pair & (distance - 1);
-        const int low = 2 * (pair - within) + within, high = low + distance;
-        const Key a = sorted[low], b = sorted[high];
-        if ((a > b) != ((low & size) == 0)) continue;
-        sorted[low] = b;
-        sorted[high] = a;
-      }
-    }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < tile && first + i < shape.count; i += kBlock)
-    keys[first + i] = sorted[i];
-}
-
-/// How many of `count` sorted keys are smaller than `key`.
-__device__ __forceinline__ std::int64_t smaller(const Key* sorted, std::int64_t count, Key key) {
-  std::int64_t low = 0, high = count;
-  while (low < high) {
-    const std::int64_t middle = (low + high) / 2;
-    if (sorted[middle] < key) {
-      low = middle + 1;
-    } else {
-      high = middle;
-    }
-  }
-  return low;
-}
-
-/// Merges each kWays sorted runs of `run` keys: the position of a key is found by a binary search
-/// in each of the other runs.
-__global__ void merge_runs(const Key* from, Key* to, std::int64_t count, std::int64_t run) {
-  for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
-    const Key key = from[i];
-    const std::int64_t mine = i / run, group = mine / kWays * kWays;
-    std::int64_t place = i - (mine - group) * run;
-    for (std::int64_t other = group; other < group + kWays && other * run < count; ++other) {
-      if (other == mine) continue;
-      const std::int64_t begin = other * run;
-      place += smaller(from + begin, run < count - begin ? run : count - begin, key);
-    }
-    to[place] = key;
-  }
-}
-
-/// Access to the sorted keys.
-struct Sorted {
-  GatherShape shape;
-  const Key* keys;
-  int bits;
-
-  __device__ std::int64_t row(std::int64_t i) const {
-    return static_cast<std::int64_t>(keys[i] >> bits);
-  }
-  __device__ std::int64_t position(std::int64_t i) const {
-    return static_cast<std::int64_t>(keys[i] & ((Key{1} << bits) - 1));
-  }
-  __device__ bool continues(std::int64_t i) const { return i > 0 && row(i - 1) == row(i); }
-  __device__ std::int64_t width() const { return shape.outer * shape.slice; }
-};
 
 /// Adds up the rows of a chunk of sorted positions; a thread has kWidth columns. Complete sums go
 /// to dx. The partial sum of an index that continues from the previous chunk goes to `first`, that
 /// of one that continues in the next chunk to `last`: both (chunks, outer * slice).
 template <int kWidth>
-__global__ void sum_chunks(Sorted s, ConstFloatView dy, FloatView first, FloatView last,
+__global__ void sum_chunks(SortedRows s, ConstFloatView dy, FloatView first, FloatView last,
                            FloatView dx) {
   const std::int64_t chunk = blockIdx.x, begin = chunk * kRun;
   const std::int64_t end = begin + kRun < s.shape.count ? begin + kRun : s.shape.count;
@@ -157,7 +71,7 @@ __global__ void sum_chunks(Sorted s, ConstFloatView dy, FloatView first, FloatVi
 /// Adds up the partial sums of the index that begins in this chunk and continues in the next, if
 /// there is one.
 template <int kWidth>
-__global__ void join_chunks(Sorted s, ConstFloatView first, ConstFloatView last, FloatView dx) {
+__global__ void join_chunks(SortedRows s, ConstFloatView first, ConstFloatView last, FloatView dx) {
   const std::int64_t chunk = blockIdx.x, begin = chunk * kRun, end = begin + kRun;
   if (end >= s.shape.count || !s.continues(end)) return;
   const std::int64_t row = s.row(end);
@@ -179,7 +93,7 @@ __global__ void join_chunks(Sorted s, ConstFloatView first, ConstFloatView last,
 }
 
 template <int kWidth>
-void launch_sums(const Sorted& sorted, const ConstFloatView& dy, float* first, float* last,
+void launch_sums(const SortedRows& sorted, const ConstFloatView& dy, float* first, float* last,
                  const FloatView& dx, const CudaQueue& queue) {
   constexpr std::int64_t kMostBlocks = 65535;
   const std::int64_t threads = sorted.shape.outer * sorted.shape.slice / kWidth;
@@ -195,15 +109,10 @@ void launch_sums(const Sorted& sorted, const ConstFloatView& dy, float* first, f
 
 }  // namespace
 
-bool sorts_indices(const GatherShape& shape) {
-  return bits_for(shape.extent) + bits_for(shape.count) < 64;
-}
-
-// Layout of the workspace: partial sums, aligned to 16 bytes, then one or two lists of keys.
+// Layout of the workspace: partial sums, aligned to 16 bytes, then the sorted keys.
 std::int64_t gather_gradient_workspace(const GatherShape& shape) {
   const std::int64_t sums = chunks_of(shape) * shape.outer * shape.slice;
-  const std::int64_t lists = shape.count > kTile ? 2 : 1;
-  return 8 * sums + lists * shape.count * static_cast<std::int64_t>(sizeof(Key));
+  return 8 * sums + sort_workspace(shape);
 }
 
 void launch_gather_gradient(const GatherShape& shape, const ConstFloatView& dy, const void* indices,
@@ -216,22 +125,9 @@ void launch_gather_gradient(const GatherShape& shape, const ConstFloatView& dy, 
     movement::launch_fill_elements(dx.data, 0, 2, halves, queue);
   }
   if (shape.count * halves == 0) return;
-  const int bits = bits_for(shape.count);
-  const int tile = shape.count < kTile ? 1 << bits : kTile;
   const std::int64_t sums = chunks_of(shape) * shape.outer * shape.slice;
   auto* first = static_cast<float*>(workspace);
-  auto* keys = reinterpret_cast<Key*>(first + 2 * sums);
-  Key* other = keys + shape.count;
-  PT_LAUNCH(sort_tiles, static_cast<unsigned>((shape.count + tile - 1) / tile), kBlock,
-            queue.stream, shape, indices, bits, tile, keys);
-  for (std::int64_t run = tile; run < shape.count; run *= kWays) {
-    PT_LAUNCH(merge_runs, blocks_for(shape.count, queue), kBlock, queue.stream,
-              static_cast<const Key*>(keys), other, shape.count, run);
-    Key* const merged = other;
-    other = keys;
-    keys = merged;
-  }
-  const Sorted sorted{shape, keys, bits};
+  const SortedRows sorted = sort_rows(shape, indices, first + 2 * sums, queue);
   if (shape.slice % kWide == 0 && moves_wide(dy.data) && moves_wide(dx.data)) {
     launch_sums<kWide>(sorted, dy, first, first + sums, dx, queue);
   } else {

@@ -283,6 +283,16 @@ ReducePlan reduce::plan_of(const KernelRequest& request) {
   return plan_reduction(request.inputs[0], resolve_axes(attributes, shape.rank()));
 }
 
+reduce::ArgRule reduce::arg_rule(const KernelRequest& request) {
+  const Attributes& attributes = request.node.attributes;
+  const Shape& shape = request.inputs[0].shape;
+  std::int64_t axis = attributes.integer("axis");
+  if (axis < 0) axis += static_cast<std::int64_t>(shape.rank());
+  const auto at = static_cast<std::size_t>(axis);
+  return {shape.count(0, at), shape[at], shape.count(at + 1, shape.rank()),
+          request.node.op->name == "ArgMax", attributes.flag("select_last_index")};
+}
+
 const OpFamily& reduce_family() {
   static const OpFamily family{"reduce",
                                kReduceOps,

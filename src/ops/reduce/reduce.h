@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "ops/reduce/arg_rule.h"
 #include "ops/reduce/reduce_plan.h"
 #include "ops/registry/registry.h"
 
@@ -16,5 +17,7 @@ bool adds_bfloat16(const KernelRequest& request);
 
 /// The reduction that a node of this family performs on its input.
 ReducePlan plan_of(const KernelRequest& request);
+/// Of an ArgMax or ArgMin.
+ArgRule arg_rule(const KernelRequest& request);
 
 }  // namespace pipetrain::reduce

@@ -246,15 +246,8 @@ std::unique_ptr<Kernel> make_reduce(const KernelRequest& request) {
 /// inner axes are compared in parallel.
 std::unique_ptr<Kernel> make_arg(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
-  const Shape& shape = request.inputs[0].shape;
-  std::int64_t axis = request.node.attributes.integer("axis");
-  if (axis < 0) axis += static_cast<std::int64_t>(shape.rank());
-  const auto at = static_cast<std::size_t>(axis);
-  const std::int64_t outer = shape.count(0, at);
-  const std::int64_t size = shape[at];
-  const std::int64_t inner = shape.count(at + 1, shape.rank());
-  const bool last = request.node.attributes.flag("select_last_index");
-  const float sign = request.node.op->name == "ArgMax" ? 1.0F : -1.0F;
+  const auto [outer, size, inner, maximum, last] = arg_rule(request);
+  const float sign = maximum ? 1.0F : -1.0F;
   constexpr std::int64_t kColumns = 64;
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {

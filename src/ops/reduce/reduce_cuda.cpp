@@ -52,9 +52,27 @@ std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queu
       static_cast<std::size_t>(workspace_of(walk)) * sizeof(float));
 }
 
+std::unique_ptr<Kernel> make_arg(const KernelRequest& request, const CudaQueue& queue) {
+  const TensorType& x = request.inputs[0];
+  if (x.layout != Layout::kRowMajor) return nullptr;
+  const ArgRule rule = arg_rule(request);
+  const auto made = [&](auto operand) {
+    return make_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          launch_arg(rule, operand(in), out[0].as<std::int64_t>(), queue);
+        });
+  };
+  if (x.dtype == DType::kInt32)
+    return made([](std::span<const Tensor> in) { return in[0].as<std::int32_t>(); });
+  if (x.dtype == DType::kInt64)
+    return made([](std::span<const Tensor> in) { return in[0].as<std::int64_t>(); });
+  if (!is_stored_float(x.dtype)) return nullptr;
+  return made([](std::span<const Tensor> in) { return numbers_at(in, 0); });
+}
+
 constexpr CudaKernelEntry kKernels[] = {
-    {"ReduceMax", make},  {"ReduceMean", make}, {"ReduceMin", make},
-    {"ReduceProd", make}, {"ReduceSum", make},  {"SumTo", make},
+    {"ArgMax", make_arg}, {"ArgMin", make_arg}, {"ReduceMax", make}, {"ReduceMean", make},
+    {"ReduceMin", make},  {"ReduceProd", make}, {"ReduceSum", make}, {"SumTo", make},
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "device/queue_cuda.h"
 #include "ops/cuda/stored_cuda.h"
+#include "ops/reduce/arg_rule.h"
 
 namespace pipetrain::reduce {
 
@@ -24,5 +25,12 @@ struct ReduceWalk {
 std::int64_t workspace_of(const ReduceWalk& walk);
 void launch_reduce(Reduction reduction, const ReduceWalk& walk, const ConstFloatView& x,
                    const FloatView& y, float* workspace, const CudaQueue& queue);
+
+void launch_arg(const ArgRule& rule, const ConstFloatView& x, std::int64_t* y,
+                const CudaQueue& queue);
+void launch_arg(const ArgRule& rule, const std::int32_t* x, std::int64_t* y,
+                const CudaQueue& queue);
+void launch_arg(const ArgRule& rule, const std::int64_t* x, std::int64_t* y,
+                const CudaQueue& queue);
 
 }  // namespace pipetrain::reduce

@@ -66,15 +66,7 @@ Made make_reduce(const KernelRequest& request) {
 
 /// ArgMax, ArgMin: the first of equal elements, or the last with select_last_index.
 Made make_arg(const KernelRequest& request) {
-  const bool last = request.node.attributes.flag("select_last_index");
-  const bool maximum = request.node.op->name == "ArgMax";
-  const Shape& shape = request.inputs[0].shape;
-  std::int64_t axis = request.node.attributes.integer("axis");
-  if (axis < 0) axis += static_cast<std::int64_t>(shape.rank());
-  const auto at = static_cast<std::size_t>(axis);
-  const std::int64_t outer = shape.count(0, at);
-  const std::int64_t size = shape[at];
-  const std::int64_t inner = shape.count(at + 1, shape.rank());
+  const auto [outer, size, inner, maximum, last] = arg_rule(request);
   Made made;
   visit_number(request.inputs[0].dtype, [&]<class T>(T) {
     made = make_kernel(

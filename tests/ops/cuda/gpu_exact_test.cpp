@@ -1,4 +1,5 @@
-// GPU kernels of integers and bools: they have the values of the reference kernels.
+// GPU kernels of integers and bools, and those that find or place elements: they have the values of
+// the reference kernels.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -92,6 +93,46 @@ TEST(GpuExact, CumulativeSumsAndProducts) {
       check("CumSum", attributes, {random_tensor({DType::kInt32, {70, 3, 60}}, 3, -9, 9)});
       check("CumSum", attributes, {random_tensor({DType::kFloat32, {70, 3, 60}}, 4)}, 1e-6);
     }
+  }
+}
+
+TEST(GpuExact, PlacesOfTheLargestAndSmallest) {
+  const HostTensor few = floats({2, 5}, {1, 3, 3, 0, 0, 2, 2, 2, 2, 2});
+  const HostTensor special = floats({2, 3}, {NAN, 1, 2, 1, NAN, 2});
+  for (const std::string op : {"ArgMax", "ArgMin"}) {
+    for (const std::int64_t last : {0, 1}) {
+      for (const std::int64_t axis : {0, 1, -1}) {
+        const Attributes attributes = {
+            {"axis", axis}, {"keepdims", std::int64_t{0}}, {"select_last_index", last}};
+        check(op, attributes, {few});
+        check(op, attributes, {special});
+        check(op, attributes, {random_tensor({DType::kFloat32, {4, 100, 3}}, 5)});
+        for (const DType type : kIntegers)
+          check(op, attributes, {random_tensor({type, {4, 100, 3}}, 6, -20, 20)});
+      }
+    }
+  }
+}
+
+TEST(GpuExact, Scatters) {
+  const HostTensor tuples = int64s({5, 1}, {3, 0, 3, -1, 3});
+  for (const DType type : {DType::kFloat32, DType::kInt64, DType::kBool}) {
+    const HostTensor data = random_tensor({type, {6, 7}}, 7, 0, 2);
+    check("ScatterND", {{"reduction", std::string("none")}},
+          {data, tuples, random_tensor({type, {5, 7}}, 8, 0, 2)});
+    check(
+        "ScatterElements", {{"axis", std::int64_t{1}}, {"reduction", std::string("none")}},
+        {data, int64s({2, 4}, {6, 0, 6, -2, 1, 1, 1, 1}), random_tensor({type, {2, 4}}, 9, 0, 2)});
+  }
+  const HostTensor data = random_tensor({DType::kFloat32, {6, 7}}, 10);
+  for (const std::string reduction : {"add", "mul", "max", "min"}) {
+    check("ScatterND", {{"reduction", reduction}},
+          {data, tuples, random_tensor({DType::kFloat32, {5, 7}}, 11)}, 1e-6);
+    // More indices than are sorted in shared memory.
+    check("ScatterElements", {{"axis", std::int64_t{0}}, {"reduction", reduction}},
+          {data, random_tensor({DType::kInt32, {500, 7}}, 12, -6, 6),
+           random_tensor({DType::kFloat32, {500, 7}}, 13)},
+          1e-5);
   }
 }
 
