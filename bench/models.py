@@ -54,12 +54,29 @@ REAL_MODELS = {
     "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
     "gru-speech": Model("bidirectional GRU 3×512, 200 frames", "own", {"classes": 61}, 16, 5),
 }
-# Their batches on a GPU.
+# Further networks for real_sizes.py --more, of shapes that those above do not have.
+MORE_MODELS = {
+    "gpt2-1024-tokens": Model("GPT-2 of 4 layers, 1,024 tokens", "transformers", {"vocab": 50257, "context": 1024}, 1, 2, rate=1e-3),
+    "gpt2-1024-wide": Model("GPT-2 4×1024, 512 tokens", "transformers", {"vocab": 50257, "context": 512}, 2, 2, rate=1e-3),
+    "bert-1024-wide": Model("BERT 4×1024, 512 tokens", "transformers", {"vocab": 30522, "context": 512, "classes": 2}, 4, 2, rate=1e-3),
+    "distilbert": Model("DistilBERT, 256 tokens", "transformers", {"vocab": 30522, "context": 256, "classes": 2}, 8, 2, rate=1e-3),
+    "albert": Model("ALBERT-base, 256 tokens", "transformers", {"vocab": 30000, "context": 256, "classes": 2}, 4, 2, rate=1e-3),
+    "qwen2": Model("Qwen2 shape 4×1024, 4 key heads, 512 tokens", "transformers", {"vocab": 32000, "context": 512}, 2, 2, rate=1e-3),
+    "lstm-1024": Model("LSTM 2×1024, 5,000 words, 128 tokens", "own", {"vocab": 5000, "context": 128}, 64, 2),
+    **{f"{library}/{name}": Model(f"{name}, 224²", library, {"image": 224}, 8, 2, rate=1e-3, images=True)
+       for library, names in {
+           "torchvision": ["densenet121", "efficientnet_v2_s", "maxvit_t", "mnasnet1_0", "mobilenet_v2", "regnet_y_1_6gf", "resnet18",
+                           "resnext50_32x4d", "shufflenet_v2_x1_0", "squeezenet1_1", "swin_t", "vgg16_bn", "wide_resnet50_2"],
+           "timm": ["coat_lite_mini", "convmixer_768_32", "cspdarknet53", "ghostnet_100", "hrnet_w18_small", "mixer_b16_224",
+                    "mobilevit_s", "poolformer_s12", "res2net50_26w_4s", "xcit_tiny_12_p16_224"],
+       }.items() for name in names},
+}
+# The batches of REAL_MODELS on a GPU.
 GPU_BATCHES = {"resnet50-224": 64, "gpt2-124m": 32, "vit-b16": 64, "bert-base": 64, "llama": 16, "efficientnet-b0": 64, "mobilenet-v3-l": 128,
                "convnext-t": 64, "dlrm": 4096, "fcn-resnet50": 16, "deeplab-v3": 32, "lstm-wikitext": 80, "gru-speech": 64}
 # For data parallelism beside others.
 SHARED_MODELS = {"mlp8": Model("MLP 8×1024", "mlp", {"depth": 8, "width": 1024}, 256, 8)}
-ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS, **SHARED_MODELS}
+ALL_MODELS = {**MODELS, **GPU_MODELS, **REAL_MODELS, **MORE_MODELS, **SHARED_MODELS}
 
 # The defaults of `pipetrain new` (src/zoo/zoo.cpp): PyTorch's side needs all sizes.
 DEFAULTS = {

@@ -20,13 +20,13 @@ import torch
 from torch.nn import functional
 
 import zoo_networks
-from models import ALL_MODELS, MODELS, MOMENTUM, REAL_MODELS, sizes_of
+from models import ALL_MODELS, MODELS, MOMENTUM, MORE_MODELS, REAL_MODELS, sizes_of
 
 
 def load(name, folder):
     """The network, its input or inputs, and the labels."""
     model = ALL_MODELS[name]
-    if name in REAL_MODELS:
+    if name in REAL_MODELS or name in MORE_MODELS:
         import real_networks
 
         return real_networks.load(name, folder)
@@ -83,7 +83,7 @@ def gemm_rate(size=1536, repeats=4):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", choices=[*MODELS, *REAL_MODELS])
+    parser.add_argument("model", choices=[*MODELS, *REAL_MODELS, *MORE_MODELS])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5, help="timed, after a warm-up step")

@@ -1,6 +1,7 @@
-"""The networks of real_sizes.py: of torchvision and transformers with random weights, and two defined here.
+"""The networks of real_sizes.py: of torchvision, transformers and timm with random weights, and three defined here.
 
-Needs torch and, by network, torchvision or transformers. Without dropout, whose masks no two programs share.
+Needs torch and, by network, torchvision, transformers or timm. Without dropout and stochastic depth, whose masks no two programs
+share.
 """
 
 import numpy as np
@@ -70,24 +71,42 @@ def of_torchvision(name, **options):
     return models.get_model(name, weights=None, **options)
 
 
+def of_timm(name):
+    import timm
+
+    return timm.create_model(name)
+
+
 def of_transformers(name, config, inputs, **sizes):
     import transformers
 
     return Logits(getattr(transformers, name)(getattr(transformers, config)(**sizes)), inputs)
 
 
+def without_drop(network):
+    for part in network.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) or type(part).__name__ == "StochasticDepth":
+            part.p = 0.0
+        if type(part).__name__ == "DropPath":  # of timm
+            part.drop_prob = 0.0
+    return network.train()
+
+
 def build(name):
     """The network in training mode."""
     torch.manual_seed(SEED)
+    if "/" in name:
+        library, network = name.split("/")
+        return without_drop({"torchvision": of_torchvision, "timm": of_timm}[library](network))
     no_drop = {"dropout": 0.0, "stochastic_depth_prob": 0.0}
+    gpt2 = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "use_cache": False}
+    bert = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     segmentation = {"weights_backbone": None, "num_classes": 21}
     made = {
         "resnet50-224": lambda: of_torchvision("resnet50"),
-        "gpt2-124m": lambda: of_transformers("GPT2LMHeadModel", "GPT2Config", ["input_ids"], resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
-                                             use_cache=False),
+        "gpt2-124m": lambda: of_transformers("GPT2LMHeadModel", "GPT2Config", ["input_ids"], **gpt2),
         "vit-b16": lambda: of_transformers("ViTForImageClassification", "ViTConfig", ["pixel_values"], num_labels=1000),
-        "bert-base": lambda: of_transformers("BertForSequenceClassification", "BertConfig", ["input_ids"], hidden_dropout_prob=0.0,
-                                             attention_probs_dropout_prob=0.0),
+        "bert-base": lambda: of_transformers("BertForSequenceClassification", "BertConfig", ["input_ids"], **bert),
         "llama": lambda: of_transformers("LlamaForCausalLM", "LlamaConfig", ["input_ids"], hidden_size=768, num_hidden_layers=8,
                                          num_attention_heads=12, num_key_value_heads=12, intermediate_size=2048, vocab_size=32000,
                                          use_cache=False),
@@ -99,11 +118,19 @@ def build(name):
         "deeplab-v3": lambda: Logits(of_torchvision("deeplabv3_mobilenet_v3_large", **segmentation), None),
         "lstm-wikitext": lambda: LanguageModel(33278, 1024),
         "gru-speech": lambda: Phonemes(61),
+        "gpt2-1024-tokens": lambda: of_transformers("GPT2LMHeadModel", "GPT2Config", ["input_ids"], n_layer=4, **gpt2),
+        "gpt2-1024-wide": lambda: of_transformers("GPT2LMHeadModel", "GPT2Config", ["input_ids"], n_layer=4, n_embd=1024, n_head=16, **gpt2),
+        "bert-1024-wide": lambda: of_transformers("BertForSequenceClassification", "BertConfig", ["input_ids"], hidden_size=1024,
+                                                  num_attention_heads=16, intermediate_size=4096, num_hidden_layers=4, **bert),
+        "distilbert": lambda: of_transformers("DistilBertForSequenceClassification", "DistilBertConfig", ["input_ids"]),
+        "albert": lambda: of_transformers("AlbertForSequenceClassification", "AlbertConfig", ["input_ids"], hidden_size=768,
+                                          num_attention_heads=12, intermediate_size=3072, **bert),
+        "qwen2": lambda: of_transformers("Qwen2ForCausalLM", "Qwen2Config", ["input_ids"], hidden_size=1024, num_hidden_layers=4,
+                                         num_attention_heads=16, num_key_value_heads=4, intermediate_size=2816, vocab_size=32000,
+                                         use_cache=False),
+        "lstm-1024": lambda: LanguageModel(5000, 1024),
     }[name]()
-    for part in made.modules():
-        if isinstance(part, nn.modules.dropout._DropoutNd):
-            part.p = 0.0
-    return made.train()
+    return without_drop(made)
 
 
 def inputs_of(name):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains networks of torchvision and transformers at real sizes, with pipetrain and PyTorch in turn.
 
-    bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 …] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
+    bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 … | --more] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy. Each network is exported once by PyTorch's default
 exporter with random weights. Then pipetrain, PyTorch eager and torch.compile, of images each in the default layout and
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import report
-from models import REAL_MODELS
+from models import ALL_MODELS, MORE_MODELS, REAL_MODELS
 from pipetrain_run import RunFailed, run
 from side_by_side import Bench
 
@@ -34,12 +34,12 @@ class RealBench(Bench):
     def prepare(self, name):
         folder = self.folder / name
         if not (folder / "batch.npz").exists() or not (folder / "model.onnx").exists():
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, folder])
 
     def forms(self, name, threads, *flags):
         out = {"default": lambda: self.pytorch(name, threads, *flags)}
-        if REAL_MODELS[name].images:
+        if ALL_MODELS[name].images:
             out["channels-last"] = lambda: self.pytorch(name, threads, *flags, "--channels-last")
         return out
 
@@ -63,7 +63,7 @@ def pair(values):
 
 
 def cells(row, rate):
-    ours, model = row["pipetrain"], REAL_MODELS[row["model"]]
+    ours, model = row["pipetrain"], ALL_MODELS[row["model"]]
     sides = [row[side] for side in ("pytorch", "compiled") if side in row]
     agreed = {"precision": row["precision"]}
     memory = min(side["peak_mib"] for side in sides)
@@ -103,7 +103,9 @@ def parse():
     root = Path(__file__).resolve().parents[1]
     parser.add_argument("--pipetrain", type=Path, default=root / "build" / "pipetrain")
     parser.add_argument("--torch-python", default=sys.executable)
-    parser.add_argument("--models", nargs="+", choices=REAL_MODELS, default=list(REAL_MODELS), metavar="MODEL")
+    parser.add_argument("--models", nargs="+", choices=[*REAL_MODELS, *MORE_MODELS], default=list(REAL_MODELS), metavar="MODEL")
+    parser.add_argument("--more", dest="models", action="store_const", const=list(MORE_MODELS),
+                        help="30 further networks instead, of torchvision, timm and transformers")
     parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")

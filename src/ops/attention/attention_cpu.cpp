@@ -91,11 +91,12 @@ void pack_rows(const float* rows, std::int64_t stride, std::int64_t keys, std::i
 void multiply_columns(const Plan& plan, const Block& block, const float* vectors,
                       std::int64_t stride, std::int64_t width, float* dense, const float* columns,
                       float* scores) {
+  const std::int64_t dense_stride = packed::row_stride(width);
   for (std::int64_t i = 0; i < block.rows; ++i) {
-    std::copy_n(vectors + i * stride, width, dense + i * width);
+    std::copy_n(vectors + i * stride, width, dense + i * dense_stride);
   }
   for (std::int64_t panel = block.first_panel; panel < block.last_panel; ++panel) {
-    packed::multiply(block.rows, width, dense, width, columns + panel * kColumns * width,
+    packed::multiply(block.rows, width, dense, dense_stride, columns + panel * kColumns * width,
                      scores + (panel - block.first_panel) * kColumns, plan.row_stride);
   }
 }
@@ -140,7 +141,7 @@ void add_transposed(const Plan& plan, const Block& block, const float* scores, c
 std::int64_t forward_floats(const Plan& plan) {
   const Geometry& g = plan.g;
   return padded(g.keys) * g.width + g.keys * padded(g.value_width) + plan.rows * plan.row_stride +
-         plan.rows * (g.width + kColumns) + padded(plan.rows) + 6 * kColumns;
+         plan.rows * (packed::row_stride(g.width) + kColumns) + padded(plan.rows) + 6 * kColumns;
 }
 
 void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
@@ -158,7 +159,7 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
         float* columns = slices.take(padded(g.keys) * g.width);
         float* values = slices.take(g.keys * padded(g.value_width));
         float* scores = slices.take(plan.rows * plan.row_stride);
-        float* dense = slices.take(plan.rows * g.width);
+        float* dense = slices.take(plan.rows * packed::row_stride(g.width));
         float* tile = slices.take(plan.rows * kColumns);
         float* factors = slices.take(plan.rows);
         pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
@@ -193,7 +194,8 @@ std::int64_t gradient_floats(const Plan& plan) {
   const Geometry& g = plan.g;
   return padded(g.keys) * (g.width + g.value_width) + 2 * g.keys * padded(g.width) +
          g.keys * padded(g.value_width) + 3 * plan.rows * plan.row_stride +
-         plan.rows * (padded(g.width) + padded(g.value_width) + kColumns) + 9 * kColumns;
+         plan.rows * (packed::row_stride(g.width) + packed::row_stride(g.value_width) + kColumns) +
+         9 * kColumns;
 }
 
 void copy_sums(const float* sums, std::int64_t keys, std::int64_t width, float* to,
@@ -229,8 +231,9 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
         float* shares = slices.take(plan.rows * plan.row_stride);
         float* dscores = slices.take(plan.rows * plan.row_stride);
         float* ratios = slices.take(plan.rows * plan.row_stride);
-        float* query_panels = slices.take(plan.rows * padded(g.width));
-        float* dy_panels = slices.take(plan.rows * padded(g.value_width));
+        // Dense rows first, panels later.
+        float* query_panels = slices.take(plan.rows * packed::row_stride(g.width));
+        float* dy_panels = slices.take(plan.rows * packed::row_stride(g.value_width));
         float* tile = slices.take(plan.rows * kColumns);
         if (g.softcap <= 0) ratios = nullptr;
         pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_columns);

@@ -23,6 +23,12 @@ struct SumOf {
     return a + b;
   }
 };
+struct ProductOf {
+  template <class T>
+  __device__ T operator()(T a, T b) const {
+    return a * b;
+  }
+};
 /// NaN wins.
 struct MaxOf {
   template <class T>

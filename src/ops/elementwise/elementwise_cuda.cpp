@@ -34,7 +34,34 @@ Coded of_library(std::string_view op) {
   return {};
 }
 
+std::optional<Integral> integral_type(DType type) {
+  if (type == DType::kBool) return Integral::kBool;
+  if (type == DType::kInt32) return Integral::kInt32;
+  if (type == DType::kInt64) return Integral::kInt64;
+  return std::nullopt;
+}
+
+Made make_integral_unary(const KernelRequest& request, const CudaQueue& queue) {
+  if (!lies_alike(request)) return nullptr;
+  Coded function;
+  const auto find = [&]<class T>(T) {
+#define PT_FIND(Function, ...)            \
+  if (request.node.op->name == #Function) \
+    function = encode(Function<T, DeviceMath>(), IntegralUnaryFunctions());
+    PT_UNARY(PT_FIND)
+#undef PT_FIND
+  };
+  if (request.inputs[0].dtype == DType::kInt32) find(std::int32_t{});
+  if (request.inputs[0].dtype == DType::kInt64) find(std::int64_t{});
+  if (function.place < 0) return nullptr;
+  return make_kernel([=](In in, In out, const RunContext&) {
+    if (out[0].count() > 0)
+      launch_integral(function, in[0].data, out[0].data, out[0].count(), queue);
+  });
+}
+
 Made make_unary(const KernelRequest& request, const CudaQueue& queue) {
+  if (integral_type(request.inputs[0].dtype)) return make_integral_unary(request, queue);
   if (!all_float(request)) return nullptr;
   Coded function;
   visit_unary<float, DeviceMath>(request.node.op->name, request.node.attributes, [&](auto f) {
@@ -76,22 +103,15 @@ bool strided(const KernelRequest& request, Strided& out) {
   return true;
 }
 
-std::optional<Exact> exact_type(DType type) {
-  if (type == DType::kBool) return Exact::kBool;
-  if (type == DType::kInt32) return Exact::kInt32;
-  if (type == DType::kInt64) return Exact::kInt64;
-  return std::nullopt;
-}
-
 /// Of integers and bools.
-Made make_exact(const KernelRequest& request, const CudaQueue& queue) {
+Made make_integral(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
   const DType type = request.inputs[0].dtype;
   if (request.inputs[1].dtype != type || !lies_alike(request) || !strided(request, plan))
     return nullptr;
   const std::string_view op = request.node.op->name;
   Coded function;
-  const auto found = [&](auto f) { function = encode(f, ExactFunctions()); };
+  const auto found = [&](auto f) { function = encode(f, IntegralFunctions()); };
   const auto find = [&]<class T>(T) {
     visit_arithmetic<T>(op, request.node.attributes, found) || visit_bitwise<T>(op, found) ||
         visit_comparison<T>(op, found);
@@ -102,12 +122,12 @@ Made make_exact(const KernelRequest& request, const CudaQueue& queue) {
   if (function.place < 0) return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
-      launch_exact(function, plan, in[0].data, in[1].data, out[0].data, out[0].count(), queue);
+      launch_integral(function, plan, in[0].data, in[1].data, out[0].data, out[0].count(), queue);
   });
 }
 
 Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
-  if (exact_type(request.inputs[0].dtype)) return make_exact(request, queue);
+  if (integral_type(request.inputs[0].dtype)) return make_integral(request, queue);
   Strided plan;
   if (!all_float(request) || !strided(request, plan)) return nullptr;
   Coded function;
@@ -122,7 +142,7 @@ Made make_arithmetic(const KernelRequest& request, const CudaQueue& queue) {
 }
 
 Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
-  if (exact_type(request.inputs[0].dtype)) return make_exact(request, queue);
+  if (integral_type(request.inputs[0].dtype)) return make_integral(request, queue);
   Strided plan;
   if (!is_stored_float(request.inputs[0].dtype) || !is_stored_float(request.inputs[1].dtype) ||
       !lies_alike(request) || !strided(request, plan))
@@ -175,18 +195,19 @@ Made make_cast(const KernelRequest& request, const CudaQueue& queue) {
         launch_restore(numbers_at(in, 0), places_at(out, 0), out[0].count(), queue);
     });
   }
-  const std::optional<Exact> exact_from = exact_type(from), exact_to = exact_type(to);
-  if ((!exact_from && !is_stored_float(from)) || (!exact_to && !is_stored_float(to)))
+  const std::optional<Integral> integral_from = integral_type(from),
+                                integral_to = integral_type(to);
+  if ((!integral_from && !is_stored_float(from)) || (!integral_to && !is_stored_float(to)))
     return nullptr;
   return make_kernel([=](In in, In out, const RunContext&) {
     const std::int64_t count = out[0].count();
     if (count == 0) return;
-    if (exact_from && exact_to) {
-      launch_cast(*exact_from, in[0].data, *exact_to, out[0].data, count, queue);
-    } else if (exact_to) {
-      launch_cast(numbers_at(in, 0), *exact_to, out[0].data, count, queue);
+    if (integral_from && integral_to) {
+      launch_cast(*integral_from, in[0].data, *integral_to, out[0].data, count, queue);
+    } else if (integral_to) {
+      launch_cast(numbers_at(in, 0), *integral_to, out[0].data, count, queue);
     } else {
-      launch_cast(*exact_from, in[0].data, places_at(out, 0), count, queue);
+      launch_cast(*integral_from, in[0].data, places_at(out, 0), count, queue);
     }
   });
 }
@@ -233,7 +254,7 @@ constexpr CudaKernelEntry kKernels[] = {
 #define PT_ENTRY(Operator, ...) {#Operator, make_comparison},
     PT_COMPARISONS(PT_ENTRY)
 #undef PT_ENTRY
-#define PT_ENTRY(Operator) {#Operator, make_exact},
+#define PT_ENTRY(Operator) {#Operator, make_integral},
     PT_LOGIC(PT_ENTRY)
     PT_BITWISE(PT_ENTRY)
 #undef PT_ENTRY

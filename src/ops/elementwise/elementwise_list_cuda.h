@@ -46,6 +46,16 @@ using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
 #undef PT_BINARY
 #undef PT_COMPARISON
 
+/// Functions of one integer, for both types.
+#define PT_OF_floats(Function)
+#define PT_OF_numbers(Function) \
+  , Function<std::int32_t, DeviceMath>, Function<std::int64_t, DeviceMath>
+#define PT_FUNCTION(Function, types, ...) PT_OF_##types(Function)
+using IntegralUnaryFunctions = Listed<void PT_UNARY(PT_FUNCTION)>;
+#undef PT_OF_floats
+#undef PT_OF_numbers
+#undef PT_FUNCTION
+
 /// Functions of two integers or two bools (bytes), each for all types of its operands. The costly
 /// one, Pow, is not among them: a GPU's pow() need not be exact.
 #define PT_INTEGERS(Function) , Function<std::int32_t>, Function<std::int64_t>
@@ -54,8 +64,8 @@ using ComparisonFunctions = Listed<void PT_COMPARISONS(PT_COMPARISON)>;
 #define PT_BINARY(Function, parameters, gradient, cost, ...) PT_INTEGERS_IF_##cost(Function)
 #define PT_COMPARISON(Function) PT_INTEGERS(Function), Function<std::uint8_t>
 #define PT_LOGICAL(Function) , Function
-using ExactFunctions = Listed<void PT_ARITHMETIC(PT_BINARY) PT_BITWISE(PT_INTEGERS)
-                                  PT_COMPARISONS(PT_COMPARISON) PT_LOGIC(PT_LOGICAL)>;
+using IntegralFunctions = Listed<void PT_ARITHMETIC(PT_BINARY) PT_BITWISE(PT_INTEGERS)
+                                     PT_COMPARISONS(PT_COMPARISON) PT_LOGIC(PT_LOGICAL)>;
 #undef PT_INTEGERS
 #undef PT_INTEGERS_IF_cheap
 #undef PT_INTEGERS_IF_costly
@@ -115,9 +125,12 @@ void launch_arithmetic(const Coded& function, const Strided& plan, const ConstFl
 void launch_comparison(const Coded& function, const Strided& plan, const ConstFloatView& a,
                        const ConstFloatView& b, std::uint8_t* y, std::int64_t count,
                        const CudaQueue& queue);
-/// Of ExactFunctions: a and b hold its operands, y its results (a bool is a byte).
-void launch_exact(const Coded& function, const Strided& plan, const void* a, const void* b, void* y,
-                  std::int64_t count, const CudaQueue& queue);
+/// Of IntegralUnaryFunctions.
+void launch_integral(const Coded& function, const void* x, void* y, std::int64_t count,
+                     const CudaQueue& queue);
+/// Of IntegralFunctions: a and b hold its operands, y its results (a bool is a byte).
+void launch_integral(const Coded& function, const Strided& plan, const void* a, const void* b,
+                     void* y, std::int64_t count, const CudaQueue& queue);
 /// y = condition ? a : b, elements of `size` bytes (1, 2, 4 or 8).
 void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
                   void* y, int size, std::int64_t count, const CudaQueue& queue);
@@ -133,13 +146,14 @@ void launch_sum(const Summands& summands, const FloatView& y, std::int64_t count
 /// Between floats of any stored types.
 void launch_restore(const ConstFloatView& x, const FloatView& y, std::int64_t count,
                     const CudaQueue& queue);
-/// Element types whose values kernels compute exactly.
-enum class Exact { kBool, kInt32, kInt64 };
-void launch_cast(Exact from, const void* x, Exact to, void* y, std::int64_t count,
+/// Element types of kernels that compute with integers and bools. Casts from floats saturate, and
+/// NaN becomes 0 or the smallest integer.
+enum class Integral { kBool, kInt32, kInt64 };
+void launch_cast(Integral from, const void* x, Integral to, void* y, std::int64_t count,
                  const CudaQueue& queue);
-void launch_cast(const ConstFloatView& x, Exact to, void* y, std::int64_t count,
+void launch_cast(const ConstFloatView& x, Integral to, void* y, std::int64_t count,
                  const CudaQueue& queue);
-void launch_cast(Exact from, const void* x, const FloatView& y, std::int64_t count,
+void launch_cast(Integral from, const void* x, const FloatView& y, std::int64_t count,
                  const CudaQueue& queue);
 void launch_not(const std::uint8_t* x, std::uint8_t* y, std::int64_t count, const CudaQueue& queue);
 void launch_is_nan(const ConstFloatView& x, std::uint8_t* y, std::int64_t count,

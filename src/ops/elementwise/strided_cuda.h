@@ -1,4 +1,4 @@
-// Where the operands of a broadcast stand (C++17: nvcc compiles this file).
+// Where the operands of a broadcast stand, for .cu files.
 #pragma once
 
 #include <cstdint>

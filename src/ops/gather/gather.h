@@ -49,6 +49,12 @@ struct ElementGather {
 ElementGather element_gather(const Attributes& attributes, const Shape& data, const Shape& indices);
 /// Error (kData) naming the first index that is out of range.
 void resolve_elements(const ElementGather& gather, const Tensor& indices, std::int64_t* offsets);
+/// Of the positions [first, last). Returns the first whose index is out of range; `last` if none
+/// is.
+std::int64_t resolve_elements(const ElementGather& gather, const Tensor& indices,
+                              std::int64_t first, std::int64_t last, std::int64_t* offsets);
+/// Error (kData) naming the index at this position, if it is one, which is out of range.
+void check_elements(const ElementGather& gather, const Tensor& indices, std::int64_t position);
 
 /// Whether the CPU's kernel for a GatherGrad or GatherNDGrad is an AddingKernel.
 bool gather_gradient_adds(const KernelRequest& request);

@@ -187,6 +187,49 @@ std::unique_ptr<Kernel> make_slices_gradient(const KernelRequest& request) {
       request.inputs[0].dtype);
 }
 
+void copy_floats(const float* from, float* to, std::int64_t count) {
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+  for (std::int64_t i = 0; i < count; ++i) to[i] = from[i];
+}
+
+/// The offsets of all positions, in parallel, in the workspace.
+const std::int64_t* offsets_of(const ElementGather& gather, const Tensor& indices,
+                               const RunContext& context) {
+  constexpr std::int64_t kEach = 1 << 14;
+  auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
+  const std::int64_t count = indices.count();
+  std::int64_t wrong = count;
+#pragma omp parallel for schedule(static) reduction(min : wrong) if (count > kParallelElements)
+  for (std::int64_t first = 0; first < count; first += kEach) {
+    const std::int64_t last = std::min(count, first + kEach);
+    const std::int64_t stopped = resolve_elements(gather, indices, first, last, offsets);
+    if (stopped < last) wrong = std::min(wrong, stopped);
+  }
+  check_elements(gather, indices, wrong);
+  return offsets;
+}
+
+/// Calls visit(first, last) for runs of positions, in parallel. Positions that may name the same
+/// element are visited by one thread, in their order.
+template <class Visit>
+void for_runs(const ElementGather& gather, Visit visit) {
+  constexpr std::int64_t kColumns = 512;  // of one task
+  const Shape& shape = gather.indices;
+  const auto axis = static_cast<std::size_t>(gather.axis);
+  const std::int64_t outer = shape.count(0, axis), size = shape[axis];
+  const std::int64_t inner = shape.count(axis + 1, shape.rank());
+  const std::int64_t pieces = (inner + kColumns - 1) / kColumns;
+#pragma omp parallel for schedule(static) if (shape.count() > kParallelElements)
+  for (std::int64_t task = 0; task < outer * pieces; ++task) {
+    const std::int64_t begin = task % pieces * kColumns;
+    const std::int64_t columns = std::min(kColumns, inner - begin);
+    for (std::int64_t k = 0; k < size; ++k) {
+      const std::int64_t first = (task / pieces * size + k) * inner + begin;
+      visit(first, first + columns);
+    }
+  }
+}
+
 template <class T>
 void gather_elements(const std::int64_t* offsets, Tensors in, Tensors out) {
   const T* __restrict x = in[0].as<T>();
@@ -205,25 +248,26 @@ std::unique_ptr<Kernel> make_elements(const KernelRequest& request) {
       [loop, gather = element_gather(request.node.attributes, request.inputs[0].shape,
                                      request.inputs[1].shape)](Tensors in, Tensors out,
                                                                const RunContext& context) {
-        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
-        resolve_elements(gather, in[1], offsets);
-        loop(offsets, in, out);
+        loop(offsets_of(gather, in[1], context), in, out);
       },
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
 
-// Single-threaded: sums are added in the order of the indices.
 std::unique_ptr<Kernel> make_elements_gradient(const KernelRequest& request) {
   if (!is_row_major(request) || request.inputs[0].dtype != DType::kFloat32) return nullptr;
   return make_kernel(
       [gather = element_gather(request.node.attributes, request.outputs[0].shape,
                                request.inputs[1].shape)](Tensors in, Tensors out,
                                                          const RunContext& context) {
-        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
-        resolve_elements(gather, in[1], offsets);
+        const std::int64_t* offsets = offsets_of(gather, in[1], context);
+        const float* dy = in[0].as<float>();
         float* sum = out[0].as<float>();
-        std::fill_n(sum, out[0].count(), 0.0F);
-        for (std::int64_t i = 0; i < in[0].count(); ++i) sum[offsets[i]] += in[0].as<float>()[i];
+        const std::int64_t count = out[0].count();
+#pragma omp parallel for simd schedule(static) if (count > kParallelElements)
+        for (std::int64_t i = 0; i < count; ++i) sum[i] = 0;
+        for_runs(gather, [&](std::int64_t first, std::int64_t last) {
+          for (std::int64_t i = first; i < last; ++i) sum[offsets[i]] += dy[i];
+        });
       },
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
@@ -241,7 +285,6 @@ bool places(const KernelRequest& request) {
          (reduction == "none" || reduction == "add");
 }
 
-// Both scatters are single-threaded: the last of several updates to one element wins.
 std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
   if (!places(request)) return nullptr;
   const bool add = request.node.attributes.text("reduction", "none") == "add";
@@ -249,18 +292,19 @@ std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
       [add, gather = element_gather(request.node.attributes, request.inputs[0].shape,
                                     request.inputs[1].shape)](Tensors in, Tensors out,
                                                               const RunContext& context) {
-        auto* offsets = reinterpret_cast<std::int64_t*>(context.workspace);
-        resolve_elements(gather, in[1], offsets);
+        const std::int64_t* offsets = offsets_of(gather, in[1], context);
         const float* updates = in[2].as<float>();
         float* y = out[0].as<float>();
-        std::copy_n(in[0].as<float>(), out[0].count(), y);
-        const std::int64_t count = in[1].count();
-        for (std::int64_t i = 0; i < count; ++i) {
-          y[offsets[i]] = add ? y[offsets[i]] + updates[i] : updates[i];
-        }
+        copy_floats(in[0].as<float>(), y, out[0].count());
+        for_runs(gather, [&](std::int64_t first, std::int64_t last) {
+          for (std::int64_t i = first; i < last; ++i)
+            y[offsets[i]] = add ? y[offsets[i]] + updates[i] : updates[i];
+        });
       },
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
+
+constexpr std::int64_t kScatterColumns = 64;
 
 std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
   if (!places(request)) return nullptr;
@@ -271,10 +315,18 @@ std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
       [gather, add](Tensors in, Tensors out, const RunContext& context) {
         auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
         resolve_rows(gather, in[1], rows);
-        std::copy_n(in[0].as<float>(), out[0].count(), out[0].as<float>());
-        for (std::int64_t i = 0; i < gather.outer * gather.count; ++i) {
-          place(add, in[2].as<float>() + i * gather.slice,
-                out[0].as<float>() + source_of(gather, rows, i) * gather.slice, gather.slice);
+        copy_floats(in[0].as<float>(), out[0].as<float>(), out[0].count());
+        // Threads share out the columns: each writes its own of all slices, in their order.
+        const std::int64_t slices = gather.outer * gather.count;
+        const std::int64_t pieces = (gather.slice + kScatterColumns - 1) / kScatterColumns;
+#pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
+        for (std::int64_t piece = 0; piece < pieces; ++piece) {
+          const std::int64_t begin = piece * kScatterColumns;
+          const std::int64_t columns = std::min(kScatterColumns, gather.slice - begin);
+          for (std::int64_t i = 0; i < slices; ++i) {
+            place(add, in[2].as<float>() + i * gather.slice + begin,
+                  out[0].as<float>() + source_of(gather, rows, i) * gather.slice + begin, columns);
+          }
         }
       },
       index_bytes(gather));

@@ -110,15 +110,23 @@ ElementGather element_gather(const Attributes& attributes, const Shape& data,
   return {axis, data, indices, data.strides()};
 }
 
-void resolve_elements(const ElementGather& gather, const Tensor& indices, std::int64_t* offsets) {
+std::int64_t resolve_elements(const ElementGather& gather, const Tensor& indices,
+                              std::int64_t first, std::int64_t last, std::int64_t* offsets) {
   const auto axis = static_cast<std::size_t>(gather.axis);
-  const std::int64_t count = gather.indices.count();
+  const std::int64_t extent = gather.data[axis];
   std::int64_t at[kMostAxes] = {};
   std::int64_t line = 0;  // offset of the line of the position
-  for (std::int64_t position = 0; position < count; ++position) {
-    const std::int64_t index =
-        checked_index(index_at(indices, position), gather.data[axis], position);
-    offsets[position] = line + index * gather.strides[axis];
+  for (std::size_t i = gather.indices.rank(), rest = static_cast<std::size_t>(first); i-- > 0;) {
+    const auto size = static_cast<std::size_t>(gather.indices[i]);
+    if (size == 0) return last;
+    at[i] = static_cast<std::int64_t>(rest % size);
+    rest /= size;
+    line += i == axis ? 0 : at[i] * gather.strides[i];
+  }
+  for (std::int64_t position = first; position < last; ++position) {
+    const std::int64_t index = index_at(indices, position);
+    if (index < -extent || index >= extent) return position;
+    offsets[position] = line + (index < 0 ? index + extent : index) * gather.strides[axis];
     for (std::size_t i = gather.indices.rank(); i-- > 0;) {
       const std::int64_t step = i == axis ? 0 : gather.strides[i];
       line += step;
@@ -127,6 +135,17 @@ void resolve_elements(const ElementGather& gather, const Tensor& indices, std::i
       at[i] = 0;
     }
   }
+  return last;
+}
+
+void check_elements(const ElementGather& gather, const Tensor& indices, std::int64_t position) {
+  if (position < indices.count())
+    checked_index(index_at(indices, position), gather.data[static_cast<std::size_t>(gather.axis)],
+                  position);
+}
+
+void resolve_elements(const ElementGather& gather, const Tensor& indices, std::int64_t* offsets) {
+  check_elements(gather, indices, resolve_elements(gather, indices, 0, indices.count(), offsets));
 }
 
 }  // namespace pipetrain

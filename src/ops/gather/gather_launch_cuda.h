@@ -38,9 +38,10 @@ void launch_gather(const GatherShape& shape, const ConstFloatView& data, const v
 void launch_gather_gradient(const GatherShape& shape, const ConstFloatView& dy, const void* indices,
                             const FloatView& dx, void* workspace, const CudaQueue& queue);
 std::int64_t gather_gradient_workspace(const GatherShape& shape);
-/// Combines updates (count, slice) with the rows of y (extent, slice) that the positions name, in
-/// the order of the positions; outer is 1. `workspace`: sort_workspace() bytes.
 enum class Scatter { kReplace, kAdd, kMultiply, kMax, kMin };
+/// Combines updates (count, slice) with the rows of y (extent, slice) that the positions name, in
+/// the order of the positions; outer is 1. Indices out of range are clamped. `workspace`:
+/// sort_workspace() bytes.
 void launch_scatter(Scatter how, const GatherShape& shape, const ConstFloatView& updates,
                     const void* indices, const FloatView& y, void* workspace,
                     const CudaQueue& queue);

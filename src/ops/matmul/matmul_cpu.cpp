@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "base/error.h"
+#include "base/vectors.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
 #include "ops/matmul/gemm_cpu.h"
@@ -91,7 +92,9 @@ bool use_packed_gemm(const MatMulPlan& plan) {
   constexpr std::int64_t kFewRows = 16, kShortDepth = 8;
   constexpr std::int64_t kManyRows = 192;
   constexpr std::int64_t kLarge = 1 << 24;
-  if (plan.products() != 1 || plan.n < kNarrow) return false;
+  // Of the products of attention (512 x 512 x 64), sgemm's take a tenth to a sixth less time with
+  // AVX-512 vectors, and a tenth to a fifth more with AVX2 (measured on Zen 4).
+  if (plan.n < kNarrow || (plan.products() != 1 && has_avx512())) return false;
   if (rows_collide(plan)) return plan.m >= kFewRows && plan.k >= kShortDepth;
   return plan.m * plan.n * plan.k >= kLarge && plan.k >= kNarrow &&
          plan.m >= (plan.trans_a ? kNarrow : kManyRows);
@@ -107,18 +110,42 @@ bool is_float32(const KernelRequest& request) {
          request.outputs[0].dtype == DType::kFloat32;
 }
 
+MatrixView left_of(const MatMulPlan& plan, std::span<const Tensor> in, std::size_t product = 0) {
+  return {in[0].as<float>() + plan.a_offsets[product], plan.trans_a ? 1 : plan.k,
+          plan.trans_a ? plan.m : 1};
+}
+MatrixView right_of(const MatMulPlan& plan, std::span<const Tensor> in, std::size_t product = 0) {
+  return {in[1].as<float>() + plan.b_offsets[product], plan.trans_b ? 1 : plan.n,
+          plan.trans_b ? plan.k : 1};
+}
+
+/// Threads compute whole products, or share each of them where there are fewer.
+std::unique_ptr<Kernel> make_packed_gemms(MatMulPlan plan) {
+  const GemmShape shape{plan.m, plan.n, plan.k};
+  const int threads = omp_get_max_threads();
+  const bool whole = plan.products() >= threads;
+  const int lanes = whole ? threads : 1, each = whole ? 1 : threads;
+  const std::size_t bytes = (gemm_workspace_bytes(shape, each) + 63) / 64 * 64;
+  return make_kernel(
+      [=, plan = std::move(plan)](std::span<const Tensor> in, std::span<const Tensor> out,
+                                  const RunContext& context) {
+#pragma omp parallel for schedule(static) num_threads(lanes)
+        for (std::int64_t i = 0; i < plan.products(); ++i) {
+          const auto product = static_cast<std::size_t>(i);
+          gemm(shape, left_of(plan, in, product), right_of(plan, in, product),
+               data_or_null<float>(in, 2), out[0].as<float>() + i * plan.m * plan.n,
+               context.workspace + static_cast<std::size_t>(omp_get_thread_num()) * bytes, each);
+        }
+      },
+      bytes * static_cast<std::size_t>(lanes));
+}
+
 std::unique_ptr<Kernel> make_packed_gemm(const MatMulPlan& plan, bool has_bias) {
   const GemmShape shape{plan.m, plan.n, plan.k};
   const int threads = omp_get_max_threads();
   const std::size_t bytes = gemm_workspace_bytes(shape, threads);
-  const auto left = [plan](std::span<const Tensor> in) {
-    return MatrixView{in[0].as<float>() + plan.a_offsets[0], plan.trans_a ? 1 : plan.k,
-                      plan.trans_a ? plan.m : 1};
-  };
-  const auto right = [plan](std::span<const Tensor> in) {
-    return MatrixView{in[1].as<float>() + plan.b_offsets[0], plan.trans_b ? 1 : plan.n,
-                      plan.trans_b ? plan.k : 1};
-  };
+  const auto left = [plan](std::span<const Tensor> in) { return left_of(plan, in); };
+  const auto right = [plan](std::span<const Tensor> in) { return right_of(plan, in); };
   if (!has_bias && gemm_adds(shape)) {
     return make_adding_kernel(
         [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
@@ -144,7 +171,8 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   if (!is_row_major(request) || request.outputs[0].dtype != DType::kFloat32) return nullptr;
   MatMulPlan plan = matmul_plan(request);
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
-  if (use_packed_gemm(plan)) return make_packed_gemm(plan, has_bias);
+  if (use_packed_gemm(plan) && plan.products() == 1) return make_packed_gemm(plan, has_bias);
+  if (use_packed_gemm(plan)) return make_packed_gemms(std::move(plan));
   return std::make_unique<MatMulCpu>(std::move(plan));
 }
 
@@ -201,7 +229,7 @@ bool matmul_adds(const KernelRequest& request) {
   if (multiplies_bfloat16(request)) return bfloat16_matmul_adds(request);
   if (!is_float32(request)) return false;
   const MatMulPlan plan = matmul_plan(request);
-  return use_packed_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
+  return plan.products() == 1 && use_packed_gemm(plan) && gemm_adds({plan.m, plan.n, plan.k});
 }
 
 bool packing_pays(const KernelRequest& request) {

@@ -12,6 +12,22 @@ namespace {
 
 using Made = std::unique_ptr<Kernel>;
 
+/// With floats, or with zeros of any type.
+void fill(const Tensor& to, float value) {
+  constexpr std::size_t kChunk = 1 << 16;  // bytes, a multiple of those of any element
+  const std::size_t bytes = to.bytes();
+#pragma omp parallel for schedule(static) if (bytes > 4 * kChunk)
+  for (std::size_t first = 0; first < bytes; first += kChunk) {
+    std::byte* from = to.as<std::byte>() + first;
+    const std::size_t count = std::min(kChunk, bytes - first);
+    if (value == 0) {
+      std::memset(from, 0, count);
+    } else {
+      std::fill_n(reinterpret_cast<float*>(from), count / sizeof(float), value);
+    }
+  }
+}
+
 Made make_movement(const KernelRequest& request) {
   const DType dtype = request.outputs[0].dtype;
   Movement movement = movement_of(request);
@@ -28,8 +44,7 @@ Made make_movement(const KernelRequest& request) {
   const auto value = static_cast<float>(movement.fill);
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
-        if (fills && value == 0) std::memset(out[0].data, 0, out[0].bytes());
-        if (fills && value != 0) std::fill_n(out[0].as<float>(), out[0].count(), value);
+        if (fills) fill(out[0], value);
         for (const Item& item : items) {
           if (out[item.output]) item.copy.run(in[item.input].data, out[item.output].data);
         }

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "ops/kernel/transposed_tile_cpu.h"
 #include "ops/kernel/type_switch.h"
 
 namespace pipetrain {
@@ -69,6 +70,14 @@ void transpose_block(const T* from, std::int64_t from_stride, T* to, std::int64_
     }
   }
 #endif
+  if constexpr (sizeof(T) == sizeof(std::uint16_t)) {
+    static_assert(kBlock == transposed::kTile);
+    if (rows == kBlock && columns == kBlock) {
+      transposed::transpose_tile(reinterpret_cast<const std::uint16_t*>(from), from_stride,
+                                 reinterpret_cast<std::uint16_t*>(to), to_stride);
+      return;
+    }
+  }
   for (std::int64_t j = 0; j < columns; ++j) {
     for (std::int64_t i = 0; i < rows; ++i) to[j * to_stride + i] = from[i * from_stride + j];
   }

@@ -53,7 +53,7 @@ void for_each_tile(const Geometry& g, std::int64_t block, Visit visit) {
 }
 
 /// Brings a tile's numbers of a tensor with `parts` parts of `width` / parts columns into the cache
-/// while the product of the tile is computed: they are far apart, and no processor foresees them.
+/// while the product of the tile is computed: hardware prefetchers do not detect rows so far apart.
 template <class Number>
 void prefetch(const Tile& tile, std::int64_t width, std::int64_t parts, const Number* tensor) {
   for (std::int64_t n = 0; n < tile.samples; ++n) {
@@ -149,7 +149,8 @@ class OperandRows {
 
 /// The forward steps of a layer with kGates gates. state(order) points to h after step `order`;
 /// state(-1) to the initial state, null for zeros. gates(order, tile, products) computes the new
-/// state from the products (kGates, kRows, 16); expect(order, tile) prefetches what it needs.
+/// state from the products (kGates, kRows, 16); prefetch_step(order, tile) prefetches what it
+/// needs.
 template <int kGates, class Stored = float>
 class ForwardSteps {
  public:
@@ -159,8 +160,8 @@ class ForwardSteps {
                                     kNumbersPerFloat<Stored>)),
         operand_(g_.samples, g_.hidden, plan) {}
 
-  template <class State, class Expect, class Gates>
-  void run(const RunContext& context, const Stored* r, State state, Expect expect,
+  template <class State, class Prefetch, class Gates>
+  void run(const RunContext& context, const Stored* r, State state, Prefetch prefetch_step,
            Gates gates) const {
     const std::int64_t blocks = packed::panels(g_.hidden);
     const std::int64_t panel = g_.hidden * kColumns / kNumbersPerFloat<Stored>;
@@ -180,7 +181,7 @@ class ForwardSteps {
 #pragma omp for schedule(static)
         for (std::int64_t block = 0; block < blocks; ++block) {
           for_each_tile(g_, block, [&](const Tile& tile) {
-            expect(order, tile);
+            prefetch_step(order, tile);
             for (std::int64_t gate = 0; gate < kGates; ++gate) {
               float* c = products + gate * kRows * kColumns;
               if (multiplies) {
@@ -206,8 +207,8 @@ class ForwardSteps {
 
 /// The backward steps. gates(order, tile, dh) computes the gradient of the gates of one step, to
 /// which gradients(order) points, from the gradient of h that comes from the later steps, (kRows,
-/// 16). carried(tile, dh) adds to that what does not come through the weights; expect(order, tile)
-/// prefetches what gates() needs.
+/// 16). carried(tile, dh) adds to that what does not come through the weights; prefetch_step(order,
+/// tile) prefetches what gates() needs.
 template <int kGates, class Stored = float>
 class BackwardSteps {
  public:
@@ -218,9 +219,9 @@ class BackwardSteps {
         operand_(g_.samples, kGates * g_.hidden, plan) {}
 
   /// dlast_h and dh0 may be null.
-  template <class Gradients, class Carried, class Expect, class Gates>
+  template <class Gradients, class Carried, class Prefetch, class Gates>
   void run(const RunContext& context, const Stored* r, const float* dlast_h, float* dh0,
-           Gradients gradients, Carried carried, Expect expect, Gates gates) const {
+           Gradients gradients, Carried carried, Prefetch prefetch_step, Gates gates) const {
     const std::int64_t blocks = packed::panels(g_.hidden);
     const std::int64_t depth = kGates * g_.hidden;
     const std::int64_t panel = depth * kColumns / kNumbersPerFloat<Stored>;
@@ -239,7 +240,7 @@ class BackwardSteps {
 #pragma omp for schedule(static)
         for (std::int64_t block = 0; block < blocks; ++block) {
           for_each_tile(g_, block, [&](const Tile& tile) {
-            if (order >= 0) expect(order, tile);
+            if (order >= 0) prefetch_step(order, tile);
             if (multiplies) {
               multiply(tile.samples, depth, later + tile.first_sample * operand_.stride(),
                        operand_.stride(), panels + block * panel, dh);

@@ -55,7 +55,7 @@ std::unique_ptr<Kernel> make_weight_gradient(const KernelRequest& request) {
         } else {
           std::fill_n(dr, rows * hidden, 0.0f);
         }
-        if (h0 && g.state() > 0) {
+        if (h0 && g.steps > 0 && g.state() > 0) {
           gemm_adding(first, {d + g.step(0) * g.samples * rows, 1, rows}, {h0, hidden, 1}, dr,
                       context.workspace, threads);
         }

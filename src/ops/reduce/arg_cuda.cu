@@ -1,4 +1,4 @@
-// ArgMax and ArgMin: a warp per line.
+// ArgMax and ArgMin: a warp per line, or, where neighbouring lines are adjacent, a thread.
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
 #include "ops/reduce/reduce_launch_cuda.h"
@@ -21,16 +21,15 @@ __device__ __forceinline__ bool comes_before(const ArgRule& rule, const Candidat
   return rule.maximum ? a.value > b.value : a.value < b.value;
 }
 
-/// Like the host, a line takes NaN only where it begins with one.
-template <class T, class X>
-__global__ void find(ArgRule rule, T none, X x, std::int64_t* y) {
-  constexpr int kLanes = 32;
+/// NaN is chosen only as the first element, as on the host. kLanes threads share a line: 1 or 32.
+template <class T, int kLanes, class X>
+__global__ void find(ArgRule rule, X x, std::int64_t* y) {
   const auto lane = static_cast<int>(threadIdx.x % kLanes);
   const std::int64_t lines = rule.outer * rule.inner;
   for (std::int64_t line = first_of_thread() / kLanes; line < lines;
        line += step_of_thread() / kLanes) {
     const std::int64_t first = line / rule.inner * rule.size * rule.inner + line % rule.inner;
-    Candidate<T> best{none, -1};
+    Candidate<T> best{T(0), -1};
     for (std::int64_t k = lane; k < rule.size; k += kLanes) {
       const Candidate<T> next{static_cast<T>(x[first + k * rule.inner]), k};
       if (k == 0 || (next.value == next.value && comes_before(rule, next, best))) best = next;
@@ -45,9 +44,14 @@ __global__ void find(ArgRule rule, T none, X x, std::int64_t* y) {
 
 template <class T, class X>
 void launch(const ArgRule& rule, X x, std::int64_t* y, const CudaQueue& queue) {
-  const std::int64_t threads = rule.outer * rule.inner * 32;
-  if (threads > 0)
-    PT_LAUNCH(find, blocks_for(threads, queue), kBlock, queue.stream, rule, T(0), x, y);
+  constexpr int kWarp = 32;
+  const std::int64_t lines = rule.outer * rule.inner;
+  if (lines == 0) return;
+  if (rule.inner >= kWarp) {
+    PT_LAUNCH((find<T, 1>), blocks_for(lines, queue), kBlock, queue.stream, rule, x, y);
+  } else {
+    PT_LAUNCH((find<T, kWarp>), blocks_for(lines * kWarp, queue), kBlock, queue.stream, rule, x, y);
+  }
 }
 
 }  // namespace

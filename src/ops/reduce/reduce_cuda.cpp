@@ -3,6 +3,7 @@
 
 #include "ops/cuda/kernels_cuda.h"
 #include "ops/cuda/stored_tensor_cuda.h"
+#include "ops/kernel/element_types.h"
 #include "ops/reduce/reduce.h"
 #include "ops/reduce/reduce_launch_cuda.h"
 
@@ -24,7 +25,9 @@ bool takes_layout(const KernelRequest& request) {
 
 std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queue) {
   const TensorType& x = request.inputs[0];
-  if (!is_stored_float(x.dtype) || !takes_layout(request)) return nullptr;
+  const bool integers = x.dtype == DType::kInt32 || x.dtype == DType::kInt64;
+  if (integers ? !is_row_major(request) : !is_stored_float(x.dtype) || !takes_layout(request))
+    return nullptr;
   const ReducePlan plan = plan_of(request);
   if (plan.kept * plan.reduced == 0) return nullptr;
   ReduceWalk walk;
@@ -44,6 +47,19 @@ std::unique_ptr<Kernel> make(const KernelRequest& request, const CudaQueue& queu
                               : op == "ReduceMin"  ? Reduction::kMin
                               : op == "ReduceProd" ? Reduction::kProduct
                                                    : Reduction::kSum;
+  if (integers) {
+    const bool narrow = x.dtype == DType::kInt32;
+    return make_kernel(
+        [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+          if (narrow) {
+            launch_reduce(reduction, walk, in[0].as<const std::int32_t>(),
+                          out[0].as<std::int32_t>(), queue);
+          } else {
+            launch_reduce(reduction, walk, in[0].as<const std::int64_t>(),
+                          out[0].as<std::int64_t>(), queue);
+          }
+        });
+  }
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
         launch_reduce(reduction, walk, numbers_at(in, 0), places_at(out, 0),

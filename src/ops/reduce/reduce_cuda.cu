@@ -22,10 +22,6 @@ constexpr std::int64_t kChunks = 128;  // of one result, at most
 constexpr int kSharing = 8;            // threads per result in a block
 constexpr int kPrefetch = 4;           // elements that a thread loads before it combines them
 
-struct ProductOf {
-  __device__ float operator()(float a, float b) const { return a * b; }
-};
-
 __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions,
                                                   const std::int64_t* sizes,
                                                   const std::int64_t* strides) {
@@ -37,13 +33,12 @@ __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions
   return offset + i * strides[0];  // a matrix needs no division
 }
 
-template <class F>
-__global__ void reduce_rows(F combine, float start, float divisor, ReduceWalk walk,
-                            ConstFloatView x, FloatView y) {
+/// X: elements of type T, or ConstFloatView; Y likewise, or FloatView.
+template <class F, class T, class X, class Y>
+__global__ void reduce_rows(F combine, T start, T divisor, ReduceWalk walk, X x, Y y) {
   for (std::int64_t out = blockIdx.x; out < walk.kept; out += gridDim.x) {
-    const ConstFloatView from =
-        x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
-    float value = start;
+    const X from = x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
+    T value = start;
     for (std::int64_t i = threadIdx.x; i < walk.reduced; i += kBlock) {
       value = combine(
           value,
@@ -136,15 +131,18 @@ void run_columns(F combine, float start, float divisor, const ReduceWalk& walk, 
   }
 }
 
+template <class F, class T, class X, class Y>
+void run_rows(F combine, T start, T divisor, const ReduceWalk& walk, X x, Y y,
+              const CudaQueue& queue) {
+  const std::int64_t most = std::int64_t{16} * queue.multiprocessors;
+  const auto blocks = static_cast<unsigned>(walk.kept < most ? walk.kept : most);
+  PT_LAUNCH(reduce_rows, blocks, kBlock, queue.stream, combine, start, divisor, walk, x, y);
+}
+
 template <class F>
 void run(F combine, float start, float divisor, const ReduceWalk& walk, const ConstFloatView& x,
          const FloatView& y, float* workspace, const CudaQueue& queue) {
-  if (by_rows(walk)) {
-    const std::int64_t most = std::int64_t{16} * queue.multiprocessors;
-    const auto blocks = static_cast<unsigned>(walk.kept < most ? walk.kept : most);
-    PT_LAUNCH(reduce_rows, blocks, kBlock, queue.stream, combine, start, divisor, walk, x, y);
-    return;
-  }
+  if (by_rows(walk)) return run_rows(combine, start, divisor, walk, x, y, queue);
   const std::int64_t chunks = chunks_of(walk);
   if (chunks == 1) return run_columns(combine, start, divisor, walk, 1, x, y, queue);
   run_columns(combine, start, 1.0f, walk, chunks, x, FloatView(workspace), queue);
@@ -154,6 +152,27 @@ void run(F combine, float start, float divisor, const ReduceWalk& walk, const Co
   rest.kept_strides[0] = 1;
   rest.reduced_sizes[0] = rest.reduced = chunks;
   run_columns(combine, start, divisor, rest, 1, ConstFloatView(workspace), y, queue);
+}
+
+/// A block per result: masks and lengths are small.
+template <class T>
+void run_integers(Reduction reduction, const ReduceWalk& walk, const T* x, T* y,
+                  const CudaQueue& queue) {
+  const auto run_with = [&](auto combine, T start, T divisor) {
+    run_rows(combine, start, divisor, walk, x, y, queue);
+  };
+  switch (reduction) {
+    case Reduction::kSum:
+      return run_with(SumOf(), 0, 1);
+    case Reduction::kMean:
+      return run_with(SumOf(), 0, static_cast<T>(walk.reduced));
+    case Reduction::kMax:
+      return run_with(MaxOf(), std::numeric_limits<T>::lowest(), 1);
+    case Reduction::kMin:
+      return run_with(MinOf(), std::numeric_limits<T>::max(), 1);
+    case Reduction::kProduct:
+      return run_with(ProductOf(), 1, 1);
+  }
 }
 
 }  // namespace
@@ -181,6 +200,15 @@ void launch_reduce(Reduction reduction, const ReduceWalk& walk, const ConstFloat
     case Reduction::kProduct:
       return run_with(ProductOf(), 1.0f, 1.0f);
   }
+}
+
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const std::int32_t* x,
+                   std::int32_t* y, const CudaQueue& queue) {
+  run_integers(reduction, walk, x, y, queue);
+}
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const std::int64_t* x,
+                   std::int64_t* y, const CudaQueue& queue) {
+  run_integers(reduction, walk, x, y, queue);
 }
 
 }  // namespace reduce

@@ -26,6 +26,12 @@ std::int64_t workspace_of(const ReduceWalk& walk);
 void launch_reduce(Reduction reduction, const ReduceWalk& walk, const ConstFloatView& x,
                    const FloatView& y, float* workspace, const CudaQueue& queue);
 
+/// Of integers; kept and reduced are above 0.
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const std::int32_t* x,
+                   std::int32_t* y, const CudaQueue& queue);
+void launch_reduce(Reduction reduction, const ReduceWalk& walk, const std::int64_t* x,
+                   std::int64_t* y, const CudaQueue& queue);
+
 void launch_arg(const ArgRule& rule, const ConstFloatView& x, std::int64_t* y,
                 const CudaQueue& queue);
 void launch_arg(const ArgRule& rule, const std::int32_t* x, std::int64_t* y,

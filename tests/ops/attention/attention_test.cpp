@@ -100,6 +100,7 @@ TEST(Attention, CpuAgreesWithReference) {
   cases.push_back({{{"heads", std::int64_t{2}}, {"left", std::int64_t{17}}},
                    {{{1, 75, 32}}, {{1, 75, 32}}, {{1, 75, 32}}, {{75, 75}}}});
   cases.push_back({causal(), {{{1, 1, 5, 8}}, {{1, 1, 2100, 8}}, {{1, 1, 2100, 8}}}});
+  cases.push_back({{}, {{{1, 2, 30, 256}}, {{1, 2, 256, 256}}, {{1, 2, 256, 256}}}});
   for (const Case& one : cases) {
     SCOPED_TRACE(one.attributes.to_text());
     check_cpu("Attention", one.attributes, one.inputs, 2e-5);

@@ -221,6 +221,11 @@ TEST(GatherND, GradientsAndErrors) {
   });
 }
 
+Attributes reducing(const char* reduction, Attributes attributes = {}) {
+  attributes.set("reduction", std::string(reduction));
+  return attributes;
+}
+
 TEST(GatherElements, AlongEachAxis) {
   const HostTensor x = floats({2, 2}, {1, 2, 3, 4});
   expect_values(run_op("GatherElements", axis(1), {x, int64s({2, 2}, {0, 0, 1, 0})})[0], {2, 2},
@@ -263,6 +268,32 @@ TEST(GatherElements, OnTheCpu) {
   check_cpu("GatherElements", axis(1), {{{30, 11, 30}, -9, 9, DType::kInt64}, at}, 0);
 }
 
+// So many positions that threads share them.
+TEST(GatherElements, OfManyPositions) {
+  for (const std::int64_t along : {0, 1, 2}) {
+    const InputSpec at{{30, 40, 50}, -9, 9, DType::kInt64};
+    check_cpu("GatherElements", axis(along), {{{30, 40, 50}}, at}, 0);
+    check_cpu("GatherElementsGrad", with_shape(axis(along), {30, 40, 50}), {{{30, 40, 50}}, at},
+              1e-5);
+    for (const char* reduction : {"none", "add"}) {
+      check_cpu("ScatterElements", reducing(reduction, axis(along)),
+                {{{30, 40, 50}}, at, {{30, 40, 50}}}, 1e-5);
+    }
+  }
+  // More columns than a task has.
+  const InputSpec wide{{60, 1100}, -9, 9, DType::kInt32};
+  check_cpu("GatherElementsGrad", with_shape(axis(0), {60, 1100}), {{{60, 1100}}, wide}, 1e-5);
+  const InputSpec rows{{400, 1}, -9, 9, DType::kInt64};
+  for (const char* reduction : {"none", "add"})
+    check_cpu("ScatterND", reducing(reduction), {{{9, 150}}, rows, {{400, 150}}}, 1e-5);
+  std::vector<std::int64_t> indices(100'000);
+  indices[70'000] = indices[90'000] = 5;
+  expect_error(ErrorKind::kData, "index 5 at position 70000", [&] {
+    run_op("GatherElements", axis(1), {floats({1, 3}, {1, 2, 3}), int64s({1, 100'000}, indices)},
+           Backend::kCpu);
+  });
+}
+
 TEST(ScatterElements, WritesAndAdds) {
   const HostTensor x = floats({1, 5}, {1, 2, 3, 4, 5});
   const HostTensor at = int64s({1, 2}, {1, -2});
@@ -280,11 +311,6 @@ TEST(ScatterElements, WritesAndAdds) {
   expect_values(reduced("mul"), {1, 5}, {1, -20, 3, 12, 5});
   expect_values(reduced("max"), {1, 5}, {1, 10, 3, 4, 5});
   expect_values(reduced("min"), {1, 5}, {1, -1, 3, 3, 5});
-}
-
-Attributes reducing(const char* reduction, Attributes attributes = {}) {
-  attributes.set("reduction", std::string(reduction));
-  return attributes;
 }
 
 TEST(ScatterElements, Gradients) {

@@ -130,6 +130,12 @@ TEST(MatMul, RowsThatCollide) {
     check_cpu("MatMul", transposes(1, 1), {{{k, 512}}, {{70, k}}, {{70}}}, 1e-5);
   }
   check_cpu("MatMul", transposes(0, 0), {{{48, 64}}, {{64, 2560}}}, 1e-5);
+  // As many products as threads, and fewer.
+  for (const std::int64_t products : {1, 5}) {
+    check_cpu("MatMul", transposes(0, 0), {{{products, 3, 20, 16}}, {{3, 16, 512}}, {{512}}}, 1e-5);
+    check_cpu("MatMul", transposes(1, 0), {{{products, 16, 512}}, {{products, 16, 64}}}, 1e-5);
+  }
+  check_cpu("MatMul", transposes(0, 0), {{{2, 200, 300}}, {{2, 300, 520}}}, 1e-5);
 }
 
 // More than one block in m, n and k, with remainders; few rows, and few columns.

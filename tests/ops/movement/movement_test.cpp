@@ -82,8 +82,8 @@ TEST(Movement, TransposeMatchesItsDefinition) {
 }
 
 TEST(Movement, EveryElementSize) {
-  for (const DType dtype :
-       {DType::kBool, DType::kInt8, DType::kInt32, DType::kInt64, DType::kFloat64}) {
+  for (const DType dtype : {DType::kBool, DType::kInt8, DType::kBFloat16, DType::kInt32,
+                            DType::kInt64, DType::kFloat64}) {
     const HostTensor x = random_tensor({dtype, {17, 3, 18}}, 3, 0, dtype == DType::kBool ? 2 : 100);
     for (const Ints& perm : {Ints{2, 1, 0}, Ints{1, 0, 2}}) {
       expect_same_bits(run_op("Transpose", {{"perm", perm}}, {x}, Backend::kCpu)[0],

@@ -1,6 +1,6 @@
 // Element-wise functions of integers and bools, and casts from and to them, one element at a time:
-// masks and positions, which are small beside what they are computed for. Integers have the bits
-// of the host.
+// masks and positions, which are small beside what they are computed for. All have the bits of the
+// host but casts of floats that no integer holds.
 #include <type_traits>
 
 #include "ops/cuda/grid_cuda.h"
@@ -20,9 +20,13 @@ template <template <class> class F, class T>
 struct OperandOf<F<T>> {
   using Type = T;
 };
+template <template <class, class> class F, class T>
+struct OperandOf<F<T, DeviceMath>> {
+  using Type = T;
+};
 
 template <class F, class X, class Y>
-__global__ void map_exact(F f, Strided plan, const X* a, const X* b, Y* y, std::int64_t count) {
+__global__ void map_integral(F f, Strided plan, const X* a, const X* b, Y* y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     std::int64_t at[2];
     locate(plan, i, at);
@@ -62,52 +66,61 @@ void launch(F f, X x, Y y, std::int64_t count, const CudaQueue& queue) {
 }
 
 template <class X>
-void cast_to(Exact to, X x, void* y, std::int64_t count, const CudaQueue& queue) {
-  if (to == Exact::kBool) launch(IsTrue(), x, static_cast<std::uint8_t*>(y), count, queue);
-  if (to == Exact::kInt32)
+void cast_to(Integral to, X x, void* y, std::int64_t count, const CudaQueue& queue) {
+  if (to == Integral::kBool) launch(IsTrue(), x, static_cast<std::uint8_t*>(y), count, queue);
+  if (to == Integral::kInt32)
     launch(CastTo<std::int32_t>(), x, static_cast<std::int32_t*>(y), count, queue);
-  if (to == Exact::kInt64)
+  if (to == Integral::kInt64)
     launch(CastTo<std::int64_t>(), x, static_cast<std::int64_t*>(y), count, queue);
 }
 
 }  // namespace
 
-void launch_exact(const Coded& function, const Strided& plan, const void* a, const void* b, void* y,
-                  std::int64_t count, const CudaQueue& queue) {
-  visit_coded(function, ExactFunctions(), [&](auto f) {
+void launch_integral(const Coded& function, const Strided& plan, const void* a, const void* b,
+                     void* y, std::int64_t count, const CudaQueue& queue) {
+  visit_coded(function, IntegralFunctions(), [&](auto f) {
     using X = typename OperandOf<decltype(f)>::Type;
     using Result = decltype(f(X(), X()));
     using Y = std::conditional_t<std::is_same_v<Result, bool>, std::uint8_t, Result>;
-    PT_LAUNCH(map_exact, blocks_for(count, queue), kBlock, queue.stream, f, plan,
+    PT_LAUNCH(map_integral, blocks_for(count, queue), kBlock, queue.stream, f, plan,
               static_cast<const X*>(a), static_cast<const X*>(b), static_cast<Y*>(y), count);
   });
 }
 
-void launch_cast(Exact from, const void* x, Exact to, void* y, std::int64_t count,
-                 const CudaQueue& queue) {
-  // A bool may be any byte.
-  if (from == Exact::kBool && to == Exact::kInt32)
-    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int32_t*>(y),
-                  count, queue);
-  if (from == Exact::kBool && to == Exact::kInt64)
-    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int64_t*>(y),
-                  count, queue);
-  if (from == Exact::kBool) cast_to(to, static_cast<const std::uint8_t*>(x), y, count, queue);
-  if (from == Exact::kInt32) cast_to(to, static_cast<const std::int32_t*>(x), y, count, queue);
-  if (from == Exact::kInt64) cast_to(to, static_cast<const std::int64_t*>(x), y, count, queue);
+void launch_integral(const Coded& function, const void* x, void* y, std::int64_t count,
+                     const CudaQueue& queue) {
+  visit_coded(function, IntegralUnaryFunctions(), [&](auto f) {
+    using T = typename OperandOf<decltype(f)>::Type;
+    launch(f, static_cast<const T*>(x), static_cast<T*>(y), count, queue);
+  });
 }
 
-void launch_cast(const ConstFloatView& x, Exact to, void* y, std::int64_t count,
+void launch_cast(Integral from, const void* x, Integral to, void* y, std::int64_t count,
+                 const CudaQueue& queue) {
+  // A bool may be any byte.
+  if (from == Integral::kBool && to == Integral::kInt32)
+    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int32_t*>(y),
+                  count, queue);
+  if (from == Integral::kBool && to == Integral::kInt64)
+    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int64_t*>(y),
+                  count, queue);
+  if (from == Integral::kBool) cast_to(to, static_cast<const std::uint8_t*>(x), y, count, queue);
+  if (from == Integral::kInt32) cast_to(to, static_cast<const std::int32_t*>(x), y, count, queue);
+  if (from == Integral::kInt64) cast_to(to, static_cast<const std::int64_t*>(x), y, count, queue);
+}
+
+void launch_cast(const ConstFloatView& x, Integral to, void* y, std::int64_t count,
                  const CudaQueue& queue) {
   cast_to(to, x, y, count, queue);
 }
 
-void launch_cast(Exact from, const void* x, const FloatView& y, std::int64_t count,
+void launch_cast(Integral from, const void* x, const FloatView& y, std::int64_t count,
                  const CudaQueue& queue) {
-  if (from == Exact::kBool) launch(IsTrue(), static_cast<const std::uint8_t*>(x), y, count, queue);
-  if (from == Exact::kInt32)
+  if (from == Integral::kBool)
+    launch(IsTrue(), static_cast<const std::uint8_t*>(x), y, count, queue);
+  if (from == Integral::kInt32)
     launch(CastTo<float>(), static_cast<const std::int32_t*>(x), y, count, queue);
-  if (from == Exact::kInt64)
+  if (from == Integral::kInt64)
     launch(CastTo<float>(), static_cast<const std::int64_t*>(x), y, count, queue);
 }
 
