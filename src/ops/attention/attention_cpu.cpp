@@ -144,7 +144,7 @@ std::int64_t forward_floats(const Plan& plan) {
          plan.rows * (packed::row_stride(g.width) + kColumns) + padded(plan.rows) + 6 * kColumns;
 }
 
-void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
+void forward(const Plan& plan, const Lanes& lanes, Tensors in, Tensors out, float* memory) {
   const Geometry& g = plan.g;
   const float* q = in[0].as<float>();
   const float* k = in[1].as<float>();
@@ -153,39 +153,38 @@ void forward(const Plan& plan, Tensors in, Tensors out, float* memory) {
   const std::int64_t* lengths = data_or_null<std::int64_t>(in, 4);
   float* y = out[0].as<float>();
   float* lse = data_or_null<float>(out, 1);
-  for_each_key_head(
-      g, forward_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
-        WorkspaceSlices slices(lane);
-        float* columns = slices.take(padded(g.keys) * g.width);
-        float* values = slices.take(g.keys * padded(g.value_width));
-        float* scores = slices.take(plan.rows * plan.row_stride);
-        float* dense = slices.take(plan.rows * packed::row_stride(g.width));
-        float* tile = slices.take(plan.rows * kColumns);
-        float* factors = slices.take(plan.rows);
-        pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
-        pack_rows(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, values);
-        for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
-          for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
-            const Block block = block_of(plan, b, h, first, lengths);
-            multiply_columns(plan, block, q + g.q.at(b, h, first), g.q.step, g.width, dense,
-                             columns, scores);
-            const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
-            for (std::int64_t i = 0; i < block.rows; ++i) {
-              float* row = scores + i * plan.row_stride;
-              const float maximum = finish_scores(g, block.row(i), mask, row, nullptr);
-              const float sum = exponentiate(width, maximum, row);
-              factors[i] = sum > 0 ? 1.0f / sum : 0.0f;
-              if (lse) {
-                lse[(b * g.heads + h) * g.queries + first + i] =
-                    sum > 0 ? maximum + vector_math::log(sum) : kHidden;
-              }
-            }
-            if (!y) continue;
-            multiply_rows(plan, block, scores, values, g.value_width, factors, tile,
-                          y + g.y.at(b, h, first), g.y.step);
+  for_each_key_head(g, lanes, memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+    WorkspaceSlices slices(lane);
+    float* columns = slices.take(padded(g.keys) * g.width);
+    float* values = slices.take(g.keys * padded(g.value_width));
+    float* scores = slices.take(plan.rows * plan.row_stride);
+    float* dense = slices.take(plan.rows * packed::row_stride(g.width));
+    float* tile = slices.take(plan.rows * kColumns);
+    float* factors = slices.take(plan.rows);
+    pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, columns);
+    pack_rows(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, values);
+    for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
+      for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
+        const Block block = block_of(plan, b, h, first, lengths);
+        multiply_columns(plan, block, q + g.q.at(b, h, first), g.q.step, g.width, dense, columns,
+                         scores);
+        const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
+        for (std::int64_t i = 0; i < block.rows; ++i) {
+          float* row = scores + i * plan.row_stride;
+          const float maximum = finish_scores(g, block.row(i), mask, row, nullptr);
+          const float sum = exponentiate(width, maximum, row);
+          factors[i] = sum > 0 ? 1.0f / sum : 0.0f;
+          if (lse) {
+            lse[(b * g.heads + h) * g.queries + first + i] =
+                sum > 0 ? maximum + vector_math::log(sum) : kHidden;
           }
         }
-      });
+        if (!y) continue;
+        multiply_rows(plan, block, scores, values, g.value_width, factors, tile,
+                      y + g.y.at(b, h, first), g.y.step);
+      }
+    }
+  });
 }
 
 // --- dy, q, k, v, mask, lengths, y, lse -> dq, dk, dv, dmask ---
@@ -205,7 +204,7 @@ void copy_sums(const float* sums, std::int64_t keys, std::int64_t width, float* 
   }
 }
 
-void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
+void gradient(const Plan& plan, const Lanes& lanes, Tensors in, Tensors out, float* memory) {
   const Geometry& g = plan.g;
   const float* dy = in[0].as<float>();
   const float* q = in[1].as<float>();
@@ -220,69 +219,68 @@ void gradient(const Plan& plan, Tensors in, Tensors out, float* memory) {
   float* dmask = data_or_null<float>(out, 3);
   if (dmask) std::fill_n(dmask, out[3].count(), 0.0f);
   const auto scale = static_cast<float>(g.scale);
-  for_each_key_head(
-      g, gradient_floats(plan), memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
-        WorkspaceSlices slices(lane);
-        float* key_columns = slices.take(padded(g.keys) * g.width);
-        float* key_rows = slices.take(g.keys * padded(g.width));
-        float* value_columns = slices.take(padded(g.keys) * g.value_width);
-        float* key_sums = slices.take(g.keys * padded(g.width));
-        float* value_sums = slices.take(g.keys * padded(g.value_width));
-        float* shares = slices.take(plan.rows * plan.row_stride);
-        float* dscores = slices.take(plan.rows * plan.row_stride);
-        float* ratios = slices.take(plan.rows * plan.row_stride);
-        // Dense rows first, panels later.
-        float* query_panels = slices.take(plan.rows * packed::row_stride(g.width));
-        float* dy_panels = slices.take(plan.rows * packed::row_stride(g.value_width));
-        float* tile = slices.take(plan.rows * kColumns);
-        if (g.softcap <= 0) ratios = nullptr;
-        pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_columns);
-        pack_rows(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_rows);
-        pack_columns(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, value_columns);
-        std::fill_n(key_sums, g.keys * padded(g.width), 0.0f);
-        std::fill_n(value_sums, g.keys * padded(g.value_width), 0.0f);
-        for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
-          for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
-            const Block block = block_of(plan, b, h, first, lengths);
-            const float* queries = q + g.q.at(b, h, first);
-            const float* dys = dy + g.y.at(b, h, first);
-            multiply_columns(plan, block, queries, g.q.step, g.width, query_panels, key_columns,
-                             shares);
-            multiply_columns(plan, block, dys, g.y.step, g.value_width, dy_panels, value_columns,
-                             dscores);
-            const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
-            for (std::int64_t i = 0; i < block.rows; ++i) {
-              const std::int64_t at = i * plan.row_stride;
-              const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
-              float* ratio_row = ratios ? ratios + at : nullptr;
-              finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
-              exponentiate(width, lse[row], shares + at);
-              const float* dy_row = dys + i * g.y.step;
-              const float* y_row = y + g.y.at(b, h, first + i);
-              float delta = 0;
+  for_each_key_head(g, lanes, memory, [&](float* lane, std::int64_t b, std::int64_t kv) {
+    WorkspaceSlices slices(lane);
+    float* key_columns = slices.take(padded(g.keys) * g.width);
+    float* key_rows = slices.take(g.keys * padded(g.width));
+    float* value_columns = slices.take(padded(g.keys) * g.value_width);
+    float* key_sums = slices.take(g.keys * padded(g.width));
+    float* value_sums = slices.take(g.keys * padded(g.value_width));
+    float* shares = slices.take(plan.rows * plan.row_stride);
+    float* dscores = slices.take(plan.rows * plan.row_stride);
+    float* ratios = slices.take(plan.rows * plan.row_stride);
+    // Dense rows first, panels later.
+    float* query_panels = slices.take(plan.rows * packed::row_stride(g.width));
+    float* dy_panels = slices.take(plan.rows * packed::row_stride(g.value_width));
+    float* tile = slices.take(plan.rows * kColumns);
+    if (g.softcap <= 0) ratios = nullptr;
+    pack_columns(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_columns);
+    pack_rows(k + g.k.at(b, kv, 0), g.k.step, g.keys, g.width, key_rows);
+    pack_columns(v + g.v.at(b, kv, 0), g.v.step, g.keys, g.value_width, value_columns);
+    std::fill_n(key_sums, g.keys * padded(g.width), 0.0f);
+    std::fill_n(value_sums, g.keys * padded(g.value_width), 0.0f);
+    for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
+      for (std::int64_t first = 0; first < g.queries; first += plan.rows) {
+        const Block block = block_of(plan, b, h, first, lengths);
+        const float* queries = q + g.q.at(b, h, first);
+        const float* dys = dy + g.y.at(b, h, first);
+        multiply_columns(plan, block, queries, g.q.step, g.width, query_panels, key_columns,
+                         shares);
+        multiply_columns(plan, block, dys, g.y.step, g.value_width, dy_panels, value_columns,
+                         dscores);
+        const std::int64_t width = (block.last_panel - block.first_panel) * kColumns;
+        for (std::int64_t i = 0; i < block.rows; ++i) {
+          const std::int64_t at = i * plan.row_stride;
+          const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
+          float* ratio_row = ratios ? ratios + at : nullptr;
+          finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
+          exponentiate(width, lse[row], shares + at);
+          const float* dy_row = dys + i * g.y.step;
+          const float* y_row = y + g.y.at(b, h, first + i);
+          float delta = 0;
 #pragma omp simd reduction(+ : delta)
-              for (std::int64_t e = 0; e < g.value_width; ++e) delta += dy_row[e] * y_row[e];
-              score_gradient_row(width, delta, scale, shares + at, ratio_row, dscores + at,
-                                 dmask ? dmask + row * g.keys + block.first_key() : nullptr,
-                                 block.keys(g));
-            }
-            if (dq) {
-              multiply_rows(plan, block, dscores, key_rows, g.width, nullptr, tile,
-                            dq + g.q.at(b, h, first), g.q.step);
-            }
-            if (dk) {
-              pack_rows(queries, g.q.step, block.rows, g.width, query_panels);
-              add_transposed(plan, block, dscores, query_panels, g.width, key_sums);
-            }
-            if (dv) {
-              pack_rows(dys, g.y.step, block.rows, g.value_width, dy_panels);
-              add_transposed(plan, block, shares, dy_panels, g.value_width, value_sums);
-            }
-          }
+          for (std::int64_t e = 0; e < g.value_width; ++e) delta += dy_row[e] * y_row[e];
+          score_gradient_row(width, delta, scale, shares + at, ratio_row, dscores + at,
+                             dmask ? dmask + row * g.keys + block.first_key() : nullptr,
+                             block.keys(g));
         }
-        if (dk) copy_sums(key_sums, g.keys, g.width, dk + g.k.at(b, kv, 0), g.k.step);
-        if (dv) copy_sums(value_sums, g.keys, g.value_width, dv + g.v.at(b, kv, 0), g.v.step);
-      });
+        if (dq) {
+          multiply_rows(plan, block, dscores, key_rows, g.width, nullptr, tile,
+                        dq + g.q.at(b, h, first), g.q.step);
+        }
+        if (dk) {
+          pack_rows(queries, g.q.step, block.rows, g.width, query_panels);
+          add_transposed(plan, block, dscores, query_panels, g.width, key_sums);
+        }
+        if (dv) {
+          pack_rows(dys, g.y.step, block.rows, g.value_width, dy_panels);
+          add_transposed(plan, block, shares, dy_panels, g.value_width, value_sums);
+        }
+      }
+    }
+    if (dk) copy_sums(key_sums, g.keys, g.width, dk + g.k.at(b, kv, 0), g.k.step);
+    if (dv) copy_sums(value_sums, g.keys, g.value_width, dv + g.v.at(b, kv, 0), g.v.step);
+  });
 }
 
 bool is_float_request(const KernelRequest& request, std::size_t first) {
@@ -293,24 +291,24 @@ std::unique_ptr<Kernel> make_forward(const KernelRequest& request) {
   if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::fastest());
   if (!is_float_request(request, 0)) return nullptr;
   const Plan plan(geometry_of(request, 0));
-  const std::int64_t floats = forward_floats(plan) * lanes_of(plan.g, forward_floats(plan));
+  const Lanes lanes = lanes_for(plan.g, forward_floats(plan));
   return make_kernel(
-      [plan](Tensors in, Tensors out, const RunContext& context) {
-        forward(plan, in, out, reinterpret_cast<float*>(context.workspace));
+      [plan, lanes](Tensors in, Tensors out, const RunContext& context) {
+        forward(plan, lanes, in, out, reinterpret_cast<float*>(context.workspace));
       },
-      static_cast<std::size_t>(floats) * sizeof(float));
+      lanes.bytes());
 }
 
 std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   if (multiplies_bfloat16(request)) return make_on_tiles(request, tiles::fastest());
   if (!is_float_request(request, 1)) return nullptr;
   const Plan plan(geometry_of(request, 1));
-  const std::int64_t floats = gradient_floats(plan) * lanes_of(plan.g, gradient_floats(plan));
+  const Lanes lanes = lanes_for(plan.g, gradient_floats(plan));
   return make_kernel(
-      [plan](Tensors in, Tensors out, const RunContext& context) {
-        gradient(plan, in, out, reinterpret_cast<float*>(context.workspace));
+      [plan, lanes](Tensors in, Tensors out, const RunContext& context) {
+        gradient(plan, lanes, in, out, reinterpret_cast<float*>(context.workspace));
       },
-      static_cast<std::size_t>(floats) * sizeof(float));
+      lanes.bytes());
 }
 
 constexpr KernelEntry kKernels[] = {

@@ -20,25 +20,32 @@ inline bool is_parallel(const Geometry& g) {
   return g.batch * g.heads * g.queries * g.keys * (g.width + g.value_width) > kParallelFlops;
 }
 
-/// Threads with a workspace of this size: at most one per head.
-inline std::int64_t lanes_of(const Geometry& g, std::int64_t lane_floats) {
-  constexpr std::int64_t kLaneFloats = 1 << 21;  // of all threads together
-  const std::int64_t affordable = std::max<std::int64_t>(4, kLaneFloats / (lane_floats + 1));
-  return std::max<std::int64_t>(1, std::min(affordable, g.batch * g.key_heads));
+/// The workspaces of a kernel's threads.
+struct Lanes {
+  std::int64_t floats;  // of each
+  std::int64_t count;
+  std::size_t bytes() const { return static_cast<std::size_t>(floats * count) * sizeof(float); }
+};
+
+/// As many as there are threads and key heads, and at most 128 MiB for more than four.
+inline Lanes lanes_for(const Geometry& g, std::int64_t floats) {
+  constexpr std::int64_t kMostFloats = std::int64_t{1} << 25;  // of all threads together
+  const std::int64_t affordable = std::max<std::int64_t>(4, kMostFloats / (floats + 1));
+  const std::int64_t threads = std::min<std::int64_t>(omp_get_max_threads(), affordable);
+  return {floats, std::max<std::int64_t>(1, std::min(threads, g.batch * g.key_heads))};
 }
 
 /// Calls work(thread's workspace, sample, key head) for every key head; heads are distributed over
 /// the threads.
 template <class Work>
-void for_each_key_head(const Geometry& g, std::int64_t lane_floats, float* memory, Work work) {
+void for_each_key_head(const Geometry& g, const Lanes& lanes, float* memory, Work work) {
   const std::int64_t count = g.batch * g.key_heads;
-  const std::int64_t lanes = lanes_of(g, lane_floats);
 #pragma omp parallel if (is_parallel(g))
   {
     const std::int64_t lane = omp_get_thread_num();
-    const std::int64_t step = std::min<std::int64_t>(lanes, omp_get_num_threads());
+    const std::int64_t step = std::min<std::int64_t>(lanes.count, omp_get_num_threads());
     for (std::int64_t i = lane; lane < step && i < count; i += step) {
-      work(memory + lane * lane_floats, i / g.key_heads, i % g.key_heads);
+      work(memory + lane * lanes.floats, i / g.key_heads, i % g.key_heads);
     }
   }
 }

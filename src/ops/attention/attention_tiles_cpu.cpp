@@ -150,8 +150,8 @@ std::int64_t forward_floats(const Plan& plan) {
          plan.rows;
 }
 
-void forward(const tiles::Instructions& instructions, const Plan& plan, Tensors in, Tensors out,
-             float* memory) {
+void forward(const tiles::Instructions& instructions, const Plan& plan, const Lanes& lanes,
+             Tensors in, Tensors out, float* memory) {
   const Geometry& g = plan.g;
   const Bits *q = in[0].as<Bits>(), *k = in[1].as<Bits>(), *v = in[2].as<Bits>();
   const Tensor mask = at_or_empty(in, 3);
@@ -196,7 +196,7 @@ void forward(const tiles::Instructions& instructions, const Plan& plan, Tensors 
     }
     instructions.end();
   };
-  for_each_key_head(g, forward_floats(plan), memory, head);
+  for_each_key_head(g, lanes, memory, head);
 }
 
 // --- dy, q, k, v, mask, lengths, y, lse -> dq, dk, dv, dmask ---
@@ -251,8 +251,8 @@ void score_gradients(const Plan& plan, const Queries& block, Tensors in, const B
   }
 }
 
-void gradient(const tiles::Instructions& instructions, const Plan& plan, Tensors in, Tensors out,
-              float* memory) {
+void gradient(const tiles::Instructions& instructions, const Plan& plan, const Lanes& lanes,
+              Tensors in, Tensors out, float* memory) {
   const Geometry& g = plan.g;
   const Bits *dy = in[0].as<Bits>(), *q = in[1].as<Bits>();
   const Bits *k = in[2].as<Bits>(), *v = in[3].as<Bits>();
@@ -319,11 +319,7 @@ void gradient(const tiles::Instructions& instructions, const Plan& plan, Tensors
     if (dk) round_sums(key_sums, g.keys, g.width, dk + g.k.at(b, kv, 0), g.k.step);
     if (dv) round_sums(value_sums, g.keys, g.value_width, dv + g.v.at(b, kv, 0), g.v.step);
   };
-  for_each_key_head(g, gradient_floats(plan), memory, head);
-}
-
-std::size_t lane_bytes(const Geometry& g, std::int64_t floats) {
-  return static_cast<std::size_t>(floats * lanes_of(g, floats)) * sizeof(float);
+  for_each_key_head(g, lanes, memory, head);
 }
 
 bool is_gradient(const KernelRequest& request) { return request.node.op->name == "AttentionGrad"; }
@@ -358,13 +354,13 @@ std::unique_ptr<Kernel> make_on_tiles(const KernelRequest& request,
                                       const tiles::Instructions& instructions) {
   const bool backward = is_gradient(request);
   const Plan plan(geometry_of(request, backward ? 1 : 0));
-  const std::int64_t floats = backward ? gradient_floats(plan) : forward_floats(plan);
+  const Lanes lanes = lanes_for(plan.g, backward ? gradient_floats(plan) : forward_floats(plan));
   return make_kernel(
-      [plan, backward, &instructions](Tensors in, Tensors out, const RunContext& context) {
+      [plan, lanes, backward, &instructions](Tensors in, Tensors out, const RunContext& context) {
         auto* const memory = reinterpret_cast<float*>(context.workspace);
-        (backward ? gradient : forward)(instructions, plan, in, out, memory);
+        (backward ? gradient : forward)(instructions, plan, lanes, in, out, memory);
       },
-      lane_bytes(plan.g, floats));
+      lanes.bytes());
 }
 
 }  // namespace pipetrain::attention

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "ops/kernel/narrow_cpu.h"
 #include "ops/reduce/reduce.h"
@@ -15,7 +16,8 @@ namespace pipetrain::reduce {
 namespace {
 
 constexpr std::int64_t kParallelElements = 65536;
-constexpr std::int64_t kRowsPerSplit = 256;
+constexpr std::int64_t kRowsPerSplit = 256;  // of one element
+constexpr std::int64_t kLongestRun = 16384, kShortestPiece = 256;
 constexpr std::int64_t kMaximumPartials = std::int64_t{1} << 20;
 // Columns of a task. Long runs of a row let the processor prefetch; their sums stay in the L1
 // cache.
@@ -107,6 +109,12 @@ struct Loops {
       (dim.reduced ? outer_reduced : outer_kept).push_back(dim);
       (dim.reduced ? rows : outer_kept_count) *= dim.size;
     }
+    // A single long run becomes rows, which threads share.
+    const std::int64_t piece = std::min(run & -run, kLongestRun);
+    if (plan.kept == 1 && rows == 1 && run > 4 * piece && piece >= kShortestPiece) {
+      outer_reduced.push_back({run / piece, true, piece, 0});
+      rows = std::exchange(run, piece) / piece;
+    }
     const std::int64_t most_columns = run == 1 ? kMaximumChunk : kMaximumRuns;
     // Chunks of about the same size, so that threads have the same work.
     constexpr std::int64_t kLine = 16;
@@ -115,7 +123,8 @@ struct Loops {
     if (chunks > 1) chunk = (chunk + kLine - 1) / kLine * kLine;
     const std::int64_t most =
         std::max<std::int64_t>(1, kMaximumPartials / std::max<std::int64_t>(1, plan.kept));
-    splits = std::clamp<std::int64_t>(rows / kRowsPerSplit, 1, most);
+    splits = std::clamp<std::int64_t>(
+        rows / std::max<std::int64_t>(1, kRowsPerSplit / std::max<std::int64_t>(1, run)), 1, most);
   }
 };
 

@@ -118,6 +118,10 @@ TEST(Reduce, LargeOnTheCpu) {
   check_cpu("ReduceSum", over({0, 1}), {{.shape = {600, 401}}},
             2e-3);  // the error of the float32 reference
   check_cpu("ReduceMax", over({0, 2}), {{.shape = {700, 3, 50}}});
+  check_cpu("ReduceSum", over({0, 2}), {{.shape = {5, 3, 5000}}}, 5e-5);  // a split per row
+  // One run, in rows of which threads take some, and of a length that has no such rows.
+  check_cpu("ReduceSum", over({0, 1}), {{.shape = {6, 32768}}}, 5e-5);
+  check_cpu("ReduceMax", over({0}), {{.shape = {100003}}});
   check_cpu("ReduceMean", over({0, 2}), {{.shape = {6, 5, 7, 40}}});
 }
 
