@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Trains networks of torchvision and transformers at real sizes, with pipetrain and PyTorch in turn.
+"""Trains networks of torchvision, transformers and timm at real sizes, with pipetrain and PyTorch in turn.
 
     bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 … | --more] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
 
-PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy. Each network is exported once by PyTorch's default
+PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy, and timm for --more. Each network is exported once by PyTorch's default
 exporter with random weights. Then pipetrain, PyTorch eager and torch.compile, of images each in the default layout and
 channels-last, take turns on the same batch: SGD with momentum, one micro-batch. After the first round only the forms
 close to the best of their program go on. NAME.md and NAME.json hold the step times, memory, the time from the command to

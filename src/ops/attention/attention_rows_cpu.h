@@ -27,7 +27,7 @@ struct Lanes {
   std::size_t bytes() const { return static_cast<std::size_t>(floats * count) * sizeof(float); }
 };
 
-/// As many as there are threads and key heads, and at most 128 MiB for more than four.
+/// One per thread, but no more than key heads; more than four only while all fit into 128 MiB.
 inline Lanes lanes_for(const Geometry& g, std::int64_t floats) {
   constexpr std::int64_t kMostFloats = std::int64_t{1} << 25;  // of all threads together
   const std::int64_t affordable = std::max<std::int64_t>(4, kMostFloats / (floats + 1));

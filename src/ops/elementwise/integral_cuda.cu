@@ -1,6 +1,6 @@
 // Element-wise functions of integers and bools, and casts from and to them, one element at a time:
 // masks and positions, which are small beside what they are computed for. All have the bits of the
-// host but casts of floats that no integer holds.
+// host, except casts of floats that no integer holds.
 #include <type_traits>
 
 #include "ops/cuda/grid_cuda.h"

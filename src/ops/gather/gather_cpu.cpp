@@ -209,20 +209,26 @@ const std::int64_t* offsets_of(const ElementGather& gather, const Tensor& indice
   return offsets;
 }
 
+/// Columns that a thread takes at a time, so that all have some.
+std::int64_t columns_of_task(std::int64_t columns) {
+  constexpr std::int64_t kLine = 16, kMost = 512;
+  const std::int64_t share = (columns / omp_get_max_threads() + kLine - 1) / kLine * kLine;
+  return std::clamp(share, kLine, kMost);
+}
+
 /// Calls visit(first, last) for runs of positions, in parallel. Positions that may name the same
 /// element are visited by one thread, in their order.
 template <class Visit>
 void for_runs(const ElementGather& gather, Visit visit) {
-  constexpr std::int64_t kColumns = 512;  // of one task
   const Shape& shape = gather.indices;
   const auto axis = static_cast<std::size_t>(gather.axis);
   const std::int64_t outer = shape.count(0, axis), size = shape[axis];
   const std::int64_t inner = shape.count(axis + 1, shape.rank());
-  const std::int64_t pieces = (inner + kColumns - 1) / kColumns;
+  const std::int64_t most = columns_of_task(inner), pieces = (inner + most - 1) / most;
 #pragma omp parallel for schedule(static) if (shape.count() > kParallelElements)
   for (std::int64_t task = 0; task < outer * pieces; ++task) {
-    const std::int64_t begin = task % pieces * kColumns;
-    const std::int64_t columns = std::min(kColumns, inner - begin);
+    const std::int64_t begin = task % pieces * most;
+    const std::int64_t columns = std::min(most, inner - begin);
     for (std::int64_t k = 0; k < size; ++k) {
       const std::int64_t first = (task / pieces * size + k) * inner + begin;
       visit(first, first + columns);
@@ -304,8 +310,6 @@ std::unique_ptr<Kernel> make_scatter_elements(const KernelRequest& request) {
       sizeof(std::int64_t) * static_cast<std::size_t>(request.inputs[1].count()));
 }
 
-constexpr std::int64_t kScatterColumns = 64;
-
 std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
   if (!places(request)) return nullptr;
   const bool add = request.node.attributes.text("reduction", "none") == "add";
@@ -318,11 +322,12 @@ std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
         copy_floats(in[0].as<float>(), out[0].as<float>(), out[0].count());
         // Threads share out the columns: each writes its own of all slices, in their order.
         const std::int64_t slices = gather.outer * gather.count;
-        const std::int64_t pieces = (gather.slice + kScatterColumns - 1) / kScatterColumns;
+        const std::int64_t most = columns_of_task(gather.slice);
+        const std::int64_t pieces = (gather.slice + most - 1) / most;
 #pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
         for (std::int64_t piece = 0; piece < pieces; ++piece) {
-          const std::int64_t begin = piece * kScatterColumns;
-          const std::int64_t columns = std::min(kScatterColumns, gather.slice - begin);
+          const std::int64_t begin = piece * most;
+          const std::int64_t columns = std::min(most, gather.slice - begin);
           for (std::int64_t i = 0; i < slices; ++i) {
             place(add, in[2].as<float>() + i * gather.slice + begin,
                   out[0].as<float>() + source_of(gather, rows, i) * gather.slice + begin, columns);

@@ -31,7 +31,6 @@ __global__ void scatter([[maybe_unused]] F combine, SortedRows s, From updates,
     while (behind < s.shape.count && s.continues(behind)) ++behind;
     if constexpr (std::is_same_v<F, LastOf>) {
       y[at] = updates[s.position(behind - 1) * slice + column];
-      continue;
     } else {
       T total = before[at];
       for (std::int64_t next = place; next < behind; ++next)

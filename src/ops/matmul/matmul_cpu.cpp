@@ -19,6 +19,8 @@
 namespace pipetrain {
 namespace {
 
+constexpr std::int64_t kParallelFlops = 1 << 18;
+
 class MatMulCpu final : public Kernel {
  public:
   explicit MatMulCpu(MatMulPlan plan) : plan_(std::move(plan)) {}
@@ -48,7 +50,6 @@ class MatMulCpu final : public Kernel {
   }
 
  private:
-  static constexpr std::int64_t kParallelFlops = 1 << 18;
   static constexpr std::int64_t kParallelElements = 1 << 15;
 
   bool multiply(std::int64_t i, const float* a, const float* b, float* y) const {
@@ -120,24 +121,30 @@ MatrixView right_of(const MatMulPlan& plan, std::span<const Tensor> in, std::siz
 }
 
 /// Threads compute whole products, or share each of them where there are fewer.
-std::unique_ptr<Kernel> make_packed_gemms(MatMulPlan plan) {
+std::unique_ptr<Kernel> make_packed_gemms(MatMulPlan plan, bool has_bias) {
   const GemmShape shape{plan.m, plan.n, plan.k};
   const int threads = omp_get_max_threads();
   const bool whole = plan.products() >= threads;
-  const int lanes = whole ? threads : 1, each = whole ? 1 : threads;
+  const int each = whole ? 1 : threads;
   const std::size_t bytes = (gemm_workspace_bytes(shape, each) + 63) / 64 * 64;
+  const bool is_parallel = plan.products() * 2 * plan.m * plan.n * plan.k > kParallelFlops;
   return make_kernel(
       [=, plan = std::move(plan)](std::span<const Tensor> in, std::span<const Tensor> out,
                                   const RunContext& context) {
-#pragma omp parallel for schedule(static) num_threads(lanes)
-        for (std::int64_t i = 0; i < plan.products(); ++i) {
+        const auto multiply = [&](std::int64_t i, int lane) {
           const auto product = static_cast<std::size_t>(i);
           gemm(shape, left_of(plan, in, product), right_of(plan, in, product),
-               data_or_null<float>(in, 2), out[0].as<float>() + i * plan.m * plan.n,
-               context.workspace + static_cast<std::size_t>(omp_get_thread_num()) * bytes, each);
+               has_bias ? in[2].as<float>() : nullptr, out[0].as<float>() + i * plan.m * plan.n,
+               context.workspace + static_cast<std::size_t>(lane) * bytes, each);
+        };
+        if (!whole) {
+          for (std::int64_t i = 0; i < plan.products(); ++i) multiply(i, 0);
+          return;
         }
+#pragma omp parallel for schedule(static) num_threads(threads) if (is_parallel)
+        for (std::int64_t i = 0; i < plan.products(); ++i) multiply(i, omp_get_thread_num());
       },
-      bytes * static_cast<std::size_t>(lanes));
+      bytes * static_cast<std::size_t>(whole ? threads : 1));
 }
 
 std::unique_ptr<Kernel> make_packed_gemm(const MatMulPlan& plan, bool has_bias) {
@@ -172,7 +179,7 @@ std::unique_ptr<Kernel> make_matmul(const KernelRequest& request) {
   MatMulPlan plan = matmul_plan(request);
   const bool has_bias = request.inputs.size() > 2 && request.inputs[2].dtype != DType::kUndefined;
   if (use_packed_gemm(plan) && plan.products() == 1) return make_packed_gemm(plan, has_bias);
-  if (use_packed_gemm(plan)) return make_packed_gemms(std::move(plan));
+  if (use_packed_gemm(plan)) return make_packed_gemms(std::move(plan), has_bias);
   return std::make_unique<MatMulCpu>(std::move(plan));
 }
 

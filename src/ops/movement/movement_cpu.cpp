@@ -18,12 +18,12 @@ void fill(const Tensor& to, float value) {
   const std::size_t bytes = to.bytes();
 #pragma omp parallel for schedule(static) if (bytes > 4 * kChunk)
   for (std::size_t first = 0; first < bytes; first += kChunk) {
-    std::byte* from = to.as<std::byte>() + first;
+    std::byte* chunk = to.as<std::byte>() + first;
     const std::size_t count = std::min(kChunk, bytes - first);
     if (value == 0) {
-      std::memset(from, 0, count);
+      std::memset(chunk, 0, count);
     } else {
-      std::fill_n(reinterpret_cast<float*>(from), count / sizeof(float), value);
+      std::fill_n(reinterpret_cast<float*>(chunk), count / sizeof(float), value);
     }
   }
 }

@@ -73,8 +73,7 @@ void transpose_block(const T* from, std::int64_t from_stride, T* to, std::int64_
   if constexpr (sizeof(T) == sizeof(std::uint16_t)) {
     static_assert(kBlock == transposed::kTile);
     if (rows == kBlock && columns == kBlock) {
-      transposed::transpose_tile(reinterpret_cast<const std::uint16_t*>(from), from_stride,
-                                 reinterpret_cast<std::uint16_t*>(to), to_stride);
+      transposed::transpose_tile(from, from_stride, to, to_stride);
       return;
     }
   }

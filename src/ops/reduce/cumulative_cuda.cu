@@ -1,8 +1,11 @@
-// Cumulative sums and products: a thread per line, or, of sums over few lines, a block per line:
-// each thread adds up a part of the line, one thread adds the parts, and each thread writes its
-// part. The order of a sum depends on shapes only; lines of at most kBlock steps have the host's
-// bits. Products are never taken in parts: those of later parts could overflow where the host
-// multiplies by zero first.
+// Cumulative sums and products: a thread per line, or, of few lines, a block per line: each thread
+// combines a part of the line, one thread combines the parts, and each thread writes its part. The
+// order of a sum depends on shapes only; lines of at most kBlock steps have the host's bits. In
+// longer ones, the sum of a part may overflow where the host's does not. Products of floats are
+// never taken in parts: those of later parts could overflow where the host multiplies by zero
+// first.
+#include <type_traits>
+
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
 #include "ops/reduce/cumulative_launch_cuda.h"
@@ -33,8 +36,8 @@ __global__ void accumulate_lines(F combine, T start, CumulativeAxis axis, X x, Y
     write_line(combine, axis, line, x, y, 0, axis.size, start);
 }
 
-template <class T, class X, class Y>
-__global__ void add_in_parts(T zero, CumulativeAxis axis, X x, Y y) {
+template <class T, class F, class X, class Y>
+__global__ void accumulate_in_parts(F combine, T start, CumulativeAxis axis, X x, Y y) {
   __shared__ T totals[kBlock];
   const std::int64_t lines = axis.outer * axis.inner;
   const std::int64_t part = (axis.size + kBlock - 1) / kBlock;
@@ -43,36 +46,44 @@ __global__ void add_in_parts(T zero, CumulativeAxis axis, X x, Y y) {
   const std::int64_t last = first + part < axis.size ? first + part : axis.size;
   for (std::int64_t line = blockIdx.x; line < lines; line += gridDim.x) {
     const std::int64_t o = line / axis.inner, i = line % axis.inner;
-    T total = zero;
+    T total = start;
     for (std::int64_t step = first; step < last; ++step)
-      total += static_cast<T>(x[axis.at(o, step, i)]);
+      total = combine(total, static_cast<T>(x[axis.at(o, step, i)]));
     __syncthreads();  // slower threads may still read the totals of the last line
     totals[threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.x == 0) {
-      T before = zero;
+      T before = start;
       for (int thread = 0; thread < kBlock; ++thread) {
         const T mine = totals[thread];
         totals[thread] = before;
-        before += mine;
+        before = combine(before, mine);
       }
     }
     __syncthreads();
-    write_line(SumOf(), axis, line, x, y, first, last, totals[threadIdx.x]);
+    write_line(combine, axis, line, x, y, first, last, totals[threadIdx.x]);
+  }
+}
+
+template <class T, class F, class X, class Y>
+void launch_with(F combine, T start, bool in_parts, const CumulativeAxis& axis, X x, Y y,
+                 const CudaQueue& queue) {
+  const std::int64_t lines = axis.outer * axis.inner;
+  if (in_parts && lines < kManyLines) {
+    PT_LAUNCH(accumulate_in_parts, static_cast<unsigned>(lines), kBlock, queue.stream, combine,
+              start, axis, x, y);
+  } else {
+    PT_LAUNCH(accumulate_lines, blocks_for(lines, queue), kBlock, queue.stream, combine, start,
+              axis, x, y);
   }
 }
 
 template <class T, class X, class Y>
 void launch(const CumulativeAxis& axis, bool product, X x, Y y, const CudaQueue& queue) {
-  const std::int64_t lines = axis.outer * axis.inner;
   if (product) {
-    PT_LAUNCH(accumulate_lines, blocks_for(lines, queue), kBlock, queue.stream, ProductOf(), T(1),
-              axis, x, y);
-  } else if (lines >= kManyLines) {
-    PT_LAUNCH(accumulate_lines, blocks_for(lines, queue), kBlock, queue.stream, SumOf(), T(0), axis,
-              x, y);
+    launch_with(ProductOf(), T(1), std::is_integral_v<T>, axis, x, y, queue);
   } else {
-    PT_LAUNCH(add_in_parts, static_cast<unsigned>(lines), kBlock, queue.stream, T(0), axis, x, y);
+    launch_with(SumOf(), T(0), true, axis, x, y, queue);
   }
 }
 

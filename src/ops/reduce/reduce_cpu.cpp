@@ -16,7 +16,8 @@ namespace pipetrain::reduce {
 namespace {
 
 constexpr std::int64_t kParallelElements = 65536;
-constexpr std::int64_t kRowsPerSplit = 256;  // of one element
+constexpr std::int64_t kRowsPerSplit = 256;  // for runs of one element; fewer for longer ones
+constexpr std::int64_t kManySplits = 256;
 constexpr std::int64_t kLongestRun = 16384, kShortestPiece = 256;
 constexpr std::int64_t kMaximumPartials = std::int64_t{1} << 20;
 // Columns of a task. Long runs of a row let the processor prefetch; their sums stay in the L1
@@ -123,8 +124,11 @@ struct Loops {
     if (chunks > 1) chunk = (chunk + kLine - 1) / kLine * kLine;
     const std::int64_t most =
         std::max<std::int64_t>(1, kMaximumPartials / std::max<std::int64_t>(1, plan.kept));
-    splits = std::clamp<std::int64_t>(
-        rows / std::max<std::int64_t>(1, kRowsPerSplit / std::max<std::int64_t>(1, run)), 1, most);
+    const std::int64_t rows_of_split = kRowsPerSplit / std::max<std::int64_t>(1, run);
+    const std::int64_t wanted = rows / std::max<std::int64_t>(1, rows_of_split);
+    // Neither a split nor the sum of all splits adds up many values one by one.
+    splits = std::clamp<std::int64_t>(std::min(wanted, std::max(kManySplits, rows / kRowsPerSplit)),
+                                      1, most);
   }
 };
 

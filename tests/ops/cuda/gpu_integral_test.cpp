@@ -119,7 +119,7 @@ TEST(GpuCumulative, SumsAndProducts) {
   }
 }
 
-TEST(GpuCumulative, OverflowsOnlyWhereTheHostDoes) {
+TEST(GpuCumulative, ShortLinesOverflowOnlyWhereTheHostDoes) {
   const Attributes attributes = {{"axis", std::int64_t{0}}};
   check("CumProd", attributes, {floats({4}, {0, 1e30F, 1e30F, 1})});
   check("CumSum", attributes, {floats({4}, {-3e38F, 3e38F, 3e38F, 0})});

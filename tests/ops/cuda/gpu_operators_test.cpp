@@ -61,8 +61,9 @@ std::string operator_list() {
       "Hand-written kernels take float32, bfloat16 and float16 in any mix and compute in float32. "
       "Operators that only move data and `Where` take every type; casts, comparisons, reductions, "
       "CumSum, CumProd, ArgMax, ArgMin, Abs, Neg, Sign and arithmetic of two operands but Pow also "
-      "int32 and int64; casts, logic and `Equal` also bool. Other operators and types run on the "
-      "CPU: operands are copied to the host and results back, which is correct but slow.\n\n"
+      "int32 and int64; bitwise operators only these; casts, logic and `Equal` also bool. Other "
+      "operators and types run on the CPU: operands are copied to the host and results back, which "
+      "is correct but slow.\n\n"
       "| operator | computed by |\n|---|---|\n{}\n"
       "Through the host ({}): {}.\n",
       all.size(), own.size(), libraries, here, hosts, on_host);

@@ -199,6 +199,9 @@ TEST(Movement, Pad) {
   check_gradients("Pad", attributes, {{.shape = {3, 4}}});
   check_cpu("Pad", attributes, {{.shape = {3, 4}}}, 0);
   check_cpu("Pad", {{"pads", Ints{0, 0, 3, 3, 0, 0, 3, 3}}}, {{.shape = {2, 3, 32, 32}}}, 0);
+  // So large that threads fill parts.
+  for (const double value : {0.0, 9.0})
+    check_cpu("Pad", {{"pads", Ints{1, 2, 3, 4}}, {"value", value}}, {{.shape = {300, 301}}}, 0);
 }
 
 TEST(Movement, Trilu) {

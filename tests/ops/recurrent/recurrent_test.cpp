@@ -214,8 +214,11 @@ TEST(Recurrent, RnnGradients) {
 
 TEST(Recurrent, CpuAgreesWithReference) {
   for (const std::int64_t reverse : {0, 1}) {
-    for (const auto& [t, n, h] :
-         {std::array<std::int64_t, 3>{5, 3, 7}, {3, 50, 40}, {1, 2, 16}, {3, 13, 64}, {2, 5, 256}}) {
+    for (const auto& [t, n, h] : {std::array<std::int64_t, 3>{5, 3, 7},
+                                  {3, 50, 40},
+                                  {1, 2, 16},
+                                  {3, 13, 64},
+                                  {2, 5, 256}}) {
       const Attributes lstm = layer("Sigmoid,Tanh,Tanh", reverse);
       const InputSpec r4{{4 * h, h}, -0.3, 0.3}, r3{{3 * h, h}, -0.3, 0.3}, r1{{h, h}, -0.3, 0.3};
       const InputSpec sequence{{t, n, h}}, state{{n, h}}, none = absent_spec();
@@ -287,7 +290,8 @@ TEST(Recurrent, BFloat16LstmsRoundWhatTheyStore) {
     return cast(random_tensor({wide, std::move(shape)}, seed, -size, size), narrow);
   };
   for (const std::int64_t reverse : {0, 1}) {
-    for (const auto& [t, n, h] : {std::array<std::int64_t, 3>{5, 3, 6}, {3, 50, 40}, {1, 2, 48}, {3, 5, 128}}) {
+    for (const auto& [t, n, h] :
+         {std::array<std::int64_t, 3>{5, 3, 6}, {3, 50, 40}, {1, 2, 48}, {3, 5, 128}}) {
       const Attributes lstm = layer("Sigmoid,Tanh,Tanh", reverse);
       const HostTensor gates = number({t, n, 4 * h}, 1, 3), r = number({4 * h, h}, 2, 0.3);
       const HostTensor h0 = cast(number({n, h}, 3, 1), wide);

@@ -139,6 +139,27 @@ TEST(Reduce, TheSumIsTheSameForAnyNumberOfThreads) {
   omp_set_num_threads(threads_before);
 }
 
+// Axes that end in a reduced run, and one run: of both, many threads take parts.
+TEST(Reduce, RunsHaveTheSameSumForAnyNumberOfThreads) {
+  const int threads_before = omp_get_max_threads();
+  for (const auto& [shape, axes] : {std::pair{Shape{5, 3, 5000}, Ints{0, 2}},
+                                    {Shape{6, 32768}, Ints{0, 1}},
+                                    {Shape{2500, 784}, Ints{0, 1}},
+                                    {Shape{3000, 2, 300}, Ints{0, 2}}}) {
+    SCOPED_TRACE(shape.text());
+    const HostTensor x = random_tensor({DType::kFloat32, shape}, 9, 0, 1);
+    const HostTensor exact = run_op("ReduceSum", over(axes), {as_float(x, DType::kFloat64)})[0];
+    omp_set_num_threads(1);
+    const HostTensor once = run_op("ReduceSum", over(axes), {x}, Backend::kCpu)[0];
+    expect_close(once, as_float(exact, DType::kFloat32), 1e-6);
+    for (const int threads : {2, 3, 5}) {
+      omp_set_num_threads(threads);
+      expect_same_bits(run_op("ReduceSum", over(axes), {x}, Backend::kCpu)[0], once);
+    }
+  }
+  omp_set_num_threads(threads_before);
+}
+
 TEST(Reduce, BlockedInput) {
   // (2, 16, 2, 3) as (2, 2, 2, 3, 8); channel c of sample n is n + c everywhere.
   TensorType type{DType::kFloat32, {2, 16, 2, 3}, Layout::kBlocked8};
