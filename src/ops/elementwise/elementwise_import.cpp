@@ -55,12 +55,13 @@ void import_celu(ImportContext& context) {
                      builder.add("Mul", {builder.add("Elu", {scaled}, {{"alpha", 1.0}}), alpha}));
 }
 
-// PRelu(x, s) = max(0, x) - s max(0, -x)
+// PRelu(x, s) = x > 0 ? x : s x, of which the backward pass keeps x and a byte for each element.
 void import_prelu(ImportContext& context) {
   GraphBuilder& builder = context.builder();
-  const ValueId negative = builder.add("Relu", {builder.add("Neg", {context.input(0)})});
-  const ValueId scaled = builder.add("Mul", {negative, context.input(1)});
-  context.set_output(0, builder.add("Sub", {builder.add("Relu", {context.input(0)}), scaled}));
+  const ValueId x = context.input(0);
+  const ValueId positive = builder.add("Greater", {x, scalar_like(context, 0, 0)});
+  const ValueId scaled = builder.add("Mul", {x, context.input(1)});
+  context.set_output(0, builder.add("Where", {positive, x, scaled}));
 }
 
 void import_thresholded_relu(ImportContext& context) {

@@ -1,8 +1,12 @@
 // Element-wise operators of one float32 input as loops that become vector code.
+#include <algorithm>
+#include <cmath>
+
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_functors.h"
 #include "ops/elementwise/elementwise_loops_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/kernel/vector_math_cpu.h"
 
 namespace pipetrain::elementwise {
 namespace {
@@ -22,6 +26,37 @@ PIPETRAIN_WIDE_LOOP void wide_unary_loop(const ErasedFunction& function, const v
   const float* __restrict x = static_cast<const float*>(in);
   float* __restrict y = static_cast<float*>(out);
   for (std::int64_t i = 0; i < count; ++i) y[i] = f(x[i]);
+}
+
+/// Sine, or cosine with kTurns of 1. Larger arguments and NaN by the C library, one by one: the
+/// bits of an element do not depend on its neighbours. `out` may be `in`.
+template <int kTurns>
+[[gnu::always_inline]] inline void compute_circular(const void* in, void* out, std::int64_t count) {
+  constexpr std::int64_t kBlock = 256;
+  const float* x = static_cast<const float*>(in);
+  float* y = static_cast<float*>(out);
+  alignas(64) float block[kBlock];
+  for (std::int64_t first = 0; first < count; first += kBlock, x += kBlock, y += kBlock) {
+    const std::int64_t size = std::min(kBlock, count - first);
+    for (std::int64_t i = 0; i < size; ++i) block[i] = vector_math::circular<kTurns>(x[i]);
+    for (std::int64_t i = 0; i < size; ++i) {
+      if (!(vector_math::absolute(x[i]) <= vector_math::kMostRadians))
+        block[i] = kTurns == 0 ? std::sin(x[i]) : std::cos(x[i]);
+    }
+    std::copy_n(block, size, y);
+  }
+}
+
+template <int kTurns>
+void circular_loop(const ErasedFunction& /*function*/, const void* in, void* out,
+                   std::int64_t count) {
+  compute_circular<kTurns>(in, out, count);
+}
+
+template <int kTurns>
+PIPETRAIN_WIDE_LOOP void wide_circular_loop(const ErasedFunction& /*function*/, const void* in,
+                                            void* out, std::int64_t count) {
+  compute_circular<kTurns>(in, out, count);
 }
 
 struct IsNaN {
@@ -61,6 +96,8 @@ UnaryLoop cast_loop(DType from, DType to) {
 
 UnaryLoop find_unary_loop(std::string_view op, const Attributes& attributes,
                           ErasedFunction& function) {
+  if (op == "Sin") return has_avx512() ? wide_circular_loop<0> : circular_loop<0>;
+  if (op == "Cos") return has_avx512() ? wide_circular_loop<1> : circular_loop<1>;
   UnaryLoop loop = nullptr;
   visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
     loop = has_avx512() ? wide_unary_loop<F> : unary_loop<float, float, F>;

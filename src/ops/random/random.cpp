@@ -46,8 +46,12 @@ PhiloxBlock numbers_of(PhiloxKey key, std::uint64_t sample, std::uint64_t elemen
   return philox(key, {{at.word[0], at.word[1], of.word[0], of.word[1]}});
 }
 
+/// The CPU's kernels run in parallel, those of the reference do not.
+enum class Threads { kOne, kAll };
+
 template <class Draw>
-std::unique_ptr<Kernel> random_kernel(const KernelRequest& request, Draw draw) {
+std::unique_ptr<Kernel> random_kernel(const KernelRequest& request, Threads threads, Draw draw) {
+  constexpr std::int64_t kParallelElements = 1 << 14;
   const auto node_key = static_cast<std::uint64_t>(request.node.attributes.integer("key"));
   return for_element_type<float, double>(request.outputs[0].dtype, [&]<class T>() {
     return make_kernel(
@@ -56,6 +60,8 @@ std::unique_ptr<Kernel> random_kernel(const KernelRequest& request, Draw draw) {
           const std::int64_t count = out[0].count();
           const std::int64_t per_sample =
               std::max<std::int64_t>(1, elements_per_sample(count, context));
+          const bool is_parallel = threads == Threads::kAll && count > kParallelElements;
+#pragma omp parallel for schedule(static) if (is_parallel)
           for (std::int64_t i = 0; i < count; ++i) {
             const auto sample = static_cast<std::uint64_t>(context.first_sample + i / per_sample);
             const PhiloxBlock block =
@@ -66,24 +72,27 @@ std::unique_ptr<Kernel> random_kernel(const KernelRequest& request, Draw draw) {
   });
 }
 
+template <Threads kThreads>
 std::unique_ptr<Kernel> make_uniform(const KernelRequest& request) {
   const double low = request.node.attributes.real("low", 0);
   const double high = request.node.attributes.real("high", 1);
-  return random_kernel(request, [=](const PhiloxBlock& block) {
+  return random_kernel(request, kThreads, [=](const PhiloxBlock& block) {
     return low + (high - low) * static_cast<double>(uniform_float(block.word[0]));
   });
 }
 
+template <Threads kThreads>
 std::unique_ptr<Kernel> make_normal(const KernelRequest& request) {
   const double mean = request.node.attributes.real("mean", 0);
   const double scale = request.node.attributes.real("scale", 1);
-  return random_kernel(request, [=](const PhiloxBlock& block) {
+  return random_kernel(request, kThreads, [=](const PhiloxBlock& block) {
     return mean + scale * static_cast<double>(normal_pair(block.word[0], block.word[1]).first);
   });
 }
 
-constexpr KernelEntry kRandomKernels[] = {{"RandomNormal", make_normal},
-                                          {"RandomUniform", make_uniform}};
+template <Threads kThreads>
+constexpr KernelEntry kKernels[] = {{"RandomNormal", make_normal<kThreads>},
+                                    {"RandomUniform", make_uniform<kThreads>}};
 
 // --- import ---
 
@@ -145,7 +154,8 @@ constexpr ImportRule kRandomImports[] = {
 }  // namespace
 
 const OpFamily& random_family() {
-  static const OpFamily family{"random", kRandomOps, kRandomImports, kRandomKernels, {}};
+  static const OpFamily family{"random", kRandomOps, kRandomImports, kKernels<Threads::kOne>,
+                               kKernels<Threads::kAll>};
   return family;
 }
 

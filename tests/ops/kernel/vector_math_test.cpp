@@ -73,6 +73,24 @@ TEST(VectorMath, WithinThreeUnitsEverywhere) {
       [](double x) { return x > 50 ? x : std::log1p(std::exp(x)); });
   expect_accurate(
       "erf", [](float x) { return math::erf(x); }, [](double x) { return std::erf(x); });
+  expect_accurate(
+      "sin", [](float x) { return math::sin(x); }, [](double x) { return std::sin(x); },
+      -math::kMostRadians, math::kMostRadians);
+  expect_accurate(
+      "cos", [](float x) { return math::cos(x); }, [](double x) { return std::cos(x); },
+      -math::kMostRadians, math::kMostRadians);
+}
+
+// Near multiples of π, where most digits cancel.
+TEST(VectorMath, SinesNearTheirZeros) {
+  for (int n = -2600; n <= 2600; ++n) {
+    const auto x = static_cast<float>(n * 3.14159265358979323846);
+    const double exact = std::sin(static_cast<double>(x));
+    EXPECT_NEAR(vector_math::sin(x), exact, 3e-7 * std::abs(exact)) << x;
+    const auto between = static_cast<float>((n + 0.5) * 3.14159265358979323846);
+    const double zero = std::cos(static_cast<double>(between));
+    EXPECT_NEAR(vector_math::cos(between), zero, 3e-7 * std::abs(zero)) << between;
+  }
 }
 
 TEST(VectorMath, FarTails) {

@@ -108,6 +108,11 @@ TEST(Random, EvaluationTakesTheProbability) {
   expect_values(graph[known].data, {2, 1}, {0.8, 0.8});
 }
 
+TEST(Random, OnTheCpu) {
+  for (const char* op : {"RandomUniform", "RandomNormal"})
+    check_cpu(op, {{"key", std::int64_t{1}}}, {{{3, 20'000}}}, 1e-6);
+}
+
 TEST(Random, NothingFlowsBack) {
   for (const char* op : {"RandomUniform", "RandomNormal"}) {
     ASSERT_NE(find_op(op)->differentiate, nullptr);
