@@ -1,7 +1,6 @@
 #include "ops/matmul/matmul.h"
 
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <cmath>
 
