@@ -2,6 +2,7 @@
 // computed in float and rounded within registers. For AVX-512; with narrower vectors, conversions
 // of chunks (narrow_kernel.h) are as fast.
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/elementwise/elementwise.h"
 #include "ops/elementwise/elementwise_functors.h"
@@ -53,8 +54,11 @@ UnaryLoop find_bfloat16_unary_loop(std::string_view op, const Attributes& attrib
   UnaryLoop loop = nullptr;
   if (!has_avx512()) return loop;
   visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
-    loop = unary_loop<F>;
-    function = ErasedFunction(f);
+    // Those of the C library run over floats, as sines and cosines are vectors there.
+    if constexpr (!std::is_same_v<F, LibraryFunction<float>>) {
+      loop = unary_loop<F>;
+      function = ErasedFunction(f);
+    }
   });
   return loop;
 }

@@ -52,8 +52,8 @@
   X(Round, floats,  zero_gradient, cheap,  narrow) \
   X(Sign,  numbers, zero_gradient, cheap,  narrow)
 
-// X(operator, function, gradient): floats by the C library, where inlining gains nothing. Never part
-// of a fused chain.
+// X(operator, function, gradient): floats by the C library, where inlining gains nothing, but sines
+// and cosines by vector code on CPUs. Never part of a fused chain.
 #define PT_UNARY_OF_LIBRARY(X) \
   X(Acos,  std::acos,  acos_gradient)  \
   X(Acosh, std::acosh, acosh_gradient) \

@@ -209,11 +209,16 @@ const std::int64_t* offsets_of(const ElementGather& gather, const Tensor& indice
   return offsets;
 }
 
-/// Columns that a thread takes at a time, so that all have some.
-std::int64_t columns_of_task(std::int64_t columns) {
+/// Into how many columns at a time a row is cut, so that all threads have some although there are
+/// only `rows` tasks otherwise.
+std::int64_t columns_of_task(std::int64_t rows, std::int64_t columns) {
   constexpr std::int64_t kLine = 16, kMost = 512;
-  const std::int64_t share = (columns / omp_get_max_threads() + kLine - 1) / kLine * kLine;
-  return std::clamp(share, kLine, kMost);
+  const std::int64_t threads = omp_get_max_threads();
+  if (rows >= threads) return kMost;
+  const std::int64_t rounds = (columns + kMost * threads - 1) / (kMost * threads);
+  const std::int64_t pieces = std::max<std::int64_t>(1, rounds * threads);
+  const std::int64_t share = (columns + pieces - 1) / pieces;
+  return std::max(kLine, (share + kLine - 1) / kLine * kLine);
 }
 
 /// Calls visit(first, last) for runs of positions, in parallel. Positions that may name the same
@@ -224,7 +229,7 @@ void for_runs(const ElementGather& gather, Visit visit) {
   const auto axis = static_cast<std::size_t>(gather.axis);
   const std::int64_t outer = shape.count(0, axis), size = shape[axis];
   const std::int64_t inner = shape.count(axis + 1, shape.rank());
-  const std::int64_t most = columns_of_task(inner), pieces = (inner + most - 1) / most;
+  const std::int64_t most = columns_of_task(outer, inner), pieces = (inner + most - 1) / most;
 #pragma omp parallel for schedule(static) if (shape.count() > kParallelElements)
   for (std::int64_t task = 0; task < outer * pieces; ++task) {
     const std::int64_t begin = task % pieces * most;
@@ -322,7 +327,7 @@ std::unique_ptr<Kernel> make_scatter_nd(const KernelRequest& request) {
         copy_floats(in[0].as<float>(), out[0].as<float>(), out[0].count());
         // Threads share out the columns: each writes its own of all slices, in their order.
         const std::int64_t slices = gather.outer * gather.count;
-        const std::int64_t most = columns_of_task(gather.slice);
+        const std::int64_t most = columns_of_task(1, gather.slice);
         const std::int64_t pieces = (gather.slice + most - 1) / most;
 #pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
         for (std::int64_t piece = 0; piece < pieces; ++piece) {

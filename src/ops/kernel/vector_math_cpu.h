@@ -156,13 +156,14 @@ namespace pipetrain::vector_math {
 /// Up to this magnitude, circular() is accurate.
 constexpr float kMostRadians = 8192.0f;
 
-/// sin(x + kTurns π/2). Multiples of π/2 are subtracted in four parts (Cody and Waite, 1980), of
-/// which the first three are exact; the polynomials are those of sine and cosine up to π/4.
+/// sin(x + kTurns π/2). Multiples of π/2 are subtracted in four parts (Cody and Waite, 1980), so
+/// that the products with the first three are exact; the polynomials are those of sine and cosine
+/// up to π/4.
 template <int kTurns>
 [[gnu::always_inline]] inline float circular(float x) {
   constexpr float kMagic = 12582912.0f;  // as in exp()
   const float shifted = x * 0.636619772f + kMagic;
-  const std::int32_t turns = std::bit_cast<std::int32_t>(shifted) + kTurns;
+  const std::uint32_t turns = std::bit_cast<std::uint32_t>(shifted) + kTurns;
   const float n = shifted - kMagic;
   float r = x - n * 1.5703125f;
   r -= n * 0x1.fb4p-12f;
@@ -172,13 +173,13 @@ template <int kTurns>
   float p = -1.9515295891e-4f;
   p = p * z + 8.3321608736e-3f;
   p = p * z - 1.6666654611e-1f;
-  const float sine = p * (z * r) + r;
+  const float sine = copy_sign(p * (z * r) + r, r);  // -0 stays -0
   float q = 2.443315711809948e-5f;
   q = q * z - 1.388731625493765e-3f;
   q = q * z + 4.166664568298827e-2f;
   const float cosine = q * (z * z) + (1.0f - 0.5f * z);
   const float value = (turns & 1) != 0 ? cosine : sine;
-  return std::bit_cast<float>(std::bit_cast<std::int32_t>(value) ^ ((turns & 2) << 30));
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) ^ ((turns & 2) << 30));
 }
 [[gnu::always_inline]] inline float sin(float x) { return circular<0>(x); }
 [[gnu::always_inline]] inline float cos(float x) { return circular<1>(x); }

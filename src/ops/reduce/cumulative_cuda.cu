@@ -49,7 +49,6 @@ __global__ void accumulate_in_parts(F combine, T start, CumulativeAxis axis, X x
     T total = start;
     for (std::int64_t step = first; step < last; ++step)
       total = combine(total, static_cast<T>(x[axis.at(o, step, i)]));
-    __syncthreads();  // slower threads may still read the totals of the last line
     totals[threadIdx.x] = total;
     __syncthreads();
     if (threadIdx.x == 0) {

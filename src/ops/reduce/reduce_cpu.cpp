@@ -1,8 +1,8 @@
 // Reductions over float32; sums and means over bfloat16 too, added up in float32. The input is read
 // in memory order; a task computes a chunk of the output over one range of the outer reduced
 // positions ("split"). The splits depend on the shape only, so the result is the same for any
-// number of threads, and each accumulator adds at most a few hundred values, which limits the
-// rounding error.
+// number of threads, and unless there are millions of positions, each accumulator adds at most a
+// few hundred values, which limits the rounding error.
 #include <omp.h>
 
 #include <algorithm>

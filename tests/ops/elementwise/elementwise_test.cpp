@@ -125,6 +125,22 @@ TEST(Elementwise, UnaryOnTheCpu) {
   check_cpu("Tanh", {}, {{.shape = {3, 70001}, .low = -3, .high = 3}}, 2e-6);
 }
 
+// Near multiples of π/2, where most digits cancel, and with the sign of zero.
+TEST(Elementwise, SinesNearTheirZerosOnTheCpu) {
+  for (const char* op : {"Sin", "Cos"}) {
+    std::vector<float> x = {0.0F, -0.0F};
+    for (int n = -2600; n <= 2600; ++n)
+      x.push_back(static_cast<float>((n + (op[0] == 'C' ? 0.5 : 0)) * 3.14159265358979323846));
+    const auto count = static_cast<std::int64_t>(x.size());
+    const HostTensor y = run_op(op, {}, {floats({count}, x)}, Backend::kCpu)[0];
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double wide = x[i], exact = op[0] == 'C' ? std::cos(wide) : std::sin(wide);
+      EXPECT_NEAR(y.span<float>()[i], exact, 3e-7 * std::abs(exact)) << op << " " << x[i];
+      EXPECT_EQ(std::signbit(y.span<float>()[i]), std::signbit(exact)) << op << " " << x[i];
+    }
+  }
+}
+
 TEST(Elementwise, SpecialValuesOnTheCpu) {
   const std::vector<double> x = {0.0, -0.0,  kInfinity, -kInfinity, kNaN, 90,
                                  -90, 1e-30, -1e-30,    20,         -20};

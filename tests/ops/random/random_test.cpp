@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <cmath>
 #include <numeric>
@@ -108,9 +109,19 @@ TEST(Random, EvaluationTakesTheProbability) {
   expect_values(graph[known].data, {2, 1}, {0.8, 0.8});
 }
 
-TEST(Random, OnTheCpu) {
-  for (const char* op : {"RandomUniform", "RandomNormal"})
-    check_cpu(op, {{"key", std::int64_t{1}}}, {{{3, 20'000}}}, 1e-6);
+TEST(Random, OnTheCpuTheSameForAnyNumberOfThreads) {
+  const HostTensor like(TensorType{DType::kBool, {3, 20'000}});
+  const RunContext context = context_at(7, 2, 5, 3);
+  const int before = omp_get_max_threads();
+  for (const char* op : {"RandomUniform", "RandomNormal"}) {
+    const Attributes attributes = {{"key", std::int64_t{1}}};
+    const HostTensor expected = run_op(op, attributes, {like}, Backend::kReference, context)[0];
+    for (const int threads : {1, 2, 3}) {
+      omp_set_num_threads(threads);
+      expect_same_bits(run_op(op, attributes, {like}, Backend::kCpu, context)[0], expected);
+    }
+  }
+  omp_set_num_threads(before);
 }
 
 TEST(Random, NothingFlowsBack) {
