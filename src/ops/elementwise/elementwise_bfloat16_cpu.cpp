@@ -54,7 +54,7 @@ UnaryLoop find_bfloat16_unary_loop(std::string_view op, const Attributes& attrib
   UnaryLoop loop = nullptr;
   if (!has_avx512()) return loop;
   visit_unary<float, VectorMath>(op, attributes, [&]<class F>(F f) {
-    // Those of the C library run over floats, as sines and cosines are vectors there.
+    // Functions of the C library run as float32, where sines and cosines are vector code.
     if constexpr (!std::is_same_v<F, LibraryFunction<float>>) {
       loop = unary_loop<F>;
       function = ErasedFunction(f);

@@ -58,6 +58,8 @@ struct CastTo {
   PT_HOST_DEVICE To operator()(T x) const {
     return static_cast<To>(x);
   }
+  /// A bool, which may be any byte.
+  PT_HOST_DEVICE To operator()(std::uint8_t x) const { return static_cast<To>(x != 0); }
 };
 
 template <class F, class X, class Y>
@@ -97,13 +99,6 @@ void launch_integral(const Coded& function, const void* x, void* y, std::int64_t
 
 void launch_cast(Integral from, const void* x, Integral to, void* y, std::int64_t count,
                  const CudaQueue& queue) {
-  // A bool may be any byte.
-  if (from == Integral::kBool && to == Integral::kInt32)
-    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int32_t*>(y),
-                  count, queue);
-  if (from == Integral::kBool && to == Integral::kInt64)
-    return launch(IsTrue(), static_cast<const std::uint8_t*>(x), static_cast<std::int64_t*>(y),
-                  count, queue);
   if (from == Integral::kBool) cast_to(to, static_cast<const std::uint8_t*>(x), y, count, queue);
   if (from == Integral::kInt32) cast_to(to, static_cast<const std::int32_t*>(x), y, count, queue);
   if (from == Integral::kInt64) cast_to(to, static_cast<const std::int64_t*>(x), y, count, queue);
@@ -117,7 +112,7 @@ void launch_cast(const ConstFloatView& x, Integral to, void* y, std::int64_t cou
 void launch_cast(Integral from, const void* x, const FloatView& y, std::int64_t count,
                  const CudaQueue& queue) {
   if (from == Integral::kBool)
-    launch(IsTrue(), static_cast<const std::uint8_t*>(x), y, count, queue);
+    launch(CastTo<float>(), static_cast<const std::uint8_t*>(x), y, count, queue);
   if (from == Integral::kInt32)
     launch(CastTo<float>(), static_cast<const std::int32_t*>(x), y, count, queue);
   if (from == Integral::kInt64)

@@ -18,7 +18,8 @@ namespace {
 constexpr std::int64_t kParallelElements = 65536;
 constexpr std::int64_t kRowsPerSplit = 256;  // for runs of one element; fewer for longer ones
 constexpr std::int64_t kManySplits = 256;
-constexpr std::int64_t kLongestRun = 16384, kShortestPiece = 256;
+// Rows into which a single run is cut.
+constexpr std::int64_t kLongestPiece = 16384, kShortestPiece = 256;
 constexpr std::int64_t kMaximumPartials = std::int64_t{1} << 20;
 // Columns of a task. Long runs of a row let the processor prefetch; their sums stay in the L1
 // cache.
@@ -111,7 +112,7 @@ struct Loops {
       (dim.reduced ? rows : outer_kept_count) *= dim.size;
     }
     // A single long run becomes rows, which threads share.
-    const std::int64_t piece = std::min(run & -run, kLongestRun);
+    const std::int64_t piece = std::min(run & -run, kLongestPiece);
     if (plan.kept == 1 && rows == 1 && run > 4 * piece && piece >= kShortestPiece) {
       outer_reduced.push_back({run / piece, true, piece, 0});
       rows = std::exchange(run, piece) / piece;
