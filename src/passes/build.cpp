@@ -59,6 +59,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   training.graph.verify();
   bound_inputs(training);         // on the model's own Gather nodes
   fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
+  if (options.fusion == FusionTarget::kGpu) expand_group_norms(training.graph);
   with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
                [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
@@ -93,9 +94,9 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   // Optimizations for the kernels of a device.
   if (options.feature_map_layout != Layout::kRowMajor)
     // Needs the backward pass; before casts come in between.
-    fuse_batch_norm_activations(training, options.fusion == FusionTarget::kCpu
-                                              ? NormActivations::kElementwise
-                                              : NormActivations::kLimits);
+    fuse_norm_activations(training, options.fusion == FusionTarget::kCpu
+                                        ? NormActivations::kElementwise
+                                        : NormActivations::kLimits);
   if (options.with_gradients && options.fusion == FusionTarget::kCpu)
     fuse_batch_norm_sums(training, SummedNorms::kAll);  // before casts, too; behind what fuses more
   if (options.with_gradients && options.fusion == FusionTarget::kGpu &&

@@ -26,6 +26,10 @@ bool is_one_of(std::string_view op, std::span<const std::string_view> ops) {
   return std::ranges::find(ops, op) != ops.end();
 }
 
+bool is_norm(const Node& node) {
+  return node.op->name == "BatchNorm" || node.op->name == "GroupNorm";
+}
+
 class Matcher {
  public:
   Matcher(const TrainingGraph& training, NormActivations activations)
@@ -42,7 +46,7 @@ class Matcher {
 
   std::optional<Match> match(NodeId normalization) const {
     const Node& node = graph_[normalization];
-    if (node.op->name != "BatchNorm" || node.part != Part::kForward) return {};
+    if (!is_norm(node) || node.part != Part::kForward) return {};
     const ValueId z = node.outputs[0];
     if (outside_.contains(z)) return {};
     Match found{normalization, {}, {}, {}};
@@ -59,7 +63,7 @@ class Matcher {
     if (!found.activation) return {};
     if (found.activation_gradient && !is_gradient(found.activation_gradient, found.activation))
       return {};
-    found.gradient = only(gradients_of(normalization, "BatchNormGrad"));
+    found.gradient = only(gradients_of(normalization, std::string(node.op->name) + "Grad"));
     if (!found.gradient) {
       // Without a backward pass only; a frozen one is left alone.
       return found.activation_gradient || !gradients_of(found.activation, "").empty()
@@ -146,10 +150,9 @@ void remove_nodes(TrainingGraph& training, const std::vector<NodeId>& heir) {
   for (Accumulation& use : training.accumulations) use.consumer = moved(use.consumer);
 }
 
-int fuse_batch_norm_activations(TrainingGraph& training, NormActivations activations) {
+int fuse_norm_activations(TrainingGraph& training, NormActivations activations) {
   Graph& graph = training.graph;
-  if (std::ranges::none_of(graph.nodes, [](const Node& n) { return n.op->name == "BatchNorm"; }))
-    return 0;
+  if (std::ranges::none_of(graph.nodes, is_norm)) return 0;
   const Matcher matcher(training, activations);
   std::vector<Match> matches;
   for (std::size_t n = 0; n < graph.nodes.size(); ++n) {

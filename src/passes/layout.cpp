@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "graph/op.h"
+#include "ops/conv/conv.h"
+#include "ops/kernel/channel_block.h"
 #include "ops/reduce/reduce_plan.h"
 #include "ops/registry/registry.h"
 #include "ops/reorder/reorder.h"
@@ -49,7 +51,11 @@ class LayoutPass {
  private:
   bool divides(ValueId id) const {
     const Shape& shape = graph_[id].type.shape;
-    return shape.rank() == 4 && shape[1] % block_ == 0;
+    return has_feature_map_axes(shape) && fills_blocks(shape, block_);
+  }
+  /// cuDNN has channels last of images only.
+  bool has_feature_map_axes(const Shape& shape) const {
+    return last_ ? shape.rank() == 4 : shape.rank() >= 3 && shape.rank() <= 5;
   }
   bool is_blocked(ValueId id) const { return graph_[id].type.layout != Layout::kRowMajor; }
 
@@ -78,15 +84,25 @@ class LayoutPass {
     const bool weight_gradient = op == "ConvWeightGrad";
     // What is shaped like the weight: an input, or the result.
     const Shape weight = graph_[weight_gradient ? node.outputs[0] : node.inputs[1]].type.shape;
-    const std::int64_t group = node.attributes.integer("group", 1);
-    const bool depthwise = weight.rank() == 4 && weight[0] == group && weight[1] == 1;
-    if (weight.rank() != 4 || (group > 1 && !depthwise)) return;
+    if (!is_fast_in_blocks(node, weight)) return;
     if (divides(node.inputs[0])) wanted[0] = blocked_;
     if (weight_gradient) {
       if (divides(node.inputs[1])) wanted[1] = blocked_;
     } else if (divides(node.outputs[0]) && !fixed_.contains(node.outputs[0])) {
       graph_[node.outputs[0]].type.layout = blocked_;
     }
+  }
+
+  /// Whether the kernels of a convolution between blocks are faster than those of row-major
+  /// tensors.
+  bool is_fast_in_blocks(const Node& node, const Shape& weight) const {
+    const std::int64_t group = node.attributes.integer("group", 1);
+    const bool depthwise = group > 1 && weight[0] == group && weight[1] == 1;
+    if (weight.rank() < 3 || weight.rank() > 5 || (depthwise && weight.rank() == 5)) return false;
+    if (group > 1 && !depthwise) return conv_groups_together(weight, group, block_) > 0;
+    // Between row-major sequences these are matrix products and sums of rows: nothing is reordered.
+    const bool reads_one_position = weight.count(2, weight.rank()) == 1;
+    return weight.rank() != 3 || !(depthwise || reads_one_position) || is_blocked(node.inputs[0]);
   }
 
   /// All tensors of a convolution together, as cuDNN requires. The first input of a network has few
@@ -117,9 +133,9 @@ class LayoutPass {
     return reduces(2) && reduces(3);
   }
 
-  /// Whether `id` is one of the node's tensors (N, C, H, W), not a number per channel and the like.
+  /// Whether `id` is one of the node's tensors (N, C, …), not a number per channel and the like.
   bool is_feature_map(const Node& node, ValueId id) const {
-    if (graph_[id].type.shape.rank() != 4) return false;
+    if (!has_feature_map_axes(graph_[id].type.shape)) return false;
     if (!(node.op->flags & kElementwise)) return true;
     return graph_[id].type.shape == graph_[node.outputs[0]].type.shape;
   }

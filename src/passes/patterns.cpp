@@ -130,6 +130,7 @@ int fuse_activations(Graph& graph) {
 void fuse_patterns(Graph& graph) {
   fuse_activations(graph);
   fuse_norms(graph);
+  fuse_group_norms(graph);
   fuse_rotary(graph);
   fuse_attention(graph);
   fuse_permuted_weights(graph);

@@ -12,6 +12,9 @@ int fuse_activations(Graph& graph);
 /// x - mean over the root of variance + ε, with scale and shift; x over the root of mean square +
 /// ε.
 int fuse_norms(Graph& graph);
+/// Reshape to (N, groups, …), an instance normalization, Reshape back, a scale and a shift per
+/// channel: one GroupNorm.
+int fuse_group_norms(Graph& graph);
 /// x cos + rotate_half(x) sin with constant tables.
 int fuse_rotary(Graph& graph);
 /// softmax(scale q k' + mask) v without dropout, keys repeated for groups of heads or not, with the
@@ -22,7 +25,11 @@ int fuse_attention(Graph& graph);
 /// gradient of the weight's size instead of one for every slice.
 int fuse_permuted_weights(Graph& graph);
 
-/// All of them, in an order in which each enables the next.
+/// The opposite of a pattern, for devices without kernels for GroupNorm: a LayerNorm of rows that
+/// are groups, and a scale and a shift per channel.
+int expand_group_norms(Graph& graph);
+
+/// All patterns, in an order in which each enables the next.
 void fuse_patterns(Graph& graph);
 
 }  // namespace pipetrain

@@ -9,6 +9,7 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/execute.h"
+#include "support/test_tensors.h"
 
 namespace pipetrain {
 namespace {
@@ -86,12 +87,13 @@ TrainingGraph build(const OnnxModel& model, Layout layout,
 }
 
 std::vector<HostTensor> loss_and_gradients(const TrainingGraph& training) {
+  const Shape x = training.graph[training.inputs[0].value].type.shape;
   HostTensor label(training.graph[training.loss.label].type);
   label.span<std::int64_t>()[1] = 3;
   std::vector<ValueId> wanted = {training.loss.loss_sum};
   for (const Accumulation& use : training.accumulations) wanted.push_back(use.contribution);
   return execute(training.graph, Backend::kCpu,
-                 {{training.inputs[0].value, numbers({2, 3, 12, 12}, 1)},
+                 {{training.inputs[0].value, numbers(x, 1)},
                   {training.loss.label, label},
                   {training.loss.loss_scale, HostTensor::scalar(0.5F)}},
                  wanted);
@@ -195,6 +197,77 @@ void expect_same_in_every_layout(const OnnxModel& model) {
 }
 
 TEST(Layout, SameLossAndGradients) { expect_same_in_every_layout(network()); }
+
+/// Two convolutions with a normalization, an activation and pooling between them, over so many
+/// axes.
+OnnxModel network_over(std::size_t axes, const std::string& normalization) {
+  OnnxBuilder builder("axes");
+  std::vector<OnnxDim> dims{{"batch", -1}, {"", 3}};
+  std::vector<std::int64_t> kernel(axes, 3), pads(2 * axes, 1), two(axes, 2), weight{16, 3};
+  std::int64_t positions = 1;
+  for (std::size_t axis = 0; axis < axes; ++axis) {
+    dims.push_back({"", axes == 3 ? 4 : 12});
+    positions *= axes == 3 ? 2 : 6;
+  }
+  builder.input("x", DType::kFloat32, dims);
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  const auto conv = [&](const std::string& name, const std::string& from, std::int64_t inputs) {
+    std::vector<std::int64_t> shape{16, inputs};
+    shape.insert(shape.end(), kernel.begin(), kernel.end());
+    builder.initializer(name + ".w", numbers(Shape(shape), static_cast<unsigned>(inputs)));
+    builder.node("Conv", {from, name + ".w"}, {name}, {OnnxAttribute::of_ints("pads", pads)}, name);
+  };
+  conv("stem", "x", 3);
+  std::vector<std::string> inputs{"stem"};
+  for (const char* what : {".scale", ".shift", ".running_mean", ".running_var"}) {
+    if (normalization != "BatchNormalization" && inputs.size() == 3) break;
+    builder.initializer(std::string("norm") + what, numbers({16}, what[1]));
+    inputs.push_back(std::string("norm") + what);
+  }
+  builder.node(normalization, inputs, {"norm"}, {}, "norm");
+  builder.node("Relu", {"norm"}, {"relu"}, {}, "relu");
+  conv("next", "relu", 16);
+  builder.node("Add", {"next", "relu"}, {"sum"}, {}, "sum");
+  builder.node(
+      "MaxPool", {"sum"}, {"pool"},
+      {OnnxAttribute::of_ints("kernel_shape", two), OnnxAttribute::of_ints("strides", two)},
+      "pool");
+  builder.node("Flatten", {"pool"}, {"flat"}, {}, "flat");
+  builder.initializer("head.w", numbers({16 * positions, 5}, 7));
+  builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+TEST(Layout, SequencesAndVolumesAreBlockedToo) {
+  for (const std::size_t axes : {1, 2, 3}) {
+    for (const char* normalization : {"BatchNormalization", "InstanceNormalization"}) {
+      const OnnxModel model = network_over(axes, normalization);
+      const TrainingGraph training = build(model, Layout::kBlocked8, FusionTarget::kCpu);
+      const auto reorders = std::ranges::count_if(
+          training.graph.nodes, [](const Node& node) { return node.op->name == "Reorder"; });
+      EXPECT_EQ(reorders, 2) << training.graph.to_text();  // before Flatten, and behind it
+      const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
+      const std::vector<HostTensor> blocked = loss_and_gradients(training);
+      ASSERT_EQ(plain.size(), blocked.size());
+      for (std::size_t i = 0; i < plain.size(); ++i)
+        test::expect_close(blocked[i], plain[i], 1e-4, normalization);
+    }
+  }
+}
+
+TEST(Layout, GroupNormsAreForCpusOnly) {
+  const OnnxModel model = network_over(2, "InstanceNormalization");
+  for (const FusionTarget fusion : {FusionTarget::kCpu, FusionTarget::kGpu}) {
+    const TrainingGraph training = build(model, Layout::kRowMajor, fusion);
+    const auto count = [&](std::string_view op) {
+      return std::ranges::count_if(training.graph.nodes,
+                                   [&](const Node& node) { return node.op->name == op; });
+    };
+    EXPECT_EQ(count("GroupNorm"), fusion == FusionTarget::kCpu);
+    EXPECT_EQ(count("LayerNorm"), fusion == FusionTarget::kGpu);
+  }
+}
 
 // Channels 4 to 19 of a convolution's 32 are no whole blocks, 16 to 31 are.
 TEST(Layout, SlicesInsideABlockStayRowMajor) {

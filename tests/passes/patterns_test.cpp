@@ -54,8 +54,23 @@ class Primitives {
 
   /// Rewrites, compares, and returns the operators that are left, sorted by name.
   std::string fused(ValueId result, double tolerance = 1e-5) {
+    return rewritten(result, tolerance, [](Graph& graph) { fuse_patterns(graph); });
+  }
+  std::string expanded(ValueId result) {
+    return rewritten(result, 1e-5, [](Graph& graph) { expand_group_norms(graph); });
+  }
+  const Node& node(std::string_view op) const {
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name == op) return node;
+    }
+    throw std::runtime_error("no such node");
+  }
+
+ private:
+  template <class Rewrite>
+  std::string rewritten(ValueId result, double tolerance, Rewrite rewrite) {
     const HostTensor before = value_of(result);
-    fuse_patterns(graph_);
+    rewrite(graph_);
     remove_dead_nodes(graph_, {result});
     graph_.verify();
     expect_close(value_of(result), before, tolerance);
@@ -68,14 +83,6 @@ class Primitives {
     for (const std::string_view name : names) text += (text.empty() ? "" : " ") + std::string(name);
     return text;
   }
-  const Node& node(std::string_view op) const {
-    for (const Node& node : graph_.nodes) {
-      if (node.op->name == op) return node;
-    }
-    throw std::runtime_error("no such node");
-  }
-
- private:
   HostTensor value_of(ValueId id) const {
     return run_graph(graph_, Backend::kReference, feeds_)[static_cast<std::size_t>(id.index)];
   }
@@ -234,6 +241,39 @@ TEST(Patterns, NormsOverOtherAxesStay) {
       p.add("ReduceMean", {square}, {{"axes", Ints{1}}, {"keepdims", std::int64_t{1}}});
   const ValueId root = p.add("Sqrt", {p.add("Add", {mean, p.builder().scalar(1e-3)})});
   EXPECT_EQ(p.fused(p.add("Div", {x, root})).find("RmsNorm"), std::string::npos);
+}
+
+// As opset 20 and earlier have it: rows of groups, ones and zeros as their scale and shift.
+TEST(Patterns, GroupNormOfRows) {
+  const auto normalized = [](bool affine, std::int64_t width) {
+    Primitives p;
+    const ValueId rows = p.shaped(p.input({2, 6, 4, 5}), {2, 3, 40});
+    const ValueId one = p.constant(floats({3}, {1, 1, 1})),
+                  zero = p.constant(floats({3}, {0, 0, 0}));
+    const ValueId normal = p.add("GroupNorm", {rows, one, zero}, {{"groups", std::int64_t{3}}});
+    ValueId y = p.shaped(normal, {2, 6, 4, 5});
+    if (affine) {
+      y = p.add("Mul", {y, p.input({6, 1, 1})});
+      y = p.add("Add", {p.input({width, 1, 1}), y});
+    }
+    return p.fused(y);
+  };
+  EXPECT_EQ(normalized(true, 6), "GroupNorm");
+  EXPECT_EQ(normalized(false, 6), "GroupNorm");
+  EXPECT_EQ(normalized(true, 1), "Add GroupNorm");  // one number for all channels
+  // Scaled within the groups, or normalized over other axes.
+  Primitives p;
+  const ValueId rows = p.shaped(p.input({2, 6, 4}), {2, 3, 8});
+  const ValueId two = p.constant(floats({3}, {1, 2, 1})), zero = p.constant(floats({3}, {0, 0, 0}));
+  const ValueId y = p.add("GroupNorm", {rows, two, zero}, {{"groups", std::int64_t{3}}});
+  EXPECT_EQ(p.fused(p.add("Mul", {p.shaped(y, {2, 6, 4}), p.input({6, 1})})), "GroupNorm Mul");
+}
+
+TEST(Patterns, GroupNormWithoutItsKernel) {
+  Primitives p;
+  const ValueId y = p.add("GroupNorm", {p.input({2, 6, 4, 5}), p.input({6}), p.input({6})},
+                          {{"groups", std::int64_t{3}}});
+  EXPECT_EQ(p.expanded(y), "Add LayerNorm Mul");
 }
 
 TEST(Patterns, RotaryInRows) {

@@ -26,7 +26,9 @@ std::int64_t offset(const TensorType& type, std::int64_t n, std::int64_t c, std:
 TensorType in_layout(TensorType type, Layout layout) {
   TensorType wanted = type;
   wanted.layout = layout;
-  const bool fits = type.shape.rank() == 4 && type.shape[1] % block_of(wanted) == 0;
+  const std::size_t rank = type.shape.rank();
+  const bool has_axes = layout == Layout::kChannelsLast ? rank == 4 : rank >= 3 && rank <= 5;
+  const bool fits = has_axes && type.shape[1] % block_of(wanted) == 0;
   return fits ? wanted : TensorType{type.dtype, type.shape};
 }
 

@@ -11,7 +11,7 @@ namespace pipetrain::test {
 
 /// The type in this layout; in row-major layout where the channels do not fill whole blocks.
 TensorType in_layout(TensorType type, Layout layout);
-/// The same tensor (N, C, H, W) with its elements rearranged, by an index computation of its own.
+/// The same tensor (N, C, …) with its elements rearranged, by an index computation of its own.
 HostTensor to_layout(const HostTensor& tensor, Layout layout);
 /// The same tensor with padded rows, the padding all ones (NaN), and back.
 HostTensor with_padded_rows(const HostTensor& tensor);

@@ -29,6 +29,16 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
   return out;
 }
 
+std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block) {
+  constexpr std::int64_t kMost = 4;  // so many times as many products
+  const std::int64_t inputs = w[1], outputs = w[0] / group;
+  for (std::int64_t together = 1; together <= kMost; ++together) {
+    if (group % together == 0 && together * inputs % block == 0 && together * outputs % block == 0)
+      return together;
+  }
+  return 0;
+}
+
 namespace {
 
 Shape output_shape(const ConvGeometry& geometry) {
@@ -192,12 +202,22 @@ Shape kernel_of(const ImportContext& context) {
   return kernel;
 }
 
+/// Whether the node has a bias to add. PyTorch's exporter gives 3-D convolutions that have none a
+/// constant of zeros, of shape (M, 2) (onnxscript 0.7).
+bool adds_bias(const ImportContext& context) {
+  if (!context.has_input(2)) return false;
+  if (context.type(2).shape.rank() < 2) return true;
+  const HostTensor bias = context.constant_or_empty(2);
+  return !bias ||
+         std::ranges::any_of(bias.to_doubles(), [](double number) { return number != 0; });
+}
+
 void import_conv(ImportContext& context) {
   const Shape kernel = kernel_of(context);
   Attributes attributes = import_window(context, spatial_of(context.type(0).shape), kernel);
   attributes.set("group", context.attributes().integer("group", 1));
   std::vector<ValueId> inputs{context.input(0), context.input(1)};
-  if (context.has_input(2)) inputs.push_back(context.input(2));
+  if (adds_bias(context)) inputs.push_back(context.input(2));
   context.set_output(0, context.builder().add("Conv", std::move(inputs), std::move(attributes)));
 }
 

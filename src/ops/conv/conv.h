@@ -34,6 +34,10 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
 /// The layout in which the CPU's convolutions are fastest: whole vectors of channels.
 Layout convolution_layout();
 
+/// How many groups of a convolution with weights w together have input and output channels in whole
+/// blocks of `block`: 1 where each has. 0: more than pays.
+std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block);
+
 /// Floats of packed weights of this shape.
 std::int64_t packed_weight_floats(const Shape& w, bool input_gradient);
 

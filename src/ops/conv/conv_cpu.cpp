@@ -17,145 +17,20 @@
 #include "base/error.h"
 #include "ops/conv/added_weight_gradient_cpu.h"
 #include "ops/conv/conv.h"
-#include "ops/conv/depthwise_kernels_cpu.h"
-#include "ops/conv/few_channels_cpu.h"
+#include "ops/conv/conv_choice_cpu.h"
 #include "ops/conv/onednn_convolution_cpu.h"
 #include "ops/conv/packed_convolution_cpu.h"
 #include "ops/conv/pair_weight_gradient_cpu.h"
-#include "ops/conv/pointwise_cpu.h"
-#include "ops/conv/small_feature_map_cpu.h"
-#include "ops/conv/split_pointwise_cpu.h"
-#include "ops/conv/tile_convolution_cpu.h"
-#include "ops/conv/tile_image_cpu.h"
-#include "ops/conv/winograd_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
 #include "ops/kernel/vector8_cpu.h"
 #include "ops/matmul/gemm_cpu.h"
 
 namespace pipetrain {
+
+using namespace convolution;
+
 namespace {
-
-bool has_bias(const KernelRequest& request) {
-  return request.node.op->name == "Conv" && request.inputs.size() > 2 &&
-         request.inputs[2].dtype != DType::kUndefined;
-}
-
-bool is_input_gradient(const KernelRequest& request) {
-  const std::string_view op = request.node.op->name;
-  return op == "ConvInputGrad" || op == "ConvInputGradPacked";
-}
-
-bool is_float32(const KernelRequest& request) { return request.inputs[0].dtype == DType::kFloat32; }
-
-/// Whether both operands are stored as bfloat16, and the result, too, unless it is a weight's
-/// gradient. A bias, and its gradient, are float.
-bool is_bfloat16(const KernelRequest& request) {
-  const bool gradient_of_weight = request.node.op->name == "ConvWeightGrad";
-  const DType result = gradient_of_weight ? DType::kFloat32 : DType::kBFloat16;
-  const auto is_float_or_absent = [](std::span<const TensorType> types, std::size_t i) {
-    return i >= types.size() || types[i].dtype == DType::kUndefined ||
-           types[i].dtype == DType::kFloat32;
-  };
-  return request.inputs[0].dtype == DType::kBFloat16 &&
-         request.inputs[1].dtype == DType::kBFloat16 && request.outputs[0].dtype == result &&
-         is_float_or_absent(request.inputs, 2) && is_float_or_absent(request.outputs, 1);
-}
-
-/// Whether products are made with instructions for bfloat16 numbers, at least twice as many in the
-/// time as of floats.
-bool multiplies_bfloat16(const KernelRequest& request) {
-  return is_bfloat16(request) && has_fast_bfloat16_products() &&
-         request.node.attributes.text("algorithm", "auto") != "winograd";
-}
-
-/// Channels of a block where both tensors lie in blocks of as many, otherwise 0.
-std::int64_t lanes_of(const TensorType& x, const TensorType& y) {
-  if (x.layout != y.layout) return 0;
-  return x.layout == Layout::kBlocked8 ? 8 : x.layout == Layout::kBlocked16 ? 16 : 0;
-}
-
-/// The shape for our own Winograd kernels, where the rule wants Winograd and the layout is theirs.
-std::optional<WinogradShape> own_winograd(const KernelRequest& request, const TensorType& x,
-                                          const TensorType& w, const TensorType& y) {
-  const std::int64_t lanes = lanes_of(x, y);
-  if (lanes == 0) return {};
-  const std::string wish = request.node.attributes.text("algorithm", "auto");
-  if (wish == "direct") return {};
-  const auto shape = winograd_shape(conv_geometry(request.node.attributes, x.shape, w.shape), lanes,
-                                    /*least_channels=*/wish == "winograd" ? 16 : 32);
-  if (!shape) return {};
-  // Twice the rate is more than Winograd saves with stride 2, and AMX's more than with stride 1.
-  const bool narrow = multiplies_bfloat16(request);
-  if (narrow && (shape->stride == 2 || has_amx())) return {};
-  // Small maps fill their tiles partly.
-  const double most = narrow ? 0.4 : shape->stride == 2 ? 0.8 : 2.0 / 3.0;
-  if (winograd_share(*shape, is_input_gradient(request)) > most) return {};
-  return shape;
-}
-
-/// The same for feature maps of few positions.
-std::optional<SmallFeatureMap> own_small_feature_map(const KernelRequest& request,
-                                                     const TensorType& x, const TensorType& w,
-                                                     const TensorType& y) {
-  const std::int64_t lanes = lanes_of(x, y);
-  if (lanes == 0) return {};
-  const std::string_view op = request.node.op->name;
-  const ConvolutionPass pass = op == "ConvWeightGrad"       ? ConvolutionPass::kWeightGradient
-                               : is_input_gradient(request) ? ConvolutionPass::kInputGradient
-                                                            : ConvolutionPass::kForward;
-  return small_feature_map(conv_geometry(request.node.attributes, x.shape, w.shape), lanes, pass,
-                           multiplies_bfloat16(request));
-}
-
-/// The same for row-major feature maps of a few channels.
-std::optional<FewChannels> own_few_channels(const KernelRequest& request, const TensorType& x,
-                                            const TensorType& w, const TensorType& y) {
-  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
-  return few_channels(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
-
-/// The same for windows of one position between row-major feature maps.
-std::optional<Pointwise> own_pointwise(const KernelRequest& request, const TensorType& x,
-                                       const TensorType& w, const TensorType& y) {
-  if (x.layout != Layout::kRowMajor || y.layout != Layout::kRowMajor) return {};
-  const bool narrow = request.inputs[0].dtype == DType::kBFloat16;
-  if (narrow && (has_bias(request) || !has_gemm_bfloat16())) return {};
-  return pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
-
-/// The same for windows of one position between feature maps in blocks of 16 channels.
-std::optional<SplitPointwise> own_split(const KernelRequest& request, const TensorType& x,
-                                        const TensorType& w, const TensorType& y) {
-  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
-  if (!is_float32(request) || lanes_of(x, y) != 16 || sums_bias) return {};
-  return split_pointwise(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
-
-/// The same on tiles.
-std::optional<TileConvolution> own_tiles(const KernelRequest& request, const TensorType& x,
-                                         const TensorType& w, const TensorType& y) {
-  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
-  if (!has_amx() || !multiplies_bfloat16(request) || lanes_of(x, y) != 16 || sums_bias) return {};
-  return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
-
-/// The same for weight gradients with pairs.
-std::optional<TileConvolution> own_pairs(const KernelRequest& request, const TensorType& x,
-                                         const TensorType& w, const TensorType& y) {
-  if (has_amx() || !multiplies_bfloat16(request) || lanes_of(x, y) != 16) return {};
-  return tile_convolution(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
-
-/// The same for row-major images of few channels.
-std::optional<TileImage> own_tile_image(const KernelRequest& request, const TensorType& x,
-                                        const TensorType& w, const TensorType& y) {
-  const bool sums_bias = request.node.op->name == "ConvWeightGrad" && request.outputs.size() > 1;
-  const bool fits = x.layout == Layout::kRowMajor && y.layout == Layout::kBlocked16;
-  if (!has_amx() || !multiplies_bfloat16(request) || !fits || sums_bias) return {};
-  if (request.node.op->name == "ConvInputGrad") return {};
-  return tile_image(conv_geometry(request.node.attributes, x.shape, w.shape));
-}
 
 /// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>
@@ -234,6 +109,7 @@ std::unique_ptr<Kernel> make_blocked_forward(const KernelRequest& request) {
   }
   if (const auto shape = own_depthwise(request, x, w, y))
     return make_depthwise_forward<Element>(*shape);
+  if (const auto shape = own_merged(request, x, w, y)) return make_merged_forward(*shape, request);
   if (const auto shape = own_pointwise(request, x, w, y))
     return pointwise_kernel<Element>(*shape, /*input_gradient=*/false);
   return nullptr;
@@ -299,6 +175,8 @@ std::unique_ptr<Kernel> make_blocked_input_gradient(const KernelRequest& request
   }
   if (const auto shape = own_depthwise(request, dx, w, dy))
     return make_depthwise_input_gradient<Element>(*shape);
+  if (const auto shape = own_merged(request, dx, w, dy))
+    return make_merged_input_gradient(*shape, request);
   if (const auto shape = own_pointwise(request, dx, w, dy))
     return pointwise_kernel<Element>(*shape, /*input_gradient=*/true);
   return nullptr;
@@ -335,6 +213,8 @@ std::unique_ptr<Kernel> make_blocked_weight_gradient(const KernelRequest& reques
   }
   if (const auto shape = own_depthwise(request, x, dw, dy))
     return make_depthwise_weight_gradient<Element>(*shape);
+  if (const auto shape = own_merged(request, x, dw, dy))
+    return make_merged_weight_gradient(*shape, request);
   if (const auto shape = own_pointwise(request, x, dw, dy))
     return pointwise_gradient_kernel<Element>(*shape);
   auto shape = own_small_feature_map(request, x, dw, dy);
@@ -453,6 +333,8 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
   if (own_tiles(request, x, w, y) || own_tile_image(request, x, w, y)) return true;
   if (own_winograd(request, x, w, y)) return true;
   if (op != "ConvInputGrad" && own_few_channels(request, x, w, y)) return false;
+  if (const auto shape = own_merged(request, x, w, y))
+    return merged_groups_have_vector_code(*shape, request);
   if (own_depthwise(request, x, w, y) || own_pointwise(request, x, w, y)) return true;
   const auto shape = own_small_feature_map(request, x, w, y);
   if (shape && (op == "ConvWeightGrad" || small_feature_map_packs(*shape))) return true;
@@ -468,8 +350,9 @@ bool conv_weight_gradient_adds(const KernelRequest& request) {
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   if (own_split(request, x, dw, dy) || own_tiles(request, x, dw, dy) ||
       own_tile_image(request, x, dw, dy) || own_winograd(request, x, dw, dy) ||
-      own_depthwise(request, x, dw, dy) || own_pointwise(request, x, dw, dy) ||
-      own_small_feature_map(request, x, dw, dy) || own_pairs(request, x, dw, dy)) {
+      own_depthwise(request, x, dw, dy) || own_merged(request, x, dw, dy) ||
+      own_pointwise(request, x, dw, dy) || own_small_feature_map(request, x, dw, dy) ||
+      own_pairs(request, x, dw, dy)) {
     return true;
   }
   if (is_float32(request) && own_few_channels(request, x, dw, dy)) return false;

@@ -29,6 +29,48 @@ std::int64_t source_of(const SliceGather& gather, const std::int64_t* rows, std:
   return outer * gather.rows() + rows[gather.shared ? index % gather.count : index];
 }
 
+/// Result slices [first, first + length) are the data slices from `row` on.
+struct Run {
+  std::int64_t first, row, length;
+};
+
+/// The same tuples for many repetitions, as where an axis is padded by its mirror image: neighbours
+/// are taken together.
+bool has_runs(const SliceGather& gather) { return gather.shared && gather.outer > 1; }
+
+std::size_t run_bytes(const SliceGather& gather) {
+  return has_runs(gather) ? sizeof(Run) * static_cast<std::size_t>(gather.count) : 0;
+}
+
+/// Writes them behind the rows, in the order of the result.
+std::span<const Run> find_runs(const SliceGather& gather, std::int64_t* rows) {
+  auto* runs = reinterpret_cast<Run*>(rows + gather.tuples());
+  std::size_t found = 0;
+  for (std::int64_t i = 0; i < gather.count; ++i) {
+    if (found > 0 && rows[i] == runs[found - 1].row + runs[found - 1].length) {
+      ++runs[found - 1].length;
+    } else {
+      runs[found++] = {i, rows[i], 1};
+    }
+  }
+  return {runs, found};
+}
+
+void copy_runs(const SliceGather& gather, std::span<const Run> runs, std::size_t bytes,
+               const std::byte* data, std::byte* result) {
+  const std::int64_t elements = gather.outer * gather.count * gather.slice;
+#pragma omp parallel for schedule(static) if (elements > kParallelElements)
+  for (std::int64_t o = 0; o < gather.outer; ++o) {
+    const std::byte* from = data + static_cast<std::size_t>(o * gather.rows()) * bytes;
+    std::byte* to = result + static_cast<std::size_t>(o * gather.count) * bytes;
+    for (const Run& run : runs) {
+      std::memcpy(to + static_cast<std::size_t>(run.first) * bytes,
+                  from + static_cast<std::size_t>(run.row) * bytes,
+                  static_cast<std::size_t>(run.length) * bytes);
+    }
+  }
+}
+
 std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
   if (!is_row_major(request)) return nullptr;
   const SliceGather gather = slice_gather(request.node.op->name, request.node.attributes,
@@ -41,6 +83,8 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
         resolve_rows(gather, in[1], rows);
         const auto* data = in[0].as<std::byte>();
         auto* result = out[0].as<std::byte>();
+        if (has_runs(gather))
+          return copy_runs(gather, find_runs(gather, rows), bytes, data, result);
         const std::int64_t slices = gather.outer * gather.count;
 #pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
         for (std::int64_t i = 0; i < slices; ++i) {
@@ -48,7 +92,7 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
           std::memcpy(result + static_cast<std::size_t>(i) * bytes, data + from * bytes, bytes);
         }
       },
-      index_bytes(gather));
+      index_bytes(gather) + run_bytes(gather));
 }
 
 /// A slice of the gradient and the result row that it is added to.
@@ -100,6 +144,10 @@ class SlicesGradient final : public RowAddingKernel {
   }
 
   std::size_t workspace_bytes() const override {
+    if (sums_repetitions()) {
+      const std::size_t each = 2 * sizeof(float) * static_cast<std::size_t>(repetition());
+      return index_bytes(gather_) + run_bytes(gather_) + each * static_cast<std::size_t>(threads_);
+    }
     return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices()) +
            sizeof(std::int64_t) * static_cast<std::size_t>(counts() ? rows() : 0);
   }
@@ -119,6 +167,10 @@ class SlicesGradient final : public RowAddingKernel {
   void add(Tensors in, Tensors out, const RunContext& context, bool anew) {
     auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
     resolve_rows(gather_, in[1], rows);
+    if (sums_repetitions()) {
+      if (touched_) touched_->set_all();
+      return add_repetitions(rows, in[0], anew, out[0]);
+    }
     auto* sorted = reinterpret_cast<RowOfSlice*>(context.workspace + index_bytes(gather_));
     sort(rows, sorted);
     auto* sum = out[0].as<float>();
@@ -139,6 +191,38 @@ class SlicesGradient final : public RowAddingKernel {
                    block * columns, last);
         i = end;
       }
+    }
+  }
+
+  /// Elements of the larger of the gradient and the result, of one repetition.
+  std::int64_t repetition() const {
+    return gather_.slice * std::max(gather_.rows(), gather_.count);
+  }
+  /// Whether each repetition is summed by itself, where it stays in a cache.
+  bool sums_repetitions() const { return has_runs(gather_) && repetition() <= kMostOfRepetition; }
+
+  void add_repetitions(std::int64_t* rows, const Tensor& gradient, bool anew, const Tensor& out) {
+    const std::span<const Run> runs = find_runs(gather_, rows);
+    auto* buffers =
+        reinterpret_cast<float*>(rows + gather_.tuples()) + run_bytes(gather_) / sizeof(float);
+    const Slices dy{gradient.data, gather_.slice, widen_};
+    const std::int64_t count = gather_.rows() * gather_.slice;
+#pragma omp parallel for schedule(static) \
+    num_threads(threads_) if (gradient.count() > kParallelElements)
+    for (std::int64_t o = 0; o < gather_.outer; ++o) {
+      float* __restrict sums = buffers + omp_get_thread_num() * 2 * repetition();
+      float* const room = sums + repetition();
+      std::fill_n(sums, count, 0.0F);
+      for (const Run& run : runs) {
+        const std::int64_t length = run.length * gather_.slice;
+        const float* __restrict from = dy.at(o * gather_.count + run.first, 0, length, room);
+        float* __restrict to = sums + run.row * gather_.slice;
+#pragma omp simd
+        for (std::int64_t i = 0; i < length; ++i) to[i] += from[i];
+      }
+      float* __restrict result = out.as<float>() + o * count;
+#pragma omp simd
+      for (std::int64_t i = 0; i < count; ++i) result[i] = anew ? sums[i] : result[i] + sums[i];
     }
   }
 
@@ -174,7 +258,10 @@ class SlicesGradient final : public RowAddingKernel {
     if (touched_) touched_->clear();
   }
 
+  static constexpr std::int64_t kMostOfRepetition = 1 << 16;
+
   SliceGather gather_;
+  int threads_ = omp_get_max_threads();
   void (*widen_)(const std::uint16_t*, float*, std::int64_t) = nullptr;
   TouchedRows* touched_ = nullptr;
 };

@@ -41,11 +41,12 @@ void merge_dimensions(BroadcastPlan& plan) {
 BroadcastPlan plan_broadcast(const TensorType& output, std::span<const TensorType> operands) {
   const std::size_t rank = output.shape.rank();
   const std::int64_t block = channel_block(output);
-  PT_CHECK(block == 1 || rank == 4, kInternal, "{} cannot have a blocked layout", output.text());
+  PT_CHECK(block == 1 || fills_blocks(output.shape, block), kInternal,
+           "{} cannot have a blocked layout", output.text());
 
   BroadcastPlan plan;
   plan.dims = output.shape.dims();
-  // A blocked output is walked as (N, C / block, H, W, block).
+  // A blocked output is walked as (N, C / block, …, block).
   if (block > 1) {
     plan.dims[1] /= block;
     plan.dims.push_back(block);

@@ -19,4 +19,8 @@ std::int64_t channel_block(const TensorType& type) {
   return 1;
 }
 
+bool fills_blocks(const Shape& shape, std::int64_t block) {
+  return shape.rank() >= 3 && shape.rank() <= 5 && shape[1] % block == 0;
+}
+
 }  // namespace pipetrain

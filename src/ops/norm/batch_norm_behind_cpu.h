@@ -49,7 +49,7 @@ struct Activation {
     gradient = narrow ? elementwise::find_bfloat16_gradient_loop(op + "Grad", attributes,
                                                                  gradient_function)
                       : elementwise::find_gradient_loop(op + "Grad", attributes, gradient_function);
-    PT_CHECK(loop && gradient, kInternal, "batch normalization cannot be followed by {}", op);
+    PT_CHECK(loop && gradient, kInternal, "a normalization cannot be followed by {}", op);
   }
 };
 

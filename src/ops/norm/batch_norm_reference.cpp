@@ -1,11 +1,8 @@
 // Plain loops for batch normalization, channel by channel and in two passes.
 #include <cmath>
-#include <functional>
 
-#include "base/error.h"
-#include "ops/elementwise/elementwise_functors.h"
 #include "ops/kernel/element_types.h"
-#include "ops/norm/batch_norm.h"
+#include "ops/norm/batch_norm_behind_reference.h"
 
 namespace pipetrain {
 namespace {
@@ -25,29 +22,6 @@ T inverse_deviation(T variance, T epsilon) {
 }
 
 template <class T>
-T clip(T y, const BatchNormLimits& limits) {
-  const T raised = y < static_cast<T>(limits.low) ? static_cast<T>(limits.low) : y;
-  return raised > static_cast<T>(limits.high) ? static_cast<T>(limits.high) : raised;
-}
-
-/// The element-wise operator behind a normalization, and its gradient by dy and the operand.
-template <class T>
-struct Activation {
-  std::function<T(T)> function;  // empty: there is none
-  std::function<T(T, T)> gradient;
-
-  explicit Activation(const Attributes& attributes) {
-    using elementwise::StandardMath;
-    const std::string op = batch_norm_activation(attributes);
-    if (op.empty()) return;
-    elementwise::visit_unary<T, StandardMath>(op, attributes, [&](auto f) { function = f; });
-    elementwise::visit_gradient<T, StandardMath>(op + "Grad", attributes,
-                                                 [&](auto f) { gradient = f; });
-    PT_CHECK(function && gradient, kInternal, "batch normalization cannot be followed by {}", op);
-  }
-};
-
-template <class T>
 void set(const std::span<const Tensor> out, std::size_t index, std::int64_t channel, T value) {
   if (index < out.size() && out[index]) out[index].as<T>()[channel] = value;
 }
@@ -57,7 +31,7 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
   const BatchNormShape shape(request.inputs[0].shape);
   const auto epsilon = static_cast<T>(batch_norm_epsilon(request.node.attributes));
   const BatchNormLimits limits(request.node.attributes);
-  const Activation<T> activation(request.node.attributes);
+  const behind::Activation<T> activation(request.node.attributes);
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
         const T* x = in[0].as<T>();
@@ -75,8 +49,9 @@ std::unique_ptr<Kernel> make_training(const KernelRequest& request) {
           const T* residual = data_or_null<T>(in, 3);
           for_each_element(shape, c, [&](std::int64_t i) {
             const T y = (x[i] - mean) * factor + bias;
-            out[0].as<T>()[i] = activation.function ? activation.function(y)
-                                                    : clip(residual ? y + residual[i] : y, limits);
+            out[0].as<T>()[i] = activation.function
+                                    ? activation.function(y)
+                                    : behind::clip(residual ? y + residual[i] : y, limits);
           });
           set<T>(out, 1, c, mean);
           set<T>(out, 2, c, variance);
@@ -96,7 +71,7 @@ std::unique_ptr<Kernel> make_inference(const KernelRequest& request) {
       const T mean = in[3].as<T>()[c];
       const T bias = in[2].as<T>()[c];
       for_each_element(shape, c, [&](std::int64_t i) {
-        out[0].as<T>()[i] = clip((in[0].as<T>()[i] - mean) * factor + bias, limits);
+        out[0].as<T>()[i] = behind::clip((in[0].as<T>()[i] - mean) * factor + bias, limits);
       });
     }
   });
@@ -108,39 +83,37 @@ std::unique_ptr<Kernel> make_gradient(const KernelRequest& request) {
   const BatchNormShape shape(request.inputs[1].shape);
   const auto epsilon = static_cast<T>(batch_norm_epsilon(request.node.attributes));
   const BatchNormLimits limits(request.node.attributes);
-  const Activation<T> activation(request.node.attributes);
-  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
-                         const RunContext&) {
-    const T* dy = in[0].as<T>();
-    const T* x = in[1].as<T>();
-    const auto population = static_cast<T>(shape.population());
-    for (std::int64_t c = 0; c < shape.channels; ++c) {
-      const T mean = in[3].as<T>()[c];
-      const T inverse = inverse_deviation(in[4].as<T>()[c], epsilon);
-      const T factor = inverse * in[2].as<T>()[c];
-      const auto gradient = [&](std::int64_t i) {
-        if (!limits.any() && !activation.gradient) return dy[i];
-        const T y = (x[i] - mean) * factor + in[5].as<T>()[c];
-        if (activation.gradient) return activation.gradient(dy[i], y);
-        const bool cut = y < static_cast<T>(limits.passes_from) || y > static_cast<T>(limits.high);
-        return cut ? T{0} : dy[i];
-      };
-      T dbias{0};
-      T dscale{0};
-      for_each_element(shape, c, [&](std::int64_t i) {
-        dbias += gradient(i);
-        dscale += gradient(i) * (x[i] - mean) * inverse;
+  const behind::Activation<T> activation(request.node.attributes);
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
+        const T* dy = in[0].as<T>();
+        const T* x = in[1].as<T>();
+        const auto population = static_cast<T>(shape.population());
+        for (std::int64_t c = 0; c < shape.channels; ++c) {
+          const T mean = in[3].as<T>()[c];
+          const T inverse = inverse_deviation(in[4].as<T>()[c], epsilon);
+          const T factor = inverse * in[2].as<T>()[c];
+          const auto gradient = [&](std::int64_t i) {
+            if (!limits.any() && !activation.gradient) return dy[i];
+            return behind::gradient(limits, activation, dy[i],
+                                    (x[i] - mean) * factor + in[5].as<T>()[c]);
+          };
+          T dbias{0};
+          T dscale{0};
+          for_each_element(shape, c, [&](std::int64_t i) {
+            dbias += gradient(i);
+            dscale += gradient(i) * (x[i] - mean) * inverse;
+          });
+          set<T>(out, 1, c, dscale);
+          set<T>(out, 2, c, dbias);
+          if (!out[0]) continue;
+          for_each_element(shape, c, [&](std::int64_t i) {
+            const T normalized = (x[i] - mean) * inverse;
+            const T shift = batch ? (dbias + normalized * dscale) / population : T{0};
+            out[0].as<T>()[i] = factor * (gradient(i) - shift);
+          });
+        }
       });
-      set<T>(out, 1, c, dscale);
-      set<T>(out, 2, c, dbias);
-      if (!out[0]) continue;
-      for_each_element(shape, c, [&](std::int64_t i) {
-        const T normalized = (x[i] - mean) * inverse;
-        const T shift = batch ? (dbias + normalized * dscale) / population : T{0};
-        out[0].as<T>()[i] = factor * (gradient(i) - shift);
-      });
-    }
-  });
 }
 
 template <MakeKernel make_float, MakeKernel make_double>

@@ -1,5 +1,4 @@
-// LayerNorm and its gradients, and the imports of the normalisations that are composed of it:
-// layer, instance, group and root-mean-square normalisation.
+// LayerNorm and its gradients, and the import of LayerNormalization.
 //
 // The gradient is two operators, so that a schedule can run the one for x (I) and the one for scale
 // and bias (W) at different times.
@@ -142,19 +141,11 @@ ValueId expanded(GraphBuilder& builder, ValueId x, const Shape& shape) {
   return builder.add("Expand", {x}, {{"shape", shape.dims()}});
 }
 
-Attributes normalise_attributes(std::int64_t axis, double epsilon) {
-  return {{"axis", axis}, {"epsilon", epsilon}};
-}
-
-double epsilon_of(const ImportContext& context) {
-  return context.attributes().real("epsilon", 1e-5);
-}
-
 void import_layer_norm(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
-  const Attributes attributes =
-      normalise_attributes(context.attributes().integer("axis", -1), epsilon_of(context));
+  const Attributes attributes = {{"axis", context.attributes().integer("axis", -1)},
+                                 {"epsilon", context.attributes().real("epsilon", 1e-5)}};
   const LayerNormGeometry geometry = layer_norm_geometry(attributes, shape);
   std::vector<ValueId> inputs = {context.input(0),
                                  expanded(builder, context.input(1), geometry.scale_shape)};
@@ -171,49 +162,7 @@ void import_layer_norm(ImportContext& context) {
   }
 }
 
-/// Normalises the reshaped x over all axes after its first `groups` axes, then applies `scale` and
-/// `bias`, reshaped to `affine_shape`.
-ValueId normalise_groups(ImportContext& context, const Shape& grouped, const Shape& affine,
-                         const Shape& affine_shape) {
-  GraphBuilder& builder = context.builder();
-  const Shape shape = context.type(0).shape;
-  const ValueId rows = builder.reshape(context.input(0), grouped);
-  ValueId y = builder.add("LayerNorm", {rows}, normalise_attributes(1, epsilon_of(context)));
-  y = builder.reshape(y, affine);
-  y = builder.add("Mul", {y, builder.reshape(context.input(1), affine_shape)});
-  y = builder.add("Add", {y, builder.reshape(context.input(2), affine_shape)});
-  return builder.reshape(y, shape);
-}
-
-void import_instance_norm(ImportContext& context) {
-  const Shape shape = context.type(0).shape;
-  PT_CHECK(shape.rank() >= 3, kModel, "InstanceNormalization input must be (N, C, …), got {}",
-           shape.text());
-  const std::int64_t inner = shape.count(2, shape.rank());
-  context.set_output(0, normalise_groups(context, Shape{shape[0] * shape[1], inner},
-                                         Shape{shape[0], shape[1], inner}, Shape{shape[1], 1}));
-}
-
-void import_group_norm(ImportContext& context) {
-  const Shape shape = context.type(0).shape;
-  const std::int64_t groups = context.attributes().integer("num_groups");
-  PT_CHECK(shape.rank() >= 2 && groups >= 1 && shape[1] % groups == 0, kModel,
-           "GroupNormalization of {} needs num_groups that divides the channels, got {}",
-           shape.text(), groups);
-  const std::int64_t inner = shape.count(2, shape.rank());
-  const std::int64_t channels = shape[1] / groups;
-  const Shape grouped{shape[0] * groups, channels * inner};
-  // Scale and bias are per group in opset 18 and per channel since 21.
-  const bool per_group = context.type(1).count() == groups && groups != shape[1];
-  const Shape affine =
-      per_group ? Shape{shape[0], groups, channels * inner} : Shape{shape[0], shape[1], inner};
-  const Shape affine_shape = per_group ? Shape{groups, 1} : Shape{shape[1], 1};
-  context.set_output(0, normalise_groups(context, grouped, affine, affine_shape));
-}
-
 constexpr ImportRule kLayerNormImports[] = {
-    {"GroupNormalization", import_group_norm},
-    {"InstanceNormalization", import_instance_norm},
     {"LayerNormalization", import_layer_norm},
 };
 

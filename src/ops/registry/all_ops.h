@@ -15,6 +15,7 @@ const OpFamily& elementwise_family();
 const OpFamily& fused_family();
 const OpFamily& gather_family();
 const OpFamily& grid_sample_family();
+const OpFamily& group_norm_family();
 const OpFamily& layer_norm_family();
 const OpFamily& linear_attention_family();
 const OpFamily& loss_family();

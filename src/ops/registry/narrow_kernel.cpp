@@ -113,7 +113,7 @@ class NarrowKernel final : public Kernel {
   static TensorType chunk_type(const TensorType& type, const Share& share, std::int64_t units) {
     if (type.dtype == DType::kUndefined) return type;
     TensorType out{is_narrow(type.dtype) ? DType::kFloat32 : type.dtype, share.unit_shape,
-                   share.unit_shape.rank() == 4 ? type.layout : Layout::kRowMajor};
+                   share.unit_shape.rank() == type.shape.rank() ? type.layout : Layout::kRowMajor};
     if (!share.whole) out.shape[share.axis] *= units;
     return out;
   }

@@ -23,8 +23,8 @@ void infer(InferContext& context) {
   PT_CHECK(layout != Layout::kChannelsLast || x.shape.rank() == 4, kModel,
            "Reorder to channels last needs (N, C, H, W), got {}", x.text());
   PT_CHECK(layout == Layout::kRowMajor || layout == Layout::kChannelsLast ||
-               (x.shape.rank() == 4 && x.shape[1] % channel_block(y) == 0),
-           kModel, "Reorder to blocks of {} channels needs (N, C, H, W) with whole blocks, got {}",
+               fills_blocks(x.shape, channel_block(y)),
+           kModel, "Reorder to blocks of {} channels needs (N, C, …) with whole blocks, got {}",
            channel_block(y), x.text());
   context.outputs = {y};
 }

@@ -135,7 +135,6 @@ TEST(ConvTest, BlockedLayouts) {
   std::vector<ConvCase> cases = wide_cases();
   cases.insert(cases.end(), depthwise_cases().begin(), depthwise_cases().end());
   for (const ConvCase& c : cases) {
-    if (c.x.rank() != 4) continue;
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
@@ -390,6 +389,20 @@ TEST(ConvTest, RefusesWrongShapes) {
         "Conv", {},
         {{DType::kFloat32, {1, 3, 5, 5}}, {DType::kFloat32, {4, 3, 3, 3}}, {DType::kFloat32, {3}}});
   });
+}
+
+// PyTorch's exporter writes zeros of shape (M, 2) for 3-D convolutions without a bias.
+TEST(ConvImport, ZerosOfAnotherShapeAreNoBias) {
+  const ImportInput x = data(floats({1, 1, 2, 1, 1}, {1, 2})),
+                    w = data(floats({1, 1, 1, 1, 1}, {3}));
+  const Imported node = import_node("Conv", 22, {}, {x, w, constant(floats({1, 2}, {0, 0}))});
+  EXPECT_EQ(node.ops(), "Conv");
+  expect_values(node.run()[0], {1, 1, 2, 1, 1}, {3, 6});
+  for (const ImportInput& bias : {constant(floats({1, 2}, {0, 1})), data(floats({1, 2}, {0, 0}))}) {
+    expect_error(ErrorKind::kModel, "Conv bias must have shape (1), got (1, 2)", [&] {
+      import_node("Conv", 22, {}, {x, w, bias});
+    });
+  }
 }
 
 TEST(ConvTest, ImportsAutoPad) {

@@ -135,6 +135,45 @@ TEST(Gather, GradientsAreAddedByRowsWithTheSameBits) {
   }
 }
 
+// An axis padded by its mirror image, and one in any order: neighbours are copied and summed
+// together.
+TEST(Gather, RunsOfNeighboursInManyRepetitions) {
+  const std::vector<std::vector<double>> orders = {{3, 2, 1, 0, 1, 2, 3, 4, 5, 6, 7, 6, 5},
+                                                   {5, 5, 2, 7, -8, -1, 6, 7},
+                                                   {0, 1, 2, 3, 4, 5, 6, 7}};
+  for (const std::vector<double>& order : orders) {
+    const auto length = static_cast<std::int64_t>(order.size());
+    for (const auto& [outer, inner] :
+         {std::pair<std::int64_t, std::int64_t>{700, 1},
+          {6, 40},
+          {2, 9000}}) {  // the last one: too long for a repetition's sum
+      const InputSpec along = indices({length}, order);
+      check_cpu("Gather", axis(1), {{{outer, 8, inner}}, along}, 0);
+      const Attributes shaped = with_shape(axis(1), {outer, 8, inner});
+      check_cpu("GatherGrad", shaped, {{{outer, length, inner}}, along}, 1e-6);
+
+      Node node;
+      node.op = find_op("GatherGrad");
+      node.attributes = shaped;
+      const HostTensor dy = random_tensor({DType::kFloat32, {outer, length, inner}}, 1);
+      const std::vector<std::int64_t> rows(order.begin(), order.end());
+      const HostTensor given = HostTensor::of<std::int64_t>({length}, rows);
+      HostTensor sum = random_tensor({DType::kFloat32, {outer, 8, inner}}, 2);
+      HostTensor expected = run_op("GatherGrad", shaped, {dy, given}, Backend::kCpu)[0];
+      for (std::size_t i = 0; i < sum.span<float>().size(); ++i)
+        expected.span<float>()[i] = sum.span<float>()[i] + expected.span<float>()[i];
+      const auto kernel =
+          make_kernel(Backend::kCpu, {node, {dy.type(), given.type()}, {sum.type()}});
+      const Buffer workspace(kernel->workspace_bytes());
+      RunContext context;
+      context.workspace = workspace.data();
+      dynamic_cast<AddingKernel&>(*kernel).run_adding(std::vector<Tensor>{dy.view(), given.view()},
+                                                      std::vector<Tensor>{sum.view()}, context);
+      expect_same_bits(sum, expected);
+    }
+  }
+}
+
 TEST(Gather, NarrowGradientsAreAddedAsTheyAre) {
   for (const DType narrow : {DType::kBFloat16, DType::kFloat16}) {
     HostTensor dy(TensorType{narrow, {4, 300}}), wide(TensorType{DType::kFloat32, {4, 300}});

@@ -101,7 +101,8 @@ TEST(ReorderTest, RefusesPartialBlocks) {
   };
   expect_error(ErrorKind::kModel, "whole blocks", infer(Layout::kBlocked8, {1, 12, 4, 4}));
   expect_error(ErrorKind::kModel, "blocks of 16", infer(Layout::kBlocked16, {1, 24, 4, 4}));
-  expect_error(ErrorKind::kModel, "(N, C, H, W)", infer(Layout::kBlocked8, {8, 8, 8}));
+  expect_error(ErrorKind::kModel, "(N, C, …)", infer(Layout::kBlocked8, {8, 8}));
+  expect_error(ErrorKind::kModel, "(N, C, H, W)", infer(Layout::kChannelsLast, {8, 8, 8}));
   expect_error(ErrorKind::kModel, "no layout 7", [] {
     infer_op("Reorder", {{"layout", std::int64_t{7}}}, {{DType::kFloat32, {1, 8, 1, 1}}});
   });
