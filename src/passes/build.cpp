@@ -59,7 +59,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   training.graph.verify();
   bound_inputs(training);         // on the model's own Gather nodes
   fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
-  if (options.fusion == FusionTarget::kGpu) expand_group_norms(training.graph);
+  if (options.expand_group_norms) expand_group_norms(training.graph);
   with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
                [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest

@@ -11,8 +11,8 @@ enum class NormActivations {
   kElementwise,  // also Silu, HardSwish and other functions whose gradient takes their operand
 };
 
-/// BatchNorm or GroupNorm and the activation that alone reads its result become one node, and so do their
-/// gradients: one pass over memory instead of two, and z is not stored. Returns how many.
+/// BatchNorm or GroupNorm and the activation that alone reads its result become one node, and so do
+/// their gradients: one pass over memory instead of two, and z is not stored. Returns how many.
 ///
 ///   z = BatchNorm(x)   y = Relu(z)          →  y = BatchNorm{clip_min: 0}(x)
 ///   dz = ReluGrad(dy, y)

@@ -7,7 +7,7 @@
 
 namespace pipetrain {
 
-/// Gives convolutions and what can follow them (BatchNorm, pooling, elementwise operators, Concat
+/// Gives convolutions and what can follow them (BatchNorm, GroupNorm, pooling, elementwise operators, Concat
 /// and slices of whole channel blocks) `blocked` tensors, forward and backward. Depends on shapes
 /// only. kRowMajor: changes nothing.
 ///

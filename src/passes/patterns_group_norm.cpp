@@ -38,9 +38,8 @@ class GroupNormMatcher : public Matcher {
     const Node& node = graph().nodes[static_cast<std::size_t>(reader)];
     const ValueId numbers = node.inputs[node.inputs[0] == value ? 1 : 0];
     const Shape &x = shape(value), &given = shape(numbers);
-    const std::size_t from_end = x.rank() - 1;  // the axis of the channels, counted from the end
-    const bool fits = given.rank() >= from_end && given.rank() <= x.rank() &&
-                      given.count() == x[1] && given[given.rank() - from_end] == x[1];
+    // Without an axis of samples: no activations of a single one.
+    const bool fits = given.rank() + 1 == x.rank() && given.count() == x[1] && given[0] == x[1];
     return fits ? Affine{reader, numbers} : Affine{};
   }
 
@@ -82,6 +81,7 @@ int fuse_group_norms(Graph& graph) {
       return affine.numbers;
     };
     const ValueId scale = take("Mul"), bias = take("Add");
+    if (rewriter.replaced(static_cast<std::size_t>(last))) continue;
     rewriter.replace(static_cast<std::size_t>(last));
     const Shape channels{type.shape[1]};
     const auto per_channel = [&](ValueId numbers, float otherwise) {

@@ -70,14 +70,14 @@ class Shape {
   Dims dims_{};
 };
 
-/// The memory layout of a value. Shapes are always logical (N, C, H, W).
+/// The memory layout of a value. Shapes are always logical: (N, C, …).
 enum class Layout : std::uint8_t {
   kRowMajor,
-  kBlocked8,      // oneDNN's nChw8c; only where C is a multiple of 8
-  kBlocked16,     // oneDNN's nChw16c; only where C is a multiple of 16
+  kBlocked8,      // oneDNN's nChw8c, nCw8c and nCdhw8c; only where C is a multiple of 8
+  kBlocked16,     // the same with 16; only where C is a multiple of 16
   kChannelsLast,  // stored as (N, H, W, C): one block of all channels
-  // Row-major, with rows (the last axis) padded to multiples of kRowMultiple elements, and padded to
-  // a multiple of kRowMultiple rows. Padding is zero in operands of matmuls, which may read it.
+  // Row-major, with rows (the last axis) padded to multiples of kRowMultiple elements, and padded
+  // to a multiple of kRowMultiple rows. Padding is zero in operands of matmuls, which may read it.
   kPaddedRows,
 };
 /// Fills a 16-byte GPU load or store with elements of 2 bytes or more.

@@ -258,15 +258,58 @@ TEST(Layout, SequencesAndVolumesAreBlockedToo) {
 
 TEST(Layout, GroupNormsAreForCpusOnly) {
   const OnnxModel model = network_over(2, "InstanceNormalization");
-  for (const FusionTarget fusion : {FusionTarget::kCpu, FusionTarget::kGpu}) {
-    const TrainingGraph training = build(model, Layout::kRowMajor, fusion);
+  for (const bool expands : {false, true}) {
+    BuildOptions options;
+    options.lower.micro_batch = 2;
+    options.expand_group_norms = expands;
+    const TrainingGraph training =
+        build_training_graph(model, classify_tensors(model, {}), options);
     const auto count = [&](std::string_view op) {
       return std::ranges::count_if(training.graph.nodes,
                                    [&](const Node& node) { return node.op->name == op; });
     };
-    EXPECT_EQ(count("GroupNorm"), fusion == FusionTarget::kCpu);
-    EXPECT_EQ(count("LayerNorm"), fusion == FusionTarget::kGpu);
+    EXPECT_EQ(count("GroupNorm"), !expands);
+    EXPECT_EQ(count("LayerNorm"), expands);
   }
+}
+
+// Narrow groups and convolutions that make a region longer: one that reads single positions of a
+// sequence, and a depthwise one.
+TEST(Layout, WhichConvolutionsOfSequencesAreBlocked) {
+  OnnxBuilder builder("sequence");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 32}, {"", 12}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  std::string last = "x";
+  const auto conv = [&](const std::string& name, std::int64_t kernel, std::int64_t group) {
+    builder.initializer(name + ".w", numbers({32, 32 / group, kernel}, 3));
+    const std::int64_t pad = kernel / 2;
+    builder.node(
+        "Conv", {last, name + ".w"}, {name},
+        {OnnxAttribute::of_ints("pads", {pad, pad}), OnnxAttribute::of_int("group", group)}, name);
+    last = name;
+  };
+  conv("first_point", 1, 1);
+  conv("first_depthwise", 3, 32);
+  conv("narrow", 3, 16);  // of 2 channels
+  conv("groups", 3, 8);
+  conv("point", 1, 1);
+  conv("depthwise", 3, 32);
+  builder.node("Flatten", {last}, {"flat"}, {}, "flat");
+  builder.initializer("head.w", numbers({384, 5}, 7));
+  builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  const TrainingGraph training = build(model, Layout::kBlocked16);
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name != "Conv") continue;
+    const bool blocked = node.name == "groups" || node.name == "point" || node.name == "depthwise";
+    EXPECT_EQ(training.graph[node.outputs[0]].type.layout,
+              blocked ? Layout::kBlocked16 : Layout::kRowMajor)
+        << node.name;
+  }
+  const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
+  const std::vector<HostTensor> in_blocks = loss_and_gradients(training);
+  for (std::size_t i = 0; i < plain.size(); ++i) test::expect_close(in_blocks[i], plain[i], 1e-4);
 }
 
 // Channels 4 to 19 of a convolution's 32 are no whole blocks, 16 to 31 are.

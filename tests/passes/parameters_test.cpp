@@ -384,6 +384,20 @@ TEST(Parameters, MergedBiasesComeApartMatricesStayTied) {
 }
 
 // Exporters fold the gains of group norms to (C, 1, 1) and merge those of the same size.
+TEST(Parameters, ZerosInPlaceOfABiasAreFrozen) {
+  OnnxBuilder builder = image_builder();
+  for (const char* name : {"first", "second"}) {
+    const bool zeros = std::string(name) == "first";
+    builder.initializer(std::string(name) + ".w", scattered({4, 4, 1, 1}));
+    builder.initializer(std::string(name) + ".b", filled(zeros ? Shape{4, 2} : Shape{4}, 0));
+  }
+  builder.node("Conv", {"x", "first.w", "first.b"}, {"z"});
+  builder.node("Conv", {"z", "second.w", "second.b"}, {"y"});
+  const auto rules = classify_tensors(parsed(builder), {});
+  EXPECT_EQ(use_of(rules, "first.b"), TensorUse::kFrozen);
+  EXPECT_EQ(use_of(rules, "second.b"), TensorUse::kTrained);
+}
+
 TEST(Parameters, MergedGainsOfGroupNormsComeApart) {
   OnnxBuilder builder = image_builder();
   for (const char* name : {"ones", "zeros"})

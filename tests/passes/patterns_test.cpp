@@ -261,12 +261,42 @@ TEST(Patterns, GroupNormOfRows) {
   EXPECT_EQ(normalized(true, 6), "GroupNorm");
   EXPECT_EQ(normalized(false, 6), "GroupNorm");
   EXPECT_EQ(normalized(true, 1), "Add GroupNorm");  // one number for all channels
-  // Scaled within the groups, or normalized over other axes.
+  // Scaled within the groups.
   Primitives p;
   const ValueId rows = p.shaped(p.input({2, 6, 4}), {2, 3, 8});
   const ValueId two = p.constant(floats({3}, {1, 2, 1})), zero = p.constant(floats({3}, {0, 0, 0}));
   const ValueId y = p.add("GroupNorm", {rows, two, zero}, {{"groups", std::int64_t{3}}});
   EXPECT_EQ(p.fused(p.add("Mul", {p.shaped(y, {2, 6, 4}), p.input({6, 1})})), "GroupNorm Mul");
+}
+
+TEST(Patterns, WhatIsNoGroupNormOfRows) {
+  const auto normalize = [](Primitives& p, ValueId rows, std::int64_t channels,
+                            std::int64_t groups) {
+    const std::vector<float> ones(static_cast<std::size_t>(channels), 1), zeros(ones.size(), 0);
+    return p.add(
+        "GroupNorm",
+        {rows, p.constant(floats({channels}, ones)), p.constant(floats({channels}, zeros))},
+        {{"groups", groups}});
+  };
+  // Rows of several samples.
+  Primitives p;
+  const ValueId rows = p.shaped(p.input({4, 6, 4}), {2, 6, 8});
+  EXPECT_EQ(p.fused(p.add("Mul", {p.shaped(normalize(p, rows, 6, 6), {4, 6, 4}), p.input({6, 1})})),
+            "GroupNorm Mul");
+  // Fewer groups than rows.
+  Primitives q;
+  const ValueId halves = q.shaped(q.input({2, 6, 4}), {2, 12, 2});
+  EXPECT_EQ(
+      q.fused(q.add("Mul", {q.shaped(normalize(q, halves, 12, 3), {2, 6, 4}), q.input({6, 1})})),
+      "GroupNorm Mul");
+  // Activations of one sample have the shape of numbers per channel.
+  Primitives r;
+  const auto one = [&] {
+    const ValueId x = r.shaped(r.input({1, 6, 1, 1}), {1, 3, 2});
+    return r.shaped(normalize(r, x, 3, 3), {1, 6, 1, 1});
+  };
+  const ValueId first = one();
+  EXPECT_EQ(r.fused(r.add("Add", {first, one()})), "Add GroupNorm GroupNorm");
 }
 
 TEST(Patterns, GroupNormWithoutItsKernel) {

@@ -13,9 +13,10 @@ namespace pipetrain {
 class AddedWeightGradient final : public AddingKernel {
  public:
   AddedWeightGradient(std::unique_ptr<Kernel> kernel, const std::vector<TensorType>& outputs)
-      : kernel_(std::move(kernel)), written_(outputs.size()) {
+      : kernel_(std::move(kernel)) {
     std::size_t end = align(kernel_->workspace_bytes());
     for (const TensorType& type : outputs) {
+      written_.push_back({type});
       places_.push_back(end);
       end += align(type.bytes());
     }
@@ -27,10 +28,8 @@ class AddedWeightGradient final : public AddingKernel {
   }
   void run_adding(std::span<const Tensor> in, std::span<const Tensor> out,
                   const RunContext& context) override {
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      written_[i] = out[i];
-      if (out[i].data) written_[i].data = context.workspace + places_[i];
-    }
+    for (std::size_t i = 0; i < out.size(); ++i)
+      written_[i].data = out[i].data ? context.workspace + places_[i] : nullptr;
     kernel_->run(in, written_, context);
     for (std::size_t i = 0; i < out.size(); ++i) {
       if (!out[i].data) continue;

@@ -202,14 +202,13 @@ Shape kernel_of(const ImportContext& context) {
   return kernel;
 }
 
-/// Whether the node has a bias to add. PyTorch's exporter gives 3-D convolutions that have none a
-/// constant of zeros, of shape (M, 2) (onnxscript 0.7).
+/// Whether the node has a bias to add. PyTorch's exporter (onnxscript 0.7) gives 3-D convolutions
+/// without a bias one of zeros, of shape (M, 2).
 bool adds_bias(const ImportContext& context) {
   if (!context.has_input(2)) return false;
-  if (context.type(2).shape.rank() < 2) return true;
+  if (context.type(2).shape.rank() != 2) return true;
   const HostTensor bias = context.constant_or_empty(2);
-  return !bias ||
-         std::ranges::any_of(bias.to_doubles(), [](double number) { return number != 0; });
+  return !bias || std::ranges::any_of(bias.to_doubles(), [](double number) { return number != 0; });
 }
 
 void import_conv(ImportContext& context) {

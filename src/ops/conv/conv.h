@@ -34,8 +34,8 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
 /// The layout in which the CPU's convolutions are fastest: whole vectors of channels.
 Layout convolution_layout();
 
-/// How many groups of a convolution with weights w together have input and output channels in whole
-/// blocks of `block`: 1 where each has. 0: more than pays.
+/// The smallest number of groups, at most 4, whose input and output channels together fill whole
+/// blocks of `block`; 0 if there is none. w: the weights of all groups.
 std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block);
 
 /// Floats of packed weights of this shape.

@@ -8,7 +8,8 @@
 // with weight gradients of our own (pair_weight_gradient_cpu.h). With AMX they are products on
 // tiles (tile_convolution_cpu.h). Feature maps smaller than the window become products of whole
 // channels (small_feature_map_cpu.h); both read weights that were packed before, too. A few
-// channels of grey images have kernels of their own (few_channels_cpu.h).
+// channels of grey images have kernels of their own (few_channels_cpu.h), and narrow groups become
+// wider ones (merged_groups_cpu.h). Sequences are feature maps of height 1.
 #include <omp.h>
 
 #include <optional>
@@ -27,10 +28,9 @@
 #include "ops/matmul/gemm_cpu.h"
 
 namespace pipetrain {
+namespace {
 
 using namespace convolution;
-
-namespace {
 
 /// What gemm_cpu.h multiplies: bfloat16 numbers as their bits.
 template <class Element>

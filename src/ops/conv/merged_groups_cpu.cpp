@@ -47,7 +47,9 @@ void for_each_row(const MergedGroups& shape, Row row) {
 class MergedPass final : public Kernel {
  public:
   MergedPass(const MergedGroups& shape, const MergedRequest& merged, std::unique_ptr<Kernel> kernel)
-      : shape_(shape), weight_(merged.weight), kernel_(std::move(kernel)) {}
+      : shape_(shape), weight_(merged.weight), kernel_(std::move(kernel)) {
+    for (const TensorType& type : merged.request.inputs) inputs_.push_back({type});
+  }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
@@ -61,8 +63,7 @@ class MergedPass final : public Kernel {
       std::memset(to + at / wide_row * wide_row, 0, wide_row);
       std::memcpy(to + at, from + static_cast<std::size_t>(narrow) * size, row);
     });
-    inputs_.assign(in.begin(), in.end());
-    inputs_[1] = Tensor{weight_, to};
+    for (std::size_t i = 0; i < in.size(); ++i) inputs_[i].data = i == 1 ? to : in[i].data;
     RunContext rest = context;
     rest.workspace += aligned(weight_.bytes());
     kernel_->run(inputs_, out, rest);
@@ -83,7 +84,9 @@ class MergedWeightGradient final : public AddingKernel {
  public:
   MergedWeightGradient(const MergedGroups& shape, const MergedRequest& merged,
                        std::unique_ptr<Kernel> kernel)
-      : shape_(shape), weight_(merged.weight), kernel_(std::move(kernel)) {}
+      : shape_(shape), weight_(merged.weight), kernel_(std::move(kernel)) {
+    for (const TensorType& type : merged.request.outputs) outputs_.push_back({type});
+  }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
@@ -104,10 +107,10 @@ class MergedWeightGradient final : public AddingKernel {
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
            bool add) {
-    outputs_.assign(out.begin(), out.end());
-    outputs_[0] = Tensor{weight_, context.workspace};
     const bool sums_bias = out.size() > 1 && out[1];
-    if (sums_bias) outputs_[1].data = context.workspace + aligned(weight_.bytes());
+    outputs_[0].data = context.workspace;
+    if (out.size() > 1)
+      outputs_[1].data = sums_bias ? context.workspace + aligned(weight_.bytes()) : nullptr;
     RunContext rest = context;
     rest.workspace += aligned(weight_.bytes()) + aligned(bias_bytes());
     kernel_->run(in, outputs_, rest);
@@ -128,6 +131,14 @@ class MergedWeightGradient final : public AddingKernel {
   std::vector<Tensor> outputs_;
 };
 
+/// Null where oneDNN has no kernel.
+template <class Merged>
+std::unique_ptr<Kernel> merged_kernel(const MergedGroups& shape, const MergedRequest& merged,
+                                      std::unique_ptr<Kernel> kernel) {
+  if (!kernel) return nullptr;
+  return std::make_unique<Merged>(shape, merged, std::move(kernel));
+}
+
 }  // namespace
 
 std::optional<MergedGroups> merged_groups(const ConvGeometry& geometry, const Shape& w,
@@ -141,21 +152,20 @@ std::optional<MergedGroups> merged_groups(const ConvGeometry& geometry, const Sh
 std::unique_ptr<Kernel> make_merged_forward(const MergedGroups& shape,
                                             const KernelRequest& request) {
   const MergedRequest merged(shape, request);
-  return std::make_unique<MergedPass>(shape, merged, make_onednn_forward(merged.request));
+  return merged_kernel<MergedPass>(shape, merged, make_onednn_forward(merged.request));
 }
 
 std::unique_ptr<Kernel> make_merged_input_gradient(const MergedGroups& shape,
                                                    const KernelRequest& request) {
   const MergedRequest merged(shape, request);
-  return std::make_unique<MergedPass>(shape, merged, make_onednn_input_gradient(merged.request));
+  return merged_kernel<MergedPass>(shape, merged, make_onednn_input_gradient(merged.request));
 }
 
 std::unique_ptr<Kernel> make_merged_weight_gradient(const MergedGroups& shape,
                                                     const KernelRequest& request) {
   const MergedRequest merged(shape, request);
-  auto kernel = make_onednn_weight_gradient(merged.request);
-  if (!kernel) return nullptr;
-  return std::make_unique<MergedWeightGradient>(shape, merged, std::move(kernel));
+  return merged_kernel<MergedWeightGradient>(shape, merged,
+                                             make_onednn_weight_gradient(merged.request));
 }
 
 bool merged_groups_have_vector_code(const MergedGroups& shape, const KernelRequest& request) {

@@ -1,7 +1,7 @@
 // Grouped convolutions between channel-blocked tensors, where the channels of a group do not fill
 // blocks: several groups become one, whose weights are zero between channels of different groups.
-// The products with zeros cost less than code that is no vector code. (A number that is not finite
-// reaches the merged groups.) Include it from *_cpu.cpp files only.
+// Multiplying by zeros is faster than oneDNN's scalar code for narrow groups. Inf and NaN spread to
+// the groups that a group is merged with. Include it from *_cpu.cpp files only.
 #pragma once
 
 #include <memory>

@@ -167,8 +167,8 @@ class WeightGradient final : public AddingKernel {
           is_weight && is_blocked_ ? desc.diff_weights_desc().get_size() : type.bytes();
       places_.push_back(bytes_);
       bytes_ += (bytes + 63) / 64 * 64;
+      written_.push_back({type});
     }
-    written_.resize(request.outputs.size());
   }
 
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
@@ -185,9 +185,8 @@ class WeightGradient final : public AddingKernel {
   void run(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
            bool add) {
     for (std::size_t i = 0; i < out.size(); ++i) {
-      written_[i] = out[i];
-      if (out[i].data && (add || (i == 0 && is_blocked_)))
-        written_[i].data = context.workspace + places_[i];
+      const bool elsewhere = out[i].data && (add || (i == 0 && is_blocked_));
+      written_[i].data = elsewhere ? context.workspace + places_[i] : out[i].data;
     }
     RunContext rest = context;
     rest.workspace += bytes_;

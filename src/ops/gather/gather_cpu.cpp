@@ -34,15 +34,17 @@ struct Run {
   std::int64_t first, row, length;
 };
 
-/// The same tuples for many repetitions, as where an axis is padded by its mirror image: neighbours
-/// are taken together.
-bool has_runs(const SliceGather& gather) { return gather.shared && gather.outer > 1; }
+/// Whether all repetitions use the same indices, as in reflection padding, and there are enough for
+/// all threads: runs of consecutive indices are copied and summed at once.
+bool has_runs(const SliceGather& gather) {
+  return gather.shared && gather.outer > 1 && gather.outer >= omp_get_max_threads();
+}
 
 std::size_t run_bytes(const SliceGather& gather) {
   return has_runs(gather) ? sizeof(Run) * static_cast<std::size_t>(gather.count) : 0;
 }
 
-/// Writes them behind the rows, in the order of the result.
+/// The runs in the order of the result, in the workspace behind the rows.
 std::span<const Run> find_runs(const SliceGather& gather, std::int64_t* rows) {
   auto* runs = reinterpret_cast<Run*>(rows + gather.tuples());
   std::size_t found = 0;
@@ -78,13 +80,12 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
   const std::size_t bytes =
       size_of(request.inputs[0].dtype) * static_cast<std::size_t>(gather.slice);
   return make_kernel(
-      [gather, bytes](Tensors in, Tensors out, const RunContext& context) {
+      [gather, bytes, runs = has_runs(gather)](Tensors in, Tensors out, const RunContext& context) {
         auto* rows = reinterpret_cast<std::int64_t*>(context.workspace);
         resolve_rows(gather, in[1], rows);
         const auto* data = in[0].as<std::byte>();
         auto* result = out[0].as<std::byte>();
-        if (has_runs(gather))
-          return copy_runs(gather, find_runs(gather, rows), bytes, data, result);
+        if (runs) return copy_runs(gather, find_runs(gather, rows), bytes, data, result);
         const std::int64_t slices = gather.outer * gather.count;
 #pragma omp parallel for schedule(static) if (slices * gather.slice > kParallelElements)
         for (std::int64_t i = 0; i < slices; ++i) {
@@ -145,8 +146,8 @@ class SlicesGradient final : public RowAddingKernel {
 
   std::size_t workspace_bytes() const override {
     if (sums_repetitions()) {
-      const std::size_t each = 2 * sizeof(float) * static_cast<std::size_t>(repetition());
-      return index_bytes(gather_) + run_bytes(gather_) + each * static_cast<std::size_t>(threads_);
+      return index_bytes(gather_) + run_bytes(gather_) +
+             sizeof(float) * static_cast<std::size_t>(buffer() * threads_);
     }
     return index_bytes(gather_) + sizeof(RowOfSlice) * static_cast<std::size_t>(slices()) +
            sizeof(std::int64_t) * static_cast<std::size_t>(counts() ? rows() : 0);
@@ -194,12 +195,12 @@ class SlicesGradient final : public RowAddingKernel {
     }
   }
 
-  /// Elements of the larger of the gradient and the result, of one repetition.
-  std::int64_t repetition() const {
-    return gather_.slice * std::max(gather_.rows(), gather_.count);
+  /// Floats of a thread: the sums of a repetition, and its gradient where that is widened.
+  std::int64_t buffer() const {
+    return gather_.slice * (gather_.rows() + (widen_ ? gather_.count : 0));
   }
   /// Whether each repetition is summed by itself, where it stays in a cache.
-  bool sums_repetitions() const { return has_runs(gather_) && repetition() <= kMostOfRepetition; }
+  bool sums_repetitions() const { return runs_ && buffer() <= kMostOfRepetition; }
 
   void add_repetitions(std::int64_t* rows, const Tensor& gradient, bool anew, const Tensor& out) {
     const std::span<const Run> runs = find_runs(gather_, rows);
@@ -210,8 +211,8 @@ class SlicesGradient final : public RowAddingKernel {
 #pragma omp parallel for schedule(static) \
     num_threads(threads_) if (gradient.count() > kParallelElements)
     for (std::int64_t o = 0; o < gather_.outer; ++o) {
-      float* __restrict sums = buffers + omp_get_thread_num() * 2 * repetition();
-      float* const room = sums + repetition();
+      float* __restrict sums = buffers + omp_get_thread_num() * buffer();
+      float* const room = sums + count;
       std::fill_n(sums, count, 0.0F);
       for (const Run& run : runs) {
         const std::int64_t length = run.length * gather_.slice;
@@ -262,6 +263,7 @@ class SlicesGradient final : public RowAddingKernel {
 
   SliceGather gather_;
   int threads_ = omp_get_max_threads();
+  bool runs_ = has_runs(gather_);
   void (*widen_)(const std::uint16_t*, float*, std::int64_t) = nullptr;
   TouchedRows* touched_ = nullptr;
 };

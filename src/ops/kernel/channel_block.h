@@ -7,7 +7,7 @@
 
 namespace pipetrain {
 
-/// 1, 8, 16 or all of them. A feature map (N, C, H, W) is stored as (N, C / block, H, W, block).
+/// 1, 8, 16 or all of them. A feature map (N, C, …) is stored as (N, C / block, …, block).
 std::int64_t channel_block(const TensorType& type);
 
 /// Whether tensors of this shape can lie in blocks of so many channels: sequences (N, C, L),

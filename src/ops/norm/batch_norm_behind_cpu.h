@@ -1,5 +1,5 @@
-// What may follow a BatchNorm, as its kernels for CPUs compute it: limits or an element-wise
-// operator.
+// What is fused into a normalization, as the kernels for CPUs compute it: limits or an element-wise
+// operator behind it.
 #pragma once
 
 #include "ops/elementwise/elementwise_loops_cpu.h"

@@ -95,9 +95,13 @@ constexpr OpDef kGroupNormOps[] = {
 // --- import ---
 
 void add_group_norm(ImportContext& context, std::int64_t groups, ValueId scale, ValueId bias) {
+  GraphBuilder& builder = context.builder();
   const double epsilon = context.attributes().real("epsilon", 1e-5);
-  context.set_output(0, context.builder().add("GroupNorm", {context.input(0), scale, bias},
-                                              {{"groups", groups}, {"epsilon", epsilon}}));
+  const Shape channels{context.type(0).shape[1]};
+  scale = builder.reshape(scale, channels);
+  bias = builder.reshape(bias, channels);
+  context.set_output(0, builder.add("GroupNorm", {context.input(0), scale, bias},
+                                    {{"groups", groups}, {"epsilon", epsilon}}));
 }
 
 void import_instance_norm(ImportContext& context) {

@@ -7,10 +7,8 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
-#include <vector>
 
 #include "base/error.h"
-#include "ops/kernel/channel_block.h"
 #include "ops/kernel/element_types.h"
 #include "ops/norm/channel_blocks_cpu.h"
 #include "ops/norm/group_norm.h"
@@ -61,23 +59,41 @@ struct Work {
   }
 };
 
-std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+/// What is kept of every channel (row) and of every group of all samples, in the workspace.
+template <class OfRow, class OfGroup>
+struct GroupWorkspace {
+  OfRow* rows;
+  OfGroup* groups;
+
+  GroupWorkspace(const GroupNormShape& shape, std::byte* workspace)
+      : rows(reinterpret_cast<OfRow*>(workspace)),
+        groups(reinterpret_cast<OfGroup*>(rows + shape.samples * shape.channels)) {}
+  static std::size_t bytes(const GroupNormShape& shape) {
+    return static_cast<std::size_t>(shape.samples * shape.channels) * sizeof(OfRow) +
+           static_cast<std::size_t>(shape.samples * shape.groups) * sizeof(OfGroup);
+  }
+};
+
+struct GroupStatistics {
+  float mean, inverse;
+};
 
 /// The numbers of the channels of a block, each by `number(row)`, where row = sample * C + channel.
 template <int kLanes, class Number>
 std::array<float, kLanes> by_lane(std::int64_t block, Number number) {
   std::array<float, kLanes> out;
-  for (int lane = 0; lane < kLanes; ++lane) out[at(lane)] = number(block * kLanes + lane);
+  for (int lane = 0; lane < kLanes; ++lane)
+    out[static_cast<std::size_t>(lane)] = number(block * kLanes + lane);
   return out;
 }
 
-/// What is behind the normalization.
-struct Follower {
+/// The activation or the limits that are fused into the normalization.
+struct FusedActivation {
   Clip clip;
   Activation activation;
   Behind behind;
 
-  explicit Follower(const Attributes& attributes)
+  explicit FusedActivation(const Attributes& attributes)
       : clip{BatchNormLimits(attributes)},
         activation(attributes, DType::kFloat32),
         behind(activation.loop ? Behind::kActivation
@@ -93,51 +109,52 @@ BlockedShape one_block(const GroupNormShape& shape, std::int64_t lanes) {
 template <int kLanes>
 std::unique_ptr<Kernel> make_group_norm(const KernelRequest& request) {
   const GroupNormShape shape(request.node.attributes, request.inputs[0].shape);
-  const Follower follower(request.node.attributes);
+  const FusedActivation fused(request.node.attributes);
   const BlockedShape part = one_block(shape, kLanes);
-  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
-                         const RunContext&) {
-    const auto *x = in[0].as<float>(), *scale = in[1].as<float>(), *bias = in[2].as<float>();
-    auto* y = out[0].as<float>();
-    float *means = data_or_null<float>(out, 1), *inverses = data_or_null<float>(out, 2);
-    std::vector<Statistics> rows(at(shape.samples * shape.channels));
-    std::vector<float> mean(at(shape.samples * shape.groups)), inverse(mean.size());
-    const auto sum = [&](std::int64_t block) {
-      std::ranges::copy(statistics<kLanes>(part, x + block * part.run),
-                        rows.begin() + block * kLanes);
-    };
-    const auto combine = [&](std::int64_t group) {
-      const std::span<const Statistics> channels(rows.data() + group * shape.width(),
-                                                 at(shape.width()));
-      double middle = 0, variance = 0;
-      for (const Statistics& channel : channels) middle += channel.mean;
-      middle /= static_cast<double>(shape.width());
-      for (const Statistics& channel : channels)
-        variance += channel.variance + (channel.mean - middle) * (channel.mean - middle);
-      variance /= static_cast<double>(shape.width());
-      mean[at(group)] = static_cast<float>(middle);
-      inverse[at(group)] = static_cast<float>(1 / std::sqrt(variance + shape.epsilon));
-      if (means) means[group] = mean[at(group)];
-      if (inverses) inverses[group] = inverse[at(group)];
-    };
-    const auto finish = [&](std::int64_t block) {
-      if (!y) return;
-      const auto center =
-          by_lane<kLanes>(block, [&](std::int64_t row) { return mean[at(row / shape.width())]; });
-      const auto factor = by_lane<kLanes>(block, [&](std::int64_t row) {
-        return inverse[at(row / shape.width())] * scale[row % shape.channels];
-      });
-      const float* from = x + block * part.run;
-      const float* shift = bias + block * kLanes % shape.channels;
-      float* to = y + block * part.run;
-      if (follower.activation.loop)
-        return normalize_activated<kLanes>(part, follower.activation, from, center.data(),
-                                           factor.data(), shift, to);
-      normalize<kLanes>(part, follower.clip, from, center.data(), factor.data(), shift,
-                        /*residual=*/nullptr, to);
-    };
-    Work(shape, kLanes).run(sum, combine, finish);
-  });
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        const auto *x = in[0].as<float>(), *scale = in[1].as<float>(), *bias = in[2].as<float>();
+        auto* y = out[0].as<float>();
+        float *means = data_or_null<float>(out, 1), *inverses = data_or_null<float>(out, 2);
+        const GroupWorkspace<Statistics, GroupStatistics> kept(shape, context.workspace);
+        Statistics* const rows = kept.rows;
+        GroupStatistics* const groups = kept.groups;
+        const auto sum = [&](std::int64_t block) {
+          std::ranges::copy(statistics<kLanes>(part, x + block * part.run), rows + block * kLanes);
+        };
+        const auto combine = [&](std::int64_t group) {
+          const std::span<const Statistics> channels(rows + group * shape.width(),
+                                                     static_cast<std::size_t>(shape.width()));
+          double middle = 0, variance = 0;
+          for (const Statistics& channel : channels) middle += channel.mean;
+          middle /= static_cast<double>(shape.width());
+          for (const Statistics& channel : channels)
+            variance += channel.variance + (channel.mean - middle) * (channel.mean - middle);
+          variance /= static_cast<double>(shape.width());
+          groups[group] = {static_cast<float>(middle),
+                           static_cast<float>(1 / std::sqrt(variance + shape.epsilon))};
+          if (means) means[group] = groups[group].mean;
+          if (inverses) inverses[group] = groups[group].inverse;
+        };
+        const auto finish = [&](std::int64_t block) {
+          if (!y) return;
+          const auto center = by_lane<kLanes>(
+              block, [&](std::int64_t row) { return groups[row / shape.width()].mean; });
+          const auto factor = by_lane<kLanes>(block, [&](std::int64_t row) {
+            return groups[row / shape.width()].inverse * scale[row % shape.channels];
+          });
+          const float* from = x + block * part.run;
+          const float* shift = bias + block * kLanes % shape.channels;
+          float* to = y + block * part.run;
+          if (fused.activation.loop)
+            return normalize_activated<kLanes>(part, fused.activation, from, center.data(),
+                                               factor.data(), shift, to);
+          normalize<kLanes>(part, fused.clip, from, center.data(), factor.data(), shift,
+                            /*residual=*/nullptr, to);
+        };
+        Work(shape, kLanes).run(sum, combine, finish);
+      },
+      GroupWorkspace<Statistics, GroupStatistics>::bytes(shape));
 }
 
 /// Sums of a channel or a group, and the numbers of dx = factor * passed - offset - (x - mean) *
@@ -150,16 +167,17 @@ struct GradientNumbers {
 };
 
 template <int kLanes, Behind kBehind>
-void gradient(const GroupNormShape& shape, const Follower& follower, std::span<const Tensor> in,
-              std::span<const Tensor> out) {
+void gradient(const GroupNormShape& shape, const FusedActivation& fused, std::span<const Tensor> in,
+              std::span<const Tensor> out, std::byte* workspace) {
   const BlockedShape part = one_block(shape, kLanes);
   const auto *dy = in[0].as<float>(), *x = in[1].as<float>(), *scale = in[2].as<float>();
   const auto *means = in[3].as<float>(), *inverses = in[4].as<float>();
   const float* bias = kBehind == Behind::kNothing ? nullptr : in[5].as<float>();
   auto* dx = out[0].as<float>();
   float *dscale = data_or_null<float>(out, 1), *dbias = data_or_null<float>(out, 2);
-  std::vector<GradientSums> rows(at(shape.samples * shape.channels));
-  std::vector<GradientNumbers> numbers(at(shape.samples * shape.groups));
+  const GroupWorkspace<GradientSums, GradientNumbers> kept(shape, workspace);
+  GradientSums* const rows = kept.rows;
+  GradientNumbers* const numbers = kept.groups;
   const auto with_block = [&](std::int64_t block, auto body) {
     const auto mean =
         by_lane<kLanes>(block, [&](std::int64_t row) { return means[row / shape.width()]; });
@@ -172,14 +190,14 @@ void gradient(const GroupNormShape& shape, const Follower& follower, std::span<c
   const auto sum = [&](std::int64_t block) {
     with_block(block, [&](const BlockNumbers<kLanes>& values, std::int64_t begin) {
       const auto sums =
-          gradient_sums<kLanes, kBehind>(part, follower.clip, follower.activation, values,
-                                         dy + begin, x + begin, dx ? dx + begin : nullptr);
+          gradient_sums<kLanes, kBehind>(part, fused.clip, fused.activation, values, dy + begin,
+                                         x + begin, dx ? dx + begin : nullptr);
       for (int lane = 0; lane < kLanes; ++lane) {
         const std::int64_t row = block * kLanes + lane;
         const auto inverse = static_cast<double>(inverses[row / shape.width()]);
-        rows[at(row)] = {sums.first(lane), sums.second(lane) * inverse};
-        if (dscale) dscale[row] = static_cast<float>(rows[at(row)].weighted);
-        if (dbias) dbias[row] = static_cast<float>(rows[at(row)].passed);
+        rows[row] = {sums.first(lane), sums.second(lane) * inverse};
+        if (dscale) dscale[row] = static_cast<float>(rows[row].weighted);
+        if (dbias) dbias[row] = static_cast<float>(rows[row].passed);
       }
     });
   };
@@ -187,25 +205,25 @@ void gradient(const GroupNormShape& shape, const Follower& follower, std::span<c
     GradientSums total{};
     for (std::int64_t row = group * shape.width(); row < (group + 1) * shape.width(); ++row) {
       const auto by = static_cast<double>(scale[row % shape.channels]);
-      total.passed += by * rows[at(row)].passed;
-      total.weighted += by * rows[at(row)].weighted;
+      total.passed += by * rows[row].passed;
+      total.weighted += by * rows[row].weighted;
     }
     const double share = static_cast<double>(inverses[group]) / shape.population();
-    numbers[at(group)] = {
+    numbers[group] = {
         static_cast<float>(share * total.passed),
         static_cast<float>(share * static_cast<double>(inverses[group]) * total.weighted)};
   };
   const auto finish = [&](std::int64_t block) {
     if (!dx) return;
-    const auto of_group = [&](std::int64_t row) { return numbers[at(row / shape.width())]; };
+    const auto of_group = [&](std::int64_t row) { return numbers[row / shape.width()]; };
     const Pattern offsets = repeat<kLanes>(
         by_lane<kLanes>(block, [&](std::int64_t row) { return of_group(row).offset; }).data());
     const Pattern slopes = repeat<kLanes>(
         by_lane<kLanes>(block, [&](std::int64_t row) { return of_group(row).slope; }).data());
     with_block(block, [&](const BlockNumbers<kLanes>& values, std::int64_t begin) {
       const Pattern factors = values.factors;
-      store_gradient<kLanes, kBehind>(part, follower.clip, values, dy + begin, x + begin,
-                                      dx + begin, [&](float passed, float centred, std::size_t w) {
+      store_gradient<kLanes, kBehind>(part, fused.clip, values, dy + begin, x + begin, dx + begin,
+                                      [&](float passed, float centred, std::size_t w) {
                                         return factors[w] * passed - offsets[w] -
                                                centred * slopes[w];
                                       });
@@ -217,12 +235,15 @@ void gradient(const GroupNormShape& shape, const Follower& follower, std::span<c
 template <int kLanes>
 std::unique_ptr<Kernel> make_group_norm_gradient(const KernelRequest& request) {
   const GroupNormShape shape(request.node.attributes, request.inputs[1].shape);
-  const Follower follower(request.node.attributes);
-  const auto run = follower.behind == Behind::kActivation ? gradient<kLanes, Behind::kActivation>
-                   : follower.behind == Behind::kLimits   ? gradient<kLanes, Behind::kLimits>
-                                                          : gradient<kLanes, Behind::kNothing>;
-  return make_kernel([=](std::span<const Tensor> in, std::span<const Tensor> out,
-                         const RunContext&) { run(shape, follower, in, out); });
+  const FusedActivation fused(request.node.attributes);
+  const auto run = fused.behind == Behind::kActivation ? gradient<kLanes, Behind::kActivation>
+                   : fused.behind == Behind::kLimits   ? gradient<kLanes, Behind::kLimits>
+                                                       : gradient<kLanes, Behind::kNothing>;
+  return make_kernel(
+      [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context) {
+        run(shape, fused, in, out, context.workspace);
+      },
+      GroupWorkspace<GradientSums, GradientNumbers>::bytes(shape));
 }
 
 /// The factory for the layout, which all tensors (N, C, …) of the node must share.
@@ -236,16 +257,14 @@ std::unique_ptr<Kernel> group_norm_by_layout(const KernelRequest& request) {
                "group normalization needs all its tensors in one layout");
     }
   }
-  switch (channel_block(x)) {
-    case 1:
-      return make_1(request);
-    case 8:
-      return make_8(request);
-    case 16:
-      return make_16(request);
-    default:
-      return nullptr;
-  }
+  if (x.layout == Layout::kBlocked8) return make_8(request);
+  if (x.layout == Layout::kBlocked16) return make_16(request);
+  if (x.layout != Layout::kRowMajor) return nullptr;
+  // Without positions, row-major is blocked, too.
+  const bool flat = x.shape.count(2, x.shape.rank()) == 1;
+  if (flat && x.shape[1] % 16 == 0) return make_16(request);
+  if (flat && x.shape[1] % 8 == 0) return make_8(request);
+  return make_1(request);
 }
 
 constexpr KernelEntry kKernels[] = {

@@ -75,7 +75,15 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"strided_chunks", {5, 32, 31, 24}, {48, 32, 3, 3}, {2, 2}, one, around},
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
       {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
-      {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24}};
+      {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24},
+      {"narrow_groups", {3, 64, 9, 8}, {64, 4, 3, 3}, one, one, around, 16},
+      {"volume_groups",
+       {2, 32, 3, 6, 5},
+       {32, 4, 1, 3, 3},
+       {1, 1, 1},
+       {1, 1, 1},
+       {0, 1, 1, 0, 1, 1},
+       8}};
   for (const ConvCase& c : cases) {
     for (const Layout layout : c.blocked_layouts()) {
       const BlockedWeightGradient gradient(c, layout);

@@ -100,7 +100,6 @@ TEST(Depthwise, AgreesWithReference) {
     const Reference exact(c);
     for (const Layout from : kLayouts) {
       for (const Layout to : kLayouts) {
-        if (c.x.rank() != 4 && (from != Layout::kRowMajor || to != Layout::kRowMajor)) continue;
         SCOPED_TRACE(fmt::format("{} {} {}", c.name, static_cast<int>(from), static_cast<int>(to)));
         const HostTensor forward = run(c, from, to, false, exact.x, exact.w, exact.b, 1);
         const HostTensor input = run(c, from, to, true, exact.dy, exact.w, {}, 1);

@@ -65,7 +65,8 @@ std::string operator_list() {
       "operators and types run on the CPU: operands are copied to the host and results back, which "
       "is correct but slow.\n\n"
       "| operator | computed by |\n|---|---|\n{}\n"
-      "Through the host ({}): {}.\n",
+      "Through the host ({}): {}. A graph for a GPU has no GroupNorm: it becomes a LayerNorm, a "
+      "scale and a shift.\n",
       all.size(), own.size(), libraries, here, hosts, on_host);
 }
 

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include "graph/op.h"
 #include "ops/kernel/adding_kernel.h"
@@ -205,6 +206,32 @@ TEST(Gather, NarrowGradientsAreAddedAsTheyAre) {
     }
     expect_same_bits(sum, expected);
   }
+}
+
+TEST(Gather, NarrowGradientsOfManyRepetitions) {
+  const HostTensor exact = random_tensor({DType::kFloat32, {700, 5, 3}}, 1);
+  HostTensor dy(TensorType{DType::kBFloat16, {700, 5, 3}}), wide(exact.type());
+  for (std::size_t i = 0; i < wide.span<float>().size(); ++i) {
+    dy.span<std::uint16_t>()[i] = float_to_bfloat16(exact.span<float>()[i]);
+    wide.span<float>()[i] = bfloat16_to_float(dy.span<std::uint16_t>()[i]);
+  }
+  const HostTensor rows = int64s({5}, {1, 0, 1, 2, 3});
+  HostTensor sum(TensorType{DType::kFloat32, {700, 4, 3}});
+  Node node;
+  node.op = find_op("GatherGrad");
+  node.attributes = with_shape(axis(1), {700, 4, 3});
+  const int before = omp_get_max_threads();
+  for (const int threads : {1, 3}) {
+    omp_set_num_threads(threads);
+    const auto kernel = make_kernel(Backend::kCpu, {node, {dy.type(), rows.type()}, {sum.type()}});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    kernel->run(std::vector<Tensor>{dy.view(), rows.view()}, std::vector<Tensor>{sum.view()},
+                context);
+    expect_same_bits(sum, run_op("GatherGrad", node.attributes, {wide, rows}, Backend::kCpu)[0]);
+  }
+  omp_set_num_threads(before);
 }
 
 TEST(Gather, NamesTheWrongIndex) {

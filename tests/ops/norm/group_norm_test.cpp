@@ -1,12 +1,10 @@
 // Group normalization against values computed by hand, central differences, and the CPU kernels
 // against the reference in every layout.
-#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <omp.h>
 
 #include <cmath>
 
-#include "base/vectors.h"
 #include "support/blocked.h"
 #include "support/op_check.h"
 
@@ -76,9 +74,10 @@ TEST(GroupNorm, BlockedTensorsGiveTheSameNumbers) {
   for (const Case& c : cases()) {
     for (const Layout layout : {Layout::kBlocked8, Layout::kBlocked16}) {
       if (c.x.rank() < 3 || c.x[1] % (layout == Layout::kBlocked8 ? 8 : 16) != 0) continue;
-      for (const char* activation : {"", "Silu"}) {
+      for (const std::string activation : {"", "limits", "Silu"}) {
         Attributes attributes = of(c.groups);
-        if (*activation) attributes.set("activation", std::string(activation));
+        if (activation == "limits") attributes.set("clip_min", 0.1);
+        if (activation == "Silu") attributes.set("activation", activation);
         const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1, -2, 5);
         const HostTensor dy = random_tensor({DType::kFloat32, c.x}, 2);
         const HostTensor scale = random_tensor({DType::kFloat32, c.channel()}, 3);
@@ -102,6 +101,40 @@ TEST(GroupNorm, BlockedTensorsGiveTheSameNumbers) {
         expect_close(blocked[1], gradients[1], 1e-4);
         expect_close(blocked[2], gradients[2], 1e-4);
       }
+    }
+  }
+}
+
+// A frozen scale, a network's first layer.
+TEST(GroupNorm, OutputsThatNobodyReads) {
+  const HostTensor x = random_tensor({DType::kFloat32, {2, 6, 5}}, 1, -2, 5);
+  const HostTensor dy = random_tensor(x.type(), 2);
+  const HostTensor channel = random_tensor({DType::kFloat32, {6}}, 3);
+  const auto statistics = run_op("GroupNorm", of(3), {x, channel, channel});
+  const std::vector<HostTensor> in = {dy, x, channel, statistics[1], statistics[2]};
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto all = run_op("GroupNormGrad", of(3), in, backend);
+    Node node;
+    node.op = find_op("GroupNormGrad");
+    node.attributes = of(3);
+    std::vector<TensorType> types, results;
+    std::vector<Tensor> given;
+    for (const HostTensor& tensor : in) {
+      types.push_back(tensor.type());
+      given.push_back(tensor.view());
+    }
+    for (const HostTensor& tensor : all) results.push_back(tensor.type());
+    const auto kernel = make_kernel(backend, {node, types, results});
+    const Buffer workspace(kernel->workspace_bytes());
+    RunContext context;
+    context.workspace = workspace.data();
+    for (std::size_t wanted = 0; wanted < all.size(); ++wanted) {
+      HostTensor one(results[wanted]);
+      std::vector<Tensor> out;
+      for (const TensorType& type : results) out.push_back({type});
+      out[wanted] = one.view();
+      kernel->run(given, out, context);
+      expect_same_bits(one, all[wanted]);
     }
   }
 }
@@ -149,6 +182,53 @@ TEST(GroupNorm, RefusesWhatDoesNotFit) {
   expect_error(ErrorKind::kModel, "non-empty input", [&] {
     infer_op("GroupNorm", of(3), {{DType::kFloat32, Shape{2, 6, 0}}, channel, channel});
   });
+}
+
+// --- imports; expected values are from PyTorch ---
+
+HostTensor powers() {
+  HostTensor x(TensorType{DType::kFloat32, Shape{2, 4, 3}});
+  for (int i = 0; i < 24; ++i) x.view().as<float>()[i] = std::pow(static_cast<float>(i), 1.3f) / 7;
+  return x;
+}
+
+TEST(GroupNormImport, PerChannelAndPerGroup) {
+  const Attributes groups = {{"num_groups", std::int64_t{2}}};
+  const Imported per_channel = import_node("GroupNormalization", 21, groups,
+                                           {data(powers()), data(floats({4}, {1, 2, 0.5, -1})),
+                                            data(floats({4}, {0, 0.1f, 0.2f, 0.3f}))});
+  expect_values(per_channel.run()[0], {2, 4, 3},
+                {-1.2888279, -0.9340982, -0.4153808, 0.4816181, 1.8237015,  3.2712941,
+                 -0.5137903, -0.2431361, 0.0394051,  0.0344661, -0.5721809, -1.1973293,
+                 -1.4430957, -0.8826836, -0.3091763, 0.6535244, 1.8490896,  3.0672939,
+                 -0.5246481, -0.2406629, 0.0478435,  0.0185755, -0.5755910, -1.1779194},
+                1e-5);
+  const Imported per_group =
+      import_node("GroupNormalization", 18, groups,
+                  {data(powers()), data(floats({2}, {1, 1})), data(floats({2}, {0, 10}))});
+  const std::vector<double> y = per_group.run()[0].to_doubles();
+  EXPECT_NEAR(y[0], -1.2888279, 1e-5);
+  EXPECT_NEAR(y[6], 10 + (-0.5137903 - 0.2) / 0.5, 1e-5);
+}
+
+TEST(InstanceNormImport, EachChannelOfEachSample) {
+  const Imported imported = import_node("InstanceNormalization", 6, {},
+                                        {data(powers()), data(floats({4}, {1, 2, 0.5, -1})),
+                                         data(floats({4}, {0, 0.1f, 0.2f, 0.3f}))});
+  expect_values(imported.run()[0], {2, 4, 3},
+                {-1.1411377, -0.1523660, 1.2935038, -2.3178027, 0.0382584, 2.5795441,
+                 -0.4078984, 0.1912289,  0.8166693, 1.5185003,  0.3122621, -0.9307636,
+                 -1.2199457, -0.0094283, 1.2293754, -2.3416946, 0.0846854, 2.5570109,
+                 -0.4107312, 0.1967762,  0.8139554, 1.5219100,  0.3055703, -0.9274776},
+                1e-5);
+}
+
+TEST(GroupNormImport, ScalesOfAnotherRank) {
+  const ImportInput x = data(floats({1, 2, 2}, {1, 3, 5, 9}));
+  const Imported imported =
+      import_node("InstanceNormalization", 6, {{"epsilon", 0.0}},
+                  {x, data(floats({2, 1}, {1, 2})), data(floats({2, 1}, {0, 1}))});
+  expect_values(imported.run()[0], {1, 2, 2}, {-1, 1, -1, 3});
 }
 
 }  // namespace
