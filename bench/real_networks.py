@@ -1,4 +1,5 @@
-"""The networks of real_sizes.py: of torchvision, transformers and timm with random weights, and three defined here.
+"""The networks of real_sizes.py: of torchvision, transformers and timm with random weights, and some defined here and in
+further_networks.py.
 
 Needs torch and, by network, torchvision, transformers or timm. Without dropout and stochastic depth, whose masks no two programs
 share.
@@ -8,6 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from further_networks import FURTHER
 from models import ALL_MODELS
 
 SEED = 1
@@ -95,6 +97,8 @@ def without_drop(network):
 def build(name):
     """The network in training mode."""
     torch.manual_seed(SEED)
+    if name in FURTHER:
+        return without_drop(FURTHER[name]())
     if "/" in name:
         library, network = name.split("/")
         return without_drop({"torchvision": of_torchvision, "timm": of_timm}[library](network))
@@ -149,6 +153,9 @@ def batch_of(name, batch=None):
     if name == "gru-speech":
         x = random.normal(size=(batch, FRAMES, FREQUENCIES)).astype(np.float32)
         return {"x": x}, random.integers(0, sizes["classes"], (batch, FRAMES))
+    if "sample" in sizes:
+        x = random.normal(size=(batch, *sizes["sample"])).astype(np.float32)
+        return {"x": x}, random.integers(0, sizes["classes"], (batch, *sizes.get("labels", ())))
     if "vocab" in sizes:
         x = random.integers(0, sizes["vocab"], (batch, sizes["context"]))
         return {"x": x}, random.integers(0, sizes["classes"], batch) if "classes" in sizes else np.roll(x, -1, axis=1)

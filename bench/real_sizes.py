@@ -3,7 +3,7 @@
 
     bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 … | --more] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
 
-PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy, and timm for --more. Each network is exported once by PyTorch's default
+PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy, and timm and diffusers for --more. Each network is exported once by PyTorch's default
 exporter with random weights. Then pipetrain, PyTorch eager and torch.compile, of images each in the default layout and
 channels-last, take turns on the same batch: SGD with momentum, one micro-batch. After the first round only the forms
 close to the best of their program go on. NAME.md and NAME.json hold the step times, memory, the time from the command to
@@ -36,6 +36,7 @@ class RealBench(Bench):
         if not (folder / "batch.npz").exists() or not (folder / "model.onnx").exists():
             folder.mkdir(parents=True, exist_ok=True)
             run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, folder])
+            os.sync()  # or the file is written to disk during the first run
 
     def forms(self, name, threads, *flags):
         out = {"default": lambda: self.pytorch(name, threads, *flags)}
@@ -105,7 +106,7 @@ def parse():
     parser.add_argument("--torch-python", default=sys.executable)
     parser.add_argument("--models", nargs="+", choices=[*REAL_MODELS, *MORE_MODELS], default=list(REAL_MODELS), metavar="MODEL")
     parser.add_argument("--more", dest="models", action="store_const", const=list(MORE_MODELS),
-                        help="30 further networks instead, of torchvision, timm and transformers")
+                        help="43 further networks instead, of torchvision, timm, transformers and diffusers")
     parser.add_argument("--threads", type=int, nargs="+", default=[2])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--length", type=float, default=1.0, help="factor on the number of steps of a run")
