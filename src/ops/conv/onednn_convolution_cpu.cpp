@@ -17,15 +17,28 @@ namespace {
 using dnnl::algorithm;
 using dnnl::prop_kind;
 
-/// oneDNN wants four dimensions at least: a sequence is a feature map of
-/// height 1.
-Shape at_least_4d(const Shape& shape) {
-  if (shape.rank() != 3) return shape;
-  return {shape[0], shape[1], 1, shape[2]};
+/// A dilated convolution of a sequence is one of a feature map with `dilation` columns, in which
+/// the window has no gaps, if the dilation divides the sequence. oneDNN is up to twice as fast at
+/// it. Returns the columns; 0 where it is not done.
+std::int64_t columns_of_sequence(const Window& window) {
+  constexpr std::int64_t kLeast = 8;  // columns that fill oneDNN's vectors
+  if (window.size() != 1) return 0;
+  const WindowAxis& axis = window[0];
+  const bool divides = axis.input % axis.dilation == 0 && axis.output % axis.dilation == 0 &&
+                       axis.pad_begin % axis.dilation == 0 && axis.pad_end % axis.dilation == 0;
+  return axis.stride == 1 && axis.dilation >= kLeast && divides ? axis.dilation : 0;
 }
 
-TensorType as_4d(const TensorType& type) {
-  return {type.dtype, at_least_4d(type.shape), type.layout};
+/// oneDNN wants four dimensions at least: a sequence is a feature map of height 1, or of `columns`.
+Shape feature_map(const Shape& shape, std::int64_t columns) {
+  if (shape.rank() != 3) return shape;
+  if (columns > 0) return {shape[0], shape[1], shape[2] / columns, columns};
+  return {shape[0], shape[1], 1, shape[2]};
+}
+/// The weights for it.
+Shape window_of(const Shape& w, std::int64_t columns) {
+  if (w.rank() != 3) return w;
+  return columns > 0 ? Shape{w[0], w[1], w[2], 1} : Shape{w[0], w[1], 1, w[2]};
 }
 
 /// A convolution in oneDNN's terms: descriptors with the format left open, and what the node's own
@@ -36,8 +49,8 @@ struct Problem {
   dnnl::memory::dims strides, dilations, pad_begin, pad_end;
 };
 
-Shape grouped_weight(const ConvGeometry& geometry, const Shape& w) {
-  const Shape flat = at_least_4d(w);
+Shape grouped_weight(const ConvGeometry& geometry, const Shape& w, std::int64_t columns) {
+  const Shape flat = window_of(w, columns);
   if (geometry.group == 1) return flat;
   std::vector<std::int64_t> dims{geometry.group, geometry.outputs};
   dims.insert(dims.end(), flat.begin() + 1, flat.end());
@@ -48,19 +61,26 @@ Problem make_problem(const KernelRequest& request, const TensorType& x, const Te
                      const TensorType& y, bool bias) {
   const ConvGeometry geometry = conv_geometry(request.node.attributes, x.shape, w.shape);
   Problem out;
-  const Shape weight = grouped_weight(geometry, w.shape);
-  out.x = onednn_any(at_least_4d(x.shape), x.dtype);
+  const std::int64_t columns = columns_of_sequence(geometry.window);
+  const Shape weight = grouped_weight(geometry, w.shape, columns);
+  const Shape x_map = feature_map(x.shape, columns), y_map = feature_map(y.shape, columns);
+  out.x = onednn_any(x_map, x.dtype);
   out.w = onednn_any(weight, w.dtype);
-  out.y = onednn_any(at_least_4d(y.shape), y.dtype);
-  out.own_x = onednn_desc(as_4d(x));
+  out.y = onednn_any(y_map, y.dtype);
+  out.own_x = onednn_desc({x.dtype, x_map, x.layout});
   out.own_w = onednn_row_major(weight, w.dtype);
-  out.own_y = onednn_desc(as_4d(y));
+  out.own_y = onednn_desc({y.dtype, y_map, y.layout});
   if (bias) out.b = out.own_b = onednn_row_major(Shape{w.shape[0]});
-  if (geometry.window.size() == 1) {
-    out.strides = {1};
-    out.dilations = out.pad_begin = out.pad_end = {0};
+  Window window = geometry.window;
+  if (columns > 0) {
+    window[0].pad_begin /= columns;
+    window[0].pad_end /= columns;
+    window[0].dilation = 1;
+    window.push_back({});
+  } else if (window.size() == 1) {
+    window.insert(window.begin(), WindowAxis{});
   }
-  for (const WindowAxis& axis : geometry.window) {
+  for (const WindowAxis& axis : window) {
     out.strides.push_back(axis.stride);
     out.dilations.push_back(axis.dilation - 1);
     out.pad_begin.push_back(axis.pad_begin);
@@ -87,9 +107,10 @@ std::optional<WeightBlocks> weight_blocks(const KernelRequest& request,
                                           const dnnl::memory::desc& gradient) {
   using Tag = dnnl::memory::format_tag;
   const Shape& w = request.outputs[0].shape;
-  const Shape flat = at_least_4d(w);
+  const ConvGeometry geometry = conv_geometry(request.node.attributes, request.inputs[0].shape, w);
+  const Shape flat = window_of(w, columns_of_sequence(geometry.window));
   const bool whole = w[0] % 8 == 0 && w[1] % 8 == 0;
-  if (!whole || request.node.attributes.integer("group", 1) != 1) return {};
+  if (!whole || geometry.group != 1) return {};
   for (const std::int64_t block : {16, 8}) {
     const bool wide = block == 16, plane = flat.rank() == 4;
     const Tag tag = plane  ? wide ? Tag::ABcd16b16a : Tag::ABcd8b8a

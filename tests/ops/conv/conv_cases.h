@@ -98,6 +98,8 @@ inline const std::vector<ConvCase>& wide_cases() {
       {"sequence_blocks", {2, 32, 21}, {48, 32, 5}, {2}, {2}, {3, 4}},
       {"sequence_point", {3, 64, 33}, {96, 64, 1}, {1}, {1}, {0, 0}},
       {"sequence_small", {32, 16, 2}, {32, 16, 3}, {1}, {1}, {1, 1}},
+      {"sequence_columns", {2, 32, 64}, {48, 32, 3}, {1}, {16}, {32, 0}},
+      {"sequence_columns_rest", {2, 32, 60}, {48, 32, 3}, {1}, {8}, {8, 8}},
       {"sequence_groups", {2, 64, 19}, {64, 4, 3}, {1}, {1}, {1, 1}, 16},
       {"sequence_stem", {2, 1, 64}, {16, 1, 9}, {4}, {1}, {0, 0}},
       {"volume_groups",
