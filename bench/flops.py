@@ -17,11 +17,11 @@ def count(network, *inputs):
     def layer(module, inputs, output):
         if isinstance(module, nn.Linear):
             flops = 2 * output.numel() * module.in_features
-        elif isinstance(module, nn.Conv2d):
+        elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)):
             flops = 2 * output.numel() * module.weight[0].numel()
         elif isinstance(module, linear_by_columns):
             flops = 2 * output.numel() * module.weight.shape[0]
-        elif isinstance(module, nn.ConvTranspose2d):
+        elif isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
             flops = 2 * inputs[0].numel() * module.weight[0].numel()
         else:
             tokens = inputs[0].shape[0] * inputs[0].shape[1]
@@ -30,7 +30,8 @@ def count(network, *inputs):
         first.append(flops if not inputs[0].requires_grad and not forward else 0)
         forward.append(flops)
 
-    kinds = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d, nn.LSTM, nn.GRU, *linear_by_columns)
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.LSTM, nn.GRU,
+             *linear_by_columns)
     hooks = [module.register_forward_hook(layer) for module in network.modules() if isinstance(module, kinds)]
     plain = functional.scaled_dot_product_attention
 

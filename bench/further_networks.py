@@ -1,4 +1,4 @@
-"""Networks for real_sizes.py --more of kinds that classify no images: volumes, video, sound, generated images, sequences.
+"""Networks for real_sizes.py --more: of volumes, video, sound, generated images and sequences, and with group normalization.
 
 Needs torch, and by network torchvision, transformers or diffusers.
 """
@@ -9,7 +9,7 @@ from torch.nn import functional
 
 
 class Called(nn.Module):
-    """A network called in a way of its own."""
+    """A network that takes more than its input, by a function that calls it."""
 
     def __init__(self, module, call):
         super().__init__()
@@ -27,7 +27,7 @@ def volume_block(inputs, outputs):
 
 
 class VolumeUNet(nn.Module):
-    """As for medical images: three levels, instance normalization."""
+    """A U-Net for medical volumes, with three levels and instance normalization."""
 
     def __init__(self, width=16):
         super().__init__()

@@ -63,12 +63,12 @@ MORE_MODELS = {
     "albert": Model("ALBERT-base, 256 tokens", "transformers", {"vocab": 30000, "context": 256, "classes": 2}, 4, 2, rate=1e-3),
     "qwen2": Model("Qwen2 shape 4×1024, 4 key heads, 512 tokens", "transformers", {"vocab": 32000, "context": 512}, 2, 2, rate=1e-3),
     "lstm-1024": Model("LSTM 2×1024, 5,000 words, 128 tokens", "own", {"vocab": 5000, "context": 128}, 64, 2),
-    "unet-3d": Model("3-D U-Net, 32×64×64", "own", {"sample": (1, 32, 64, 64), "classes": 4, "labels": (32, 64, 64)}, 2, 4),
-    "r3d-18": Model("r3d_18, 8 frames of 112²", "torchvision", {"sample": (3, 8, 112, 112), "classes": 100}, 2, 2),
-    "wav2vec2-convolutions": Model("wav2vec 2.0's convolutions, 2 s", "own", {"sample": (32000,), "classes": 100}, 4, 3, rate=1e-4),
+    "unet-3d": Model("3-D U-Net, 32×64×64", "own", {"sample": (1, 32, 64, 64), "classes": 4, "labels": (32, 64, 64)}, 2, 4, rate=0.1),
+    "r3d-18": Model("r3d_18, 8 frames of 112²", "torchvision", {"sample": (3, 8, 112, 112), "classes": 100}, 2, 2, rate=1e-3),
+    "wav2vec2-convolutions": Model("wav2vec 2.0's convolutions, 2 s", "own", {"sample": (32000,), "classes": 100}, 4, 3, rate=0.1),
     "diffusion-unet": Model("diffusion U-Net, 64²", "diffusers", {"sample": (3, 64, 64), "classes": 8, "labels": (64, 64)}, 4, 3, images=True),
     "cyclegan": Model("CycleGAN's generator, 128²", "own", {"sample": (3, 128, 128), "classes": 3, "labels": (128, 128)}, 4, 3, images=True),
-    "groupnorm-resnet50": Model("ResNet-50 with GroupNorm, 128²", "own", {"sample": (3, 128, 128), "classes": 1000}, 8, 4, images=True),
+    "groupnorm-resnet50": Model("ResNet-50 with GroupNorm, 128²", "own", {"sample": (3, 128, 128), "classes": 1000}, 8, 4, rate=1e-3, images=True),
     "tcn": Model("temporal convolutions 6×128, 1,024 steps", "own", {"sample": (16, 1024), "classes": 100}, 32, 3),
     **{f"{library}/{name}": Model(f"{name}, 224²", library, {"image": 224}, 8, 2, rate=1e-3, images=True)
        for library, names in {

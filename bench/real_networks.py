@@ -1,7 +1,7 @@
 """The networks of real_sizes.py: of torchvision, transformers and timm with random weights, and some defined here and in
 further_networks.py.
 
-Needs torch and, by network, torchvision, transformers or timm. Without dropout and stochastic depth, whose masks no two programs
+Needs torch and, by network, torchvision, transformers, timm or diffusers. Without dropout and stochastic depth, whose masks no two programs
 share.
 """
 

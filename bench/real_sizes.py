@@ -3,8 +3,8 @@
 
     bench/real_sizes.py --torch-python PYTHON [--models resnet50-224 … | --more] [--threads 2] [--rounds 3] [--precision fp32 bf16] [-o NAME]
 
-PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy, and timm and diffusers for --more. Each network is exported once by PyTorch's default
-exporter with random weights. Then pipetrain, PyTorch eager and torch.compile, of images each in the default layout and
+PYTHON has torch, torchvision, transformers, onnx, onnxscript and numpy, and timm and diffusers for --more. Each network is
+exported once by PyTorch's default exporter with random weights. Then pipetrain, PyTorch eager and torch.compile, of images each in the default layout and
 channels-last, take turns on the same batch: SGD with momentum, one micro-batch. After the first round only the forms
 close to the best of their program go on. NAME.md and NAME.json hold the step times, memory, the time from the command to
 the first step, the share of the rate of a matrix product, and how far the losses of three steps differ; --adamw adds the

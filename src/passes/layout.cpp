@@ -22,7 +22,7 @@ class LayoutPass {
       : training_(training),
         graph_(training.graph),
         blocked_(blocked),
-        last_(blocked == Layout::kChannelsLast),
+        channels_last_(blocked == Layout::kChannelsLast),
         block_(blocked == Layout::kBlocked16 ? 16 : 8),
         fixed_(training.outputs.begin(), training.outputs.end()) {}
 
@@ -55,8 +55,9 @@ class LayoutPass {
   }
   /// cuDNN has channels last of images only.
   bool has_feature_map_axes(const Shape& shape) const {
-    return last_ ? shape.rank() == 4 : shape.rank() >= 3 && shape.rank() <= 5;
+    return channels_last_ ? shape.rank() == 4 : shape.rank() >= 3 && shape.rank() <= 5;
   }
+  /// Channels last are one block.
   bool is_blocked(ValueId id) const { return graph_[id].type.layout != Layout::kRowMajor; }
 
   /// Sets the layouts of a node's outputs; returns those that its inputs must have.
@@ -64,8 +65,8 @@ class LayoutPass {
     std::vector<Layout> wanted(node.inputs.size(), Layout::kRowMajor);
     if (node.part == Part::kPrepare || node.part == Part::kFinish) return wanted;
     if (node.op->traits.layout == LayoutRule::kConvolution) {
-      last_ ? choose_channels_last(node, wanted) : choose_convolution(node, wanted);
-    } else if (last_ && reduces_positions(node)) {
+      channels_last_ ? choose_channels_last(node, wanted) : choose_convolution(node, wanted);
+    } else if (channels_last_ && reduces_positions(node)) {
       wanted[0] = graph_[node.inputs[0]].type.layout;
     } else if (follows(node)) {
       for (std::size_t i = 0; i < node.inputs.size(); ++i) {
@@ -102,7 +103,8 @@ class LayoutPass {
     if (group > 1 && !depthwise) return conv_groups_together(weight, group, block_) > 0;
     // Between row-major sequences these are matrix products and sums of rows: nothing is reordered.
     const bool reads_one_position = weight.count(2, weight.rank()) == 1;
-    return weight.rank() != 3 || !(depthwise || reads_one_position) || is_blocked(node.inputs[0]);
+    if (weight.rank() == 3 && (depthwise || reads_one_position)) return is_blocked(node.inputs[0]);
+    return true;
   }
 
   /// All tensors of a convolution together, as cuDNN requires. The first input of a network has few
@@ -166,7 +168,7 @@ class LayoutPass {
   /// all later readers, a backward copy only readers of the same forward node.
   ValueId in_layout(ValueId id, Layout layout, const Node& reader) {
     if (graph_[id].type.layout == layout) return id;
-    if (last_ && is_weight(id)) {
+    if (channels_last_ && is_weight(id)) {
       const auto [found, added] = copies_.try_emplace({id, layout, Part::kPrepare, NodeId{}});
       if (added) found->second = add_reorder(id, layout, Part::kPrepare, NodeId{});
       return found->second;
@@ -194,9 +196,9 @@ class LayoutPass {
     const bool plain = layout == Layout::kRowMajor;
     Value copy;
     copy.name = fmt::format("{} {}", graph_[id].name,
-                            plain   ? "row-major"
-                            : last_ ? "channels last"
-                                    : fmt::format("blocked by {}", block_));
+                            plain            ? "row-major"
+                            : channels_last_ ? "channels last"
+                                             : fmt::format("blocked by {}", block_));
     copy.type = {graph_[id].type.dtype, graph_[id].type.shape, layout};
     const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
     copy.role = backward ? Role::kGradient : Role::kActivation;
@@ -218,7 +220,7 @@ class LayoutPass {
   TrainingGraph& training_;
   Graph& graph_;
   Layout blocked_;
-  bool last_;
+  bool channels_last_;
   std::int64_t block_;       // channels come in multiples of it
   std::set<ValueId> fixed_;  // read from outside, where row-major is expected
   std::vector<int> new_index_;

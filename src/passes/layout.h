@@ -7,9 +7,9 @@
 
 namespace pipetrain {
 
-/// Gives convolutions and what can follow them (BatchNorm, GroupNorm, pooling, elementwise operators, Concat
-/// and slices of whole channel blocks) `blocked` tensors, forward and backward. Depends on shapes
-/// only. kRowMajor: changes nothing.
+/// Gives convolutions and what can follow them (BatchNorm, GroupNorm, pooling, elementwise
+/// operators, Concat and slices of whole channel blocks) `blocked` tensors, forward and backward.
+/// Depends on shapes only. kRowMajor: changes nothing.
 ///
 /// kChannelsLast is for GPUs, whose tensor cores multiply channels: a convolution whose results
 /// fill whole groups of 8 has all its tensors so, its weight too (reordered once per weight

@@ -8,6 +8,7 @@
 #include "base/name_table.h"
 #include "base/setting.h"
 #include "onnx_io/subgraph.h"
+#include "ops/conv/conv.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
 
@@ -86,12 +87,6 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
   return !has_parameter_name(name) && is_neutral(value);
 }
 
-/// Zeros of shape (M, 2), which PyTorch's exporter gives 3-D convolutions without a bias.
-bool stands_for_no_bias(const OnnxNode& node, const std::string& name, const HostTensor& value) {
-  return node.op_type == "Conv" && node.inputs.size() > 2 && node.inputs[2] == name && value &&
-         value.type().shape.rank() == 2 && is_neutral(value) && value.to_doubles().front() == 0;
-}
-
 class Classifier {
  public:
   explicit Classifier(const OnnxModel& model) {
@@ -135,7 +130,7 @@ class Classifier {
     if (const OnnxNode* node = reached_slot(name)) {
       if (is_neutral_normalization(*node, name, value))
         return {TensorUse::kFrozen, "neutral constant of " + printable(node->op_type)};
-      if (stands_for_no_bias(*node, name, value))
+      if (node->op_type == "Conv" && stands_for_no_bias(value))
         return {TensorUse::kFrozen, "zeros in place of a bias"};
       const bool filter = buffer ? !is_uniform(value)
                                  : name.find("Constant") != std::string::npos && has_pattern(value);

@@ -29,6 +29,11 @@ ConvGeometry conv_geometry(const Attributes& attributes, const Shape& x, const S
   return out;
 }
 
+bool stands_for_no_bias(const HostTensor& bias) {
+  if (!bias || bias.type().shape.rank() != 2 || bias.type().shape[1] != 2) return false;
+  return std::ranges::all_of(bias.to_doubles(), [](double number) { return number == 0; });
+}
+
 std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block) {
   constexpr std::int64_t kMost = 4;  // so many times as many products
   const std::int64_t inputs = w[1], outputs = w[0] / group;
@@ -202,13 +207,11 @@ Shape kernel_of(const ImportContext& context) {
   return kernel;
 }
 
-/// Whether the node has a bias to add. PyTorch's exporter (onnxscript 0.7) gives 3-D convolutions
-/// without a bias one of zeros, of shape (M, 2).
 bool adds_bias(const ImportContext& context) {
   if (!context.has_input(2)) return false;
-  if (context.type(2).shape.rank() != 2) return true;
-  const HostTensor bias = context.constant_or_empty(2);
-  return !bias || std::ranges::any_of(bias.to_doubles(), [](double number) { return number != 0; });
+  const Shape& bias = context.type(2).shape;
+  const bool is_shaped_so = bias.rank() == 2 && bias[0] == context.type(1).shape[0];
+  return !is_shaped_so || !stands_for_no_bias(context.constant_or_empty(2));
 }
 
 void import_conv(ImportContext& context) {

@@ -9,7 +9,7 @@
 // tiles (tile_convolution_cpu.h). Feature maps smaller than the window become products of whole
 // channels (small_feature_map_cpu.h); both read weights that were packed before, too. A few
 // channels of grey images have kernels of their own (few_channels_cpu.h), and narrow groups become
-// wider ones (merged_groups_cpu.h). Sequences are feature maps of height 1.
+// wider ones (merged_groups_cpu.h).
 #include <omp.h>
 
 #include <optional>

@@ -41,7 +41,7 @@ bool has_runs(const SliceGather& gather) {
 }
 
 std::size_t run_bytes(const SliceGather& gather) {
-  return has_runs(gather) ? sizeof(Run) * static_cast<std::size_t>(gather.count) : 0;
+  return sizeof(Run) * static_cast<std::size_t>(gather.count);
 }
 
 /// The runs in the order of the result, in the workspace behind the rows.
@@ -93,7 +93,7 @@ std::unique_ptr<Kernel> make_slices(const KernelRequest& request) {
           std::memcpy(result + static_cast<std::size_t>(i) * bytes, data + from * bytes, bytes);
         }
       },
-      index_bytes(gather) + run_bytes(gather));
+      index_bytes(gather) + (has_runs(gather) ? run_bytes(gather) : 0));
 }
 
 /// A slice of the gradient and the result row that it is added to.

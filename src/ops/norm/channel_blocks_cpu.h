@@ -19,7 +19,7 @@ constexpr int kWidth = 32;
 using Pattern = std::array<float, kWidth>;
 
 /// Channels [block * lanes, (block + 1) * lanes) of image n are the `run` floats at (n * blocks +
-/// block) * run, channel by channel within each group of `lanes`.
+/// block) * run: element i of them belongs to channel i % lanes of the block.
 struct BlockedShape {
   std::int64_t images;
   std::int64_t blocks;
@@ -40,8 +40,8 @@ Pattern repeat(const float* channels) {
 template <int kLanes>
 class Sums {
  public:
-  /// Adds the pair of floats `term(i, w)` for elements i in [0, run), where w is the lane of
-  /// element i.
+  /// Adds the pair of floats `term(i, w)` for elements i in [0, run), where w is i modulo the width
+  /// of the inner loop.
   template <class Term>
   void add(std::int64_t run, Term term) {
     constexpr std::int64_t kLongest = 128;  // additions into one float before a fold
@@ -238,8 +238,8 @@ Sums<kLanes> gradient_sums(const BlockedShape& shape, const Clip& clip,
   return sums;
 }
 
-/// dx = `finish(passed, x - mean, lane)` for all elements of a block of channels, where `passed` is
-/// what passes of dy; dx has it where gradient_sums() stored it there.
+/// dx = `finish(passed, x - mean, place)` for all elements of a block of channels, where `passed`
+/// is what passes of dy; dx has it where gradient_sums() stored it there.
 template <int kLanes, Behind kBehind, class Finish>
 void store_gradient(const BlockedShape& shape, const Clip& clip,
                     const BlockNumbers<kLanes>& numbers, const float* dy, const float* x, float* dx,
@@ -253,16 +253,16 @@ void store_gradient(const BlockedShape& shape, const Clip& clip,
     const float* __restrict from = x + at;
     float* __restrict to = dx + at;
     for_each_in_run(shape.run, [&](std::int64_t i, int w) {
-      const auto lane = static_cast<std::size_t>(w);
-      const float centred = from[i] - means[lane];
+      const auto place = static_cast<std::size_t>(w);
+      const float centred = from[i] - means[place];
       float passed;
       if constexpr (kBehind == Behind::kActivation) {
         passed = to[i];
       } else {
-        passed = clip.gradient<kBehind == Behind::kLimits>(gradient[i],
-                                                           centred * factors[lane] + biases[lane]);
+        passed = clip.gradient<kBehind == Behind::kLimits>(
+            gradient[i], centred * factors[place] + biases[place]);
       }
-      to[i] = finish(passed, centred, lane);
+      to[i] = finish(passed, centred, place);
     });
   }
 }

@@ -76,6 +76,7 @@ TEST(Conv, WeightGradientsAreAddedWithTheSameBits) {
       {"from_blocks", {2, 32, 18, 18}, {64, 32, 3, 3}, {2, 2}, one, around},
       {"pointwise", {2, 48, 9, 8}, {32, 48, 1, 1}, one, one, {0, 0, 0, 0}},
       {"depthwise", {19, 24, 9, 8}, {24, 1, 5, 5}, one, one, {2, 2, 2, 2}, 24},
+      {"columns", {2, 32, 64}, {48, 32, 3}, {1}, {16}, {32, 0}},
       {"narrow_groups", {3, 64, 9, 8}, {64, 4, 3, 3}, one, one, around, 16},
       {"volume_groups",
        {2, 32, 3, 6, 5},
