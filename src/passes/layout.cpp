@@ -99,7 +99,7 @@ class LayoutPass {
   bool is_fast_in_blocks(const Node& node, const Shape& weight) const {
     const std::int64_t group = node.attributes.integer("group", 1);
     const bool depthwise = group > 1 && weight[0] == group && weight[1] == 1;
-    if (weight.rank() < 3 || weight.rank() > 5 || (depthwise && weight.rank() == 5)) return false;
+    if (depthwise && weight.rank() == 5) return false;
     if (group > 1 && !depthwise) return conv_groups_together(weight, group, block_) > 0;
     // Between row-major sequences these are matrix products and sums of rows: nothing is reordered.
     const bool reads_one_position = weight.count(2, weight.rank()) == 1;

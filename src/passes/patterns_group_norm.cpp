@@ -88,9 +88,8 @@ int fuse_group_norms(Graph& graph) {
       return numbers ? rewriter.reshape(numbers, channels)
                      : rewriter.constant(numbers_of({type.dtype, channels}, otherwise));
     };
-    std::vector<ValueId> inputs = {x, per_channel(scale, 1)};
-    inputs.push_back(per_channel(bias, 0));
-    rewriter.emit("GroupNorm", std::move(inputs), node.attributes, result);
+    rewriter.emit("GroupNorm", {x, per_channel(scale, 1), per_channel(bias, 0)}, node.attributes,
+                  result);
     ++found;
   }
   rewriter.apply();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ops/kernel/adding_kernel.h"
+#include "ops/kernel/workspace.h"
 
 namespace pipetrain {
 
@@ -14,11 +15,11 @@ class AddedWeightGradient final : public AddingKernel {
  public:
   AddedWeightGradient(std::unique_ptr<Kernel> kernel, const std::vector<TensorType>& outputs)
       : kernel_(std::move(kernel)) {
-    std::size_t end = align(kernel_->workspace_bytes());
+    std::size_t end = aligned_part(kernel_->workspace_bytes());
     for (const TensorType& type : outputs) {
       written_.push_back({type});
       places_.push_back(end);
-      end += align(type.bytes());
+      end += aligned_part(type.bytes());
     }
     bytes_ = end;
   }
@@ -42,8 +43,6 @@ class AddedWeightGradient final : public AddingKernel {
   std::size_t workspace_bytes() const override { return bytes_; }
 
  private:
-  static std::size_t align(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
   std::unique_ptr<Kernel> kernel_;
   std::vector<Tensor> written_;
   std::vector<std::size_t> places_;

@@ -35,7 +35,7 @@ bool stands_for_no_bias(const HostTensor& bias) {
 }
 
 std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block) {
-  constexpr std::int64_t kMost = 4;  // so many times as many products
+  constexpr std::int64_t kMost = 4;  // merging multiplies the number of products by as much
   const std::int64_t inputs = w[1], outputs = w[0] / group;
   for (std::int64_t together = 1; together <= kMost; ++together) {
     if (group % together == 0 && together * inputs % block == 0 && together * outputs % block == 0)
@@ -207,11 +207,12 @@ Shape kernel_of(const ImportContext& context) {
   return kernel;
 }
 
+/// Whether the node has a bias to add.
 bool adds_bias(const ImportContext& context) {
   if (!context.has_input(2)) return false;
   const Shape& bias = context.type(2).shape;
-  const bool is_shaped_so = bias.rank() == 2 && bias[0] == context.type(1).shape[0];
-  return !is_shaped_so || !stands_for_no_bias(context.constant_or_empty(2));
+  if (bias.rank() != 2 || bias[0] != context.type(1).shape[0]) return true;
+  return !stands_for_no_bias(context.constant_or_empty(2));
 }
 
 void import_conv(ImportContext& context) {

@@ -38,8 +38,8 @@ Layout convolution_layout();
 /// blocks of `block`; 0 if there is none. w: the weights of all groups.
 std::int64_t conv_groups_together(const Shape& w, std::int64_t group, std::int64_t block);
 
-/// Whether this stands for no bias: zeros of shape (M, 2), which PyTorch's exporter (onnxscript 0.7)
-/// gives 3-D convolutions without one.
+/// Whether this stands for no bias: zeros of shape (M, 2), which PyTorch's exporter (onnxscript
+/// 0.7) gives 3-D convolutions without one.
 bool stands_for_no_bias(const HostTensor& bias);
 
 /// Floats of packed weights of this shape.

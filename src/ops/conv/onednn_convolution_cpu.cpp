@@ -10,6 +10,7 @@
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/onednn_cpu.h"
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/kernel/workspace.h"
 
 namespace pipetrain {
 namespace {
@@ -189,7 +190,7 @@ class WeightGradient final : public AddingKernel {
       const std::size_t bytes =
           is_weight && is_blocked_ ? desc.diff_weights_desc().get_size() : type.bytes();
       places_.push_back(bytes_);
-      bytes_ += (bytes + 63) / 64 * 64;
+      bytes_ += aligned_part(bytes);
       written_.push_back({type});
     }
   }

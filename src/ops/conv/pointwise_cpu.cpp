@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "ops/kernel/vector8_cpu.h"
+#include "ops/kernel/workspace.h"
 #include "ops/matmul/gemm_cpu.h"
 
 namespace pipetrain {
@@ -16,14 +17,12 @@ constexpr std::int64_t kLanes = 8;
 template <class Element>
 constexpr bool kIsFloat = std::is_same_v<Element, float>;
 
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 template <class Element, class Out>
 std::size_t product_bytes(const GemmShape& shape, int threads) {
   if constexpr (kIsFloat<Element>) {
-    return aligned(gemm_workspace_bytes(shape, threads));
+    return aligned_part(gemm_workspace_bytes(shape, threads));
   } else {
-    return aligned(gemm_bfloat16_workspace_bytes<Out>(shape, /*packed=*/false, threads));
+    return aligned_part(gemm_bfloat16_workspace_bytes<Out>(shape, /*packed=*/false, threads));
   }
 }
 
@@ -103,7 +102,7 @@ GemmShape weight_shape(const Pointwise& shape) {
   return {shape.outputs, shape.inputs, shape.positions};
 }
 std::size_t sums_bytes(const Pointwise& shape) {
-  return aligned(static_cast<std::size_t>(shape.outputs * shape.inputs) * sizeof(float));
+  return aligned_part(static_cast<std::size_t>(shape.outputs * shape.inputs) * sizeof(float));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
+#include "ops/kernel/workspace.h"
 
 namespace pipetrain {
 namespace {
@@ -78,9 +79,10 @@ void for_each_weight(const TileImage& shape, Body body) {
 class Places {
  public:
   Places(const TileImage& shape, const Kernel& inner, std::size_t weight)
-      : map_(round(inner.workspace_bytes())),
-        weights_(map_ + round(static_cast<std::size_t>(map_type(shape).count()) * sizeof(Bits))),
-        end_(weights_ + round(static_cast<std::size_t>(weight_count(shape)) * weight)) {}
+      : map_(aligned_part(inner.workspace_bytes())),
+        weights_(map_ +
+                 aligned_part(static_cast<std::size_t>(map_type(shape).count()) * sizeof(Bits))),
+        end_(weights_ + aligned_part(static_cast<std::size_t>(weight_count(shape)) * weight)) {}
 
   static TensorType map_type(const TileImage& shape) {
     const TileConvolution& inner = shape.inner;
@@ -97,7 +99,6 @@ class Places {
   std::size_t bytes() const { return end_; }
 
  private:
-  static std::size_t round(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
   std::size_t map_, weights_, end_;
 };
 

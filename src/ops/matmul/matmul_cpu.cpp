@@ -12,6 +12,7 @@
 #include "base/vectors.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
+#include "ops/kernel/workspace.h"
 #include "ops/matmul/gemm_cpu.h"
 #include "ops/matmul/matmul.h"
 #include "ops/matmul/matmul_bfloat16.h"
@@ -126,7 +127,7 @@ std::unique_ptr<Kernel> make_packed_gemms(MatMulPlan plan, bool has_bias) {
   const int threads = omp_get_max_threads();
   const bool whole = plan.products() >= threads;
   const int each = whole ? 1 : threads;
-  const std::size_t bytes = (gemm_workspace_bytes(shape, each) + 63) / 64 * 64;
+  const std::size_t bytes = aligned_part(gemm_workspace_bytes(shape, each));
   const bool is_parallel = plan.products() * 2 * plan.m * plan.n * plan.k > kParallelFlops;
   return make_kernel(
       [=, plan = std::move(plan)](std::span<const Tensor> in, std::span<const Tensor> out,

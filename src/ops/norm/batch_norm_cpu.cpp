@@ -17,14 +17,14 @@ using namespace norm;
 
 BlockedShape blocked_shape(const Shape& x, std::int64_t lanes) {
   const BatchNormShape shape(x);
-  return {shape.images, shape.channels / lanes, shape.positions * lanes, shape.population(),
-          x.count() >= 1 << 15};
+  return {shape.images, shape.channels / lanes, shape.positions * lanes, shape.population()};
 }
 
 /// Runs `body(block)` for every block of channels.
 template <class Body>
 void for_each_block(const BlockedShape& shape, Body body) {
-#pragma omp parallel for schedule(static) if (shape.parallel)
+  const std::int64_t elements = shape.images * shape.blocks * shape.run;
+#pragma omp parallel for schedule(static) if (elements >= 1 << 15)
   for (std::int64_t block = 0; block < shape.blocks; ++block) body(block);
 }
 

@@ -24,8 +24,7 @@ struct BlockedShape {
   std::int64_t images;
   std::int64_t blocks;
   std::int64_t run;
-  double population;
-  bool parallel;
+  double population;  // of a channel, for statistics
 };
 
 /// Per-channel values repeated over the width of the inner loops.
@@ -177,7 +176,7 @@ void normalize_activated(const BlockedShape& shape, const Activation& activation
     for (std::int64_t begin = 0; begin < shape.run; begin += Activation::kPart) {
       const std::int64_t at = n * shape.blocks * shape.run + begin;
       const std::int64_t count = std::min(Activation::kPart, shape.run - begin);
-      normalize_as<kLanes, false, false>({1, 1, count, 0, false}, clip, x + at, mean, factor, bias,
+      normalize_as<kLanes, false, false>({1, 1, count, 0}, clip, x + at, mean, factor, bias,
                                          nullptr, operand.data());
       activation.loop(activation.function, operand.data(), y + at, count);
     }
@@ -217,7 +216,7 @@ Sums<kLanes> gradient_sums(const BlockedShape& shape, const Clip& clip,
       const std::int64_t count = std::min(longest, shape.run - begin);
       const float* arrived = dy + at;
       if constexpr (kActivated) {
-        normalize_as<kLanes, false, false>({1, 1, count, 0, false}, clip, x + at, numbers.mean,
+        normalize_as<kLanes, false, false>({1, 1, count, 0}, clip, x + at, numbers.mean,
                                            numbers.factor, numbers.bias, nullptr, operand.data());
         float* through = dx ? dx + at : unread.data();
         activation.gradient(activation.gradient_function, dy + at, operand.data(), through, count);

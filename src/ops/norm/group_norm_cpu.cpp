@@ -103,7 +103,7 @@ struct FusedActivation {
 
 /// A block of channels of one sample as channel_blocks_cpu.h takes it.
 BlockedShape one_block(const GroupNormShape& shape, std::int64_t lanes) {
-  return {1, 1, shape.positions * lanes, static_cast<double>(shape.positions), false};
+  return {1, 1, shape.positions * lanes, static_cast<double>(shape.positions)};
 }
 
 template <int kLanes>

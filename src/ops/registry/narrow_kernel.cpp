@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "ops/kernel/narrow_cpu.h"
+#include "ops/kernel/workspace.h"
 #include "ops/registry/narrow_chunks.h"
 
 namespace pipetrain {
@@ -15,8 +16,6 @@ namespace {
 
 constexpr std::int64_t kParallelElements = 1 << 15;
 constexpr std::int64_t kStretch = 8192;  // elements per conversion task
-
-std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool is_narrow(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
 
@@ -152,13 +151,13 @@ class NarrowKernel final : public Kernel {
     out.copied = !share.whole && share.outer > 1;
     if (share.summed) {
       out.scratch = chunk_bytes_;
-      chunk_bytes_ += aligned(chunk.bytes());
+      chunk_bytes_ += aligned_part(chunk.bytes());
     } else if (share.whole && out.converted) {
       out.whole_scratch = whole_bytes_;
-      whole_bytes_ += aligned(chunk.bytes());
+      whole_bytes_ += aligned_part(chunk.bytes());
     } else if (out.converted || out.copied) {
       out.scratch = chunk_bytes_;
-      chunk_bytes_ += aligned(chunk.bytes());
+      chunk_bytes_ += aligned_part(chunk.bytes());
     }
     return out;
   }
@@ -172,7 +171,7 @@ class NarrowKernel final : public Kernel {
     inner_workspace_ = chunk_bytes_;
     std::size_t inner = body_.kernel->workspace_bytes();
     if (tail_.kernel) inner = std::max(inner, tail_.kernel->workspace_bytes());
-    chunk_bytes_ += aligned(inner);
+    chunk_bytes_ += aligned_part(inner);
   }
 
   static void add(const Tensor& part, const Tensor& sum) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "ops/kernel/workspace.h"
+
 namespace pipetrain {
 namespace {
 
@@ -58,7 +60,7 @@ class RowMajorKernel final : public Kernel {
     const auto plain = [&](std::vector<TensorType> types) {
       for (TensorType& type : types) {
         places_.push_back(bytes_);
-        if (is_of_gpus(type)) bytes_ += (row_major_bytes(type) + 63) / 64 * 64;
+        if (is_of_gpus(type)) bytes_ += aligned_part(row_major_bytes(type));
         type.layout = Layout::kRowMajor;
       }
       return types;
