@@ -157,46 +157,81 @@ struct StridedInputGradient {
   }
 };
 
+/// B' x B of a tile in one slice: from is its phase's first position there.
+template <class Scheme, class Element>
+PIPETRAIN_WINOGRAD_TARGET static void transform_tile(const FeatureMap& map, const Tile& tile,
+                                                     const Element* from, float* to,
+                                                     std::int64_t stride) {
+  constexpr int kSpan = Scheme::kSpan, kLine = Scheme::kLine;
+  const std::int64_t top = Scheme::kStep * tile.row - map.pad_top;
+  const std::int64_t left = Scheme::kStep * tile.column - map.pad_left;
+  alignas(64) Vector lines[kSpan * kLine];  // [row][slot]
+  if (top >= 0 && left >= 0 && top + kSpan <= tile.height && left + kSpan <= tile.width) {
+    const Element* corner = from + top * map.row_step() + left * map.step();
+    for (int i = 0; i < kSpan; ++i) {
+      const Element* row = corner + i * map.row_step();
+      alignas(64) Vector inputs[kSpan];
+      for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.step());
+      Scheme::input_line(inputs, 1, lines + kLine * i, 1);
+    }
+  } else {
+    for (int i = 0; i < kSpan; ++i) {
+      const std::int64_t y = top + i;
+      alignas(64) Vector inputs[kSpan] = {};
+      if (y >= 0 && y < tile.height) {
+        for (int j = 0; j < kSpan; ++j) {
+          const std::int64_t at = left + j;
+          if (at >= 0 && at < tile.width) {
+            inputs[j] = load(from + y * map.row_step() + at * map.step());
+          }
+        }
+      }
+      Scheme::input_line(inputs, 1, lines + kLine * i, 1);
+    }
+  }
+  for (int j = 0; j < kLine; ++j) {
+    alignas(64) Vector points[kLine];
+    Scheme::input_line(lines + j, kLine, points, 1);
+    for (int i = 0; i < kLine; ++i) store(to + (kLine * i + j) * stride, points[i]);
+  }
+}
+
 /// B' x B for tiles [first, first + count) of the kLanes channels from `channel`.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, const Element* x,
                                                       std::int64_t channel, std::int64_t first,
                                                       std::int64_t count, const Points& to) {
-  constexpr int kSpan = Scheme::kSpan, kLine = Scheme::kLine;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const std::int64_t top = Scheme::kStep * tile.row - map.pad_top;
-    const std::int64_t left = Scheme::kStep * tile.column - map.pad_left;
     const Element* from = x + tile.phase(map, channel);
-    alignas(64) Vector lines[kSpan * kLine];  // [row][slot]
-    if (top >= 0 && left >= 0 && top + kSpan <= tile.height && left + kSpan <= tile.width) {
-      const Element* corner = from + top * map.row_step() + left * map.step();
-      for (int i = 0; i < kSpan; ++i) {
-        const Element* row = corner + i * map.row_step();
-        alignas(64) Vector inputs[kSpan];
-        for (int j = 0; j < kSpan; ++j) inputs[j] = load(row + j * map.step());
-        Scheme::input_line(inputs, 1, lines + kLine * i, 1);
-      }
-    } else {
-      for (int i = 0; i < kSpan; ++i) {
-        const std::int64_t y = top + i;
-        alignas(64) Vector inputs[kSpan] = {};
-        if (y >= 0 && y < tile.height) {
-          for (int j = 0; j < kSpan; ++j) {
-            const std::int64_t at = left + j;
-            if (at >= 0 && at < tile.width) {
-              inputs[j] = load(from + y * map.row_step() + at * map.step());
-            }
-          }
-        }
-        Scheme::input_line(inputs, 1, lines + kLine * i, 1);
-      }
+    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, from += map.slice_step()) {
+      const std::int64_t row = map.position(slice) * count + t;
+      transform_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
+                             to.stride);
     }
-    float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < kLine; ++j) {
-      alignas(64) Vector points[kLine];
-      Scheme::input_line(lines + j, kLine, points, 1);
-      for (int i = 0; i < kLine; ++i) store(target + (kLine * i + j) * to.stride, points[i]);
+  }
+}
+
+/// A' m A + shift of a tile in one slice, whose phase begins at `to` there.
+template <class Scheme, class Element>
+PIPETRAIN_WINOGRAD_TARGET static void restore_tile(const FeatureMap& map, const Tile& tile,
+                                                   const float* from, std::int64_t stride,
+                                                   const Vector& shift, Element* to) {
+  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
+  alignas(64) Vector lines[kOut * kLine];  // [output row][slot]
+  for (int j = 0; j < kLine; ++j) {
+    alignas(64) Vector points[kLine];
+    for (int i = 0; i < kLine; ++i) points[i] = load(from + (kLine * i + j) * stride);
+    Scheme::output_line(points, 1, lines + j, kLine);
+  }
+  const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
+  const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
+  Element* corner = to + kOut * (tile.row * map.row_step() + tile.column * map.step());
+  for (std::int64_t i = 0; i < rows; ++i) {
+    alignas(64) Vector outputs[kOut];
+    Scheme::output_line(lines + kLine * i, 1, outputs, 1);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      store(corner + i * map.row_step() + j * map.step(), outputs[j] + shift);
     }
   }
 }
@@ -209,28 +244,39 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
                                                        std::int64_t channel, std::int64_t first,
                                                        std::int64_t count, const float* bias,
                                                        Element* y) {
-  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
   const Vector shift = bias ? load(bias + channel) : Vector{};
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const float* source = from.data + from_channel * from.tiles + t * kLanes;
-    alignas(64) Vector lines[kOut * kLine];  // [output row][slot]
-    for (int j = 0; j < kLine; ++j) {
-      alignas(64) Vector points[kLine];
-      for (int i = 0; i < kLine; ++i) points[i] = load(source + (kLine * i + j) * from.stride);
-      Scheme::output_line(points, 1, lines + j, kLine);
+    Element* to = y + tile.phase(map, channel);
+    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, to += map.slice_step()) {
+      const std::int64_t row = map.position(slice) * count + t;
+      restore_tile<Scheme>(map, tile, from.data + from_channel * from.tiles + row * kLanes,
+                           from.stride, shift, to);
     }
-    const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
-    Element* to = y + tile.phase(map, channel) +
-                  kOut * (tile.row * map.row_step() + tile.column * map.step());
-    for (std::int64_t i = 0; i < rows; ++i) {
-      alignas(64) Vector outputs[kOut];
-      Scheme::output_line(lines + kLine * i, 1, outputs, 1);
-      for (std::int64_t j = 0; j < columns; ++j) {
-        store(to + i * map.row_step() + j * map.step(), outputs[j] + shift);
-      }
+  }
+}
+
+/// A dy A' of a tile in one slice, whose phase begins at `from` there.
+template <class Scheme, class Element>
+PIPETRAIN_WINOGRAD_TARGET static void transform_gradient_tile(const FeatureMap& map,
+                                                              const Tile& tile, const Element* from,
+                                                              float* to, std::int64_t stride) {
+  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
+  const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
+  const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
+  const Element* corner = from + kOut * (tile.row * map.row_step() + tile.column * map.step());
+  alignas(64) Vector lines[kOut * kLine] = {};  // [output row][slot]
+  for (std::int64_t i = 0; i < rows; ++i) {
+    alignas(64) Vector gradients[kOut] = {};
+    for (std::int64_t j = 0; j < columns; ++j) {
+      gradients[j] = load(corner + i * map.row_step() + j * map.step());
     }
+    Scheme::gradient_line(gradients, 1, lines + kLine * i, 1);
+  }
+  for (int j = 0; j < kLine; ++j) {
+    alignas(64) Vector points[kLine];
+    Scheme::gradient_line(lines + j, kLine, points, 1);
+    for (int i = 0; i < kLine; ++i) store(to + (kLine * i + j) * stride, points[i]);
   }
 }
 
@@ -239,26 +285,13 @@ template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, const Element* dy,
                                                          std::int64_t channel, std::int64_t first,
                                                          std::int64_t count, const Points& to) {
-  constexpr int kLine = Scheme::kLine, kOut = Scheme::kOut;
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
-    const std::int64_t rows = std::min<std::int64_t>(kOut, tile.height - kOut * tile.row);
-    const std::int64_t columns = std::min<std::int64_t>(kOut, tile.width - kOut * tile.column);
-    const Element* from = dy + tile.phase(map, channel) +
-                          kOut * (tile.row * map.row_step() + tile.column * map.step());
-    alignas(64) Vector lines[kOut * kLine] = {};  // [output row][slot]
-    for (std::int64_t i = 0; i < rows; ++i) {
-      alignas(64) Vector gradients[kOut] = {};
-      for (std::int64_t j = 0; j < columns; ++j) {
-        gradients[j] = load(from + i * map.row_step() + j * map.step());
-      }
-      Scheme::gradient_line(gradients, 1, lines + kLine * i, 1);
-    }
-    float* target = to.data + channel * to.tiles + t * kLanes;
-    for (int j = 0; j < kLine; ++j) {
-      alignas(64) Vector points[kLine];
-      Scheme::gradient_line(lines + j, kLine, points, 1);
-      for (int i = 0; i < kLine; ++i) store(target + (kLine * i + j) * to.stride, points[i]);
+    const Element* from = dy + tile.phase(map, channel);
+    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, from += map.slice_step()) {
+      const std::int64_t row = map.position(slice) * count + t;
+      transform_gradient_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
+                                      to.stride);
     }
   }
 }

@@ -1,11 +1,27 @@
 #include "ops/conv/winograd_shape.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace pipetrain {
 namespace winograd {
 
-Pass forward(const WinogradShape& shape) { return {shape, slots_of(shape), kOut}; }
+SliceRun slice_run(const WindowAxis& depth, std::int64_t tap) {
+  const std::int64_t first = depth.first_window(tap), last = depth.last_window(tap);
+  if (last <= first) return {0, 0, 0};
+  const std::int64_t slice = depth.start(first) + tap * depth.dilation;
+  return {slice_position(depth, slice), first, last - first};
+}
+
+SliceRun Pass::run_of(std::int64_t tap) const {
+  SliceRun run = slice_run(depth, tap);
+  if (is_transposed) std::swap(run.input, run.output);
+  return run;
+}
+
+Pass forward(const WinogradShape& shape) {
+  return {shape, slots_of(shape), kOut, /*is_transposed=*/false};
+}
 
 Pass transposed(const WinogradShape& shape) {
   Pass pass = forward(shape);
@@ -16,21 +32,24 @@ Pass transposed(const WinogradShape& shape) {
   pass.pad_top = strided ? 0 : 2 - shape.pad_top;
   pass.pad_left = strided ? 0 : 2 - shape.pad_left;
   if (strided) pass.tile_side = 2 * kOut;
+  pass.is_transposed = true;
   return pass;
 }
 
-bool has_few_tiles(const Pass& pass) { return pass.tiles() <= 64; }
+bool has_few_tiles(const Pass& pass) {
+  return pass.tiles() * std::max(pass.slices_in(), pass.slices_out()) <= 64;
+}
 
 }  // namespace winograd
 
 std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::int64_t lanes,
                                             std::int64_t least_channels) {
-  if (geometry.group != 1 || geometry.window.size() != 2) return {};
-  const WindowAxis& rows = geometry.window[0];
-  const WindowAxis& columns = geometry.window[1];
+  if (geometry.group != 1 || geometry.window.size() < 2) return {};
+  const std::span plane = std::span(geometry.window).last<2>();
+  const WindowAxis &rows = plane[0], &columns = plane[1];
   const std::int64_t stride = rows.stride, dilation = rows.dilation;
   if (stride > 2 || (stride == 2 && dilation > 1)) return {};
-  for (const WindowAxis& axis : geometry.window) {
+  for (const WindowAxis& axis : plane) {
     if (axis.kernel != 3 || axis.stride != stride || axis.dilation != dilation) return {};
     if (axis.pad_begin != dilation && (axis.pad_begin != 0 || stride == 2)) return {};
     if (axis.pad_end > dilation || dilation > axis.output) return {};
@@ -51,6 +70,7 @@ std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::i
   shape.lanes = lanes;
   shape.stride = stride;
   shape.dilation = dilation;
+  if (geometry.window.size() == 3) shape.depth = geometry.window[0];
   return shape;
 }
 

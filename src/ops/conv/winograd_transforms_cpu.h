@@ -1,5 +1,5 @@
 // Winograd's points, how they lie in memory, and the transforms of weights. Include it from
-// winograd_cpu.cpp only.
+// winograd_passes_cpu.h only.
 #pragma once
 
 #include <algorithm>
@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "ops/conv/winograd_shape.h"
 #include "ops/kernel/vector8_cpu.h"
 
 namespace pipetrain::winograd {
@@ -78,10 +79,15 @@ struct FeatureMap {
   std::int64_t tile_rows, tile_columns;  // of a phase
   std::int64_t pad_top, pad_left;        // by which the first tile begins above and left of a phase
   std::int64_t lanes, dilation;
+  WindowAxis depth;  // input: slices
 
   /// From one column, or row, of a phase to the next.
   std::int64_t step() const { return dilation * lanes; }
   std::int64_t row_step() const { return dilation * width * lanes; }
+  /// From one slice to the next.
+  std::int64_t slice_step() const { return height * width * lanes; }
+  /// Where a slice lies among the transformed ones.
+  std::int64_t position(std::int64_t slice) const { return slice_position(depth, slice); }
 };
 
 /// A tile, and the phase that it covers: where that begins in the map, and its size.
@@ -89,10 +95,12 @@ struct Tile {
   std::int64_t image, row, column;
   std::int64_t top, left, height, width;
 
-  /// Address of the phase's first position in a channel that is the first of a vector.
+  /// Address of the phase's first position in a channel that is the first of a vector, in the first
+  /// slice.
   std::int64_t phase(const FeatureMap& map, std::int64_t channel) const {
     const std::int64_t lanes = map.lanes, block = image * map.channels + channel / lanes * lanes;
-    return block * map.height * map.width + (top * map.width + left) * lanes + channel % lanes;
+    return block * map.depth.input * map.height * map.width + (top * map.width + left) * lanes +
+           channel % lanes;
   }
 };
 inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
@@ -108,8 +116,9 @@ inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
 }
 
 /// Transformed tiles in blocks of as many channels as a vector has lanes: tile t of the block from
-/// channel c is at i * stride + c * tiles + t * lanes for slot i. Slots are an odd number of cache
-/// lines apart, so that their stores do not meet in one set.
+/// channel c is at i * stride + c * tiles + t * lanes for slot i. Of volumes, `count` tiles of each
+/// slice follow each other: t is position * count + tile. Slots are an odd number of cache lines
+/// apart, so that their stores do not meet in one set.
 struct Points {
   float* data;
   std::int64_t tiles;
@@ -183,12 +192,21 @@ constexpr std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) 
 
 /// The weight of (output k, input c) lies at data[k * k_stride + c * c_stride], its nine elements
 /// in order or, for the input gradient, reversed. Packed ones (packed_convolution_cpu.h) lie in
-/// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart.
+/// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart. The window's
+/// slices are slice_step apart, and the first of them is at data + first_slice.
 template <class Element>
 struct Weights {
   const Element* data;
   std::int64_t k_stride, c_stride;
   bool reversed, packed;
+  std::int64_t first_slice, slice_step;
+
+  /// Those of one slice of the window.
+  Weights slice(std::int64_t tap) const {
+    Weights weights = *this;
+    weights.data += first_slice + tap * slice_step;
+    return weights;
+  }
 };
 
 /// The windows from input channel `c` to 8 output channels from `k`.

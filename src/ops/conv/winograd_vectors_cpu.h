@@ -1,5 +1,5 @@
 // Winograd's loops over tiles for vectors of 8 floats and, where there is AVX-512, of 16. Include
-// it from winograd_cpu.cpp only.
+// it from winograd_passes_cpu.h only.
 #pragma once
 
 #include <algorithm>

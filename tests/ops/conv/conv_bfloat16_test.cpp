@@ -48,7 +48,8 @@ std::vector<ConvCase> bfloat16_cases() {
       {"patches", {2, 3, 32, 32}, {48, 3, 8, 8}, {8, 8}, one, none},
       {"resnext_of_16", {2, 64, 9, 9}, {64, 16, 3, 3}, one, one, around, 4},
   };
-  for (const auto* list : {&conv_cases(), &wide_cases(), &pointwise_cases(), &depthwise_cases()})
+  for (const auto* list :
+       {&conv_cases(), &wide_cases(), &pointwise_cases(), &depthwise_cases(), &volume_cases()})
     out.insert(out.end(), list->begin(), list->end());
   return out;
 }

@@ -119,6 +119,32 @@ inline const std::vector<ConvCase>& wide_cases() {
   return list;
 }
 
+/// Volumes that Winograd takes slice by slice: with few and many tiles, windows of slices with and
+/// without padding, strides and gaps along the depth, and more slices in the window than there are.
+inline const std::vector<ConvCase>& volume_cases() {
+  const Ints one = {1, 1, 1}, two = {2, 2, 2}, around = {1, 1, 1, 1, 1, 1},
+             flat = {0, 1, 1, 0, 1, 1};
+  static const std::vector<ConvCase> list = {
+      {"few_tiles", {2, 32, 3, 9, 7}, {48, 32, 3, 3, 3}, one, one, around},
+      {"many_channels", {1, 80, 3, 5, 6}, {64, 80, 3, 3, 3}, one, one, around},
+      {"chunks", {2, 32, 4, 13, 10}, {48, 32, 3, 3, 3}, one, one, around},
+      {"many_slices", {1, 32, 70, 5, 4}, {32, 32, 3, 3, 3}, one, one, around},
+      {"one_side", {2, 32, 5, 8, 9}, {32, 32, 3, 3, 3}, one, one, {2, 1, 1, 0, 1, 1}},
+      {"unpadded_depth", {2, 32, 6, 8, 8}, {32, 32, 3, 3, 3}, one, one, flat},
+      {"unpadded_depth_chunks", {3, 32, 5, 12, 13}, {48, 32, 3, 3, 3}, one, one, flat},
+      {"slices", {2, 32, 5, 9, 8}, {48, 32, 1, 3, 3}, one, one, flat},
+      {"single_slice", {5, 32, 1, 8, 8}, {32, 32, 3, 3, 3}, one, one, around},
+      {"dilated_depth", {2, 32, 6, 8, 8}, {32, 32, 3, 3, 3}, one, {2, 1, 1}, {2, 1, 1, 2, 1, 1}},
+      {"dilated", {1, 32, 5, 11, 13}, {48, 32, 3, 3, 3}, one, two, {2, 2, 2, 2, 2, 2}},
+      {"strided", {2, 32, 7, 16, 15}, {48, 32, 3, 3, 3}, two, one, around},
+      {"strided_chunks", {3, 32, 6, 17, 22}, {48, 32, 3, 3, 3}, two, one, {1, 1, 1, 1, 1, 0}},
+      {"strided_slices", {2, 32, 6, 16, 16}, {48, 32, 1, 3, 3}, {1, 2, 2}, one, flat},
+      {"strided_depth", {2, 32, 7, 8, 9}, {32, 32, 2, 3, 3}, {2, 1, 1}, one, {1, 1, 1, 0, 1, 1}},
+      {"strided_past_slices", {2, 32, 8, 8, 8}, {32, 32, 1, 3, 3}, {3, 1, 1}, one, flat},
+  };
+  return list;
+}
+
 /// Windows of one position over enough of them that row-major feature maps are multiplied as they
 /// lie.
 inline const std::vector<ConvCase>& pointwise_cases() {

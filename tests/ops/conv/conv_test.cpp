@@ -133,7 +133,8 @@ TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
 
 TEST(ConvTest, BlockedLayouts) {
   std::vector<ConvCase> cases = wide_cases();
-  cases.insert(cases.end(), depthwise_cases().begin(), depthwise_cases().end());
+  for (const auto* list : {&depthwise_cases(), &volume_cases()})
+    cases.insert(cases.end(), list->begin(), list->end());
   for (const ConvCase& c : cases) {
     const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
@@ -194,7 +195,12 @@ HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor
 // alone.
 TEST(ConvTest, PackedWeightsGiveTheSameBits) {
   const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  const Ints unit = {1, 1, 1}, two = {2, 2, 2}, all_around = {1, 1, 1, 1, 1, 1};
   const std::vector<ConvCase> cases = {
+      {"volume_few_tiles", {1, 80, 2, 4, 5}, {32, 80, 3, 3, 3}, unit, unit, all_around},
+      {"volume_unpadded", {1, 32, 4, 8, 5}, {48, 32, 3, 3, 3}, unit, unit, {0, 1, 1, 0, 1, 1}},
+      {"volume_many_tiles", {2, 32, 4, 13, 10}, {48, 32, 3, 3, 3}, unit, unit, all_around},
+      {"volume_strided", {2, 32, 5, 16, 15}, {48, 32, 3, 3, 3}, two, unit, all_around},
       {"few_tiles", {2, 80, 4, 5}, {32, 80, 3, 3}, one, one, around},
       {"edges", {3, 32, 9, 7}, {48, 32, 3, 3}, one, one, {1, 0, 0, 1}},
       {"many_tiles", {5, 32, 16, 15}, {48, 32, 3, 3}, one, one, around},
@@ -209,7 +215,7 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
     const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
     const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
     const HostTensor b = random_tensor({DType::kFloat32, {c.w[0]}}, 4);
-    const bool is_winograd = c.strides == one || c.pads == around;
+    const bool is_winograd = c.strides == one || c.pads == around || c.x.rank() == 5;
     for (const Layout layout : c.blocked_layouts()) {
       if (is_winograd) {
         expect_same_bits(in_blocks(c, x, w, b, false, true, layout),
@@ -244,8 +250,10 @@ TEST(ConvTest, WinogradIsChosenByShape) {
   const ConvCase plain{"plain", x, w, one, one, around};
   const ConvCase strided{"strided", x, w, two, one, around};
   const ConvCase dilated{"dilated", x, w, one, two, {2, 2, 2, 2}};
+  const ConvCase volume{"volume",  {4, 32, 5, 16, 16}, {48, 32, 3, 3, 3},
+                        {2, 1, 1}, {1, 1, 1},          {1, 1, 1, 1, 1, 1}};
   for (const Layout layout : plain.blocked_layouts()) {
-    for (const ConvCase& c : {plain, strided, dilated})
+    for (const ConvCase& c : {plain, strided, dilated, volume})
       EXPECT_FALSE(is_onednn(c, layout, DType::kFloat32)) << c.name;
     // Maps of which most tiles would be padding.
     for (const std::int64_t gap : {std::int64_t{7}, std::int64_t{1} << 30}) {
@@ -262,8 +270,11 @@ TEST(ConvTest, WinogradIsChosenByShape) {
 // With few and many tiles, and panels of output channels that threads cannot share evenly.
 TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
   const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  const Ints unit = {1, 1, 1}, all_around = {1, 1, 1, 1, 1, 1};
   for (const ConvCase& c :
-       {ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
+       {ConvCase{"volume_few", {1, 48, 2, 5, 8}, {80, 48, 3, 3, 3}, unit, unit, all_around},
+        ConvCase{"volume", {3, 32, 4, 13, 10}, {80, 32, 3, 3, 3}, unit, unit, all_around},
+        ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
         ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around},
         ConvCase{"dilated", {3, 48, 23, 24}, {80, 48, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
         ConvCase{"strided", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around}}) {

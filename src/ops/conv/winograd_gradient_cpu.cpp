@@ -1,0 +1,238 @@
+// Weight gradients by Winograd's minimal filtering (winograd_cpu.h).
+#include <algorithm>
+
+#include "ops/conv/channel_sums_cpu.h"
+#include "ops/conv/winograd_cpu.h"
+#include "ops/conv/winograd_passes_cpu.h"
+#include "ops/matmul/blocked_product_cpu.h"
+
+namespace pipetrain {
+namespace {
+
+using namespace winograd;
+
+std::int64_t gradient_chunk_tiles(const Pass& pass) {
+  const std::int64_t slices = std::max(pass.slices_in(), pass.slices_out());
+  return std::min(std::max<std::int64_t>(1, 96 * kPoints / pass.slots / slices), pass.tiles());
+}
+
+bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass) == pass.tiles(); }
+
+/// Input channels whose gradients for one panel are summed before they are transformed, where all
+/// tiles make one chunk: the sums stay in the second-level cache.
+constexpr std::int64_t kGradientInputs = 48;
+
+/// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one slice
+/// of the window; du: (input channel, 16), points `stride` apart. Written, or added to what is
+/// there.
+template <bool kStrided>
+void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
+                               std::int64_t panel, std::int64_t begin, std::int64_t inputs,
+                               std::int64_t tap, bool add, float* dw) {
+  const std::int64_t c_stride = 9 * shape.depth.kernel, k_stride = shape.inputs * c_stride;
+  for (std::int64_t c = 0; c < inputs; ++c) {
+    for (std::int64_t half = 0; half < kPanel; half += 8) {
+      const float* from = du + c * kPanel + half;
+      Vector8 lines[18];  // [row of the window][point column]
+      for (int j = 0; j < 6; ++j) {
+        Vector8 points[6];
+        for (int i = 0; i < 6; ++i) {
+          points[i] = load8(from + (6 * i + j) * stride);
+        }
+        weight_gradient_line<kStrided>(points, 1, lines + j, 6);
+      }
+      float* to = dw + (panel * kPanel + half) * k_stride + (begin + c) * c_stride + tap * 9;
+      Vector8 weights[9], rows[8];
+      for (int i = 0; i < 3; ++i)
+        weight_gradient_line<kStrided>(lines + 6 * i, 1, weights + 3 * i, 1);
+      for (int i = 0; i < 8; ++i) rows[i] = weights[i];
+      transpose(rows);
+      for (int lane = 0; lane < 8; ++lane) {
+        float* window = to + lane * k_stride;
+        store8(window, add ? load8(window) + rows[lane] : rows[lane]);
+        window[8] = add ? window[8] + weights[8][lane] : weights[8][lane];
+      }
+    }
+  }
+}
+
+/// What the threads of a weight gradient share: the points of one chunk of tiles.
+struct GradientPoints {
+  std::int64_t chunk;
+  Points v, z;
+  float* rest;  // of the workspace
+
+  GradientPoints(const Pass& pass, std::byte* workspace)
+      : chunk(gradient_chunk_tiles(pass)),
+        v(points_at(reinterpret_cast<float*>(workspace), pass.inputs, chunk * pass.slices_in())),
+        z(points_at(v.data + input_floats(pass, pass.inputs, chunk), pass.outputs,
+                    chunk * pass.slices_out())),
+        rest(z.data + output_floats(pass, pass.outputs, chunk)) {}
+
+  /// Sums for `inputs` channels from `begin` and panels of output channels over `count` tiles.
+  template <class Loops>
+  void multiply(const Pass& pass, const Slot& slot, std::int64_t tap, std::int64_t begin,
+                std::int64_t inputs, std::int64_t panel, std::int64_t panels, std::int64_t count,
+                float* u, std::int64_t u_panel, bool overwrite) const {
+    const SliceRun run = pass.run_of(tap);
+    Loops::multiply(GradientProduct{
+        v.at(slot.index, begin) + run.input * count * Loops::kLanes, v.block(Loops::kLanes), inputs,
+        z.at(slot.index, panel * kPanel) + run.output * count * Loops::kLanes,
+        z.block(Loops::kLanes), run.count * count, panels, u, u_panel, overwrite});
+  }
+};
+
+/// The points of tiles [first, first + count), by all threads of a parallel region.
+template <class Loops, class Scheme, class Element>
+void transform_chunk(const Pass& pass, const Element* x, const Element* dy, std::int64_t first,
+                     std::int64_t count, const GradientPoints& points) {
+  const FeatureMap from = input_map(pass), to = output_map(pass);
+  constexpr std::int64_t kLanes = Loops::kLanes;
+#pragma omp for schedule(static, 1)
+  for (std::int64_t channel = 0; channel < pass.inputs + pass.outputs; channel += kLanes) {
+    if (channel < pass.inputs) {
+      Loops::template transform_input<Scheme>(from, x, channel, first, count, points.v);
+    } else {
+      Loops::template transform_gradient<Scheme>(to, dy, channel - pass.inputs, first, count,
+                                                 points.z);
+    }
+  }
+}
+
+template <class Element>
+void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel, bool add,
+               float* dbias) {
+  const blocked::ChannelBlocks tensor{
+      shape.outputs, shape.depth.output * shape.out_height * shape.out_width, shape.lanes};
+  for (std::int64_t block = 2 * panel; block < 2 * panel + 2; ++block)
+    sum_channels(tensor, shape.batch, dy, block, add, dbias);
+}
+
+/// A weight gradient whose sums over all tiles are made chunk by chunk.
+template <class Loops, class Scheme, class Element>
+void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                float* dw, float* dbias, std::byte* workspace, int threads) {
+  const Pass pass = forward(shape);
+  const GradientPoints points(pass, workspace);
+  const std::int64_t tiles = pass.tiles(), panels = shape.outputs / kPanel;
+  const std::int64_t taps = shape.depth.kernel;
+  constexpr std::int64_t kMost = Loops::kMostPanels;
+  const std::int64_t groups = (panels + kMost - 1) / kMost;
+  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
+#pragma omp parallel num_threads(threads)
+  {
+    for (std::int64_t first = 0; first < tiles; first += points.chunk) {
+      const std::int64_t count = std::min(points.chunk, tiles - first);
+      transform_chunk<Loops, Scheme>(pass, x, dy, first, count, points);
+      // Points have different numbers of slots, the last ones most: threads take the next pair when
+      // they are free.
+#pragma omp for schedule(dynamic)
+      for (std::int64_t pair = 0; pair < kPoints * groups; ++pair) {
+        const std::int64_t point = kPoints - 1 - pair / groups, panel = pair % groups * kMost;
+        float* u = points.rest + point * stride + panel * shape.inputs * kPanel;
+        for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
+          for (std::int64_t tap = 0; tap < taps; ++tap) {
+            points.multiply<Loops>(pass, slot, tap, 0, shape.inputs, panel,
+                                   std::min(kMost, panels - panel), count,
+                                   u + tap * kPoints * stride, shape.inputs * kPanel,
+                                   /*overwrite=*/slot.first_of_point && first == 0);
+          }
+        }
+      }
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t panel = 0; panel < panels; ++panel) {
+      for (std::int64_t tap = 0; tap < taps; ++tap) {
+        const float* u = points.rest + tap * kPoints * stride + panel * shape.inputs * kPanel;
+        transform_weight_gradient<Scheme::kStrided>(shape, u, stride, panel, 0, shape.inputs, tap,
+                                                    add, dw);
+      }
+      if (dbias) sum_panel(shape, dy, panel, add, dbias);
+    }
+  }
+}
+
+/// The same where all tiles make one chunk: the sums of a few channels are complete at once.
+template <class Loops, class Scheme, class Element>
+void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                float* dw, float* dbias, std::byte* workspace, int threads) {
+  const Pass pass = forward(shape);
+  const GradientPoints points(pass, workspace);
+  const std::int64_t tiles = points.chunk, panels = shape.outputs / kPanel;
+  const std::int64_t taps = shape.depth.kernel;
+  constexpr std::int64_t stride = weight_stride(kGradientInputs, kPanel);
+  constexpr std::int64_t u_panel = kPoints * stride;
+  constexpr std::int64_t kMost = Loops::kMostPanels;
+#pragma omp parallel num_threads(threads)
+  {
+    transform_chunk<Loops, Scheme>(pass, x, dy, 0, tiles, points);
+    float* u = points.rest + omp_get_thread_num() * kMost * u_panel;
+    const PanelRange mine(panels);
+    for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
+      const std::int64_t together = std::min(kMost, mine.end - panel);
+      // Parts: a slice of the window for some input channels.
+      const std::int64_t parts = (shape.inputs + kGradientInputs - 1) / kGradientInputs * taps;
+      for (std::int64_t part = 0; part < parts; ++part) {
+        const std::int64_t begin = part / taps * kGradientInputs, tap = part % taps;
+        const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
+        for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
+          // One row of each panel during each of the first points' products.
+          if (tap == 0 && slot.first_of_point && slot.point < kPanel) {
+            for (std::int64_t i = 0; i < together; ++i) {
+              const std::int64_t row = (panel + i) * kPanel + slot.point;
+              blocked::prefetch(dw + (row * shape.inputs + begin) * 9 * taps, inputs * 9 * taps);
+            }
+          }
+          points.multiply<Loops>(pass, slot, tap, begin, inputs, panel, together, tiles,
+                                 u + slot.point * stride, u_panel, slot.first_of_point);
+        }
+        for (std::int64_t i = 0; i < together; ++i) {
+          transform_weight_gradient<Scheme::kStrided>(shape, u + i * u_panel, stride, panel + i,
+                                                      begin, inputs, tap, add, dw);
+        }
+      }
+      for (std::int64_t i = 0; dbias && i < together; ++i)
+        sum_panel(shape, dy, panel + i, add, dbias);
+    }
+  }
+}
+
+template <class Loops, class Scheme, class Element>
+void sum_gradient(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
+                  float* dw, float* dbias, std::byte* workspace, int threads) {
+  const auto run = has_one_gradient_chunk(forward(shape)) ? sum_panels<Loops, Scheme, Element>
+                                                          : sum_chunks<Loops, Scheme, Element>;
+  run(shape, x, dy, add, dw, dbias, workspace, threads);
+}
+
+}  // namespace
+
+std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
+  const Pass pass = forward(shape);
+  const std::int64_t chunk = gradient_chunk_tiles(pass);
+  const std::int64_t sums =
+      has_one_gradient_chunk(pass)
+          ? threads * most_panels(shape.lanes) * kPoints * weight_stride(kGradientInputs, kPanel)
+          : shape.depth.kernel * kPoints * weight_stride(shape.inputs, shape.outputs);
+  return static_cast<std::size_t>(sums + input_floats(pass, shape.inputs, chunk) +
+                                  output_floats(pass, shape.outputs, chunk)) *
+         sizeof(float);
+}
+
+template <class Element>
+void winograd_weight_gradient(const WinogradShape& shape, const Element* x, const Element* dy,
+                              bool add, float* dw, float* dbias, std::byte* workspace,
+                              int threads) {
+  choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
+    sum_gradient<Loops, Scheme>(shape, x, dy, add, dw, dbias, workspace, threads);
+  });
+}
+
+#define PIPETRAIN_WINOGRAD_OF(Element)                                                         \
+  template void winograd_weight_gradient(const WinogradShape&, const Element*, const Element*, \
+                                         bool, float*, float*, std::byte*, int)
+PIPETRAIN_WINOGRAD_OF(float);
+PIPETRAIN_WINOGRAD_OF(BFloat16);
+#undef PIPETRAIN_WINOGRAD_OF
+
+}  // namespace pipetrain
