@@ -12,6 +12,10 @@
 
 namespace pipetrain::winograd {
 
+/// Input channels that are summed before they are added to others: one long sum would have more
+/// rounding errors than a direct convolution.
+constexpr std::int64_t kInputsOfSum = 64;
+
 /// Products of one point: m (tile, outputs) = v (tile, inputs) u (inputs, outputs).
 struct PointProduct {
   const float* v;        // blocks of input channels
@@ -57,8 +61,11 @@ struct Narrow {
 #undef PIPETRAIN_WINOGRAD_TARGET
 
   static void multiply(const PointProduct& p) {
-    blocked::multiply(p.tiles, p.v, p.v_block, p.u, kPanel, p.inputs / kLanes, p.overwrite, p.m,
-                      p.m_block);
+    for (std::int64_t c = 0; c < p.inputs; c += kInputsOfSum) {
+      blocked::multiply(p.tiles, p.v + c / kLanes * p.v_block, p.v_block, p.u + c * kPanel, kPanel,
+                        std::min(kInputsOfSum, p.inputs - c) / kLanes, p.overwrite && c == 0, p.m,
+                        p.m_block);
+    }
   }
   static void multiply(const GradientProduct& p) {
     const blocked::OperandPair pair{0, 0};
@@ -91,19 +98,13 @@ struct Wide {
 #include "ops/conv/winograd_loops_cpu.h"
 #undef PIPETRAIN_WINOGRAD_TARGET
 
+  /// For `inputs` channels, whose first ones are at v and u.
   template <int kTiles, int kPanels>
-  PIPETRAIN_AVX512 static void multiply_tiles(const PointProduct& p, std::int64_t tile) {
+  PIPETRAIN_AVX512 static void multiply_inputs(const PointProduct& p, const float* v,
+                                               const float* u, std::int64_t inputs, float* m,
+                                               bool overwrite) {
     Vector sums[kTiles][kPanels] = {};
-    float* m = p.m + tile * kLanes;
-    if (!p.overwrite) {
-#pragma GCC unroll 12
-      for (int t = 0; t < kTiles; ++t) {
-#pragma GCC unroll 2
-        for (int i = 0; i < kPanels; ++i) sums[t][i] = load(m + i * p.m_block + t * kLanes);
-      }
-    }
-    const float *v = p.v + tile * kLanes, *u = p.u;
-    for (std::int64_t begin = 0; begin < p.inputs; begin += kLanes, v += p.v_block) {
+    for (std::int64_t begin = 0; begin < inputs; begin += kLanes, v += p.v_block) {
 #pragma GCC unroll 2
       for (int c = 0; c < kLanes; ++c, u += kPanel) {
         Vector columns[kPanels];
@@ -117,10 +118,26 @@ struct Wide {
         }
       }
     }
+    if (!overwrite) {
+#pragma GCC unroll 12
+      for (int t = 0; t < kTiles; ++t) {
+#pragma GCC unroll 2
+        for (int i = 0; i < kPanels; ++i) sums[t][i] += load(m + i * p.m_block + t * kLanes);
+      }
+    }
 #pragma GCC unroll 12
     for (int t = 0; t < kTiles; ++t) {
 #pragma GCC unroll 2
       for (int i = 0; i < kPanels; ++i) store(m + i * p.m_block + t * kLanes, sums[t][i]);
+    }
+  }
+
+  template <int kTiles, int kPanels>
+  PIPETRAIN_AVX512 static void multiply_tiles(const PointProduct& p, std::int64_t tile) {
+    for (std::int64_t c = 0; c < p.inputs; c += kInputsOfSum) {
+      multiply_inputs<kTiles, kPanels>(p, p.v + tile * kLanes + c / kLanes * p.v_block,
+                                       p.u + c * kPanel, std::min(kInputsOfSum, p.inputs - c),
+                                       p.m + tile * kLanes, p.overwrite && c == 0);
     }
   }
 
@@ -146,13 +163,6 @@ struct Wide {
     for (std::int64_t c = 0; c < p.inputs; c += kInputs) {
       Vector sums[kInputs][kPanels] = {};
       float* u = p.u + c * kPanel;
-      if (!p.overwrite) {
-#pragma GCC unroll 8
-        for (int i = 0; i < kInputs; ++i) {
-#pragma GCC unroll 2
-          for (int k = 0; k < kPanels; ++k) sums[i][k] = load(u + k * p.u_panel + i * kPanel);
-        }
-      }
       const float *v = p.v + c / kLanes * p.v_block + c % kLanes, *z = p.z;
 #pragma GCC unroll 2
       for (std::int64_t t = 0; t < p.tiles; ++t, v += kLanes, z += kLanes) {
@@ -164,6 +174,13 @@ struct Wide {
           const Vector factor = fill16(v[i]);
 #pragma GCC unroll 2
           for (int k = 0; k < kPanels; ++k) sums[i][k] += factor * columns[k];
+        }
+      }
+      if (!p.overwrite) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kInputs; ++i) {
+#pragma GCC unroll 2
+          for (int k = 0; k < kPanels; ++k) sums[i][k] += load(u + k * p.u_panel + i * kPanel);
         }
       }
 #pragma GCC unroll 8

@@ -27,19 +27,14 @@ struct ChannelBlocks {
   }
 };
 
-/// Adds to rows [0, kRows) of m, or with `first` overwrites them. Channel block b of v's row r is
-/// at v + b * v_block + r * 8; the 16 columns of u of consecutive channels are `u_step` floats
-/// apart; the two blocks of m's row r are at m + r * 8 and m + m_block + r * 8.
+/// Adds to rows [0, kRows) of m, or with `first` overwrites them. What is added is summed before,
+/// here and below: sums of sums have smaller rounding errors than one long sum. Channel block b of
+/// v's row r is at v + b * v_block + r * 8; the 16 columns of u of consecutive channels are
+/// `u_step` floats apart; the two blocks of m's row r are at m + r * 8 and m + m_block + r * 8.
 template <int kRows>
 inline void multiply_rows(const float* v, std::int64_t v_block, const float* u, std::int64_t u_step,
                           std::int64_t blocks, bool first, float* m, std::int64_t m_block) {
   Vector8 low[kRows] = {}, high[kRows] = {};
-  if (!first) {
-    for (int r = 0; r < kRows; ++r) {
-      low[r] = load8(m + r * kLanes);
-      high[r] = load8(m + m_block + r * kLanes);
-    }
-  }
   for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
 #pragma GCC unroll 2
     for (int c = 0; c < kLanes; ++c, u += u_step) {
@@ -50,6 +45,13 @@ inline void multiply_rows(const float* v, std::int64_t v_block, const float* u, 
         low[r] += factor * u_low;
         high[r] += factor * u_high;
       }
+    }
+  }
+  if (!first) {
+#pragma GCC unroll 6
+    for (int r = 0; r < kRows; ++r) {
+      low[r] += load8(m + r * kLanes);
+      high[r] += load8(m + m_block + r * kLanes);
     }
   }
 #pragma GCC unroll 6
@@ -77,17 +79,17 @@ PIPETRAIN_AVX512 inline void multiply_wide_rows(const float* v, std::int64_t v_b
                                                 std::int64_t blocks, bool first, float* m,
                                                 std::int64_t m_block) {
   Vector16 sums[kRows] = {};
-  if (!first) {
-#pragma GCC unroll 16
-    for (int r = 0; r < kRows; ++r) {
-      sums[r] = load_halves(m + r * kLanes, m + m_block + r * kLanes);
-    }
-  }
   for (std::int64_t block = 0; block < blocks; ++block, v += v_block) {
     for (int c = 0; c < kLanes; ++c, u += u_step) {
       const Vector16 columns = load16(u);
 #pragma GCC unroll 16
       for (int r = 0; r < kRows; ++r) sums[r] += fill16(v[r * kLanes + c]) * columns;
+    }
+  }
+  if (!first) {
+#pragma GCC unroll 16
+    for (int r = 0; r < kRows; ++r) {
+      sums[r] += load_halves(m + r * kLanes, m + m_block + r * kLanes);
     }
   }
 #pragma GCC unroll 16
@@ -143,12 +145,6 @@ inline void multiply_transposed_rows(const float* v, std::int64_t v_block, std::
                                      std::span<const OperandPair> pairs, bool first, float* m,
                                      std::int64_t m_row) {
   Vector8 low[kCount] = {}, high[kCount] = {};
-  if (!first) {
-    for (int c = 0; c < kCount; ++c) {
-      low[c] = load8(m + c * m_row);
-      high[c] = load8(m + c * m_row + kLanes);
-    }
-  }
   for (const OperandPair& pair : pairs) {
     const float* channels[kCount];
     for (int c = 0; c < kCount; ++c) {
@@ -163,6 +159,13 @@ inline void multiply_transposed_rows(const float* v, std::int64_t v_block, std::
         low[c] += factor * z_low;
         high[c] += factor * z_high;
       }
+    }
+  }
+  if (!first) {
+#pragma GCC unroll 6
+    for (int c = 0; c < kCount; ++c) {
+      low[c] += load8(m + c * m_row);
+      high[c] += load8(m + c * m_row + kLanes);
     }
   }
 #pragma GCC unroll 6
@@ -181,10 +184,6 @@ PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(const float* v, std::
                                                            bool first, float* m,
                                                            std::int64_t m_row) {
   Vector16 sums[kCount] = {};
-  if (!first) {
-#pragma GCC unroll 16
-    for (int c = 0; c < kCount; ++c) sums[c] = load16(m + c * m_row);
-  }
   for (const OperandPair& pair : pairs) {
     // Channel counts are multiples of the block size.
     const float* low = v + pair.v + channel / kLanes * v_block;
@@ -197,6 +196,10 @@ PIPETRAIN_AVX512 inline void multiply_transposed_wide_rows(const float* v, std::
         sums[c] += fill16((c < kLanes ? low : high)[at + c % kLanes]) * both;
       }
     }
+  }
+  if (!first) {
+#pragma GCC unroll 16
+    for (int c = 0; c < kCount; ++c) sums[c] += load16(m + c * m_row);
   }
 #pragma GCC unroll 16
   for (int c = 0; c < kCount; ++c) store16(m + c * m_row, sums[c]);
