@@ -349,6 +349,20 @@ TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 + 5);
 }
 
+// Forwards until 2, backwards until 6; each copies its parts by itself, and then updates.
+TEST(Simulate, ReplicasOfOneCoreSumTheirBucketsInTurn) {
+  ScheduleOptions options = options_for("1f1b", 1, 2);
+  options.replicas = {2};
+  const Program program = generate(options);
+  Costs costs = costs_of(program, 1, 2);
+  costs.stage[0].update = 5;
+  costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25, 0.125}};
+  share_cores(program, {}, 1, costs);
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6 + 2 * 0.75 + 0.125 + 2 * 5);
+  share_cores(program, {}, 2, costs);
+  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.375 + 5);
+}
+
 TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
   ScheduleOptions options = options_for("pipedream", 1, 6);
   options.replicas = {2};
