@@ -79,6 +79,17 @@ double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage)
   return (parts + 1) * (count - 1) / count;
 }
 
+/// Whether the replicas of a stage share cores, all of which compute: copying and adding up their
+/// gradients then takes as long during the backward as after it.
+bool replicas_fill_their_cores(const ProfiledNetwork& network, const StagePlan& stage) {
+  const int last = stage.first_device + stage.replicas - 1;
+  return std::ranges::any_of(network.cores_of_processes(), [&](const CoreGroup& group) {
+    const auto has = [&](int device) { return std::ranges::count(group.devices, device) > 0; };
+    return has(stage.first_device) && has(last) &&
+           static_cast<int>(group.devices.size()) >= group.cores;
+  });
+}
+
 /// The buckets in which the gradients of a stage with replicas in several processes are summed, and
 /// when the nodes of the backward have completed each.
 std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const StagePlan& stage,
@@ -107,10 +118,11 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
   }
   const double seconds_per_byte = sent_of_gradients(network, stage) / link.bytes_per_second;
+  const bool fills_cores = replicas_fill_their_cores(network, stage);
   std::vector<ReduceBucket> buckets;
   for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
     ReduceBucket& out = buckets.emplace_back();
-    out.ready = 0;
+    out.ready = fills_cores ? 1 : 0;
     std::size_t here = 0;
     for (std::size_t g = bucket.first; g < bucket.last; ++g) {
       out.ready = std::max(out.ready, ready[g]);
