@@ -3,13 +3,17 @@
 #include <dlfcn.h>
 #include <mpi.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -119,6 +123,89 @@ void meet(int rank, int size) {
   is_meeting = false;
 }
 
+/// The requests under way. Every MPI_Test of one that is not done has all transports look for
+/// messages, which takes microseconds of system calls: one look serves all requests, each once.
+class OpenRequests {
+ public:
+  /// Returns the number of the request that `post` begins.
+  template <class Post>
+  int add(const Post& post) {
+    MPI_Request request = MPI_REQUEST_NULL;
+    post(request);
+    states_.emplace(++last_, State{open_.size(), looks_});
+    open_.push_back(request);
+    numbers_.push_back(last_);
+    return last_;
+  }
+  bool test(int number) {
+    State& state = states_.at(number);
+    if (state.place != kDone && state.seen == looks_) look();
+    state.seen = looks_;
+    if (state.place != kDone) return false;
+    const int code = state.code;
+    states_.erase(number);
+    check(code, "MPI_Testsome");
+    return true;
+  }
+  void cancel(int number) {
+    const std::size_t place = states_.at(number).place;
+    if (place != kDone) {
+      check(MPI_Cancel(&open_[place]), "MPI_Cancel");
+      check(MPI_Request_free(&open_[place]), "MPI_Request_free");
+      remove(place);
+    }
+    states_.erase(number);
+  }
+
+ private:
+  static constexpr std::size_t kDone = static_cast<std::size_t>(-1);
+  struct State {
+    std::size_t place;   // among the open ones
+    std::uint64_t seen;  // the look whose outcome test() has told
+    int code = MPI_SUCCESS;
+  };
+
+  void look() {
+    ++looks_;
+    places_.resize(open_.size());
+    statuses_.resize(open_.size());
+    int count = 0;
+    const int code = MPI_Testsome(static_cast<int>(open_.size()), open_.data(), &count,
+                                  places_.data(), statuses_.data());
+    if (code != MPI_ERR_IN_STATUS) check(code, "MPI_Testsome");
+    if (count == MPI_UNDEFINED || count == 0) return;
+    for (int i = 0; i < count; ++i) {
+      const auto n = static_cast<std::size_t>(i);
+      State& state = states_.at(numbers_[static_cast<std::size_t>(places_[n])]);
+      if (code == MPI_ERR_IN_STATUS) state.code = statuses_[n].MPI_ERROR;
+    }
+    const auto done = std::span(places_).first(static_cast<std::size_t>(count));
+    std::ranges::sort(done, std::greater<>());
+    for (const int place : done) {
+      states_.at(numbers_[static_cast<std::size_t>(place)]).place = kDone;
+      remove(static_cast<std::size_t>(place));
+    }
+  }
+  /// Puts the last one in the place of another.
+  void remove(std::size_t place) {
+    if (place + 1 < open_.size()) {
+      open_[place] = open_.back();
+      numbers_[place] = numbers_.back();
+      states_.at(numbers_[place]).place = place;
+    }
+    open_.pop_back();
+    numbers_.pop_back();
+  }
+
+  std::vector<MPI_Request> open_;
+  std::vector<int> numbers_;  // of the open ones
+  std::unordered_map<int, State> states_;
+  std::vector<int> places_;
+  std::vector<MPI_Status> statuses_;
+  std::uint64_t looks_ = 0;
+  int last_ = 0;
+};
+
 /// One thread at a time: most MPI libraries are slower and less tested with concurrent calls.
 class MpiProcesses final : public Processes {
  public:
@@ -158,31 +245,25 @@ class MpiProcesses final : public Processes {
 
   Request post_send(const void* from, std::size_t bytes, int peer, int tag) override {
     const std::lock_guard lock(mutex_);
-    return note([&](MPI_Request& request) {
+    return requests_.add([&](MPI_Request& request) {
       check(MPI_Isend(from, count_of(bytes), MPI_BYTE, peer, tag_of(tag), all_, &request),
             "MPI_Isend");
     });
   }
   Request post_receive(void* to, std::size_t bytes, int peer, int tag) override {
     const std::lock_guard lock(mutex_);
-    return note([&](MPI_Request& request) {
+    return requests_.add([&](MPI_Request& request) {
       check(MPI_Irecv(to, count_of(bytes), MPI_BYTE, peer, tag_of(tag), all_, &request),
             "MPI_Irecv");
     });
   }
   bool test(Request number) override {
     const std::lock_guard lock(mutex_);
-    int done = 0;
-    check(MPI_Test(&requests_.at(number), &done, MPI_STATUS_IGNORE), "MPI_Test");
-    if (done) requests_.erase(number);
-    return done != 0;
+    return requests_.test(number);
   }
   void cancel(Request number) override {
     const std::lock_guard lock(mutex_);
-    MPI_Request& request = requests_.at(number);
-    check(MPI_Cancel(&request), "MPI_Cancel");
-    check(MPI_Request_free(&request), "MPI_Request_free");
-    requests_.erase(number);
+    requests_.cancel(number);
   }
   void leave() override {
     const std::lock_guard lock(mutex_);
@@ -192,13 +273,6 @@ class MpiProcesses final : public Processes {
   void abort(int code) noexcept override { end_all(code); }
 
  private:
-  template <class Post>
-  Request note(const Post& post) {
-    MPI_Request request = MPI_REQUEST_NULL;
-    post(request);
-    requests_.emplace(++last_, request);
-    return last_;
-  }
   static int count_of(std::size_t bytes) {
     PT_CHECK(bytes <= kMostBytes, kInternal, "a message of {} bytes", bytes);
     return static_cast<int>(bytes);
@@ -212,8 +286,7 @@ class MpiProcesses final : public Processes {
   std::mutex mutex_;
   MPI_Comm all_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, most_tag_ = 0;
-  int last_ = 0;
-  std::unordered_map<int, MPI_Request> requests_;
+  OpenRequests requests_;
 };
 
 Processes* join(int expected) {
