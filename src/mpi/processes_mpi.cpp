@@ -123,8 +123,9 @@ void meet(int rank, int size) {
   is_meeting = false;
 }
 
-/// The requests under way. Every MPI_Test of one that is not done has all transports look for
-/// messages, which takes microseconds of system calls: one look serves all requests, each once.
+/// The requests under way. MPI_Test of a pending request polls all transports, which takes
+/// microseconds. One MPI_Testsome polls for all requests; for a moment its outcome answers one
+/// test() of each.
 class OpenRequests {
  public:
   /// Returns the number of the request that `post` begins.
@@ -132,15 +133,17 @@ class OpenRequests {
   int add(const Post& post) {
     MPI_Request request = MPI_REQUEST_NULL;
     post(request);
-    states_.emplace(++last_, State{open_.size(), looks_});
+    states_.emplace(++last_, State{open_.size(), polls_});
     open_.push_back(request);
     numbers_.push_back(last_);
     return last_;
   }
   bool test(int number) {
     State& state = states_.at(number);
-    if (state.place != kDone && state.seen == looks_) look();
-    state.seen = looks_;
+    constexpr double kMoment = 50e-6;
+    if (state.place != kDone && (state.told == polls_ || steady_seconds() - polled_ > kMoment))
+      poll();
+    state.told = polls_;
     if (state.place != kDone) return false;
     const int code = state.code;
     states_.erase(number);
@@ -161,12 +164,13 @@ class OpenRequests {
   static constexpr std::size_t kDone = static_cast<std::size_t>(-1);
   struct State {
     std::size_t place;   // among the open ones
-    std::uint64_t seen;  // the look whose outcome test() has told
+    std::uint64_t told;  // the poll whose outcome test() has returned
     int code = MPI_SUCCESS;
   };
 
-  void look() {
-    ++looks_;
+  void poll() {
+    ++polls_;
+    polled_ = steady_seconds();
     places_.resize(open_.size());
     statuses_.resize(open_.size());
     int count = 0;
@@ -177,14 +181,12 @@ class OpenRequests {
     for (int i = 0; i < count; ++i) {
       const auto n = static_cast<std::size_t>(i);
       State& state = states_.at(numbers_[static_cast<std::size_t>(places_[n])]);
+      state.place = kDone;
       if (code == MPI_ERR_IN_STATUS) state.code = statuses_[n].MPI_ERROR;
     }
     const auto done = std::span(places_).first(static_cast<std::size_t>(count));
     std::ranges::sort(done, std::greater<>());
-    for (const int place : done) {
-      states_.at(numbers_[static_cast<std::size_t>(place)]).place = kDone;
-      remove(static_cast<std::size_t>(place));
-    }
+    for (const int place : done) remove(static_cast<std::size_t>(place));
   }
   /// Puts the last one in the place of another.
   void remove(std::size_t place) {
@@ -202,7 +204,8 @@ class OpenRequests {
   std::unordered_map<int, State> states_;
   std::vector<int> places_;
   std::vector<MPI_Status> statuses_;
-  std::uint64_t looks_ = 0;
+  std::uint64_t polls_ = 0;
+  double polled_ = 0;
   int last_ = 0;
 };
 

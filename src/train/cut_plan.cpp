@@ -79,15 +79,11 @@ double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage)
   return (parts + 1) * (count - 1) / count;
 }
 
-/// Whether the replicas of a stage share cores, all of which compute: copying and adding up their
-/// gradients then takes as long during the backward as after it.
-bool replicas_fill_their_cores(const ProfiledNetwork& network, const StagePlan& stage) {
-  const int last = stage.first_device + stage.replicas - 1;
-  return std::ranges::any_of(network.cores_of_processes(), [&](const CoreGroup& group) {
-    const auto has = [&](int device) { return std::ranges::count(group.devices, device) > 0; };
-    return has(stage.first_device) && has(last) &&
-           static_cast<int>(group.devices.size()) >= group.cores;
-  });
+int processes_that_sum_in_turn(const ProfiledNetwork& network, const StagePlan& stage) {
+  std::vector<int> devices(at(stage.replicas)), process;
+  std::iota(devices.begin(), devices.end(), stage.first_device);
+  for (const int device : devices) process.push_back(network.process_of(device));
+  return processes_that_sum_in_turn(network.cores_of_processes(), devices, process);
 }
 
 /// The buckets in which the gradients of a stage with replicas in several processes are summed, and
@@ -118,11 +114,11 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
   }
   const double seconds_per_byte = sent_of_gradients(network, stage) / link.bytes_per_second;
-  const bool fills_cores = replicas_fill_their_cores(network, stage);
+  const int in_turn = processes_that_sum_in_turn(network, stage);
   std::vector<ReduceBucket> buckets;
   for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
     ReduceBucket& out = buckets.emplace_back();
-    out.ready = fills_cores ? 1 : 0;
+    out.ready = in_turn > 0 ? 1 : 0;
     std::size_t here = 0;
     for (std::size_t g = bucket.first; g < bucket.last; ++g) {
       out.ready = std::max(out.ready, ready[g]);
@@ -130,7 +126,7 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     }
     const bool narrow = network.config().pipeline.bfloat16_sums;
     out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
-    out.seconds = seconds_per_byte * static_cast<double>(out.bytes);
+    out.seconds = std::max(1, in_turn) * seconds_per_byte * static_cast<double>(out.bytes);
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }
   return buckets;

@@ -75,7 +75,7 @@ std::unique_ptr<Kernel> winograd_forward_kernel(const WinogradShape& shape, bool
                                   data_or_null<float>(in, 2), out[0].as<Element>(),
                                   context.workspace, threads);
       },
-      winograd_workspace_bytes(shape, threads));
+      winograd_workspace_bytes(shape, /*input_gradient=*/false, threads));
 }
 
 template <class Element>
@@ -145,7 +145,7 @@ std::unique_ptr<Kernel> winograd_input_kernel(const WinogradShape& shape, bool p
         winograd_input_gradient<Element>(shape, in[0].as<Element>(), {in[1].as<Element>(), packed},
                                          out[0].as<Element>(), context.workspace, threads);
       },
-      winograd_workspace_bytes(shape, threads));
+      winograd_workspace_bytes(shape, /*input_gradient=*/true, threads));
 }
 
 template <class Element>

@@ -1,5 +1,7 @@
 #include "ops/conv/winograd_cpu.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <type_traits>
 
@@ -12,10 +14,11 @@ namespace {
 using namespace winograd;
 
 /// Tiles, each with all its slices, that one thread takes from input to output: their points stay
-/// in the second-level cache, unless there are so many channels that the weights' traffic outweighs
-/// that. Threads have equally many chunks, unless those had too few tiles for the products.
+/// in the second-level cache, unless there are so many slices, or so many channels that the
+/// weights' traffic outweighs that. Threads have equally many chunks, unless those had too few
+/// tiles for the products.
 std::int64_t chunk_tiles(const Pass& pass, int threads) {
-  const std::int64_t slices = std::max(pass.slices_in(), pass.slices_out());
+  const std::int64_t slices = std::max<std::int64_t>(1, pass.taps[0].count);  // of a product
   const std::int64_t least = (6 + slices - 1) / slices;
   const std::int64_t together = pass.slots > kPoints                ? 12
                                 : pass.inputs + pass.outputs <= 256 ? 24
@@ -28,18 +31,13 @@ std::int64_t chunk_tiles(const Pass& pass, int threads) {
 /// Input channels whose weights for one panel are transformed together: they stay in the
 /// second-level cache until they have been used.
 constexpr std::int64_t kInputsTogether = 64;
+static_assert(kInputsTogether % kInputsOfSum == 0);
 using PanelStride = std::integral_constant<std::int64_t, weight_stride(kInputsTogether, kPanel)>;
 
 /// Floats that a thread needs for its panels of weights and their products.
 std::int64_t panel_floats(const Pass& pass) {
   const std::int64_t panels = most_panels(pass.lanes);
   return panels * kPoints * PanelStride::value + output_floats(pass, panels * kPanel, pass.tiles());
-}
-
-/// Whether the middle slice of the window meets all positions of the output, so that its products
-/// can be the first ones to be written.
-bool middle_meets_all(const Pass& pass) {
-  return pass.run_of(tap_in_order(pass.depth, 0)).count == pass.slices_out();
 }
 
 /// The whole of a pass with many tiles: all weights are transformed first, then threads take chunks
@@ -54,18 +52,20 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
   const std::int64_t m_floats = output_floats(pass, pass.outputs, chunk);
   auto* weights = reinterpret_cast<float*>(workspace);
   const std::int64_t stride = weight_stride(pass.inputs, pass.outputs), taps = pass.depth.kernel;
-  const bool complete = middle_meets_all(pass);
+  const bool complete = pass.first_tap_covers_all();
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
     for (std::int64_t item = 0; item < panels * taps; ++item) {
-      const std::int64_t panel = item / taps, tap = item % taps;
-      float* to = weights + tap * kPoints * stride + panel * pass.inputs * kPanel;
-      transform_weights<Scheme::kStrided>(w.slice(tap), 0, pass.inputs, panel, to, stride);
+      const std::int64_t panel = item / taps;
+      const DepthTap& tap = pass.taps[static_cast<std::size_t>(item % taps)];
+      if (tap.count == 0) continue;
+      float* u = weights + tap.tap * kPoints * stride + panel * pass.inputs * kPanel;
+      transform_weights<Scheme::kStrided>(w.at(tap), 0, pass.inputs, panel, u, stride);
     }
     float* own = weights + taps * kPoints * stride + omp_get_thread_num() * (v_floats + m_floats);
-    const Points v = points_at(own, pass.inputs, chunk * pass.slices_in());
-    const Points m = points_at(own + v_floats, pass.outputs, chunk * pass.slices_out());
+    const Points v = points_at(own, pass.inputs, chunk * pass.slices_in);
+    const Points m = points_at(own + v_floats, pass.outputs, chunk * pass.slices_out);
 #pragma omp for schedule(static)
     for (std::int64_t piece = 0; piece < chunks; ++piece) {
       const std::int64_t first = piece * chunk, count = std::min(chunk, tiles - first);
@@ -77,15 +77,13 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
         for (std::int64_t panel = 0; panel < panels; panel += Loops::kMostPanels) {
           const float* u = weights + point * stride + panel * pass.inputs * kPanel;
           for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
-            for (std::int64_t i = 0; i < taps; ++i) {
-              const std::int64_t tap = tap_in_order(pass.depth, i);
-              const SliceRun run = pass.run_of(tap);
+            for (const DepthTap& tap : pass.depth_taps()) {
               Loops::multiply(PointProduct{
-                  v.at(slot.index, 0) + run.input * count * Loops::kLanes, v.block(Loops::kLanes),
-                  pass.inputs, u + tap * kPoints * stride, pass.inputs * kPanel,
-                  std::min(Loops::kMostPanels, panels - panel), run.count * count,
-                  m.at(slot.index, panel * kPanel) + run.output * count * Loops::kLanes,
-                  m.block(Loops::kLanes), /*overwrite=*/complete && i == 0});
+                  v.at(slot.index, 0) + tap.input * count * Loops::kLanes, v.block(Loops::kLanes),
+                  pass.inputs, u + tap.tap * kPoints * stride, pass.inputs * kPanel,
+                  std::min(Loops::kMostPanels, panels - panel), tap.count * count,
+                  m.at(slot.index, panel * kPanel) + tap.output * count * Loops::kLanes,
+                  m.block(Loops::kLanes), /*overwrite=*/complete && &tap == pass.taps.data()});
             }
           }
         }
@@ -108,9 +106,9 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
   constexpr std::int64_t u_panel = kPoints * stride;
   constexpr std::int64_t kMost = Loops::kMostPanels;
   const Points v =
-      points_at(reinterpret_cast<float*>(workspace), pass.inputs, tiles * pass.slices_in());
+      points_at(reinterpret_cast<float*>(workspace), pass.inputs, tiles * pass.slices_in);
   float* rest = v.data + input_floats(pass, pass.inputs, tiles);
-  const bool complete = middle_meets_all(pass);
+  const bool complete = pass.first_tap_covers_all();
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
@@ -118,39 +116,43 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
       Loops::template transform_input<Scheme>(from, x, c, 0, tiles, v);
     }
     float* u = rest + omp_get_thread_num() * panel_floats(pass);
-    const Points m = points_at(u + kMost * u_panel, kMost * kPanel, tiles * pass.slices_out());
+    const Points m = points_at(u + kMost * u_panel, kMost * kPanel, tiles * pass.slices_out);
     const PanelRange mine(panels);
     for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
       const std::int64_t together = std::min(kMost, mine.end - panel);
       if (!complete) std::fill_n(m.data, output_floats(pass, kMost * kPanel, tiles), 0.0F);
-      // Parts: a slice of the window for some input channels.
+      // Parts: a depth tap for some input channels.
       const std::int64_t parts = (pass.inputs + kInputsTogether - 1) / kInputsTogether * taps;
       for (std::int64_t part = 0; part < parts; ++part) {
         const std::int64_t begin = part / taps * kInputsTogether;
         const std::int64_t inputs = std::min(kInputsTogether, pass.inputs - begin);
-        const std::int64_t tap = tap_in_order(pass.depth, part % taps);
-        const SliceRun run = pass.run_of(tap);
+        const DepthTap& tap = pass.taps[static_cast<std::size_t>(part % taps)];
+        if (tap.count == 0) continue;
         for (std::int64_t i = 0; i < together; ++i) {
-          transform_weights<Scheme::kStrided>(w.slice(tap), begin, inputs, panel + i,
-                                              u + i * u_panel, stride);
+          transform_weights<Scheme::kStrided>(w.at(tap), begin, inputs, panel + i, u + i * u_panel,
+                                              stride);
         }
         // Packed weights that are transformed next come from memory in the meantime.
         const bool is_last = part + 1 == parts;
         const std::int64_t next_panel = is_last ? panel + kMost : panel;
         const std::int64_t next_begin = is_last ? 0 : (part + 1) / taps * kInputsTogether;
-        const Element* next = w.slice(tap_in_order(pass.depth, (part + 1) % taps)).data +
-                              next_panel * kPanel * w.k_stride + next_begin * w.c_stride;
-        const std::int64_t each =
-            std::min(kInputsTogether, pass.inputs - next_begin) * 9 * kPanel / kPoints;
+        const DepthTap& next_tap = pass.taps[static_cast<std::size_t>((part + 1) % taps)];
+        const Element* next =
+            w.at(next_tap).data + next_panel * kPanel * w.k_stride + next_begin * w.c_stride;
+        const std::int64_t next_inputs = std::min(kInputsTogether, pass.inputs - next_begin);
         for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
           if (w.packed && slot.first_of_point) {
-            for (std::int64_t i = 0; i < together; ++i)
-              blocked::prefetch(next + i * kPanel * w.k_stride + slot.point * each, each);
+            // A share of the channels during each point's products.
+            const std::int64_t end = next_inputs * (slot.point + 1) / kPoints;
+            for (std::int64_t c = next_inputs * slot.point / kPoints; c < end; ++c) {
+              for (std::int64_t i = 0; i < together; ++i)
+                blocked::prefetch(next + i * kPanel * w.k_stride + c * w.c_stride, 9 * kPanel);
+            }
           }
           Loops::multiply(PointProduct{
-              v.at(slot.index, begin) + run.input * tiles * Loops::kLanes, v.block(Loops::kLanes),
-              inputs, u + slot.point * stride, u_panel, together, run.count * tiles,
-              m.at(slot.index, 0) + run.output * tiles * Loops::kLanes, m.block(Loops::kLanes),
+              v.at(slot.index, begin) + tap.input * tiles * Loops::kLanes, v.block(Loops::kLanes),
+              inputs, u + slot.point * stride, u_panel, together, tap.count * tiles,
+              m.at(slot.index, 0) + tap.output * tiles * Loops::kLanes, m.block(Loops::kLanes),
               /*overwrite=*/complete && part == 0});
         }
       }
@@ -171,18 +173,16 @@ void convolve(const Pass& pass, const Element* x, const Weights<Element>& w, con
 
 }  // namespace
 
-std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads) {
-  std::int64_t most = 0;
-  for (const Pass& pass : {forward(shape), transposed(shape)}) {
-    const std::int64_t chunk = chunk_tiles(pass, threads);
-    most = std::max(
-        most, has_few_tiles(pass)
-                  ? input_floats(pass, pass.inputs, pass.tiles()) + threads * panel_floats(pass)
-                  : pass.depth.kernel * kPoints * weight_stride(pass.inputs, pass.outputs) +
-                        threads * (input_floats(pass, pass.inputs, chunk) +
-                                   output_floats(pass, pass.outputs, chunk)));
-  }
-  return static_cast<std::size_t>(most) * sizeof(float);
+std::size_t winograd_workspace_bytes(const WinogradShape& shape, bool input_gradient, int threads) {
+  const Pass pass = input_gradient ? transposed(shape) : forward(shape);
+  const std::int64_t chunk = chunk_tiles(pass, threads);
+  const std::int64_t floats =
+      has_few_tiles(pass)
+          ? input_floats(pass, pass.inputs, pass.tiles()) + threads * panel_floats(pass)
+          : pass.depth.kernel * kPoints * weight_stride(pass.inputs, pass.outputs) +
+                threads * (input_floats(pass, pass.inputs, chunk) +
+                           output_floats(pass, pass.outputs, chunk));
+  return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 template <class Element>
@@ -195,8 +195,8 @@ void winograd_forward(const WinogradShape& shape, const Element* x,
                                  .c_stride = window * width,
                                  .reversed = false,
                                  .packed = w.packed,
-                                 .first_slice = 0,
-                                 .slice_step = 9 * width};
+                                 .first_tap = 0,
+                                 .tap_step = 9 * width};
   choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
     convolve<Loops, Scheme>(forward(shape), x, weights, bias, y, workspace, threads);
   });
@@ -207,21 +207,22 @@ void winograd_input_gradient(const WinogradShape& shape, const Element* dy,
                              const ConvolutionWeights<Element>& w, Element* dx,
                              std::byte* workspace, int threads) {
   const std::int64_t taps = shape.depth.kernel, window = 9 * taps;
-  const Weights<Element> weights = w.packed
-                                       ? Weights<Element>{.data = w.data,
-                                                          .k_stride = shape.outputs * window,
-                                                          .c_stride = window * kPanel,
-                                                          .reversed = false,
-                                                          .packed = true,
-                                                          .first_slice = (taps - 1) * 9 * kPanel,
-                                                          .slice_step = -9 * kPanel}
-                                       : Weights<Element>{.data = w.data,
-                                                          .k_stride = window,
-                                                          .c_stride = shape.inputs * window,
-                                                          .reversed = true,
-                                                          .packed = false,
-                                                          .first_slice = 0,
-                                                          .slice_step = 9};
+  Weights<Element> weights{.data = w.data,
+                           .k_stride = window,
+                           .c_stride = shape.inputs * window,
+                           .reversed = true,
+                           .packed = false,
+                           .first_tap = 0,
+                           .tap_step = 9};
+  if (w.packed) {  // all taps are reversed already
+    weights = {.data = w.data,
+               .k_stride = shape.outputs * window,
+               .c_stride = window * kPanel,
+               .reversed = false,
+               .packed = true,
+               .first_tap = (taps - 1) * 9 * kPanel,
+               .tap_step = -9 * kPanel};
+  }
   choose(shape, [&]<class Loops, class Scheme>(Loops, Scheme) {
     convolve<Loops, typename Scheme::InputGradient>(transposed(shape), dy, weights, nullptr, dx,
                                                     workspace, threads);

@@ -6,11 +6,14 @@
 //
 // Stride 1 is F(4x4, 3x3): 36 multiplications where a direct convolution takes 144. The
 // interpolation points are 0, ±5/8, ±3/2 and ∞: exact in binary, and with the smallest rounding
-// error of those tried (rms 8e-7 of the result, a direct convolution has 2e-7).
+// error of those tried.
 //
 // Stride 2 takes 81 of 144 multiplications: along each axis the even inputs of 9 meet the outer two
 // of three weights by F(4, 2) with points ±1/2, ±5/4 and ∞ (rms 6e-7), the odd ones the middle
 // weight directly. The input gradient makes 8x8 inputs of a tile of 5x5 gradients in the same way.
+//
+// For volumes each slice is transformed once; products are summed over the depth taps before the
+// output transform.
 #pragma once
 
 #include <cstddef>
@@ -21,12 +24,13 @@
 
 namespace pipetrain {
 
-/// Workspace of the three below for as many threads as they are told; OpenMP may start fewer.
-std::size_t winograd_workspace_bytes(const WinogradShape& shape, int threads);
+/// Workspace of the three below for as many threads as they are told; OpenMP may start fewer. With
+/// many tiles it holds all transformed weights, four times as many floats as there are weights.
+std::size_t winograd_workspace_bytes(const WinogradShape& shape, bool input_gradient, int threads);
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads);
 
-/// y = x * w (+ bias, unless null). w: (outputs, inputs, 3, 3). Element: float, or BFloat16 for
-/// what is stored so; all arithmetic is float's.
+/// y = x * w (+ bias, unless null). w: (outputs, inputs[, slices], 3, 3). Element: float, or
+/// BFloat16 for what is stored so; all arithmetic is float's.
 template <class Element>
 void winograd_forward(const WinogradShape& shape, const Element* x,
                       const ConvolutionWeights<Element>& w, const float* bias, Element* y,

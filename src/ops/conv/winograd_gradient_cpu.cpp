@@ -1,4 +1,6 @@
 // Weight gradients by Winograd's minimal filtering (winograd_cpu.h).
+#include <omp.h>
+
 #include <algorithm>
 
 #include "ops/conv/channel_sums_cpu.h"
@@ -12,7 +14,7 @@ namespace {
 using namespace winograd;
 
 std::int64_t gradient_chunk_tiles(const Pass& pass) {
-  const std::int64_t slices = std::max(pass.slices_in(), pass.slices_out());
+  const std::int64_t slices = std::max<std::int64_t>(1, pass.taps[0].count);  // of a product
   return std::min(std::max<std::int64_t>(1, 96 * kPoints / pass.slots / slices), pass.tiles());
 }
 
@@ -22,8 +24,8 @@ bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass
 /// tiles make one chunk: the sums stay in the second-level cache.
 constexpr std::int64_t kGradientInputs = 48;
 
-/// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one slice
-/// of the window; du: (input channel, 16), points `stride` apart. Written, or added to what is
+/// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one depth
+/// tap; du: (input channel, 16), points `stride` apart. Written, or added to what is
 /// there.
 template <bool kStrided>
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
@@ -64,21 +66,20 @@ struct GradientPoints {
 
   GradientPoints(const Pass& pass, std::byte* workspace)
       : chunk(gradient_chunk_tiles(pass)),
-        v(points_at(reinterpret_cast<float*>(workspace), pass.inputs, chunk * pass.slices_in())),
+        v(points_at(reinterpret_cast<float*>(workspace), pass.inputs, chunk * pass.slices_in)),
         z(points_at(v.data + input_floats(pass, pass.inputs, chunk), pass.outputs,
-                    chunk * pass.slices_out())),
+                    chunk * pass.slices_out)),
         rest(z.data + output_floats(pass, pass.outputs, chunk)) {}
 
   /// Sums for `inputs` channels from `begin` and panels of output channels over `count` tiles.
   template <class Loops>
-  void multiply(const Pass& pass, const Slot& slot, std::int64_t tap, std::int64_t begin,
-                std::int64_t inputs, std::int64_t panel, std::int64_t panels, std::int64_t count,
-                float* u, std::int64_t u_panel, bool overwrite) const {
-    const SliceRun run = pass.run_of(tap);
+  void multiply(const Slot& slot, const DepthTap& tap, std::int64_t begin, std::int64_t inputs,
+                std::int64_t panel, std::int64_t panels, std::int64_t count, float* u,
+                std::int64_t u_panel, bool overwrite) const {
     Loops::multiply(GradientProduct{
-        v.at(slot.index, begin) + run.input * count * Loops::kLanes, v.block(Loops::kLanes), inputs,
-        z.at(slot.index, panel * kPanel) + run.output * count * Loops::kLanes,
-        z.block(Loops::kLanes), run.count * count, panels, u, u_panel, overwrite});
+        v.at(slot.index, begin) + tap.input * count * Loops::kLanes, v.block(Loops::kLanes), inputs,
+        z.at(slot.index, panel * kPanel) + tap.output * count * Loops::kLanes,
+        z.block(Loops::kLanes), tap.count * count, panels, u, u_panel, overwrite});
   }
 };
 
@@ -131,10 +132,10 @@ void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy,
         const std::int64_t point = kPoints - 1 - pair / groups, panel = pair % groups * kMost;
         float* u = points.rest + point * stride + panel * shape.inputs * kPanel;
         for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
-          for (std::int64_t tap = 0; tap < taps; ++tap) {
-            points.multiply<Loops>(pass, slot, tap, 0, shape.inputs, panel,
+          for (const DepthTap& tap : pass.depth_taps()) {
+            points.multiply<Loops>(slot, tap, 0, shape.inputs, panel,
                                    std::min(kMost, panels - panel), count,
-                                   u + tap * kPoints * stride, shape.inputs * kPanel,
+                                   u + tap.tap * kPoints * stride, shape.inputs * kPanel,
                                    /*overwrite=*/slot.first_of_point && first == 0);
           }
         }
@@ -170,25 +171,26 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
     const PanelRange mine(panels);
     for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
       const std::int64_t together = std::min(kMost, mine.end - panel);
-      // Parts: a slice of the window for some input channels.
+      // Parts: a depth tap for some input channels.
       const std::int64_t parts = (shape.inputs + kGradientInputs - 1) / kGradientInputs * taps;
       for (std::int64_t part = 0; part < parts; ++part) {
-        const std::int64_t begin = part / taps * kGradientInputs, tap = part % taps;
+        const std::int64_t begin = part / taps * kGradientInputs;
+        const DepthTap& tap = pass.taps[static_cast<std::size_t>(part % taps)];
         const std::int64_t inputs = std::min(kGradientInputs, shape.inputs - begin);
         for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
           // One row of each panel during each of the first points' products.
-          if (tap == 0 && slot.first_of_point && slot.point < kPanel) {
+          if (part % taps == 0 && slot.first_of_point && slot.point < kPanel) {
             for (std::int64_t i = 0; i < together; ++i) {
               const std::int64_t row = (panel + i) * kPanel + slot.point;
               blocked::prefetch(dw + (row * shape.inputs + begin) * 9 * taps, inputs * 9 * taps);
             }
           }
-          points.multiply<Loops>(pass, slot, tap, begin, inputs, panel, together, tiles,
+          points.multiply<Loops>(slot, tap, begin, inputs, panel, together, tiles,
                                  u + slot.point * stride, u_panel, slot.first_of_point);
         }
         for (std::int64_t i = 0; i < together; ++i) {
           transform_weight_gradient<Scheme::kStrided>(shape, u + i * u_panel, stride, panel + i,
-                                                      begin, inputs, tap, add, dw);
+                                                      begin, inputs, tap.tap, add, dw);
         }
       }
       for (std::int64_t i = 0; dbias && i < together; ++i)

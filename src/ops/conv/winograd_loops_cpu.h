@@ -157,7 +157,7 @@ struct StridedInputGradient {
   }
 };
 
-/// B' x B of a tile in one slice: from is its phase's first position there.
+/// B' x B of a tile in one slice. `from`: the first position of its phase in that slice.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_tile(const FeatureMap& map, const Tile& tile,
                                                      const Element* from, float* to,
@@ -204,7 +204,7 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, con
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const Element* from = x + tile.phase(map, channel);
-    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, from += map.slice_step()) {
+    for (std::int64_t slice = 0; slice < map.slices; ++slice, from += map.slice_step()) {
       const std::int64_t row = map.position(slice) * count + t;
       transform_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
                              to.stride);
@@ -212,7 +212,7 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, con
   }
 }
 
-/// A' m A + shift of a tile in one slice, whose phase begins at `to` there.
+/// A' m A + shift of a tile in one slice. `to`: the first position of its phase in that slice.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void restore_tile(const FeatureMap& map, const Tile& tile,
                                                    const float* from, std::int64_t stride,
@@ -248,7 +248,7 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     Element* to = y + tile.phase(map, channel);
-    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, to += map.slice_step()) {
+    for (std::int64_t slice = 0; slice < map.slices; ++slice, to += map.slice_step()) {
       const std::int64_t row = map.position(slice) * count + t;
       restore_tile<Scheme>(map, tile, from.data + from_channel * from.tiles + row * kLanes,
                            from.stride, shift, to);
@@ -256,7 +256,7 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_output(const FeatureMap& map, co
   }
 }
 
-/// A dy A' of a tile in one slice, whose phase begins at `from` there.
+/// A dy A' of a tile in one slice. `from`: the first position of its phase in that slice.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_gradient_tile(const FeatureMap& map,
                                                               const Tile& tile, const Element* from,
@@ -288,7 +288,7 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, 
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const Element* from = dy + tile.phase(map, channel);
-    for (std::int64_t slice = 0; slice < map.depth.input; ++slice, from += map.slice_step()) {
+    for (std::int64_t slice = 0; slice < map.slices; ++slice, from += map.slice_step()) {
       const std::int64_t row = map.position(slice) * count + t;
       transform_gradient_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
                                       to.stride);

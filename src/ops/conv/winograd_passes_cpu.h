@@ -22,13 +22,22 @@ static_assert(kSlotsByPoint<Wide::Unstrided::kLine>.size() == 36 &&
               kSlotsByPoint<Wide::Strided::kLine>.size() == 81);
 
 inline FeatureMap input_map(const Pass& pass) {
-  return {pass.inputs,  pass.height,   pass.width, pass.tile_rows(), pass.tile_columns(),
-          pass.pad_top, pass.pad_left, pass.lanes, pass.dilation,    pass.depth_in()};
+  return {pass.inputs,         pass.height,    pass.width,          pass.tile_rows(),
+          pass.tile_columns(), pass.pad_top,   pass.pad_left,       pass.lanes,
+          pass.dilation,       pass.slices_in, pass.slice_stride_in};
 }
 inline FeatureMap output_map(const Pass& pass) {
-  return {
-      pass.outputs, pass.out_height, pass.out_width,  pass.tile_rows(), pass.tile_columns(), 0, 0,
-      pass.lanes,   pass.dilation,   pass.depth_out()};
+  return {pass.outputs,
+          pass.out_height,
+          pass.out_width,
+          pass.tile_rows(),
+          pass.tile_columns(),
+          0,
+          0,
+          pass.lanes,
+          pass.dilation,
+          pass.slices_out,
+          pass.slice_stride_out};
 }
 
 /// Floats of so many channels of transformed tiles.
@@ -38,10 +47,10 @@ inline std::int64_t points_floats(std::int64_t slots, std::int64_t channels, std
 
 /// Floats of the points of so many tiles of some channels of a pass's input or output.
 inline std::int64_t input_floats(const Pass& pass, std::int64_t channels, std::int64_t tiles) {
-  return points_floats(pass.slots, channels, tiles * pass.slices_in());
+  return points_floats(pass.slots, channels, tiles * pass.slices_in);
 }
 inline std::int64_t output_floats(const Pass& pass, std::int64_t channels, std::int64_t tiles) {
-  return points_floats(pass.slots, channels, tiles * pass.slices_out());
+  return points_floats(pass.slots, channels, tiles * pass.slices_out);
 }
 
 /// The panels of a thread of a parallel region.

@@ -1,26 +1,33 @@
 #include "ops/conv/winograd_shape.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace pipetrain {
 namespace winograd {
 
-SliceRun slice_run(const WindowAxis& depth, std::int64_t tap) {
+namespace {
+
+DepthTap depth_tap(const WindowAxis& depth, std::int64_t tap) {
   const std::int64_t first = depth.first_window(tap), last = depth.last_window(tap);
-  if (last <= first) return {0, 0, 0};
+  if (last <= first) return {tap, 0, 0, 0};
   const std::int64_t slice = depth.start(first) + tap * depth.dilation;
-  return {slice_position(depth, slice), first, last - first};
+  return {tap, slice_position(depth.input, depth.stride, slice), first, last - first};
 }
 
-SliceRun Pass::run_of(std::int64_t tap) const {
-  SliceRun run = slice_run(depth, tap);
-  if (is_transposed) std::swap(run.input, run.output);
-  return run;
-}
+}  // namespace
 
 Pass forward(const WinogradShape& shape) {
-  return {shape, slots_of(shape), kOut, /*is_transposed=*/false};
+  const WindowAxis& depth = shape.depth;
+  Pass pass{shape, slots_of(shape), kOut, depth.input, depth.output, depth.stride, 1, {}};
+  for (std::int64_t tap = 0; tap < depth.kernel; ++tap)
+    pass.taps[static_cast<std::size_t>(tap)] = depth_tap(depth, tap);
+  std::ranges::sort(std::span(pass.taps).first(static_cast<std::size_t>(depth.kernel)),
+                    [](const DepthTap& a, const DepthTap& b) {
+                      return a.count != b.count ? a.count > b.count : a.tap < b.tap;
+                    });
+  return pass;
 }
 
 Pass transposed(const WinogradShape& shape) {
@@ -32,12 +39,16 @@ Pass transposed(const WinogradShape& shape) {
   pass.pad_top = strided ? 0 : 2 - shape.pad_top;
   pass.pad_left = strided ? 0 : 2 - shape.pad_left;
   if (strided) pass.tile_side = 2 * kOut;
-  pass.is_transposed = true;
+  std::swap(pass.slices_in, pass.slices_out);
+  std::swap(pass.slice_stride_in, pass.slice_stride_out);
+  for (DepthTap& tap : pass.taps) std::swap(tap.input, tap.output);
   return pass;
 }
 
 bool has_few_tiles(const Pass& pass) {
-  return pass.tiles() * std::max(pass.slices_in(), pass.slices_out()) <= 64;
+  const std::int64_t slices = std::max(pass.slices_in, pass.slices_out);
+  // Of volumes, tiles are what threads could share otherwise.
+  return pass.tiles() * slices <= 64 || (slices > 1 && pass.tiles() <= 4);
 }
 
 }  // namespace winograd
@@ -71,6 +82,7 @@ std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::i
   shape.stride = stride;
   shape.dilation = dilation;
   if (geometry.window.size() == 3) shape.depth = geometry.window[0];
+  if (shape.depth.kernel > winograd::kMostDepthTaps) return {};
   return shape;
 }
 

@@ -1,8 +1,11 @@
 // Which convolutions Winograd's minimal filtering takes (winograd_cpu.h), and how tiles cover them.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "ops/conv/conv.h"
 
@@ -18,12 +21,13 @@ struct WinogradShape {
   std::int64_t lanes;
   std::int64_t stride;    // 1 or 2, along both axes
   std::int64_t dilation;  // along both axes, and 1 with stride 2
-  WindowAxis depth;       // of volumes: any window of slices, each 3x3; otherwise one slice
+  WindowAxis depth;       // of volumes; otherwise one slice and one tap
 };
 
 /// The shape of a convolution with 3x3 windows of stride 1, dilated or not, or of stride 2 behind
 /// one padded position, whose channels are multiples of 16 and at least `least_channels` on both
-/// sides. Of a volume that holds for the last two axes; windows along the first are free.
+/// sides. Volumes: the same for height and width; the depth may have any stride, dilation and
+/// padding, and a kernel of up to 8.
 std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::int64_t lanes,
                                             std::int64_t least_channels);
 
@@ -43,45 +47,37 @@ constexpr std::int64_t kOut = 4;
 /// Numbers of a transformed tile.
 inline std::int64_t slots_of(const WinogradShape& shape) { return shape.stride == 2 ? 81 : 36; }
 
-/// Slices of both sides of a convolution that one slice of the window brings together: `count` from
-/// position `input` and from position `output` on.
-struct SliceRun {
-  std::int64_t input, output, count;
+/// A depth tap: the slices that it multiplies, `count` input slices from position `input` and as
+/// many output slices from position `output`.
+struct DepthTap {
+  std::int64_t tap = 0, input = 0, output = 0, count = 0;
 };
 
-/// Where slice `slice` of the convolution's input lies among the others: those that the same slice
-/// of the window meets follow each other. Slices of its output keep their order.
-inline std::int64_t slice_position(const WindowAxis& depth, std::int64_t slice) {
-  const std::int64_t of_phase = (depth.input + depth.stride - 1) / depth.stride;
-  return slice % depth.stride * of_phase + slice / depth.stride;
-}
+/// Larger windows would need too much memory for transformed weights.
+constexpr std::int64_t kMostDepthTaps = 8;
 
-SliceRun slice_run(const WindowAxis& depth, std::int64_t tap);
-
-/// The positions of the convolution's input slices, some of which may be empty.
-inline std::int64_t slice_positions(const WindowAxis& depth) {
-  return (depth.input + depth.stride - 1) / depth.stride * depth.stride;
-}
-
-/// The slices of the window, beginning with the middle one, which meets most.
-inline std::int64_t tap_in_order(const WindowAxis& depth, std::int64_t index) {
-  return (depth.kernel / 2 + index) % depth.kernel;
+/// Position of a slice of x among the transformed ones: in order of slice mod stride, so that the
+/// slices of a tap follow each other. Slices of y keep their order.
+inline std::int64_t slice_position(std::int64_t slices, std::int64_t stride, std::int64_t slice) {
+  const std::int64_t phase = slice % stride;
+  return phase * (slices / stride) + std::min(phase, slices % stride) + slice / stride;
 }
 
 /// A pass from x to y: the forward, or with the roles exchanged the input gradient, whose paddings
-/// may be 2. A tile has its transformed numbers in all slices.
+/// may be 2. Of volumes `depth` remains that of the convolution. A tile covers all slices.
 struct Pass : WinogradShape {
   std::int64_t slots;
   std::int64_t tile_side;  // outputs
-  bool is_transposed;
+  std::int64_t slices_in, slices_out;
+  std::int64_t slice_stride_in, slice_stride_out;  // for slice_position()
+  /// The first depth.kernel are used: those of most slices come first, and of none last.
+  std::array<DepthTap, kMostDepthTaps> taps;
 
-  std::int64_t slices_in() const { return is_transposed ? depth.output : slice_positions(depth); }
-  std::int64_t slices_out() const { return is_transposed ? slice_positions(depth) : depth.output; }
-  /// The slices of the pass's input and output, and how they lie.
-  WindowAxis depth_in() const { return is_transposed ? WindowAxis{depth.output} : depth; }
-  WindowAxis depth_out() const { return is_transposed ? depth : WindowAxis{depth.output}; }
-  /// Slices that a slice of the window brings together, of the pass's input and output.
-  SliceRun run_of(std::int64_t tap) const;
+  std::span<const DepthTap> depth_taps() const {
+    return std::span(taps).first(static_cast<std::size_t>(depth.kernel));
+  }
+  /// Whether the products of the first tap give all output slices a value.
+  bool first_tap_covers_all() const { return taps[0].count == slices_out; }
   std::int64_t tiles_along(std::int64_t outputs_along) const {
     const std::int64_t of_phase = (outputs_along + dilation - 1) / dilation;
     return (of_phase + tile_side - 1) / tile_side;
@@ -89,7 +85,7 @@ struct Pass : WinogradShape {
   std::int64_t tile_rows() const { return tiles_along(out_height); }
   std::int64_t tile_columns() const { return tiles_along(out_width); }
   std::int64_t tiles_of_image() const { return dilation * dilation * tile_rows() * tile_columns(); }
-  /// Of one slice.
+  /// Of all images.
   std::int64_t tiles() const { return batch * tiles_of_image(); }
 };
 

@@ -1,5 +1,5 @@
 // Winograd's points, how they lie in memory, and the transforms of weights. Include it from
-// winograd_passes_cpu.h only.
+// winograd_vectors_cpu.h only.
 #pragma once
 
 #include <algorithm>
@@ -79,7 +79,7 @@ struct FeatureMap {
   std::int64_t tile_rows, tile_columns;  // of a phase
   std::int64_t pad_top, pad_left;        // by which the first tile begins above and left of a phase
   std::int64_t lanes, dilation;
-  WindowAxis depth;  // input: slices
+  std::int64_t slices, slice_stride;  // for slice_position()
 
   /// From one column, or row, of a phase to the next.
   std::int64_t step() const { return dilation * lanes; }
@@ -87,7 +87,9 @@ struct FeatureMap {
   /// From one slice to the next.
   std::int64_t slice_step() const { return height * width * lanes; }
   /// Where a slice lies among the transformed ones.
-  std::int64_t position(std::int64_t slice) const { return slice_position(depth, slice); }
+  std::int64_t position(std::int64_t slice) const {
+    return slice_position(slices, slice_stride, slice);
+  }
 };
 
 /// A tile, and the phase that it covers: where that begins in the map, and its size.
@@ -99,7 +101,7 @@ struct Tile {
   /// slice.
   std::int64_t phase(const FeatureMap& map, std::int64_t channel) const {
     const std::int64_t lanes = map.lanes, block = image * map.channels + channel / lanes * lanes;
-    return block * map.depth.input * map.height * map.width + (top * map.width + left) * lanes +
+    return block * map.slices * map.height * map.width + (top * map.width + left) * lanes +
            channel % lanes;
   }
 };
@@ -121,7 +123,7 @@ inline Tile tile_at(const FeatureMap& map, std::int64_t index) {
 /// apart, so that their stores do not meet in one set.
 struct Points {
   float* data;
-  std::int64_t tiles;
+  std::int64_t tiles;  // of all slices
   std::int64_t stride;
 
   float* at(std::int64_t slot, std::int64_t channel) const {
@@ -192,19 +194,19 @@ constexpr std::int64_t weight_stride(std::int64_t inputs, std::int64_t outputs) 
 
 /// The weight of (output k, input c) lies at data[k * k_stride + c * c_stride], its nine elements
 /// in order or, for the input gradient, reversed. Packed ones (packed_convolution_cpu.h) lie in
-/// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart. The window's
-/// slices are slice_step apart, and the first of them is at data + first_slice.
+/// order at data[k / 16 * 16 * k_stride + c * c_stride + k % 16], 16 floats apart. Depth taps are
+/// tap_step apart; the first is at data + first_tap.
 template <class Element>
 struct Weights {
   const Element* data;
   std::int64_t k_stride, c_stride;
   bool reversed, packed;
-  std::int64_t first_slice, slice_step;
+  std::int64_t first_tap, tap_step;
 
-  /// Those of one slice of the window.
-  Weights slice(std::int64_t tap) const {
+  /// Those of a depth tap.
+  Weights at(const DepthTap& tap) const {
     Weights weights = *this;
-    weights.data += first_slice + tap * slice_step;
+    weights.data += first_tap + tap.tap * tap_step;
     return weights;
   }
 };

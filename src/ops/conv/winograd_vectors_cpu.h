@@ -12,8 +12,7 @@
 
 namespace pipetrain::winograd {
 
-/// Input channels that are summed before they are added to others: one long sum would have more
-/// rounding errors than a direct convolution.
+/// Input channels of a partial sum: adding up partial sums rounds less than one long sum does.
 constexpr std::int64_t kInputsOfSum = 64;
 
 /// Products of one point: m (tile, outputs) = v (tile, inputs) u (inputs, outputs).
@@ -24,7 +23,7 @@ struct PointProduct {
   const float* u;        // panels of 16 output channels, (input channel, 16) each
   std::int64_t u_panel;  // apart
   std::int64_t panels;   // at most kMostPanels
-  std::int64_t tiles;
+  std::int64_t tiles;    // of all slices
   float* m;              // blocks of output channels
   std::int64_t m_block;  // apart
   bool overwrite;        // m, instead of adding to it
@@ -37,7 +36,7 @@ struct GradientProduct {
   std::int64_t inputs;   // a multiple of 16
   const float* z;        // blocks of output channels
   std::int64_t z_block;  // apart
-  std::int64_t tiles;
+  std::int64_t tiles;    // of all slices
   std::int64_t panels;   // of 16 output channels, at most kMostPanels
   float* u;              // panels, (input channel, 16) each
   std::int64_t u_panel;  // apart

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "pipeline/program/replica_rows.h"
@@ -219,6 +220,18 @@ double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link
   const double share = 2.0 * (replicas - 1) / replicas;
   return share * static_cast<double>(bytes) / link.bytes_per_second +
          2.0 * (replicas - 1) * link.latency_seconds;
+}
+
+int processes_that_sum_in_turn(std::span<const CoreGroup> groups, std::span<const int> devices,
+                               std::span<const int> process) {
+  const std::set<int> processes(process.begin(), process.end());
+  for (const CoreGroup& group : groups) {
+    const int cores = std::max(1, group.cores);
+    const auto is_here = [&](int device) { return std::ranges::count(group.devices, device) > 0; };
+    if (std::ssize(group.devices) < cores || !std::ranges::all_of(devices, is_here)) continue;
+    return (static_cast<int>(processes.size()) + cores - 1) / cores;
+  }
+  return 0;
 }
 
 void share_cores(const Program& program, const CoreSharing& waking,

@@ -68,6 +68,13 @@ struct CoreGroup {
   std::vector<int> devices;
 };
 
+/// Sums of replicas in several processes: where the replicas share cores all of which compute, the
+/// number of processes that copy and add in turn on one core, so that it takes as long during the
+/// backward as after it. Elsewhere, and where replicas are on different hosts, 0: a sum overlaps
+/// the backward. `devices`: of the replicas; `process`: of each of them.
+int processes_that_sum_in_turn(std::span<const CoreGroup> groups, std::span<const int> devices,
+                               std::span<const int> process);
+
 struct Costs {
   std::vector<StageSeconds> stage;  // [stages]
   std::vector<double>

@@ -347,16 +347,6 @@ bool TimedRun::run_rendezvous(std::size_t device, const Instruction& instruction
   return true;
 }
 
-std::size_t TimedRun::most_on_a_core(const std::vector<int>& devices) const {
-  std::size_t most = 1;
-  if (cores_.empty()) return most;
-  for (const int one : devices) {
-    const auto shares = [&](int other) { return core_of_[index(other)] == core_of_[index(one)]; };
-    most = std::max(most, static_cast<std::size_t>(std::ranges::count_if(devices, shares)));
-  }
-  return most;
-}
-
 bool TimedRun::run_collective(std::size_t device, const Instruction& instruction) {
   // The last device to arrive runs it for all.
   const bool sync = instruction.kind == Kind::kGradientSync;
@@ -370,10 +360,7 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
   const double seconds = sync ? costs_.gradient_sync_seconds : stage_seconds(instruction);
   double end = start + seconds * stretch(member(0), jitter_.compute);
   if (!sync && !costs_.stage[group].buckets.empty()) {
-    // Replicas of one core copy and add their parts one after the other, and compute no faster for
-    // having begun with that before the backward has ended.
-    const std::size_t together = most_on_a_core(program_.placement[group]);
-    double lane = together > 1 ? start : 0, summed = 0;
+    double lane = 0, summed = 0;
     int number = 0;
     for (const ReduceBucket& bucket : costs_.stage[group].buckets) {
       for (std::size_t n = 0; n < members; ++n) {
@@ -381,7 +368,7 @@ bool TimedRun::run_collective(std::size_t device, const Instruction& instruction
         lane = std::max(lane, from + bucket.ready * (to - from));
       }
       const double left = lane;
-      lane += static_cast<double>(together) * bucket.seconds * stretch(member(0), jitter_.compute);
+      lane += bucket.seconds * stretch(member(0), jitter_.compute);
       summed = lane + bucket.latency;
       if (observer_ != nullptr)
         observer_->summed(

@@ -92,8 +92,6 @@ class TimedRun {
   bool run_send(std::size_t device, const Instruction& instruction);
   bool run_rendezvous(std::size_t device, const Instruction& instruction);
   bool run_collective(std::size_t device, const Instruction& instruction);
-  /// How many of these devices are on the same core, where most are.
-  std::size_t most_on_a_core(const std::vector<int>& devices) const;
   /// Moves `start` to when all inputs are there; false if one is not known yet.
   bool await_inputs(std::size_t device, const Instruction& instruction, double& start);
   bool await(std::size_t device, std::size_t key, double delay, double& start);

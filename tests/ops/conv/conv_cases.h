@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/conv/conv.h"
+#include "support/blocked.h"
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -137,9 +138,19 @@ inline const std::vector<ConvCase>& volume_cases() {
       {"dilated_depth", {2, 32, 6, 8, 8}, {32, 32, 3, 3, 3}, one, {2, 1, 1}, {2, 1, 1, 2, 1, 1}},
       {"dilated", {1, 32, 5, 11, 13}, {48, 32, 3, 3, 3}, one, two, {2, 2, 2, 2, 2, 2}},
       {"strided", {2, 32, 7, 16, 15}, {48, 32, 3, 3, 3}, two, one, around},
-      {"strided_chunks", {3, 32, 6, 17, 22}, {48, 32, 3, 3, 3}, two, one, {1, 1, 1, 1, 1, 0}},
+      {"strided_chunks", {3, 32, 6, 16, 24}, {48, 32, 3, 3, 3}, two, one, {1, 1, 1, 1, 1, 0}},
       {"strided_slices", {2, 32, 6, 16, 16}, {48, 32, 1, 3, 3}, {1, 2, 2}, one, flat},
       {"strided_depth", {2, 32, 7, 8, 9}, {32, 32, 2, 3, 3}, {2, 1, 1}, one, {1, 1, 1, 0, 1, 1}},
+      {"strided_dilated_depth",
+       {1, 32, 9, 8, 8},
+       {32, 32, 2, 3, 3},
+       {2, 1, 1},
+       {3, 1, 1},
+       {2, 1, 1, 1, 1, 1}},
+      {"one_output_slice", {2, 32, 3, 8, 8}, {32, 32, 3, 3, 3}, one, one, flat},
+      {"even_depth", {2, 32, 5, 8, 8}, {32, 32, 2, 3, 3}, one, one, {1, 1, 1, 0, 1, 1}},
+      {"stride_beyond_slices", {2, 32, 4, 8, 8}, {32, 32, 1, 3, 3}, {2147483647, 1, 1}, one, flat},
+      {"deep_window", {1, 32, 9, 4, 5}, {32, 32, 9, 3, 3}, one, one, flat},
       {"strided_past_slices", {2, 32, 8, 8, 8}, {32, 32, 1, 3, 3}, {3, 1, 1}, one, flat},
   };
   return list;
@@ -189,6 +200,25 @@ inline const std::vector<ConvCase>& depthwise_cases() {
       {"dw_sequence_strided", {2, 20, 37}, {20, 1, 9}, {2}, {2}, {8, 8}, 20},
   };
   return list;
+}
+
+/// y or dx (with `input_gradient`) of blocked tensors, with weights packed before or not.
+inline HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor& w,
+                            const HostTensor& b, bool input_gradient, bool packed,
+                            Layout layout = Layout::kBlocked8) {
+  Attributes attributes = input_gradient ? c.with_output(c.x) : c.attributes();
+  std::string op = input_gradient ? "ConvInputGrad" : "Conv";
+  HostTensor weights = w;
+  if (packed) {
+    weights = run_op("PackConvolution", {{"input_gradient", std::int64_t{input_gradient}}}, {w},
+                     Backend::kCpu)[0];
+    attributes.set("weight_shape", c.w.dims());
+    op += "Packed";
+  }
+  std::vector<HostTensor> inputs = {to_layout(from, layout), weights};
+  if (b) inputs.push_back(b);
+  const TensorType type{DType::kFloat32, input_gradient ? c.x : c.y(), layout};
+  return to_layout(run_in_layouts(op, attributes, inputs, {type})[0], Layout::kRowMajor);
 }
 
 }  // namespace pipetrain::test

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <omp.h>
 
 #include <cmath>
 #include <typeinfo>
@@ -116,7 +115,7 @@ std::string implementations(std::string_view op, const Attributes& attributes,
 }
 
 TEST(ConvTest, NothingRunsOnAReferenceImplementation) {
-  for (const auto* list : {&conv_cases(), &wide_cases()}) {
+  for (const auto* list : {&conv_cases(), &wide_cases(), &volume_cases()}) {
     for (const ConvCase& c : *list) {
       const auto type = [](const Shape& shape) { return TensorType{DType::kFloat32, shape}; };
       const std::string forward = implementations("Conv", c.attributes(), {type(c.x), type(c.w)});
@@ -171,25 +170,6 @@ TEST(ConvTest, BlockedLayouts) {
   }
 }
 
-/// y or dx (with `input_gradient`) of blocked tensors, with weights packed before or not.
-HostTensor in_blocks(const ConvCase& c, const HostTensor& from, const HostTensor& w,
-                     const HostTensor& b, bool input_gradient, bool packed,
-                     Layout layout = Layout::kBlocked8) {
-  Attributes attributes = input_gradient ? c.with_output(c.x) : c.attributes();
-  std::string op = input_gradient ? "ConvInputGrad" : "Conv";
-  HostTensor weights = w;
-  if (packed) {
-    weights = run_op("PackConvolution", {{"input_gradient", std::int64_t{input_gradient}}}, {w},
-                     Backend::kCpu)[0];
-    attributes.set("weight_shape", c.w.dims());
-    op += "Packed";
-  }
-  std::vector<HostTensor> inputs = {to_layout(from, layout), weights};
-  if (b) inputs.push_back(b);
-  const TensorType type{DType::kFloat32, input_gradient ? c.x : c.y(), layout};
-  return to_layout(run_in_layouts(op, attributes, inputs, {type})[0], Layout::kRowMajor);
-}
-
 // Winograd with few and many tiles, and feature maps smaller than the window with as many samples
 // as they must have to pack for themselves. Other strided ones are packed for the input gradient
 // alone.
@@ -223,74 +203,6 @@ TEST(ConvTest, PackedWeightsGiveTheSameBits) {
       }
       expect_same_bits(in_blocks(c, dy, w, {}, true, true, layout),
                        in_blocks(c, dy, w, {}, true, false, layout), c.name);
-    }
-  }
-}
-
-/// Whether oneDNN makes y and dx in a layout.
-bool is_onednn(const ConvCase& c, Layout layout, DType dtype) {
-  const TensorType x{dtype, c.x, layout}, y{dtype, c.y(), layout}, w{dtype, c.w};
-  const auto by_onednn = [](std::string_view op, const Attributes& attributes,
-                            const std::vector<TensorType>& inputs, const TensorType& output) {
-    Node node;
-    node.op = find_op(op);
-    node.attributes = attributes;
-    const std::vector<TensorType> outputs{output};
-    const auto kernel = make_kernel(Backend::kCpu, {node, inputs, outputs});
-    return dynamic_cast<const SequenceKernel*>(kernel.get()) != nullptr;
-  };
-  const bool forward = by_onednn("Conv", c.attributes(), {x, w}, y);
-  EXPECT_EQ(by_onednn("ConvInputGrad", c.with_output(c.x), {y, w}, x), forward) << c.name;
-  return forward;
-}
-
-TEST(ConvTest, WinogradIsChosenByShape) {
-  const Ints one = {1, 1}, two = {2, 2}, around = {1, 1, 1, 1};
-  const Shape x{4, 32, 16, 16}, w{48, 32, 3, 3};
-  const ConvCase plain{"plain", x, w, one, one, around};
-  const ConvCase strided{"strided", x, w, two, one, around};
-  const ConvCase dilated{"dilated", x, w, one, two, {2, 2, 2, 2}};
-  const ConvCase volume{"volume",  {4, 32, 5, 16, 16}, {48, 32, 3, 3, 3},
-                        {2, 1, 1}, {1, 1, 1},          {1, 1, 1, 1, 1, 1}};
-  for (const Layout layout : plain.blocked_layouts()) {
-    for (const ConvCase& c : {plain, strided, dilated, volume})
-      EXPECT_FALSE(is_onednn(c, layout, DType::kFloat32)) << c.name;
-    // Maps of which most tiles would be padding.
-    for (const std::int64_t gap : {std::int64_t{7}, std::int64_t{1} << 30}) {
-      const ConvCase c{"wide_gaps", x, w, one, {gap, gap}, {gap, gap, gap, gap}};
-      EXPECT_TRUE(is_onednn(c, layout, DType::kFloat32)) << gap;
-    }
-    if (!has_fast_bfloat16_products() || has_amx()) continue;
-    EXPECT_FALSE(is_onednn(plain, layout, DType::kBFloat16));
-    EXPECT_FALSE(is_onednn(dilated, layout, DType::kBFloat16));
-    EXPECT_TRUE(is_onednn(strided, layout, DType::kBFloat16));
-  }
-}
-
-// With few and many tiles, and panels of output channels that threads cannot share evenly.
-TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
-  const Ints one = {1, 1}, around = {1, 1, 1, 1};
-  const Ints unit = {1, 1, 1}, all_around = {1, 1, 1, 1, 1, 1};
-  for (const ConvCase& c :
-       {ConvCase{"volume_few", {1, 48, 2, 5, 8}, {80, 48, 3, 3, 3}, unit, unit, all_around},
-        ConvCase{"volume", {3, 32, 4, 13, 10}, {80, 32, 3, 3, 3}, unit, unit, all_around},
-        ConvCase{"few_tiles", {2, 80, 4, 5}, {48, 80, 3, 3}, one, one, around},
-        ConvCase{"many_tiles", {5, 48, 16, 15}, {80, 48, 3, 3}, one, one, around},
-        ConvCase{"dilated", {3, 48, 23, 24}, {80, 48, 3, 3}, one, {2, 2}, {2, 2, 2, 2}},
-        ConvCase{"strided", {5, 48, 30, 31}, {80, 48, 3, 3}, {2, 2}, one, around}}) {
-    const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
-    const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
-    const HostTensor dy = random_tensor({DType::kFloat32, c.y()}, 3);
-    for (const Layout layout : c.blocked_layouts()) {
-      const int before = omp_get_max_threads();
-      std::vector<HostTensor> results[2];
-      for (const int threads : {1, 3}) {
-        omp_set_num_threads(threads);
-        results[threads / 3] = {in_blocks(c, x, w, {}, false, false, layout),
-                                in_blocks(c, dy, w, {}, true, false, layout)};
-      }
-      omp_set_num_threads(before);
-      for (std::size_t i = 0; i < 2; ++i) expect_same_bits(results[1][i], results[0][i], c.name);
     }
   }
 }

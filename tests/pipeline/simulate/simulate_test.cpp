@@ -349,18 +349,22 @@ TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 + 5);
 }
 
-// Forwards until 2, backwards until 6; each copies its parts by itself, and then updates.
-TEST(Simulate, ReplicasOfOneCoreSumTheirBucketsInTurn) {
-  ScheduleOptions options = options_for("1f1b", 1, 2);
-  options.replicas = {2};
-  const Program program = generate(options);
-  Costs costs = costs_of(program, 1, 2);
-  costs.stage[0].update = 5;
-  costs.stage[0].buckets = {{0.5, 0.5}, {1, 0.25, 0.125}};
-  share_cores(program, {}, 1, costs);
-  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 6 + 2 * 0.75 + 0.125 + 2 * 5);
-  share_cores(program, {}, 2, costs);
-  EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3.375 + 5);
+TEST(Simulate, ProcessesWithoutIdleCoresSumInTurn) {
+  const std::vector<int> two = {0, 1}, four = {0, 1, 2, 3};
+  const auto in_turn = [](const std::vector<CoreGroup>& groups, const std::vector<int>& devices,
+                          const std::vector<int>& process) {
+    return processes_that_sum_in_turn(groups, devices, process);
+  };
+  EXPECT_EQ(in_turn({{1, {0, 1}}}, two, {0, 1}), 2);
+  EXPECT_EQ(in_turn({{2, {0, 1}}}, two, {0, 1}), 1);
+  EXPECT_EQ(in_turn({{3, {0, 1}}}, two, {0, 1}), 0);  // a core is idle
+  EXPECT_EQ(in_turn({{3, {0, 1, 2}}}, two, {0, 1}), 1);
+  EXPECT_EQ(in_turn({{1, {0}}, {1, {1}}}, two, {0, 1}), 0);  // two hosts
+  EXPECT_EQ(in_turn({{1, {2}}, {1, {0, 1}}}, two, {0, 1}), 2);
+  // A process sums for all of its replicas.
+  EXPECT_EQ(in_turn({{2, four}}, four, {0, 1, 2, 3}), 2);
+  EXPECT_EQ(in_turn({{2, four}}, four, {0, 0, 1, 1}), 1);
+  EXPECT_EQ(in_turn({{2, {0, 1}}, {2, {2, 3}}}, four, {0, 1, 2, 3}), 0);
 }
 
 TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
