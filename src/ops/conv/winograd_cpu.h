@@ -6,7 +6,7 @@
 //
 // Stride 1 is F(4x4, 3x3): 36 multiplications where a direct convolution takes 144. The
 // interpolation points are 0, ±5/8, ±3/2 and ∞: exact in binary, and with the smallest rounding
-// error of those tried.
+// error of those tried (rms 8e-7 of the result, with 64 channels as with 512).
 //
 // Stride 2 takes 81 of 144 multiplications: along each axis the even inputs of 9 meet the outer two
 // of three weights by F(4, 2) with points ±1/2, ±5/4 and ∞ (rms 6e-7), the odd ones the middle

@@ -96,7 +96,7 @@ TEST(ConvTest, WinogradKeepsItsBitsWithThreads) {
 
 // In one long sum over 512 channels, Winograd's error would be 2e-6 (rms, of the result).
 TEST(ConvTest, WinogradAddsPartialSumsOfChannels) {
-  const ConvCase c{"deep", {1, 512, 33, 33}, {16, 512, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
+  const ConvCase c{"deep", {1, 512, 33, 33}, {32, 512, 3, 3}, {1, 1}, {1, 1}, {1, 1, 1, 1}};
   const HostTensor x = random_tensor({DType::kFloat32, c.x}, 1);
   const HostTensor w = random_tensor({DType::kFloat32, c.w}, 2);
   const auto exact = [](const HostTensor& tensor) { return as_float(tensor, DType::kFloat64); };
