@@ -83,6 +83,7 @@ std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::i
   shape.dilation = dilation;
   if (geometry.window.size() == 3) shape.depth = geometry.window[0];
   if (shape.depth.kernel > winograd::kMostDepthTaps) return {};
+  if (std::max(shape.depth.input, shape.depth.output) > winograd::kMostSlices) return {};
   return shape;
 }
 

@@ -26,8 +26,8 @@ struct WinogradShape {
 
 /// The shape of a convolution with 3x3 windows of stride 1, dilated or not, or of stride 2 behind
 /// one padded position, whose channels are multiples of 16 and at least `least_channels` on both
-/// sides. Volumes: the same for height and width; the depth may have any stride, dilation and
-/// padding, and a kernel of up to 8.
+/// sides. Volumes of up to 512 slices: the same for height and width; the depth may have any
+/// stride, dilation and padding, and a kernel of up to 8.
 std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::int64_t lanes,
                                             std::int64_t least_channels);
 
@@ -53,8 +53,8 @@ struct DepthTap {
   std::int64_t tap = 0, input = 0, output = 0, count = 0;
 };
 
-/// Larger windows would need too much memory for transformed weights.
-constexpr std::int64_t kMostDepthTaps = 8;
+/// More would need too much memory for transformed weights, and for a tile of all slices.
+constexpr std::int64_t kMostDepthTaps = 8, kMostSlices = 512;
 
 /// Position of a slice of x among the transformed ones: in order of slice mod stride, so that the
 /// slices of a tap follow each other. Slices of y keep their order.

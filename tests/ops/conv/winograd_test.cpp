@@ -42,6 +42,14 @@ TEST(ConvTest, WinogradIsChosenByShape) {
   for (const Layout layout : plain.blocked_layouts()) {
     for (const ConvCase& c : {plain, strided, dilated, volume})
       EXPECT_FALSE(is_onednn(c, layout, DType::kFloat32)) << c.name;
+    // Of volumes, windows and slices that would need much memory.
+    ConvCase large = volume;
+    large.x = {1, 32, 600, 8, 8};
+    EXPECT_TRUE(is_onednn(large, layout, DType::kFloat32));
+    large = volume;
+    large.w = {48, 32, 9, 3, 3};
+    large.pads = {4, 1, 1, 4, 1, 1};
+    EXPECT_TRUE(is_onednn(large, layout, DType::kFloat32));
     // Maps of which most tiles would be padding.
     for (const std::int64_t gap : {std::int64_t{7}, std::int64_t{1} << 30}) {
       const ConvCase c{"wide_gaps", x, w, one, {gap, gap}, {gap, gap, gap, gap}};
