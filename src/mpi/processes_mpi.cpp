@@ -140,7 +140,7 @@ class OpenRequests {
   }
   bool test(int number) {
     State& state = states_.at(number);
-    constexpr double kMoment = 50e-6;
+    constexpr double kMoment = 1e-3;
     if (state.place != kDone && (state.told == polls_ || steady_seconds() - polled_ > kMoment))
       poll();
     state.told = polls_;
