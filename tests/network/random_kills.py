@@ -109,6 +109,14 @@ def below(process, name):
     return None
 
 
+def launcher_of(process):
+    """`pipetrain launch`: this process, or one below it. Its name in /proc may be another one, as it starts itself again."""
+    words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    if words[1:2] == [b"launch"]:
+        return process
+    return next((found for found in map(launcher_of, children_of(process)) if found), None)
+
+
 def strike(kind, run, hosts):
     """Does it; returns what has to be done once the failure has been noticed. None: there was nothing to hit."""
     ranks = hosts.training_on(1) + hosts.training_on(2)
@@ -126,8 +134,7 @@ def strike(kind, run, hosts):
             return None
         os.kill(victim, signal.SIGKILL)
     elif kind == "launch":
-        victim = run.process.pid if pathlib.Path(f"/proc/{run.process.pid}/comm").read_text().strip() == "pipetrain" else below(run.process.pid, "pipetrain")
-        os.kill(victim, signal.SIGKILL)
+        os.kill(launcher_of(run.process.pid), signal.SIGKILL)
         run.process.wait()
         for _ in range(500):  # what it has started ends by itself
             if not hosts.training_on(1) + hosts.training_on(2):
