@@ -111,7 +111,10 @@ def below(process, name):
 
 def launcher_of(process):
     """`pipetrain launch`: this process, or one below it. Its name in /proc may be another one, as it starts itself again."""
-    words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    try:
+        words = pathlib.Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
     if words[1:2] == [b"launch"]:
         return process
     return next((found for found in map(launcher_of, children_of(process)) if found), None)
@@ -134,7 +137,10 @@ def strike(kind, run, hosts):
             return None
         os.kill(victim, signal.SIGKILL)
     elif kind == "launch":
-        os.kill(launcher_of(run.process.pid), signal.SIGKILL)
+        victim = launcher_of(run.process.pid)
+        if not victim:
+            return None
+        os.kill(victim, signal.SIGKILL)
         run.process.wait()
         for _ in range(500):  # what it has started ends by itself
             if not hosts.training_on(1) + hosts.training_on(2):

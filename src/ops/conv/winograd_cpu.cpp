@@ -18,7 +18,7 @@ using namespace winograd;
 /// weights' traffic outweighs that. Threads have equally many chunks, unless those had too few
 /// tiles for the products.
 std::int64_t chunk_tiles(const Pass& pass, int threads) {
-  const std::int64_t slices = std::max<std::int64_t>(1, pass.taps[0].count);  // of a product
+  const std::int64_t slices = pass.slices_of_product();
   const std::int64_t least = (6 + slices - 1) / slices;
   const std::int64_t together = pass.slots > kPoints                ? 12
                                 : pass.inputs + pass.outputs <= 256 ? 24
@@ -95,6 +95,19 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
   }
 }
 
+/// Prefetches the `point`-th share of packed windows: of a depth tap, for `panels` panels from
+/// `panel` and `inputs` input channels from `begin`.
+template <class Element>
+void prefetch_windows(const Weights<Element>& w, const DepthTap& tap, std::int64_t panel,
+                      std::int64_t panels, std::int64_t begin, std::int64_t inputs, int point) {
+  const Element* windows = w.at(tap).data + panel * kPanel * w.k_stride + begin * w.c_stride;
+  const std::int64_t end = inputs * (point + 1) / kPoints;
+  for (std::int64_t c = inputs * point / kPoints; c < end; ++c) {
+    for (std::int64_t i = 0; i < panels; ++i)
+      blocked::prefetch(windows + i * kPanel * w.k_stride + c * w.c_stride, 9 * kPanel);
+  }
+}
+
 /// The same with few tiles, where the transformed weights are the largest tensor of all: threads
 /// take panels of 16 output channels, of which the weights are used while they are in the cache.
 template <class Loops, class Scheme, class Element>
@@ -137,18 +150,11 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
         const std::int64_t next_panel = is_last ? panel + kMost : panel;
         const std::int64_t next_begin = is_last ? 0 : (part + 1) / taps * kInputsTogether;
         const DepthTap& next_tap = pass.taps[static_cast<std::size_t>((part + 1) % taps)];
-        const Element* next =
-            w.at(next_tap).data + next_panel * kPanel * w.k_stride + next_begin * w.c_stride;
         const std::int64_t next_inputs = std::min(kInputsTogether, pass.inputs - next_begin);
         for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
-          if (w.packed && slot.first_of_point) {
-            // A share of the channels during each point's products.
-            const std::int64_t end = next_inputs * (slot.point + 1) / kPoints;
-            for (std::int64_t c = next_inputs * slot.point / kPoints; c < end; ++c) {
-              for (std::int64_t i = 0; i < together; ++i)
-                blocked::prefetch(next + i * kPanel * w.k_stride + c * w.c_stride, 9 * kPanel);
-            }
-          }
+          if (w.packed && slot.first_of_point)
+            prefetch_windows(w, next_tap, next_panel, together, next_begin, next_inputs,
+                             slot.point);
           Loops::multiply(PointProduct{
               v.at(slot.index, begin) + tap.input * tiles * Loops::kLanes, v.block(Loops::kLanes),
               inputs, u + slot.point * stride, u_panel, together, tap.count * tiles,
@@ -174,7 +180,7 @@ void convolve(const Pass& pass, const Element* x, const Weights<Element>& w, con
 }  // namespace
 
 std::size_t winograd_workspace_bytes(const WinogradShape& shape, bool input_gradient, int threads) {
-  const Pass pass = input_gradient ? transposed(shape) : forward(shape);
+  const Pass pass = pass_of(shape, input_gradient);
   const std::int64_t chunk = chunk_tiles(pass, threads);
   const std::int64_t floats =
       has_few_tiles(pass)

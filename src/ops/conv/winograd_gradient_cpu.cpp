@@ -14,8 +14,8 @@ namespace {
 using namespace winograd;
 
 std::int64_t gradient_chunk_tiles(const Pass& pass) {
-  const std::int64_t slices = std::max<std::int64_t>(1, pass.taps[0].count);  // of a product
-  return std::min(std::max<std::int64_t>(1, 96 * kPoints / pass.slots / slices), pass.tiles());
+  const std::int64_t most = 96 * kPoints / pass.slots / pass.slices_of_product();
+  return std::min(std::max<std::int64_t>(1, most), pass.tiles());
 }
 
 bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass) == pass.tiles(); }
@@ -25,8 +25,7 @@ bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass
 constexpr std::int64_t kGradientInputs = 48;
 
 /// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one depth
-/// tap; du: (input channel, 16), points `stride` apart. Written, or added to what is
-/// there.
+/// tap; du: (input channel, 16), points `stride` apart. Written, or added to what is there.
 template <bool kStrided>
 void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
                                std::int64_t panel, std::int64_t begin, std::int64_t inputs,

@@ -47,7 +47,7 @@ Pass transposed(const WinogradShape& shape) {
 
 bool has_few_tiles(const Pass& pass) {
   const std::int64_t slices = std::max(pass.slices_in, pass.slices_out);
-  // Of volumes, tiles are what threads could share otherwise.
+  // Threads share tiles otherwise: those of a volume may be fewer than the threads.
   return pass.tiles() * slices <= 64 || (slices > 1 && pass.tiles() <= 4);
 }
 
@@ -88,15 +88,13 @@ std::optional<WinogradShape> winograd_shape(const ConvGeometry& geometry, std::i
 }
 
 double winograd_share(const WinogradShape& shape, bool input_gradient) {
-  const winograd::Pass pass =
-      input_gradient ? winograd::transposed(shape) : winograd::forward(shape);
+  const winograd::Pass pass = winograd::pass_of(shape, input_gradient);
   return static_cast<double>(pass.slots * pass.tiles_of_image()) /
          static_cast<double>(9 * shape.out_height * shape.out_width);
 }
 
 bool winograd_has_few_tiles(const WinogradShape& shape, bool input_gradient) {
-  return winograd::has_few_tiles(input_gradient ? winograd::transposed(shape)
-                                                : winograd::forward(shape));
+  return winograd::has_few_tiles(winograd::pass_of(shape, input_gradient));
 }
 
 }  // namespace pipetrain

@@ -78,6 +78,8 @@ struct Pass : WinogradShape {
   }
   /// Whether the products of the first tap give all output slices a value.
   bool first_tap_covers_all() const { return taps[0].count == slices_out; }
+  /// The largest number of slices that one product covers.
+  std::int64_t slices_of_product() const { return std::max<std::int64_t>(1, taps[0].count); }
   std::int64_t tiles_along(std::int64_t outputs_along) const {
     const std::int64_t of_phase = (outputs_along + dilation - 1) / dilation;
     return (of_phase + tile_side - 1) / tile_side;
@@ -93,6 +95,10 @@ Pass forward(const WinogradShape& shape);
 
 /// Makes the input gradient. With stride 1, dy is padded by what the window reaches beyond.
 Pass transposed(const WinogradShape& shape);
+
+inline Pass pass_of(const WinogradShape& shape, bool input_gradient) {
+  return input_gradient ? transposed(shape) : forward(shape);
+}
 
 /// So few that going over all tiles once per panel costs less than writing all weights.
 bool has_few_tiles(const Pass& pass);

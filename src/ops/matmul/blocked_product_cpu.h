@@ -27,8 +27,8 @@ struct ChannelBlocks {
   }
 };
 
-/// Adds to rows [0, kRows) of m, or with `first` overwrites them. What is added is summed before,
-/// here and below: sums of sums have smaller rounding errors than one long sum. Channel block b of
+/// Adds to rows [0, kRows) of m, or with `first` overwrites them. The new terms are summed first,
+/// here and below: adding up partial sums rounds less than one long sum does. Channel block b of
 /// v's row r is at v + b * v_block + r * 8; the 16 columns of u of consecutive channels are
 /// `u_step` floats apart; the two blocks of m's row r are at m + r * 8 and m + m_block + r * 8.
 template <int kRows>
