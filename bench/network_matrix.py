@@ -68,6 +68,7 @@ def main():
     parser.add_argument("--delays", nargs="+", type=float, default=[1, 10])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS))
     parser.add_argument("--network", type=shlex.split, default="mlp --depth 4 --width 512", help="arguments of pipetrain new")
+    parser.add_argument("--widths", type=int, nargs="+", help="instead of --network: the widths of the layers of an MLP without biases")
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--more", type=shlex.split, default="", help="further arguments of pipetrain train")
@@ -75,6 +76,7 @@ def main():
     arguments.pipetrain = str(arguments.pipetrain.resolve())
     os.environ["NETWORK_CABLE"] = str(arguments.cable.resolve())
     os.environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    import dense_model
     import two_hosts
 
     if two_hosts.why_not():
@@ -83,7 +85,10 @@ def main():
     print("|---:|---:|---|---:|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
-        subprocess.run([arguments.pipetrain, "new", *arguments.network, "-q", "-o", str(folder / "net.onnx")], check=True)
+        if arguments.widths:
+            (folder / "net.onnx").write_bytes(dense_model.dense(arguments.widths))
+        else:
+            subprocess.run([arguments.pipetrain, "new", *arguments.network, "-q", "-o", str(folder / "net.onnx")], check=True)
         for rate in arguments.rates:
             for delay in arguments.delays:
                 for row in arguments.rows:

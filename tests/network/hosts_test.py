@@ -2,50 +2,16 @@
 
 import os
 import signal
-import struct
 import subprocess
 import time
 import unittest
 
-from program import DATA, MODEL, PROGRAM, SECONDS, Case, environment_of_user, field, parse
+from dense_model import dense
+from program import DATA, MODEL, PROGRAM, SECONDS, Case, environment_of_user, parse
 from two_hosts import TwoHosts, why_not
 
 RUN = ["train", "--device", "cpu", "--threads", "1", "--no-pin", "--log-every", "1", "--save-every", "never"]
 DIGITS = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32"]
-
-
-def dense(widths):
-    """The bytes of an ONNX file: layers of these widths with Relu between them."""
-    def text(number, value):
-        return field(number, value.encode())
-
-    def number_of(key, value):
-        out = bytes([key << 3])
-        while value > 127:
-            out, value = out + bytes([value & 127 | 128]), value >> 7
-        return out + bytes([value])
-
-    def value(name, dims):
-        shape = b"".join(field(1, text(2, dim) if isinstance(dim, str) else number_of(1, dim)) for dim in dims)
-        return text(1, name) + field(2, field(1, number_of(1, 1) + field(2, shape)))
-
-    nodes = tensors = b""
-    last = "x"
-    for layer, (rows, columns) in enumerate(zip(widths, widths[1:])):
-        scale = (6 / rows) ** 0.5
-        state, numbers = layer + 1, []
-        for _ in range(rows * columns):  # a linear congruential generator is random enough
-            state = (1103515245 * state + 12345) % 2**31
-            numbers.append(scale * (state / 2**30 - 1))
-        tensors += field(5, number_of(1, rows) + number_of(1, columns) + number_of(2, 1) + text(8, f"w{layer}") +
-                         field(9, struct.pack(f"<{len(numbers)}f", *numbers)))
-        nodes += field(1, text(1, last) + text(1, f"w{layer}") + text(2, f"h{layer}") + text(3, f"layer{layer}") + text(4, "MatMul"))
-        last = f"h{layer}"
-        if layer + 2 < len(widths):
-            nodes += field(1, text(1, last) + text(2, f"r{layer}") + text(3, f"relu{layer}") + text(4, "Relu"))
-            last = f"r{layer}"
-    graph = nodes + text(2, "dense") + tensors + field(11, value("x", ["batch", widths[0]])) + field(12, value(last, ["batch", widths[-1]]))
-    return number_of(1, 8) + field(7, graph) + field(8, number_of(2, 17))
 
 
 class Hosts(Case):

@@ -117,7 +117,7 @@ class DeviceWorker final : public LinkEnd {
   int take_entry(const Instruction& instruction, bool gradient, int& count,
                  std::vector<int>& holders);
   void release_all(const Instruction& instruction, const StageReplica& replica);
-  void work_while(const std::function<bool()>& over, SharedWork::Notice what);
+  void work_until(const std::function<bool()>& over, SharedWork::Notice what);
 
   // Values that are not finite (device_worker_nonfinite.cpp).
   void look_at_sent(const Instruction& instruction, StageReplica& replica, const std::byte* base);

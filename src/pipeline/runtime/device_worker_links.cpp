@@ -101,9 +101,8 @@ void DeviceWorker::receive_all(const Instruction& instruction, bool gradient) {
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).from, micro_batch));
     const double asked = steady_seconds();
     Link& link = transport_.link(edge, micro_batch);
-    if (replicas_.shared_work())
-      work_while([&link, micro_batch] { return link.is_there(micro_batch); },
-                 SharedWork::Notice::kArrival);
+    work_until([&link, micro_batch] { return link.is_there(micro_batch); },
+               SharedWork::Notice::kArrival);
     const double there_at = link.receive(*this, micro_batch);
     note_receive(edge, micro_batch, asked, there_at);
   }
@@ -130,9 +129,7 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
     if (!reaches(edge, holder)) continue;
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
     Link& link = transport_.link(edge, holder);
-    if (replicas_.shared_work())
-      work_while([&link, holder] { return link.is_released(holder); },
-                 SharedWork::Notice::kRelease);
+    work_until([&link, holder] { return link.is_released(holder); }, SharedWork::Notice::kRelease);
     link.take(*this, holder);
   }
   return entry;
@@ -158,10 +155,13 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
   round_.leave(instruction.micro_batch);
 }
 
-/// Waits; meanwhile runs tasks of other devices.
-void DeviceWorker::work_while(const std::function<bool()>& over, SharedWork::Notice what) {
-  stolen_seconds_ +=
-      replicas_.shared_work()->wait(device_, replicas_.free_workspace(device_), over, what);
+/// Runs tasks, its own and those of other devices, until what the device waits for is there.
+/// Without shared work returns at once.
+void DeviceWorker::work_until(const std::function<bool()>& over, SharedWork::Notice what) {
+  if (over()) return;
+  transport_.look_for_messages();
+  if (SharedWork* work = replicas_.shared_work())
+    stolen_seconds_ += work->wait(device_, replicas_.free_workspace(device_), over, what);
 }
 
 std::vector<ExchangedSpan> DeviceWorker::sent(int edge, int micro_batch,

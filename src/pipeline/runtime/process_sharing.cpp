@@ -131,6 +131,7 @@ void ProcessSharing::share_results(RoundResult& result) {
   ByteWriter here;
   here.put_text(notes_.mine ? notes_.mine() : std::string());
   here.put(result.seconds);
+  here.put(std::exchange(result.stolen_seconds, 0));
   // Asynchronous rounds are long: their source hands losses on while they run.
   const std::vector<MicroBatch*> micro_batches =
       is_asynchronous(round_.program->rule) ? std::vector<MicroBatch*>() : round_.results;
@@ -159,6 +160,7 @@ void ProcessSharing::share_results(RoundResult& result) {
     notes.emplace_back(reader.get_text());
     // Stages without a backward are done before the others.
     result.seconds = std::max(result.seconds, reader.get<double>());
+    result.stolen_seconds += reader.get<double>();
     for (auto left = reader.get<std::int32_t>(); left > 0; --left) {
       MicroBatch& micro_batch = round_.source->acquire(reader.get<std::int32_t>());
       micro_batch.loss_sum = reader.get<double>();

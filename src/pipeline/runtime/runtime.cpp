@@ -55,9 +55,14 @@ void Runtime::connect() {
     return std::pair(waits ? describe_waits() : std::string(), progress_.load());
   };
   settings.computes = [this] {
-    return std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
-      return worker && worker->waits_for() == DeviceWorker::kNobody;
-    });
+    const SharedWork* work = replicas_->shared_work();
+    return (work && work->is_working()) ||
+           std::any_of(workers_.begin(), workers_.end(), [](const auto& worker) {
+             return worker && worker->waits_for() == DeviceWorker::kNobody;
+           });
+  };
+  settings.notify = [this] {
+    if (SharedWork* work = replicas_->shared_work()) work->notify_all();
   };
   auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
   const std::lock_guard lock(mutex_);

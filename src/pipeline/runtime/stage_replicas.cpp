@@ -67,18 +67,22 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
 /// Emulated stages have no tasks, and GPUs have no shared memory.
 void StageReplicas::share_work() {
   const RuntimeOptions& options = setup_.options;
-  if (!options.devices.empty() || !options.emulated_stages.empty() || options.processes ||
-      setup_.devices() == 1)
-    return;
-  shared_work_ = std::make_unique<SharedWork>(setup_.devices());
+  if (!options.devices.empty() || !options.emulated_stages.empty() || setup_.devices() == 1) return;
+  int here = 0;
+  for (int device = 0; device < setup_.devices(); ++device) here += setup_.is_here(device) ? 1 : 0;
+  shared_work_ = std::make_unique<SharedWork>(setup_.devices(), here);
   std::vector<std::size_t> workspaces;
-  for (const auto& replicas : replicas_)
-    workspaces.push_back(replicas.front().stage->workspace().bytes);
-  workspaces = shared_workspaces(std::move(workspaces), program_->placement);
+  for (const auto& replicas : replicas_) {
+    const Stage* stage = replicas.front().stage.get();
+    workspaces.push_back(stage ? stage->workspace().bytes : 0);
+  }
+  // In several processes a device takes the tasks that its own workspace suffices for.
+  if (!options.processes)
+    workspaces = shared_workspaces(std::move(workspaces), program_->placement);
   for (std::size_t s = 0; s < replicas_.size(); ++s) {
     // Replicas already reduce each gradient as soon as it is complete.
-    if (replicas_[s].size() > 1) continue;
     const StageReplica& replica = replicas_[s].front();
+    if (replicas_[s].size() > 1 || !replica.stage) continue;
     replica.stage->share(*shared_work_, replica.device, workspaces[s]);
   }
 }

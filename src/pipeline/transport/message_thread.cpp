@@ -14,13 +14,21 @@ namespace pipetrain {
 
 MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                              std::function<std::pair<std::string, std::uint64_t>()> state,
-                             std::function<bool()> computes, double timeout_seconds)
+                             std::function<bool()> computes, double timeout_seconds,
+                             std::function<void()> notify)
     : group_(group),
       failed_(std::move(failed)),
       state_(std::move(state)),
       computes_(std::move(computes)),
+      notify_(std::move(notify)),
       timeout_seconds_(timeout_seconds),
       period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
+  // MPI's own limit on one host is 4 KiB with its headers.
+  constexpr std::size_t kOnHostBytes = 3 << 10;
+  for (int peer = 0; peer < group_.size(); ++peer) {
+    const bool on_host = group_.host_of(peer) == group_.host_of(group_.rank());
+    arrives_alone_.push_back(on_host ? kOnHostBytes : Processes::kEagerBytes);
+  }
   thread_ = std::thread([this] { work(); });
 }
 
@@ -81,6 +89,7 @@ int MessageThread::add(Inbox inbox) {
 
 void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
                          std::vector<ExchangedSpan> spans) {
+  bool wakes = false;
   {
     const std::lock_guard lock(mutex_);
     if (aborted_) throw ChannelAborted();
@@ -91,20 +100,35 @@ void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
       post_send_in_parts(group_.processes(), span.data, span.bytes, peer, tag_of(link, micro_batch),
                          message.requests);
     }
+    // Short messages leave at once.
+    if (is_done(message)) {
+      channel.release(micro_batch);
+      return;
+    }
     open_.push_back(std::move(message));
     ++sending_;
-    wakes_ = true;
+    wakes = note_posted();
   }
-  changed_.notify_all();
+  if (wakes) changed_.notify_all();
 }
 
 void MessageThread::release(int inbox, int slot) {
+  bool wakes = false;
   {
     const std::lock_guard lock(mutex_);
     inboxes_[at(inbox)].held[at(slot)] = false;
-    wakes_ = true;
+    if (aborted_) return;
+    post_receives(inboxes_[at(inbox)]);
+    wakes = note_posted();
   }
-  changed_.notify_all();
+  if (wakes) changed_.notify_all();
+}
+
+/// Returns whether the thread must be woken: it looks at what is under way by itself.
+bool MessageThread::note_posted() {
+  posted_ = true;
+  if (sleeps_) wakes_ = true;
+  return sleeps_;
 }
 
 void MessageThread::finish_round() {
@@ -128,24 +152,31 @@ void MessageThread::abort() {
   changed_.notify_all();
 }
 
-/// Posts receives whose buffer is free, in the order of each inbox.
-void MessageThread::post_receives() {
-  for (Inbox& inbox : inboxes_) {
-    for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
-      const Arrival& next = inbox.arrivals[inbox.posted];
-      if (inbox.held[at(next.slot)]) break;
-      inbox.held[at(next.slot)] = true;
-      Message message;
-      message.channel = inbox.channel;
-      message.micro_batch = next.micro_batch;
-      message.base = next.spans.empty() ? nullptr : next.spans.front().data;
-      for (const ExchangedSpan& span : next.spans) {
-        post_receive_in_parts(group_.processes(), span.data, span.bytes, next.peer,
-                              tag_of(inbox.link, next.micro_batch), message.requests);
-      }
-      open_.push_back(std::move(message));
+/// Posts receives whose buffer is free, in the order of the inbox.
+void MessageThread::post_receives(Inbox& inbox) {
+  for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
+    const Arrival& next = inbox.arrivals[inbox.posted];
+    if (inbox.held[at(next.slot)]) break;
+    inbox.held[at(next.slot)] = true;
+    Message message;
+    message.channel = inbox.channel;
+    message.micro_batch = next.micro_batch;
+    message.base = next.spans.empty() ? nullptr : next.spans.front().data;
+    std::size_t bytes = 0;
+    for (const ExchangedSpan& span : next.spans) {
+      post_receive_in_parts(group_.processes(), span.data, span.bytes, next.peer,
+                            tag_of(inbox.link, next.micro_batch), message.requests);
+      bytes += span.bytes;
     }
+    message.is_polled = bytes > arrives_alone_[at(next.peer)];
+    open_.push_back(std::move(message));
   }
+}
+
+bool MessageThread::is_done(Message& message) {
+  std::erase_if(message.requests,
+                [&](Processes::Request request) { return group_.processes().test(request); });
+  return message.requests.empty();
 }
 
 /// Completes finished messages; returns whether there were any.
@@ -153,9 +184,7 @@ bool MessageThread::look_at_messages() {
   bool done = false;
   for (std::size_t m = 0; m < open_.size();) {
     Message& message = open_[m];
-    std::erase_if(message.requests,
-                  [&](Processes::Request request) { return group_.processes().test(request); });
-    if (!message.requests.empty()) {
+    if (!is_done(message)) {
       ++m;
       continue;
     }
@@ -187,26 +216,28 @@ void MessageThread::say_alive() {
 }
 
 /// Does what can be done now. Returns whether there was anything.
-bool MessageThread::get_on(bool& is_open) {
+bool MessageThread::get_on(Open& open) {
   std::vector<MessageTask*> tasks;
   bool moved = false;
   {
     const std::lock_guard lock(mutex_);
     if (stopping_ || aborted_) return false;
-    post_receives();
+    for (Inbox& inbox : inboxes_) post_receives(inbox);
     moved = look_at_messages();
-    is_open = !open_.empty();
+    open.any = !open_.empty();
+    open.polled = std::ranges::any_of(open_, &Message::is_polled);
     tasks = tasks_;
   }
+  if (moved && notify_) notify_();
   for (MessageTask* task : tasks) {
     moved = task->go_on() || moved;
-    is_open = is_open || task->is_open();
+    if (task->is_open()) open = {true, true};
   }
   return moved;
 }
 
 /// Waits for a moment, or for something to do. Returns false when the thread is to end.
-bool MessageThread::rest(bool is_open) {
+bool MessageThread::rest(Open open) {
   using namespace std::chrono_literals;
   constexpr std::chrono::microseconds kShortest = 10us;
   // Slow links get on by themselves, and so does what is waited for longer than this.
@@ -214,12 +245,12 @@ bool MessageThread::rest(bool is_open) {
   const double now = steady_seconds();
   std::unique_lock lock(mutex_);
   if (stopping_) return false;
-  if (std::exchange(wakes_, false)) {
+  if (std::exchange(posted_, false) || wakes_) {
     moved_ = now;
     pause_ = kShortest;
-    return true;
   }
-  const bool moves = is_open && !aborted_;
+  if (std::exchange(wakes_, false)) return true;
+  const bool moves = open.any && !aborted_;
   // Each look then takes the core from a stage. Before messages move there may be no stages yet.
   const bool computes = moves && computes_();
   if (moves && now - moved_ < kPollSeconds && !computes) {
@@ -227,24 +258,27 @@ bool MessageThread::rest(bool is_open) {
     std::this_thread::yield();
     return true;
   }
-  const auto shortest = computes ? 100us : kShortest;
-  const auto longest = !moves ? 20'000us : computes ? 500us : 200us;
+  const bool alone = computes && !open.polled;
+  const auto shortest = !moves ? 20'000us : alone ? 2'000us : computes ? 100us : kShortest;
+  const auto longest = !moves ? 20'000us : alone ? 4'000us : computes ? 500us : 200us;
   pause_ = std::clamp<std::chrono::microseconds>(2 * pause_, shortest, longest);
+  sleeps_ = !moves;
   changed_.wait_for(lock, pause_, [&] { return stopping_ || wakes_; });
+  sleeps_ = false;
   return !stopping_;
 }
 
 void MessageThread::work() {
   prctl(PR_SET_NAME, "messages");
   prctl(PR_SET_TIMERSLACK, 1UL);
-  bool is_open = false;
+  Open open;
   do {
     std::exception_ptr error;
     try {
       say_alive();
       group_.listen();
       group_.check_failure();
-      if (get_on(is_open)) {
+      if (get_on(open)) {
         moved_ = steady_seconds();
         pause_ = {};
       }
@@ -257,7 +291,7 @@ void MessageThread::work() {
       lock.unlock();
       if (first) failed_(error);
     }
-  } while (rest(is_open));
+  } while (rest(open));
 }
 
 }  // namespace pipetrain

@@ -4,8 +4,9 @@
 //        ←release─ when it has left        |      into a free one, early     ─send→
 //
 // It polls for completed messages. In between it sleeps while a stage here computes, so that the
-// cores are free for the stages, and else only yields: where messages are copied by the processes
-// themselves, they get on only while both poll. It also sends and receives heartbeats.
+// cores are free for the stages: longer if all that is expected arrives without being polled for.
+// Else it only yields: where messages are copied by the processes themselves, they get on only
+// while both poll. It also sends and receives heartbeats.
 #pragma once
 
 #include <chrono>
@@ -44,10 +45,12 @@ class MessageThread {
 
   /// `failed` is called at most once a round, from the thread of this class, when another process
   /// has failed or messages have. `state`: what this process waits for (empty while a device
-  /// computes), and its progress. `computes`: whether a device here does.
+  /// computes), and its progress. `computes`: whether a device here does. `notify`: called
+  /// from the thread of this class when messages of links have arrived or left; may be empty.
   MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                 std::function<std::pair<std::string, std::uint64_t>()> state,
-                std::function<bool()> computes, double timeout_seconds);
+                std::function<bool()> computes, double timeout_seconds,
+                std::function<void()> notify = {});
   ~MessageThread();
   MessageThread(const MessageThread&) = delete;
   MessageThread& operator=(const MessageThread&) = delete;
@@ -71,7 +74,7 @@ class MessageThread {
 
   /// Adds a task, which outlives the thread.
   void add(MessageTask& task);
-  /// Has the thread look at messages and tasks now.
+  /// Has the thread look at messages and tasks now: a device waits for one.
   void wake();
   /// Called when all processes have created this thread.
   void expect_signs_of_life();
@@ -99,11 +102,18 @@ class MessageThread {
     Channel* channel = nullptr;
     int micro_batch = 0;
     const std::byte* base = nullptr;  // of a received message; null: it was sent
+    bool is_polled = true;            // gets on only while it is polled for
+  };
+  /// Messages and tasks that are under way.
+  struct Open {
+    bool any = false, polled = false;
   };
   void work();
-  bool get_on(bool& is_open);
-  bool rest(bool is_open);
-  void post_receives();
+  bool get_on(Open& open);
+  bool rest(Open open);
+  void post_receives(Inbox& inbox);
+  bool is_done(Message& message);
+  bool note_posted();
   bool look_at_messages();
   void say_alive();
   static int tag_of(int link, int micro_batch);
@@ -112,7 +122,9 @@ class MessageThread {
   std::function<void(std::exception_ptr)> failed_;
   std::function<std::pair<std::string, std::uint64_t>()> state_;
   std::function<bool()> computes_;
+  std::function<void()> notify_;
   const double timeout_seconds_, period_seconds_;
+  std::vector<std::size_t> arrives_alone_;  // [processes], bytes of messages that need no polling
   double said_alive_ = 0;
   double moved_ = 0;  // when a message was last posted or completed
   std::chrono::microseconds pause_{0};
@@ -122,7 +134,8 @@ class MessageThread {
   std::vector<Message> open_;
   std::vector<MessageTask*> tasks_;
   std::size_t sending_ = 0;
-  bool wakes_ = false, aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
+  bool wakes_ = false, posted_ = false, sleeps_ = false;  // sleeps: as nothing is under way
+  bool aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
   std::thread thread_;
 };
 

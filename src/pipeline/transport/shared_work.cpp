@@ -14,8 +14,11 @@ constexpr double kLeastSeconds = 50e-6;
 
 }  // namespace
 
-SharedWork::SharedWork(int devices)
-    : changed_(at(devices)), ends_at_(at(devices), 0.0), waits_(at(devices), Notice::kNone) {}
+SharedWork::SharedWork(int devices, int here)
+    : changed_(at(devices)),
+      ends_at_(at(devices), 0.0),
+      waits_(at(devices), Notice::kNone),
+      here_(here) {}
 
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
@@ -72,6 +75,7 @@ void SharedWork::run(Job& job, std::size_t task, int device, std::byte* workspac
   job.taken[task] = true;
   ++job.running;
   ends_at_[at(device)] = steady_seconds() + job.tasks->seconds(task);
+  ++working_;
   lock.unlock();
   std::exception_ptr error;
   try {
@@ -80,6 +84,7 @@ void SharedWork::run(Job& job, std::size_t task, int device, std::byte* workspac
     error = std::current_exception();
   }
   lock.lock();
+  --working_;
   if (error) job.error = error;
   if (--job.running == 0) done_.notify_all();
 }
@@ -162,6 +167,11 @@ void SharedWork::notify(int device, Notice what) {
   changed_[at(device)].notify_one();  // which takes the mutex at once
 }
 
+void SharedWork::notify_all() {
+  const std::lock_guard lock(mutex_);
+  wake_all();
+}
+
 void SharedWork::wake_all() {
   for (std::size_t device = 0; device < changed_.size(); ++device) {
     if (waits_[device] != Notice::kNone) changed_[device].notify_one();
@@ -171,9 +181,9 @@ void SharedWork::wake_all() {
 double SharedWork::finish(int device, Workspace workspace) {
   {
     const std::lock_guard lock(mutex_);
-    if (++finished_ == static_cast<int>(ends_at_.size())) wake_all();
+    if (++finished_ == here_) wake_all();
   }
-  return wait(device, workspace, [this] { return finished_ == static_cast<int>(ends_at_.size()); });
+  return wait(device, workspace, [this] { return finished_ == here_; });
 }
 
 void SharedWork::abort() {

@@ -3,6 +3,7 @@
 // balances and cores that are temporarily slow.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -48,8 +49,10 @@ class SharedWork {
     std::exception_ptr error;
   };
 
-  /// For so many devices, each with a thread that calls these functions.
-  explicit SharedWork(int devices);
+  /// For so many devices, `here` of which are in this process: each of these has a thread that
+  /// calls these functions.
+  SharedWork(int devices, int here);
+  explicit SharedWork(int devices) : SharedWork(devices, devices) {}
   /// Called between rounds. Deferred tasks stay deferred, unless the last round failed.
   void reset();
   /// Defers tasks of a device: any idle device may run them. Both arguments must stay valid until
@@ -65,6 +68,10 @@ class SharedWork {
   /// deferred or that their device would start later. Returns the seconds spent on tasks.
   double wait(int device, Workspace workspace, const std::function<bool()>& over,
               Notice what = Notice::kArrival);
+  /// Wakes all waiting devices, since any of them may have what it waits for.
+  void notify_all();
+  /// Whether a device runs a task.
+  bool is_working() const { return working_.load(std::memory_order_relaxed) > 0; }
   /// Wakes this device alone, if it waits for that: others would look and go back to sleep.
   void notify(int device, Notice what = Notice::kArrival);
   /// The same until all devices have called it, at the end of a round.
@@ -87,6 +94,8 @@ class SharedWork {
   std::vector<Job*> posted_;
   std::vector<double> ends_at_;  // by device: the expected end of its current task
   std::vector<Notice> waits_;    // by device: what it waits for
+  const int here_;
+  std::atomic<int> working_{0};  // tasks that run
   int finished_ = 0;
   bool aborted_ = false;
 };

@@ -22,9 +22,9 @@ Transport::Transport(const Program& program, TransportSettings settings)
       groups_(placement_.size()),
       program_(&program) {
   if (settings_.processes) {
-    messages_ =
-        std::make_unique<MessageThread>(*settings_.processes, settings_.failed, settings_.state,
-                                        settings_.computes, settings_.timeout_seconds);
+    messages_ = std::make_unique<MessageThread>(*settings_.processes, settings_.failed,
+                                                settings_.state, settings_.computes,
+                                                settings_.timeout_seconds, settings_.notify);
   }
   if (settings_.collectives) {
     exchange_ = std::make_unique<Exchange>(*settings_.collectives, settings_.devices,
@@ -174,6 +174,10 @@ void Transport::finish(int device) {
 
 void Transport::drop_exchanges() {
   if (exchange_) exchange_->abort();
+}
+
+void Transport::look_for_messages() {
+  if (messages_) messages_->wake();
 }
 
 void Transport::finish_round() {

@@ -44,6 +44,8 @@ struct TransportSettings {
   std::function<std::pair<std::string, std::uint64_t>()> state;
   /// Whether a device of this process computes.
   std::function<bool()> computes;
+  /// Called when messages from or to other processes have arrived or left.
+  std::function<void()> notify;
 };
 
 class Transport {
@@ -71,6 +73,8 @@ class Transport {
   /// Called when the thread of a device has finished or aborted its part of the round; waits for
   /// its pending exchanges.
   void finish(int device);
+  /// Has messages looked for now: a device waits for one.
+  void look_for_messages();
   /// Whether devices exchange values (NCCL).
   bool exchanges() const { return exchange_ != nullptr; }
   /// The round has ended before its program: what is still to be exchanged never is.

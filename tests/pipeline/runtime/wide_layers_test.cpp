@@ -9,6 +9,7 @@
 
 #include "pipeline/runtime/oracle.h"
 #include "support/placed_runtime.h"
+#include "support/process_runs.h"
 
 namespace pipetrain::test {
 namespace {
@@ -53,6 +54,37 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
       }
     }
   }
+}
+
+// While a device waits for another process, it computes its batched gradients.
+TEST(WideLayers, InProcessesFillWaitsWithTheirBatchedGradients) {
+  const Pipeline pipeline(wide_network(), 2, kWideSizes, kWideMicroBatches);
+  const Program program = pipeline.program("1f1b", kWideMicroBatches);
+  Oracle oracle(pipeline.variants, 2, runtime_options(Place::kCpu));
+  train_wide(oracle, program);
+  MemoryWorld world(2, 31);
+  world.delay_messages(200);
+  double stolen_seconds = 0;
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    RuntimeOptions options = runtime_options(Place::kCpu);
+    options.processes = &group;
+    options.process_of_device = {0, 1};
+    Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+    FixedData data(2 * kWideSamples, 7);
+    for (std::int64_t step = 0; step < 2; ++step) {
+      data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
+      const RoundResult result = runtime.run(program, data);
+      if (group.leads()) stolen_seconds += result.stolen_seconds;
+    }
+    const std::map<std::string, HostTensor> weights = runtime.weights();
+    if (!group.leads()) return;
+    EXPECT_EQ(weights.size(), pipeline.graphs[0]->parameters.size());
+    for (const auto& [name, weight] : weights)
+      EXPECT_TRUE(std::ranges::equal(weight.span<float>(), oracle.read(name).span<float>()))
+          << name;
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+  EXPECT_GT(stolen_seconds, 0);
 }
 
 // An unaccumulated gradient must not share memory with other work of its stage while another device

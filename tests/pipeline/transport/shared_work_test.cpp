@@ -254,6 +254,8 @@ TEST_F(SharedWorkTest, FinishWaitsForAllAndAbortForNobody) {
     EXPECT_TRUE(second);
     other.join();
   }
+  SharedWork alone(3, /*here=*/1);  // the others are in other processes
+  alone.finish(1, {});
   work_.reset();
   std::thread other([&] { work_.abort(); });
   work_.finish(0, {});
