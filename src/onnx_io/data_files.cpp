@@ -78,6 +78,7 @@ void DataFile::write(AtomicFile& out) const {
 void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
                   const std::filesystem::path& source, bool overwrite_input) {
   namespace fs = std::filesystem;
+  if (files.empty()) return;
   const fs::path source_directory = source.has_parent_path() ? source.parent_path() : fs::path(".");
   const std::string source_name = source.filename().string();
   const fs::path directory = output.has_parent_path() ? output.parent_path() : fs::path(".");

@@ -14,6 +14,7 @@
 
 #include "base/atomic_file.h"
 #include "onnx_io/external_data.h"
+#include "onnx_io/tensor_maker.h"
 #include "tensor/tensor.h"
 
 namespace pipetrain {
@@ -22,9 +23,6 @@ namespace pipetrain {
 inline std::span<const std::byte> bytes_of(const HostTensor& value) {
   return {static_cast<const std::byte*>(value.view().data), value.type().bytes()};
 }
-
-/// Makes a tensor when it is written, so that large ones are in memory one at a time.
-using TensorMaker = std::function<HostTensor()>;
 
 /// One data file of the source and what becomes of it.
 class DataFile {

@@ -7,11 +7,6 @@
 
 namespace pipetrain {
 
-std::span<const std::byte> Splice::Edit::bytes() const {
-  if (!tensor) return std::as_bytes(std::span(text.data(), text.size()));
-  return {static_cast<const std::byte*>(tensor.view().data) + offset, count};
-}
-
 void Splice::replace(onnx_wire::Range range, std::string bytes, const EnclosingChain& chain) {
   Edit edit;
   edit.range = range;
@@ -19,11 +14,11 @@ void Splice::replace(onnx_wire::Range range, std::string bytes, const EnclosingC
   add(std::move(edit), chain);
 }
 
-void Splice::replace(onnx_wire::Range range, const HostTensor& value, std::size_t offset,
-                     std::size_t count, const EnclosingChain& chain) {
+void Splice::replace(onnx_wire::Range range, std::shared_ptr<const TensorMaker> make,
+                     std::size_t offset, std::size_t count, const EnclosingChain& chain) {
   Edit edit;
   edit.range = range;
-  edit.tensor = value;
+  edit.make = std::move(make);
   edit.offset = offset;
   edit.count = count;
   add(std::move(edit), chain);
@@ -32,7 +27,7 @@ void Splice::replace(onnx_wire::Range range, const HostTensor& value, std::size_
 void Splice::add(Edit edit, const EnclosingChain& chain) {
   PT_CHECK(!settled_, kInternal, "a file is edited after it was written");
   const auto delta =
-      static_cast<std::int64_t>(edit.bytes().size()) - static_cast<std::int64_t>(edit.range.size());
+      static_cast<std::int64_t>(edit.size()) - static_cast<std::int64_t>(edit.range.size());
   edit.depth = chain.size();
   edits_.push_back(std::move(edit));
   if (delta == 0) return;
@@ -81,16 +76,27 @@ void Splice::settle() {
 std::uint64_t Splice::size() {
   settle();
   std::uint64_t size = file_.size();
-  for (const Edit& edit : edits_) size += edit.bytes().size() - edit.range.size();
+  for (const Edit& edit : edits_) size += edit.size() - edit.range.size();
   return size;
 }
 
 void Splice::write(const std::function<void(std::span<const std::byte>)>& write) {
   settle();
   std::size_t done = 0;
+  const TensorMaker* last = nullptr;
+  HostTensor value;
   for (const Edit& edit : edits_) {
     write(file_.subspan(done, edit.range.begin - done));
-    write(edit.bytes());
+    if (!edit.make) {
+      write(std::as_bytes(std::span(edit.text)));
+    } else {
+      if (edit.make.get() != last) {
+        value = {};
+        value = (*edit.make)();
+      }
+      last = edit.make.get();
+      write({static_cast<const std::byte*>(value.view().data) + edit.offset, edit.count});
+    }
     done = edit.range.end;
   }
   write(file_.subspan(done));

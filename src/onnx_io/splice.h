@@ -5,12 +5,13 @@
 #include <cstddef>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "onnx_io/file_map.h"
-#include "tensor/tensor.h"
+#include "onnx_io/tensor_maker.h"
 
 namespace pipetrain {
 
@@ -21,8 +22,9 @@ class Splice {
   /// Replaces `range`, which lies in the innermost message of `chain`, by `bytes`. An empty range
   /// is an insertion. Ranges must not overlap.
   void replace(onnx_wire::Range range, std::string bytes, const EnclosingChain& chain);
-  /// The same with `count` bytes of a tensor from `offset`, which is kept until the end.
-  void replace(onnx_wire::Range range, const HostTensor& value, std::size_t offset,
+  /// The same with `count` bytes from `offset` of a tensor that `make` returns when it is written.
+  /// For several ranges of one tensor in a row it is called once.
+  void replace(onnx_wire::Range range, std::shared_ptr<const TensorMaker> make, std::size_t offset,
                std::size_t count, const EnclosingChain& chain);
 
   /// Bytes of the result.
@@ -34,12 +36,13 @@ class Splice {
   struct Edit {
     onnx_wire::Range range;
     std::string text;
-    HostTensor tensor;  // if set, the bytes are [offset, offset + count) of it
+    std::shared_ptr<const TensorMaker>
+        make;  // if set, the bytes are [offset, offset + count) of it
     std::size_t offset = 0;
     std::size_t count = 0;
     std::size_t depth = 0;  // of the message it stands in
 
-    std::span<const std::byte> bytes() const;
+    std::size_t size() const { return make ? count : text.size(); }
   };
   struct Grown {
     Enclosing message;

@@ -155,35 +155,37 @@ class Export {
     if (const auto place = places_.find(&tensor); place != places_.end()) {
       replace_external(tensor, place->second, name, make);
     } else {
-      replace_inline(tensor, name, make());
+      replace_inline(tensor, name, std::make_shared<const TensorMaker>(make));
     }
   }
 
   void check_value(const std::string& name, const HostTensor& value) const {
     PT_CHECK(value.dtype() == DType::kFloat32, kInternal, "tensor '{}' is exported from {}",
              printable(name), name_of(value.dtype()));
-    std::int64_t count = 0;
-    if (const OnnxInitializer* initializer = tensors_.initializer(name)) {
-      PT_CHECK(value.shape() == initializer->shape, kInternal,
-               "tensor '{}' of shape {} is exported as {}", printable(name),
-               initializer->shape.text(), value.shape().text());
-      count = initializer->shape.count();
-    } else {
-      count = constant_value(*tensors_.constant(name)).type().count();
-    }
-    PT_CHECK(value.type().count() == count, kInternal,
-             "tensor '{}' of {} elements is exported as {}", printable(name), count,
+    const OnnxInitializer* initializer = tensors_.initializer(name);
+    PT_CHECK(!initializer || value.shape() == initializer->shape, kInternal,
+             "tensor '{}' of shape {} is exported as {}", printable(name),
+             initializer->shape.text(), value.shape().text());
+    PT_CHECK(value.type().count() == count_of(name), kInternal,
+             "tensor '{}' of {} elements is exported as {}", printable(name), count_of(name),
              value.shape().text());
   }
 
+  std::int64_t count_of(const std::string& name) const {
+    if (const OnnxInitializer* initializer = tensors_.initializer(name))
+      return initializer->shape.count();
+    return constant_value(*tensors_.constant(name)).type().count();
+  }
+
   void replace_inline(const LocatedTensor& tensor, const std::string& name,
-                      const HostTensor& value) {
+                      const std::shared_ptr<const TensorMaker>& make) {
     std::size_t done = 0;
     for (const Range& part : tensor.payload) {
-      splice_.replace(part, value, done, part.size(), tensor.chain);
+      splice_.replace(part, make, done, part.size(), tensor.chain);
       done += part.size();
     }
-    const std::size_t bytes = value.type().bytes();
+    const auto dtype = static_cast<DType>(tensor.data_type);
+    const std::size_t bytes = TensorType{dtype, Shape{count_of(name)}}.bytes();
     if (done == bytes) return;
     PT_CHECK(done == 0 && !tensor.other_fields.empty(), kInternal,
              "the payload of tensor '{}' was not found", printable(name));
@@ -193,7 +195,7 @@ class Export {
     onnx_wire::append_varint(head, bytes);
     const Range first = tensor.other_fields[0];
     splice_.replace({first.begin, first.begin}, head, tensor.chain);
-    splice_.replace(first, value, 0, bytes, tensor.chain);
+    splice_.replace(first, make, 0, bytes, tensor.chain);
     for (std::size_t i = 1; i < tensor.other_fields.size(); ++i) {
       splice_.replace(tensor.other_fields[i], "", tensor.chain);
     }

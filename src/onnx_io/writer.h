@@ -16,8 +16,8 @@
 
 namespace pipetrain {
 
-/// A float32 value, or a function that reads it: those of external data are read as they are
-/// written, so that one is in memory at a time.
+/// A float32 value, or a function that reads it, called when the value is written, so that one is
+/// in memory at a time.
 class TrainedValue {
  public:
   TrainedValue() = default;

@@ -141,13 +141,9 @@ void OutputMetrics::add(EvaluationReport& report, int k) {
                                              run_.network().config().pipeline.backend,
                                              run_.network().micro_batch(), shapes);
   }
-  std::map<std::string, HostTensor> weights;
-  if (run_.network().processes()) {
-    weights = run_.runtime().weights();
-  } else {
-    for (const auto& [name, rule] : run_.network().model().rules) {
-      if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
-    }
+  std::map<std::string, HostTensor> weights = run_.runtime().weights_of_others();
+  for (const auto& [name, rule] : run_.network().model().rules) {
+    if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
   }
   // Process 0 knows; the others only need the value that selects the best model.
   Scores scores;

@@ -221,14 +221,14 @@ void PipelineRun::collect_weights() {
   if (!network_.processes()) return;
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
-  collected_ = runtime_->weights();
+  collected_ = runtime_->weights_of_others();
   if (averaged) runtime_->exchange_averages();
 }
 
 std::vector<StageContent> PipelineRun::trained_contents() const {
   if (!network_.processes()) return runtime_->contents();
-  std::vector<StageContent> contents(1);
-  contents[0].weights.insert(collected_.begin(), collected_.end());
+  std::vector<StageContent> contents = runtime_->own_contents();
+  contents.at(0).weights.insert(collected_.begin(), collected_.end());
   return contents;
 }
 
@@ -247,10 +247,12 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
       return found == weights->end() ? HostTensor() : found->second;
     });
   }
-  if (network_.processes()) return write([&](const std::string& name) { return collected_[name]; });
   const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
   if (averaged) runtime_->exchange_averages();
-  const auto changes = write([&](const std::string& name) { return runtime_->read(name); });
+  const auto changes = write([&](const std::string& name) {
+    const auto found = collected_.find(name);
+    return found == collected_.end() ? runtime_->read(name) : found->second;
+  });
   if (averaged) runtime_->exchange_averages();
   return changes;
 }

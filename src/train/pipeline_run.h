@@ -52,8 +52,8 @@ class PipelineRun {
   /// (a replay, another runtime) lacks them.
   void release_initial_weights();
 
-  /// Brings the trained weights together at process 0, for export_model(). Alone there is nothing
-  /// to do.
+  /// Brings the trained weights of other processes to process 0, for export_model(). Alone there is
+  /// nothing to do.
   void collect_weights();
   /// The final state of the stages, at process 0 after collect_weights(): of other processes'
   /// stages only the weights.
@@ -82,7 +82,7 @@ class PipelineRun {
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
   std::int64_t evaluated_samples_ = 0;
-  std::map<std::string, HostTensor> collected_;  // of all processes
+  std::map<std::string, HostTensor> collected_;  // of stages that this process has none of
   std::unique_ptr<Runtime> runtime_;
 };
 

@@ -204,17 +204,20 @@ std::vector<StageContent> ProcessSharing::contents() const {
   return all;
 }
 
-std::map<std::string, HostTensor> ProcessSharing::weights() const {
+std::map<std::string, HostTensor> ProcessSharing::weights_of_others() const {
   std::map<std::string, HostTensor> all;
-  ProcessGroup* const group = setup_.options.processes;
+  if (!setup_.options.processes) return all;
+  ProcessGroup& group = *setup_.options.processes;
   for (int s = 0; s < replicas_.stages(); ++s) {
-    const int process = group ? setup_.process_of(s) : 0;
-    StageContent part;
-    if (!group || process == group->rank()) part.weights = replicas_.weights(s);
-    if (group && process != 0 && process == group->rank()) group->send(bytes_of(part), 0);
-    if (group && !group->leads()) continue;
-    if (process != 0) part = content_of(group->receive(process));
-    all.merge(part.weights);
+    const int process = setup_.process_of(s);
+    if (has(0, s)) continue;
+    if (process == group.rank()) {
+      StageContent part;
+      part.weights = replicas_.weights(s);
+      group.send(bytes_of(part), 0);
+    } else if (group.leads()) {
+      all.merge(content_of(group.receive(process)).weights);
+    }
   }
   return all;
 }

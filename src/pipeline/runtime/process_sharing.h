@@ -36,8 +36,8 @@ class ProcessSharing {
   void set_notes(RoundNotes notes) { notes_ = std::move(notes); }
   /// Runtime::contents(), Runtime::first_nonfinite().
   std::vector<StageContent> contents() const;
-  /// Runtime::weights().
-  std::map<std::string, HostTensor> weights() const;
+  /// Runtime::weights_of_others().
+  std::map<std::string, HostTensor> weights_of_others() const;
   /// Runtime::own_contents().
   std::vector<StageContent> own_contents() const;
   std::optional<NonfiniteValue> first_nonfinite() const;

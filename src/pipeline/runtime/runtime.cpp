@@ -316,7 +316,7 @@ const ArenaBytes& Runtime::memory(int stage) const { return sharing_->memory(sta
 bool Runtime::is_shared() const { return setup_->options.processes != nullptr; }
 
 std::vector<StageContent> Runtime::contents() const { return sharing_->contents(); }
-std::map<std::string, HostTensor> Runtime::weights() const { return sharing_->weights(); }
+std::map<std::string, HostTensor> Runtime::weights_of_others() const { return sharing_->weights_of_others(); }
 std::vector<StageContent> Runtime::own_contents() const { return sharing_->own_contents(); }
 
 void Runtime::set_round_notes(RoundNotes notes) { sharing_->set_notes(std::move(notes)); }

@@ -53,9 +53,9 @@ class Runtime {
   bool is_shared() const;
   /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
-  /// Collective: the parameters and running statistics of all stages, without the optimizer's
-  /// state.
-  std::map<std::string, HostTensor> weights() const;
+  /// Collective: the parameters and running statistics of stages that process 0 has none of, which
+  /// it does not read().
+  std::map<std::string, HostTensor> weights_of_others() const;
   /// What this process has of the contents of all stages: everything where it has the first
   /// replica, else its share of the optimizer's state, where that is spread.
   std::vector<StageContent> own_contents() const;
