@@ -36,8 +36,8 @@ class Splice {
   struct Edit {
     onnx_wire::Range range;
     std::string text;
-    std::shared_ptr<const TensorMaker>
-        make;  // if set, the bytes are [offset, offset + count) of it
+    // If set, the bytes are [offset, offset + count) of what it makes.
+    std::shared_ptr<const TensorMaker> make;
     std::size_t offset = 0;
     std::size_t count = 0;
     std::size_t depth = 0;  // of the message it stands in

@@ -18,29 +18,7 @@
 #include "train/scores.h"
 
 namespace pipetrain {
-namespace {
-
-/// Temporarily replaces the weights by their moving averages, if there are any.
-class Averaged {
- public:
-  explicit Averaged(PipelineRun& run)
-      : run_(run),
-        averages_(run.network().config().optimization.optimizer.average_decay > 0 &&
-                  run.network().total_steps() > 0) {
-    if (averages_) run_.runtime().exchange_averages();
-  }
-  ~Averaged() {
-    if (averages_) run_.runtime().exchange_averages();
-  }
-  Averaged(const Averaged&) = delete;
-  Averaged& operator=(const Averaged&) = delete;
-
- private:
-  PipelineRun& run_;
-  bool averages_;
-};
-
-}  // namespace
+namespace {}  // namespace
 
 void check_metric(const PlannedNetwork& network) {
   const OptimizationConfig& settings = network.config().optimization;
@@ -55,7 +33,7 @@ void check_metric(const PlannedNetwork& network) {
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   const PlannedNetwork& network = run.network();
   const double start = steady_seconds();
-  const Averaged averaged(run);
+  const AveragedWeights averaged(run.network(), run.runtime());
   const bool regression = network.graph().loss.kind == LossKind::kSquaredError;
   Spread spread;
   const Dataset& dataset = *network.evaluation_data();
@@ -129,7 +107,7 @@ OutputMetrics::~OutputMetrics() = default;
 
 void OutputMetrics::add(EvaluationReport& report, int k) {
   const double start = steady_seconds();
-  const Averaged averaged(run_);
+  const AveragedWeights averaged(run_.network(), run_.runtime());
   const TrainingGraph& graph = run_.network().graph();
   if (!predictor_) {
     std::map<std::string, Shape> shapes;
@@ -142,12 +120,12 @@ void OutputMetrics::add(EvaluationReport& report, int k) {
                                              run_.network().micro_batch(), shapes);
   }
   std::map<std::string, HostTensor> weights = run_.runtime().weights_of_others();
-  for (const auto& [name, rule] : run_.network().model().rules) {
-    if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
-  }
   // Process 0 knows; the others only need the value that selects the best model.
   Scores scores;
   if (run_.network().leads()) {
+    for (const auto& [name, rule] : run_.network().model().rules) {
+      if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
+    }
     predictor_->set_weights(weights);
     scores = score(*predictor_, *run_.network().evaluation_data(), graph.loss, std::max(1, k));
   }

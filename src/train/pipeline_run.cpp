@@ -219,16 +219,16 @@ void PipelineRun::release_initial_weights() {
 
 void PipelineRun::collect_weights() {
   if (!network_.processes()) return;
-  const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
-  if (averaged) runtime_->exchange_averages();
+  const AveragedWeights averaged(network_, *runtime_);
   collected_ = runtime_->weights_of_others();
-  if (averaged) runtime_->exchange_averages();
 }
 
 std::vector<StageContent> PipelineRun::trained_contents() const {
   if (!network_.processes()) return runtime_->contents();
-  std::vector<StageContent> contents = runtime_->own_contents();
-  contents.at(0).weights.insert(collected_.begin(), collected_.end());
+  const AveragedWeights averaged(network_, *runtime_);
+  std::vector<StageContent> contents(1);
+  contents[0].weights.insert(collected_.begin(), collected_.end());
+  for (StageContent& own : runtime_->own_contents()) contents[0].weights.merge(own.weights);
   return contents;
 }
 
@@ -247,14 +247,23 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
       return found == weights->end() ? HostTensor() : found->second;
     });
   }
-  const bool averaged = network_.config().optimization.optimizer.average_decay > 0;
-  if (averaged) runtime_->exchange_averages();
-  const auto changes = write([&](const std::string& name) {
+  const AveragedWeights averaged(network_, *runtime_);
+  return write([&](const std::string& name) {
     const auto found = collected_.find(name);
     return found == collected_.end() ? runtime_->read(name) : found->second;
   });
-  if (averaged) runtime_->exchange_averages();
-  return changes;
+}
+
+AveragedWeights::AveragedWeights(const PlannedNetwork& network, Runtime& runtime)
+    : runtime_(network.config().optimization.optimizer.average_decay > 0 &&
+                       network.total_steps() > 0
+                   ? &runtime
+                   : nullptr) {
+  if (runtime_) runtime_->exchange_averages();
+}
+
+AveragedWeights::~AveragedWeights() {
+  if (runtime_) runtime_->exchange_averages();
 }
 
 }  // namespace pipetrain

@@ -82,8 +82,20 @@ class PipelineRun {
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
   std::int64_t evaluated_samples_ = 0;
-  std::map<std::string, HostTensor> collected_;  // of stages that this process has none of
+  std::map<std::string, HostTensor> collected_;  // of stages of other processes
   std::unique_ptr<Runtime> runtime_;
+};
+
+/// While it lives, the weights of the stages here are their moving averages, if a run has any.
+class AveragedWeights {
+ public:
+  AveragedWeights(const PlannedNetwork& network, Runtime& runtime);
+  ~AveragedWeights();
+  AveragedWeights(const AveragedWeights&) = delete;
+  AveragedWeights& operator=(const AveragedWeights&) = delete;
+
+ private:
+  Runtime* runtime_;  // null: there are none
 };
 
 }  // namespace pipetrain

@@ -9,6 +9,25 @@
 #include "pipeline/transport/shared_work.h"
 
 namespace pipetrain {
+namespace {
+
+/// A wait for a link, unless it is over already.
+class LinkWait {
+ public:
+  LinkWait(Link& link, bool over) : link_(over ? nullptr : &link) {
+    if (link_) link_->begin_wait();
+  }
+  ~LinkWait() {
+    if (link_) link_->end_wait();
+  }
+  LinkWait(const LinkWait&) = delete;
+  LinkWait& operator=(const LinkWait&) = delete;
+
+ private:
+  Link* link_;
+};
+
+}  // namespace
 
 /// Whether the receiver of an edge takes the micro-batch before the round ends. Where devices
 /// exchange values, it is ready for all.
@@ -101,6 +120,7 @@ void DeviceWorker::receive_all(const Instruction& instruction, bool gradient) {
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).from, micro_batch));
     const double asked = steady_seconds();
     Link& link = transport_.link(edge, micro_batch);
+    const LinkWait link_wait(link, link.is_there(micro_batch));
     work_until([&link, micro_batch] { return link.is_there(micro_batch); },
                SharedWork::Notice::kArrival);
     const double there_at = link.receive(*this, micro_batch);
@@ -129,6 +149,7 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
     if (!reaches(edge, holder)) continue;
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
     Link& link = transport_.link(edge, holder);
+    const LinkWait link_wait(link, link.is_released(holder));
     work_until([&link, holder] { return link.is_released(holder); }, SharedWork::Notice::kRelease);
     link.take(*this, holder);
   }
@@ -155,11 +176,9 @@ void DeviceWorker::release_all(const Instruction& instruction, const StageReplic
   round_.leave(instruction.micro_batch);
 }
 
-/// Runs tasks, its own and those of other devices, until what the device waits for is there.
-/// Without shared work returns at once.
+/// Runs tasks, its own and those of other devices, until what the device waits for is there or the
+/// round is aborted. Without shared work returns at once.
 void DeviceWorker::work_until(const std::function<bool()>& over, SharedWork::Notice what) {
-  if (over()) return;
-  transport_.look_for_messages();
   if (SharedWork* work = replicas_.shared_work())
     stolen_seconds_ += work->wait(device_, replicas_.free_workspace(device_), over, what);
 }

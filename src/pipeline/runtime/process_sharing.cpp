@@ -210,7 +210,7 @@ std::map<std::string, HostTensor> ProcessSharing::weights_of_others() const {
   ProcessGroup& group = *setup_.options.processes;
   for (int s = 0; s < replicas_.stages(); ++s) {
     const int process = setup_.process_of(s);
-    if (has(0, s)) continue;
+    if (process == 0) continue;
     if (process == group.rank()) {
       StageContent part;
       part.weights = replicas_.weights(s);

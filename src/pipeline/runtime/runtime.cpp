@@ -285,6 +285,7 @@ std::string Runtime::describe_hang() const {
 /// What every device here waits for; empty while one computes.
 std::string Runtime::describe_waits() const {
   const RuntimeOptions& options = setup_->options;
+  if (const SharedWork* work = replicas_->shared_work(); work && work->is_working()) return {};
   std::string text;
   for (const auto& worker : workers_) {
     if (!worker) continue;
@@ -316,7 +317,9 @@ const ArenaBytes& Runtime::memory(int stage) const { return sharing_->memory(sta
 bool Runtime::is_shared() const { return setup_->options.processes != nullptr; }
 
 std::vector<StageContent> Runtime::contents() const { return sharing_->contents(); }
-std::map<std::string, HostTensor> Runtime::weights_of_others() const { return sharing_->weights_of_others(); }
+std::map<std::string, HostTensor> Runtime::weights_of_others() const {
+  return sharing_->weights_of_others();
+}
 std::vector<StageContent> Runtime::own_contents() const { return sharing_->own_contents(); }
 
 void Runtime::set_round_notes(RoundNotes notes) { sharing_->set_notes(std::move(notes)); }

@@ -53,8 +53,8 @@ class Runtime {
   bool is_shared() const;
   /// Collective: the contents of all stages; empty elsewhere.
   std::vector<StageContent> contents() const;
-  /// Collective: the parameters and running statistics of stages that process 0 has none of, which
-  /// it does not read().
+  /// Collective: the parameters and running statistics of the stages whose first replica is in
+  /// another process; process 0 gets those of the others from read().
   std::map<std::string, HostTensor> weights_of_others() const;
   /// What this process has of the contents of all stages: everything where it has the first
   /// replica, else its share of the optimizer's state, where that is spread.

@@ -16,6 +16,12 @@ StageReplicas::StageReplicas(const RuntimeSetup& setup)
     of(s).resize(devices.size());
     for (std::size_t r = 0; r < devices.size(); ++r) of(s)[r].device = devices[r];
   }
+  // Emulated stages have no tasks, and GPUs have no shared memory.
+  const RuntimeOptions& options = setup.options;
+  if (!options.devices.empty() || !options.emulated_stages.empty() || setup.devices() == 1) return;
+  int here = 0;
+  for (int device = 0; device < setup.devices(); ++device) here += setup.is_here(device) ? 1 : 0;
+  shared_work_ = std::make_unique<SharedWork>(setup.devices(), here);
 }
 
 StageReplicas::~StageReplicas() = default;
@@ -64,20 +70,15 @@ void StageReplicas::join(Transport& transport, const std::vector<Stream*>& strea
   }
 }
 
-/// Emulated stages have no tasks, and GPUs have no shared memory.
 void StageReplicas::share_work() {
-  const RuntimeOptions& options = setup_.options;
-  if (!options.devices.empty() || !options.emulated_stages.empty() || setup_.devices() == 1) return;
-  int here = 0;
-  for (int device = 0; device < setup_.devices(); ++device) here += setup_.is_here(device) ? 1 : 0;
-  shared_work_ = std::make_unique<SharedWork>(setup_.devices(), here);
+  if (!shared_work_) return;
   std::vector<std::size_t> workspaces;
   for (const auto& replicas : replicas_) {
     const Stage* stage = replicas.front().stage.get();
     workspaces.push_back(stage ? stage->workspace().bytes : 0);
   }
   // In several processes a device takes the tasks that its own workspace suffices for.
-  if (!options.processes)
+  if (!setup_.options.processes)
     workspaces = shared_workspaces(std::move(workspaces), program_->placement);
   for (std::size_t s = 0; s < replicas_.size(); ++s) {
     // Replicas already reduce each gradient as soon as it is complete.

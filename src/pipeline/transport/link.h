@@ -82,6 +82,10 @@ class Link {
   /// Whether take() would return at once.
   virtual bool is_released(int micro_batch) = 0;
 
+  /// Between the two a device waits for this link: what brings its messages is told.
+  virtual void begin_wait() {}
+  virtual void end_wait() {}
+
   /// Announces a free buffer for a micro-batch; called at its receive instruction.
   virtual void expect(LinkEnd& /*receiver*/, int /*micro-batch*/) {}
   /// Waits for a micro-batch and passes it to the receiving stage. Returns its arrival time

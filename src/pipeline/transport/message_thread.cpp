@@ -23,12 +23,11 @@ MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::except
       notify_(std::move(notify)),
       timeout_seconds_(timeout_seconds),
       period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
-  // MPI's own limit on one host is 4 KiB with its headers.
+  // Open MPI's limit on one host is 4 KiB with its headers.
   constexpr std::size_t kOnHostBytes = 3 << 10;
-  for (int peer = 0; peer < group_.size(); ++peer) {
-    const bool on_host = group_.host_of(peer) == group_.host_of(group_.rank());
-    arrives_alone_.push_back(on_host ? kOnHostBytes : Processes::kEagerBytes);
-  }
+  const std::string here = group_.host_of(group_.rank());
+  for (int peer = 0; peer < group_.size(); ++peer)
+    eager_bytes_.push_back(group_.host_of(peer) == here ? kOnHostBytes : Processes::kEagerBytes);
   thread_ = std::thread([this] { work(); });
 }
 
@@ -107,7 +106,7 @@ void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
     }
     open_.push_back(std::move(message));
     ++sending_;
-    wakes = note_posted();
+    wakes = wakes_after_post(/*needs_polling=*/true);
   }
   if (wakes) changed_.notify_all();
 }
@@ -118,21 +117,39 @@ void MessageThread::release(int inbox, int slot) {
     const std::lock_guard lock(mutex_);
     inboxes_[at(inbox)].held[at(slot)] = false;
     if (aborted_) return;
-    post_receives(inboxes_[at(inbox)]);
-    wakes = note_posted();
+    wakes = wakes_after_post(post_receives(inboxes_[at(inbox)]));
   }
   if (wakes) changed_.notify_all();
 }
 
-/// Returns whether the thread must be woken: it looks at what is under way by itself.
-bool MessageThread::note_posted() {
+/// Whether the thread must be woken for what has been posted: it polls seldom.
+bool MessageThread::wakes_after_post(bool needs_polling) {
   posted_ = true;
-  if (sleeps_) wakes_ = true;
-  return sleeps_;
+  const bool wakes = needs_polling && polls_seldom_;
+  wakes_ = wakes_ || wakes;
+  return wakes;
+}
+
+void MessageThread::begin_wait() {
+  {
+    const std::lock_guard lock(mutex_);
+    ++waiting_;
+    wakes_ = true;
+  }
+  changed_.notify_all();
+}
+
+void MessageThread::end_wait() {
+  const std::lock_guard lock(mutex_);
+  --waiting_;
 }
 
 void MessageThread::finish_round() {
   std::unique_lock lock(mutex_);
+  if (sending_ > 0) {
+    wakes_ = true;
+    changed_.notify_all();
+  }
   changed_.wait(lock, [&] { return aborted_ || sending_ == 0; });
   if (aborted_) throw ChannelAborted();
   // What a round that ended early still expected is never sent.
@@ -152,8 +169,10 @@ void MessageThread::abort() {
   changed_.notify_all();
 }
 
-/// Posts receives whose buffer is free, in the order of the inbox.
-void MessageThread::post_receives(Inbox& inbox) {
+/// Posts receives whose buffer is free, in the order of the inbox. Returns whether one of them
+/// needs polling.
+bool MessageThread::post_receives(Inbox& inbox) {
+  bool any = false;
   for (; inbox.posted < inbox.arrivals.size(); ++inbox.posted) {
     const Arrival& next = inbox.arrivals[inbox.posted];
     if (inbox.held[at(next.slot)]) break;
@@ -168,9 +187,11 @@ void MessageThread::post_receives(Inbox& inbox) {
                             tag_of(inbox.link, next.micro_batch), message.requests);
       bytes += span.bytes;
     }
-    message.is_polled = bytes > arrives_alone_[at(next.peer)];
+    message.needs_polling = bytes > eager_bytes_[at(next.peer)];
+    any = any || message.needs_polling;
     open_.push_back(std::move(message));
   }
+  return any;
 }
 
 bool MessageThread::is_done(Message& message) {
@@ -216,7 +237,7 @@ void MessageThread::say_alive() {
 }
 
 /// Does what can be done now. Returns whether there was anything.
-bool MessageThread::get_on(Open& open) {
+bool MessageThread::get_on(bool& has_open_tasks) {
   std::vector<MessageTask*> tasks;
   bool moved = false;
   {
@@ -224,20 +245,19 @@ bool MessageThread::get_on(Open& open) {
     if (stopping_ || aborted_) return false;
     for (Inbox& inbox : inboxes_) post_receives(inbox);
     moved = look_at_messages();
-    open.any = !open_.empty();
-    open.polled = std::ranges::any_of(open_, &Message::is_polled);
     tasks = tasks_;
   }
   if (moved && notify_) notify_();
+  has_open_tasks = false;
   for (MessageTask* task : tasks) {
     moved = task->go_on() || moved;
-    if (task->is_open()) open = {true, true};
+    has_open_tasks = has_open_tasks || task->is_open();
   }
   return moved;
 }
 
 /// Waits for a moment, or for something to do. Returns false when the thread is to end.
-bool MessageThread::rest(Open open) {
+bool MessageThread::rest(bool has_open_tasks) {
   using namespace std::chrono_literals;
   constexpr std::chrono::microseconds kShortest = 10us;
   // Slow links get on by themselves, and so does what is waited for longer than this.
@@ -250,7 +270,7 @@ bool MessageThread::rest(Open open) {
     pause_ = kShortest;
   }
   if (std::exchange(wakes_, false)) return true;
-  const bool moves = open.any && !aborted_;
+  const bool moves = (has_open_tasks || !open_.empty()) && !aborted_;
   // Each look then takes the core from a stage. Before messages move there may be no stages yet.
   const bool computes = moves && computes_();
   if (moves && now - moved_ < kPollSeconds && !computes) {
@@ -258,27 +278,28 @@ bool MessageThread::rest(Open open) {
     std::this_thread::yield();
     return true;
   }
-  const bool alone = computes && !open.polled;
-  const auto shortest = !moves ? 20'000us : alone ? 2'000us : computes ? 100us : kShortest;
-  const auto longest = !moves ? 20'000us : alone ? 4'000us : computes ? 500us : 200us;
+  const bool seldom = computes && waiting_ == 0 && !has_open_tasks &&
+                      std::ranges::none_of(open_, &Message::needs_polling);
+  const auto shortest = !moves ? 20'000us : seldom ? 2'000us : computes ? 100us : kShortest;
+  const auto longest = !moves ? 20'000us : seldom ? 4'000us : computes ? 500us : 200us;
   pause_ = std::clamp<std::chrono::microseconds>(2 * pause_, shortest, longest);
-  sleeps_ = !moves;
+  polls_seldom_ = !moves || seldom;
   changed_.wait_for(lock, pause_, [&] { return stopping_ || wakes_; });
-  sleeps_ = false;
+  polls_seldom_ = false;
   return !stopping_;
 }
 
 void MessageThread::work() {
   prctl(PR_SET_NAME, "messages");
   prctl(PR_SET_TIMERSLACK, 1UL);
-  Open open;
+  bool has_open_tasks = false;
   do {
     std::exception_ptr error;
     try {
       say_alive();
       group_.listen();
       group_.check_failure();
-      if (get_on(open)) {
+      if (get_on(has_open_tasks)) {
         moved_ = steady_seconds();
         pause_ = {};
       }
@@ -291,7 +312,7 @@ void MessageThread::work() {
       lock.unlock();
       if (first) failed_(error);
     }
-  } while (rest(open));
+  } while (rest(has_open_tasks));
 }
 
 }  // namespace pipetrain

@@ -4,9 +4,9 @@
 //        ←release─ when it has left        |      into a free one, early     ─send→
 //
 // It polls for completed messages. In between it sleeps while a stage here computes, so that the
-// cores are free for the stages: longer if all that is expected arrives without being polled for.
-// Else it only yields: where messages are copied by the processes themselves, they get on only
-// while both poll. It also sends and receives heartbeats.
+// cores are free for the stages: longer if no device waits and all messages under way are short
+// receives, which arrive without polling. Else it only yields: where messages are copied by the
+// processes themselves, they get on only while both poll. It also sends and receives heartbeats.
 #pragma once
 
 #include <chrono>
@@ -74,8 +74,11 @@ class MessageThread {
 
   /// Adds a task, which outlives the thread.
   void add(MessageTask& task);
-  /// Has the thread look at messages and tasks now: a device waits for one.
+  /// Has the thread look at messages and tasks now.
   void wake();
+  /// Between the two a device waits for a message: the thread polls often.
+  void begin_wait();
+  void end_wait();
   /// Called when all processes have created this thread.
   void expect_signs_of_life();
   /// Begins a round without pending receives.
@@ -85,7 +88,7 @@ class MessageThread {
   /// Sends a micro-batch's values; the channel's entry is released when they have left.
   void send(int link, int micro_batch, int peer, Channel& channel,
             std::vector<ExchangedSpan> spans);
-  /// Frees a slot of an inbox.
+  /// Frees a slot of an inbox and posts what is received into it next.
   void release(int inbox, int slot);
   /// Waits until everything has been sent, and no longer expects anything. Throws ChannelAborted.
   void finish_round();
@@ -102,18 +105,14 @@ class MessageThread {
     Channel* channel = nullptr;
     int micro_batch = 0;
     const std::byte* base = nullptr;  // of a received message; null: it was sent
-    bool is_polled = true;            // gets on only while it is polled for
-  };
-  /// Messages and tasks that are under way.
-  struct Open {
-    bool any = false, polled = false;
+    bool needs_polling = true;        // moves only while both ends poll
   };
   void work();
-  bool get_on(Open& open);
-  bool rest(Open open);
-  void post_receives(Inbox& inbox);
+  bool get_on(bool& has_open_tasks);
+  bool rest(bool has_open_tasks);
+  bool post_receives(Inbox& inbox);
   bool is_done(Message& message);
-  bool note_posted();
+  bool wakes_after_post(bool needs_polling);
   bool look_at_messages();
   void say_alive();
   static int tag_of(int link, int micro_batch);
@@ -124,7 +123,7 @@ class MessageThread {
   std::function<bool()> computes_;
   std::function<void()> notify_;
   const double timeout_seconds_, period_seconds_;
-  std::vector<std::size_t> arrives_alone_;  // [processes], bytes of messages that need no polling
+  std::vector<std::size_t> eager_bytes_;  // [processes], most of messages that need no polling
   double said_alive_ = 0;
   double moved_ = 0;  // when a message was last posted or completed
   std::chrono::microseconds pause_{0};
@@ -134,7 +133,8 @@ class MessageThread {
   std::vector<Message> open_;
   std::vector<MessageTask*> tasks_;
   std::size_t sending_ = 0;
-  bool wakes_ = false, posted_ = false, sleeps_ = false;  // sleeps: as nothing is under way
+  int waiting_ = 0;                                             // devices
+  bool wakes_ = false, posted_ = false, polls_seldom_ = false;  // seldom: in rest()
   bool aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
   std::thread thread_;
 };

@@ -31,6 +31,8 @@ class RemoteLink final : public Link {
   double receive(LinkEnd& receiver, int micro_batch) override;
   bool is_there(int micro_batch) override { return channel_.is_there(micro_batch); }
   void release(LinkEnd& receiver, int micro_batch, const StreamPoint* read) override;
+  void begin_wait() override { messages_.begin_wait(); }
+  void end_wait() override { messages_.end_wait(); }
 
  private:
   /// Where a micro-batch is received.

@@ -14,11 +14,11 @@ constexpr double kLeastSeconds = 50e-6;
 
 }  // namespace
 
-SharedWork::SharedWork(int devices, int here)
+SharedWork::SharedWork(int devices, int devices_here)
     : changed_(at(devices)),
       ends_at_(at(devices), 0.0),
       waits_(at(devices), Notice::kNone),
-      here_(here) {}
+      devices_here_(devices_here) {}
 
 void SharedWork::reset() {
   const std::lock_guard lock(mutex_);
@@ -181,9 +181,9 @@ void SharedWork::wake_all() {
 double SharedWork::finish(int device, Workspace workspace) {
   {
     const std::lock_guard lock(mutex_);
-    if (++finished_ == here_) wake_all();
+    if (++finished_ == devices_here_) wake_all();
   }
-  return wait(device, workspace, [this] { return finished_ == here_; });
+  return wait(device, workspace, [this] { return finished_ == devices_here_; });
 }
 
 void SharedWork::abort() {

@@ -49,9 +49,9 @@ class SharedWork {
     std::exception_ptr error;
   };
 
-  /// For so many devices, `here` of which are in this process: each of these has a thread that
-  /// calls these functions.
-  SharedWork(int devices, int here);
+  /// `devices`: of the run. `devices_here`: of this process; each has a thread that calls these
+  /// functions.
+  SharedWork(int devices, int devices_here);
   explicit SharedWork(int devices) : SharedWork(devices, devices) {}
   /// Called between rounds. Deferred tasks stay deferred, unless the last round failed.
   void reset();
@@ -74,7 +74,7 @@ class SharedWork {
   bool is_working() const { return working_.load(std::memory_order_relaxed) > 0; }
   /// Wakes this device alone, if it waits for that: others would look and go back to sleep.
   void notify(int device, Notice what = Notice::kArrival);
-  /// The same until all devices have called it, at the end of a round.
+  /// As wait(), until all devices here have called it, at the end of a round.
   double finish(int device, Workspace workspace);
   /// Wakes all waiting devices, now and later, until reset().
   void abort();
@@ -94,7 +94,7 @@ class SharedWork {
   std::vector<Job*> posted_;
   std::vector<double> ends_at_;  // by device: the expected end of its current task
   std::vector<Notice> waits_;    // by device: what it waits for
-  const int here_;
+  const int devices_here_;
   std::atomic<int> working_{0};  // tasks that run
   int finished_ = 0;
   bool aborted_ = false;

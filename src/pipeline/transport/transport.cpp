@@ -176,10 +176,6 @@ void Transport::drop_exchanges() {
   if (exchange_) exchange_->abort();
 }
 
-void Transport::look_for_messages() {
-  if (messages_) messages_->wake();
-}
-
 void Transport::finish_round() {
   if (messages_) messages_->finish_round();
 }

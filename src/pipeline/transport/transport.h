@@ -73,8 +73,6 @@ class Transport {
   /// Called when the thread of a device has finished or aborted its part of the round; waits for
   /// its pending exchanges.
   void finish(int device);
-  /// Has messages looked for now: a device waits for one.
-  void look_for_messages();
   /// Whether devices exchange values (NCCL).
   bool exchanges() const { return exchange_ != nullptr; }
   /// The round has ended before its program: what is still to be exchanged never is.

@@ -6,12 +6,26 @@
 #include <mutex>
 
 #include "base/index.h"
+#include "pipeline/program/check.h"
 #include "pipeline/runtime/oracle.h"
 #include "pipeline/runtime/runtime_setup.h"
 #include "support/process_runs.h"
 
 namespace pipetrain::test {
 namespace {
+
+/// Process 0 has each weight itself or gets it from the process that has it, not both.
+void expect_weights(Runtime& runtime, const std::vector<StageContent>& contents) {
+  const std::map<std::string, HostTensor> of_others = runtime.weights_of_others();
+  for (const StageContent& content : contents) {
+    for (const auto& [name, value] : content.weights) {
+      const HostTensor own = runtime.read(name);
+      const auto other = of_others.find(name);
+      ASSERT_NE(static_cast<bool>(own), other != of_others.end()) << name;
+      EXPECT_EQ((own ? own : other->second).to_doubles(), value.to_doubles()) << name;
+    }
+  }
+}
 
 /// Everything that two steps of so many micro-batches change, and their losses.
 template <class Runner>
@@ -227,16 +241,7 @@ TEST(Processes, TakeUpSharedUpdatesAndLeaveThem) {
           runtime.run(run.program, data);
         }
         std::vector<StageContent> contents = runtime.contents();
-        std::map<std::string, HostTensor> of_others = runtime.weights_of_others();
-        EXPECT_NE(of_others.empty(), group.leads());
-        for (const StageContent& content : contents) {
-          for (const auto& [name, value] : content.weights) {
-            const HostTensor own = runtime.read(name);
-            const HostTensor weight = own ? own : of_others[name];
-            ASSERT_TRUE(static_cast<bool>(weight)) << name;
-            EXPECT_EQ(weight.to_doubles(), value.to_doubles()) << name;
-          }
-        }
+        expect_weights(runtime, contents);
         std::vector<StageContent> own = runtime.own_contents();
         {
           const std::lock_guard lock(guard);
@@ -274,6 +279,34 @@ TEST(Processes, SharedUpdatesNeedASynchronousScheduleAndCpus) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(error.message().find("needs stages on the CPU"), std::string::npos);
   }
+}
+
+/// Process 0 has a replica of the second stage, but not its first one.
+TEST(Processes, GatherTheWeightsOfFirstReplicas) {
+  SharedRun run("1f1b", 2, false, {2, 2}, /*tied=*/false, /*micro_batches=*/4);
+  const std::vector<int> number = {0, 2, 3, 1};  // of each device from now on
+  const Program before = run.program;
+  for (int d = 0; d < before.devices; ++d)
+    run.program.device[at(number[at(d)])] = before.device[at(d)];
+  for (std::vector<int>& devices : run.program.placement) {
+    for (int& device : devices) device = number[at(device)];
+  }
+  for (Transfer& transfer : run.program.transfers) {
+    transfer.from_device = number[at(transfer.from_device)];
+    transfer.to_device = number[at(transfer.to_device)];
+  }
+  check(run.program);
+  MemoryWorld world(2, 78);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
+    FixedData data(4 * kSamples, 5);
+    data.set_mini_batch(0, 16, kSamplesPerMicroBatch, 0, kMicroBatchSizes);
+    runtime.run(run.program, data);
+    const std::vector<StageContent> contents = runtime.contents();
+    EXPECT_NE(contents.empty(), group.leads());
+    expect_weights(runtime, contents);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 }  // namespace

@@ -58,37 +58,44 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
 
 // While a device waits for another process, it computes its batched gradients.
 TEST(WideLayers, InProcessesFillWaitsWithTheirBatchedGradients) {
-  const Pipeline pipeline(wide_network(), 2, kWideSizes, kWideMicroBatches);
-  const Program program = pipeline.program("1f1b", kWideMicroBatches);
-  Oracle oracle(pipeline.variants, 2, runtime_options(Place::kCpu));
-  train_wide(oracle, program);
-  MemoryWorld world(2, 31);
-  world.delay_messages(200);
-  double stolen_seconds = 0;
-  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
-    RuntimeOptions options = runtime_options(Place::kCpu);
-    options.processes = &group;
-    options.process_of_device = {0, 1};
-    Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
-    FixedData data(2 * kWideSamples, 7);
-    for (std::int64_t step = 0; step < 2; ++step) {
-      data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
-      const RoundResult result = runtime.run(program, data);
-      if (group.leads()) stolen_seconds += result.stolen_seconds;
+  std::uint64_t seed = 30;
+  for (const std::vector<int>& process_of_device : {std::vector{0, 1}, {0, 0, 1}, {0, 1, 1}}) {
+    const int stages = static_cast<int>(process_of_device.size());
+    const Pipeline pipeline(wide_network(), stages, kWideSizes, kWideMicroBatches);
+    double stolen_seconds = 0;
+    for (const std::string schedule : {"1f1b", "zb-h1", "gpipe"}) {
+      const Program program = pipeline.program(schedule, kWideMicroBatches);
+      Oracle oracle(pipeline.variants, stages, runtime_options(Place::kCpu));
+      train_wide(oracle, program);
+      MemoryWorld world(2, ++seed);
+      world.delay_messages(200);
+      const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+        RuntimeOptions options = runtime_options(Place::kCpu);
+        options.processes = &group;
+        options.process_of_device = process_of_device;
+        Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+        FixedData data(2 * kWideSamples, 7);
+        for (std::int64_t step = 0; step < 2; ++step) {
+          data.set_mini_batch(step * kWideSamples, kWideSamples, 32, step, kWideSizes);
+          const RoundResult result = runtime.run(program, data);
+          if (group.leads()) stolen_seconds += result.stolen_seconds;
+        }
+        const std::map<std::string, HostTensor> of_others = runtime.weights_of_others();
+        for (const Parameter& parameter : pipeline.graphs[0]->parameters) {
+          const auto other = of_others.find(parameter.name);
+          const HostTensor weight =
+              other == of_others.end() ? runtime.read(parameter.name) : other->second;
+          EXPECT_TRUE(!group.leads() || weight) << parameter.name;
+          if (!weight) continue;
+          const HostTensor expected = oracle.read(parameter.name);
+          EXPECT_TRUE(std::ranges::equal(weight.span<float>(), expected.span<float>()))
+              << schedule << " " << parameter.name;
+        }
+      });
+      for (const std::string& error : errors) EXPECT_EQ(error, "");
     }
-    const std::map<std::string, HostTensor> of_others = runtime.weights_of_others();
-    for (const Parameter& parameter : pipeline.graphs[0]->parameters) {
-      HostTensor weight = runtime.read(parameter.name);
-      EXPECT_TRUE(!group.leads() || weight || of_others.contains(parameter.name));
-      if (!weight && group.leads()) weight = of_others.at(parameter.name);
-      if (!weight) continue;
-      const HostTensor expected = oracle.read(parameter.name);
-      EXPECT_TRUE(std::ranges::equal(weight.span<float>(), expected.span<float>()))
-          << parameter.name;
-    }
-  });
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
-  EXPECT_GT(stolen_seconds, 0);
+    EXPECT_GT(stolen_seconds, 0) << stages;
+  }
 }
 
 // An unaccumulated gradient must not share memory with other work of its stage while another device
