@@ -26,11 +26,7 @@ void Letters::expect(Peer& peer) {
       &peer.incoming.size, sizeof peer.incoming.size, peer.rank, ProcessGroup::kLettersTag)};
 }
 
-bool Letters::is_done(Message& message) {
-  std::erase_if(message.requests,
-                [&](Processes::Request request) { return group_.processes().test(request); });
-  return message.requests.empty();
-}
+bool Letters::is_done(Message& message) { return are_done(group_.processes(), message.requests); }
 
 void Letters::send(int peer, std::uint64_t size, std::string bytes) {
   Message& message = state_->outgoing.emplace_back();

@@ -25,4 +25,10 @@ inline void post_receive_in_parts(Processes& processes, std::byte* to, std::size
         processes.post_receive(to + begin, std::min(most, bytes - begin), peer, tag));
 }
 
+/// Whether all parts are done; those that are leave the list.
+inline bool are_done(Processes& processes, std::vector<Processes::Request>& requests) {
+  std::erase_if(requests, [&](Processes::Request request) { return processes.test(request); });
+  return requests.empty();
+}
+
 }  // namespace pipetrain

@@ -195,9 +195,7 @@ bool MessageThread::post_receives(Inbox& inbox) {
 }
 
 bool MessageThread::is_done(Message& message) {
-  std::erase_if(message.requests,
-                [&](Processes::Request request) { return group_.processes().test(request); });
-  return message.requests.empty();
+  return are_done(group_.processes(), message.requests);
 }
 
 /// Completes finished messages; returns whether there were any.

@@ -391,11 +391,7 @@ void RemoteReplicas::finish() {
   changed_.notify_all();
 }
 
-bool RemoteReplicas::is_done(Requests& requests) {
-  std::erase_if(requests,
-                [&](Processes::Request request) { return group_.processes().test(request); });
-  return requests.empty();
-}
+bool RemoteReplicas::is_done(Requests& requests) { return are_done(group_.processes(), requests); }
 
 void RemoteReplicas::wait_for(Requests& requests) {
   // What is waited for longer gets on by itself, and others may need the core for that.
