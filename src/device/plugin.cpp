@@ -1,6 +1,7 @@
 #include "device/plugin.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/program_id.h"
 #include "device/build_id.h"
 #include "device/nvidia_libraries.h"
 #include "processes/processes.h"
@@ -110,7 +112,10 @@ const Entry& load(const PluginFile& file,
 
 }  // namespace
 
-std::string_view build_id() { return kBuildId; }
+std::string_view build_id() {
+  static const std::string id = fmt::format("{}-{}", kBuildId, program_id().substr(0, 12));
+  return id;
+}
 
 DevicePlugin& cuda_plugin() {
   static DevicePlugin& plugin = *load<PluginEntry>(kCudaPlugin, open_cuda_plugin).plugin();

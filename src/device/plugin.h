@@ -40,7 +40,7 @@ DevicePlugin& cuda_plugin();
 /// Whether the plugin file exists.
 bool has_cuda_plugin();
 
-/// Which build this program is (build_id.h).
+/// Which build this program is: that of its plugins (build_id.h), and what the linker says.
 std::string_view build_id();
 
 }  // namespace pipetrain

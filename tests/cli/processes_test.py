@@ -1,5 +1,6 @@
 """Training in several processes, started by mpirun: the bits of one, what all must agree on, and errors."""
 
+import pathlib
 import unittest
 
 from process_case import DIGITS, PLUGIN, RUN, STREAM, ProcessCase
@@ -170,6 +171,18 @@ class Processes(ProcessCase):
         code, _, err = self.run_in(2, *DIGITS, environment={"PIPETRAIN_BACKEND_PATH": str(self.folder)})
         self.assertEqual(code, EXIT["resource"], err)
         self.assertIn("has no support for several processes: there is no libpipetrain_mpi.so", err)
+
+    def test_another_build_is_refused(self):
+        """A copy of the program whose linker would have named it otherwise."""
+        note = b"\4\0\0\0\x14\0\0\0\3\0\0\0GNU\0"
+        before, after = pathlib.Path(PROGRAM).read_bytes().split(note)
+        other = self.folder / "pipetrain"
+        other.write_bytes(before + note + bytes([after[0] ^ 255]) + after[1:])
+        other.chmod(0o755)
+        run = [*DIGITS, "--max-steps", "2", "--run-dir", "run"]
+        code, _, err = self.run_in(1, *run, ":", "-n", "1", str(other), *run, environment={"PIPETRAIN_BACKEND_PATH": str(PLUGIN.parent)})
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertRegex(err, r"process 1 on \S+ is another build of pipetrain \(\S+\) than process 0 \(\S+\); install the same one on all hosts")
 
     def test_other_commands_are_for_one_process(self):
         code, _, err = self.run_in(2, "eval", "-m", MODEL, "--data", DATA)
