@@ -18,7 +18,6 @@
 #include "train/scores.h"
 
 namespace pipetrain {
-namespace {}  // namespace
 
 void check_metric(const PlannedNetwork& network) {
   const OptimizationConfig& settings = network.config().optimization;
