@@ -82,7 +82,7 @@ class Link {
   /// Whether take() would return at once.
   virtual bool is_released(int micro_batch) = 0;
 
-  /// Between the two a device waits for this link: what brings its messages is told.
+  /// Called when a device begins to wait for this link, and when it no longer does.
   virtual void begin_wait() {}
   virtual void end_wait() {}
 

@@ -100,7 +100,7 @@ void MessageThread::send(int link, int micro_batch, int peer, Channel& channel,
                          message.requests);
     }
     // Short messages leave at once.
-    if (is_done(message)) {
+    if (are_done(group_.processes(), message.requests)) {
       channel.release(micro_batch);
       return;
     }
@@ -122,7 +122,7 @@ void MessageThread::release(int inbox, int slot) {
   if (wakes) changed_.notify_all();
 }
 
-/// Whether the thread must be woken for what has been posted: it polls seldom.
+/// Notes that a message has been posted. Returns whether the thread must be woken for it.
 bool MessageThread::wakes_after_post(bool needs_polling) {
   posted_ = true;
   const bool wakes = needs_polling && polls_seldom_;
@@ -194,16 +194,12 @@ bool MessageThread::post_receives(Inbox& inbox) {
   return any;
 }
 
-bool MessageThread::is_done(Message& message) {
-  return are_done(group_.processes(), message.requests);
-}
-
 /// Completes finished messages; returns whether there were any.
 bool MessageThread::look_at_messages() {
   bool done = false;
   for (std::size_t m = 0; m < open_.size();) {
     Message& message = open_[m];
-    if (!is_done(message)) {
+    if (!are_done(group_.processes(), message.requests)) {
       ++m;
       continue;
     }

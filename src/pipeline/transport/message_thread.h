@@ -76,7 +76,8 @@ class MessageThread {
   void add(MessageTask& task);
   /// Has the thread look at messages and tasks now.
   void wake();
-  /// Between the two a device waits for a message: the thread polls often.
+  /// Called when a device begins to wait for a message, and when it no longer does. While one
+  /// waits, the thread polls often.
   void begin_wait();
   void end_wait();
   /// Called when all processes have created this thread.
@@ -111,7 +112,6 @@ class MessageThread {
   bool get_on(bool& has_open_tasks);
   bool rest(bool has_open_tasks);
   bool post_receives(Inbox& inbox);
-  bool is_done(Message& message);
   bool wakes_after_post(bool needs_polling);
   bool look_at_messages();
   void say_alive();
