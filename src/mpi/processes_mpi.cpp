@@ -15,6 +15,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "device/build_id.h"
+#include "processes/process_memory.h"
 #include "processes/processes.h"
 
 namespace pipetrain {
@@ -121,6 +123,35 @@ void meet(int rank, int size) {
     if (waited > 0.01) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   is_meeting = false;
+}
+
+/// The system's number of each process whose memory this one can read, and that can read this
+/// one's; 0: others. A user who has Open MPI copy messages otherwise wants none.
+std::vector<std::int64_t> readable_processes(int size) {
+  struct Process {
+    char host[MPI_MAX_PROCESSOR_NAME] = {};
+    MemoryProbe probe;
+  };
+  const char* copies = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+  const bool allowed = !copies || std::string_view(copies) == "cma";
+  Process mine;
+  host_name().copy(mine.host, sizeof mine.host - 1);
+  mine.probe = memory_probe();
+  std::vector<Process> all(static_cast<std::size_t>(size));
+  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
+                      MPI_COMM_WORLD),
+        "MPI_Allgather");
+  std::vector<char> reads, is_read(all.size());
+  for (const Process& one : all) {
+    const bool is_near = std::string_view(one.host) == mine.host;
+    reads.push_back(allowed && is_near && can_read(one.probe) ? 1 : 0);
+  }
+  check(MPI_Alltoall(reads.data(), 1, MPI_BYTE, is_read.data(), 1, MPI_BYTE, MPI_COMM_WORLD),
+        "MPI_Alltoall");
+  std::vector<std::int64_t> processes;
+  for (std::size_t p = 0; p < all.size(); ++p)
+    processes.push_back(reads[p] && is_read[p] ? all[p].probe.process : 0);
+  return processes;
 }
 
 /// The requests under way. MPI_Test of a pending request polls all transports, which takes
@@ -227,6 +258,7 @@ class MpiProcesses final : public Processes {
              "than the one that libpipetrain_mpi.so was built with",
              expected, name(), size_);
     meet(rank_, size_);
+    readable_ = readable_processes(size_);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     int* most = nullptr;
@@ -268,6 +300,12 @@ class MpiProcesses final : public Processes {
     const std::lock_guard lock(mutex_);
     requests_.cancel(number);
   }
+  bool shares_memory(int peer) const override {
+    return readable_[static_cast<std::size_t>(peer)] != 0;
+  }
+  void read_memory(int peer, std::uint64_t from, void* to, std::size_t bytes) override {
+    read_process_memory(readable_[static_cast<std::size_t>(peer)], from, to, bytes);
+  }
   void leave() override {
     const std::lock_guard lock(mutex_);
     MPI_Comm_free(&all_);
@@ -289,6 +327,7 @@ class MpiProcesses final : public Processes {
   std::mutex mutex_;
   MPI_Comm all_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, most_tag_ = 0;
+  std::vector<std::int64_t> readable_;  // [processes]
   OpenRequests requests_;
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 
 namespace pipetrain {
@@ -34,6 +35,11 @@ class Processes {
   virtual bool test(Request request) = 0;
   /// Cancels a receive that has not started.
   virtual void cancel(Request receive) = 0;
+  /// Whether this process and another one can read each other's memory, which both say alike.
+  virtual bool shares_memory(int /*peer*/) const { return false; }
+  /// Copies memory of another process, where shares_memory(). `from`: an address over there. Error
+  /// (kDevice) when that process has ended.
+  virtual void read_memory(int peer, std::uint64_t from, void* to, std::size_t bytes) = 0;
   /// Regular shutdown, called by all processes.
   virtual void leave() = 0;
   /// Aborts all processes.

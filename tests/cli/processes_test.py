@@ -30,6 +30,14 @@ class Processes(ProcessCase):
             self.assertEqual(self.content(schedule), self.content(f"{schedule}-1"), schedule)
             self.assertEqual(self.losses(schedule), self.losses(f"{schedule}-1"), schedule)
 
+    def test_replicas_read_memory_or_send_messages(self):
+        run = [*DIGITS, "--stages", "1", "--gpus", "4", "--replicas", "4", "--max-steps", "6", "--save-every", "never"]
+        self.succeed(*run, "--run-dir", "one")
+        self.train_in(4, *run, "--run-dir", "memory")
+        self.train_in(4, *run, "--run-dir", "messages", environment={"OMPI_MCA_btl_vader_single_copy_mechanism": "none"})
+        self.assertEqual(self.content("memory"), self.content("one"))
+        self.assertEqual(self.content("messages"), self.content("one"))
+
     def test_tied_weights_dropout_and_averages(self):
         self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",
                      "--context", "8")

@@ -1,6 +1,8 @@
 #include "support/memory_processes.h"
 
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -20,11 +22,11 @@ class MemoryWorld::One final : public Processes {
   Request post_send(const void* from, std::size_t bytes, int peer, int tag) override {
     const std::lock_guard lock(world_.mutex_);
     const int number = ++world_.last_;
-    Pending pending{rank_, number, from, nullptr, bytes, {}};
+    Pending pending{rank_, number, from, nullptr, bytes};
     if (world_.muted_[at(rank_)]) return number;
     if (bytes <= 64 && world_.random_() % 2 == 0) {
-      pending.copy.assign(static_cast<const char*>(from), bytes);
-      pending.from = nullptr;
+      if (bytes > 0) pending.copy.assign(static_cast<const char*>(from), bytes);
+      pending.has_left = true;
       world_.done_[at(rank_)][number] = 0;
     }
     const Key key{rank_, peer, tag};
@@ -36,7 +38,7 @@ class MemoryWorld::One final : public Processes {
     const std::lock_guard lock(world_.mutex_);
     const int number = ++world_.last_;
     const Key key{peer, rank_, tag};
-    world_.wanted_[key].push_back({rank_, number, nullptr, to, bytes, {}});
+    world_.wanted_[key].push_back({rank_, number, nullptr, to, bytes});
     world_.deliver(key);
     return number;
   }
@@ -53,6 +55,19 @@ class MemoryWorld::One final : public Processes {
     for (auto& [key, wanted] : world_.wanted_)
       std::erase_if(wanted, [&](const Pending& one) { return one.number == number; });
   }
+  bool shares_memory(int peer) const override {
+    return world_.shares_memory_ && world_.process(peer).host() == host();
+  }
+  /// Sometimes late, when a writer that has not waited for it has begun to write.
+  void read_memory(int /*peer*/, std::uint64_t from, void* to, std::size_t bytes) override {
+    bool late = false;
+    {
+      const std::lock_guard lock(world_.mutex_);
+      late = world_.random_() % 8 == 0;
+    }
+    if (late) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  }
   void leave() override {}
   void abort(int) noexcept override {
     const std::lock_guard lock(world_.mutex_);
@@ -65,7 +80,7 @@ class MemoryWorld::One final : public Processes {
 };
 
 MemoryWorld::MemoryWorld(int size, std::uint64_t seed)
-    : random_(seed), done_(at(size)), muted_(at(size)) {
+    : random_(seed), done_(at(size)), muted_(at(size)), shares_memory_(seed % 2 == 0) {
   for (int rank = 0; rank < size; ++rank) processes_.push_back(std::make_unique<One>(*this, rank));
 }
 MemoryWorld::~MemoryWorld() = default;
@@ -106,9 +121,10 @@ void MemoryWorld::deliver(const Key& key) {
     const Pending& to = wanted.front();
     PT_CHECK(from.bytes == to.bytes, kInternal, "a message of {} bytes, where {} are expected",
              from.bytes, to.bytes);
-    if (from.bytes > 0) std::memcpy(to.to, from.from ? from.from : from.copy.data(), from.bytes);
+    if (from.bytes > 0)
+      std::memcpy(to.to, from.has_left ? from.copy.data() : from.from, from.bytes);
     const auto calls = [&] { return static_cast<int>(random_() % (most_calls_ + 1)); };
-    if (from.from) done_[at(from.rank)][from.number] = calls();
+    if (!from.has_left) done_[at(from.rank)][from.number] = calls();
     done_[at(to.rank)][to.number] = calls();
     ++messages_;
     bytes_ += from.bytes;

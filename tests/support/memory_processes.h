@@ -25,6 +25,9 @@ class MemoryWorld {
   Processes& process(int rank);
   /// The hosts of the processes, which are all on one otherwise. Before they begin.
   void name_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
+  /// Whether processes of one host read each other's memory: else those of every second seed do.
+  /// Before they begin.
+  void share_memory(bool shares) { shares_memory_ = shares; }
   /// From now on nothing that the process sends arrives, as if it had been stopped.
   void mute(int rank);
   /// From now on ends learn up to so many calls of test() later that a message is there.
@@ -42,7 +45,8 @@ class MemoryWorld {
     const void* from = nullptr;
     void* to = nullptr;
     std::size_t bytes = 0;
-    std::string copy;  // of a message that has left already
+    bool has_left = false;  // already: `copy` is what the message says
+    std::string copy;
   };
   using Key = std::tuple<int, int, int>;  // from, to, tag
 
@@ -56,6 +60,7 @@ class MemoryWorld {
       done_;  // [rank]: requests that are done, and calls until it is said
   std::vector<bool> muted_;
   std::vector<std::string> hosts_;  // [rank]; empty: one for all
+  bool shares_memory_;
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0, bytes_ = 0, most_bytes_ = 0;

@@ -1,8 +1,6 @@
 #include "pipeline/transport/remote_replicas.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -19,8 +17,14 @@ constexpr std::size_t kMostEvents = 4096;
 /// Pieces of so many floats leave from where they are and arrive where they belong; smaller ones
 /// share a message.
 constexpr std::size_t kOwnMessage = 16'384;
+/// So many floats of each replica are read and added at a time: they stay in the cache.
+constexpr std::size_t kReadFloats = 16'384;
 /// Buckets under way at most. The oldest get the network: what has left last would delay them.
 constexpr std::size_t kMostUnderWay = 8;
+
+std::uint64_t place_of(std::span<const float> floats) {
+  return reinterpret_cast<std::uint64_t>(floats.data());
+}
 
 int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
   return static_cast<int>(std::count(process_of.begin(), process_of.end(), group.rank()));
@@ -41,6 +45,7 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
       first_tag_(first_tag),
       sizes_(sizes),
       on_way_(buckets_.size()),
+      read_(process_of_.size()),
       step_of_(process_of_.size(), 0),
       texts_(process_of_.size()),
       text_sizes_(process_of_.size()) {
@@ -61,10 +66,9 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
   place_pieces();
 }
 
-int RemoteReplicas::first_here() const {
-  int first = 0;
-  while (!is_here(first)) ++first;
-  return first;
+int RemoteReplicas::first_of(std::size_t process) const {
+  return static_cast<int>(std::find(process_of_.begin(), process_of_.end(), processes_[process]) -
+                          process_of_.begin());
 }
 
 void RemoteReplicas::sum_as_tree() {
@@ -78,6 +82,13 @@ bool RemoteReplicas::is_absent(int replica) {
     if (!member(r).absent) return false;
   }
   return true;
+}
+
+bool RemoteReplicas::is_absent(const Sum& sum, int replica) {
+  if (is_here(replica)) return is_absent(replica);
+  const Parcel& received = sum.received[at(replica)];
+  return shares_memory(process_of_[at(replica)]) ? received.places.front() == 0
+                                                 : received.floats.front() == 0;
 }
 
 /// Joins the replicas here, of which the first sends the sum.
@@ -243,6 +254,25 @@ void RemoteReplicas::post_receive(Parcel& parcel, std::size_t floats, int peer, 
   post_receive(parcel.narrow.data(), std::span(parcel.narrow).size_bytes(), peer, tag, requests);
 }
 
+void RemoteReplicas::post_places(Parcel& parcel, int peer, int tag, Requests& requests) {
+  post_send(parcel.places.data(), std::span(parcel.places).size_bytes(), peer, tag, requests);
+}
+
+void RemoteReplicas::expect_places(Parcel& parcel, std::size_t pieces, int peer, int tag,
+                                   Requests& requests) {
+  parcel.places.resize(1 + pieces);
+  post_receive(parcel.places.data(), std::span(parcel.places).size_bytes(), peer, tag, requests);
+}
+
+void RemoteReplicas::read(int process, std::uint64_t from, std::span<float> to) {
+  try {
+    group_.processes().read_memory(process, from, to.data(), to.size_bytes());
+  } catch (Error& error) {
+    error.add_frame("in " + group_.name_of(process));
+    throw;
+  }
+}
+
 /// What has arrived as bfloat16, as floats.
 void RemoteReplicas::unpack(Parcel& parcel) const {
   if (as_bfloat16_) unpack_bfloat16(parcel.narrow, parcel.floats);
@@ -255,8 +285,12 @@ void RemoteReplicas::expect_parts(std::size_t bucket) {
   for (const int r : senders_) {
     if (is_here(r)) continue;
     Parcel& received = sum.received[at(r)];
-    received.floats.resize(1 + share.packed_floats + share.other_floats);
     const int peer = process_of_[at(r)];
+    if (shares_memory(peer)) {
+      expect_places(received, share.pieces.size(), peer, tag(r, kParts), sum.parts);
+      continue;
+    }
+    received.floats.resize(1 + share.packed_floats + share.other_floats);
     post_receive(received, 1 + share.packed_floats, peer, tag(r, kParts), sum.parts);
     for (const Piece& piece : share.pieces) {
       if (!is_packed(piece))
@@ -268,27 +302,36 @@ void RemoteReplicas::expect_parts(std::size_t bucket) {
 
 /// Sends the other processes their shares of the replicas here.
 void RemoteReplicas::send_parts(std::size_t bucket) {
-  Sum& sum = on_way_[bucket];
   join_here(bucket);
   for (const int r : senders_) {
-    if (!is_here(r)) continue;
-    for (std::size_t p = 0; p < processes_.size(); ++p) {
-      if (p == here_) continue;
-      Parcel& parcel = sum.packed_parts[at(r) * processes_.size() + p];
-      std::vector<float>& packed = parcel.floats;
-      // The first says whether the replica has any gradient.
-      packed.assign(1, is_absent(r) ? 0.0F : 1.0F);
-      for (const Piece& piece : shares_[bucket][p].pieces) {
-        if (is_packed(piece))
-          packed.insert(packed.end(), part(r, piece).begin(), part(r, piece).end());
-      }
-      post_send(parcel, processes_[p], tag(r, kParts), sum.part_sends);
-      for (const Piece& piece : shares_[bucket][p].pieces) {
-        if (!is_packed(piece))
-          post_send(part(r, piece).data(), part(r, piece).size_bytes(), processes_[p],
-                    tag(r, kParts), sum.part_sends);
-      }
+    for (std::size_t p = 0; is_here(r) && p < processes_.size(); ++p) {
+      if (p != here_) send_part(bucket, r, p);
     }
+  }
+}
+
+void RemoteReplicas::send_part(std::size_t bucket, int replica, std::size_t process) {
+  Sum& sum = on_way_[bucket];
+  Parcel& parcel = sum.packed_parts[at(replica) * processes_.size() + process];
+  const Share& share = shares_[bucket][process];
+  const int peer = processes_[process];
+  const bool absent = is_absent(replica);
+  if (shares_memory(peer)) {
+    parcel.places.assign(1, absent ? 0 : 1);
+    for (const Piece& piece : share.pieces) parcel.places.push_back(place_of(part(replica, piece)));
+    return post_places(parcel, peer, tag(replica, kParts), sum.part_sends);
+  }
+  std::vector<float>& packed = parcel.floats;
+  packed.assign(1, absent ? 0.0F : 1.0F);
+  for (const Piece& piece : share.pieces) {
+    if (is_packed(piece))
+      packed.insert(packed.end(), part(replica, piece).begin(), part(replica, piece).end());
+  }
+  post_send(parcel, peer, tag(replica, kParts), sum.part_sends);
+  for (const Piece& piece : share.pieces) {
+    if (!is_packed(piece))
+      post_send(part(replica, piece).data(), part(replica, piece).size_bytes(), peer,
+                tag(replica, kParts), sum.part_sends);
   }
 }
 
@@ -298,35 +341,64 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
   for (const int r : senders_) {
-    if (!is_here(r)) unpack(sum.received[at(r)]);
+    if (!is_here(r) && !shares_memory(process_of_[at(r)])) unpack(sum.received[at(r)]);
   }
-  std::vector<const float*> parts;
-  for (const Piece& piece : share.pieces) {
-    parts.clear();
-    for (const int r : senders_) {
-      const std::vector<float>& received = sum.received[at(r)].floats;
-      const bool absent = is_here(r) ? is_absent(r) : received.front() == 0;
-      const float* from = is_here(r) ? part(r, piece).data() : received.data() + piece.place;
-      if (!absent || as_tree_) parts.push_back(absent ? nullptr : from);
-    }
-    if (!parts.empty()) add_up_parts(parts, part(first_here(), piece));
-  }
+  for (std::size_t k = 0; k < share.pieces.size(); ++k) add_up_piece(sum, share.pieces[k], k);
   Parcel& parcel = sum.packed_sums[here_];
-  std::vector<float>& packed = parcel.floats;
-  packed.clear();
+  parcel.floats.clear();
+  parcel.places.assign(1, 1);
   for (const Piece& piece : share.handed_on()) {
     const std::span<float> floats = part(first_here(), piece);
-    if (is_packed(piece)) packed.insert(packed.end(), floats.begin(), floats.end());
+    if (is_packed(piece)) parcel.floats.insert(parcel.floats.end(), floats.begin(), floats.end());
+    parcel.places.push_back(place_of(floats));
   }
   for (std::size_t p = 0; p < processes_.size(); ++p) {
-    if (p == here_) continue;
-    if (!packed.empty()) post_send(parcel, processes_[p], tag(first_here(), kSums), sum.sum_sends);
-    for (const Piece& piece : share.handed_on()) {
-      const std::span<float> floats = part(first_here(), piece);
-      if (!is_packed(piece))
-        post_send(floats.data(), floats.size_bytes(), processes_[p], tag(first_here(), kSums),
-                  sum.sum_sends);
+    if (p != here_) hand_on(bucket, p);
+  }
+}
+
+/// Sums a piece; `number`: its place among those of our share.
+void RemoteReplicas::add_up_piece(const Sum& sum, const Piece& piece, std::size_t number) {
+  std::vector<const float*> parts;
+  for (std::size_t begin = 0; begin < piece.count; begin += kReadFloats) {
+    const Piece some{piece.gradient, piece.first + begin,
+                     std::min(kReadFloats, piece.count - begin), piece.place + begin};
+    parts.clear();
+    for (const int r : senders_) {
+      const Parcel& received = sum.received[at(r)];
+      if (is_absent(sum, r)) {
+        if (as_tree_) parts.push_back(nullptr);
+      } else if (is_here(r)) {
+        parts.push_back(part(r, some).data());
+      } else if (const int process = process_of_[at(r)]; shares_memory(process)) {
+        read_[at(r)].resize(kReadFloats);
+        const std::span<float> floats = std::span(read_[at(r)]).first(some.count);
+        read(process, received.places[1 + number] + begin * sizeof(float), floats);
+        parts.push_back(floats.data());
+      } else {
+        parts.push_back(received.floats.data() + some.place);
+      }
     }
+    if (!parts.empty()) add_up_parts(parts, part(first_here(), some));
+  }
+}
+
+/// Sends our sums to another process. One that reads them says when it has; it also needs to know
+/// that we have read its parts.
+void RemoteReplicas::hand_on(std::size_t bucket, std::size_t process) {
+  Sum& sum = on_way_[bucket];
+  Parcel& parcel = sum.packed_sums[here_];
+  const int peer = processes_[process], from = tag(first_here(), kSums);
+  if (shares_memory(peer)) {
+    post_places(parcel, peer, from, sum.sum_sends);
+    sum.sum_sends.push_back(
+        group_.processes().post_receive(nullptr, 0, peer, tag(first_of(process), kTaken)));
+    return;
+  }
+  if (!parcel.floats.empty()) post_send(parcel, peer, from, sum.sum_sends);
+  for (const Piece& piece : shares_[bucket][here_].handed_on()) {
+    const std::span<float> floats = part(first_here(), piece);
+    if (!is_packed(piece)) post_send(floats.data(), floats.size_bytes(), peer, from, sum.sum_sends);
   }
 }
 
@@ -335,10 +407,12 @@ void RemoteReplicas::expect_sums(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p == here_) continue;
-    // The first replica of a process represents it.
-    const auto leader = static_cast<int>(
-        std::find(process_of_.begin(), process_of_.end(), processes_[p]) - process_of_.begin());
-    const int from = tag(leader, kSums);
+    const int from = tag(first_of(p), kSums);
+    if (shares_memory(processes_[p])) {
+      expect_places(sum.packed_sums[p], shares_[bucket][p].handed_on_pieces, processes_[p], from,
+                    sum.sums);
+      continue;
+    }
     std::size_t packed = 0;
     for (const Piece& piece : shares_[bucket][p].handed_on())
       packed += is_packed(piece) ? piece.count : 0;
@@ -357,21 +431,31 @@ void RemoteReplicas::expect_sums(std::size_t bucket) {
 void RemoteReplicas::take_over(std::size_t bucket) {
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     const Share& share = shares_[bucket][p];
-    if (p != here_) {
-      Parcel& parcel = on_way_[bucket].packed_sums[p];
-      if (share.packed_floats > 0) unpack(parcel);
-      const float* from = parcel.floats.data();
-      for (const Piece& piece : share.handed_on()) {
-        if (!is_packed(piece)) continue;
-        std::copy_n(from, piece.count, part(first_here(), piece).begin());
-        from += piece.count;
-      }
-    }
+    if (p != here_) take_sums(on_way_[bucket], p, share);
     for (int r = first_here() + 1; r < replicas(); ++r) {
       if (!is_here(r)) continue;
       for (const Piece& piece : p == here_ ? std::span(share.pieces) : share.handed_on())
         std::ranges::copy(part(first_here(), piece), part(r, piece).begin());
     }
+  }
+}
+
+/// Writes the sums of another process into the gradients of the first replica here.
+void RemoteReplicas::take_sums(Sum& sum, std::size_t process, const Share& share) {
+  Parcel& parcel = sum.packed_sums[process];
+  if (const int peer = processes_[process]; shares_memory(peer)) {
+    for (std::size_t k = 0; k < share.handed_on_pieces; ++k)
+      read(peer, parcel.places[1 + k], part(first_here(), share.pieces[k]));
+    sum.sum_sends.push_back(
+        group_.processes().post_send(nullptr, 0, peer, tag(first_here(), kTaken)));
+    return;
+  }
+  if (share.packed_floats > 0) unpack(parcel);
+  const float* from = parcel.floats.data();
+  for (const Piece& piece : share.handed_on()) {
+    if (!is_packed(piece)) continue;
+    std::copy_n(from, piece.count, part(first_here(), piece).begin());
+    from += piece.count;
   }
 }
 
@@ -392,97 +476,5 @@ void RemoteReplicas::finish() {
 }
 
 bool RemoteReplicas::is_done(Requests& requests) { return are_done(group_.processes(), requests); }
-
-void RemoteReplicas::wait_for(Requests& requests) {
-  // What is waited for longer gets on by itself, and others may need the core for that.
-  constexpr double kPollSeconds = 0.02;
-  const double begin = steady_seconds();
-  while (!is_done(requests)) {
-    group_.check_failure();
-    if (is_aborted()) throw ChannelAborted();
-    if (steady_seconds() - begin < kPollSeconds) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-  }
-}
-
-/// The first replica here takes the weights of other processes over for all of them.
-void RemoteReplicas::share_weights(int replica, std::vector<OwnedWeights> weights) {
-  std::vector<OwnedWeights>& mine = member(replica).weights = std::move(weights);
-  meet();
-  if (replica == first_here()) {
-    Processes& processes = group_.processes();
-    Requests receives, sends;
-    for (std::size_t k = 0; k < mine.size(); ++k) {
-      const int owner = mine[k].owner;
-      if (!is_here(owner)) {
-        const std::span<std::byte> to = std::as_writable_bytes(mine[k].values);
-        post_receive_in_parts(processes, to.data(), to.size(), process_of_[at(owner)],
-                              tag(owner, kWeights), receives);
-        continue;
-      }
-      const std::span<const std::byte> from = std::as_bytes(member(owner).weights[k].values);
-      for (const int process : processes_) {
-        if (process != rank_)
-          post_send_in_parts(processes, from.data(), from.size(), process, tag(owner, kWeights),
-                             sends);
-      }
-    }
-    try {
-      wait_for(receives);
-      wait_for(sends);
-    } catch (...) {
-      for (const Processes::Request request : receives) processes.cancel(request);
-      throw;
-    }
-  }
-  meet();
-  for (std::size_t k = 0; k < mine.size(); ++k) {
-    const int from = is_here(mine[k].owner) ? mine[k].owner : first_here();
-    if (from == replica) continue;
-    const std::span<float> values = member(from).weights[k].values;
-    std::copy(values.begin(), values.end(), mine[k].values.begin());
-  }
-  meet();
-}
-
-std::vector<std::string> RemoteReplicas::gather(int replica, std::string mine) {
-  texts_[at(replica)] = std::move(mine);
-  meet();
-  if (replica == first_here()) {
-    Processes& processes = group_.processes();
-    std::vector<Processes::Request> requests, texts;
-    std::vector<std::uint64_t>& sizes = text_sizes_;
-    for (int r = 0; r < replicas(); ++r) {
-      sizes[at(r)] = texts_[at(r)].size();
-      if (!is_here(r)) {
-        requests.push_back(processes.post_receive(&sizes[at(r)], sizeof sizes[0],
-                                                  process_of_[at(r)], tag(r, kSizes)));
-        continue;
-      }
-      for (const int process : processes_) {
-        if (process == rank_) continue;
-        requests.push_back(
-            processes.post_send(&sizes[at(r)], sizeof sizes[0], process, tag(r, kSizes)));
-        texts.push_back(processes.post_send(texts_[at(r)].data(), texts_[at(r)].size(), process,
-                                            tag(r, kTexts)));
-      }
-    }
-    wait_for(requests);
-    for (int r = 0; r < replicas(); ++r) {
-      if (is_here(r)) continue;
-      texts_[at(r)].resize(sizes[at(r)]);
-      texts.push_back(processes.post_receive(texts_[at(r)].data(), texts_[at(r)].size(),
-                                             process_of_[at(r)], tag(r, kTexts)));
-    }
-    wait_for(texts);
-  }
-  meet();
-  std::vector<std::string> all = texts_;
-  meet();  // before the next ones are written
-  return all;
-}
 
 }  // namespace pipetrain

@@ -6,7 +6,9 @@
 //   process 1, replica 2:      a2    | b2         to 0: a2        sums b0+b1+b2, hands it to 0
 //
 // Large pieces of gradients leave from the memory of the stage and are replaced there by their
-// sums; small ones, and all of them as bfloat16, are packed into one message.
+// sums; small ones, and all of them as bfloat16, are packed into one message. Where processes can
+// read each other's memory, they only say where pieces and sums are, and whoever needs them reads
+// them there: parts through the cache while they are added.
 //
 // In a tree of sums whose subtrees are those of processes, each process joins its own replicas
 // first and sends one part.
@@ -52,7 +54,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   bool is_open() const override { return sent_ > 0; }
 
  private:
-  enum Phase { kParts, kSums, kSizes, kTexts, kWeights, kPhases };
+  enum Phase { kParts, kSums, kTaken, kSizes, kTexts, kWeights, kPhases };
   using Requests = std::vector<Processes::Request>;
   struct Piece {
     std::size_t gradient = 0, first = 0, count = 0;  // floats
@@ -65,25 +67,32 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     std::size_t packed_floats = 0, other_floats = 0;
     std::span<const Piece> handed_on() const { return {pieces.data(), handed_on_pieces}; }
   };
-  /// Floats on their way together.
+  /// Floats on their way together, or where a process whose memory is shared has them. The first of
+  /// either says whether a replica has any gradient.
   struct Parcel {
     std::vector<float> floats;
     std::vector<std::uint16_t> narrow;  // the same as bfloat16
+    std::vector<std::uint64_t> places;  // [1 + pieces]
   };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
     std::vector<Parcel> packed_parts;  // [here's replicas × processes]
     std::vector<Parcel> received;      // [replicas]: of other processes, our share
     std::vector<Parcel> packed_sums;   // [processes]
-    Requests parts, part_sends, sums, sum_sends;
+    Requests parts, part_sends, sums;
+    Requests sum_sends;  // and words of those who have read our sums
     std::int64_t bytes = 0;
     double left = 0, taken = 0;  // steady_seconds()
   };
   bool is_here(int replica) const {
     return process_of_[static_cast<std::size_t>(replica)] == rank_;
   }
-  int first_here() const;
+  /// The replica that represents a process; `process`: its number among those that have any.
+  int first_of(std::size_t process) const;
+  int first_here() const { return first_of(here_); }
   bool is_absent(int replica);
+  bool is_absent(const Sum& sum, int replica);
+  bool shares_memory(int process) const { return group_.processes().shares_memory(process); }
   void join_here(std::size_t bucket);
   int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
   void share_out(std::size_t bucket, const std::vector<int>& owners);
@@ -99,12 +108,19 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   void post_send(Parcel& parcel, int peer, int tag, Requests& requests);
   /// The first `floats` of a parcel.
   void post_receive(Parcel& parcel, std::size_t floats, int peer, int tag, Requests& requests);
+  void post_places(Parcel& parcel, int peer, int tag, Requests& requests);
+  void expect_places(Parcel& parcel, std::size_t pieces, int peer, int tag, Requests& requests);
+  void read(int process, std::uint64_t from, std::span<float> to);
   void unpack(Parcel& parcel) const;
   void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
+  void send_part(std::size_t bucket, int replica, std::size_t process);
   void add_up(std::size_t bucket);
+  void add_up_piece(const Sum& sum, const Piece& piece, std::size_t number);
+  void hand_on(std::size_t bucket, std::size_t process);
   void expect_sums(std::size_t bucket);
   void take_over(std::size_t bucket);
+  void take_sums(Sum& sum, std::size_t process, const Share& share);
   void finish();
   bool is_done(Requests& requests);
   void wait_for(Requests& requests);
@@ -123,6 +139,7 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::atomic<std::size_t> sent_{0};
   std::size_t summed_ = 0, expected_ = 0, taken_ = 0;
   std::vector<Sum> on_way_;                 // [buckets]
+  std::vector<std::vector<float>> read_;    // [replicas], a part of a piece of another process
   std::vector<std::vector<Share>> shares_;  // [buckets][processes]
   std::int64_t steps_ = 0;                  // that are finished; with mutex_
   std::vector<BucketEvent> bucket_events_;  // of the round; with mutex_

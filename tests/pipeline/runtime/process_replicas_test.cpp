@@ -201,6 +201,7 @@ TEST(Processes, ThatShareUpdatesSendAsManyBytes) {
     SharedRun run("1f1b", 1, false, {2}, /*tied=*/false);
     run.runtime.shard_optimizer = shares;
     MemoryWorld world(2, 9);
+    world.share_memory(false);
     const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
       Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
       const std::uint64_t before = group.leads() ? world.bytes() : 0;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -91,21 +92,22 @@ void train(const SumCase& c, RemoteReplicas& sums, Gradients& mine, int replica)
     const bool contributes = step != kAbsentStep || replica != c.absent;
     for (std::size_t g = 0; contributes && g < made.size(); ++g) sums.complete(replica, g);
     sums.reduce(replica, contributes);
+    const Gradients got = mine;
+    sums.meet();  // as each stage's update does, before gradients are written again
+    for (std::vector<float>& gradient : mine) std::ranges::fill(gradient, 7.0F);
     const Gradients expected = expected_sums(c, step);
     for (std::size_t g = 0; g < expected.size(); ++g) {
       const int owner = c.owners.empty() ? -1 : c.owners[g];
       const bool needed = owner < 0 || c.process_of[at(owner)] == c.process_of[at(replica)];
-      EXPECT_TRUE(!needed || mine[g] == expected[g])
+      EXPECT_TRUE(!needed || got[g] == expected[g])
           << "gradient " << g << " of replica " << replica << " in step " << step;
     }
-    sums.meet();  // as each stage's update does, before gradients are written again
   }
 }
 
-/// Bytes of all messages.
-std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
+/// Trains in a world of processes. Returns the bytes of all messages.
+std::uint64_t expect_sums_in(MemoryWorld& world, const SumCase& c) {
   const int processes = 1 + std::ranges::max(c.process_of);
-  MemoryWorld world(processes, seed);
   const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
     std::vector<Gradients> gradients;
     std::unique_ptr<RemoteReplicas> sums;  // outlives the thread
@@ -135,6 +137,23 @@ std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   EXPECT_LE(world.most_bytes(), Processes::kEagerBytes);
   return world.bytes();
+}
+
+/// By messages alone, and where all or some processes read each other's memory. Returns the bytes
+/// of the messages in the first case.
+std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
+  const int processes = 1 + std::ranges::max(c.process_of);
+  MemoryWorld messages(processes, seed), memory(processes, seed), both(processes, seed);
+  messages.share_memory(false);
+  memory.share_memory(true);
+  both.share_memory(true);
+  std::vector<std::string> hosts;
+  for (int process = 0; process < processes; ++process)
+    hosts.push_back(process == processes / 2 ? "other" : "one");
+  both.name_hosts(hosts);
+  expect_sums_in(memory, c);
+  expect_sums_in(both, c);
+  return expect_sums_in(messages, c);
 }
 
 // From one float to several messages of a piece; the first bucket is small, and there are more
@@ -197,6 +216,21 @@ TEST(RemoteReplicas, SendHalfTheBytesAsBfloat16) {
     bytes.push_back(
         expect_sums({{0, 1}, {500'000}, {1 << 20, 1 << 20}, {}, -1, false, narrow}, 50));
   EXPECT_LT(static_cast<double>(bytes[1]), 0.51 * static_cast<double>(bytes[0]));
+}
+
+// Processes of one host tell each other where their gradients are.
+TEST(RemoteReplicas, ReadTheGradientsOfTheirHost) {
+  const SumCase sums{{0, 1, 2}, {500'000, 70}, {1 << 20, 1 << 20}};
+  MemoryWorld messages(3, 60), memory(3, 60), hosts(3, 60);
+  messages.share_memory(false);
+  memory.share_memory(true);
+  hosts.share_memory(true);
+  hosts.name_hosts({"a", "a", "b"});
+  const auto all = static_cast<double>(expect_sums_in(messages, sums));
+  EXPECT_LT(static_cast<double>(expect_sums_in(memory, sums)), 0.01 * all);
+  const auto between_two = static_cast<double>(expect_sums_in(hosts, sums));
+  EXPECT_GT(between_two, 0.6 * all);
+  EXPECT_LT(between_two, 0.7 * all);
 }
 
 TEST(NarrowFloats, AreThoseOfTheTensors) {
