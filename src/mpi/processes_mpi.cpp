@@ -125,35 +125,6 @@ void meet(int rank, int size) {
   is_meeting = false;
 }
 
-/// The system's number of each process whose memory this one can read, and that can read this
-/// one's; 0: others. A user who has Open MPI copy messages otherwise wants none.
-std::vector<std::int64_t> readable_processes(int size) {
-  struct Process {
-    char host[MPI_MAX_PROCESSOR_NAME] = {};
-    MemoryProbe probe;
-  };
-  const char* copies = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
-  const bool allowed = !copies || std::string_view(copies) == "cma";
-  Process mine;
-  host_name().copy(mine.host, sizeof mine.host - 1);
-  mine.probe = memory_probe();
-  std::vector<Process> all(static_cast<std::size_t>(size));
-  check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, all.data(), sizeof mine, MPI_BYTE,
-                      MPI_COMM_WORLD),
-        "MPI_Allgather");
-  std::vector<char> reads, is_read(all.size());
-  for (const Process& one : all) {
-    const bool is_near = std::string_view(one.host) == mine.host;
-    reads.push_back(allowed && is_near && can_read(one.probe) ? 1 : 0);
-  }
-  check(MPI_Alltoall(reads.data(), 1, MPI_BYTE, is_read.data(), 1, MPI_BYTE, MPI_COMM_WORLD),
-        "MPI_Alltoall");
-  std::vector<std::int64_t> processes;
-  for (std::size_t p = 0; p < all.size(); ++p)
-    processes.push_back(reads[p] && is_read[p] ? all[p].probe.process : 0);
-  return processes;
-}
-
 /// The requests under way. MPI_Test of a pending request polls all transports, which takes
 /// microseconds. One MPI_Testsome polls for all requests; for a moment its outcome answers one
 /// test() of each.
@@ -258,7 +229,6 @@ class MpiProcesses final : public Processes {
              "than the one that libpipetrain_mpi.so was built with",
              expected, name(), size_);
     meet(rank_, size_);
-    readable_ = readable_processes(size_);
     check(MPI_Comm_dup(MPI_COMM_WORLD, &all_), "MPI_Comm_dup");
     MPI_Comm_set_errhandler(all_, MPI_ERRORS_RETURN);
     int* most = nullptr;
@@ -300,11 +270,13 @@ class MpiProcesses final : public Processes {
     const std::lock_guard lock(mutex_);
     requests_.cancel(number);
   }
-  bool shares_memory(int peer) const override {
-    return readable_[static_cast<std::size_t>(peer)] != 0;
+  bool may_read_memory() const override {
+    // Open MPI reads the memory of other processes, too, unless this forbids it.
+    const char* copies = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+    return !copies || std::string_view(copies) != "none";
   }
-  void read_memory(int peer, std::uint64_t from, void* to, std::size_t bytes) override {
-    read_process_memory(readable_[static_cast<std::size_t>(peer)], from, to, bytes);
+  void read_memory(std::int64_t process, std::uint64_t from, void* to, std::size_t bytes) override {
+    read_process_memory(process, from, to, bytes);
   }
   void leave() override {
     const std::lock_guard lock(mutex_);
@@ -327,7 +299,6 @@ class MpiProcesses final : public Processes {
   std::mutex mutex_;
   MPI_Comm all_ = MPI_COMM_NULL;
   int rank_ = 0, size_ = 1, most_tag_ = 0;
-  std::vector<std::int64_t> readable_;  // [processes]
   OpenRequests requests_;
 };
 

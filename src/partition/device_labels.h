@@ -45,8 +45,8 @@ class LabelRules {
   /// Looks at the labels of another position, or at those that insert() has changed. No label that
   /// leaves fewer than `least_end` devices in front is of use; `at_front`: nothing comes in front.
   void look_at(const std::vector<DeviceLabel>& labels, int least_end, bool at_front);
-  /// A label of use has at most so many devices behind its front, over this link, or at most so
-  /// many of them with a stage; 0: none is of use.
+  /// Over this link, a useful label consumes at most most_consumed() devices, idle ones included,
+  /// or uses at most most_used() of them; 0: no label is useful.
   int most_consumed(int link) const { return most_consumed_[static_cast<std::size_t>(link)]; }
   int most_used(int link) const { return most_used_[static_cast<std::size_t>(link)]; }
   /// The most replicas that a stage in front of `rest` can have for its label to be of use, over

@@ -58,8 +58,8 @@ class DeviceSearch {
   /// Later runs for kNothing with the same memory and a shorter limit (after success) or a longer
   /// one (after failure) can reuse the last run's results: G never falls when the limit shrinks.
   void remember(bool succeeded);
-  /// A run for kNothing with any limit from that of the last one up to this, not included, or up to
-  /// the horizon, finds the same.
+  /// For kNothing: the result of the last run also holds for every longer limit below this value,
+  /// or below the horizon if that comes first.
   double next_change() const { return next_change_; }
   /// Whether next_change() says more than that: on equal devices joined alike.
   bool sees_changes() const { return one_label_; }

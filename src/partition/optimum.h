@@ -119,9 +119,9 @@ std::vector<StageChoice> OptimumSearch<Ranges>::tidy(const Optimum& optimum) {
 
 // A mini-batch takes the sum E of all stages' latencies and then m times the greatest H of what a
 // stage still has to do per micro-batch. The least E for H <= limit only falls as the limit rises,
-// so an interval of H is done with when its lower end and the least E at its upper end are no
-// better than the best plan. A search that gave up labels proves nothing of E: what is passed by on
-// its word counts for the bound with what is proven.
+// so an interval of H can be discarded when its lower end and the least E at its upper end are no
+// better than the best plan. If a search dropped labels, the E that it finds is not a proven bound:
+// intervals discarded because of it enter Optimum::bound with their last proven E.
 template <class Ranges>
 Optimum OptimumSearch<Ranges>::mini_batch(const Optimum& start, double tolerance) {
   const int count = pricing_.request().micro_batches;

@@ -16,12 +16,12 @@ inline constexpr std::string_view kTopologySchema = "pipetrain.topology/1";
 
 /// Reads a topology:
 ///
-///   {"schema": "pipetrain.topology/1", "name": "two servers", "source": "where the numbers are
-///   from",
-///    "levels": [{"name": "NVLink", "count": 8, "gigabytes_per_second": 450,
-///    "latency_microseconds": 2},
-///               {"name": "network", "count": 2, "gigabytes_per_second": 50,
-///               "latency_microseconds": 5}],
+///   {"schema": "pipetrain.topology/1", "name": "two servers",
+///    "source": "where the numbers are from",
+///    "levels": [{"name": "NVLink", "count": 8,
+///                "gigabytes_per_second": 450, "latency_microseconds": 2},
+///               {"name": "network", "count": 2,
+///                "gigabytes_per_second": 50, "latency_microseconds": 5}],
 ///    "device": {"memory_gibibytes": 80, "teraflops_per_second": 600,
 ///               "memory_gigabytes_per_second": 3350, "speed": [1, 1, …]}}
 ///

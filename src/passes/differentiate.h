@@ -5,7 +5,7 @@
 
 namespace pipetrain {
 
-/// Adds gradient nodes for every trained parameter behind the loss and sets
+/// Adds gradient nodes for every trained parameter that the loss depends on, and sets
 /// TrainingGraph::accumulations and Parameter::gradient. A value used at several places gets the
 /// sum of its consumers' gradients, in graph order; a parameter used at several places gets one
 /// accumulator per use, summed in use order once a step (Part::kFinish). Error (kModel) lists every

@@ -18,8 +18,8 @@ namespace pipetrain {
 ///   elementwise, movement,   as their operands: narrow if all are
 ///   pooling, norms
 ///   everything else          float: weight gradients, accumulators, optimizer, reductions,
-///   softmax,
-///                            statistics, the loss, outputs of the model, exponentials and roots
+///                            softmax, statistics, the loss, outputs of the model, exponentials
+///                            and roots
 ///
 /// Values that only matmul/conv reads are stored narrow whatever computes them: it would round them
 /// anyway. Before fuse_elementwise(), whose nodes say how each of their steps is rounded: Error

@@ -1,5 +1,5 @@
-// A program that this one starts, with its output by lines. When it is ended, so is all that it has
-// started itself, by the identifiers of those processes.
+// A child process whose output is read line by line. Killing it also kills, by process id, all
+// processes that it has started.
 #pragma once
 
 #include <sys/types.h>
@@ -11,7 +11,7 @@
 
 namespace pipetrain {
 
-/// What processes leave behind when they end becomes a child of this one, so that it can be ended.
+/// Makes orphaned descendants children of this process, so that they can be killed.
 void adopt_orphans();
 
 class ChildProcess {

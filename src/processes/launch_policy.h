@@ -1,8 +1,8 @@
-// What `launch` does next: which hosts train, when one that failed returns, when it gives up. Plain
-// decisions on what is found and on the time, without side effects.
+// What `launch` does next: which hosts train, when a failed host is used again, when to give up.
+// The decisions depend only on the reported events and the time, and have no side effects.
 //
-//   found, answered ──→ next() = kProbe │ kStart │ kRun │ kStop │ kWait │ kEnd ──→ done by
-//   run_launch() ended           ──→
+//   found(), answered(), ended() ──→ next() = kProbe │ kStart │ kRun │ kStop │ kWait │ kEnd
+//                                       └──→ carried out by run_launch()
 #pragma once
 
 #include <map>

@@ -33,7 +33,7 @@ int killed_process_in(Launcher launcher, const std::string& line);
 /// The host of a process.
 std::string host_of_process(const std::vector<LaunchHost>& hosts, int process);
 
-/// What training itself has left of its end.
+/// How training ended, as reported in its status file.
 struct ReportedEnd {
   int code = -1;  // -1: it had no time to
   bool is_interrupted = false;

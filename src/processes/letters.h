@@ -1,5 +1,5 @@
-// Messages of any size between process 0 and the others while a round runs. Nobody waits for a
-// letter to be received, and who expects one looks for it now and then:
+// Messages of any size between process 0 and the others while a round runs. Senders do not wait for
+// a letter to be received, and receivers poll:
 //
 //   process 1: post(0, "loss of micro-batch 7")   …   process 0: next() → {1, "loss of …"}
 #pragma once
@@ -37,8 +37,8 @@ class Letters {
   /// A letter that has come; never blocks. Error when another process has failed or the group was
   /// interrupted.
   std::optional<Letter> next();
-  /// Posts an end to every peer, and waits until theirs and all letters before have come; those
-  /// that nobody has asked for are returned.
+  /// Tells every peer that no more letters follow, and waits until all letters have arrived and all
+  /// peers have done the same. Returns the letters that next() has not returned.
   std::vector<Letter> close();
 
  private:

@@ -9,11 +9,15 @@
 #include "base/clock.h"
 #include "base/index.h"
 #include "processes/message_parts.h"
+#include "processes/process_memory.h"
 
 namespace pipetrain {
 
 ProcessGroup::ProcessGroup(Processes& processes)
-    : processes_(processes), rank_(processes.rank()), size_(processes.size()) {
+    : processes_(processes),
+      rank_(processes.rank()),
+      size_(processes.size()),
+      readable_(at(processes.size()), 0) {
   for (int peer = 0; peer < size_; ++peer) {
     peers_.push_back(peer == rank_ ? nullptr : std::make_unique<Peer>());
     if (peer == rank_) continue;
@@ -37,6 +41,30 @@ std::string ProcessGroup::name_of(int rank) const {
 
 std::string ProcessGroup::host_of(int rank) const {
   return rank == rank_ ? processes_.host() : peers_[at(rank)]->host;
+}
+
+void ProcessGroup::find_readable_processes() {
+  const bool may = processes_.may_read_memory();
+  ByteWriter mine;
+  mine.put(may ? memory_probe() : MemoryProbe());
+  std::string reads(at(size_), 0);
+  std::vector<MemoryProbe> probes;
+  for (const std::string& bytes : all_gather(mine.take()))
+    probes.push_back(ByteReader(bytes).get<MemoryProbe>());
+  for (int peer = 0; peer < size_; ++peer) {
+    const MemoryProbe& probe = probes[at(peer)];
+    const bool is_near = peer != rank_ && host_of(peer) == processes_.host();
+    reads[at(peer)] = may && is_near && probe.process != 0 && pipetrain::can_read(probe) ? 1 : 0;
+  }
+  const std::vector<std::string> all = all_gather(reads);
+  for (int peer = 0; peer < size_; ++peer) {
+    const bool both = reads[at(peer)] != 0 && all[at(peer)][at(rank_)] != 0;
+    readable_[at(peer)] = both ? probes[at(peer)].process : 0;
+  }
+}
+
+void ProcessGroup::read(int peer, std::uint64_t from, void* to, std::size_t bytes) {
+  processes_.read_memory(readable_[at(peer)], from, to, bytes);
 }
 
 void ProcessGroup::tell(int peer, const Notice& notice) {

@@ -55,6 +55,14 @@ class ProcessGroup {
   /// Broadcasts the bytes of process 0.
   std::string broadcast(std::string_view mine);
 
+  /// Finds out which processes can read each other's memory. Called once all are known to be of the
+  /// same build; until then, none can.
+  void find_readable_processes();
+  /// Whether this process and another one can read each other's memory. Both get the same answer.
+  bool can_read(int peer) const { return readable_[static_cast<std::size_t>(peer)] != 0; }
+  /// Copies memory of a process that can_read() is true for. Error (kDevice) when it has ended.
+  void read(int peer, std::uint64_t from, void* to, std::size_t bytes);
+
   // Point to point, in order; every send needs a receive.
 
   void send(std::string bytes, int peer);
@@ -139,6 +147,7 @@ class ProcessGroup {
 
   Processes& processes_;
   const int rank_, size_;
+  std::vector<std::int64_t> readable_;  // [processes]: process IDs; 0: cannot be read
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> waits_{false};
   double most_silence_ = 0;  // seconds; 0: any
@@ -151,9 +160,9 @@ class ProcessGroup {
   bool said_failed_ = false, left_ = false;
 };
 
-/// How long to rest between two looks for a message. A reply takes microseconds, and messages that
-/// the processes copy themselves get on only while both poll; who waits for longer than that waits
-/// for another's work.
+/// The pause between two polls for a message. It is short at first: a reply takes microseconds, and
+/// messages that the processes copy themselves make progress only while both poll. A longer wait is
+/// for the work of another process.
 class PollPause {
  public:
   void rest();

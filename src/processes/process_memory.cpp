@@ -1,5 +1,6 @@
 #include "processes/process_memory.h"
 
+#include <sys/prctl.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -35,6 +36,8 @@ MemoryProbe memory_probe() {
     std::random_device random;
     return (std::uint64_t{random()} << 32) | random();
   }();
+  // Where the security module Yama restricts ptrace, a process has to permit it. As Open MPI does.
+  prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
   return {getpid(), reinterpret_cast<std::uint64_t>(&value), value};
 }
 
@@ -44,8 +47,8 @@ bool can_read(const MemoryProbe& probe) {
 }
 
 void read_process_memory(std::int64_t process, std::uint64_t from, void* to, std::size_t bytes) {
-  PT_CHECK(try_read(process, from, to, bytes), kDevice, "its memory can no longer be read: {}",
-           std::strerror(errno));
+  PT_CHECK(try_read(process, from, to, bytes), kDevice,
+           "the memory of process ID {} cannot be read: {}", process, std::strerror(errno));
 }
 
 }  // namespace pipetrain

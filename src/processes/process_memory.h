@@ -8,17 +8,18 @@
 
 namespace pipetrain {
 
-/// What a process tells others, who find out with it whether they can read its memory: process
-/// numbers mean something else in another container.
+/// What a process sends to others so that they can find out whether they can read its memory: in
+/// another container, its process ID may be that of another process.
 struct MemoryProbe {
-  std::int64_t process = 0;
+  std::int64_t process = 0;   // its process ID
   std::uint64_t address = 0;  // of `value`
-  std::uint64_t value = 0;
+  std::uint64_t value = 0;    // random
 };
-/// Of this process. It stands for as long as the process lives.
+/// Of this process, which other processes of the same user may read from now on. Valid as long as
+/// the process lives.
 MemoryProbe memory_probe();
 bool can_read(const MemoryProbe& probe);
-/// Copies memory of a process that can_read(). Error (kDevice) when it is no longer there.
+/// Copies memory of a process for which can_read() was true. Error (kDevice) when it has ended.
 void read_process_memory(std::int64_t process, std::uint64_t from, void* to, std::size_t bytes);
 
 }  // namespace pipetrain

@@ -18,7 +18,7 @@ class Processes {
  public:
   using Request = int;
   static constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-  /// Messages over a network that are no longer leave without waiting for the receiver.
+  /// Over a network, messages of at most this size are sent without waiting for the receiver.
   static constexpr std::size_t kEagerBytes = std::size_t{256} << 10;
 
   virtual ~Processes() = default;
@@ -35,11 +35,12 @@ class Processes {
   virtual bool test(Request request) = 0;
   /// Cancels a receive that has not started.
   virtual void cancel(Request receive) = 0;
-  /// Whether this process and another one can read each other's memory, which both say alike.
-  virtual bool shares_memory(int /*peer*/) const { return false; }
-  /// Copies memory of another process, where shares_memory(). `from`: an address over there. Error
-  /// (kDevice) when that process has ended.
-  virtual void read_memory(int peer, std::uint64_t from, void* to, std::size_t bytes) = 0;
+  /// Whether the user lets processes of a host read each other's memory.
+  virtual bool may_read_memory() const = 0;
+  /// Copies memory of another process of this host. `process`: its process ID; `from`: an address
+  /// in it. Error (kDevice) when it has ended.
+  virtual void read_memory(std::int64_t process, std::uint64_t from, void* to,
+                           std::size_t bytes) = 0;
   /// Regular shutdown, called by all processes.
   virtual void leave() = 0;
   /// Aborts all processes.

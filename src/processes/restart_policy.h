@@ -1,5 +1,5 @@
-// Whether a training process that has ended is started again: a rule without side effects, for
-// whoever starts such processes.
+// Decides whether to restart a training process that has ended. A pure rule without side effects,
+// used by `launch` and by train --restarts.
 #pragma once
 
 #include <cstdint>

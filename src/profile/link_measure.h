@@ -32,11 +32,11 @@ double matrix_product_rate(int threads, bool cache);
 /// trip of two threads that do nothing else.
 double measure_hand_over(const MakeThreadLink& make);
 
-/// What it takes until a thread that sleeps runs after another one has notified it.
+/// The time from notifying a sleeping thread until it runs.
 struct WakeSeconds {
   double idle_core = 0;  // on another core, which is idle
-  double notify = 0;     // the other one's part of that, before it goes on
-  double same_core = 0;  // on the core that the other one leaves
+  double notify = 0;     // the part of that during which the notifying thread is blocked
+  double same_core = 0;  // on the core of the notifying thread, once that thread leaves it
 };
 
 /// Measures them with two threads on cores of this process; cached with the profiles if `cache` is

@@ -82,7 +82,7 @@ class StreamUnits final : public MicroBatchSource {
     std::function<double(std::uint64_t step)> learning_rate;
     /// In process 0, in the order of the steps, one call at a time.
     std::function<void(const Done&)> done;
-    /// In other processes: the loss of a micro-batch, which process 0 is to note_loss().
+    /// In other processes: sends the loss of a micro-batch to note_loss() in process 0.
     std::function<void(int unit, double sum, double correct)> loss;
   };
   StreamUnits(const PipelineRun& run, const Program& program, Loader& loader, const Shape& shape,

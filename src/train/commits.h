@@ -35,12 +35,12 @@ struct CommitSettings {
   static constexpr const char* kVariable = "PIPETRAIN_COMMITS";
 };
 
-/// Which commit a part belongs to; the larger one is the newer one. Commits of the same step by
-/// other processes are other ones.
+/// Identifies the commit that a part belongs to; a newer commit compares greater. Commits of the
+/// same step by different starts of the processes are distinct.
 struct CommitName {
-  /// Of runs whose steps depend on timing: when the processes started, in ms since 1970, or more,
-  /// so that it rises with each start. What an earlier start has computed and a later one has not
-  /// gone on from is no longer part of the run. 0 where every start computes the same.
+  /// For runs whose steps depend on timing: when the processes started, in ms since 1970, or later,
+  /// so that it increases with each start. Steps of an earlier start that a later one did not
+  /// resume from are not part of the run. 0 if every start computes the same.
   std::int64_t history = 0;
   std::int64_t step = 0;
   std::uint64_t by = 0;  // a number that each start of the processes chooses

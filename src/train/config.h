@@ -43,10 +43,9 @@ enum class ReplicaMode : std::uint8_t { kSync, kAsync, kBackup };
 
 struct ReplicaUpdates {
   ReplicaMode mode = ReplicaMode::kSync;
-  int staleness =
-      -1;            // of kAsync: most updates that a gradient's weights may be old; -1: automatic
-  int backup = 0;    // of kBackup: B
-  int replicas = 0;  // N; 0: as PipelineConfig::replicas says
+  int staleness = -1;  // of kAsync: maximum age of a gradient's weights, in updates; -1: automatic
+  int backup = 0;      // of kBackup: B
+  int replicas = 0;    // N; 0: as PipelineConfig::replicas says
 
   bool waits() const { return mode == ReplicaMode::kSync; }
   /// Gradients that an update adds.

@@ -46,7 +46,7 @@ std::vector<std::vector<std::string>> files_of_replicas(const RunConfig& config,
   const std::string name = setting("data-sharding");
   const std::vector<int>& replicas = config.pipeline.replicas;
   PT_CHECK(!replicas.empty() && std::ranges::count(replicas, replicas[0]) == std::ssize(replicas),
-           kUsage, "{} files needs as many {} of each stage, such as {} 4", name,
+           kUsage, "{} files needs the same number of {} for each stage, such as {} 4", name,
            setting("replicas"), setting("replicas"));
   PT_CHECK(!is_asynchronous(schedule.rule()), kUsage, "{} files needs a synchronous {}", name,
            setting("schedule"));

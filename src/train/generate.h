@@ -1,5 +1,5 @@
-// Texts that a language model goes on with, token by token. The whole text is computed again for
-// each token.
+// Text generation with a language model, token by token. The whole text is recomputed for each
+// token.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace pipetrain {
 /// How the next token is chosen.
 struct SamplingOptions {
   double temperature = 0;  // 0: the likeliest token
-  std::int64_t top_k = 0;  // only so many of the likeliest tokens; 0: all
+  std::int64_t top_k = 0;  // sample from this many of the likeliest tokens; 0: all
   double top_p = 1;        // only the likeliest tokens that together have this probability
   std::uint64_t seed = 1;
 };

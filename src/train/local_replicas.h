@@ -28,8 +28,8 @@ class LocalReplicas {
   /// Gives an idle replica a part, to be computed from `weights`. Those that are left out stay as
   /// they were.
   void start(int replica, const DataPart& part, const NamedTensors& weights);
-  /// A replica that is done, and its gradient, in the order in which they came; none: none is.
-  /// Throws what a replica has thrown.
+  /// A finished replica and its gradient. take() returns them in the order of completion, or
+  /// nothing if none has finished, and rethrows the exception of a replica.
   struct Done {
     int replica = 0;
     PartGradient gradient;

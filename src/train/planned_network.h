@@ -34,9 +34,9 @@ class PlannedNetwork : public ProfiledNetwork {
   const ArenaBytes& predicted_memory(int stage) const {
     return cut_.memory[static_cast<std::size_t>(stage)];
   }
-  /// Seconds of a step as predicted: the simulator's, until the thread that has asked for it runs
-  /// again, in several processes from step to step; but no less than the work over the cores that
-  /// the stages share.
+  /// Predicted seconds of a step: the simulated makespan and the wake-up of the waiting thread;
+  /// with several processes or asynchronous schedules the simulated period. At least the total work
+  /// divided by the cores that the stages share.
   double predicted_step_seconds() const;
   /// The idle share of the devices in such a step.
   double predicted_bubble() const;

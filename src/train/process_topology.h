@@ -9,12 +9,11 @@ namespace pipetrain {
 
 class ProcessGroup;
 
-/// Levels: devices of a process, joined as in `threads` (what doctor --measure found on this
-/// machine; nothing: by links that cost nothing), processes of a host, hosts. Links between
-/// processes are measured, or read from the cache of a run on the same hosts
-/// and network in the last 24 hours. One level with
-/// the slowest links where the devices are not evenly divided. All processes call it and get the
-/// same.
+/// Levels: devices of a process, with the links in `threads` (measured on this machine by doctor
+/// --measure; without it links cost nothing); processes of a host; hosts. Links between processes
+/// are measured, or read from the cache of a run on the same hosts and network in the last 24
+/// hours. If the devices are not evenly divided, one level with the slowest links. Called by all
+/// processes, with the same result.
 Topology topology_of_processes(ProcessGroup& group, int devices,
                                const std::optional<Topology>& threads, bool use_cache);
 

@@ -1,5 +1,5 @@
-// Computes a run whose replicas did not wait for each other again, in one thread, from its start
-// and the record of what timing has decided.
+// Recomputes a run whose replicas did not wait for each other, in one thread, from its initial
+// state and the record of what depended on timing.
 #pragma once
 
 #include <string>

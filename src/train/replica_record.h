@@ -17,7 +17,7 @@ struct DataPart {
 };
 
 struct ReplicaRecord {
-  /// Whose gradients the updates have added: as many parts for each, in their order.
+  /// The parts whose gradients were added, update by update; every update has the same number.
   std::vector<DataPart> parts;
   std::vector<double> rates;             // learning rates of the updates
   std::int64_t next_part = 0;            // that no replica has been given yet

@@ -35,8 +35,8 @@ class ReplicaTurns {
   std::optional<DataPart> give_out(int replica);
   /// The replica has computed its part. False: the gradient is late and is discarded.
   bool hand_in(int replica);
-  /// If an update may be made now, makes it: the replicas whose gradients it adds, with their
-  /// parts, in the order of the parts. Otherwise empty. Call it until it is.
+  /// update() makes the next update if it is possible now, and returns the replicas whose gradients
+  /// it adds, with their parts, in the order of the parts. Call it until it returns nothing.
   struct Contribution {
     int replica = 0;
     DataPart part;

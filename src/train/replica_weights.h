@@ -1,6 +1,6 @@
-// The weights that replicas share which do not wait for each other, with the optimizer's state, and
-// how gradients change them. A pure function of the start and of the gradients in their order, so
-// that a record of who came when gives the same bits again (train/replay.h).
+// The weights and optimizer state of replicas that do not wait for each other, and how gradients
+// update them: a pure function of the initial state and the gradients in their order, so that a
+// recorded order reproduces the same bits (train/replay.h).
 #pragma once
 
 #include <cstdint>

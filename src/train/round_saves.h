@@ -1,8 +1,8 @@
-// What happens behind the boundaries of an asynchronous round, which never drains: boundaries are
-// mini-batches after which the program can be cut (program_cut.h). Before any stage begins with the
-// micro-batch behind a boundary, process 0 decides whether the state there is saved and whether the
-// round ends there. Each stage then copies its state at its update before the boundary, and goes
-// on.
+// Saving and stopping within an asynchronous round, which never drains. Boundaries are the
+// mini-batches after which the program can be cut (program_cut.h). Before any stage begins the
+// first micro-batch after a boundary, process 0 decides whether to save the state at the boundary
+// and whether to end the round there. Each stage then copies its state at its last update before
+// the boundary, and continues.
 #pragma once
 
 #include <cstdint>

@@ -128,6 +128,10 @@ class Streams(Case):
         self.succeed("-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--save-every", "1", "--run-dir", "saved", "-q")
         self.refused("resource", "export", "--from", "saved", "-o", "-", before=full, says="standard output")
         self.refused("resource", "-m", MODEL, "--max-steps", "1", "-o", "/proc/x.onnx", says="trained.onnx instead")
+        averaged = ["-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "3", "--lr", "0.5", "--ema", "0.5"]
+        self.succeed(*averaged, "--run-dir", "written")
+        self.refused("resource", *averaged, "-o", "-", "--run-dir", "kept", before=full, says="kept/trained.onnx")
+        self.assertEqual((self.folder / "kept/trained.onnx").read_bytes(), (self.folder / "written/trained.onnx").read_bytes())
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ class ProcessesReplicas(ProcessCase):
         run = [*RUN, "-m", MODEL, "--batch-size", "32", "--max-steps", "2", "--data-sharding", "files"]
         for more, says in ((["--data", "data/part-*.csv", "--replicas", "4"], "3 files match data/part-*.csv, too few for 4 replicas"),
                            (["--data", "data/part-0.csv", "--replicas", "2"], "needs a pattern of data files"),
-                           (["--data", "data/part-*.csv"], "needs as many --replicas of each stage"),
+                           (["--data", "data/part-*.csv"], "needs the same number of --replicas for each stage"),
                            (["--data", "data/part-*.csv", "--replicas", "2", "--val-split", "0.2"], "give --val-data"),
                            (["--data", "data/part-*.csv", "--replicas", "2", "--micro-batch-size", "5"], "make it a multiple of 10")):
             self.refused("usage", *run, *more, says=says)

@@ -1,10 +1,23 @@
 """Training in several processes, started by mpirun: the bits of one, what all must agree on, and errors."""
 
+import ctypes
+import errno
 import pathlib
+import subprocess
 import unittest
 
 from process_case import DIGITS, PLUGIN, RUN, STREAM, ProcessCase
 from program import DATA, EXIT, MODEL, PROGRAM, digits, parse
+
+
+def may_read_memory():
+    """Whether this system lets a process read the memory of another one of the same user."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with subprocess.Popen(["sleep", "60"]) as other:
+        place = (ctypes.c_void_p * 2)(8, 8)  # struct iovec: eight bytes at an address that nobody has
+        libc.process_vm_readv(other.pid, place, 1, place, 1, 0)
+        other.kill()
+    return ctypes.get_errno() == errno.EFAULT
 
 
 class Processes(ProcessCase):
@@ -31,12 +44,16 @@ class Processes(ProcessCase):
             self.assertEqual(self.losses(schedule), self.losses(f"{schedule}-1"), schedule)
 
     def test_replicas_read_memory_or_send_messages(self):
-        run = [*DIGITS, "--stages", "1", "--gpus", "4", "--replicas", "4", "--max-steps", "6", "--save-every", "never"]
+        run = [*DIGITS, "--stages", "1", "--gpus", "4", "--replicas", "4", "--save-every", "never", "--max-steps", "6"]
+        messages = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
         self.succeed(*run, "--run-dir", "one")
         self.train_in(4, *run, "--run-dir", "memory")
-        self.train_in(4, *run, "--run-dir", "messages", environment={"OMPI_MCA_btl_vader_single_copy_mechanism": "none"})
+        self.train_in(4, *run, "--run-dir", "messages", environment=messages)
         self.assertEqual(self.content("memory"), self.content("one"))
         self.assertEqual(self.content("messages"), self.content("one"))
+        reads = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"]["reads_memory"] for more in ({}, messages)]
+        self.assertFalse(reads[1])
+        self.assertEqual(reads[0], may_read_memory(), "whether processes read each other's memory")
 
     def test_tied_weights_dropout_and_averages(self):
         self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",

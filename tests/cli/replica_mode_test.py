@@ -117,7 +117,7 @@ class ReplicaMode(ReplicaCase):
                 ([*two, "--trace", "trace.json"], "--trace")):
             with self.subTest(arguments=arguments):
                 self.refused("usage", *DIGITS, *arguments, says=says)
-        self.refused("usage", "plan", "-m", MODEL, "--replicas", "2:mode=async", says="steps are not predicted")
+        self.refused("usage", "plan", "-m", MODEL, "--replicas", "2:mode=async", says="steps of other modes cannot be predicted")
         self.refused("usage", "verify", "-m", MODEL, *two, says="verify --replay RUN")
         self.succeed(*DIGITS, "--max-steps", "2", "--save-every", "1", "--run-dir", "sync")
         self.refused("usage", "verify", "--replay", "sync", says="no record to replay")
@@ -174,7 +174,7 @@ class ReplicaModeOfProcesses(ReplicaCase, ProcessCase):
             self.check_replay(name, 30)
         code, _, err = self.run_in(1, "train", half, "--run-dir", "one")
         self.assertEqual(code, EXIT["resource"], err)
-        self.assertIn("adds the gradients of 2 replicas, and 1 process was started", err)
+        self.assertIn("adds the gradients of 2 replicas, but 1 process was started", err)
         code, _, err = self.run_in(3, "train", half, "--replica-mode", "backup:2", "--run-dir", "other")
         self.assertEqual(code, EXIT["usage"], err)
 

@@ -44,8 +44,9 @@ has the counts). Besides the operators below, these are refused, with one senten
 | random operators with a fixed seed in the file | other generators cannot reproduce the numbers | |
 
 Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, removes biases of zeros, and expands
-class tokens to a fixed batch. The file's metadata tell, and training undoes it: parameters and losses are PyTorch's, and
-the written model stores each trained tensor (`--tie graph` trains the file as it is). Arithmetic on parameters that the
+class tokens to a fixed batch. The file's metadata record these changes, and training undoes them: parameters and losses
+are PyTorch's, and the written model stores each trained tensor (`--tie graph` trains the file as it is).
+Arithmetic on parameters that the
 exporter has computed, such as weight standardization or a selection of position embeddings, stays: the results are
 trained, but they are not PyTorch's parameters, so losses differ from the second step on. `optimize=False` prevents this.
 """

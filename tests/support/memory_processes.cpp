@@ -55,17 +55,17 @@ class MemoryWorld::One final : public Processes {
     for (auto& [key, wanted] : world_.wanted_)
       std::erase_if(wanted, [&](const Pending& one) { return one.number == number; });
   }
-  bool shares_memory(int peer) const override {
-    return world_.shares_memory_ && world_.process(peer).host() == host();
-  }
-  /// Sometimes late, when a writer that has not waited for it has begun to write.
-  void read_memory(int /*peer*/, std::uint64_t from, void* to, std::size_t bytes) override {
+  bool may_read_memory() const override { return world_.shares_memory_; }
+  /// Sometimes late, so that a writer that does not wait is caught.
+  void read_memory(std::int64_t /*process*/, std::uint64_t from, void* to,
+                   std::size_t bytes) override {
     bool late = false;
     {
       const std::lock_guard lock(world_.mutex_);
       late = world_.random_() % 8 == 0;
     }
     if (late) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    PT_CHECK(!world_.reads_ended_, kDevice, "no such process");
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
   }
   void leave() override {}

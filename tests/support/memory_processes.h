@@ -1,6 +1,7 @@
 // Processes that are threads of one test: messages between them are copies in memory.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -28,6 +29,9 @@ class MemoryWorld {
   /// Whether processes of one host read each other's memory: else those of every second seed do.
   /// Before they begin.
   void share_memory(bool shares) { shares_memory_ = shares; }
+  bool shares_memory() const { return shares_memory_; }
+  /// From now on no memory can be read: the processes have ended.
+  void end_reads() { reads_ended_ = true; }
   /// From now on nothing that the process sends arrives, as if it had been stopped.
   void mute(int rank);
   /// From now on ends learn up to so many calls of test() later that a message is there.
@@ -61,6 +65,7 @@ class MemoryWorld {
   std::vector<bool> muted_;
   std::vector<std::string> hosts_;  // [rank]; empty: one for all
   bool shares_memory_;
+  std::atomic<bool> reads_ended_{false};
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0, bytes_ = 0, most_bytes_ = 0;

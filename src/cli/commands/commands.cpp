@@ -99,7 +99,7 @@ std::vector<CommandSpec> all_commands() {
        of_schedules, "*"},
       {"launch",
        "-- train …",
-       "train on several hosts by mpirun or srun, and go on when one of them fails",
+       "train on several hosts with mpirun or srun, and continue when one of them fails",
        launch_command,
        !kComputes,
        {"train"}},
@@ -253,10 +253,9 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
   PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
            "--gpu-ids selects GPUs, but --device is {}", device);
-  PT_CHECK(
-      pipeline.replica_updates.waits() || command == "train" || command == "verify", kUsage,
-      "{} knows no --replica-mode other than sync, whose steps are not predicted; leave it out",
-      command);
+  PT_CHECK(pipeline.replica_updates.waits() || command == "train" || command == "verify", kUsage,
+           "{} supports only --replica-mode sync: steps of other modes cannot be predicted",
+           command);
   PT_CHECK(pipeline.edge != "nccl" || !adds_in_one_order(pipeline), kUsage,
            "--deterministic sums the gradients of more than two replicas in a fixed order, which "
            "NCCL does not guarantee; leave out --edge nccl");

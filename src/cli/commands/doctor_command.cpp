@@ -92,6 +92,20 @@ Json libraries_json(const std::vector<FoundLibrary>& libraries) {
   return json;
 }
 
+/// Whether the processes of this one's host can read each other's memory.
+bool reads_memory(const std::vector<std::vector<int>>& hosts, const ProcessGroup& group) {
+  bool any = false;
+  for (const std::vector<int>& host : hosts) {
+    if (std::ranges::find(host, group.rank()) == host.end()) continue;
+    for (const int peer : host) {
+      if (peer == group.rank()) continue;
+      if (!group.can_read(peer)) return false;
+      any = true;
+    }
+  }
+  return any;
+}
+
 /// Of the processes that a launcher has started: how many, where, and the links between them.
 std::string processes_text(const std::vector<std::vector<int>>& hosts, const ProcessLinks& links,
                            ProcessGroup& group) {
@@ -107,6 +121,10 @@ std::string processes_text(const std::vector<std::vector<int>>& hosts, const Pro
   };
   line(links.on_hosts, "between processes of a host", links.on_host);
   line(links.between_hosts, "between hosts", links.between);
+  if (links.on_hosts)
+    text += fmt::format("         replicas in processes of a host {}\n",
+                        reads_memory(hosts, group) ? "read each other's gradients from memory"
+                                                   : "send each other their gradients");
   return text;
 }
 
@@ -122,7 +140,8 @@ Json processes_json(const std::vector<std::vector<int>>& hosts, const ProcessLin
           {"processes", group.size()},
           {"hosts", hosts.size()},
           {"links_on_host", link(links.on_hosts, links.on_host)},
-          {"links_between_hosts", link(links.between_hosts, links.between)}};
+          {"links_between_hosts", link(links.between_hosts, links.between)},
+          {"reads_memory", reads_memory(hosts, group)}};
 }
 
 int doctor_in(const Options& options, ProcessGroup* processes) {

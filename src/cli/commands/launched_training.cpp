@@ -206,7 +206,7 @@ void LaunchedTraining::take_signals() {
       if (child_) child_->signal(number);
     } else if (asked_ == 0) {
       asked_ = number;
-      log_info("launch", "stopping: training saves and ends; once more: at once");
+      log_info("launch", "stopping once training has saved; a second signal stops at once");
     } else if (child_) {
       child_->kill();
     }
@@ -267,7 +267,8 @@ LaunchEnd LaunchedTraining::end_of_attempt() {
   const int process = report.failed_process >= 0 ? report.failed_process : killed_process_;
   end.host = host_of_process(running_, process);
   if (!has_spoken_ && (end.process.code != 0 || end.process.signal != 0))
-    log_warning("launch", "no process has begun; what {} says is in {}", name_of(source_.launcher),
+    log_warning("launch", "no training process has started; the output of {} is in {}",
+                name_of(source_.launcher),
                 printable((run_.folder / "logs" / "launcher.log").string()));
   child_.reset();
   return end;

@@ -19,9 +19,9 @@ namespace {
 
 constexpr double kLeastRate = 1e-7, kMostRate = 10;
 constexpr std::int64_t kSteps = 100;
-constexpr double kKept = 0.8;       // of the mean, by each step
-constexpr double kTooLarge = 4;     // times the least loss: the test ends
-constexpr std::size_t kFirst = 5;   // points that say little: the mean has just begun
+constexpr double kKept = 0.8;      // of the mean, by each step
+constexpr double kTooLarge = 4;    // times the least loss: the test ends
+constexpr std::size_t kFirst = 5;  // points that say little: the mean has just begun
 
 std::vector<double> smooth_losses(const std::vector<RangePoint>& points) {
   std::vector<double> losses;
@@ -36,9 +36,10 @@ class RangeTest final : public TrainingObserver {
     if (std::isfinite(report.loss)) points.push_back({report.learning_rate, report.loss});
     least_ = std::min(least_, report.loss);
     const double first = points.empty() ? 0 : points.front().loss;
-    over_ = !std::isfinite(report.loss) ||
-            (points.size() > kFirst && report.loss - least_ > kTooLarge * std::abs(first - least_) &&
-             report.loss > 2 * std::abs(first));
+    over_ =
+        !std::isfinite(report.loss) ||
+        (points.size() > kFirst && report.loss - least_ > kTooLarge * std::abs(first - least_) &&
+         report.loss > 2 * std::abs(first));
   }
   RunRequests requests() override { return {.stop = over_}; }
 
@@ -76,8 +77,8 @@ double suggested_rate(const std::vector<RangePoint>& points) {
   const auto least = static_cast<std::size_t>(std::ranges::min_element(losses) - losses.begin());
   double steepest = 0, rate = 0;
   for (std::size_t i = kFirst; i + 2 < points.size() && i <= least; ++i) {
-    const double slope = (losses[i + 1] - losses[i - 1]) /
-                         std::log(points[i + 1].rate / points[i - 1].rate);
+    const double slope =
+        (losses[i + 1] - losses[i - 1]) / std::log(points[i + 1].rate / points[i - 1].rate);
     if (slope >= steepest) continue;
     steepest = slope;
     rate = points[i].rate;
@@ -120,9 +121,8 @@ int find_learning_rate(Options& options) {
            "--lr find trains no model; name the --output .svg for the curve, or leave it out");
   OptimizationConfig& optimization = options.run.optimization;
   optimization.max_steps = kSteps;
-  optimization.learning_rate = {.kind = LearningRateKind::kRange,
-                                .peak = kMostRate,
-                                .minimum = kLeastRate};
+  optimization.learning_rate = {
+      .kind = LearningRateKind::kRange, .peak = kMostRate, .minimum = kLeastRate};
   optimization.warmup = 0;
   optimization.rate_by_time = false;
   optimization.evaluate_every = 0;
@@ -145,9 +145,9 @@ int find_learning_rate(Options& options) {
   print(range_plot(test.points, 78));
   if (draws) write_file(options.output, svg_of(test.points));
   const double rate = suggested_rate(test.points);
-  PT_CHECK(rate > 0, kDiverged, "--lr find: the loss falls at no learning rate");
-  print(fmt::format("lr {:.2g}: the loss falls fastest there; train with --lr {:.2g}\n", rate,
-                    rate));
+  PT_CHECK(rate > 0, kDiverged, "--lr find: the loss does not fall at any learning rate");
+  print(
+      fmt::format("lr {:.2g}: the loss falls fastest there; train with --lr {:.2g}\n", rate, rate));
   return 0;
 }
 

@@ -1,5 +1,5 @@
-// Of models that classify every token or pixel: the likeliest class of each, as an output of its
-// own.
+// For models that classify every token or pixel: adds the most likely class of each position as
+// another output.
 #pragma once
 
 #include <cstddef>

@@ -43,8 +43,8 @@ void choose_backup_workers(int replicas, const ReplicaRecord& record, ReplicaUpd
   const int gradients = gradients_of(record);
   if (updates.mode != ReplicaMode::kBackup || gradients == 0) return;
   PT_CHECK(gradients <= replicas, kResource,
-           "each update of this run adds the gradients of {} replicas, and {} process{} started; "
-           "it goes on with {} or more",
+           "each update of this run adds the gradients of {} replicas, but {} process{} started; "
+           "resume it with {} or more",
            gradients, replicas, replicas == 1 ? " was" : "es were", gradients);
   updates.backup = replicas - gradients;
 }

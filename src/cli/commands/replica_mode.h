@@ -9,11 +9,11 @@
 
 namespace pipetrain {
 
-/// Without --replicas every started process is one. `resumed`: the checkpoint that training goes on
-/// from, or null. Where another number of processes goes on, as many more or fewer are backup
-/// workers, unless another mode is given. Error (kUsage) for options of training that do not go
-/// together with such replicas; others are refused where the network is made. Error (kResource)
-/// where there are too few processes.
+/// Without --replicas, every process is one replica. `resumed`: the checkpoint that training
+/// resumes from, or null. If a run with backup workers resumes with another number of processes,
+/// the number of backup workers changes and the gradients per update stay the same, unless another
+/// mode is given. Error (kUsage) for training options that such replicas do not support (the others
+/// are checked when the network is created), (kResource) for too few processes.
 void check_replica_mode(Options& options, const Checkpoint* resumed);
 
 /// The processes that a run with backup workers needs, where every process is a replica.

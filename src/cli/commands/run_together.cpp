@@ -85,6 +85,7 @@ int run_together(const std::function<int(ProcessGroup*)>& body) {
   try {
     if (!group.leads()) set_log_level(LogLevel::kError);
     check_builds(group, build_id());
+    group.find_readable_processes();
     const int code = body(&group);
     group.leave();
     return code;

@@ -13,8 +13,8 @@ class ProcessGroup;
 /// its error, which is printed once; this then does not return.
 int run_together(const std::function<int(ProcessGroup*)>& body);
 
-/// From now on, what this process and its libraries print goes to a file, but for an error that
-/// nobody else can report. Nothing changes where the file cannot be written.
+/// Redirects the output of this process and its libraries to a file, except for errors that no
+/// other process can report. Does nothing if the file cannot be opened.
 void keep_output_in(const std::filesystem::path& path);
 
 /// For errors before the processes are connected, which are most likely the same in all of them:

@@ -41,10 +41,10 @@ class Supervision {
   int attempt_ = 0;
 };
 
-/// Runs `train` in a child process, again and again as RestartPolicy(most) says, and returns its
-/// exit code; 128 and the number of the signal that ended it. It stands still when for
-/// `stall_seconds` it neither begins an instruction nor computes. In the child this returns what
-/// `train` returns, or throws what it throws.
+/// Runs `train` in a child process, restarts it according to RestartPolicy(most), and returns its
+/// exit code, or 128 plus the number of the signal that ended it. A child that neither begins an
+/// instruction nor computes for `stall_seconds` has stalled and is killed. In the child this
+/// returns what `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
 
 /// Whether a process restarts the training processes of the run in a folder, so that the run may go

@@ -210,7 +210,8 @@ void describe_loss(Table& table, Options& options) {
   OptionSpec& weights =
       inner
           .add("--class-weights", "X,X,…|balanced",
-               "class weights of cross-entropy; balanced: inverse to how often classes occur",
+               "class weights of cross-entropy; balanced: inversely proportional to class "
+               "frequency",
                kTrainCommands)
           .affects(ResultEffect::kRecorded);
   weights.key = "weights";

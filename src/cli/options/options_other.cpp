@@ -14,8 +14,8 @@ void describe_generation(Table& table, Options& options) {
                 "generate");
   OptionSpec& temperature = table.add(
       "--temperature", "X",
-      "divide the logits by X and choose at random; 0: always the likeliest token; default: 0, "
-      "with --top-k or --top-p 1",
+      "sampling temperature; 0: always the likeliest token; default: 0, or 1 with --top-k or "
+      "--top-p",
       "generate");
   temperature.set = [&options](const std::string& v) {
     options.temperature = parse_real("--temperature", v);
@@ -146,7 +146,7 @@ void describe_launch(Table& table, Options& options) {
              "training runs",
              "launch");
   table.path("--discover", options.discover, PathUse::kRead, "SCRIPT",
-             "a program that prints the hosts there are now, instead of --hosts", "launch");
+             "a program that prints the currently available hosts, instead of --hosts", "launch");
   table.integer("--min", options.least_hosts, 1,
                 "minimum number of hosts; training does not run with fewer", "launch");
   table.automatic("--max", options.most_hosts, "maximum number of hosts to use; auto: all",

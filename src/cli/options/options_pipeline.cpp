@@ -103,7 +103,7 @@ void describe_limits(Table& table, PipelineConfig& pipeline) {
   OptionSpec& timeout =
       table
           .add("--comm-timeout", "SECONDS",
-               "stop after so long without progress, and report which device waits for which",
+               "stop after this time without progress, and report which device waits for which",
                "train eval")
           .affects(ResultEffect::kNone);
   timeout.set = [&pipeline](const std::string& v) {
@@ -221,8 +221,9 @@ void describe_replicas(Table& table, Options& options) {
       .affects(ResultEffect::kNone);
   replica_settings
       .integer("--accumulators", pipeline.accumulators, 0,
-               "sum gradients as a tree with N leaves, a power of two: any number of replicas that "
-               "divides it has the same bits; 0: in the order of micro-batches and replicas",
+               "sum gradients as a tree with N leaves, a power of two: results are bit-identical "
+               "for every number of replicas that divides N; 0: sum in the order of micro-batches "
+               "and replicas",
                "train")
       .affects(ResultEffect::kRecorded);
   replica_settings

@@ -49,7 +49,7 @@ struct BoundData {
   std::shared_ptr<const Dataset> dataset;
   /// One sentence per column: where it comes from, how it is converted.
   std::vector<std::string> notes;
-  std::vector<std::string> warnings;  // those of them that nobody may miss
+  std::vector<std::string> warnings;  // those notes that are logged as warnings
   /// One per model input: what its values are divided by.
   std::vector<double> divisors;
   std::vector<std::string> class_names;

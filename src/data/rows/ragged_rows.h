@@ -1,5 +1,5 @@
-// Rows of numbers of one name, as they come from records (JSON Lines, TFRecord): of one length they
-// become an array; lists of tokens of several lengths become one stream, or are filled up.
+// Rows of numbers with the same name, read from records (JSON Lines, TFRecord). Rows of equal
+// length become an array; token lists of different lengths become one stream, or are padded.
 #pragma once
 
 #include <cstdint>

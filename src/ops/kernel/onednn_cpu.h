@@ -32,8 +32,9 @@ dnnl::primitive_attr onednn_user_scratchpad();
 /// Primitives that run one after the other on a kernel's inputs, outputs and workspace:
 ///
 ///   PrimitiveSequence sequence;
-///   const auto x = sequence.convert(sequence.input(0, x_desc), pd.src_desc());  // reorders if
-///   need be const auto y = sequence.temporary(pd.dst_desc());
+///   // convert() adds a reorder if the formats differ.
+///   const auto x = sequence.convert(sequence.input(0, x_desc), pd.src_desc());
+///   const auto y = sequence.temporary(pd.dst_desc());
 ///   sequence.add(dnnl::convolution_forward(pd), pd, {{DNNL_ARG_SRC, x}, …, {DNNL_ARG_DST, y}});
 ///   sequence.reorder(y, sequence.output(0, y_desc));
 ///   return std::make_unique<SequenceKernel>(std::move(sequence));

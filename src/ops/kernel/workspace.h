@@ -5,7 +5,7 @@
 
 namespace pipetrain {
 
-/// The bytes of a part behind which the next one is as aligned as the workspace itself
+/// Rounds the size of a part up so that the part after it is aligned like the workspace itself
 /// (RunContext).
 constexpr std::size_t aligned_part(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 

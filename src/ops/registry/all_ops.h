@@ -1,4 +1,4 @@
-// One declaration per operator family; ops/FAMILY.cpp defines it.
+// One declaration per operator family; ops/DIRECTORY/FAMILY.cpp defines it.
 #pragma once
 
 namespace pipetrain {

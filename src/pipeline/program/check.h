@@ -4,32 +4,38 @@
 // The properties of a correct schedule, and the rule that proves each:
 //
 //  | structure
-//  |  1 each stage runs each micro-batch once, forward and backward        coverage
-//  |  2 on the device of the replica that the route names           placement
-//  |  3 forward, recompute, input gradient, weight gradient         local order
+//  |  1 each stage runs each micro-batch once, both directions  coverage
+//  |  2 on the device of the replica that the route names       placement
+//  |  3 forward, recompute, input gradient, weight gradient     local order
 //  | data flow
-//  |  4 one send and one receive for each micro-batch on each edge         transfers, place of
-//  transfers |    (both ends read the bytes of one Edge; a skip edge is a transfer of its own) |  5
-//  no receive into a buffer in use, all free at the end        receive buffers, with coverage |  6
-//  inputs and labels are there                                 not in the lists: the first and |
-//  the last stage are given every micro-batch before the round starts | progress |  7 lists and
-//  data together have no cycle                       progress |  8 no deadlock with blocking sends
-//  in one lane                 progress with blocking sends |  9 nor with buffers follows from 8
-//  (see check()); |    there are no groups of transfers | 10 one order at both ends of a channel,
-//  and of collectives     order on channels, collectives | 11 groups of transfers are bounded each
-//  transfer stands alone | memory | 12 bytes held stay under a cap memory (check_memory()) | 13
-//  receives that wait have a buffer                            receive buffers | weights | 14 sync:
-//  version 0, one update, after all gradients            weight versions, updates, |    and after
-//  the gradient sync                                 gradient sync | 15 stash: backward reads what
-//  forward read, copies suffice     weight versions | 16 double buffer: max(0, g - 1) everywhere,
-//  two copies         weight versions | 17 vertical sync: one version along a micro-batch's path
-//  weight versions | 18 tied weights: gradients meet before the update              gradient sync,
-//  if declared: |    who knows of the tie sets Program::gradient_sync | 19 a group adds each of its
-//  micro-batches once                         coverage, updates | 20 a recompute repeats the
-//  forward's bits                      weight versions (same weights); |    masks are a function of
-//  (operator, micro-batch), not of the schedule | semantics | 21 forward and backward of a
-//  micro-batch on one replica               form (the route), placement | 22 sums are made in one
-//  order                                  micro-batch order, reduces
+//  |  4 one send and one receive per micro-batch on each edge   transfers, place of transfers
+//  |    (both ends read the bytes of one Edge; a skip edge is a transfer of its own)
+//  |  5 no receive into a buffer in use, all free at the end    receive buffers, coverage
+//  |  6 inputs and labels are available                         no rule: the first and the last
+//  |                                  stage get every micro-batch before the round starts
+//  | progress
+//  |  7 lists and data together have no cycle                   progress
+//  |  8 no deadlock with blocking sends in one lane             progress with blocking sends
+//  |  9 no deadlock with buffers either                         follows from 8 (see check())
+//  | 10 one order at both ends of a channel, of collectives     order on channels, collectives
+//  | 11 groups of transfers are bounded                         no rule: there are no groups
+//  | memory
+//  | 12 bytes held stay under a cap                             memory (check_memory())
+//  | 13 receives that wait have a buffer                        receive buffers
+//  | weights
+//  | 14 sync: version 0, one update, after all gradients        weight versions, updates,
+//  |    and after the gradient sync                             gradient sync
+//  | 15 stash: backward reads what forward read, enough copies  weight versions
+//  | 16 double buffer: max(0, g - 1) everywhere, two copies     weight versions
+//  | 17 vertical sync: one version along a micro-batch's path   weight versions
+//  | 18 tied weights: gradients are summed before the update    gradient sync, if the program
+//  |                                                            sets Program::gradient_sync
+//  | 19 a group adds each of its micro-batches once             coverage, updates
+//  | 20 a recompute repeats the forward's bits                  weight versions; masks depend on
+//  |                                       (operator, micro-batch), not on the schedule
+//  | semantics
+//  | 21 forward and backward of a micro-batch on one replica    form (the route), placement
+//  | 22 sums are made in one order                              micro-batch order, reduces
 #pragma once
 
 #include <cstdint>

@@ -29,10 +29,10 @@ enum class Kind : std::uint8_t {
 /// group of consecutive micro-batches and then updates; with g the group of a micro-batch, forward
 /// and backward read
 enum class UpdateRule : std::uint8_t {
-  kNone,   // evaluation: the weights never change
-  kSync,   // version 0: the whole round is one group, its update ends the round
-  kStash,  // the latest at the micro-batch's forward, each stage for itself (PipeDream's stashing)
-  kVertical,      // the latest of stage 0 at the micro-batch's forward there, on every stage
+  kNone,      // evaluation: the weights never change
+  kSync,      // version 0: the whole round is one group, its update ends the round
+  kStash,     // each stage: its latest at the micro-batch's forward (PipeDream's weight stashing)
+  kVertical,  // the latest of stage 0 at the micro-batch's forward there, on every stage
   kDoubleBuffer,  // max(0, g - 1) on every stage (PipeDream-2BW)
 };
 

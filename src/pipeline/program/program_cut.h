@@ -30,7 +30,8 @@ struct ProgramCut {
 /// before. The end of the program is not among them.
 std::vector<int> cut_points(const Program& program);
 
-/// Cuts behind `micro_batches_done`, one of cut_points(). Error (kInternal) for other numbers.
+/// Cuts after micro-batch number `micro_batches_done`, one of cut_points(). Error (kInternal) for
+/// other numbers.
 ProgramCut cut_program(const Program& program, int micro_batches_done);
 
 }  // namespace pipetrain

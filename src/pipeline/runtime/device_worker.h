@@ -22,7 +22,7 @@ namespace pipetrain {
 
 class DeviceWorker final : public LinkEnd {
  public:
-  // What it waits for if not a device.
+  // Values of waits_for() that are not device numbers.
   static constexpr int kNobody = DeviceLog::kNobody;
   static constexpr int kFinished = DeviceLog::kFinished;
   static constexpr int kEverybody = DeviceLog::kEverybody;

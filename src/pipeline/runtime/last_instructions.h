@@ -1,6 +1,6 @@
-// The last instructions of every device, for a report when a run stands still, crashes or is asked.
-// The memory can be shared with the process that restarts this one, which then sees them after a
-// kill, too.
+// The last instructions of every device, reported when a run stalls or crashes, or on request. The
+// memory can be shared with the process that restarts this one, so that it can report them even
+// after a kill.
 #pragma once
 
 #include <atomic>

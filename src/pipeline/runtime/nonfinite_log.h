@@ -15,8 +15,8 @@ class NonfiniteLog {
  public:
   explicit NonfiniteLog(int stages) : off_(static_cast<std::size_t>(2 * stages)) {}
 
-  /// Whether a stage is to look at the values of its passes: nothing was found yet, and what it
-  /// found before, if anything, did the loss no harm.
+  /// Whether a stage should check the values of its passes: no value is recorded, and ignore() was
+  /// not called for this pass of the stage.
   bool wants(int stage, bool backward) const {
     return !has_found_.load(std::memory_order_relaxed) &&
            !off_[index(stage, backward)].load(std::memory_order_relaxed);
@@ -24,8 +24,8 @@ class NonfiniteLog {
   void found(NonfiniteValue value);
   /// A stage need not look again: what is not finite there is meant, or cannot be traced.
   void ignore(int stage, bool backward) { off_[index(stage, backward)] = true; }
-  /// The loss of a micro-batch is finite, so that what its forward pass has found did no harm, nor
-  /// what was found more than `versions` steps before.
+  /// Called when the loss of a micro-batch is finite. Discards the recorded value if it is from the
+  /// forward pass of this micro-batch or from more than `versions` steps before: it did no harm.
   void loss_is_finite(const PassPlace& micro_batch, std::uint64_t versions);
   std::optional<NonfiniteValue> first() const;
 

@@ -40,9 +40,9 @@ class MicroBatchSource {
   /// how many updates came before a kSync round.
   virtual double learning_rate(int micro_batch) const = 0;
   virtual std::int64_t updates_before() const = 0;
-  /// Asynchronous rounds, before a device begins with a micro-batch: how many micro-batches the
-  /// round has if it is to end before this one is done, after one of cut_points(); otherwise more
-  /// than micro_batch. All processes are given the same number. May wait for it.
+  /// Asynchronous rounds: called before a device begins a micro-batch. If the round ends early,
+  /// before this micro-batch is done, returns its number of micro-batches, one of cut_points();
+  /// otherwise a number greater than micro_batch. The same in all processes. May block.
   virtual int end_before(int /*micro_batch*/) { return std::numeric_limits<int>::max(); }
   /// Asynchronous rounds: a replica of a stage has made the update after a micro-batch, which
   /// produced weight version `version`. Called on the stage's thread.

@@ -40,7 +40,7 @@ struct RoundState {
   }
   /// Whether a micro-batch's forward ran, and was counted, before the cut.
   bool is_replayed(int stage, int micro_batch) const;
-  /// The round ends after so many micro-batches. Returns what each stage has done by then.
+  /// Ends the round after this many micro-batches. Returns the cut there.
   const ProgramCut& end_after(int micro_batches_done);
   /// A stage is done with a micro-batch; the last one releases its data.
   void leave(int micro_batch);

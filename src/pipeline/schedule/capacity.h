@@ -31,8 +31,8 @@ struct StageCapacity {
 /// that few entries suffice.
 std::vector<StageCapacity> stage_capacities(const std::vector<const Program*>& programs);
 
-/// Adds what a tree of sums with so many leaves takes; 0: there is none. Error (kUsage) where a
-/// stage's replicas do not divide it, or stages update while others compute.
+/// Adds the accumulators for a tree of sums with this many leaves; 0: no tree. Error (kUsage) if
+/// the replicas of a stage do not divide `leaves`, or for asynchronous schedules.
 void add_accumulators(const std::vector<const Program*>& programs, int leaves,
                       std::vector<StageCapacity>& capacity);
 

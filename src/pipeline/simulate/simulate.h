@@ -13,7 +13,7 @@ namespace pipetrain {
 
 /// A part of a sum over replicas that begins as soon as all have completed its gradients.
 struct ReduceBucket {
-  double ready = 1;    // the share of a replica's last backward after which it has
+  double ready = 1;    // fraction of a replica's last backward after which the bucket is complete
   double seconds = 0;  // one bucket after the other
   double latency = 0;  // until its sum is there, while the next ones are under way
   std::int64_t bytes = 0;
@@ -50,15 +50,15 @@ enum class TransferMode {
   kRendezvous,
 };
 
-/// Devices that are threads of one machine: which take turns on the same core, and what it takes
-/// until one that has slept runs again.
+/// CPU devices are threads of one machine: which of them share a core, and how long it takes until
+/// a sleeping one runs again.
 struct CoreSharing {
-  std::vector<int> core;      // [devices], or of its first core; empty: nobody is ever woken
-  std::vector<int> group;     // [cores]: devices move among those of one group; empty: all
-  bool moves = false;         // a woken device whose core is busy takes one that is idle
-  double wake_seconds = 0;    // on a core that is idle
-  double notify_seconds = 0;  // of the device that wakes another one on such a core
-  double switch_seconds = 0;  // on a core that another one leaves
+  std::vector<int> core;      // [devices]: its core, or the first of them; empty: not simulated
+  std::vector<int> group;     // [cores]: devices move within a group only; empty: all one group
+  bool moves = false;         // a woken device moves to an idle core if its own is busy
+  double wake_seconds = 0;    // on an idle core
+  double notify_seconds = 0;  // spent by the device that wakes another one on an idle core
+  double switch_seconds = 0;  // on a core that another device leaves
   double turn_seconds = std::numeric_limits<double>::infinity();  // while others wait for the core
 };
 
@@ -68,10 +68,11 @@ struct CoreGroup {
   std::vector<int> devices;
 };
 
-/// Sums of replicas in several processes: where the replicas share cores all of which compute, the
-/// number of processes that copy and add in turn on one core, so that it takes as long during the
-/// backward as after it. Elsewhere, and where replicas are on different hosts, 0: a sum overlaps
-/// the backward. `devices`: of the replicas; `process`: of each of them.
+/// Returns how many processes take turns copying and adding on one core when replicas in several
+/// processes sum gradients. This applies where the replicas share cores that are all busy, so that
+/// a sum takes as long during the backward as after it. Otherwise, and if replicas are on different
+/// hosts, returns 0: a sum overlaps the backward. `devices`: those of the replicas; `process`: the
+/// process of each.
 int processes_that_sum_in_turn(std::span<const CoreGroup> groups, std::span<const int> devices,
                                std::span<const int> process);
 

@@ -45,8 +45,8 @@ class NonfiniteSearch {
 
   /// Runs a list; `backward`: what its nodes belong to.
   void run(std::vector<StageStep>& steps, bool backward);
-  /// Where the first of these values (roots) that is not finite comes from: a node that was run, or
-  /// a weight or input. None when all are finite, or came so from another stage.
+  /// The origin of the first of these values (roots) that is not finite: a node that was run, a
+  /// weight or an input. None if all are finite, or if another stage sent values that were not.
   std::optional<NonfiniteValue> origin_of(const std::vector<ValueId>& values) const;
 
  private:

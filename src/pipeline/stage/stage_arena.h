@@ -49,7 +49,7 @@ struct ParameterPlace {
   std::size_t average = kNoPlace;                    // and of the moving average
 };
 
-/// Offsets in the arena, and sizes. Slots and entries lie one behind the other.
+/// Offsets in the arena, and sizes. Slots and entries are contiguous.
 struct StageArena {
   std::vector<ParameterPlace> parameters;
   std::size_t parameter_block_bytes = 0;  // of one version

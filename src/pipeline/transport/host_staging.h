@@ -1,8 +1,8 @@
 // Copies between GPUs without peer access: in chunks through a ring of page-locked host memory, so
 // that both directions of the copy overlap.
 //
-//   sender's stream:    chunk 0 → slot 0 │ chunk 1 → slot 1 │ …  wait: slot 0 is free │ chunk 4 →
-//   slot 0 receiver's stream:                   │ slot 0 → chunk 0 │ slot 1 → chunk 1 …
+//   sender's stream:    chunk 0 → slot 0 │ chunk 1 → slot 1 │ … wait for slot 0 │ chunk 4 → slot 0
+//   receiver's stream:                   │ slot 0 → chunk 0 │ slot 1 → chunk 1 …
 #pragma once
 
 #include <array>

@@ -36,8 +36,8 @@ class LinkEnd {
   /// The values of a micro-batch in the sending stage's memory.
   virtual std::vector<ExchangedSpan> sent(int edge, int micro_batch,
                                           const std::byte* base) const = 0;
-  /// The size of a receive buffer for any micro-batch, and the places of the values in one, which
-  /// waits until the shape of the micro-batch is known.
+  /// The size of a receive buffer for any micro-batch, and where the values of a micro-batch lie in
+  /// it. received() waits until the shape of the micro-batch is known.
   virtual std::size_t buffer_bytes(int edge) const = 0;
   virtual std::vector<ExchangedSpan> received(int edge, int micro_batch,
                                               std::byte* buffer) const = 0;

@@ -5,8 +5,8 @@
 //
 // It polls for completed messages. In between it sleeps while a stage here computes, so that the
 // cores are free for the stages: longer if no device waits and all messages under way are short
-// receives, which arrive without polling. Else it only yields: where messages are copied by the
-// processes themselves, they get on only while both poll. It also sends and receives heartbeats.
+// receives, which arrive without polling. Otherwise it only yields, since messages that the
+// processes copy themselves make progress only while both poll. It also handles heartbeats.
 #pragma once
 
 #include <chrono>
@@ -31,8 +31,7 @@ namespace pipetrain {
 class MessageTask {
  public:
   virtual ~MessageTask() = default;
-  /// In the message thread: does what can be done without waiting. Returns whether there was
-  /// anything.
+  /// Called in the message thread: makes progress without blocking. Returns whether it made any.
   virtual bool go_on() = 0;
   /// Whether messages are under way.
   virtual bool is_open() const = 0;
@@ -43,10 +42,10 @@ class MessageThread {
   /// Distinct tags of one link: more than micro-batches in flight.
   static constexpr int kMicroBatches = 1'024;
 
-  /// `failed` is called at most once a round, from the thread of this class, when another process
-  /// has failed or messages have. `state`: what this process waits for (empty while a device
-  /// computes), and its progress. `computes`: whether a device here does. `notify`: called
-  /// from the thread of this class when messages of links have arrived or left; may be empty.
+  /// `failed` is called from this thread when another process or a message has failed, at most once
+  /// per round. `state`: what this process waits for (empty while a device computes), and its
+  /// progress. `computes`: whether a device of this process computes. `notify`: called from this
+  /// thread when messages of links have arrived or left; may be empty.
   MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                 std::function<std::pair<std::string, std::uint64_t>()> state,
                 std::function<bool()> computes, double timeout_seconds,

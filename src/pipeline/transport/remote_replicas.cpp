@@ -17,14 +17,10 @@ constexpr std::size_t kMostEvents = 4096;
 /// Pieces of so many floats leave from where they are and arrive where they belong; smaller ones
 /// share a message.
 constexpr std::size_t kOwnMessage = 16'384;
-/// So many floats of each replica are read and added at a time: they stay in the cache.
+/// Floats of each replica that are read and added at a time: they stay in the cache.
 constexpr std::size_t kReadFloats = 16'384;
 /// Buckets under way at most. The oldest get the network: what has left last would delay them.
 constexpr std::size_t kMostUnderWay = 8;
-
-std::uint64_t place_of(std::span<const float> floats) {
-  return reinterpret_cast<std::uint64_t>(floats.data());
-}
 
 int count_here(const ProcessGroup& group, const std::vector<int>& process_of) {
   return static_cast<int>(std::count(process_of.begin(), process_of.end(), group.rank()));
@@ -56,6 +52,9 @@ RemoteReplicas::RemoteReplicas(ProcessGroup& group, MessageThread& messages,
   for (int r = 0; r < replicas(); ++r) senders_.push_back(r);
   here_ = static_cast<std::size_t>(std::find(processes_.begin(), processes_.end(), rank_) -
                                    processes_.begin());
+  for (const int process : processes_) {
+    if (process != rank_) (group_.can_read(process) ? any_read_ : any_messages_) = true;
+  }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     share_out(b, owners);
     Sum& sum = on_way_[b];
@@ -87,8 +86,8 @@ bool RemoteReplicas::is_absent(int replica) {
 bool RemoteReplicas::is_absent(const Sum& sum, int replica) {
   if (is_here(replica)) return is_absent(replica);
   const Parcel& received = sum.received[at(replica)];
-  return shares_memory(process_of_[at(replica)]) ? received.places.front() == 0
-                                                 : received.floats.front() == 0;
+  return group_.can_read(process_of_[at(replica)]) ? received.addresses.front() == 0
+                                                   : received.floats.front() == 0;
 }
 
 /// Joins the replicas here, of which the first sends the sum.
@@ -197,9 +196,23 @@ void RemoteReplicas::reduce(int replica, bool contributes) {
   if (aborted_) throw ChannelAborted();
 }
 
-/// The messages of one tag are sent and received in the order of the buckets.
 bool RemoteReplicas::go_on() {
   if (buckets_.empty()) return false;
+  if (lost_) {
+    if (steady_seconds() - lost_at_ > kLostSeconds) throw *lost_;
+    return false;
+  }
+  try {
+    return make_progress();
+  } catch (const LostProcess& error) {
+    lost_ = error;
+    lost_at_ = steady_seconds();
+    return false;
+  }
+}
+
+/// The messages of one tag are sent and received in the order of the buckets.
+bool RemoteReplicas::make_progress() {
   const auto before = std::array{sent_.load(), summed_, expected_, taken_};
   while (sent_ < std::min(buckets_.size(), taken_ + kMostUnderWay) && is_complete(sent_)) {
     if (sent_ == 0) {
@@ -220,119 +233,10 @@ bool RemoteReplicas::go_on() {
   const bool moved = before != std::array{sent_.load(), summed_, expected_, taken_};
   if (taken_ < buckets_.size()) return moved;
   for (Sum& sum : on_way_) {
-    if (!is_done(sum.sum_sends)) return moved;
+    if (!is_done(sum.sum_sends) || !is_done(sum.readers)) return moved;
   }
   finish();
   return true;
-}
-
-void RemoteReplicas::post_send(const void* from, std::size_t bytes, int peer, int tag,
-                               Requests& requests) {
-  post_send_in_parts(group_.processes(), static_cast<const std::byte*>(from), bytes, peer, tag,
-                     requests, Processes::kEagerBytes);
-}
-
-void RemoteReplicas::post_receive(void* to, std::size_t bytes, int peer, int tag,
-                                  Requests& requests) {
-  post_receive_in_parts(group_.processes(), static_cast<std::byte*>(to), bytes, peer, tag, requests,
-                        Processes::kEagerBytes);
-}
-
-void RemoteReplicas::post_send(Parcel& parcel, int peer, int tag, Requests& requests) {
-  if (!as_bfloat16_)
-    return post_send(parcel.floats.data(), std::span(parcel.floats).size_bytes(), peer, tag,
-                     requests);
-  pack_bfloat16(parcel.floats, parcel.narrow);
-  post_send(parcel.narrow.data(), std::span(parcel.narrow).size_bytes(), peer, tag, requests);
-}
-
-void RemoteReplicas::post_receive(Parcel& parcel, std::size_t floats, int peer, int tag,
-                                  Requests& requests) {
-  if (!as_bfloat16_)
-    return post_receive(parcel.floats.data(), floats * sizeof(float), peer, tag, requests);
-  parcel.narrow.resize(floats);
-  post_receive(parcel.narrow.data(), std::span(parcel.narrow).size_bytes(), peer, tag, requests);
-}
-
-void RemoteReplicas::post_places(Parcel& parcel, int peer, int tag, Requests& requests) {
-  post_send(parcel.places.data(), std::span(parcel.places).size_bytes(), peer, tag, requests);
-}
-
-void RemoteReplicas::expect_places(Parcel& parcel, std::size_t pieces, int peer, int tag,
-                                   Requests& requests) {
-  parcel.places.resize(1 + pieces);
-  post_receive(parcel.places.data(), std::span(parcel.places).size_bytes(), peer, tag, requests);
-}
-
-void RemoteReplicas::read(int process, std::uint64_t from, std::span<float> to) {
-  try {
-    group_.processes().read_memory(process, from, to.data(), to.size_bytes());
-  } catch (Error& error) {
-    error.add_frame("in " + group_.name_of(process));
-    throw;
-  }
-}
-
-/// What has arrived as bfloat16, as floats.
-void RemoteReplicas::unpack(Parcel& parcel) const {
-  if (as_bfloat16_) unpack_bfloat16(parcel.narrow, parcel.floats);
-}
-
-/// Posts the receives of the other replicas' parts of our share.
-void RemoteReplicas::expect_parts(std::size_t bucket) {
-  Sum& sum = on_way_[bucket];
-  const Share& share = shares_[bucket][here_];
-  for (const int r : senders_) {
-    if (is_here(r)) continue;
-    Parcel& received = sum.received[at(r)];
-    const int peer = process_of_[at(r)];
-    if (shares_memory(peer)) {
-      expect_places(received, share.pieces.size(), peer, tag(r, kParts), sum.parts);
-      continue;
-    }
-    received.floats.resize(1 + share.packed_floats + share.other_floats);
-    post_receive(received, 1 + share.packed_floats, peer, tag(r, kParts), sum.parts);
-    for (const Piece& piece : share.pieces) {
-      if (!is_packed(piece))
-        post_receive(received.floats.data() + piece.place, piece.count * sizeof(float), peer,
-                     tag(r, kParts), sum.parts);
-    }
-  }
-}
-
-/// Sends the other processes their shares of the replicas here.
-void RemoteReplicas::send_parts(std::size_t bucket) {
-  join_here(bucket);
-  for (const int r : senders_) {
-    for (std::size_t p = 0; is_here(r) && p < processes_.size(); ++p) {
-      if (p != here_) send_part(bucket, r, p);
-    }
-  }
-}
-
-void RemoteReplicas::send_part(std::size_t bucket, int replica, std::size_t process) {
-  Sum& sum = on_way_[bucket];
-  Parcel& parcel = sum.packed_parts[at(replica) * processes_.size() + process];
-  const Share& share = shares_[bucket][process];
-  const int peer = processes_[process];
-  const bool absent = is_absent(replica);
-  if (shares_memory(peer)) {
-    parcel.places.assign(1, absent ? 0 : 1);
-    for (const Piece& piece : share.pieces) parcel.places.push_back(place_of(part(replica, piece)));
-    return post_places(parcel, peer, tag(replica, kParts), sum.part_sends);
-  }
-  std::vector<float>& packed = parcel.floats;
-  packed.assign(1, absent ? 0.0F : 1.0F);
-  for (const Piece& piece : share.pieces) {
-    if (is_packed(piece))
-      packed.insert(packed.end(), part(replica, piece).begin(), part(replica, piece).end());
-  }
-  post_send(parcel, peer, tag(replica, kParts), sum.part_sends);
-  for (const Piece& piece : share.pieces) {
-    if (!is_packed(piece))
-      post_send(part(replica, piece).data(), part(replica, piece).size_bytes(), peer,
-                tag(replica, kParts), sum.part_sends);
-  }
 }
 
 /// Sums our share over all replicas, in their order or as a tree, into the gradients of the first
@@ -341,89 +245,48 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   Sum& sum = on_way_[bucket];
   const Share& share = shares_[bucket][here_];
   for (const int r : senders_) {
-    if (!is_here(r) && !shares_memory(process_of_[at(r)])) unpack(sum.received[at(r)]);
+    if (!is_here(r) && !group_.can_read(process_of_[at(r)])) unpack(sum.received[at(r)]);
   }
-  for (std::size_t k = 0; k < share.pieces.size(); ++k) add_up_piece(sum, share.pieces[k], k);
+  for (std::size_t k = 0; k < share.pieces.size(); ++k) add_up_piece(bucket, k);
   Parcel& parcel = sum.packed_sums[here_];
   parcel.floats.clear();
-  parcel.places.assign(1, 1);
+  parcel.addresses.assign(1, share.handed_on_pieces);
   for (const Piece& piece : share.handed_on()) {
     const std::span<float> floats = part(first_here(), piece);
-    if (is_packed(piece)) parcel.floats.insert(parcel.floats.end(), floats.begin(), floats.end());
-    parcel.places.push_back(place_of(floats));
+    if (any_messages_ && is_packed(piece))
+      parcel.floats.insert(parcel.floats.end(), floats.begin(), floats.end());
+    if (any_read_) parcel.addresses.push_back(address_of(floats.data()));
   }
+  pack(parcel);
   for (std::size_t p = 0; p < processes_.size(); ++p) {
     if (p != here_) hand_on(bucket, p);
   }
 }
 
-/// Sums a piece; `number`: its place among those of our share.
-void RemoteReplicas::add_up_piece(const Sum& sum, const Piece& piece, std::size_t number) {
+/// Sums a piece of our share, in blocks that fit the cache.
+void RemoteReplicas::add_up_piece(std::size_t bucket, std::size_t piece) {
+  const Piece& whole = shares_[bucket][here_].pieces[piece];
   std::vector<const float*> parts;
-  for (std::size_t begin = 0; begin < piece.count; begin += kReadFloats) {
-    const Piece some{piece.gradient, piece.first + begin,
-                     std::min(kReadFloats, piece.count - begin), piece.place + begin};
+  for (std::size_t begin = 0; begin < whole.count; begin += kReadFloats) {
+    const Piece block{whole.gradient, whole.first + begin,
+                      std::min(kReadFloats, whole.count - begin), whole.place + begin};
     parts.clear();
     for (const int r : senders_) {
-      const Parcel& received = sum.received[at(r)];
-      if (is_absent(sum, r)) {
+      const Parcel& received = on_way_[bucket].received[at(r)];
+      if (is_absent(on_way_[bucket], r)) {
         if (as_tree_) parts.push_back(nullptr);
       } else if (is_here(r)) {
-        parts.push_back(part(r, some).data());
-      } else if (const int process = process_of_[at(r)]; shares_memory(process)) {
+        parts.push_back(part(r, block).data());
+      } else if (const int peer = process_of_[at(r)]; group_.can_read(peer)) {
         read_[at(r)].resize(kReadFloats);
-        const std::span<float> floats = std::span(read_[at(r)]).first(some.count);
-        read(process, received.places[1 + number] + begin * sizeof(float), floats);
+        const std::span<float> floats = std::span(read_[at(r)]).first(block.count);
+        read(peer, received.addresses[1 + piece] + begin * sizeof(float), floats);
         parts.push_back(floats.data());
       } else {
-        parts.push_back(received.floats.data() + some.place);
+        parts.push_back(received.floats.data() + block.place);
       }
     }
-    if (!parts.empty()) add_up_parts(parts, part(first_here(), some));
-  }
-}
-
-/// Sends our sums to another process. One that reads them says when it has; it also needs to know
-/// that we have read its parts.
-void RemoteReplicas::hand_on(std::size_t bucket, std::size_t process) {
-  Sum& sum = on_way_[bucket];
-  Parcel& parcel = sum.packed_sums[here_];
-  const int peer = processes_[process], from = tag(first_here(), kSums);
-  if (shares_memory(peer)) {
-    post_places(parcel, peer, from, sum.sum_sends);
-    sum.sum_sends.push_back(
-        group_.processes().post_receive(nullptr, 0, peer, tag(first_of(process), kTaken)));
-    return;
-  }
-  if (!parcel.floats.empty()) post_send(parcel, peer, from, sum.sum_sends);
-  for (const Piece& piece : shares_[bucket][here_].handed_on()) {
-    const std::span<float> floats = part(first_here(), piece);
-    if (!is_packed(piece)) post_send(floats.data(), floats.size_bytes(), peer, from, sum.sum_sends);
-  }
-}
-
-/// Posts the receives of the sums of other processes.
-void RemoteReplicas::expect_sums(std::size_t bucket) {
-  Sum& sum = on_way_[bucket];
-  for (std::size_t p = 0; p < processes_.size(); ++p) {
-    if (p == here_) continue;
-    const int from = tag(first_of(p), kSums);
-    if (shares_memory(processes_[p])) {
-      expect_places(sum.packed_sums[p], shares_[bucket][p].handed_on_pieces, processes_[p], from,
-                    sum.sums);
-      continue;
-    }
-    std::size_t packed = 0;
-    for (const Piece& piece : shares_[bucket][p].handed_on())
-      packed += is_packed(piece) ? piece.count : 0;
-    Parcel& parcel = sum.packed_sums[p];
-    parcel.floats.resize(packed);
-    if (packed > 0) post_receive(parcel, packed, processes_[p], from, sum.sums);
-    for (const Piece& piece : shares_[bucket][p].handed_on()) {
-      const std::span<float> floats = part(first_here(), piece);
-      if (!is_packed(piece))
-        post_receive(floats.data(), floats.size_bytes(), processes_[p], from, sum.sums);
-    }
+    if (!parts.empty()) add_up_parts(parts, part(first_here(), block));
   }
 }
 
@@ -437,25 +300,6 @@ void RemoteReplicas::take_over(std::size_t bucket) {
       for (const Piece& piece : p == here_ ? std::span(share.pieces) : share.handed_on())
         std::ranges::copy(part(first_here(), piece), part(r, piece).begin());
     }
-  }
-}
-
-/// Writes the sums of another process into the gradients of the first replica here.
-void RemoteReplicas::take_sums(Sum& sum, std::size_t process, const Share& share) {
-  Parcel& parcel = sum.packed_sums[process];
-  if (const int peer = processes_[process]; shares_memory(peer)) {
-    for (std::size_t k = 0; k < share.handed_on_pieces; ++k)
-      read(peer, parcel.places[1 + k], part(first_here(), share.pieces[k]));
-    sum.sum_sends.push_back(
-        group_.processes().post_send(nullptr, 0, peer, tag(first_here(), kTaken)));
-    return;
-  }
-  if (share.packed_floats > 0) unpack(parcel);
-  const float* from = parcel.floats.data();
-  for (const Piece& piece : share.handed_on()) {
-    if (!is_packed(piece)) continue;
-    std::copy_n(from, piece.count, part(first_here(), piece).begin());
-    from += piece.count;
   }
 }
 

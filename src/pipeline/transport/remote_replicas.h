@@ -7,8 +7,8 @@
 //
 // Large pieces of gradients leave from the memory of the stage and are replaced there by their
 // sums; small ones, and all of them as bfloat16, are packed into one message. Where processes can
-// read each other's memory, they only say where pieces and sums are, and whoever needs them reads
-// them there: parts through the cache while they are added.
+// read each other's memory, they only send the addresses of pieces and sums, and the receiver reads
+// them from there, gradients in blocks that fit the cache while they are added.
 //
 // In a tree of sums whose subtrees are those of processes, each process joins its own replicas
 // first and sends one part.
@@ -20,10 +20,12 @@
 #include <array>
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "pipeline/transport/message_thread.h"
 #include "pipeline/transport/replica_group.h"
 #include "processes/process_group.h"
@@ -56,6 +58,9 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
  private:
   enum Phase { kParts, kSums, kTaken, kSizes, kTexts, kWeights, kPhases };
   using Requests = std::vector<Processes::Request>;
+  /// Time between a failed read and its report: the launcher ends all processes, or another one
+  /// reports the failure, if the process that could not be read has ended.
+  static constexpr double kLostSeconds = 3;
   struct Piece {
     std::size_t gradient = 0, first = 0, count = 0;  // floats
     std::size_t place = 0;                           // in Sum::received
@@ -67,20 +72,26 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     std::size_t packed_floats = 0, other_floats = 0;
     std::span<const Piece> handed_on() const { return {pieces.data(), handed_on_pieces}; }
   };
-  /// Floats on their way together, or where a process whose memory is shared has them. The first of
-  /// either says whether a replica has any gradient.
+  /// What one message carries: floats, or their addresses for a process that can read our memory.
+  /// The first entry of a part says whether the replica has any gradient, and the first address of
+  /// sums how many follow.
   struct Parcel {
     std::vector<float> floats;
-    std::vector<std::uint16_t> narrow;  // the same as bfloat16
-    std::vector<std::uint64_t> places;  // [1 + pieces]
+    std::vector<std::uint16_t> narrow;     // the same as bfloat16
+    std::vector<std::uint64_t> addresses;  // of pieces
+  };
+  /// A process whose memory could not be read.
+  class LostProcess : public Error {
+   public:
+    using Error::Error;
   };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
     std::vector<Parcel> packed_parts;  // [here's replicas × processes]
     std::vector<Parcel> received;      // [replicas]: of other processes, our share
     std::vector<Parcel> packed_sums;   // [processes]
-    Requests parts, part_sends, sums;
-    Requests sum_sends;  // and words of those who have read our sums
+    Requests parts, part_sends, sums, sum_sends;
+    Requests readers;  // messages from and to those that read sums
     std::int64_t bytes = 0;
     double left = 0, taken = 0;  // steady_seconds()
   };
@@ -92,7 +103,6 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   int first_here() const { return first_of(here_); }
   bool is_absent(int replica);
   bool is_absent(const Sum& sum, int replica);
-  bool shares_memory(int process) const { return group_.processes().shares_memory(process); }
   void join_here(std::size_t bucket);
   int tag(int replica, Phase phase) const { return first_tag_ + kPhases * replica + phase; }
   void share_out(std::size_t bucket, const std::vector<int>& owners);
@@ -108,22 +118,31 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   void post_send(Parcel& parcel, int peer, int tag, Requests& requests);
   /// The first `floats` of a parcel.
   void post_receive(Parcel& parcel, std::size_t floats, int peer, int tag, Requests& requests);
-  void post_places(Parcel& parcel, int peer, int tag, Requests& requests);
-  void expect_places(Parcel& parcel, std::size_t pieces, int peer, int tag, Requests& requests);
-  void read(int process, std::uint64_t from, std::span<float> to);
+  void post_addresses(std::vector<std::uint64_t>& addresses, int peer, int tag, Requests& requests);
+  void expect_addresses(std::vector<std::uint64_t>& addresses, std::size_t count, int peer, int tag,
+                        Requests& requests);
+  static std::uint64_t address_of(const float* floats) {
+    return reinterpret_cast<std::uint64_t>(floats);
+  }
+  void read(int peer, std::uint64_t from, std::span<float> to);
+  void pack(Parcel& parcel) const;
   void unpack(Parcel& parcel) const;
   void expect_parts(std::size_t bucket);
   void send_parts(std::size_t bucket);
   void send_part(std::size_t bucket, int replica, std::size_t process);
   void add_up(std::size_t bucket);
-  void add_up_piece(const Sum& sum, const Piece& piece, std::size_t number);
+  void add_up_piece(std::size_t bucket, std::size_t piece);
   void hand_on(std::size_t bucket, std::size_t process);
   void expect_sums(std::size_t bucket);
   void take_over(std::size_t bucket);
   void take_sums(Sum& sum, std::size_t process, const Share& share);
   void finish();
+  bool make_progress();
   bool is_done(Requests& requests);
   void wait_for(Requests& requests);
+  void post_weights(std::vector<OwnedWeights>& mine, Requests& receives, Requests& sends);
+  void read_weights(std::vector<OwnedWeights>& mine);
+  void wait_for_reports();
 
   ProcessGroup& group_;
   MessageThread& messages_;
@@ -134,17 +153,21 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::vector<int> senders_;  // replicas whose parts are summed: all, or the first of each process
   int first_tag_;
   std::vector<std::size_t> sizes_;
-  // Of the step, by the message thread: how many buckets have been sent and added up, how many the
-  // sums of others are expected of, and how many have been taken over.
+  // Buckets of this step, counted by the message thread: sent, summed, with receives posted for the
+  // sums of other processes, and with those sums copied into the gradients.
   std::atomic<std::size_t> sent_{0};
   std::size_t summed_ = 0, expected_ = 0, taken_ = 0;
-  std::vector<Sum> on_way_;                 // [buckets]
-  std::vector<std::vector<float>> read_;    // [replicas], a part of a piece of another process
-  std::vector<std::vector<Share>> shares_;  // [buckets][processes]
-  std::int64_t steps_ = 0;                  // that are finished; with mutex_
-  std::vector<BucketEvent> bucket_events_;  // of the round; with mutex_
-  std::vector<std::int64_t> step_of_;       // [replicas], of its next reduce()
-  std::vector<std::string> texts_;          // [replica]
+  std::vector<Sum> on_way_;               // [buckets]
+  std::vector<std::vector<float>> read_;  // [replicas], a part of a piece of another process
+  bool any_read_ = false, any_messages_ = false;  // other processes that can read ours, and others
+  std::optional<LostProcess> lost_;               // the first that could not be read
+  double lost_at_ = 0;                            // steady_seconds()
+  std::vector<std::uint64_t> weight_addresses_;   // of the weights that replicas own
+  std::vector<std::vector<Share>> shares_;        // [buckets][processes]
+  std::int64_t steps_ = 0;                        // that are finished; with mutex_
+  std::vector<BucketEvent> bucket_events_;        // of the round; with mutex_
+  std::vector<std::int64_t> step_of_;             // [replicas], of its next reduce()
+  std::vector<std::string> texts_;                // [replica]
   std::vector<std::uint64_t> text_sizes_;
 };
 

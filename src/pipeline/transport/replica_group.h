@@ -63,8 +63,8 @@ class ReplicaGroup {
   /// The buckets of the round so far: bytes, and steady_seconds() from when they left until their
   /// sums were here. None where they are summed in reduce().
   virtual std::vector<BucketEvent> bucket_events() { return {}; }
-  /// Where replicas share updates: waits for the others and takes the weights over that they own,
-  /// each in the same order. Throws ChannelAborted.
+  /// Where replicas share updates: waits for the others and copies the weights that they own. All
+  /// replicas pass the same weights in the same order. Throws ChannelAborted.
   virtual void share_weights(int replica, std::vector<OwnedWeights> weights);
   /// Waits for the other replicas of this process. Throws ChannelAborted.
   void meet() { barrier_.arrive_and_wait(); }

@@ -22,9 +22,9 @@ class StepGraph {
   /// Seconds of every node, then of every arc.
   using Delays = std::vector<double>;
 
-  /// Returns delays with which every node starts and ends exactly as in the events. Of a node that
-  /// could have waited for several others only the last one shows how long its arc was. The others'
-  /// are taken from their receives, or where these have no length (nobody waited for them) from
+  /// Returns delays with which every node starts and ends exactly as in the events. Where several
+  /// arcs end at a node, the events determine only the delay of the arc that ended last. The others
+  /// take the length of their receive or, if it has none (no device waited for it), their delay in
   /// `expected`, as far as the events allow.
   Delays fit(const Events& events, const Delays* expected = nullptr) const;
 

@@ -59,13 +59,13 @@ struct BucketsOfSides {
   std::span<const BucketEvent> predicted = {}, measured = {};
 };
 
-/// Explains the difference of two timings of one program. Both are read as delays in the same
-/// graph: each instruction starts some time after the previous one of its device and after what it
-/// receives was made. Between the predicted and the measured delays lies a straight line; along it
-/// every delay counts while it is on the critical path (the Aumann-Shapley share), so that shares
-/// sum up to the difference, in whichever order causes would be removed. `measured_step_seconds`
-/// is the whole step where more is known than its instructions; 0: they are all there is. Throws
-/// Error(kInternal) if the events are not those of the program.
+/// Explains the difference between two timings of one program. Both are read as delays in the same
+/// graph: each instruction starts some time after the previous one of its device and after its
+/// inputs were made. The delays are moved from predicted to measured along a straight line, and the
+/// change of a delay counts while the delay is on the critical path (Aumann-Shapley attribution),
+/// so the shares sum to the difference and do not depend on an order of the causes.
+/// `measured_step_seconds`: duration of the whole step, if known; 0: that of its instructions.
+/// Throws Error(kInternal) if the events are not those of the program.
 StepDifference explain(const Program& program, const Events& predicted, const Events& measured,
                        double measured_step_seconds = 0, const BucketsOfSides& buckets = {});
 

@@ -5,15 +5,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/index.h"
 #include "pipeline/transport/narrow_floats.h"
 #include "support/process_runs.h"
@@ -139,8 +142,8 @@ std::uint64_t expect_sums_in(MemoryWorld& world, const SumCase& c) {
   return world.bytes();
 }
 
-/// By messages alone, and where all or some processes read each other's memory. Returns the bytes
-/// of the messages in the first case.
+/// By messages alone, by reading memory, and with three or more processes by both: pairs of one
+/// host read. Returns the bytes of the messages in the first case.
 std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
   const int processes = 1 + std::ranges::max(c.process_of);
   MemoryWorld messages(processes, seed), memory(processes, seed), both(processes, seed);
@@ -149,10 +152,10 @@ std::uint64_t expect_sums(const SumCase& c, std::uint64_t seed) {
   both.share_memory(true);
   std::vector<std::string> hosts;
   for (int process = 0; process < processes; ++process)
-    hosts.push_back(process == processes / 2 ? "other" : "one");
+    hosts.push_back(process < (processes + 1) / 2 ? "one" : "other");
   both.name_hosts(hosts);
   expect_sums_in(memory, c);
-  expect_sums_in(both, c);
+  if (processes > 2) expect_sums_in(both, c);
   return expect_sums_in(messages, c);
 }
 
@@ -216,6 +219,57 @@ TEST(RemoteReplicas, SendHalfTheBytesAsBfloat16) {
     bytes.push_back(
         expect_sums({{0, 1}, {500'000}, {1 << 20, 1 << 20}, {}, -1, false, narrow}, 50));
   EXPECT_LT(static_cast<double>(bytes[1]), 0.51 * static_cast<double>(bytes[0]));
+}
+
+// To one process floats are sent, to another their addresses.
+TEST(RemoteReplicas, ReadAndReceiveWhateverTheReplicas) {
+  std::vector<int> owners;
+  for (int g = 0; g < static_cast<int>(kSizes.size()); ++g) owners.push_back(g % 4 - 1);
+  expect_sums({{0, 0, 1, 2}, kSizes, kBuckets, owners}, 61);
+  expect_sums({{0, 1, 1, 2}, kSizes, kBuckets, {}, /*absent=*/2}, 62);
+  expect_sums({{0, 1, 1, 2}, kSizes, kBuckets, owners, /*absent=*/0, false, /*narrow=*/true}, 63);
+  expect_sums({{0, 1, 2, 3, 0, 1, 2, 3}, kSizes, kBuckets, owners, /*absent=*/7, /*tree=*/true},
+              64);
+}
+
+// The launcher and other processes have some time to report it first.
+TEST(RemoteReplicas, ReportAProcessThatCannotBeRead) {
+  MemoryWorld world(2, 70);
+  world.share_memory(true);
+  world.end_reads();
+  std::atomic<double> failed_at = 0;
+  std::mutex mutex;
+  std::string text;
+  in_processes(world, 2, [&](ProcessGroup& group) {
+    std::vector<float> gradient(10, 1.0F);
+    std::unique_ptr<RemoteReplicas> sums;
+    MessageThread messages(
+        group,
+        [&](const std::exception_ptr& error) {
+          try {
+            std::rethrow_exception(error);
+          } catch (const Error& failure) {
+            const std::lock_guard lock(mutex);
+            if (group.rank() == 0) text = failure.what();
+          }
+          if (group.rank() == 0) failed_at = steady_seconds();
+          sums->abort();
+        },
+        [] { return std::pair("", std::uint64_t{0}); }, [] { return false; },
+        /*timeout_seconds=*/60);
+    sums =
+        std::make_unique<RemoteReplicas>(group, messages, std::vector{0, 1}, ProcessGroup::kFreeTag,
+                                         std::vector<std::size_t>{10}, std::vector{-1}, kBuckets);
+    sums->bind(group.rank(), {std::span(gradient)});
+    sums->reset();
+    messages.add(*sums);
+    const double begin = steady_seconds();
+    sums->complete(group.rank(), 0);
+    EXPECT_THROW(sums->reduce(group.rank(), true), ChannelAborted);
+    if (group.rank() == 0) EXPECT_GT(failed_at - begin, 2.5);
+    messages.stop();
+  });
+  EXPECT_EQ(text, "process 1 on here has ended: no such process");
 }
 
 // Processes of one host tell each other where their gradients are.
