@@ -152,8 +152,11 @@ class OpenRequests {
     check(code, "MPI_Testsome");
     return true;
   }
+  /// Nothing where a failure of the request has been reported.
   void cancel(int number) {
-    const std::size_t place = states_.at(number).place;
+    const auto found = states_.find(number);
+    if (found == states_.end()) return;
+    const std::size_t place = found->second.place;
     if (place != kDone) {
       check(MPI_Cancel(&open_[place]), "MPI_Cancel");
       check(MPI_Request_free(&open_[place]), "MPI_Request_free");
@@ -271,12 +274,12 @@ class MpiProcesses final : public Processes {
     requests_.cancel(number);
   }
   bool may_read_memory() const override {
-    // Open MPI reads the memory of other processes, too, unless this forbids it.
-    const char* copies = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
-    return !copies || std::string_view(copies) != "none";
+    // Open MPI reads the memory of other processes, too, unless this says otherwise.
+    const char* mechanism = std::getenv("OMPI_MCA_btl_vader_single_copy_mechanism");
+    return !mechanism || std::string_view(mechanism) == "cma";
   }
-  void read_memory(std::int64_t process, std::uint64_t from, void* to, std::size_t bytes) override {
-    read_process_memory(process, from, to, bytes);
+  int read_memory(std::int64_t process, std::uint64_t from, void* to, std::size_t bytes) override {
+    return read_process_memory(process, from, to, bytes);
   }
   void leave() override {
     const std::lock_guard lock(mutex_);

@@ -1,15 +1,19 @@
 #include "processes/process_group.h"
 
+#include <sys/prctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <random>
 #include <thread>
 #include <utility>
 
 #include "base/clock.h"
 #include "base/index.h"
 #include "processes/message_parts.h"
-#include "processes/process_memory.h"
 
 namespace pipetrain {
 
@@ -43,28 +47,68 @@ std::string ProcessGroup::host_of(int rank) const {
   return rank == rank_ ? processes_.host() : peers_[at(rank)]->host;
 }
 
+namespace {
+
+/// What a process sends to others so that they can find out whether they can read its memory: in
+/// another container, its process ID may be that of another process.
+struct MemoryProbe {
+  std::int64_t process = 0;   // process ID; 0: it may not be read
+  std::uint64_t address = 0;  // of `value`
+  std::uint64_t value = 0;    // random
+};
+
+/// Valid as long as the process lives.
+MemoryProbe memory_probe() {
+  static const std::uint64_t value = [] {
+    std::random_device random;
+    return (std::uint64_t{random()} << 32) | random();
+  }();
+  return {getpid(), reinterpret_cast<std::uint64_t>(&value), value};
+}
+
+/// If the security module Yama restricts ptrace, a process must allow others to read it. Open MPI
+/// does the same.
+void allow_reading(bool allows) { prctl(PR_SET_PTRACER, allows ? PR_SET_PTRACER_ANY : 0, 0, 0, 0); }
+
+}  // namespace
+
 void ProcessGroup::find_readable_processes() {
-  const bool may = processes_.may_read_memory();
+  const auto on_one_host = [&](int a, int b) { return a != b && host_of(a) == host_of(b); };
+  bool has_neighbors = false;
+  for (int peer = 0; peer < size_; ++peer) has_neighbors |= on_one_host(rank_, peer);
+  const bool may = processes_.may_read_memory() && has_neighbors;
+  if (may) allow_reading(true);
   ByteWriter mine;
   mine.put(may ? memory_probe() : MemoryProbe());
-  std::string reads(at(size_), 0);
   std::vector<MemoryProbe> probes;
   for (const std::string& bytes : all_gather(mine.take()))
     probes.push_back(ByteReader(bytes).get<MemoryProbe>());
+  std::string reads(at(size_), 0);
   for (int peer = 0; peer < size_; ++peer) {
     const MemoryProbe& probe = probes[at(peer)];
-    const bool is_near = peer != rank_ && host_of(peer) == processes_.host();
-    reads[at(peer)] = may && is_near && probe.process != 0 && pipetrain::can_read(probe) ? 1 : 0;
+    if (!may || !on_one_host(rank_, peer) || probe.process == 0) continue;
+    std::uint64_t value = ~probe.value;
+    const int error = processes_.read_memory(probe.process, probe.address, &value, sizeof value);
+    reads[at(peer)] = error == 0 && value == probe.value ? 1 : 0;
   }
   const std::vector<std::string> all = all_gather(reads);
-  for (int peer = 0; peer < size_; ++peer) {
-    const bool both = reads[at(peer)] != 0 && all[at(peer)][at(rank_)] != 0;
-    readable_[at(peer)] = both ? probes[at(peer)].process : 0;
+  const auto both = [&](int a, int b) { return all[at(a)][at(b)] != 0 && all[at(b)][at(a)] != 0; };
+  bool any = false;
+  for (int a = 0; a < size_; ++a) {
+    if (both(a, rank_)) readable_[at(a)] = probes[at(a)].process;
+    any = any || both(a, rank_);
+    for (int b = 0; b < a; ++b) {
+      if (on_one_host(a, b)) hosts_read_ = hosts_read_.value_or(true) && both(a, b);
+    }
   }
+  if (may && !any) allow_reading(false);
 }
 
 void ProcessGroup::read(int peer, std::uint64_t from, void* to, std::size_t bytes) {
-  processes_.read_memory(readable_[at(peer)], from, to, bytes);
+  const int error = processes_.read_memory(readable_[at(peer)], from, to, bytes);
+  PT_CHECK(error != ESRCH, kDevice, "{} has ended", name_of(peer));
+  PT_CHECK(error == 0, kDevice, "the memory of {} cannot be read: {}", name_of(peer),
+           std::strerror(error));
 }
 
 void ProcessGroup::tell(int peer, const Notice& notice) {

@@ -60,7 +60,10 @@ class ProcessGroup {
   void find_readable_processes();
   /// Whether this process and another one can read each other's memory. Both get the same answer.
   bool can_read(int peer) const { return readable_[static_cast<std::size_t>(peer)] != 0; }
-  /// Copies memory of a process that can_read() is true for. Error (kDevice) when it has ended.
+  /// Whether all processes can read those on their host; nothing if no host has two.
+  std::optional<bool> hosts_read() const { return hosts_read_; }
+  /// Copies memory of a process that can_read() is true for. Error (kDevice) if that fails, for
+  /// example because it has ended.
   void read(int peer, std::uint64_t from, void* to, std::size_t bytes);
 
   // Point to point, in order; every send needs a receive.
@@ -148,6 +151,7 @@ class ProcessGroup {
   Processes& processes_;
   const int rank_, size_;
   std::vector<std::int64_t> readable_;  // [processes]: process IDs; 0: cannot be read
+  std::optional<bool> hosts_read_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> waits_{false};
   double most_silence_ = 0;  // seconds; 0: any

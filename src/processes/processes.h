@@ -35,12 +35,12 @@ class Processes {
   virtual bool test(Request request) = 0;
   /// Cancels a receive that has not started.
   virtual void cancel(Request receive) = 0;
-  /// Whether the user lets processes of a host read each other's memory.
+  /// Whether the user allows processes on a host to read each other's memory.
   virtual bool may_read_memory() const = 0;
-  /// Copies memory of another process of this host. `process`: its process ID; `from`: an address
-  /// in it. Error (kDevice) when it has ended.
-  virtual void read_memory(std::int64_t process, std::uint64_t from, void* to,
-                           std::size_t bytes) = 0;
+  /// Copies memory of another process on this host. `process`: its process ID; `from`: an address
+  /// in it. Returns 0 or an error number such as ESRCH.
+  virtual int read_memory(std::int64_t process, std::uint64_t from, void* to,
+                          std::size_t bytes) = 0;
   /// Regular shutdown, called by all processes.
   virtual void leave() = 0;
   /// Aborts all processes.

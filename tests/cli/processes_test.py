@@ -45,13 +45,13 @@ class Processes(ProcessCase):
 
     def test_replicas_read_memory_or_send_messages(self):
         run = [*DIGITS, "--stages", "1", "--gpus", "4", "--replicas", "4", "--save-every", "never", "--max-steps", "6"]
-        messages = {"OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+        memory, messages = ({"OMPI_MCA_btl_vader_single_copy_mechanism": mechanism} for mechanism in ("cma", "none"))
         self.succeed(*run, "--run-dir", "one")
-        self.train_in(4, *run, "--run-dir", "memory")
+        self.train_in(4, *run, "--run-dir", "memory", environment=memory)
         self.train_in(4, *run, "--run-dir", "messages", environment=messages)
         self.assertEqual(self.content("memory"), self.content("one"))
         self.assertEqual(self.content("messages"), self.content("one"))
-        reads = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"]["reads_memory"] for more in ({}, messages)]
+        reads = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"]["reads_memory"] for more in (memory, messages)]
         self.assertFalse(reads[1])
         self.assertEqual(reads[0], may_read_memory(), "whether processes read each other's memory")
 

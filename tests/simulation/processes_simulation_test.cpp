@@ -141,7 +141,7 @@ Ending run_processes(const SimulatedPipeline& pipeline, int processes, std::uint
         std::unique_ptr<ProcessGroup>& group = groups[static_cast<std::size_t>(rank)];
         try {
           group = std::make_unique<ProcessGroup>(world.process(rank));
-          if (world.shares_memory()) group->find_readable_processes();
+          group->find_readable_processes();
           body(*group);
           group->leave();
         } catch (const Error& error) {

@@ -1,5 +1,6 @@
 #include "support/memory_processes.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <thread>
@@ -55,18 +56,20 @@ class MemoryWorld::One final : public Processes {
     for (auto& [key, wanted] : world_.wanted_)
       std::erase_if(wanted, [&](const Pending& one) { return one.number == number; });
   }
-  bool may_read_memory() const override { return world_.shares_memory_; }
+  bool may_read_memory() const override { return world_.shares_memory_[at(rank_)] != 0; }
   /// Sometimes late, so that a writer that does not wait is caught.
-  void read_memory(std::int64_t /*process*/, std::uint64_t from, void* to,
-                   std::size_t bytes) override {
+  int read_memory(std::int64_t /*process*/, std::uint64_t from, void* to,
+                  std::size_t bytes) override {
     bool late = false;
     {
       const std::lock_guard lock(world_.mutex_);
       late = world_.random_() % 8 == 0;
     }
     if (late) std::this_thread::sleep_for(std::chrono::microseconds(200));
-    PT_CHECK(!world_.reads_ended_, kDevice, "no such process");
+    if (world_.reads_ == Reads::kEnded) return ESRCH;
     std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+    if (world_.reads_ == Reads::kOthers) *static_cast<char*>(to) ^= 1;
+    return 0;
   }
   void leave() override {}
   void abort(int) noexcept override {
@@ -80,7 +83,7 @@ class MemoryWorld::One final : public Processes {
 };
 
 MemoryWorld::MemoryWorld(int size, std::uint64_t seed)
-    : random_(seed), done_(at(size)), muted_(at(size)), shares_memory_(seed % 2 == 0) {
+    : random_(seed), done_(at(size)), muted_(at(size)), shares_memory_(at(size), seed % 2 == 0) {
   for (int rank = 0; rank < size; ++rank) processes_.push_back(std::make_unique<One>(*this, rank));
 }
 MemoryWorld::~MemoryWorld() = default;

@@ -26,12 +26,15 @@ class MemoryWorld {
   Processes& process(int rank);
   /// The hosts of the processes, which are all on one otherwise. Before they begin.
   void name_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
-  /// Whether processes of one host read each other's memory: else those of every second seed do.
-  /// Before they begin.
-  void share_memory(bool shares) { shares_memory_ = shares; }
-  bool shares_memory() const { return shares_memory_; }
-  /// From now on no memory can be read: the processes have ended.
-  void end_reads() { reads_ended_ = true; }
+  /// Whether processes of one host read each other's memory. By default they do if the seed is
+  /// even. Before they begin.
+  void share_memory(bool shares) { shares_memory_.assign(shares_memory_.size(), shares); }
+  void share_memory(int rank, bool shares) {
+    shares_memory_[static_cast<std::size_t>(rank)] = shares;
+  }
+  /// What reads give from now on: the processes have ended, or process IDs are those of others.
+  enum class Reads { kRight, kEnded, kOthers };
+  void set_reads(Reads reads) { reads_ = reads; }
   /// From now on nothing that the process sends arrives, as if it had been stopped.
   void mute(int rank);
   /// From now on ends learn up to so many calls of test() later that a message is there.
@@ -49,7 +52,7 @@ class MemoryWorld {
     const void* from = nullptr;
     void* to = nullptr;
     std::size_t bytes = 0;
-    bool has_left = false;  // already: `copy` is what the message says
+    bool has_left = false;  // sent at once; its content is in `copy`
     std::string copy;
   };
   using Key = std::tuple<int, int, int>;  // from, to, tag
@@ -63,9 +66,9 @@ class MemoryWorld {
   std::vector<std::map<int, int>>
       done_;  // [rank]: requests that are done, and calls until it is said
   std::vector<bool> muted_;
-  std::vector<std::string> hosts_;  // [rank]; empty: one for all
-  bool shares_memory_;
-  std::atomic<bool> reads_ended_{false};
+  std::vector<std::string> hosts_;   // [rank]; empty: one for all
+  std::vector<char> shares_memory_;  // [rank]
+  std::atomic<Reads> reads_{Reads::kRight};
   int last_ = 0, aborts_ = 0;
   std::uint64_t most_calls_ = 2;
   std::uint64_t messages_ = 0, bytes_ = 0, most_bytes_ = 0;

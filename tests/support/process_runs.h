@@ -57,7 +57,7 @@ std::vector<std::string> in_processes(MemoryWorld& world, int count, const Body&
       std::unique_ptr<ProcessGroup>& group = groups[static_cast<std::size_t>(rank)];
       try {
         group = std::make_unique<ProcessGroup>(world.process(rank));
-        if (world.shares_memory()) group->find_readable_processes();
+        group->find_readable_processes();
         body(*group);
         group->leave();
       } catch (const Error& error) {

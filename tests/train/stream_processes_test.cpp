@@ -194,7 +194,7 @@ class StreamProcesses : public testing::Test {
         prepare(rank, observer);
         try {
           group = std::make_unique<ProcessGroup>(world.process(rank));
-          if (world.shares_memory()) group->find_readable_processes();
+          group->find_readable_processes();
           train_here(group.get(), name, observer, out);
           group->leave();
         } catch (const Error& error) {

@@ -92,20 +92,6 @@ Json libraries_json(const std::vector<FoundLibrary>& libraries) {
   return json;
 }
 
-/// Whether the processes of this one's host can read each other's memory.
-bool reads_memory(const std::vector<std::vector<int>>& hosts, const ProcessGroup& group) {
-  bool any = false;
-  for (const std::vector<int>& host : hosts) {
-    if (std::ranges::find(host, group.rank()) == host.end()) continue;
-    for (const int peer : host) {
-      if (peer == group.rank()) continue;
-      if (!group.can_read(peer)) return false;
-      any = true;
-    }
-  }
-  return any;
-}
-
 /// Of the processes that a launcher has started: how many, where, and the links between them.
 std::string processes_text(const std::vector<std::vector<int>>& hosts, const ProcessLinks& links,
                            ProcessGroup& group) {
@@ -121,10 +107,10 @@ std::string processes_text(const std::vector<std::vector<int>>& hosts, const Pro
   };
   line(links.on_hosts, "between processes of a host", links.on_host);
   line(links.between_hosts, "between hosts", links.between);
-  if (links.on_hosts)
+  if (const std::optional<bool> reads = group.hosts_read())
     text += fmt::format("         replicas in processes of a host {}\n",
-                        reads_memory(hosts, group) ? "read each other's gradients from memory"
-                                                   : "send each other their gradients");
+                        *reads ? "read gradients from each other's memory"
+                               : "send each other gradients as messages");
   return text;
 }
 
@@ -141,7 +127,7 @@ Json processes_json(const std::vector<std::vector<int>>& hosts, const ProcessLin
           {"hosts", hosts.size()},
           {"links_on_host", link(links.on_hosts, links.on_host)},
           {"links_between_hosts", link(links.between_hosts, links.between)},
-          {"reads_memory", reads_memory(hosts, group)}};
+          {"reads_memory", group.hosts_read() ? Json(*group.hosts_read()) : Json()}};
 }
 
 int doctor_in(const Options& options, ProcessGroup* processes) {

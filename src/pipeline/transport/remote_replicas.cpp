@@ -196,23 +196,9 @@ void RemoteReplicas::reduce(int replica, bool contributes) {
   if (aborted_) throw ChannelAborted();
 }
 
+/// The messages of one tag are sent and received in the order of the buckets.
 bool RemoteReplicas::go_on() {
   if (buckets_.empty()) return false;
-  if (lost_) {
-    if (steady_seconds() - lost_at_ > kLostSeconds) throw *lost_;
-    return false;
-  }
-  try {
-    return make_progress();
-  } catch (const LostProcess& error) {
-    lost_ = error;
-    lost_at_ = steady_seconds();
-    return false;
-  }
-}
-
-/// The messages of one tag are sent and received in the order of the buckets.
-bool RemoteReplicas::make_progress() {
   const auto before = std::array{sent_.load(), summed_, expected_, taken_};
   while (sent_ < std::min(buckets_.size(), taken_ + kMostUnderWay) && is_complete(sent_)) {
     if (sent_ == 0) {
@@ -250,7 +236,7 @@ void RemoteReplicas::add_up(std::size_t bucket) {
   for (std::size_t k = 0; k < share.pieces.size(); ++k) add_up_piece(bucket, k);
   Parcel& parcel = sum.packed_sums[here_];
   parcel.floats.clear();
-  parcel.addresses.assign(1, share.handed_on_pieces);
+  parcel.addresses.assign(1, 0);
   for (const Piece& piece : share.handed_on()) {
     const std::span<float> floats = part(first_here(), piece);
     if (any_messages_ && is_packed(piece))

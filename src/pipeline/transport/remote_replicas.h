@@ -20,12 +20,10 @@
 #include <array>
 #include <atomic>
 #include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "base/error.h"
 #include "pipeline/transport/message_thread.h"
 #include "pipeline/transport/replica_group.h"
 #include "processes/process_group.h"
@@ -58,9 +56,6 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
  private:
   enum Phase { kParts, kSums, kTaken, kSizes, kTexts, kWeights, kPhases };
   using Requests = std::vector<Processes::Request>;
-  /// Time between a failed read and its report: the launcher ends all processes, or another one
-  /// reports the failure, if the process that could not be read has ended.
-  static constexpr double kLostSeconds = 3;
   struct Piece {
     std::size_t gradient = 0, first = 0, count = 0;  // floats
     std::size_t place = 0;                           // in Sum::received
@@ -73,17 +68,12 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
     std::span<const Piece> handed_on() const { return {pieces.data(), handed_on_pieces}; }
   };
   /// What one message carries: floats, or their addresses for a process that can read our memory.
-  /// The first entry of a part says whether the replica has any gradient, and the first address of
-  /// sums how many follow.
+  /// The first entry of a part says whether the replica has any gradient. The first address of sums
+  /// is unused: no message is empty.
   struct Parcel {
     std::vector<float> floats;
     std::vector<std::uint16_t> narrow;     // the same as bfloat16
     std::vector<std::uint64_t> addresses;  // of pieces
-  };
-  /// A process whose memory could not be read.
-  class LostProcess : public Error {
-   public:
-    using Error::Error;
   };
   /// A bucket on its way. The buffers are kept: messages in flight may outlive a failure.
   struct Sum {
@@ -137,12 +127,13 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   void take_over(std::size_t bucket);
   void take_sums(Sum& sum, std::size_t process, const Share& share);
   void finish();
-  bool make_progress();
   bool is_done(Requests& requests);
   void wait_for(Requests& requests);
-  void post_weights(std::vector<OwnedWeights>& mine, Requests& receives, Requests& sends);
+  struct WeightRequests {
+    Requests addresses, floats, sends;
+  };
+  void post_weights(std::vector<OwnedWeights>& mine, WeightRequests& requests);
   void read_weights(std::vector<OwnedWeights>& mine);
-  void wait_for_reports();
 
   ProcessGroup& group_;
   MessageThread& messages_;
@@ -159,15 +150,14 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::size_t summed_ = 0, expected_ = 0, taken_ = 0;
   std::vector<Sum> on_way_;               // [buckets]
   std::vector<std::vector<float>> read_;  // [replicas], a part of a piece of another process
-  bool any_read_ = false, any_messages_ = false;  // other processes that can read ours, and others
-  std::optional<LostProcess> lost_;               // the first that could not be read
-  double lost_at_ = 0;                            // steady_seconds()
-  std::vector<std::uint64_t> weight_addresses_;   // of the weights that replicas own
-  std::vector<std::vector<Share>> shares_;        // [buckets][processes]
-  std::int64_t steps_ = 0;                        // that are finished; with mutex_
-  std::vector<BucketEvent> bucket_events_;        // of the round; with mutex_
-  std::vector<std::int64_t> step_of_;             // [replicas], of its next reduce()
-  std::vector<std::string> texts_;                // [replica]
+  bool any_read_ = false,
+       any_messages_ = false;  // whether some can read this process, and some cannot
+  std::vector<std::uint64_t> weight_addresses_;  // of the weights that replicas own
+  std::vector<std::vector<Share>> shares_;       // [buckets][processes]
+  std::int64_t steps_ = 0;                       // that are finished; with mutex_
+  std::vector<BucketEvent> bucket_events_;       // of the round; with mutex_
+  std::vector<std::int64_t> step_of_;            // [replicas], of its next reduce()
+  std::vector<std::string> texts_;               // [replica]
   std::vector<std::uint64_t> text_sizes_;
 };
 

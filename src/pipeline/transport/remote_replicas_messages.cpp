@@ -1,6 +1,10 @@
 // What replicas in several processes send each other of their gradients, and read.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
+#include "base/clock.h"
+#include "base/error.h"
 #include "base/index.h"
 #include "pipeline/transport/narrow_floats.h"
 #include "pipeline/transport/remote_replicas.h"
@@ -46,12 +50,20 @@ void RemoteReplicas::expect_addresses(std::vector<std::uint64_t>& addresses, std
   post_receive(addresses.data(), std::span(addresses).size_bytes(), peer, tag, requests);
 }
 
+/// A process that has ended is usually reported by the launcher, which ends all others, or by
+/// another process, which knows why. Only after a while is it reported here.
 void RemoteReplicas::read(int peer, std::uint64_t from, std::span<float> to) {
+  constexpr double kReportSeconds = 3;
   try {
     group_.read(peer, from, to.data(), to.size_bytes());
-  } catch (const Error& error) {
-    throw LostProcess(error.kind(),
-                      fmt::format("{} has ended: {}", group_.name_of(peer), error.message()));
+  } catch (const Error&) {
+    for (const double begin = steady_seconds(); steady_seconds() - begin < kReportSeconds;) {
+      group_.listen();
+      group_.check_failure();
+      if (is_aborted()) throw ChannelAborted();
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    throw;
   }
 }
 
@@ -127,7 +139,7 @@ void RemoteReplicas::send_part(std::size_t bucket, int replica, std::size_t proc
 }
 
 /// Sends our sums to another process. One that reads them answers when it is done. It gets the
-/// message even if it needs no sums, since it also says that its parts have been read.
+/// message even if it needs no sums, since it also tells that process that its parts were read.
 void RemoteReplicas::hand_on(std::size_t bucket, std::size_t process) {
   Sum& sum = on_way_[bucket];
   Parcel& parcel = sum.packed_sums[here_];

@@ -26,9 +26,8 @@ void RemoteReplicas::wait_for(Requests& requests) {
   }
 }
 
-/// Posts the weights that each process owns: floats, or where another process reads them.
-void RemoteReplicas::post_weights(std::vector<OwnedWeights>& mine, Requests& receives,
-                                  Requests& sends) {
+/// Posts the exchange of weights: floats, or for processes that can read ours, their addresses.
+void RemoteReplicas::post_weights(std::vector<OwnedWeights>& mine, WeightRequests& requests) {
   Processes& processes = group_.processes();
   weight_addresses_.resize(mine.size());
   for (std::size_t k = 0; k < mine.size(); ++k) {
@@ -38,66 +37,50 @@ void RemoteReplicas::post_weights(std::vector<OwnedWeights>& mine, Requests& rec
       const int peer = process_of_[at(owner)];
       const std::span<std::byte> to = std::as_writable_bytes(mine[k].values);
       if (group_.can_read(peer)) {
-        receives.push_back(processes.post_receive(&address, sizeof address, peer, from));
+        requests.addresses.push_back(processes.post_receive(&address, sizeof address, peer, from));
       } else {
-        post_receive_in_parts(processes, to.data(), to.size(), peer, from, receives);
+        post_receive_in_parts(processes, to.data(), to.size(), peer, from, requests.floats);
       }
       continue;
     }
-    const std::span<const std::byte> values = std::as_bytes(member(owner).weights[k].values);
-    address = address_of(member(owner).weights[k].values.data());
+    const std::span<const float> values = member(owner).weights[k].values;
+    const std::span<const std::byte> bytes = std::as_bytes(values);
+    address = address_of(values.data());
     for (const int peer : processes_) {
       if (peer == rank_) continue;
       if (group_.can_read(peer)) {
-        sends.push_back(processes.post_send(&address, sizeof address, peer, from));
+        requests.sends.push_back(processes.post_send(&address, sizeof address, peer, from));
       } else {
-        post_send_in_parts(processes, values.data(), values.size(), peer, from, sends);
+        post_send_in_parts(processes, bytes.data(), bytes.size(), peer, from, requests.sends);
       }
     }
   }
 }
 
-/// Reads the weights of other processes, which do not change them before all have read them.
+/// Their owner changes them only after its next reduce(), which waits for all replicas.
 void RemoteReplicas::read_weights(std::vector<OwnedWeights>& mine) {
   for (std::size_t k = 0; k < mine.size(); ++k) {
     const int peer = process_of_[at(mine[k].owner)];
     if (peer != rank_ && group_.can_read(peer)) read(peer, weight_addresses_[k], mine[k].values);
   }
-  Requests words;
-  for (std::size_t p = 0; p < processes_.size(); ++p) {
-    const int peer = processes_[p];
-    if (peer == rank_ || !group_.can_read(peer)) continue;
-    words.push_back(group_.processes().post_send(nullptr, 0, peer, tag(first_here(), kWeights)));
-    words.push_back(group_.processes().post_receive(nullptr, 0, peer, tag(first_of(p), kWeights)));
-  }
-  wait_for(words);
 }
 
-/// Waits for kLostSeconds, or throws what others report.
-void RemoteReplicas::wait_for_reports() {
-  for (const double begin = steady_seconds(); steady_seconds() - begin < kLostSeconds;) {
-    group_.check_failure();
-    if (is_aborted()) throw ChannelAborted();
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
-/// The first replica here takes the weights of other processes over for all of them.
+/// The first replica here fetches the weights of other processes for all replicas here.
 void RemoteReplicas::share_weights(int replica, std::vector<OwnedWeights> weights) {
   std::vector<OwnedWeights>& mine = member(replica).weights = std::move(weights);
   meet();
   if (replica == first_here()) {
-    Requests receives, sends;
+    WeightRequests requests;
     try {
-      post_weights(mine, receives, sends);
-      wait_for(receives);
+      post_weights(mine, requests);
+      wait_for(requests.addresses);
       read_weights(mine);
-      wait_for(sends);
-    } catch (const LostProcess&) {
-      wait_for_reports();
-      throw;
+      wait_for(requests.floats);
+      wait_for(requests.sends);
     } catch (...) {
-      for (const Processes::Request request : receives) group_.processes().cancel(request);
+      for (const Requests& receives : {requests.addresses, requests.floats}) {
+        for (const Processes::Request request : receives) group_.processes().cancel(request);
+      }
       throw;
     }
   }

@@ -172,6 +172,13 @@ TEST(Processes, ShareUpdatesOfReplicas) {
       same(four_steps(run, run.runtime), 1);
       for (int processes = 2; processes <= run.program.devices; ++processes) {
         MemoryWorld world(processes, ++seed);
+        // By messages, by reading memory, and by both: on two hosts.
+        world.share_memory(kind != OptimizerKind::kAdamW);
+        if (kind == OptimizerKind::kSgd) {
+          std::vector<std::string> hosts(at(processes), "one");
+          hosts.back() = "other";
+          world.name_hosts(hosts);
+        }
         SharedOutcome outcome;
         const auto errors = in_processes(world, processes, [&](ProcessGroup& group) {
           SharedOutcome mine = four_steps(run, run.of_process(group, processes));

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <chrono>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <random>
 #include <string>
@@ -232,15 +232,17 @@ TEST(RemoteReplicas, ReadAndReceiveWhateverTheReplicas) {
               64);
 }
 
-// The launcher and other processes have some time to report it first.
-TEST(RemoteReplicas, ReportAProcessThatCannotBeRead) {
+/// What process 0 reports when its reads fail, and after how many seconds. `reports`: process 1
+/// says that it has failed.
+std::pair<std::string, double> failed_read(bool reports) {
   MemoryWorld world(2, 70);
   world.share_memory(true);
-  world.end_reads();
-  std::atomic<double> failed_at = 0;
-  std::mutex mutex;
-  std::string text;
+  std::pair<std::string, double> reported;
+  std::atomic<bool> done = false;
   in_processes(world, 2, [&](ProcessGroup& group) {
+    world.set_reads(MemoryWorld::Reads::kEnded);
+    if (group.rank() == 1 && reports) group.say_failed(Error(ErrorKind::kData, "a bad sample"));
+    const double begin = steady_seconds();
     std::vector<float> gradient(10, 1.0F);
     std::unique_ptr<RemoteReplicas> sums;
     MessageThread messages(
@@ -248,11 +250,9 @@ TEST(RemoteReplicas, ReportAProcessThatCannotBeRead) {
         [&](const std::exception_ptr& error) {
           try {
             std::rethrow_exception(error);
-          } catch (const Error& failure) {
-            const std::lock_guard lock(mutex);
-            if (group.rank() == 0) text = failure.what();
+          } catch (const std::exception& failure) {
+            if (group.rank() == 0) reported = {failure.what(), steady_seconds() - begin};
           }
-          if (group.rank() == 0) failed_at = steady_seconds();
           sums->abort();
         },
         [] { return std::pair("", std::uint64_t{0}); }, [] { return false; },
@@ -263,13 +263,20 @@ TEST(RemoteReplicas, ReportAProcessThatCannotBeRead) {
     sums->bind(group.rank(), {std::span(gradient)});
     sums->reset();
     messages.add(*sums);
-    const double begin = steady_seconds();
     sums->complete(group.rank(), 0);
     EXPECT_THROW(sums->reduce(group.rank(), true), ChannelAborted);
-    if (group.rank() == 0) EXPECT_GT(failed_at - begin, 2.5);
-    messages.stop();
+    done = done || group.rank() == 0;
+    while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   });
-  EXPECT_EQ(text, "process 1 on here has ended: no such process");
+  return reported;
+}
+
+// The launcher and other processes have some time to report it first.
+TEST(RemoteReplicas, ReportAProcessThatCannotBeRead) {
+  const auto [text, seconds] = failed_read(false);
+  EXPECT_EQ(text, "process 1 on here has ended");
+  EXPECT_GT(seconds, 2.5);
+  EXPECT_EQ(failed_read(true).first, "a bad sample\n  while in process 1 on here");
 }
 
 // Processes of one host tell each other where their gradients are.
