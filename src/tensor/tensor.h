@@ -30,9 +30,12 @@ class Shape {
     std::swap(dims_, other.dims_);
     return *this;
   }
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wfree-nonheap-object"  // GCC takes few[0] for the pointer
   ~Shape() {
     if (rank_ > kInPlace) delete[] dims_.many;
   }
+#pragma GCC diagnostic pop
 
   std::size_t rank() const { return rank_; }
   std::int64_t operator[](std::size_t axis) const { return begin()[axis]; }
