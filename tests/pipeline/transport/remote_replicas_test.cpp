@@ -238,10 +238,13 @@ std::pair<std::string, double> failed_read(bool reports) {
   MemoryWorld world(2, 70);
   world.share_memory(true);
   std::pair<std::string, double> reported;
-  std::atomic<bool> done = false;
+  std::atomic<int> begun = 0, ended = 0;
+  const auto wait_for_both = [](std::atomic<int>& processes) {
+    for (++processes; processes < 2;) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
   in_processes(world, 2, [&](ProcessGroup& group) {
+    wait_for_both(begun);
     world.set_reads(MemoryWorld::Reads::kEnded);
-    if (group.rank() == 1 && reports) group.say_failed(Error(ErrorKind::kData, "a bad sample"));
     const double begin = steady_seconds();
     std::vector<float> gradient(10, 1.0F);
     std::unique_ptr<RemoteReplicas> sums;
@@ -264,9 +267,13 @@ std::pair<std::string, double> failed_read(bool reports) {
     sums->reset();
     messages.add(*sums);
     sums->complete(group.rank(), 0);
-    EXPECT_THROW(sums->reduce(group.rank(), true), ChannelAborted);
-    done = done || group.rank() == 0;
-    while (!done) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (group.rank() == 1 && reports) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // until the read has failed
+      group.say_failed(Error(ErrorKind::kData, "a bad sample"));
+    } else {
+      EXPECT_THROW(sums->reduce(group.rank(), true), ChannelAborted);
+    }
+    wait_for_both(ended);
   });
   return reported;
 }
