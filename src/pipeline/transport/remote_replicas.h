@@ -150,8 +150,8 @@ class RemoteReplicas final : public ReplicaGroup, public MessageTask {
   std::size_t summed_ = 0, expected_ = 0, taken_ = 0;
   std::vector<Sum> on_way_;               // [buckets]
   std::vector<std::vector<float>> read_;  // [replicas], a part of a piece of another process
-  bool any_read_ = false,
-       any_messages_ = false;  // whether some can read this process, and some cannot
+  bool any_read_ = false;                 // whether some other process can read this one's memory,
+  bool any_messages_ = false;             // and whether some cannot
   std::vector<std::uint64_t> weight_addresses_;  // of the weights that replicas own
   std::vector<std::vector<Share>> shares_;       // [buckets][processes]
   std::int64_t steps_ = 0;                       // that are finished; with mutex_
