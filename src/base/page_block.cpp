@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/copy_in_parallel.h"
 #include "base/error.h"
 #include "base/units.h"
 
 namespace pipetrain {
 namespace {
 
-constexpr std::size_t kChunk = std::size_t{4} << 20;  // bytes that a thread populates at a time
 constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 /// MADV_POPULATE_WRITE of Linux 5.14, missing in older headers.
@@ -58,13 +58,9 @@ void PageBlock::swap(PageBlock& other) noexcept {
 }
 
 void PageBlock::take() const {
-  const auto chunks = static_cast<std::int64_t>((bytes_ + kChunk - 1) / kChunk);
-#pragma omp parallel for schedule(dynamic)
-  for (std::int64_t i = 0; i < chunks; ++i) {
-    const std::size_t at = static_cast<std::size_t>(i) * kChunk;
-    const std::size_t bytes = std::min(kChunk, bytes_ - at);
-    if (::madvise(data_ + at, bytes, kPopulateWrite) != 0) touch(data_ + at, bytes);
-  }
+  in_parallel_blocks(bytes_, [&](std::size_t begin, std::size_t bytes) {
+    if (::madvise(data_ + begin, bytes, kPopulateWrite) != 0) touch(data_ + begin, bytes);
+  });
 }
 
 void PageBlock::release() const {

@@ -6,11 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 #include <vector>
 
+#include "base/copy_in_parallel.h"
 #include "base/error.h"
 
 namespace pipetrain {
@@ -82,6 +84,20 @@ std::string_view kind_of(mode_t mode) {
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISSOCK(mode)) return "a socket";
   return "a device";
+}
+
+constexpr int kEndOfFile = -1;
+
+/// Returns 0, an error number or kEndOfFile.
+int read_range(int descriptor, std::uint64_t offset, std::span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(descriptor, out.data(), out.size(), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return got < 0 ? errno : kEndOfFile;
+    out = out.subspan(static_cast<std::size_t>(got));
+    offset += static_cast<std::uint64_t>(got);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -170,17 +186,15 @@ bool ExternalFile::is_unwritten() const {
 }
 
 void ExternalFile::read(std::uint64_t offset, std::span<std::byte> out) const {
-  std::size_t done = 0;
-  while (done < out.size()) {
-    const ssize_t got = ::pread(descriptor_, out.data() + done, out.size() - done,
-                                static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    PT_CHECK(got >= 0, kModel, "cannot read the data file '{}': {}", printable(name_),
-             std::strerror(errno));
-    PT_CHECK(got > 0, kModel, "the data file '{}' became shorter while it was read",
-             printable(name_));
-    done += static_cast<std::size_t>(got);
-  }
+  std::atomic<int> problem = 0;
+  in_parallel_blocks(out.size(), [&](std::size_t begin, std::size_t bytes) {
+    const int result = read_range(descriptor_, offset + begin, out.subspan(begin, bytes));
+    if (result != 0) problem = result;
+  });
+  PT_CHECK(problem != kEndOfFile, kModel, "the data file '{}' became shorter while it was read",
+           printable(name_));
+  PT_CHECK(problem == 0, kModel, "cannot read the data file '{}': {}", printable(name_),
+           std::strerror(problem));
 }
 
 void check_external_range(const ExternalRange& range, std::uint64_t file_bytes,

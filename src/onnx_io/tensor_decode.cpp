@@ -12,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "base/copy_in_parallel.h"
 #include "base/error.h"
 #include "pt_onnx.pb.h"
 #include "tensor/finite.h"
@@ -275,7 +276,7 @@ void TensorDecoder::read_inline(const onnx::Tensor& tensor, std::span<const std:
   }
   HostTensor value = allocate(out, what);
   if (payload.field == PayloadField::kRaw) {
-    std::memcpy(value.view().data, raw_data.data(), needed);
+    copy_in_parallel(value.view().data, raw_data.data(), needed);
   } else if (payload.count > 0) {
     copy_values(tensor, payload, what, value);
   }

@@ -27,35 +27,35 @@ std::size_t output_bytes(const CostGraph& graph, const PipeDreamNode& node,
 }
 
 // The links of PipeDream's levels: those of the topology that join anything.
-std::vector<TransferCost> links_of(const PlanRequest& request) {
-  std::vector<TransferCost> out;
+std::vector<TopologyLevel> links_of(const PlanRequest& request) {
+  std::vector<TopologyLevel> out;
   for (const TopologyLevel& level : request.topology.levels) {
-    if (level.count > 1) out.push_back({level.latency_seconds, level.bytes_per_second});
+    if (level.count > 1) out.push_back(level);
   }
-  if (out.empty()) out.push_back(request.transfer);
+  if (out.empty()) out.push_back(level_of(request.transfer));
   return out;
 }
 
-double send_seconds(const TransferCost& link, std::size_t bytes) {
+double send_seconds(const TopologyLevel& link, std::size_t bytes) {
   if (bytes == 0) return 0;
   return link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second;
 }
 
 // A ring on every level, over the groups of the level below.
-double all_reduce_seconds(const std::vector<TransferCost>& links, const CompatLeaf& leaf,
+double all_reduce_seconds(const std::vector<TopologyLevel>& links, const CompatLeaf& leaf,
                           std::size_t bytes) {
   double out = 0;
   for (std::size_t l = 0; l < leaf.replicas.size(); ++l) {
     const double count = leaf.replicas[l];
     if (count == 1) continue;
-    out += 2 * (count - 1) / count * static_cast<double>(bytes) / links[l].bytes_per_second +
+    out += 2 * (count - 1) / count * static_cast<double>(bytes) / links[l].all_reduce_rate() +
            2 * std::ceil(std::log2(count)) * links[l].latency_seconds;
   }
   return out;
 }
 
 // Prices transfers and sums of gradients where PipeDream puts the stages.
-void price_in_place(const std::vector<TransferCost>& links, const CompatPlan& compat,
+void price_in_place(const std::vector<TopologyLevel>& links, const CompatPlan& compat,
                     GraphPlan& planned) {
   std::vector<StagePlan>& stages = planned.plan.stages;
   planned.plan.bottleneck_seconds = 0;
@@ -65,7 +65,7 @@ void price_in_place(const std::vector<TransferCost>& links, const CompatPlan& co
     stage.transfer_seconds = 0;
     for (const std::size_t cut : {s, s + 1}) {
       if (cut == 0 || cut == stages.size()) continue;
-      const TransferCost& link = links[at(compat.stages[cut].cut_level)];
+      const TopologyLevel& link = links[at(compat.stages[cut].cut_level)];
       const auto before = at(stages[cut].first);
       stage.transfer_seconds += send_seconds(link, planned.chain.forward_bytes[before]) +
                                 send_seconds(link, planned.chain.backward_bytes[before]);
@@ -122,7 +122,7 @@ GraphPlan price_compat_plan(const PipeDreamProfile& profile, const CostGraph& gr
     first += stage.devices;
   }
   out.plan = plan_with_cuts(out.chain, request, cuts, {}, devices);
-  const std::vector<TransferCost> links = links_of(request);
+  const std::vector<TopologyLevel> links = links_of(request);
   if (links.size() > 1 && links.size() == compat.stages[0].replicas.size()) {
     price_in_place(links, compat, out);
   }

@@ -24,7 +24,12 @@ struct TransferCost {
   double latency_seconds =
       0;  // of each transfer: one forward and one backward per micro-batch and cut
   double bytes_per_second = std::numeric_limits<double>::infinity();
+  double all_reduce_bytes_per_second = 0;  // 0: the same
 };
+
+inline TopologyLevel level_of(const TransferCost& link) {
+  return {"", 1, link.bytes_per_second, link.latency_seconds, link.all_reduce_bytes_per_second};
+}
 
 /// The objective of plan_devices().
 enum class Objective : unsigned char {

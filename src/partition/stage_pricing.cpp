@@ -65,16 +65,15 @@ StagePricing::StagePricing(const PlanRequest& request, int devices)
   check_request(request);
   const Topology& topology = request.topology;
   if (topology.levels.empty()) {
-    links_ = {request.transfer};
+    links_ = {level_of(request.transfer)};
     group_size_.push_back(devices);
   } else {
     PT_CHECK(devices <= topology.devices(), kUsage,
              "{} devices are asked for, but topology \"{}\" has {}", devices,
              printable(topology.name), topology.devices());
-    for (const TopologyLevel& level : topology.levels) {
-      links_.push_back({level.latency_seconds, level.bytes_per_second});
+    links_ = topology.levels;
+    for (const TopologyLevel& level : links_)
       group_size_.push_back(group_size_.back() * level.count);
-    }
   }
   const auto unequal = [](double speed) { return speed != 1; };
   if (std::any_of(topology.device_speed.begin(), topology.device_speed.end(), unequal)) {
@@ -87,10 +86,10 @@ StagePricing::StagePricing(const PlanRequest& request, int devices)
   for (int replicas = 0; replicas <= devices; ++replicas) {
     double per_byte = 0, latency = 0;
     for (int level = 0; level < levels() && replicas > 1; ++level) {
-      const TransferCost& link = links_[static_cast<std::size_t>(level)];
+      const TopologyLevel& link = links_[static_cast<std::size_t>(level)];
       const int groups = std::min(ceil_divide(replicas, group_size(level - 1)),
                                   group_size(level) / group_size(level - 1));
-      per_byte += 2.0 * (groups - 1) / groups / link.bytes_per_second;
+      per_byte += 2.0 * (groups - 1) / groups / link.all_reduce_rate();
       latency += 2 * log2_rounded_up(groups) * link.latency_seconds;
     }
     all_reduce_per_byte_.push_back(per_byte);
@@ -112,7 +111,7 @@ double StagePricing::speed(int first_device, int replicas) const {
 
 double StagePricing::transfer_seconds(int level, std::size_t forward_bytes,
                                       std::size_t backward_bytes) const {
-  const TransferCost& link = links_[static_cast<std::size_t>(level)];
+  const TopologyLevel& link = links_[static_cast<std::size_t>(level)];
   double out = 0;
   for (const std::size_t bytes : {forward_bytes, backward_bytes}) {
     if (bytes == 0) continue;
@@ -135,8 +134,8 @@ double StagePricing::all_reduce_seconds(std::size_t bytes, int first_device, int
     } else if (end == begin + 1) {
       groups = std::max((begin + 1) * per - first, last - end * per + 1);
     }
-    const TransferCost& link = links_[static_cast<std::size_t>(level)];
-    out += 2.0 * (groups - 1) / groups * static_cast<double>(bytes) / link.bytes_per_second +
+    const TopologyLevel& link = links_[static_cast<std::size_t>(level)];
+    out += 2.0 * (groups - 1) / groups * static_cast<double>(bytes) / link.all_reduce_rate() +
            2 * log2_rounded_up(groups) * link.latency_seconds;
   }
   return out;

@@ -14,6 +14,12 @@ struct TopologyLevel {
   int count = 1;
   double bytes_per_second = 0;  // of one link in one direction
   double latency_seconds = 0;   // of one message
+  /// The same while gradients are summed; 0: bytes_per_second.
+  double all_reduce_bytes_per_second = 0;
+
+  double all_reduce_rate() const {
+    return all_reduce_bytes_per_second > 0 ? all_reduce_bytes_per_second : bytes_per_second;
+  }
 };
 
 struct Topology {

@@ -33,16 +33,26 @@ double quantity(const DocumentField& field, std::string_view name, double unit,
 
 TopologyLevel level_of(const DocumentField& field) {
   field.allow_only({"name", "count", "gigabytes_per_second", "bytes_per_second",
+                    "all_reduce_gigabytes_per_second", "all_reduce_bytes_per_second",
                     "latency_microseconds", "latency_seconds"});
   TopologyLevel level;
   if (field.has("name")) level.name = field.at("name").text();
   level.count = static_cast<int>(field.at("count").integer(1, kMaximumDevices));
   level.bytes_per_second = quantity(field, "gigabytes_per_second", 1e9, "bytes_per_second",
                                     DocumentField::kMostPerSecond);
+  level.all_reduce_bytes_per_second =
+      quantity(field, "all_reduce_gigabytes_per_second", 1e9, "all_reduce_bytes_per_second",
+               DocumentField::kMostPerSecond);
   level.latency_seconds =
       quantity(field, "latency_microseconds", 1e-6, "latency_seconds", DocumentField::kMostSeconds);
   if (level.bytes_per_second < kLeastBytesPerSecond) {
     field.fail("needs gigabytes_per_second (or bytes_per_second) above 0: of one link, one way");
+  }
+  if (level.all_reduce_bytes_per_second > 0 &&
+      level.all_reduce_bytes_per_second < kLeastBytesPerSecond) {
+    field.fail(
+        "sums less than a byte in 1000 seconds; leave its all-reduce rate out where it is that of "
+        "the links");
   }
   return level;
 }
@@ -133,6 +143,8 @@ std::string topology_text(const Topology& topology, std::string_view source) {
                       {"count", level.count},
                       {"bytes_per_second", level.bytes_per_second},
                       {"latency_seconds", level.latency_seconds}});
+    if (level.all_reduce_bytes_per_second > 0)
+      levels.back()["all_reduce_bytes_per_second"] = level.all_reduce_bytes_per_second;
   }
   Json device = {{"memory_bytes", topology.memory_bytes},
                  {"flops_per_second", topology.flops_per_second},

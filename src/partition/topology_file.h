@@ -25,9 +25,11 @@ inline constexpr std::string_view kTopologySchema = "pipetrain.topology/1";
 ///    "device": {"memory_gibibytes": 80, "teraflops_per_second": 600,
 ///               "memory_gigabytes_per_second": 3350, "speed": [1, 1, …]}}
 ///
-/// Levels are listed innermost first. Base units are accepted too: bytes_per_second,
-/// latency_seconds, memory_bytes, flops_per_second, memory_bytes_per_second. "device" and all in it
-/// may be missing. An Error (kUsage) names file and field; an unknown field is one.
+/// Levels are listed innermost first. A level whose links sum gradients faster or slower than they
+/// send says so in all_reduce_gigabytes_per_second. Base units are accepted too: bytes_per_second,
+/// all_reduce_bytes_per_second, latency_seconds, memory_bytes, flops_per_second,
+/// memory_bytes_per_second. "device" and all in it may be missing. An Error (kUsage) names file and
+/// field; an unknown field is one.
 Topology read_topology(const std::filesystem::path& path);
 /// The same from text; `file` is what errors call it.
 Topology parse_topology(std::string_view text, const std::string& file);

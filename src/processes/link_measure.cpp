@@ -16,9 +16,16 @@ namespace {
 
 constexpr std::size_t kShort = 8, kMedium = Processes::kEagerBytes, kLong = std::size_t{8} << 20;
 constexpr double kSecondsEach = 0.03;  // for which one size is tried
-constexpr double kMostSeconds = 0.5;   // while a network still becomes faster
+constexpr double kMostSeconds = 0.25;  // while a network still becomes faster
 constexpr int kTries = 3;              // that one order asks for
 constexpr int kLeastInVain = 2;        // last tries that were not faster, before it ends
+
+/// What two processes that measure their link do.
+enum class Exchange : std::int32_t {
+  kOneWay,  // one sends, the other answers with kShort
+  kBoth,    // both send
+  kRead,    // both read the other's memory
+};
 
 /// One of two processes that measure their link: the first one decides what is sent.
 class LinkEndPoint {
@@ -29,18 +36,22 @@ class LinkEndPoint {
   }
 
   ProcessLink measure() {
-    seconds_of(kShort, /*both=*/false, 0);  // connects
+    seconds_of(kShort, Exchange::kOneWay, 0);  // connects
     ProcessLink link;
-    link.latency_seconds = seconds_of(kShort, /*both=*/false, kSecondsEach) / 2;
-    const double medium = seconds_of(kMedium, /*both=*/false, kSecondsEach);
+    link.latency_seconds = seconds_of(kShort, Exchange::kOneWay, kSecondsEach) / 2;
+    const double medium = seconds_of(kMedium, Exchange::kOneWay, kSecondsEach);
     // So many that the network's way to its speed counts little.
     const double enough = medium + std::max(kSecondsEach, 2 * link.latency_seconds);
     std::size_t bytes = 2 * kMedium;
-    while (bytes < kLong && seconds_of(bytes, /*both=*/false, 0) < enough) bytes *= 2;
-    link.bytes_per_second = rate_of(bytes, medium, /*both=*/false);
-    const double medium_both = seconds_of(kMedium, /*both=*/true, kSecondsEach);
+    while (bytes < kLong && seconds_of(bytes, Exchange::kOneWay, 0) < enough) bytes *= 2;
+    link.bytes_per_second = rate_of(Exchange::kOneWay, bytes, medium);
+    const double medium_both = seconds_of(kMedium, Exchange::kBoth, kSecondsEach);
     link.both_bytes_per_second =
-        2 * std::min(rate_of(bytes, medium_both, /*both=*/true), link.bytes_per_second);
+        2 * std::min(rate_of(Exchange::kBoth, bytes, medium_both), link.bytes_per_second);
+    if (group_.can_read(peer_) && *group_.hosts_read()) {
+      const double medium_read = seconds_of(kMedium, Exchange::kRead, kSecondsEach);
+      link.read_bytes_per_second = rate_of(Exchange::kRead, kLong, medium_read);
+    }
     order({});
     return link;
   }
@@ -54,24 +65,24 @@ class LinkEndPoint {
  private:
   struct Order {
     std::uint64_t bytes = 0;  // 0: the end
-    std::int32_t both = 0, tries = 0;
+    Exchange exchange = Exchange::kOneWay;
+    std::int32_t tries = 0;
   };
 
   /// Bytes per second one way, of what `bytes` take longer than kMedium, which take `medium`.
-  double rate_of(std::size_t bytes, double medium, bool both) {
-    const double seconds = seconds_of(bytes, both, kSecondsEach);
+  double rate_of(Exchange exchange, std::size_t bytes, double medium) {
+    const double seconds = seconds_of(bytes, exchange, kSecondsEach);
     return seconds > medium ? static_cast<double>(bytes - kMedium) / (seconds - medium)
                             : static_cast<double>(bytes) / seconds;
   }
 
-  /// The least time of so many bytes and their answer, which is short or, with `both`, as long and
-  /// sent at the same time.
-  double seconds_of(std::size_t bytes, bool both, double for_seconds) {
+  /// The least time of an exchange of so many bytes.
+  double seconds_of(std::size_t bytes, Exchange kind, double for_seconds) {
     const double begin = steady_seconds();
     double least = 1e9, elapsed = 0;
     int in_vain = 0;  // tries since one was faster by a twentieth
     do {
-      order({bytes, both ? 1 : 0, for_seconds > 0 ? kTries : 1});
+      order({bytes, kind, for_seconds > 0 ? kTries : 1});
       for (int i = 0; i < order_.tries; ++i) {
         const double start = steady_seconds();
         exchange(order_, /*first=*/true);
@@ -86,15 +97,31 @@ class LinkEndPoint {
   }
 
   void exchange(const Order& order, bool first) {
-    const std::size_t answer = order.both ? order.bytes : kShort;
+    if (order.exchange == Exchange::kRead) return read(order.bytes);
+    const bool both = order.exchange == Exchange::kBoth;
+    const std::size_t answer = both ? order.bytes : kShort;
     Requests receives, sends;
     post_receive_in_parts(group_.processes(), in_.data(), first ? answer : order.bytes, peer_, kTag,
                           receives, Processes::kEagerBytes);
-    if (!first && !order.both) wait(receives);
+    if (!first && !both) wait(receives);
     post_send_in_parts(group_.processes(), out_.data(), first ? order.bytes : answer, peer_, kTag,
                        sends, Processes::kEagerBytes);
     wait(sends);
     wait(receives);
+  }
+
+  /// As replicas do it: first an address, at the end an empty message.
+  void read(std::size_t bytes) {
+    address_ = reinterpret_cast<std::uint64_t>(out_.data());
+    swap_messages(&address_, &address_there_, sizeof address_);
+    group_.read(peer_, address_there_, in_.data(), bytes);
+    swap_messages(nullptr, nullptr, 0);
+  }
+
+  void swap_messages(const void* to_send, void* to_receive, std::size_t bytes) {
+    const auto receive = group_.processes().post_receive(to_receive, bytes, peer_, kTag);
+    wait(group_.processes().post_send(to_send, bytes, peer_, kTag));
+    wait(receive);
   }
 
   /// The answer says that the other side is ready.
@@ -127,6 +154,7 @@ class LinkEndPoint {
   ProcessGroup& group_;
   const int peer_;
   std::vector<std::byte> out_, in_;
+  std::uint64_t address_ = 0, address_there_ = 0;  // of out_
   Order order_;
   char ready_ = 1;
 };
@@ -153,6 +181,8 @@ void add_slower(ProcessLink& slowest, bool& any, const ProcessLink& link) {
   slowest.bytes_per_second = std::min(slowest.bytes_per_second, link.bytes_per_second);
   slowest.both_bytes_per_second =
       std::min(slowest.both_bytes_per_second, link.both_bytes_per_second);
+  slowest.read_bytes_per_second =
+      std::min(slowest.read_bytes_per_second, link.read_bytes_per_second);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ struct ProcessLink {
   double latency_seconds = 0;        // of a short message
   double bytes_per_second = 0;       // one way
   double both_bytes_per_second = 0;  // the sum of both ways at once
+  /// Of each process while both read the other's memory; 0 unless all on their hosts can.
+  double read_bytes_per_second = 0;
 };
 
 /// The slowest of the measured links, by what they join.

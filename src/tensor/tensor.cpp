@@ -1,7 +1,6 @@
 #include "tensor/tensor.h"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -50,22 +49,21 @@ std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   constexpr std::size_t kLine = 64;
-  constexpr std::size_t kHugePage = std::size_t{2} << 20;
-  const bool large = bytes >= 2 * kHugePage;
-  const std::size_t alignment = large ? kHugePage : kLine;
-  const std::size_t rounded = (bytes + kLine - 1) / kLine * kLine;
+  constexpr std::size_t kLarge = std::size_t{4} << 20;
+  const std::size_t rounded = std::max((bytes + kLine - 1) / kLine * kLine, kLine);
   ReadBudget::charge(rounded);
-  // Multiples of the alignment, as the function requires; what lies behind the tensor is not
-  // touched.
-  const std::size_t asked = (std::max(rounded, kLine) + alignment - 1) / alignment * alignment;
-  void* const data = std::aligned_alloc(alignment, asked);
+  if (bytes >= kLarge) {
+    // Matrix products read operands along columns, where small pages cost up to a fifth of the
+    // time.
+    pages_ = PageBlock(rounded, /*huge_pages=*/true);
+    pages_.take();
+    return;
+  }
+  void* const data = std::aligned_alloc(kLine, rounded);
   PT_CHECK(data != nullptr, kResource, "not enough memory: {} more were asked for",
            bytes_text(bytes));
-  // Requests huge pages: matrix products read operands along columns, where small pages cost up to
-  // a fifth of the time. No effect if the system has none.
-  if (large) madvise(data, rounded / kHugePage * kHugePage, MADV_HUGEPAGE);
   std::memset(data, 0, rounded);
-  data_.reset(static_cast<std::byte*>(data));
+  small_.reset(static_cast<std::byte*>(data));
 }
 
 void Buffer::Free::operator()(std::byte* data) const { std::free(data); }

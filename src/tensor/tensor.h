@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/page_block.h"
 #include "tensor/dtype.h"
 
 namespace pipetrain {
@@ -125,19 +126,20 @@ struct Tensor {
   }
 };
 
-/// Host memory, aligned to 64 bytes, zeroed.
+/// Host memory, aligned to 64 bytes, zeroed. The calling thread's OpenMP team zeroes large ones.
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(std::size_t bytes);
-  std::byte* data() const { return data_.get(); }
+  std::byte* data() const { return small_ ? small_.get() : pages_.data(); }
   std::size_t bytes() const { return bytes_; }
 
  private:
   struct Free {
     void operator()(std::byte* data) const;
   };
-  std::unique_ptr<std::byte, Free> data_;
+  std::unique_ptr<std::byte, Free> small_;
+  PageBlock pages_;  // of a large one
   std::size_t bytes_ = 0;
 };
 

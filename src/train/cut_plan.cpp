@@ -79,6 +79,20 @@ double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage)
   return (parts + 1) * (count - 1) / count;
 }
 
+/// Whether the replicas of a stage send gradients as bfloat16: in memory, which they read from each
+/// other on one host, gradients rounded to bfloat16 are floats.
+bool sends_bfloat16(const ProfiledNetwork& network, const StagePlan& stage) {
+  const ProcessGroup& group = *network.processes();
+  const auto host_of = [&](int place) {
+    return group.host_of(network.process_of(stage.first_device + place));
+  };
+  bool on_one_host = true;
+  for (int place = 1; place < stage.replicas; ++place)
+    on_one_host = on_one_host && host_of(place) == host_of(0);
+  return network.config().pipeline.bfloat16_sums &&
+         !(on_one_host && group.hosts_read().value_or(false));
+}
+
 int processes_that_sum_in_turn(const ProfiledNetwork& network, const StagePlan& stage) {
   std::vector<int> devices(at(stage.replicas)), process;
   std::iota(devices.begin(), devices.end(), stage.first_device);
@@ -113,7 +127,8 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     sizes.push_back(static_cast<std::size_t>(graph.graph[accumulator].type.count()));
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
   }
-  const double seconds_per_byte = sent_of_gradients(network, stage) / link.bytes_per_second;
+  const double seconds_per_byte = sent_of_gradients(network, stage) / link.all_reduce_rate();
+  const bool narrow = sends_bfloat16(network, stage);
   const int in_turn = processes_that_sum_in_turn(network, stage);
   std::vector<ReduceBucket> buckets;
   for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
@@ -124,7 +139,6 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
       out.ready = std::max(out.ready, ready[g]);
       here += sizes[g];
     }
-    const bool narrow = network.config().pipeline.bfloat16_sums;
     out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
     out.seconds = std::max(1, in_turn) * seconds_per_byte * static_cast<double>(out.bytes);
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
@@ -133,13 +147,16 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
 }
 
 /// Where replicas in several processes share the updates: each makes its part, and half of the
-/// bytes are new weights, which leave when the sums are done.
-void spread_updates(const StagePlan& stage, StageSeconds& seconds) {
-  const double weights = stage.all_reduce_seconds / 2;
-  seconds.reduce -= weights;
+/// bytes are new weights, which leave as floats when the sums are done.
+void spread_updates(const ProfiledNetwork& network, const StagePlan& stage, StageSeconds& seconds) {
+  const double widening = sends_bfloat16(network, stage) ? 2 : 1;
+  double weights =
+      seconds.buckets.empty() ? seconds.reduce / 2 : seconds.buckets.back().latency / 2;
+  seconds.reduce /= 2;
   for (ReduceBucket& bucket : seconds.buckets) {
     bucket.seconds /= 2;
     bucket.latency /= 2;
+    weights += widening * bucket.seconds;
   }
   seconds.update = seconds.update / stage.replicas + weights;
 }
@@ -165,7 +182,7 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
     if (slices)
       costs.stage[s].buckets = buckets_of(network, plan.stages[s], *slices, static_cast<int>(s));
     if (network.config().pipeline.shard_optimizer && plan.stages[s].replicas > 1)
-      spread_updates(plan.stages[s], costs.stage[s]);
+      spread_updates(network, plan.stages[s], costs.stage[s]);
   }
   return costs;
 }

@@ -33,7 +33,8 @@ constexpr double kNoCopy = 1e15;
 fs::path cache_of(ProcessGroup& group, const std::vector<std::vector<int>>& hosts, int devices) {
   const fs::path folder = default_cache_directory();
   if (folder.empty()) return folder;
-  std::string key = fmt::format("{} {} devices", group.processes().name(), devices);
+  std::string key = fmt::format("{} {} devices{}", group.processes().name(), devices,
+                                group.hosts_read().value_or(false) ? ", memory is read" : "");
   for (const std::vector<int>& host : hosts)
     key += fmt::format("\n{} {}", group.name_of(host.front()), fmt::join(host, ","));
   key += "\n" + group.processes().host();
@@ -69,7 +70,7 @@ bool in_order(int count, int size, const GroupOf& group_of) {
 TopologyLevel level_of(const char* name, int count, const ProcessLink& link) {
   // A pipeline that is full sends both ways, and so does a sum over replicas.
   return {name, count, std::min(link.bytes_per_second, link.both_bytes_per_second / 2),
-          link.latency_seconds};
+          link.latency_seconds, link.read_bytes_per_second};
 }
 
 Topology measured(ProcessGroup& group, const std::vector<std::vector<int>>& hosts, int devices,

@@ -141,7 +141,8 @@ void ProfiledNetwork::set_links(PlanRequest& request) const {
     request.topology.levels = first_devices(*topology_, schedule().devices()).levels;
   }
   const TopologyLevel& link = processes() ? levels.back() : levels.front();
-  request.transfer = {link.latency_seconds, link.bytes_per_second};
+  request.transfer = {link.latency_seconds, link.bytes_per_second,
+                      link.all_reduce_bytes_per_second};
 }
 
 BucketFloats ProfiledNetwork::bucket_floats() const {

@@ -2,12 +2,13 @@
 
 import ctypes
 import errno
+import json
 import pathlib
 import subprocess
 import unittest
 
 from process_case import DIGITS, PLUGIN, RUN, STREAM, ProcessCase
-from program import DATA, EXIT, MODEL, PROGRAM, digits, parse
+from program import DATA, EXIT, MODEL, PROGRAM, digits, events, parse
 
 
 def may_read_memory():
@@ -54,6 +55,34 @@ class Processes(ProcessCase):
         reads = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"]["reads_memory"] for more in (memory, messages)]
         self.assertFalse(reads[1])
         self.assertEqual(reads[0], may_read_memory(), "whether processes read each other's memory")
+
+    def test_predictions_know_whether_sums_are_read_or_sent(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "1", "--gpus", "2", "--replicas", "2",
+               "--max-steps", "1", "--save-every", "never", "--overwrite"]
+
+        def predicted_ms(mechanism, *more):
+            """With links on which a sum takes far longer than anything else, and ten times as long if it is sent."""
+            environment = {"OMPI_MCA_btl_vader_single_copy_mechanism": mechanism, "PIPETRAIN_CACHE_DIR": str(self.folder / mechanism)}
+            self.train_in(2, *run, *more, environment=environment)  # measures the links
+            (links,) = (self.folder / mechanism).glob("links-*.json")
+            topology = parse(links.read_text())
+            (level,) = topology["levels"]
+            self.assertEqual("all_reduce_bytes_per_second" in level, mechanism == "cma" and may_read_memory())
+            level["bytes_per_second"] = 1e5
+            if "all_reduce_bytes_per_second" in level:
+                level["all_reduce_bytes_per_second"] = 1e6
+            links.write_text(json.dumps(topology))
+            self.train_in(2, *run, *more, "--metrics", "events.jsonl", environment=environment)
+            lines = events((self.folder / "events.jsonl").read_text())
+            links.unlink()
+            return next(line for line in lines if line["event"] == "plan")["predicted"]["step_ms"]
+
+        sent = predicted_ms("none")
+        self.assertAlmostEqual(predicted_ms("none", "--compress", "bf16") / sent, 0.5, delta=0.1)
+        if may_read_memory():
+            read = predicted_ms("cma")
+            self.assertAlmostEqual(read / sent, 0.1, delta=0.05)
+            self.assertAlmostEqual(predicted_ms("cma", "--compress", "bf16") / read, 1, delta=0.1)
 
     def test_tied_weights_dropout_and_averages(self):
         self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",

@@ -117,7 +117,8 @@ class Enumeration {
       const int part = std::min(left, level.count);
       left = ceil_of(left, level.count);
       if (part == 1) continue;
-      out += 2.0 * (part - 1) / part * bytes / level.bytes_per_second;
+      const double own_rate = level.all_reduce_bytes_per_second;
+      out += 2.0 * (part - 1) / part * bytes / (own_rate > 0 ? own_rate : level.bytes_per_second);
       out += 2 * std::ceil(std::log2(part)) * level.latency_seconds;
     }
     return out;

@@ -162,6 +162,10 @@ TEST(DevicePlanner, EqualsBruteForceOnGroupsOfDevices) {
                                  {"rack", 2, pick(0, 1) ? 1.0 : 0.25, 1.0 * pick(0, 1)}};
       request.devices = pick(3, 8);
     }
+    for (TopologyLevel& level : request.topology.levels) {
+      if (pick(0, 2) == 0)
+        level.all_reduce_bytes_per_second = level.bytes_per_second * (pick(0, 1) ? 4 : 0.5);
+    }
     compare(chain, request, 1 + 1e-9, counts, "trial " + std::to_string(trial));
   }
   EXPECT_GT(counts.compared, 250);

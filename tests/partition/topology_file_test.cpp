@@ -63,6 +63,25 @@ TEST(TopologyFile, WritingAndReadingGivesTheSameNumbers) {
   EXPECT_EQ(after.device_speed, before.device_speed);
 }
 
+TEST(TopologyFile, ALevelMayHaveARateOfSums) {
+  const auto rate_of = [](const std::string& more) {
+    const Topology topology =
+        parse_topology(replaced(std::string(kTwoLevels), "\"gigabytes_per_second\": 450",
+                                "\"gigabytes_per_second\": 450" + more),
+                       "t.json");
+    const Topology again = parse_topology(topology_text(topology), "t.json");
+    EXPECT_EQ(again.levels[0].all_reduce_bytes_per_second,
+              topology.levels[0].all_reduce_bytes_per_second);
+    EXPECT_EQ(topology.levels[0].bytes_per_second, 450e9);
+    EXPECT_EQ(topology.levels[1].all_reduce_rate(), 50e9);
+    return topology.levels[0].all_reduce_rate();
+  };
+  EXPECT_EQ(rate_of(""), 450e9);
+  EXPECT_EQ(rate_of(R"(, "all_reduce_gigabytes_per_second": 0)"), 450e9);
+  EXPECT_EQ(rate_of(R"(, "all_reduce_gigabytes_per_second": 700)"), 700e9);
+  EXPECT_EQ(rate_of(R"(, "all_reduce_bytes_per_second": 1e9)"), 1e9);
+}
+
 TEST(TopologyFile, ADeviceMayBeLeftOut) {
   const Topology topology = parse_topology(
       R"({"schema": "pipetrain.topology/1", "levels": [{"count": 2, "bytes_per_second": 1}]})",
@@ -87,6 +106,9 @@ TEST(TopologyFile, AnErrorNamesTheField) {
          "levels[0].gigabytes_per_second must be");
   expect("\"bytes_per_second\": 5e10", "\"bytes_per_second\": 5e10, \"gigabytes_per_second\": 50",
          "levels[1] has both");
+  expect("\"bytes_per_second\": 5e10",
+         "\"bytes_per_second\": 5e10, \"all_reduce_bytes_per_second\": 1e-4",
+         "levels[1] sums less than a byte in 1000 seconds");
   expect("\"latency_seconds\": 5e-6", "\"latency_seconds\": -1", "levels[1].latency_seconds");
   expect("0.5, 0.5]", "0.5]", "device.speed has 5 numbers, but the levels make 6 devices");
   expect("[1, 1, 1,", "[1, 0, 1,", "device.speed[1]");

@@ -108,9 +108,11 @@ std::string processes_text(const std::vector<std::vector<int>>& hosts, const Pro
   line(links.on_hosts, "between processes of a host", links.on_host);
   line(links.between_hosts, "between hosts", links.between);
   if (const std::optional<bool> reads = group.hosts_read())
-    text += fmt::format("         replicas in processes of a host {}\n",
-                        *reads ? "read gradients from each other's memory"
-                               : "send each other gradients as messages");
+    text += "         replicas in processes of a host " +
+            (*reads ? fmt::format(
+                          "read gradients from each other's memory, {}/s\n",
+                          bytes_text(static_cast<std::size_t>(links.on_host.read_bytes_per_second)))
+                    : "send each other gradients as messages\n");
   return text;
 }
 
@@ -120,7 +122,8 @@ Json processes_json(const std::vector<std::vector<int>>& hosts, const ProcessLin
     return !any ? Json()
                 : Json({{"latency_seconds", one.latency_seconds},
                         {"bytes_per_second", one.bytes_per_second},
-                        {"both_bytes_per_second", one.both_bytes_per_second}});
+                        {"both_bytes_per_second", one.both_bytes_per_second},
+                        {"read_bytes_per_second", one.read_bytes_per_second}});
   };
   return {{"library", group.processes().name()},
           {"processes", group.size()},

@@ -1,10 +1,10 @@
 #include "pipeline/stage/stage_host.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
+#include "base/copy_in_parallel.h"
 
 namespace pipetrain {
 namespace {
@@ -94,7 +94,7 @@ std::byte* StageHost::place_running(const std::string& /*name*/, const HostTenso
 void StageHost::take_workspace(std::size_t bytes) { workspace_ = Buffer(bytes); }
 
 void StageHost::move(void* to, const void* from, std::size_t bytes) const {
-  std::memcpy(to, from, bytes);
+  copy_in_parallel(to, from, bytes);
 }
 
 void StageHost::add(float* to, const float* from, std::size_t count) { add_into(to, from, count); }

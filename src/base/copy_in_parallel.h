@@ -1,0 +1,32 @@
+// Work on large memory by the calling thread's OpenMP team. Where pages are touched for the first
+// time, the system's zeroing of them is most of the work (base/page_block.h).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace pipetrain {
+
+/// Calls `work(begin, bytes)` for blocks of so many bytes, in any order. It must not throw.
+template <class Work>
+void in_parallel_blocks(std::size_t bytes, const Work& work) {
+  constexpr std::size_t kBlock = std::size_t{4} << 20;
+  const auto blocks = static_cast<std::int64_t>((bytes + kBlock - 1) / kBlock);
+#pragma omp parallel for schedule(dynamic) if (blocks > 1)
+  for (std::int64_t i = 0; i < blocks; ++i) {
+    const std::size_t begin = static_cast<std::size_t>(i) * kBlock;
+    work(begin, std::min(kBlock, bytes - begin));
+  }
+}
+
+/// memcpy().
+inline void copy_in_parallel(void* to, const void* from, std::size_t bytes) {
+  in_parallel_blocks(bytes, [&](std::size_t begin, std::size_t count) {
+    std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
+                count);
+  });
+}
+
+}  // namespace pipetrain
