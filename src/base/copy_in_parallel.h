@@ -9,20 +9,26 @@
 
 namespace pipetrain {
 
-/// Calls `work(begin, bytes)` for blocks of so many bytes, in any order. It must not throw.
+inline constexpr std::size_t kParallelBlock = std::size_t{4} << 20;
+
+/// Calls `work(begin, count)` for blocks that together are `bytes` bytes: in any order, on several
+/// threads. It must not throw.
 template <class Work>
 void in_parallel_blocks(std::size_t bytes, const Work& work) {
-  constexpr std::size_t kBlock = std::size_t{4} << 20;
-  const auto blocks = static_cast<std::int64_t>((bytes + kBlock - 1) / kBlock);
+  const auto blocks = static_cast<std::int64_t>((bytes + kParallelBlock - 1) / kParallelBlock);
 #pragma omp parallel for schedule(dynamic) if (blocks > 1)
   for (std::int64_t i = 0; i < blocks; ++i) {
-    const std::size_t begin = static_cast<std::size_t>(i) * kBlock;
-    work(begin, std::min(kBlock, bytes - begin));
+    const std::size_t begin = static_cast<std::size_t>(i) * kParallelBlock;
+    work(begin, std::min(kParallelBlock, bytes - begin));
   }
 }
 
-/// memcpy().
+/// memcpy() by the team.
 inline void copy_in_parallel(void* to, const void* from, std::size_t bytes) {
+  if (bytes <= kParallelBlock) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    return;
+  }
   in_parallel_blocks(bytes, [&](std::size_t begin, std::size_t count) {
     std::memcpy(static_cast<std::byte*>(to) + begin, static_cast<const std::byte*>(from) + begin,
                 count);

@@ -24,7 +24,7 @@ struct TransferCost {
   double latency_seconds =
       0;  // of each transfer: one forward and one backward per micro-batch and cut
   double bytes_per_second = std::numeric_limits<double>::infinity();
-  double all_reduce_bytes_per_second = 0;  // 0: the same
+  double all_reduce_bytes_per_second = 0;  // of sums of gradients; 0: bytes_per_second
 };
 
 inline TopologyLevel level_of(const TransferCost& link) {

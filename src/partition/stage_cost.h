@@ -108,9 +108,9 @@ class StagePricing {
   const PlanRequest& request_;
   ScheduleRule rule_;
   int devices_;
-  std::vector<TopologyLevel> links_;
-  std::vector<int> group_size_;  // 1, then of each level
-  std::vector<double> speed_;    // empty: all 1
+  std::vector<TopologyLevel> links_;  // [levels]
+  std::vector<int> group_size_;       // 1, then of each level
+  std::vector<double> speed_;         // empty: all 1
   double highest_speed_ = 1;
   std::vector<double> all_reduce_per_byte_, all_reduce_latency_;  // [replicas]
 };

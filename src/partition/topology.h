@@ -14,7 +14,8 @@ struct TopologyLevel {
   int count = 1;
   double bytes_per_second = 0;  // of one link in one direction
   double latency_seconds = 0;   // of one message
-  /// The same while gradients are summed; 0: bytes_per_second.
+  /// bytes_per_second of sums of gradients, where it differs: processes of one host may read each
+  /// other's memory. 0: it does not.
   double all_reduce_bytes_per_second = 0;
 
   double all_reduce_rate() const {

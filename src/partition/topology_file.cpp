@@ -51,8 +51,9 @@ TopologyLevel level_of(const DocumentField& field) {
   if (level.all_reduce_bytes_per_second > 0 &&
       level.all_reduce_bytes_per_second < kLeastBytesPerSecond) {
     field.fail(
-        "sums less than a byte in 1000 seconds; leave its all-reduce rate out where it is that of "
-        "the links");
+        "needs an all_reduce_gigabytes_per_second (or all_reduce_bytes_per_second) of at least "
+        "0.001 bytes per second; leave it out where gradients are summed as fast as other data is "
+        "sent");
   }
   return level;
 }

@@ -15,16 +15,17 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kShort = 8, kMedium = Processes::kEagerBytes, kLong = std::size_t{8} << 20;
-constexpr double kSecondsEach = 0.03;  // for which one size is tried
-constexpr double kMostSeconds = 0.25;  // while a network still becomes faster
-constexpr int kTries = 3;              // that one order asks for
-constexpr int kLeastInVain = 2;        // last tries that were not faster, before it ends
+constexpr std::size_t kBlock = std::size_t{64} << 10;  // that is read before it is added
+constexpr double kSecondsEach = 0.03;                  // for which one size is tried
+constexpr double kMostSeconds = 0.25;                  // while a network still becomes faster
+constexpr int kTries = 3;                              // that one order asks for
+constexpr int kLeastInVain = 2;  // last tries that were not faster, before it ends
 
 /// What two processes that measure their link do.
-enum class Exchange : std::int32_t {
+enum class Probe : std::int32_t {
   kOneWay,  // one sends, the other answers with kShort
   kBoth,    // both send
-  kRead,    // both read the other's memory
+  kRead,    // both sum what the other has in memory
 };
 
 /// One of two processes that measure their link: the first one decides what is sent.
@@ -36,21 +37,21 @@ class LinkEndPoint {
   }
 
   ProcessLink measure() {
-    seconds_of(kShort, Exchange::kOneWay, 0);  // connects
+    seconds_of(kShort, Probe::kOneWay, 0);  // connects
     ProcessLink link;
-    link.latency_seconds = seconds_of(kShort, Exchange::kOneWay, kSecondsEach) / 2;
-    const double medium = seconds_of(kMedium, Exchange::kOneWay, kSecondsEach);
+    link.latency_seconds = seconds_of(kShort, Probe::kOneWay, kSecondsEach) / 2;
+    const double medium = seconds_of(kMedium, Probe::kOneWay, kSecondsEach);
     // So many that the network's way to its speed counts little.
     const double enough = medium + std::max(kSecondsEach, 2 * link.latency_seconds);
     std::size_t bytes = 2 * kMedium;
-    while (bytes < kLong && seconds_of(bytes, Exchange::kOneWay, 0) < enough) bytes *= 2;
-    link.bytes_per_second = rate_of(Exchange::kOneWay, bytes, medium);
-    const double medium_both = seconds_of(kMedium, Exchange::kBoth, kSecondsEach);
+    while (bytes < kLong && seconds_of(bytes, Probe::kOneWay, 0) < enough) bytes *= 2;
+    link.bytes_per_second = rate_of(Probe::kOneWay, bytes, medium);
+    const double medium_both = seconds_of(kMedium, Probe::kBoth, kSecondsEach);
     link.both_bytes_per_second =
-        2 * std::min(rate_of(Exchange::kBoth, bytes, medium_both), link.bytes_per_second);
+        2 * std::min(rate_of(Probe::kBoth, bytes, medium_both), link.bytes_per_second);
     if (group_.can_read(peer_) && *group_.hosts_read()) {
-      const double medium_read = seconds_of(kMedium, Exchange::kRead, kSecondsEach);
-      link.read_bytes_per_second = rate_of(Exchange::kRead, kLong, medium_read);
+      const double medium_read = seconds_of(kMedium, Probe::kRead, kSecondsEach);
+      link.read_bytes_per_second = rate_of(Probe::kRead, kLong, medium_read);
     }
     order({});
     return link;
@@ -65,24 +66,24 @@ class LinkEndPoint {
  private:
   struct Order {
     std::uint64_t bytes = 0;  // 0: the end
-    Exchange exchange = Exchange::kOneWay;
+    Probe probe = Probe::kOneWay;
     std::int32_t tries = 0;
   };
 
   /// Bytes per second one way, of what `bytes` take longer than kMedium, which take `medium`.
-  double rate_of(Exchange exchange, std::size_t bytes, double medium) {
-    const double seconds = seconds_of(bytes, exchange, kSecondsEach);
+  double rate_of(Probe probe, std::size_t bytes, double medium) {
+    const double seconds = seconds_of(bytes, probe, kSecondsEach);
     return seconds > medium ? static_cast<double>(bytes - kMedium) / (seconds - medium)
                             : static_cast<double>(bytes) / seconds;
   }
 
-  /// The least time of an exchange of so many bytes.
-  double seconds_of(std::size_t bytes, Exchange kind, double for_seconds) {
+  /// The least time of a probe of so many bytes.
+  double seconds_of(std::size_t bytes, Probe probe, double for_seconds) {
     const double begin = steady_seconds();
     double least = 1e9, elapsed = 0;
     int in_vain = 0;  // tries since one was faster by a twentieth
     do {
-      order({bytes, kind, for_seconds > 0 ? kTries : 1});
+      order({bytes, probe, for_seconds > 0 ? kTries : 1});
       for (int i = 0; i < order_.tries; ++i) {
         const double start = steady_seconds();
         exchange(order_, /*first=*/true);
@@ -97,8 +98,8 @@ class LinkEndPoint {
   }
 
   void exchange(const Order& order, bool first) {
-    if (order.exchange == Exchange::kRead) return read(order.bytes);
-    const bool both = order.exchange == Exchange::kBoth;
+    if (order.probe == Probe::kRead) return read(order.bytes);
+    const bool both = order.probe == Probe::kBoth;
     const std::size_t answer = both ? order.bytes : kShort;
     Requests receives, sends;
     post_receive_in_parts(group_.processes(), in_.data(), first ? answer : order.bytes, peer_, kTag,
@@ -110,11 +111,18 @@ class LinkEndPoint {
     wait(receives);
   }
 
-  /// As replicas do it: first an address, at the end an empty message.
+  /// As two replicas do it: first an address; half of the bytes are read in blocks and added to
+  /// what is here, the other half are sums; at the end an empty message.
   void read(std::size_t bytes) {
     address_ = reinterpret_cast<std::uint64_t>(out_.data());
     swap_messages(&address_, &address_there_, sizeof address_);
-    group_.read(peer_, address_there_, in_.data(), bytes);
+    for (std::size_t begin = 0; begin < bytes / 2; begin += kBlock) {
+      const std::size_t count = std::min(kBlock, bytes / 2 - begin);
+      group_.read(peer_, address_there_ + begin, block_.data(), count);
+      auto* const sums = reinterpret_cast<float*>(in_.data() + begin);
+      for (std::size_t i = 0; i < count / sizeof(float); ++i) sums[i] += block_[i];
+    }
+    group_.read(peer_, address_there_ + bytes / 2, in_.data() + bytes / 2, bytes - bytes / 2);
     swap_messages(nullptr, nullptr, 0);
   }
 
@@ -154,6 +162,7 @@ class LinkEndPoint {
   ProcessGroup& group_;
   const int peer_;
   std::vector<std::byte> out_, in_;
+  std::vector<float> block_ = std::vector<float>(kBlock / sizeof(float));
   std::uint64_t address_ = 0, address_there_ = 0;  // of out_
   Order order_;
   char ready_ = 1;
@@ -198,28 +207,36 @@ std::vector<std::vector<int>> processes_of_hosts(const ProcessGroup& group) {
   return hosts;
 }
 
-ProcessLinks measure_process_links(ProcessGroup& group) {
+ProcessLinks measure_process_links(ProcessGroup& group, std::string_view machine) {
   const std::vector<std::vector<int>> hosts = processes_of_hosts(group);
+  const std::vector<std::string> machines = group.all_gather(machine);
+  std::map<std::string, int> measured;  // hosts of each machine
+  std::vector<int> turns;               // of each host
+  for (const std::vector<int>& host : hosts)
+    turns.push_back(host.size() > 1 ? measured[machines[at(host.front())]]++ : 0);
+  const int last_turn = turns.empty() ? 0 : *std::ranges::max_element(turns);
   std::string mine;
   const auto measure = [&](int first, int second) {
     if (group.rank() == first) mine = measure_with(group, second, /*first=*/true);
     if (group.rank() == second) measure_with(group, first, /*first=*/false);
   };
   ProcessLinks links;
-  // Pairs of one phase share no host.
-  for (int phase = 0; phase < 3; ++phase) {
-    mine.clear();
-    for (std::size_t h = 0; h < hosts.size(); ++h) {
-      if (phase == 0 && hosts[h].size() > 1) measure(hosts[h][0], hosts[h][1]);
-      if (phase > 0 && h % 2 == at(phase - 1) && h + 1 < hosts.size())
-        measure(hosts[h].front(), hosts[h + 1].front());
-    }
+  const auto gather = [&](ProcessLink& slowest, bool& any) {
     for (const std::string& bytes : group.all_gather(mine)) {
-      if (bytes.empty()) continue;
-      const auto link = ByteReader(bytes).get<ProcessLink>();
-      phase == 0 ? add_slower(links.on_host, links.on_hosts, link)
-                 : add_slower(links.between, links.between_hosts, link);
+      if (!bytes.empty()) add_slower(slowest, any, ByteReader(bytes).get<ProcessLink>());
     }
+    mine.clear();
+  };
+  for (int turn = 0; turn <= last_turn; ++turn) {
+    for (std::size_t h = 0; h < hosts.size(); ++h) {
+      if (turns[h] == turn && hosts[h].size() > 1) measure(hosts[h][0], hosts[h][1]);
+    }
+    gather(links.on_host, links.on_hosts);
+  }
+  for (std::size_t first = 0; first < 2; ++first) {
+    for (std::size_t h = first; h + 1 < hosts.size(); h += 2)
+      measure(hosts[h].front(), hosts[h + 1].front());
+    gather(links.between, links.between_hosts);
   }
   return links;
 }

@@ -1,7 +1,8 @@
-// Measures links between processes by messages back and forth.
+// Measures links between processes, with messages and with reads of memory.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace pipetrain {
@@ -12,7 +13,8 @@ struct ProcessLink {
   double latency_seconds = 0;        // of a short message
   double bytes_per_second = 0;       // one way
   double both_bytes_per_second = 0;  // the sum of both ways at once
-  /// Of each process while both read the other's memory; 0 unless all on their hosts can.
+  /// That each process reads while both sum what the other has in memory; 0 unless all on their
+  /// hosts can.
   double read_bytes_per_second = 0;
 };
 
@@ -23,9 +25,11 @@ struct ProcessLinks {
 };
 
 /// Measures between the first two processes of each host, and between each host and the next. All
-/// processes call it and get the same. Takes a fraction of a second, for any number of hosts, and
-/// up to three where a message takes 10 ms.
-ProcessLinks measure_process_links(ProcessGroup& group);
+/// processes call it and get the same. Takes a second for two hosts where a message takes 1 ms, 2.5
+/// where it takes 10 ms, and up to twice that for any number of hosts. `machine` is equal for
+/// processes that share cores, also if they are on several hosts, such as containers: these are
+/// measured one after another.
+ProcessLinks measure_process_links(ProcessGroup& group, std::string_view machine);
 
 /// The processes of each host, in their order; hosts in the order of their first process.
 std::vector<std::vector<int>> processes_of_hosts(const ProcessGroup& group);

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <new>
 
 #include "base/error.h"
@@ -49,7 +50,11 @@ std::string TensorType::text() const { return fmt::format("{} {}", name_of(dtype
 
 Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
   constexpr std::size_t kLine = 64;
+#ifdef __SANITIZE_ADDRESS__
+  constexpr auto kLarge = std::numeric_limits<std::size_t>::max();  // it watches the heap only
+#else
   constexpr std::size_t kLarge = std::size_t{4} << 20;
+#endif
   const std::size_t rounded = std::max((bytes + kLine - 1) / kLine * kLine, kLine);
   ReadBudget::charge(rounded);
   if (bytes >= kLarge) {

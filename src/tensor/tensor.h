@@ -126,7 +126,8 @@ struct Tensor {
   }
 };
 
-/// Host memory, aligned to 64 bytes, zeroed. The calling thread's OpenMP team zeroes large ones.
+/// Host memory, aligned to 64 bytes, zeroed. A large Buffer is mapped, and the calling thread's
+/// OpenMP team populates its pages.
 class Buffer {
  public:
   Buffer() = default;

@@ -79,18 +79,19 @@ double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage)
   return (parts + 1) * (count - 1) / count;
 }
 
-/// Whether the replicas of a stage send gradients as bfloat16: in memory, which they read from each
-/// other on one host, gradients rounded to bfloat16 are floats.
+/// Whether the replicas of a stage send gradients as bfloat16. Those of one host that read each
+/// other's memory do not: there, rounded gradients stay floats.
 bool sends_bfloat16(const ProfiledNetwork& network, const StagePlan& stage) {
   const ProcessGroup& group = *network.processes();
+  if (!network.config().pipeline.bfloat16_sums) return false;
+  if (!group.hosts_read().value_or(false)) return true;
   const auto host_of = [&](int place) {
     return group.host_of(network.process_of(stage.first_device + place));
   };
-  bool on_one_host = true;
-  for (int place = 1; place < stage.replicas; ++place)
-    on_one_host = on_one_host && host_of(place) == host_of(0);
-  return network.config().pipeline.bfloat16_sums &&
-         !(on_one_host && group.hosts_read().value_or(false));
+  for (int place = 1; place < stage.replicas; ++place) {
+    if (host_of(place) != host_of(0)) return true;
+  }
+  return false;
 }
 
 int processes_that_sum_in_turn(const ProfiledNetwork& network, const StagePlan& stage) {

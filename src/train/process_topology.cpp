@@ -17,6 +17,7 @@
 #include "partition/topology_file.h"
 #include "processes/link_measure.h"
 #include "processes/process_group.h"
+#include "profile/machine.h"
 #include "train/process_agreement.h"
 
 namespace pipetrain {
@@ -68,14 +69,14 @@ bool in_order(int count, int size, const GroupOf& group_of) {
 }
 
 TopologyLevel level_of(const char* name, int count, const ProcessLink& link) {
-  // A pipeline that is full sends both ways, and so does a sum over replicas.
+  // A pipeline that is full sends both ways, and so do replicas that sum with messages.
   return {name, count, std::min(link.bytes_per_second, link.both_bytes_per_second / 2),
           link.latency_seconds, link.read_bytes_per_second};
 }
 
 Topology measured(ProcessGroup& group, const std::vector<std::vector<int>>& hosts, int devices,
                   const std::optional<Topology>& threads) {
-  const ProcessLinks links = measure_process_links(group);
+  const ProcessLinks links = measure_process_links(group, machine_id());
   Topology topology;
   topology.name = fmt::format("{} processes on {} host{}", group.size(), hosts.size(),
                               hosts.size() == 1 ? "" : "s");

@@ -148,7 +148,7 @@ void ProfiledNetwork::set_links(PlanRequest& request) const {
 BucketFloats ProfiledNetwork::bucket_floats() const {
   if (!topology_ || topology_->levels.empty()) return {};
   const TopologyLevel& slowest = topology_->levels.back();
-  return buckets_for(slowest.latency_seconds, slowest.bytes_per_second);
+  return buckets_for(slowest.latency_seconds, slowest.all_reduce_rate());
 }
 
 double ProfiledNetwork::all_gather_seconds() const {

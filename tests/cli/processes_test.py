@@ -52,9 +52,11 @@ class Processes(ProcessCase):
         self.train_in(4, *run, "--run-dir", "messages", environment=messages)
         self.assertEqual(self.content("memory"), self.content("one"))
         self.assertEqual(self.content("messages"), self.content("one"))
-        reads = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"]["reads_memory"] for more in (memory, messages)]
-        self.assertFalse(reads[1])
-        self.assertEqual(reads[0], may_read_memory(), "whether processes read each other's memory")
+        said = [parse(self.run_in(2, "doctor", "--json", environment=more)[1])["mpi"] for more in (memory, messages)]
+        self.assertFalse(said[1]["reads_memory"])
+        self.assertEqual(said[0]["reads_memory"], may_read_memory(), "whether processes read each other's memory")
+        for one in said:
+            self.assertEqual(one["links_on_host"]["read_bytes_per_second"] > 0, one["reads_memory"])
 
     def test_predictions_know_whether_sums_are_read_or_sent(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--stages", "1", "--gpus", "2", "--replicas", "2",
@@ -79,6 +81,9 @@ class Processes(ProcessCase):
 
         sent = predicted_ms("none")
         self.assertAlmostEqual(predicted_ms("none", "--compress", "bf16") / sent, 0.5, delta=0.1)
+        self.assertAlmostEqual(predicted_ms("none", "--shard-optimizer") / sent, 1, delta=0.1)
+        both = predicted_ms("none", "--shard-optimizer", "--compress", "bf16")
+        self.assertAlmostEqual(both / sent, 0.75, delta=0.1, msg="sums as bfloat16, weights as floats")
         if may_read_memory():
             read = predicted_ms("cma")
             self.assertAlmostEqual(read / sent, 0.1, delta=0.05)

@@ -56,7 +56,7 @@ void read_a_plan(std::string_view text) {
 
 std::vector<std::string> topologies() {
   return {R"({"schema": "pipetrain.topology/1", "name": "two servers", "source": "a page",
-    "levels": [{"name": "NVLink", "count": 8, "gigabytes_per_second": 450, "latency_microseconds": 2},
+    "levels": [{"name": "NVLink", "count": 8, "gigabytes_per_second": 450, "latency_microseconds": 2, "all_reduce_gigabytes_per_second": 700},
                {"name": "network", "count": 2, "bytes_per_second": 5e10, "latency_seconds": 5e-6}],
     "device": {"memory_gibibytes": 80, "teraflops_per_second": 600, "memory_gigabytes_per_second": 3350}})",
           R"({"schema": "pipetrain.topology/1", "name": "one", "levels":

@@ -4,6 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
@@ -275,6 +279,43 @@ TEST_F(ExternalDataTest, IsReadFromItsPlace) {
       tensor({{"location", "./sub/w.bin"}, {"offset", "4"}, {"length", "8"}}), directory_.path());
   EXPECT_TRUE(t.external);
   EXPECT_EQ(t.value.to_doubles(), (std::vector<double>{1, -2}));
+}
+
+/// Floats of which no two are equal, in several blocks of parallel reads and copies.
+std::vector<float> many_values() {
+  std::vector<float> values((std::size_t{9} << 18) + 1);  // 9 MiB and 4 bytes
+  std::iota(values.begin(), values.end(), 0.0F);
+  return values;
+}
+
+std::string bytes_of(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+TEST_F(ExternalDataTest, LargeTensorsAreReadWhole) {
+  const std::vector<float> values = many_values();
+  const auto count = static_cast<std::int64_t>(values.size());
+  put_file(directory_ / "w.bin", "skip" + bytes_of(values));
+  for (const std::string& part :
+       {tensor_part("t", {count}, 1, external_data({{"location", "w.bin"}, {"offset", "4"}})),
+        encode_tensor("t", HostTensor::of<float>({count}, values))}) {
+    const OnnxInitializer t = weight(part, directory_.path());
+    const std::span<float> read = t.value.span<float>();
+    EXPECT_TRUE(std::ranges::equal(read, values)) << t.external;
+  }
+}
+
+TEST_F(ExternalDataTest, AFileThatBecomesShorterIsAnError) {
+  put_file(directory_ / "w.bin", std::string(std::size_t{9} << 20, 'x'));
+  const ExternalFile file = ExternalFile::open(directory_.path(), "w.bin", "t", {});
+  std::filesystem::resize_file(directory_ / "w.bin", std::size_t{5} << 20);
+  std::vector<std::byte> out(std::size_t{9} << 20);
+  try {
+    file.read(0, out);
+    ADD_FAILURE() << "what the file does not have was read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "the data file 'w.bin' became shorter while it was read");
+  }
 }
 
 TEST_F(ExternalDataTest, EndsWithItsFile) {

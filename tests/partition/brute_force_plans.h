@@ -109,7 +109,7 @@ class Enumeration {
     std::vector<TopologyLevel> levels = request_.topology.levels;
     if (levels.empty()) {
       levels = {{"", request_.devices, request_.transfer.bytes_per_second,
-                 request_.transfer.latency_seconds}};
+                 request_.transfer.latency_seconds, request_.transfer.all_reduce_bytes_per_second}};
     }
     double out = 0;
     int left = replicas;

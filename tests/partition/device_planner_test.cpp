@@ -33,6 +33,7 @@ PlanRequest random_request(Picker& pick) {
   request.optimizer_bytes_per_parameter_byte = pick(0, 2);
   request.recompute = static_cast<Recompute>(pick(0, 2));
   if (pick(0, 2)) request.transfer = {double(pick(0, 2)), pick(0, 1) ? 2.0 : 0.5};
+  if (pick(0, 3) == 0) request.transfer.all_reduce_bytes_per_second = pick(0, 1) ? 4 : 1;
   if (pick(0, 2)) request.memory_limit_bytes = static_cast<std::size_t>(pick(10, 160));
   request.replication = pick(0, 4) > 0;
   return request;

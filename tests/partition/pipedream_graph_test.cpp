@@ -124,7 +124,7 @@ TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
       node("a", "Linear", 100, 40) + node("b", "Linear", 0, 80) + "\ta -- b\n", "graph.txt");
   const CostGraph graph = cost_graph_of(profile);
   PlanRequest request = flat_request(4);
-  request.topology.levels = {{"inside", 2, 1e5, 1e-3}, {"between", 2, 1e4, 1e-2}};
+  request.topology.levels = {{"inside", 2, 1e5, 1e-3}, {"between", 2, 1e4, 1e-2, 2e4}};
   CompatPlan compat;
   compat.stages.resize(2);
   compat.stages[0] = {{0}, 2, {1, 2}, -1, 0.003};
@@ -132,10 +132,11 @@ TEST(PipeDreamGraph, PipeDreamsPlacementIsPricedAsItLies) {
   compat.stage_of_node = {0, 1};
   const Plan plan = price_compat_plan(profile, graph, compat, request).plan;
   ASSERT_EQ(plan.stages.size(), 2U);
-  // 100 bytes there and back inside; 2 (2 - 1) / 2 of the weights between, and two latencies.
+  // 100 bytes there and back inside; 2 (2 - 1) / 2 of the weights between, at the rate of sums, and
+  // two latencies.
   EXPECT_NEAR(plan.stages[0].transfer_seconds, 2 * (1e-3 + 100 / 1e5), 1e-12);
-  EXPECT_NEAR(plan.stages[1].all_reduce_seconds, 80 / 1e4 + 2 * 1e-2, 1e-12);
-  EXPECT_NEAR(plan.bottleneck_seconds, (0.003 + 0.004 + 0.028) / 2, 1e-12);
+  EXPECT_NEAR(plan.stages[1].all_reduce_seconds, 80 / 2e4 + 2 * 1e-2, 1e-12);
+  EXPECT_NEAR(plan.bottleneck_seconds, (0.003 + 0.004 + 0.024) / 2, 1e-12);
 }
 
 // PipeDream's own planner runs out of memory here.
@@ -163,7 +164,8 @@ TEST(PipeDreamGraph, NetworksOfManyBranchesOnServers) {
     request.topology.levels = levels;
     const double start = thread_cpu_seconds();
     const GraphPlan own = plan_graph(graph, request);
-    // A search that has lost its way takes minutes; how long it takes is bench/planner_bench's to say.
+    // A search that has lost its way takes minutes; how long it takes is bench/planner_bench's to
+    // say.
     EXPECT_LE(thread_cpu_seconds() - start, 15) << levels.size();
     EXPECT_LT(own.plan.gap(), 0.5) << levels.size();
     // No slower than any one order would be, among them the portfolio's first ones.

@@ -108,7 +108,7 @@ TEST(TopologyFile, AnErrorNamesTheField) {
          "levels[1] has both");
   expect("\"bytes_per_second\": 5e10",
          "\"bytes_per_second\": 5e10, \"all_reduce_bytes_per_second\": 1e-4",
-         "levels[1] sums less than a byte in 1000 seconds");
+         "levels[1] needs an all_reduce_gigabytes_per_second");
   expect("\"latency_seconds\": 5e-6", "\"latency_seconds\": -1", "levels[1].latency_seconds");
   expect("0.5, 0.5]", "0.5]", "device.speed has 5 numbers, but the levels make 6 devices");
   expect("[1, 1, 1,", "[1, 0, 1,", "device.speed[1]");

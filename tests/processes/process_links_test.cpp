@@ -13,11 +13,12 @@
 namespace pipetrain::test {
 namespace {
 
-/// What all processes measured, which is the same.
-ProcessLinks measured(MemoryWorld& world, int count) {
+/// What all processes measured, which is the same. They are on one machine or each on its own.
+ProcessLinks measured(MemoryWorld& world, int count, bool on_one_machine = true) {
   std::vector<ProcessLinks> links(at(count));
   const std::vector<std::string> errors = in_processes(world, count, [&](ProcessGroup& group) {
-    links[at(group.rank())] = measure_process_links(group);
+    const std::string machine = on_one_machine ? "m" : std::to_string(group.rank());
+    links[at(group.rank())] = measure_process_links(group, machine);
   });
   EXPECT_EQ(errors, std::vector<std::string>(at(count)));
   for (const ProcessLinks& other : links) {
@@ -29,32 +30,36 @@ ProcessLinks measured(MemoryWorld& world, int count) {
 }
 
 TEST(ProcessLinks, AreMeasuredOnHostsAndBetweenThem) {
-  MemoryWorld world(4, 1);
-  world.name_hosts({"a", "a", "b", "b"});
-  world.share_memory(true);
-  const ProcessLinks links = measured(world, 4);
-  EXPECT_TRUE(links.on_hosts && links.between_hosts);
-  for (const ProcessLink& link : {links.on_host, links.between}) {
-    EXPECT_GT(link.latency_seconds, 0);
-    EXPECT_GT(link.bytes_per_second, 0);
-    EXPECT_GT(link.both_bytes_per_second, 0);
+  for (const bool on_one_machine : {false, true}) {
+    MemoryWorld world(4, 1);
+    world.name_hosts({"a", "a", "b", "b"});
+    world.share_memory(true);
+    const ProcessLinks links = measured(world, 4, on_one_machine);
+    EXPECT_TRUE(links.on_hosts && links.between_hosts);
+    for (const ProcessLink& link : {links.on_host, links.between}) {
+      EXPECT_GT(link.latency_seconds, 0);
+      EXPECT_GT(link.bytes_per_second, 0);
+      EXPECT_GT(link.both_bytes_per_second, 0);
+    }
+    EXPECT_GT(links.on_host.read_bytes_per_second, 0);
+    EXPECT_EQ(links.between.read_bytes_per_second, 0) << "the memory of another host";
   }
-  EXPECT_GT(links.on_host.read_bytes_per_second, 0);
-  EXPECT_EQ(links.between.read_bytes_per_second, 0) << "the memory of another host";
 }
 
-TEST(ProcessLinks, NobodyReadsWhereOneHostCannot) {
-  MemoryWorld world(4, 1);
-  world.name_hosts({"a", "a", "b", "b"});
+// The first two of a host are measured, for the third as well.
+TEST(ProcessLinks, NobodyReadsWhereOneProcessCannot) {
+  MemoryWorld world(3, 1);
   world.share_memory(true);
-  world.share_memory(3, false);
-  EXPECT_EQ(measured(world, 4).on_host.read_bytes_per_second, 0);
+  world.share_memory(2, false);
+  EXPECT_EQ(measured(world, 3).on_host.read_bytes_per_second, 0);
 }
 
 TEST(ProcessLinks, OneHostHasNoLinksToOthers) {
   MemoryWorld world(2, 2);
+  world.share_memory(false);
   const ProcessLinks links = measured(world, 2);
   EXPECT_TRUE(links.on_hosts);
+  EXPECT_EQ(links.on_host.read_bytes_per_second, 0);
   EXPECT_FALSE(links.between_hosts);
 }
 

@@ -2,8 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <span>
+#include <utility>
 
 #include "base/error.h"
 
@@ -18,6 +22,24 @@ TEST(Shape, CountsAndStrides) {
   EXPECT_EQ(Shape{}.count(), 1);
   EXPECT_EQ((Shape{2, 0, 4}).count(), 0);
   EXPECT_EQ(shape.text(), "(2, 3, 4)");
+}
+
+TEST(Buffer, IsAlignedAndZeroed) {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  for (const std::size_t bytes :
+       {std::size_t{0}, std::size_t{1}, 4 * kMiB - 1, 4 * kMiB, 9 * kMiB + 1}) {
+    Buffer first(bytes);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.data()) % 64, 0U) << bytes;
+    const std::span<std::byte> content(first.data(), bytes);
+    EXPECT_TRUE(std::ranges::all_of(content, [](std::byte b) { return b == std::byte{0}; }));
+    std::ranges::fill(content, std::byte{7});
+    Buffer second(std::move(first));
+    Buffer third;
+    third = std::move(second);
+    EXPECT_EQ(third.data(), content.data()) << bytes;
+    EXPECT_EQ(third.bytes(), bytes);
+    EXPECT_TRUE(std::ranges::all_of(content, [](std::byte b) { return b == std::byte{7}; }));
+  }
 }
 
 TEST(Shape, BroadcastsAsNumpyDoes) {

@@ -18,6 +18,7 @@
 #include "device/plugin.h"
 #include "processes/link_measure.h"
 #include "processes/process_group.h"
+#include "profile/machine.h"
 
 namespace pipetrain {
 namespace {
@@ -139,7 +140,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
   ProcessLinks links;
   if (processes) {
     hosts = processes_of_hosts(*processes);
-    links = measure_process_links(*processes);
+    links = measure_process_links(*processes, machine_id());
   }
   if (!leads) return 0;
   resolve_verbosity(options);

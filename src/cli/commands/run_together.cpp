@@ -1,8 +1,10 @@
 #include "cli/commands/run_together.h"
 
 #include <fcntl.h>
+#include <omp.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <exception>
@@ -52,6 +54,15 @@ int first_error_output = STDERR_FILENO;
   std::_Exit(static_cast<int>(error.kind()));
 }
 
+/// The OpenMP team of this thread reads and copies weights; the processes of a host share its
+/// cores.
+void share_cores_of_host(const ProcessGroup& group) {
+  int neighbors = 0;
+  for (int rank = 0; rank < group.size(); ++rank)
+    neighbors += group.host_of(rank) == group.host_of(group.rank()) ? 1 : 0;
+  omp_set_num_threads(std::max(1, omp_get_max_threads() / neighbors));
+}
+
 }  // namespace
 
 void keep_output_in(const std::filesystem::path& path) {
@@ -86,6 +97,7 @@ int run_together(const std::function<int(ProcessGroup*)>& body) {
     if (!group.leads()) set_log_level(LogLevel::kError);
     check_builds(group, build_id());
     group.find_readable_processes();
+    share_cores_of_host(group);
     const int code = body(&group);
     group.leave();
     return code;

@@ -43,6 +43,15 @@ LinkCost link_between(const Topology& topology, int device, int other) {
   return {level.latency_seconds, level.bytes_per_second};
 }
 
+/// The same for sums of gradients.
+LinkCost all_reduce_link(const Topology& topology, int device, int other) {
+  LinkCost link = link_between(topology, device, other);
+  if (topology.levels.empty() || device == other) return link;
+  const int level = topology.common_level(device, other);
+  link.bytes_per_second = topology.levels[static_cast<std::size_t>(level)].all_reduce_rate();
+  return link;
+}
+
 PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   PlanRequest plan;
   plan.stages = cut.places * cut.per_device;
@@ -182,7 +191,7 @@ Round round_of(const SearchRequest& request, const ScheduleOptions& options, con
                const Plan& plan) {
   Round round;
   round.costs = costs_of_plan(plan, *cut.chain, cut.share());
-  const LinkCost among = link_between(request.topology, 0, cut.replicas - 1);
+  const LinkCost among = all_reduce_link(request.topology, 0, cut.replicas - 1);
   for (std::size_t s = 0; s < plan.stages.size(); ++s) {
     round.costs.stage[s].update += all_reduce_seconds(
         static_cast<std::int64_t>(plan.stages[s].parameter_bytes), cut.replicas, among);

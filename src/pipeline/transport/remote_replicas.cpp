@@ -161,10 +161,10 @@ void RemoteReplicas::place_pieces() {
                         std::exchange(share.other_floats, share.other_floats + piece.count);
       }
     }
+    const std::size_t each = as_bfloat16_ && any_messages_ ? sizeof(std::uint16_t) : sizeof(float);
     on_way_[b].bytes = 0;
     for (std::size_t g = buckets_[b].first; g < buckets_[b].last; ++g)
-      on_way_[b].bytes += static_cast<std::int64_t>(
-          sizes_[g] * (as_bfloat16_ ? sizeof(std::uint16_t) : sizeof(float)));
+      on_way_[b].bytes += static_cast<std::int64_t>(sizes_[g] * each);
   }
 }
 

@@ -1,0 +1,47 @@
+#include "pipeline/schedule/search.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "partition/random_chain.h"
+
+namespace pipetrain::test {
+namespace {
+
+/// Two replicas of one stage, for links of so many bytes per second.
+Candidate replicas_with(const ChainCosts& chain, double bytes_per_second, double all_reduce) {
+  SearchRequest request;
+  request.batch = 8;
+  request.devices = 2;
+  request.micro_batches = {2};
+  request.costs = [&](int) -> const ChainCosts& { return chain; };
+  request.schedules = {"1f1b"};
+  request.recompute = false;
+  request.topology.levels = {{"processes of a host", 2, bytes_per_second, 0, all_reduce}};
+  const std::vector<Candidate> found = search(request);
+  const auto replicas = std::ranges::find(found, 2, &Candidate::replicas);
+  EXPECT_NE(replicas, found.end());
+  return replicas == found.end() ? Candidate() : *replicas;
+}
+
+TEST(Search, SumsOfReplicasHaveARateOfTheirOwn) {
+  std::mt19937 random(7);
+  const ChainCosts chain = random_chain(random, 4);
+  const Candidate free = replicas_with(chain, 1, 1e12);
+  ASSERT_EQ(free.plan.stages.size(), 1U);
+  const auto bytes = static_cast<double>(free.plan.stages[0].parameter_bytes);
+  ASSERT_GT(bytes, 0);
+  const auto sum_with = [&](double bytes_per_second, double all_reduce) {
+    return replicas_with(chain, bytes_per_second, all_reduce).step_seconds - free.step_seconds;
+  };
+  // Of two replicas each sends half of the bytes, and half of the sums.
+  EXPECT_NEAR(sum_with(1e12, 0), 0, 1e-6);
+  EXPECT_NEAR(sum_with(1, 0), bytes, 1e-6);
+  EXPECT_NEAR(sum_with(1, 4), bytes / 4, 1e-6);
+}
+
+}  // namespace
+}  // namespace pipetrain::test
