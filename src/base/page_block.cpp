@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/copy_in_parallel.h"
 #include "base/error.h"
+#include "base/parallel_blocks.h"
 #include "base/units.h"
 
 namespace pipetrain {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/copy_in_parallel.h"
 #include "base/error.h"
+#include "base/parallel_blocks.h"
 
 namespace pipetrain {
 namespace {

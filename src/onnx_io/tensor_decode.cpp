@@ -12,8 +12,8 @@
 #include <set>
 #include <utility>
 
-#include "base/copy_in_parallel.h"
 #include "base/error.h"
+#include "base/parallel_blocks.h"
 #include "pt_onnx.pb.h"
 #include "tensor/finite.h"
 

@@ -63,9 +63,13 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   }
 }
 
-/// Bytes that a process sends of each byte of gradients: to the others their shares of its
-/// replicas' parts, or of one part where those are joined first, and to all the sum of its share.
-double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage) {
+/// What the processes of a stage's replicas send each other of its gradients.
+struct SentGradients {
+  double parts = 1;  // of each process: its replicas' own, or one where it joins these first
+  double of_each_share = 0;  // bytes of one part or sum that leave a process, per byte of gradients
+};
+
+SentGradients sent_gradients(const ProfiledNetwork& network, const StagePlan& stage) {
   std::vector<int> process_of(at(stage.replicas));
   std::set<int> processes;
   for (int place = 0; place < stage.replicas; ++place) {
@@ -75,8 +79,7 @@ double sent_of_gradients(const ProfiledNetwork& network, const StagePlan& stage)
   }
   const bool joined = network.config().pipeline.accumulators > 0 && are_subtrees(process_of);
   const auto count = static_cast<double>(processes.size());
-  const double parts = joined ? 1 : stage.replicas / count;
-  return (parts + 1) * (count - 1) / count;
+  return {joined ? 1 : stage.replicas / count, (count - 1) / count};
 }
 
 /// Whether the replicas of a stage send gradients as bfloat16. Those of one host that read each
@@ -94,11 +97,11 @@ bool sends_bfloat16(const ProfiledNetwork& network, const StagePlan& stage) {
   return false;
 }
 
-int processes_that_sum_in_turn(const ProfiledNetwork& network, const StagePlan& stage) {
+double turns_of_sums(const ProfiledNetwork& network, const StagePlan& stage) {
   std::vector<int> devices(at(stage.replicas)), process;
   std::iota(devices.begin(), devices.end(), stage.first_device);
   for (const int device : devices) process.push_back(network.process_of(device));
-  return processes_that_sum_in_turn(network.cores_of_processes(), devices, process);
+  return turns_of_sums(network.cores_of_processes(), devices, process);
 }
 
 /// The buckets in which the gradients of a stage with replicas in several processes are summed, and
@@ -128,36 +131,40 @@ std::vector<ReduceBucket> buckets_of(const ProfiledNetwork& network, const Stage
     sizes.push_back(static_cast<std::size_t>(graph.graph[accumulator].type.count()));
     ready.push_back(gradient.node ? done_after[at(gradient.node.index)] : 1);
   }
-  const double seconds_per_byte = sent_of_gradients(network, stage) / link.all_reduce_rate();
+  // To the others their shares of the parts, and to all the sum of a share.
+  const SentGradients sent = sent_gradients(network, stage);
+  const double seconds_per_byte = (sent.parts + 1) * sent.of_each_share / link.all_reduce_rate();
   const bool narrow = sends_bfloat16(network, stage);
-  const int in_turn = processes_that_sum_in_turn(network, stage);
+  const double turns = turns_of_sums(network, stage);
   std::vector<ReduceBucket> buckets;
   for (const ReplicaGroup::Bucket& bucket : ReplicaGroup::divide(sizes, network.bucket_floats())) {
     ReduceBucket& out = buckets.emplace_back();
-    out.ready = in_turn > 0 ? 1 : 0;
+    out.ready = turns > 0 ? 1 : 0;
     std::size_t here = 0;
     for (std::size_t g = bucket.first; g < bucket.last; ++g) {
       out.ready = std::max(out.ready, ready[g]);
       here += sizes[g];
     }
     out.bytes = static_cast<std::int64_t>(here * (narrow ? sizeof(std::uint16_t) : sizeof(float)));
-    out.seconds = std::max(1, in_turn) * seconds_per_byte * static_cast<double>(out.bytes);
+    out.seconds = std::max(1.0, turns) * seconds_per_byte * static_cast<double>(out.bytes);
     out.latency = 2 * link.latency_seconds;  // of the parts and of their sum
   }
   return buckets;
 }
 
-/// Where replicas in several processes share the updates: each makes its part, and half of the
-/// bytes are new weights, which leave as floats when the sums are done.
+/// Where replicas in several processes share the updates: each makes its part, and new weights, not
+/// sums, leave when the gradients are summed, as floats.
 void spread_updates(const ProfiledNetwork& network, const StagePlan& stage, StageSeconds& seconds) {
+  const double of_weights =
+      seconds.buckets.empty() ? 0.5 : 1 / (sent_gradients(network, stage).parts + 1);
   const double widening = sends_bfloat16(network, stage) ? 2 : 1;
   double weights =
-      seconds.buckets.empty() ? seconds.reduce / 2 : seconds.buckets.back().latency / 2;
-  seconds.reduce /= 2;
+      seconds.buckets.empty() ? seconds.reduce * of_weights : seconds.buckets.back().latency / 2;
+  seconds.reduce *= 1 - of_weights;
   for (ReduceBucket& bucket : seconds.buckets) {
-    bucket.seconds /= 2;
+    weights += widening * of_weights * bucket.seconds;
+    bucket.seconds *= 1 - of_weights;
     bucket.latency /= 2;
-    weights += widening * bucket.seconds;
   }
   seconds.update = seconds.update / stage.replicas + weights;
 }

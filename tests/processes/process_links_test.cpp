@@ -30,19 +30,23 @@ ProcessLinks measured(MemoryWorld& world, int count, bool on_one_machine = true)
 }
 
 TEST(ProcessLinks, AreMeasuredOnHostsAndBetweenThem) {
-  for (const bool on_one_machine : {false, true}) {
-    MemoryWorld world(4, 1);
-    world.name_hosts({"a", "a", "b", "b"});
-    world.share_memory(true);
-    const ProcessLinks links = measured(world, 4, on_one_machine);
-    EXPECT_TRUE(links.on_hosts && links.between_hosts);
-    for (const ProcessLink& link : {links.on_host, links.between}) {
-      EXPECT_GT(link.latency_seconds, 0);
-      EXPECT_GT(link.bytes_per_second, 0);
-      EXPECT_GT(link.both_bytes_per_second, 0);
+  for (const std::vector<std::string>& hosts :
+       {std::vector<std::string>{"a", "a", "b", "b"}, {"a", "b", "b", "b", "c", "c"}}) {
+    for (const bool on_one_machine : {false, true}) {
+      const int count = static_cast<int>(hosts.size());
+      MemoryWorld world(count, 1);
+      world.name_hosts(hosts);
+      world.share_memory(true);
+      const ProcessLinks links = measured(world, count, on_one_machine);
+      EXPECT_TRUE(links.on_hosts && links.between_hosts);
+      for (const ProcessLink& link : {links.on_host, links.between}) {
+        EXPECT_GT(link.latency_seconds, 0);
+        EXPECT_GT(link.bytes_per_second, 0);
+        EXPECT_GT(link.both_bytes_per_second, 0);
+      }
+      EXPECT_GT(links.on_host.read_bytes_per_second, 0);
+      EXPECT_EQ(links.between.read_bytes_per_second, 0) << "the memory of another host";
     }
-    EXPECT_GT(links.on_host.read_bytes_per_second, 0);
-    EXPECT_EQ(links.between.read_bytes_per_second, 0) << "the memory of another host";
   }
 }
 

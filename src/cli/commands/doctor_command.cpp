@@ -111,7 +111,7 @@ std::string processes_text(const std::vector<std::vector<int>>& hosts, const Pro
   if (const std::optional<bool> reads = group.hosts_read())
     text += "         replicas in processes of a host " +
             (*reads ? fmt::format(
-                          "read gradients from each other's memory, {}/s\n",
+                          "read gradients from each other's memory at {}/s\n",
                           bytes_text(static_cast<std::size_t>(links.on_host.read_bytes_per_second)))
                     : "send each other gradients as messages\n");
   return text;

@@ -1,7 +1,6 @@
 #include "cli/commands/run_together.h"
 
 #include <fcntl.h>
-#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,14 +9,18 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_file.h"
+#include "base/parallel_blocks.h"
 #include "base/safe_text.h"
 #include "device/plugin.h"
 #include "processes/process_group.h"
+#include "profile/machine.h"
 #include "train/process_agreement.h"
 
 namespace pipetrain {
@@ -54,13 +57,12 @@ int first_error_output = STDERR_FILENO;
   std::_Exit(static_cast<int>(error.kind()));
 }
 
-/// The OpenMP team of this thread reads and copies weights; the processes of a host share its
-/// cores.
-void share_cores_of_host(const ProcessGroup& group) {
-  int neighbors = 0;
-  for (int rank = 0; rank < group.size(); ++rank)
-    neighbors += group.host_of(rank) == group.host_of(group.rank()) ? 1 : 0;
-  omp_set_num_threads(std::max(1, omp_get_max_threads() / neighbors));
+/// Reading and copying weights takes several threads. Processes on the same cores share these.
+void share_cores_with_neighbors(ProcessGroup& group) {
+  const std::string here = machine_id() + " " + cores_text();
+  const std::vector<std::string> all = group.all_gather(here);
+  const auto neighbors = static_cast<int>(std::ranges::count(all, here));
+  most_block_threads = std::max(1, available_cores() / neighbors);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ int run_together(const std::function<int(ProcessGroup*)>& body) {
     if (!group.leads()) set_log_level(LogLevel::kError);
     check_builds(group, build_id());
     group.find_readable_processes();
-    share_cores_of_host(group);
+    share_cores_with_neighbors(group);
     const int code = body(&group);
     group.leave();
     return code;

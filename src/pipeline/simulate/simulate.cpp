@@ -222,14 +222,15 @@ double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link
          2.0 * (replicas - 1) * link.latency_seconds;
 }
 
-int processes_that_sum_in_turn(std::span<const CoreGroup> groups, std::span<const int> devices,
-                               std::span<const int> process) {
+double turns_of_sums(std::span<const CoreGroup> groups, std::span<const int> devices,
+                     std::span<const int> process) {
   const std::set<int> processes(process.begin(), process.end());
   for (const CoreGroup& group : groups) {
     const int cores = std::max(1, group.cores);
     const auto is_here = [&](int device) { return std::ranges::count(group.devices, device) > 0; };
     if (std::ssize(group.devices) < cores || !std::ranges::all_of(devices, is_here)) continue;
-    return (static_cast<int>(processes.size()) + cores - 1) / cores;
+    const double turns = std::ceil(static_cast<double>(processes.size()) / cores);
+    return turns / std::ceil(2.0 / cores);
   }
   return 0;
 }

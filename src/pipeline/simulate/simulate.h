@@ -68,13 +68,13 @@ struct CoreGroup {
   std::vector<int> devices;
 };
 
-/// Returns how many processes take turns copying and adding on one core when replicas in several
-/// processes sum gradients. This applies where the replicas share cores that are all busy, so that
-/// a sum takes as long during the backward as after it. Otherwise, and if replicas are on different
-/// hosts, returns 0: a sum overlaps the backward. `devices`: those of the replicas; `process`: the
-/// process of each.
-int processes_that_sum_in_turn(std::span<const CoreGroup> groups, std::span<const int> devices,
-                               std::span<const int> process);
+/// Returns how many times as long replicas in several processes sum gradients as two processes
+/// alone, with which links are measured, because processes take turns copying and adding on a core.
+/// This applies where the replicas share cores that are all busy, so that a sum takes as long
+/// during the backward as after it. Otherwise, and if replicas are on different hosts, returns 0: a
+/// sum overlaps the backward. `devices`: those of the replicas; `process`: the process of each.
+double turns_of_sums(std::span<const CoreGroup> groups, std::span<const int> devices,
+                     std::span<const int> process);
 
 struct Costs {
   std::vector<StageSeconds> stage;  // [stages]

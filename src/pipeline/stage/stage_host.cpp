@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "base/copy_in_parallel.h"
+#include "base/parallel_blocks.h"
 
 namespace pipetrain {
 namespace {

@@ -349,22 +349,24 @@ TEST(Simulate, BucketsAreSummedDuringTheBackward) {
   EXPECT_DOUBLE_EQ(simulate(program, costs).makespan, 3 + 5);
 }
 
+// Links are measured between two processes, which share a single core as well.
 TEST(Simulate, ProcessesWithoutIdleCoresSumInTurn) {
   const std::vector<int> two = {0, 1}, four = {0, 1, 2, 3};
-  const auto in_turn = [](const std::vector<CoreGroup>& groups, const std::vector<int>& devices,
-                          const std::vector<int>& process) {
-    return processes_that_sum_in_turn(groups, devices, process);
+  const auto turns = [](const std::vector<CoreGroup>& groups, const std::vector<int>& devices,
+                        const std::vector<int>& process) {
+    return turns_of_sums(groups, devices, process);
   };
-  EXPECT_EQ(in_turn({{1, {0, 1}}}, two, {0, 1}), 2);
-  EXPECT_EQ(in_turn({{2, {0, 1}}}, two, {0, 1}), 1);
-  EXPECT_EQ(in_turn({{3, {0, 1}}}, two, {0, 1}), 0);  // a core is idle
-  EXPECT_EQ(in_turn({{3, {0, 1, 2}}}, two, {0, 1}), 1);
-  EXPECT_EQ(in_turn({{1, {0}}, {1, {1}}}, two, {0, 1}), 0);  // two hosts
-  EXPECT_EQ(in_turn({{1, {2}}, {1, {0, 1}}}, two, {0, 1}), 2);
+  EXPECT_EQ(turns({{1, {0, 1}}}, two, {0, 1}), 1);
+  EXPECT_EQ(turns({{2, {0, 1}}}, two, {0, 1}), 1);
+  EXPECT_EQ(turns({{3, {0, 1}}}, two, {0, 1}), 0);  // a core is idle
+  EXPECT_EQ(turns({{3, {0, 1, 2}}}, two, {0, 1}), 1);
+  EXPECT_EQ(turns({{1, {0}}, {1, {1}}}, two, {0, 1}), 0);  // two hosts
+  EXPECT_EQ(turns({{1, {2}}, {1, {0, 1}}}, two, {0, 1}), 1);
+  EXPECT_EQ(turns({{1, four}}, four, {0, 1, 2, 3}), 2);
   // A process sums for all of its replicas.
-  EXPECT_EQ(in_turn({{2, four}}, four, {0, 1, 2, 3}), 2);
-  EXPECT_EQ(in_turn({{2, four}}, four, {0, 0, 1, 1}), 1);
-  EXPECT_EQ(in_turn({{2, {0, 1}}, {2, {2, 3}}}, four, {0, 1, 2, 3}), 0);
+  EXPECT_EQ(turns({{2, four}}, four, {0, 1, 2, 3}), 2);
+  EXPECT_EQ(turns({{2, four}}, four, {0, 0, 1, 1}), 1);
+  EXPECT_EQ(turns({{2, {0, 1}}, {2, {2, 3}}}, four, {0, 1, 2, 3}), 0);
 }
 
 TEST(Simulate, AReduceWaitsForTheSlowestReplica) {
