@@ -37,6 +37,10 @@ class RealBench(Bench):
             folder.mkdir(parents=True, exist_ok=True)
             run([self.arguments.torch_python, Path(__file__).with_name("prepare_real.py"), name, folder])
             os.sync()  # or the file is written to disk during the first run
+        for path in folder.glob("model.onnx*"):  # or the first run waits for the disk
+            with open(path, "rb") as file:
+                while file.read(1 << 24):
+                    pass
 
     def forms(self, name, threads, *flags):
         out = {"default": lambda: self.pytorch(name, threads, *flags)}
