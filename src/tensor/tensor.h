@@ -126,8 +126,8 @@ struct Tensor {
   }
 };
 
-/// Host memory, aligned to 64 bytes, zeroed. A large Buffer is mapped, and the calling thread's
-/// OpenMP team populates its pages.
+/// Host memory, aligned to 64 bytes, zeroed. A large Buffer is mapped, and several threads populate
+/// its pages.
 class Buffer {
  public:
   Buffer() = default;
