@@ -26,7 +26,7 @@ class PageBlock {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
-  /// Populates all pages by several threads (base/parallel_blocks.h). The content is kept.
+  /// Populates all pages with several threads (base/parallel_blocks.h). The content is kept.
   void take() const;
   /// Gives all pages back to the system. The content is zero afterwards.
   void release() const;

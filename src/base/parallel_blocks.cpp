@@ -1,7 +1,5 @@
 #include "base/parallel_blocks.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -10,17 +8,13 @@
 #include <thread>
 #include <vector>
 
+#include "base/cores.h"
+
 namespace pipetrain {
 namespace {
 
 constexpr std::size_t kBlock = std::size_t{4} << 20;
 constexpr int kMostThreads = 16;  // more do not make memory faster
-
-int cores_of_caller() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-}
 
 }  // namespace
 
@@ -34,7 +28,7 @@ void in_parallel_blocks(std::size_t bytes,
   };
   std::vector<std::thread> others;
   if (blocks > 1) {
-    const int threads = std::min({cores_of_caller(), most_block_threads, kMostThreads});
+    const int threads = std::min({available_cores(), most_block_threads, kMostThreads});
     others.reserve(kMostThreads);
     try {
       for (int t = 1; t < threads && static_cast<std::size_t>(t) < blocks; ++t)

@@ -1,8 +1,8 @@
 // Work on large memory by several threads. Where pages are touched for the first time, the system's
 // zeroing of them is most of the work (base/page_block.h).
 //
-// The threads end with the work. A team of OpenMP would stay, and with more of its threads than
-// cores, OpenMP no longer waits for the next kernel of a stage but sleeps.
+// The threads end with the work. OpenMP's would stay, and if OpenMP has more threads than there are
+// cores, all of them sleep between kernels instead of spinning, those of the stages, too.
 #pragma once
 
 #include <cstddef>

@@ -7,12 +7,10 @@ namespace pipetrain {
 
 /// The processor's name from the system, for example "AMD EPYC 7763 64-Core Processor".
 std::string processor_name();
-/// Cores that this process may use; at least 1.
-int available_cores();
 /// The same for all processes of a running machine, also in containers; the host's name where the
 /// system does not say.
 std::string machine_id();
-/// Which cores those are: the same text for processes of a machine that share them.
+/// The cores that this process may use: the same text for processes of a machine that share them.
 std::string cores_text();
 /// Versions of the program and of oneDNN, and the size and time of the executable: another build
 /// may have other kernels.

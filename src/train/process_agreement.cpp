@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/checksum.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "partition/topology_file.h"

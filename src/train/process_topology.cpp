@@ -18,6 +18,7 @@
 #include "processes/link_measure.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
+#include "train/config.h"
 #include "train/process_agreement.h"
 
 namespace pipetrain {
@@ -109,10 +110,8 @@ Topology measured(ProcessGroup& group, const std::vector<std::vector<int>>& host
   return topology;
 }
 
-}  // namespace
-
-Topology topology_of_processes(ProcessGroup& group, int devices,
-                               const std::optional<Topology>& threads, bool use_cache) {
+Topology known_or_measured(ProcessGroup& group, int devices, const std::optional<Topology>& threads,
+                           bool use_cache) {
   const std::vector<std::vector<int>> hosts = processes_of_hosts(group);
   const fs::path path = cache_of(group, hosts, devices);
   std::optional<Topology> known;
@@ -128,6 +127,19 @@ Topology topology_of_processes(ProcessGroup& group, int devices,
     }
   }
   return found;
+}
+
+}  // namespace
+
+Topology topology_of_processes(ProcessGroup& group, int devices,
+                               const std::optional<Topology>& threads,
+                               const PipelineConfig& config) {
+  Topology topology = known_or_measured(group, devices, threads, config.profile_cache);
+  // Replicas on GPUs do not read each other's memory.
+  for (TopologyLevel& level : topology.levels) {
+    if (!config.gpu_ids.empty()) level.all_reduce_bytes_per_second = 0;
+  }
+  return topology;
 }
 
 void forget_links(ProcessGroup& group, int devices) {

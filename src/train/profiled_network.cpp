@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "device/plugin.h"
 #include "partition/order_text.h"
@@ -48,14 +49,9 @@ ProfiledNetwork::ProfiledNetwork(Network network)
                               : topology_->memory_bytes),
       chain_(linearise(graph())),
       profile_(make_profile()) {
-  if (processes() && config().pipeline.topology.empty()) {
-    topology_ = topology_of_processes(*processes(), schedule().devices(), topology_,
-                                      config().pipeline.profile_cache);
-    // GPUs do not read each other's memory as processes do.
-    for (TopologyLevel& level : topology_->levels) {
-      if (!config().pipeline.gpu_ids.empty()) level.all_reduce_bytes_per_second = 0;
-    }
-  }
+  if (processes() && config().pipeline.topology.empty())
+    topology_ =
+        topology_of_processes(*processes(), schedule().devices(), topology_, config().pipeline);
   ProcessGroup* all = all_processes();
   if (all) share_profile(*all, graph().graph.nodes.size(), topology_, profile_);
   costs_ = chain_costs(graph(), chain_, profile_);

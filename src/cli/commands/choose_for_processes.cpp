@@ -117,8 +117,8 @@ FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
   any.plan_replicas = false;
   const CoreShare cores = share_cores(any, RunSchedule(any).devices(), processes);
   if (pipeline.topology.empty())
-    scope.topology = topology_of_processes(*processes, pipeline.devices, measured_topology(),
-                                           pipeline.profile_cache);
+    scope.topology =
+        topology_of_processes(*processes, pipeline.devices, measured_topology(), pipeline);
   FoundSchedules found;
   const int threads = std::exchange(pipeline.threads, cores.threads);
   ByteWriter mine;

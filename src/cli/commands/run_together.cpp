@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/output_file.h"
@@ -28,21 +29,22 @@ namespace {
 
 /// Grace period for the other processes to finish a kernel or a file.
 constexpr double kGraceSeconds = 5;
-/// For the launcher to end after the processes, which takes it a fraction of a second.
-constexpr double kLauncherSeconds = 3;
+/// For the launcher to end after the processes, which takes it a fraction of a second. Where a
+/// process has been lost, it may wait for that one's host without end.
+constexpr double kLauncherSeconds = 3, kLauncherSecondsOfLost = 1.5;
 
 /// Where errors go: the standard error that the process was started with.
 int first_error_output = STDERR_FILENO;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
   group.say_failed(error);
-  const bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
+  bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
   if (group.leads()) {
     std::fprintf(stderr, "error: %s\n", safe_text(error.what()).c_str());
     if (error.kind() == ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     std::fflush(nullptr);
-    group.wait_for_failures(kGraceSeconds);
+    others_know = group.wait_for_failures(kGraceSeconds);
   } else {
     if (!others_know) {
       std::fflush(nullptr);
@@ -52,12 +54,12 @@ int first_error_output = STDERR_FILENO;
     // Process 0 aborts all processes after it has printed the error.
     if (others_know) std::this_thread::sleep_for(std::chrono::duration<double>(2 * kGraceSeconds));
   }
-  end_launcher_after(kLauncherSeconds);
+  end_launcher_after(others_know ? kLauncherSeconds : kLauncherSecondsOfLost);
   group.processes().abort(static_cast<int>(error.kind()));
   std::_Exit(static_cast<int>(error.kind()));
 }
 
-/// Reading and copying weights takes several threads. Processes on the same cores share these.
+/// Several threads read and copy weights. Processes on the same cores divide them.
 void share_cores_with_neighbors(ProcessGroup& group) {
   const std::string here = machine_id() + " " + cores_text();
   const std::vector<std::string> all = group.all_gather(here);

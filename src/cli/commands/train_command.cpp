@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"

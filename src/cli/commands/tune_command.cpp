@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -250,7 +251,7 @@ int tune_in(Options& options, ProcessGroup* processes) {
   choose_replicas(options, processes, gives_stages);
   if (processes && options.run.pipeline.topology.empty())
     scope.topology = topology_of_processes(*processes, options.run.pipeline.devices,
-                                           measured_topology(), options.run.pipeline.profile_cache);
+                                           measured_topology(), options.run.pipeline);
   TemporaryModel model(options);
   signals.watch_stops();
   if (!leads) {

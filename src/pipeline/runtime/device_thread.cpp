@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "base/cores.h"
 #include "pipeline/runtime/core_claims.h"
 #include "profile/machine.h"
 

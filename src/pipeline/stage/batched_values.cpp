@@ -9,14 +9,13 @@ BatchedValues::BatchedValues(const CompiledStage& compiled, int sets)
   if (!compiled.variants.front().batched_values.empty()) variants_.reserve(wanted());
 }
 
-void BatchedValues::add(int variant, const StageAddresses& addresses,
-                        const StageExecutor& executor) {
+void BatchedValues::add(int variant, const StageAddresses& addresses, StageExecutor& executor) {
   const std::vector<StageBatchedValue>& batched_values =
       compiled_.variants[at(variant)].batched_values;
   if (batched_values.empty()) return;
   const std::size_t place = variants_.size();
   for (const StageBatchedValue& batched : batched_values)
-    executor.move(addresses.batched + batched.to + place * batched.micro_batch_bytes,
+    executor.copy(addresses.batched + batched.to + place * batched.micro_batch_bytes,
                   addresses.of(batched.from), batched.bytes);
   variants_.push_back(variant);
 }

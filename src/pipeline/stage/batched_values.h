@@ -18,7 +18,7 @@ class BatchedValues {
   /// Switches to the next set, so that this one can be read while the next is filled.
   void begin_next_set() { set_ = (set_ + 1) % sets_; }
   /// Copies the values of a micro-batch of `variant`.
-  void add(int variant, const StageAddresses& addresses, const StageExecutor& executor);
+  void add(int variant, const StageAddresses& addresses, StageExecutor& executor);
   /// Whether the gradients are to be computed after `micro_batch`: the batch is full, or it was the
   /// last micro-batch.
   bool are_complete(const StageMicroBatch& micro_batch) const;

@@ -1,6 +1,7 @@
 #include "pipeline/stage/stage_host.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "base/clock.h"
@@ -92,6 +93,10 @@ std::byte* StageHost::place_running(const std::string& /*name*/, const HostTenso
 }
 
 void StageHost::take_workspace(std::size_t bytes) { workspace_ = Buffer(bytes); }
+
+void StageHost::copy(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+}
 
 void StageHost::move(void* to, const void* from, std::size_t bytes) const {
   copy_in_parallel(to, from, bytes);

@@ -23,7 +23,7 @@ class StageHost final : public StageExecutor {
   Workspace workspace() const override { return {workspace_.data(), workspace_.bytes()}; }
 
   void move(void* to, const void* from, std::size_t bytes) const override;
-  void copy(void* to, const void* from, std::size_t bytes) override { move(to, from, bytes); }
+  void copy(void* to, const void* from, std::size_t bytes) override;
   void add(float* to, const float* from, std::size_t count) override;
   std::span<const float> read_back(std::span<const float> values,
                                    std::vector<float>& /*room*/) const override {
