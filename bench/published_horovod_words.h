@@ -10,7 +10,7 @@ constexpr const char* kHorovodInputs = R"(
 Images per second of 512 GPUs, over 512 times those of one GPU. Published in Horovod's README since 10 May 2018 (commit
 8318a898), three months after the paper (Sergeev and Del Balso, arXiv:1802.05799): 128 servers with 4 Pascal GPUs each
 and a RoCE-capable network of 25 Gb/s. Predicted by the simulator: one stage with 512 replicas, where gradients that
-are complete are summed while the backward pass goes on.
+are complete are summed while the backward pass continues.
 
 Published inputs:
 

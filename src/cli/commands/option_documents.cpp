@@ -103,7 +103,7 @@ const CommandSpec& command_named(const std::string& name) {
 
 constexpr std::string_view kExamples[][2] = {
     {"pipetrain net.onnx --data train.npz --gpus 4", "train, 4 stages"},
-    {"pipetrain net.onnx --data train.npz --device cpu", "the same on CPU cores"},
+    {"pipetrain net.onnx --data train.npz --gpus 4 --device cpu", "the same on CPU cores"},
     {"pipetrain plan net.onnx --gpus 4", "predict the speed of stages"},
     {"pipetrain inspect net.onnx", "see what can be trained"},
 };
@@ -135,7 +135,7 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_CUDA_GRAPHS",
      "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
-     "AVX2: use the kernels for CPUs without AVX-512, with the same bits as there; AVX-512-BF16: "
+     "AVX2: use the kernels for CPUs without AVX-512, with the same results as on such a CPU; AVX-512-BF16: "
      "use no AMX; AVX-512-BF16-AS-FLOATS: multiply bfloat16 as floats, as on Intel CPUs without "
      "AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
@@ -150,12 +150,13 @@ constexpr std::string_view kSignals[][2] = {
 };
 
 constexpr std::string_view kSyntax =
-    "Options may come before or after the command. In names, _ and - are the same; so are --name "
-    "value and --name=value. A switch also takes --no-name, =true or =false. -- ends the options. "
-    "Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below another one is a "
-    "setting of it: give it after a colon, as in --optimizer sgd:momentum=0.9,nesterov=true, or as "
-    "an option by itself. Precedence, highest first: command line, environment, configuration "
-    "files (a later file wins), a resumed checkpoint, defaults.";
+    "Options may come before or after the command. --batch_size and --batch-size mean the same, "
+    "and so do --name value and --name=value. A switch also takes --no-name, =true or =false. -- "
+    "ends the options. Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below "
+    "another one is a setting of it: give it after the value and a colon, as in --optimizer "
+    "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take settings "
+    "alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, environment, "
+    "configuration files (a later file wins), a resumed checkpoint, defaults.";
 
 // --- roff ---
 

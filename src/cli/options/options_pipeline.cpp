@@ -37,15 +37,17 @@ void describe_devices(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   table
       .integer("--gpus", options.gpus, 1,
-               "number of stages, one per device; with --device cpu that many CPU stages; mpirun "
-               "distributes them over processes",
+               "number of stages, one per device, also as --stages; with --device cpu that many "
+               "CPU stages; mpirun distributes them over processes",
                "train profile plan simulate eval predict verify schedule")
       .affects(ResultEffect::kDerived)
       .aliases = {"--num-gpus", "--stages"};
   table.specs.back().in_short_help = true;
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
-              "device type of the stages", kFileCommands)
+              "device type of the stages; auto: GPUs if --gpus or --gpu-ids is given (plan and "
+              "simulate: never), else the CPU; reference: slow kernels for comparison",
+              kFileCommands)
       .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";
   OptionSpec& ids =
