@@ -124,6 +124,9 @@ std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& fol
                                                 std::optional<std::int64_t> best_step,
                                                 std::int64_t step);
 
+/// Deletes all checkpoints in a folder, unless it is a symbolic link.
+void delete_checkpoints(const std::filesystem::path& folder);
+
 /// Deletes leftovers of runs that were killed while writing. The caller holds the lock of the run's
 /// folder.
 void delete_unfinished(const std::filesystem::path& folder);

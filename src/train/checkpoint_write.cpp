@@ -261,6 +261,14 @@ std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep
   return deleted;
 }
 
+void delete_checkpoints(const fs::path& folder) {
+  std::error_code ignored;
+  if (fs::is_symlink(folder, ignored)) return;
+  for (const char* name : {"latest", "best"}) fs::remove(folder / name, ignored);
+  for (const fs::path& path : list_checkpoints(folder))
+    remove_checkpoint(path, step_of(path.filename().string()));
+}
+
 void delete_unfinished(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> stale;

@@ -6,8 +6,8 @@ import signal
 import subprocess
 import unittest
 
-from process_case import DIGITS, MPIRUN, STREAM, ProcessCase, tensors
-from program import PROGRAM, SECONDS, environment_of_user
+from process_case import DIGITS, MPIRUN, RUN, STREAM, ProcessCase, tensors
+from program import DATA, MODEL, PROGRAM, SECONDS, environment_of_user, events
 
 
 class ProcessesCheckpoints(ProcessCase):
@@ -24,6 +24,16 @@ class ProcessesCheckpoints(ProcessCase):
         err = self.train_in(2, *run, "--max-steps", steps, "--resume=run")
         self.assertIn("resume   ", err)
         self.assertEqual(self.content("run"), self.content("whole"))
+
+    def test_stages_of_a_stream_are_kept_where_processes_can_share_them(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--schedule", "pipedream-vertical"]
+        self.train_in(4, *run, "--max-steps", "20", "--run-dir", "four")
+        for processes, stages in ((2, 4), (3, 4), (5, 5)):
+            with self.subTest(processes=processes):
+                err = self.train_in(processes, "--resume=four/checkpoints/step-000020", "--max-steps", "30", "--run-dir", f"in-{processes}")
+                self.assertIn("resume   ", err)
+                plan = next(event for event in events((self.folder / f"in-{processes}" / "events.jsonl").read_text()) if event["event"] == "plan")
+                self.assertEqual(len(plan["stages"]), stages)
 
     def test_a_run_goes_on_in_any_number_of_processes(self):
         run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9"]

@@ -132,6 +132,16 @@ class Restarts(Case):
         self.assertIn("training ended by a stall after step", err)
         self.expect_the_run_that_was_not_disturbed()
 
+    def test_a_process_that_is_killed_before_its_run_has_begun_is_started_again(self):
+        self.short = [*RUN, "--num-classes", "10", "--max-steps", "20"]
+        self.begin(*self.short, "--restarts", "3")
+        self.wait_for(lambda: (self.run_folder / "model.onnx").exists())
+        child = self.child_now()
+        if child:
+            os.kill(child, signal.SIGKILL)
+        self.finish(0)
+        self.expect_the_run_that_was_not_disturbed()
+
     def test_what_cannot_end_otherwise_is_not_tried_again(self):
         for kind, arguments in (("usage", ["--batch-size", "0"]), ("data", ["--data", "missing.csv"]), ("model", ["-m", "missing.onnx"]),
                                 ("diverged", ["--lr", "1e30", "--optimizer", "sgd"])):

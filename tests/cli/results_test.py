@@ -1,6 +1,7 @@
 """Which model a run leaves behind, and that a run that goes on and an evaluation do as the first command said."""
 
 import json
+import os
 import unittest
 
 from labels_test import linear
@@ -89,6 +90,18 @@ class GoingOn(Results):
         self.succeed("--resume", "run/checkpoints/step-000004", "--max-steps", "6", "--run-dir", "fork", "-q")
         self.assertEqual(self.content("out.onnx"), now)
         self.assertTrue((self.folder / "fork/trained.onnx").exists())
+
+    def test_a_model_older_than_the_last_checkpoint_is_written_again(self):
+        run = ["train", *SMALL, "--run-dir", "run", "--resume=auto", "-q"]
+        self.succeed(*run, "--max-steps", "2")
+        older, times = self.content("run/trained.onnx"), (self.folder / "run/trained.onnx").stat()
+        self.succeed(*run, "--max-steps", "4")
+        newer = self.content("run/trained.onnx")
+        # As if it had been killed between its last checkpoint and its model.
+        (self.folder / "run/trained.onnx").write_bytes(older)
+        os.utime(self.folder / "run/trained.onnx", ns=(times.st_atime_ns, times.st_mtime_ns))
+        self.succeed(*run, "--max-steps", "4")
+        self.assertEqual(self.content("run/trained.onnx"), newer)
 
     def test_fewer_steps_than_are_done_are_refused(self):
         self.succeed("train", *SMALL, "--max-steps", "4", "--run-dir", "run", "-q")

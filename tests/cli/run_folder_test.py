@@ -59,6 +59,16 @@ class RunFolder(Case):
         self.assertEqual((self.folder / "run" / "events.jsonl").read_bytes(), before)
         self.succeed("train", "-m", MODEL, "--max-steps", "2", "--run-dir", "run", "--overwrite")
 
+    def test_overwriting_a_run_deletes_its_checkpoints(self):
+        small = ["train", "-m", MODEL, "--device", "cpu", "--save-every", "3", "--run-dir", "run", "-q"]
+        checkpoints = self.folder / "run" / "checkpoints"
+        self.succeed(*small, "--max-steps", "9")
+        self.refused("usage", *small, "--max-steps", "3", "--overwrite", "--resume=run", "--resume-weights-only",
+                     says=["--overwrite would delete the checkpoint run/checkpoints/step-000009", "--run-dir"])
+        (checkpoints / "notes.txt").write_text("mine")
+        self.succeed(*small, "--max-steps", "6", "--overwrite")
+        self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "notes.txt", "step-000003", "step-000006"])
+
     def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
         output = self.write("model.onnx", "precious")
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])

@@ -27,11 +27,12 @@ std::string text_of(int stages, int replicas) {
                      replicas == 1 ? "" : fmt::format(" x {} replicas", replicas));
 }
 
-/// The devices that the stages of --split need; 0: it is not given, or is refused later.
-int devices_of_split(const PipelineConfig& pipeline) {
-  if (pipeline.split.empty() || pipeline.plan_replicas || !find_schedule(pipeline.schedule))
-    return 0;
-  const int stages = static_cast<int>(pipeline.split.size()) + 1;
+/// The devices that the stages of --split, or of a resumed checkpoint, need; 0: neither is given,
+/// or it is refused later.
+int devices_of_cuts(const PipelineConfig& pipeline) {
+  const std::size_t cuts = pipeline.split.empty() ? pipeline.cuts.size() : pipeline.split.size();
+  if (cuts == 0 || pipeline.plan_replicas || !find_schedule(pipeline.schedule)) return 0;
+  const int stages = static_cast<int>(cuts) + 1;
   const int on_each = stages_per_device(pipeline.schedule, pipeline.chunks);
   return (stages + on_each - 1) / on_each;
 }
@@ -48,15 +49,19 @@ void take_devices_of_processes(Options& options, ProcessGroup* processes) {
     return;
   }
   options.gpus = processes->size();
-  const int of_split = devices_of_split(pipeline);
-  if (of_split == 0) return;
+  const int of_cuts = devices_of_cuts(pipeline);
+  if (of_cuts == 0) return;
   const bool replicates = describe_schedule(pipeline.schedule).takes_replicas;
-  PT_CHECK(options.gpus <= of_split || (replicates && options.gpus % of_split == 0), kUsage,
-           "{} processes were started, but the {} stages of --split are for {} device{}; start as "
-           "many, {}or fewer",
-           options.gpus, pipeline.split.size() + 1, of_split, of_split == 1 ? "" : "s",
-           replicates ? "a multiple of that, " : "");
-  options.gpus = std::max(options.gpus, of_split);  // a process may have several
+  if (options.gpus > of_cuts && (!replicates || options.gpus % of_cuts != 0)) {
+    PT_CHECK(pipeline.split.empty(), kUsage,
+             "{} processes were started, but the {} stages of --split are for {} device{}; start "
+             "as many, {}or fewer",
+             options.gpus, pipeline.split.size() + 1, of_cuts, of_cuts == 1 ? "" : "s",
+             replicates ? "a multiple of that, " : "");
+    options.run.pipeline.cuts.clear();  // those of the checkpoint: other stages go on from it
+    return;
+  }
+  options.gpus = std::max(options.gpus, of_cuts);  // a process may have several
 }
 
 void choose_replicas(Options& options, ProcessGroup* processes, bool were_given) {
@@ -75,7 +80,7 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given)
   for (int replicas = fewest; replicas <= devices; ++replicas) {
     if (devices % replicas != 0) continue;
     const int stages = devices / replicas;
-    if (!pipeline.split.empty() && stages != devices_of_split(pipeline)) continue;
+    if (const int of_cuts = devices_of_cuts(pipeline); of_cuts != 0 && stages != of_cuts) continue;
     RunConfig config = options.run;
     config.pipeline.devices = devices;
     if (replicas > 1) config.pipeline.replicas.assign(at(stages), replicas);

@@ -169,6 +169,8 @@ const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed
   if (resumed.empty() && options.run_dir.empty()) call_latest(path_);
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");
+  // Else a restart would take one of an earlier run for its own.
+  if (resumed.empty() && options.overwrite) delete_checkpoints(path_ / "checkpoints");
   return path_;
 }
 

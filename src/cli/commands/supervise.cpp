@@ -42,6 +42,19 @@ double cpu_seconds(pid_t process) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+/// Whether a thread of a process waits in the kernel for a file, as for the end of a checkpoint on
+/// a slow disk. No signal would end it.
+bool waits_for_disk(pid_t process) {
+  std::error_code error;
+  const fs::path threads = fmt::format("/proc/{}/task", process);
+  for (fs::directory_iterator i(threads, error), end; !error && i != end; i.increment(error)) {
+    const std::string stat = read_if_file(i->path() / "stat", 4096).value_or("");
+    const std::size_t name = stat.rfind(')');  // "PID (NAME) STATE …", and NAME may have any letter
+    if (name != std::string::npos && stat.substr(name).starts_with(") D")) return true;
+  }
+  return false;
+}
+
 /// Null if there is one already, or none can be made.
 std::FILE* new_file(const fs::path& path) {
   try {
@@ -150,7 +163,7 @@ class Supervisor {
       const std::uint64_t instructions = instructions_begun();
       const double cpu = cpu_seconds(child_);
       if (!shared_.trains || instructions != begun || now - looked > 4 * kLookSeconds ||
-          cpu - cpu_since > kBusyShare * stall_seconds_) {
+          cpu - cpu_since > kBusyShare * stall_seconds_ || waits_for_disk(child_)) {
         begun = instructions;
         since = now;
         cpu_since = cpu;

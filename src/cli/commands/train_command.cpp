@@ -279,6 +279,10 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   start.supervision = supervision;
   const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run
   if (!folder.empty()) start.found = left_behind(*supervision);
+  // A process that was killed before its run had begun may have left files in the run's folder.
+  if (supervision && supervision->is_restart() && folder.empty() && !options.run_dir.empty() &&
+      options.resume.empty() && !options.overwrite)
+    options.resume = "auto";
   if (std::optional<FoundCommit> found = commit_to_resume(options, processes)) {
     start.found = FoundCheckpoint{
         fs::path(options.run_dir) / "checkpoints" / checkpoint_name(found->name.step),
@@ -339,6 +343,26 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
   if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
 }
 
+/// --overwrite deletes the checkpoints of the run that it replaces.
+void check_overwrite(const Options& options, const Start& start) {
+  if (!options.overwrite || !start.found || start.goes_on || options.run_dir.empty()) return;
+  std::error_code ignored;
+  const fs::path checkpoints = fs::path(options.run_dir) / "checkpoints";
+  PT_CHECK(!fs::equivalent(start.found->path.parent_path(), checkpoints, ignored), kUsage,
+           "--overwrite would delete the checkpoint {}, from which this run starts; give another "
+           "--run-dir",
+           printable(start.found->path.string()));
+}
+
+/// Whether both files exist and the first one was written last. A model that is older than the
+/// last checkpoint is not that of all steps: the run was killed before it could write it.
+bool is_newer(const fs::path& file, const fs::path& other) {
+  std::error_code error, other_error;
+  const auto time = fs::last_write_time(file, error);
+  const auto other_time = fs::last_write_time(other, other_error);
+  return !error && !other_error && time >= other_time;
+}
+
 /// Runs a planned network on process 0; returns the exit code.
 int lead(const Options& options, PlannedNetwork& network, const Start& start, RunFolder& run_folder,
          Signals& signals) {
@@ -347,6 +371,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
            "--epochs, or go on from an earlier checkpoint with --resume PATH",
            start.found->checkpoint.step, network.total_steps(),
            network.total_steps() == 1 ? "" : "s");
+  check_overwrite(options, start);
   StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
   if (start.supervision) start.supervision->note_folder(folder);
@@ -354,10 +379,8 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
-  // What a restarted run finds there may be older.
-  const bool is_restart = start.supervision && start.supervision->is_restart();
   if (start.goes_on && start.found->checkpoint.step == network.total_steps() &&
-      fs::exists(output) && !is_restart) {
+      is_newer(output, start.found->path / "manifest.json")) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.all_processes()) network.all_processes()->broadcast({});

@@ -142,7 +142,9 @@ void describe_output(Table& table, Options& options) {
       .path("--run-dir", options.run_dir, PathUse::kWrite, "DIR",
             "run folder; default: runs/<model>-<date>-<time>", "train")
       .aliases = {"--output-dir"};
-  table.flag("--overwrite", options.overwrite, "replace existing files", "train new export data");
+  table.flag("--overwrite", options.overwrite,
+             "replace existing files; train: also delete the checkpoints in --run-dir",
+             "train new export data");
   table
       .automatic("--log-every", options.log_every,
                  "steps between log lines; auto: one a second at most, fewer in long runs", "train")
