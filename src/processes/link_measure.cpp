@@ -152,8 +152,7 @@ class LinkEndPoint {
   }
   void wait(Processes::Request request) {
     while (!group_.processes().test(request)) {
-      group_.listen();
-      group_.check_failure();
+      group_.check();
       std::this_thread::yield();
     }
   }

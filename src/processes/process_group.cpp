@@ -327,7 +327,17 @@ bool ProcessGroup::wait_for_failures(double seconds) {
 
 void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress) {
   const std::lock_guard lock(mutex_);
+  say_alive_locked(waits_for, progress);
+}
+
+void ProcessGroup::say_alive_if_quiet(double seconds) {
+  const std::lock_guard lock(mutex_);
+  if (steady_seconds() - said_alive_ >= seconds) say_alive_locked({}, 0);
+}
+
+void ProcessGroup::say_alive_locked(std::string_view waits_for, std::uint64_t progress) {
   if (left_ || said_failed_) return;
+  said_alive_ = steady_seconds();
   Notice notice;
   notice.progress = progress;
   if (waits_for.empty() && waits_) waits_for = "it waits for the other processes";
@@ -340,11 +350,19 @@ void ProcessGroup::say_alive(std::string_view waits_for, std::uint64_t progress)
   }
 }
 
+void ProcessGroup::expect_heartbeats(double seconds) {
+  {
+    const std::lock_guard lock(mutex_);
+    heartbeat_silence_ = seconds;
+  }
+  expect_signs_of_life(seconds);
+}
+
 void ProcessGroup::expect_signs_of_life(double seconds) {
   const std::lock_guard lock(mutex_);
-  most_silence_ = seconds;
-  if (seconds <= 0) return;
-  patience_ = seconds;
+  most_silence_ = seconds > 0 ? seconds : heartbeat_silence_;
+  if (most_silence_ <= 0) return;
+  patience_ = most_silence_;
   for (const auto& peer : peers_) {
     if (peer) peer->heard = peer->got_on = steady_seconds();
   }

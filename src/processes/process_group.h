@@ -4,6 +4,7 @@
 // here also receives failure reports and stops waiting when another process has failed.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -21,6 +22,11 @@
 #include "processes/processes.h"
 
 namespace pipetrain {
+
+/// Seconds between the heartbeats of a process that is missed after so many seconds of silence.
+inline double heartbeat_period(double timeout_seconds) {
+  return std::clamp(timeout_seconds / 8, 0.05, 5.0);
+}
 
 class ProcessGroup {
  public:
@@ -99,9 +105,14 @@ class ProcessGroup {
   /// Sends a heartbeat with what this process waits for: empty while a device computes. `progress`
   /// changes whenever work has been done.
   void say_alive(std::string_view waits_for, std::uint64_t progress);
+  /// The same if nobody has sent a heartbeat for so many seconds, of a process that computes.
+  void say_alive_if_quiet(double seconds);
   /// Starts the heartbeat timeout: waiting for a process that has been silent for this many seconds
-  /// is an Error (kDevice). 0: off. Call it again after this process itself was stopped.
+  /// is an Error (kDevice). 0: that of expect_heartbeats(). Call it again after this process itself
+  /// was stopped.
   void expect_signs_of_life(double seconds);
+  /// The same for the whole time in which a Heartbeat exists. 0: off.
+  void expect_heartbeats(double seconds);
   /// A description of a hang: who waits for whom when all processes have waited for this long, or
   /// which process has been silent for this long. Empty: no hang.
   std::string describe_hang(double seconds) const;
@@ -132,6 +143,7 @@ class ProcessGroup {
     Processes::Request request;
     int peer;
   };
+  void say_alive_locked(std::string_view waits_for, std::uint64_t progress);
   void tell(int peer, const Notice& notice);
   void take_in(int rank);
   std::string describe_silence(double seconds) const;
@@ -154,8 +166,10 @@ class ProcessGroup {
   std::optional<bool> hosts_read_;
   std::atomic<bool> interrupted_{false};
   std::atomic<bool> waits_{false};
-  double most_silence_ = 0;  // seconds; 0: any
-  double patience_ = 0;      // the last most_silence_ that was not 0
+  double most_silence_ = 0;       // seconds; 0: any
+  double heartbeat_silence_ = 0;  // the same outside of training
+  double patience_ = 0;           // the last most_silence_ that was not 0
+  double said_alive_ = 0;         // time of the last heartbeat
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Peer>> peers_;  // null: this process
   std::list<Outgoing> outgoing_;

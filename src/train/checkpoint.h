@@ -153,6 +153,10 @@ std::optional<Checkpoint> newest_record(const std::filesystem::path& given);
 /// "best" in it. Error (kUsage) when there is none.
 FoundCheckpoint find_checkpoint(const std::filesystem::path& given);
 
+/// What processes lock in a folder: over NFS, a lock of the folder itself would hold on one host
+/// only.
+inline constexpr const char* kLockFile = ".lock";
+
 /// Locks the folder of a run for one process.
 class FolderLock {
  public:
@@ -164,6 +168,7 @@ class FolderLock {
   ~FolderLock();
 
  private:
+  std::filesystem::path file_;
   int descriptor_ = -1;
 };
 

@@ -14,6 +14,8 @@
 #include "base/checksum.h"
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/input_file.h"
+#include "base/output_file.h"
 #include "base/setting.h"
 #include "base/units.h"
 #include "train/checkpoint.h"
@@ -280,27 +282,37 @@ void delete_unfinished(const fs::path& folder) {
   for (const fs::path& path : stale) fs::remove_all(path, error);
 }
 
-FolderLock::FolderLock(const fs::path& folder) {
+FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockFile) {
   make_folder(folder);
-  descriptor_ = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (descriptor_ < 0) fail("open", folder);
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    if (::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
-    ::usleep(20000);  // is_locked() holds the lock only briefly
+  constexpr int kTries = 5;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    descriptor_ = open_output(file_, OutputMode::kAppend);
+    const bool is_free = ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    // Whoever held the lock before may have removed the file.
+    struct stat locked {
+    }, there{};
+    if (is_free && ::fstat(descriptor_, &locked) == 0 && ::stat(file_.c_str(), &there) == 0 &&
+        locked.st_ino == there.st_ino)
+      return;
+    ::close(descriptor_);
+    if (!is_free) ::usleep(20000);  // is_locked() holds the lock only briefly
   }
-  ::close(descriptor_);
   PT_FAIL(kUsage, "another process is training in {}; wait for it, or give another {}",
           printable(folder.string()), setting("run-dir"));
 }
 
-FolderLock::~FolderLock() { ::close(descriptor_); }
+FolderLock::~FolderLock() {
+  ::unlink(file_.c_str());
+  ::close(descriptor_);
+}
 
 bool is_locked(const fs::path& folder) {
-  const int descriptor = ::open(folder.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-  if (descriptor < 0) return false;
-  const bool locked = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(descriptor);
-  return locked;
+  try {
+    const InputFile file(folder / kLockFile, ErrorKind::kResource);
+    return ::flock(file.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  } catch (const Error&) {
+    return false;  // there is no such file
+  }
 }
 
 }  // namespace pipetrain

@@ -192,7 +192,8 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
 }  // namespace
 
 int doctor_command(Options& options) {
-  return run_together([&](ProcessGroup* processes) { return doctor_in(options, processes); });
+  return run_together(options.run.pipeline.timeout_seconds,
+                      [&](ProcessGroup* processes) { return doctor_in(options, processes); });
 }
 
 }  // namespace pipetrain

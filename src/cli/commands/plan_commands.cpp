@@ -255,7 +255,8 @@ int plan_command(Options& options) {
     resolve_verbosity(options);
     return plan_pipedream_profile(plan);
   }
-  return run_together([&](ProcessGroup* processes) { return plan_in(options, processes); });
+  return run_together(options.run.pipeline.timeout_seconds,
+                      [&](ProcessGroup* processes) { return plan_in(options, processes); });
 }
 
 int simulate_command(Options& options) {

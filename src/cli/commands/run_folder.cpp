@@ -30,9 +30,9 @@ void call_latest(const fs::path& folder) {
   fs::create_directory_symlink(folder.filename(), latest, ignored);
 }
 
-/// What `launch` keeps in the folder of a run.
-const std::set<std::string>& of_launch() {
-  static const std::set<std::string> names = {"logs", "launch.json", "status.json"};
+/// What the folder of a run may have before the run has begun: the lock, and what `launch` keeps.
+const std::set<std::string>& before_its_run() {
+  static const std::set<std::string> names = {kLockFile, "logs", "launch.json", "status.json"};
   return names;
 }
 
@@ -40,7 +40,7 @@ const std::set<std::string>& of_launch() {
 bool is_unused(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    if (!of_launch().contains(i->path().filename().string())) return false;
+    if (!before_its_run().contains(i->path().filename().string())) return false;
   }
   return !error;
 }
@@ -70,7 +70,7 @@ bool has_only_a_failed_run(const fs::path& folder) {
   for (const fs::path& file : event_files(folder / "events.jsonl")) events.insert(file.filename());
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if ((!left.contains(name) && !events.contains(name) && !of_launch().contains(name) &&
+    if ((!left.contains(name) && !events.contains(name) && !before_its_run().contains(name) &&
          !name.starts_with("crash-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
@@ -150,6 +150,7 @@ RunFolder::~RunFolder() {
   if (!is_early_) return;
   std::error_code ignored;
   for (const char* name : {"model.onnx", "model.onnx.data"}) fs::remove(path_ / name, ignored);
+  lock_.reset();
   fs::remove(path_, ignored);  // if that was all
   if (is_named_) fs::remove(path_.parent_path(), ignored);
 }

@@ -20,6 +20,7 @@
 #include "base/parallel_blocks.h"
 #include "base/safe_text.h"
 #include "device/plugin.h"
+#include "processes/heartbeat.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
 #include "train/process_agreement.h"
@@ -92,7 +93,7 @@ void report_first_error_only() {
   std::this_thread::sleep_for(std::chrono::seconds(2));
 }
 
-int run_together(const std::function<int(ProcessGroup*)>& body) {
+int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>& body) {
   Processes* processes = join_processes();
   if (!processes) return body(nullptr);
   // Never freed: messages may still be in transit in its memory.
@@ -100,6 +101,7 @@ int run_together(const std::function<int(ProcessGroup*)>& body) {
   try {
     if (!group.leads()) set_log_level(LogLevel::kError);
     check_builds(group, build_id());
+    const Heartbeat heartbeat(group, timeout_seconds);
     group.find_readable_processes();
     share_cores_with_neighbors(group);
     const int code = body(&group);

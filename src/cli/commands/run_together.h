@@ -9,9 +9,10 @@ namespace pipetrain {
 
 class ProcessGroup;
 
-/// Runs `body` with the process group; null: a single process. If one process fails, all exit with
-/// its error, which is printed once; this then does not return.
-int run_together(const std::function<int(ProcessGroup*)>& body);
+/// Runs `body` with the process group; null: a single process. If one process fails, or is silent
+/// for `timeout_seconds` while another one waits for it, all exit with its error, which is printed
+/// once; this then does not return.
+int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>& body);
 
 /// Redirects the output of this process and its libraries to a file, except for errors that no
 /// other process can report. Does nothing if the file cannot be opened.

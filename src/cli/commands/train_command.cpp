@@ -443,8 +443,9 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
 
 int train_command(Options& options) {
   if (options.restarts == 0 || options.dry_run) {
-    return run_together(
-        [&](ProcessGroup* processes) { return train_in(options, processes, nullptr); });
+    return run_together(options.run.pipeline.timeout_seconds, [&](ProcessGroup* processes) {
+      return train_in(options, processes, nullptr);
+    });
   }
   PT_CHECK(launch_of_environment().size == 1, kUsage,
            "--restarts needs a single process; whatever starts several has to restart them");

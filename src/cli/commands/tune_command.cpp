@@ -275,7 +275,8 @@ int tune_in(Options& options, ProcessGroup* processes) {
 }  // namespace
 
 int tune_command(Options& options) {
-  return run_together([&](ProcessGroup* processes) { return tune_in(options, processes); });
+  return run_together(options.run.pipeline.timeout_seconds,
+                      [&](ProcessGroup* processes) { return tune_in(options, processes); });
 }
 
 }  // namespace pipetrain

@@ -22,7 +22,7 @@ MessageThread::MessageThread(ProcessGroup& group, std::function<void(std::except
       computes_(std::move(computes)),
       notify_(std::move(notify)),
       timeout_seconds_(timeout_seconds),
-      period_seconds_(std::clamp(timeout_seconds / 8, 0.05, 5.0)) {
+      period_seconds_(heartbeat_period(timeout_seconds)) {
   // Open MPI's limit on one host is 4 KiB with its headers.
   constexpr std::size_t kOnHostBytes = 3 << 10;
   const std::string here = group_.host_of(group_.rank());
