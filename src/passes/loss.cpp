@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <ranges>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -66,14 +67,16 @@ std::size_t choose_output(const TrainingGraph& training, const LossOptions& opti
   return floats[0];
 }
 
-const Node* producer_of(const TrainingGraph& training, ValueId value) {
-  const NodeId id = training.graph[value].producer;
-  return id ? &training.graph[id] : nullptr;
-}
+/// Where the classes of an output are: last in (N, C) and (N, T, C), second in (N, C, H, W).
+std::size_t class_axis(const Shape& output) { return output.rank() <= 3 ? output.rank() - 1 : 1; }
 
-bool ends_in(const TrainingGraph& training, ValueId value, std::string_view op) {
-  const Node* node = producer_of(training, value);
-  return node && node->op->name == op;
+/// The axis of `before` that a Reshape keeps as `axis` of `after`, if there is one.
+std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, std::size_t axis) {
+  const std::int64_t behind = after.count(axis + 1, after.rank());
+  for (std::size_t i = 0; i < before.rank(); ++i) {
+    if (before[i] == after[axis] && before.count(i + 1, before.rank()) == behind) return i;
+  }
+  return {};
 }
 
 /// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a
@@ -114,6 +117,11 @@ bool is_like_input(const TrainingGraph& training, ValueId output) {
          training.graph[training.inputs[0].value].type == training.graph[output].type;
 }
 
+bool ends_in(const Graph& graph, ValueId output, std::string_view op) {
+  const std::optional<FinalActivation> found = final_activation(graph, output);
+  return found && graph[found->node].op->name == op;
+}
+
 LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOptions& options) {
   const Shape& shape = training.graph[output].type.shape;
   const std::string& name = training.graph[output].name;
@@ -123,7 +131,7 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
                                ? LabelHint::kFloat
                                : options.labels;
   if (shape.count() == 1 && shape.rank() == 0) return LossKind::kOutput;
-  const bool sigmoid = ends_in(training, output, "Sigmoid");
+  const bool sigmoid = ends_in(training.graph, output, "Sigmoid");
   if (labels == LabelHint::kFloat)
     return sigmoid ? LossKind::kBinaryCrossEntropy : LossKind::kSquaredError;
   if (sigmoid) return LossKind::kBinaryCrossEntropy;
@@ -209,8 +217,13 @@ class LossBuilder {
 
  private:
   void strip_head(std::string_view op) {
-    if (!ends_in(training_, output_, op)) return;
-    output_ = producer_of(training_, output_)->inputs[0];
+    if (!ends_in(training_.graph, output_, op)) return;
+    const FinalActivation head = *final_activation(training_.graph, output_);
+    output_ = training_.graph[head.node].inputs[0];
+    for (const NodeId move : std::views::reverse(head.moves)) {
+      const Node& node = training_.graph[move];
+      output_ = builder_.add(node.op->name, {output_}, node.attributes);
+    }
     training_.notes.push_back(
         fmt::format("final {} fused into the loss (and kept in the file)", op));
   }
@@ -237,12 +250,13 @@ class LossBuilder {
     PT_CHECK(shape.rank() >= 2, kUsage,
              "{} {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
              setting("loss"), name_of(loss.kind), shape.text());
-    const bool classes_last = shape.rank() <= 3;
-    loss.classes = classes_last ? shape[shape.rank() - 1] : shape[1];
+    const std::size_t axis = class_axis(shape);
+    const bool classes_last = axis + 1 == shape.rank();
+    loss.classes = shape[axis];
     PT_CHECK(loss.classes > 0, kModel, "output \"{}\" has no classes: its shape is {}",
              printable(training_.loss.output), shape.text());
     std::vector<std::int64_t> label_dims = shape.dims();
-    label_dims.erase(classes_last ? label_dims.end() - 1 : label_dims.begin() + 1);
+    label_dims.erase(label_dims.begin() + static_cast<std::ptrdiff_t>(axis));
     ValueId logits = output_;
     if (!classes_last) {
       Ints perm = {0};
@@ -322,6 +336,9 @@ class LossBuilder {
         builder_.add("Mul", {scalar, builder_.scalar(static_cast<double>(training_.micro_batch))}),
         {});
     training_.loss.task = "the model computes its own loss";
+    training_.notes.push_back(
+        fmt::format("output \"{}\" taken for the mean loss of the samples of a micro-batch",
+                    printable(training_.loss.output)));
   }
 
   TrainingGraph& training_;
@@ -337,6 +354,35 @@ std::string_view name_of(LossKind kind) {
     if (loss.kind == kind) return loss.name;
   }
   return "?";
+}
+
+std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output) {
+  FinalActivation found;
+  const Shape& shape = graph[output].type.shape;
+  std::optional<std::size_t> axis;  // where the classes are; absent behind a Reshape that loses it
+  if (shape.rank() > 0) axis = class_axis(shape);
+  for (found.node = graph[output].producer; found.node;) {
+    const Node& node = graph[found.node];
+    const std::string_view op = node.op->name;
+    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
+    if (op == "Sigmoid") return found;
+    if (op == "Softmax" || op == "LogSoftmax") {
+      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
+      const std::int64_t over = node.attributes.integer("axis");
+      const bool classes = axis && static_cast<std::int64_t>(*axis) == (over + rank) % rank;
+      return classes ? std::optional(found) : std::nullopt;
+    }
+    if (op == "Transpose") {
+      if (axis) axis = static_cast<std::size_t>(node.attributes.ints("perm")[*axis]);
+    } else if (op == "Reshape") {
+      if (axis) axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
+    } else {
+      return {};
+    }
+    found.moves.push_back(found.node);
+    found.node = graph[x].producer;
+  }
+  return {};
 }
 
 void attach_loss(TrainingGraph& training, const LossOptions& options) {

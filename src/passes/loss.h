@@ -1,6 +1,7 @@
 // Which loss fits a model, and attaching it. ONNX files for inference have none.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,10 +26,17 @@ struct LossOptions {
   bool mixed_labels = false;  // cross-entropy with probabilities of classes, smoothed already
 };
 
+/// The Sigmoid that computes an output, or the Softmax or LogSoftmax over its classes. Reshape and
+/// Transpose nodes may follow it.
+struct FinalActivation {
+  NodeId node;
+  std::vector<NodeId> moves;  // the nodes that follow, from the output back
+};
+std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output);
+
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
-/// labels), strips an activated head (Softmax, LogSoftmax, Sigmoid) in favour of the fused loss,
-/// and adds label, loss and loss scale. Error (kUsage) names the option to use where the rules are
-/// ambiguous.
+/// labels), strips the final activation in favour of the fused loss, and adds label, loss and loss
+/// scale. Error (kUsage) names the option to use where the rules are ambiguous.
 void attach_loss(TrainingGraph& training, const LossOptions& options);
 
 }  // namespace pipetrain

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "passes/loss.h"
 #include "train/predict.h"
 
 namespace pipetrain {
@@ -314,9 +315,8 @@ std::optional<double> area_under_curve(std::span<const float> scores,
 }
 
 bool gives_probabilities(const TrainingGraph& graph, std::size_t output) {
-  const NodeId producer = graph.graph[graph.outputs[output]].producer;
-  const std::string_view op = producer ? graph.graph[producer].op->name : "";
-  return op == "Softmax" || op == "Sigmoid";
+  const std::optional<FinalActivation> found = final_activation(graph.graph, graph.outputs[output]);
+  return found && graph.graph[found->node].op->name != "LogSoftmax";
 }
 
 bool needs_outputs(std::string_view metric) {

@@ -49,7 +49,7 @@ Scores score(const Predictor& predictor, const Dataset& data, const Loss& loss, 
 std::optional<double> area_under_curve(std::span<const float> scores,
                                        const std::vector<bool>& positive);
 
-/// Whether an output of the model is what a Softmax or a Sigmoid gives.
+/// Whether an output of the model is what a Softmax over classes or a Sigmoid gives.
 bool gives_probabilities(const TrainingGraph& graph, std::size_t output);
 
 /// Whether a metric needs the outputs besides the loss: top5, f1, auc, miou, mae.

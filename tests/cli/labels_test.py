@@ -1,10 +1,12 @@
 """Which loss labels choose, and what is a bad sample and what is a mistake of the whole data set."""
 
 import json
+import math
 import random
 import struct
 import unittest
 
+import onnx_file
 from program import Case, events, field
 
 CPU = ["--device", "cpu", "--threads", "1", "-q"]
@@ -107,6 +109,20 @@ class Labels(Labelled):
         self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), self.rows(lambda i: i / 7)))
         rows = [{"x": row["x"], "labels": [row["y"]]} for row in self.rows(lambda i: i / 7)]
         self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), rows))
+        err = self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", *CPU[:-1])[1]
+        self.assertIn('note     output "loss" taken for the mean loss of the samples of a micro-batch', err)
+
+    def test_probabilities_behind_a_squeeze_are_no_logits(self):
+        """torch.sigmoid(fc(x)).squeeze(1) with a layer of weights 0: the loss of probabilities of one half is ln 2."""
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["z"]), onnx_file.node("Sigmoid", ["z"], ["p"]),
+                 onnx_file.node("Squeeze", ["p", "axes"], ["y"])]
+        tensors = [onnx_file.tensor("w", [4, 1], [0.0] * 4), onnx_file.tensor("axes", [1], [1], onnx_file.INT64)]
+        model = onnx_file.model(nodes, outputs=[onnx_file.value_info("y", ["batch"])], initializers=tensors)
+        self.assertIn("(bce)", self.task(model, self.rows(lambda i: i % 2), "--lr", "0"))
+        steps = [e["loss"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "step"]
+        self.assertAlmostEqual(steps[0], math.log(2), places=5)
+        out, _ = self.succeed("predict", "run/trained.onnx", "--data", "d.jsonl", *CPU)
+        self.assertEqual(json.loads(out.splitlines()[0])["probabilities"], {"0": 0.5, "1": 0.5})
 
     def test_an_output_like_the_only_array_is_compared_with_it(self):
         rows = [{"x": row["x"]} for row in self.rows(lambda i: i)]

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include "onnx_io/builder.h"
@@ -82,6 +84,132 @@ TEST(Loss, OfMixedLabelsHasNoClassWeights) {
   test::expect_error(ErrorKind::kUsage, "class-weights", [&] {
     with_loss(model, {.class_weights = {1, 1, 2, 1}, .mixed_labels = true});
   });
+}
+
+// --- networks whose last nodes make probabilities ---
+
+std::vector<OnnxDim> dims_of(const Shape& shape) {
+  std::vector<OnnxDim> dims = {{"batch", -1}};
+  for (std::size_t axis = 1; axis < shape.rank(); ++axis) dims.push_back({"", shape[axis]});
+  return dims;
+}
+
+/// The network from x to y that `add_nodes` adds, of kRows samples; it has no weights.
+TrainingGraph ending_in(std::int64_t opset, const Shape& x, const Shape& y,
+                        const std::function<void(OnnxBuilder&)>& add_nodes,
+                        const LossOptions& loss) {
+  OnnxBuilder builder("head", {.opset = opset});
+  builder.input("x", DType::kFloat32, dims_of(x));
+  builder.output("y", DType::kFloat32, dims_of(y));
+  add_nodes(builder);
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  BuildOptions options;
+  options.lower.micro_batch = kRows;
+  options.loss = loss;
+  options.with_gradients = false;
+  return build_training_graph(model, classify_tensors(model, {}), options);
+}
+
+float loss_of(const TrainingGraph& training, const HostTensor& x, const HostTensor& labels) {
+  return execute(training.graph, Backend::kReference,
+                 {{training.inputs[0].value, x}, {training.loss.label, labels}},
+                 {training.loss.loss_sum})[0]
+      .span<const float>()[0];
+}
+
+bool computes(const TrainingGraph& training, std::string_view op) {
+  return std::ranges::any_of(training.graph.nodes,
+                             [&](const Node& node) { return node.op->name == op; });
+}
+
+// torch.sigmoid(fc(x)).squeeze(1)
+TEST(Loss, OfASigmoidBehindASqueezeIsThatOfItsInput) {
+  for (const LabelHint labels : {LabelHint::kBinary, LabelHint::kFloat}) {
+    const TrainingGraph training =
+        ending_in(11, {kRows, 1}, {kRows},
+                  [](OnnxBuilder& builder) {
+                    builder.node("Sigmoid", {"x"}, {"s"});
+                    builder.node("Squeeze", {"s"}, {"y"}, {OnnxAttribute::of_ints("axes", {1})});
+                  },
+                  {.labels = labels, .label_elements = 1});
+    EXPECT_EQ(training.loss.kind, LossKind::kBinaryCrossEntropy);
+    EXPECT_FALSE(computes(training, "Sigmoid"));
+    const float loss = loss_of(training, test::floats({kRows, 1}, {2, -1, 0.5F}),
+                               test::floats({kRows}, {1, 1, 0}));
+    EXPECT_NEAR(loss,
+                std::log1p(std::exp(-2.0)) + std::log1p(std::exp(1.0)) + std::log1p(std::exp(0.5)),
+                1e-6);
+  }
+}
+
+/// The cross-entropy of logits, of which the classes are `step` apart.
+double cross_entropy(const HostTensor& logits, const HostTensor& labels, std::size_t step) {
+  const auto x = logits.span<const float>();
+  const auto y = labels.span<const std::int64_t>();
+  double out = 0;
+  for (std::size_t i = 0; i < y.size(); ++i) {
+    const std::size_t first = i / step * step * kClasses + i % step;
+    double sum = 0;
+    for (std::size_t c = 0; c < kClasses; ++c)
+      sum += std::exp(static_cast<double>(x[first + c * step]));
+    out += std::log(sum) - x[first + static_cast<std::size_t>(y[i]) * step];
+  }
+  return out;
+}
+
+// Before opset 13 a Softmax becomes one of two axes between Reshapes.
+TEST(Loss, OfASoftmaxOfOldOpsetsIsThatOfItsInput) {
+  const Shape shape = {kRows, 2, kClasses};
+  for (const char* op : {"Softmax", "LogSoftmax"}) {
+    const TrainingGraph training =
+        ending_in(11, shape, shape,
+                  [&](OnnxBuilder& builder) {
+                    builder.node(op, {"x"}, {"y"}, {OnnxAttribute::of_int("axis", 2)});
+                  },
+                  {.labels = LabelHint::kInteger});
+    EXPECT_FALSE(computes(training, op));
+    const HostTensor x = test::random_tensor({DType::kFloat32, shape}, 1, -3, 3);
+    const HostTensor labels = test::int64s({kRows, 2}, {0, 3, 1, 2, 2, 0});
+    EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, 1), 1e-5);
+  }
+}
+
+// The classes of pixels are last for the Softmax alone.
+TEST(Loss, OfASoftmaxBetweenTransposesIsThatOfItsInput) {
+  const Shape shape = {kRows, kClasses, 1, 2};
+  const TrainingGraph training = ending_in(
+      13, shape, shape,
+      [](OnnxBuilder& builder) {
+        builder.node("Transpose", {"x"}, {"last"}, {OnnxAttribute::of_ints("perm", {0, 2, 3, 1})});
+        builder.node("Softmax", {"last"}, {"p"}, {OnnxAttribute::of_int("axis", 3)});
+        builder.node("Transpose", {"p"}, {"y"}, {OnnxAttribute::of_ints("perm", {0, 3, 1, 2})});
+      },
+      {.labels = LabelHint::kInteger});
+  EXPECT_FALSE(computes(training, "Softmax"));
+  const HostTensor x = test::random_tensor({DType::kFloat32, shape}, 1, -3, 3);
+  const HostTensor labels = test::int64s({kRows, 1, 2}, {0, 3, 1, 2, 2, 0});
+  EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, 2), 1e-5);
+}
+
+// Over positions in place of classes, over all axes behind the samples, and over classes that a
+// Reshape then merges with positions.
+TEST(Loss, ASoftmaxThatIsNotOverTheClassesStays) {
+  const Shape shape = {kRows, 2, kClasses};
+  const auto over = [](std::int64_t axis) {
+    return [axis](OnnxBuilder& builder) {
+      builder.node("Softmax", {"x"}, {"y"}, {OnnxAttribute::of_int("axis", axis)});
+    };
+  };
+  const LossOptions classes = {.loss = "cross-entropy"};
+  EXPECT_TRUE(computes(ending_in(13, shape, shape, over(1), classes), "Softmax"));
+  EXPECT_TRUE(computes(ending_in(11, shape, shape, over(1), classes), "Softmax"));
+  EXPECT_FALSE(computes(ending_in(13, shape, shape, over(-1), classes), "Softmax"));
+  const auto merged = [](OnnxBuilder& builder) {
+    builder.node("Softmax", {"x"}, {"p"}, {OnnxAttribute::of_int("axis", 2)});
+    builder.node("Flatten", {"p"}, {"y"});
+  };
+  EXPECT_TRUE(computes(ending_in(13, shape, {kRows, 2 * kClasses}, merged, classes), "Softmax"));
 }
 
 }  // namespace
