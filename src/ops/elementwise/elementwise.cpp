@@ -292,20 +292,23 @@ void mod_gradient(GradientContext& context) {
       builder.add("Round", {builder.add("Div", {difference, context.input(1)})});
   set_broadcast_gradient(context, 1, builder.add("Mul", {dy, quotient}));
 }
-// y = a^b: da = dy b a^(b-1), db = dy y ln a (0 where a <= 0, as elsewhere)
+// y = a^b: da = dy b a^(b-1), which is 0 where b is, also at a = 0; db = dy y ln a (0 where a <= 0,
+// as elsewhere)
 void pow_gradient(GradientContext& context) {
   GraphBuilder& builder = context.builder();
   const ValueId dy = context.output_gradient();
   const ValueId a = context.input(0);
   const ValueId b = context.input(1);
   const DType dtype = context.output_type(0).dtype;
+  const ValueId zero = builder.scalar(0, dtype);
   if (context.wants(0)) {
     const ValueId power =
         builder.add("Pow", {a, builder.add("Sub", {b, builder.scalar(1, dtype)})});
-    set_broadcast_gradient(context, 0, builder.add("Mul", {dy, builder.add("Mul", {b, power})}));
+    const ValueId slope = builder.add(
+        "Where", {builder.add("Equal", {b, zero}), zero, builder.add("Mul", {b, power})});
+    set_broadcast_gradient(context, 0, builder.add("Mul", {dy, slope}));
   }
   if (context.wants(1)) {
-    const ValueId zero = builder.scalar(0, dtype);
     const ValueId positive = builder.add("Greater", {a, zero});
     const ValueId safe = builder.add("Where", {positive, a, builder.scalar(1, dtype)});
     const ValueId product = builder.add("Mul", {context.output(0), builder.add("Log", {safe})});

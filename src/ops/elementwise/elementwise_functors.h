@@ -15,6 +15,17 @@
 
 namespace pipetrain::elementwise {
 
+/// A number as T; integers stop at the limits of their type.
+template <class T>
+T saturated(double x) {
+  using Limits = std::numeric_limits<T>;
+  if constexpr (std::is_integral_v<T>) {
+    if (x >= std::ldexp(1.0, Limits::digits)) return Limits::max();
+    if (x <= static_cast<double>(Limits::lowest())) return Limits::lowest();
+  }
+  return static_cast<T>(x);
+}
+
 /// Parameters of an operator from its attributes, as the rows of elementwise_list.h request them.
 template <class T>
 struct Parameters {
@@ -26,12 +37,12 @@ struct Parameters {
   /// A missing limit defaults to that of the type.
   T lower(std::string_view name) const {
     using Limits = std::numeric_limits<T>;
-    if (attributes.has(name)) return static_cast<T>(attributes.real(name));
+    if (attributes.has(name)) return saturated<T>(attributes.real(name));
     return Limits::has_infinity ? -Limits::infinity() : Limits::lowest();
   }
   T upper(std::string_view name) const {
     using Limits = std::numeric_limits<T>;
-    if (attributes.has(name)) return static_cast<T>(attributes.real(name));
+    if (attributes.has(name)) return saturated<T>(attributes.real(name));
     return Limits::has_infinity ? Limits::infinity() : Limits::max();
   }
   std::string text(std::string_view name, std::string fallback) const {

@@ -1,5 +1,7 @@
 // Imports ONNX's element-wise operators as canonical ones. Many of the rarer ones are compositions.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -106,8 +108,10 @@ void import_gelu(ImportContext& context) {
       0, context.builder().add("Gelu", {context.input(0)}, {{"approximate", approximate}}));
 }
 
+bool is_wide_integer(DType dtype) { return dtype == DType::kInt64 || dtype == DType::kUint64; }
+
 // The limits were attributes before opset 11 and are optional inputs since. Limits that depend on
-// data become Max and Min.
+// data become Max and Min, and so do integers of 64 bits, of which attributes would lose digits.
 void import_clip(ImportContext& context) {
   constexpr std::array<std::string_view, 2> kNames = {"min", "max"};
   GraphBuilder& builder = context.builder();
@@ -122,19 +126,26 @@ void import_clip(ImportContext& context) {
   for (std::size_t i = 0; context.opset() >= 11 && i < 2; ++i) {
     if (!context.has_input(i + 1)) continue;
     const HostTensor limit = context.constant_or_empty(i + 1);
-    if (!limit) {
-      x = builder.add(i == 0 ? "Max" : "Min", {x, context.input(i + 1)});
+    PT_CHECK(!limit || limit.type().count() == 1, kModel, "the {} of Clip must be a scalar, got {}",
+             kNames[i], limit.type().text());
+    if (!limit || is_wide_integer(limit.dtype())) {
+      const ValueId operand =
+          limit ? builder.reshape(context.input(i + 1), Shape{}) : context.input(i + 1);
+      x = builder.add(i == 0 ? "Max" : "Min", {x, operand});
       continue;
     }
-    PT_CHECK(limit.type().count() == 1, kModel, "the {} of Clip must be a scalar, got {}",
-             kNames[i], limit.type().text());
     attributes.set(std::string(kNames[i]), limit.to_doubles()[0]);
   }
   if (!attributes.items().empty()) x = builder.add("Clip", {x}, std::move(attributes));
   context.set_output(0, x);
 }
 
+bool has_fractions(const HostTensor& tensor) {
+  return std::ranges::any_of(tensor.to_doubles(), [](double x) { return x != std::trunc(x); });
+}
+
 // The exponent may have another type than the base. A constant scalar becomes an attribute.
+// Integers to the power of fractions are computed in float64, which holds them up to 2^53.
 void import_pow(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const TensorType base = context.type(0);
@@ -149,11 +160,16 @@ void import_pow(ImportContext& context) {
     return context.set_output(0,
                               builder.add("PowScalar", {context.input(0)}, {{"exponent", value}}));
   }
-  ValueId power = context.input(1);
-  if (exponent.dtype != base.dtype) {
-    power = builder.add("Cast", {power}, {{"to", static_cast<std::int64_t>(base.dtype)}});
-  }
-  context.set_output(0, builder.add("Pow", {context.input(0), power}));
+  const bool fractions =
+      !is_float(base.dtype) && is_float(exponent.dtype) && (!known || has_fractions(known));
+  const DType dtype = fractions ? DType::kFloat64 : base.dtype;
+  const auto cast = [&](ValueId x, DType to) {
+    if (builder.type(x).dtype == to) return x;
+    return builder.add("Cast", {x}, {{"to", static_cast<std::int64_t>(to)}});
+  };
+  const ValueId power =
+      builder.add("Pow", {cast(context.input(0), dtype), cast(context.input(1), dtype)});
+  context.set_output(0, cast(power, base.dtype));
 }
 
 void import_mod(ImportContext& context) {

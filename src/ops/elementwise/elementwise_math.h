@@ -302,6 +302,7 @@ template <class T, class Math>
 struct PowScalarGrad {
   T exponent;
   PT_HOST_DEVICE T operator()(T dy, T x) const {
+    if (exponent == T(0)) return T(0);  // also at x = 0
     return dy * exponent * std::pow(x, exponent - T(1));
   }
 };
@@ -359,7 +360,7 @@ struct Mod {
       const T r = std::fmod(a, b);
       return !truncate && r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
     } else {
-      if (b == T(0) || b == static_cast<T>(-1)) return T(0);
+      if (b == T(0) || (std::is_signed_v<T> && b == static_cast<T>(-1))) return T(0);
       const T r = static_cast<T>(a % b);
       const bool other_sign = r != T(0) && (r < T(0)) != (b < T(0));
       return !truncate && other_sign ? static_cast<T>(r + b) : r;

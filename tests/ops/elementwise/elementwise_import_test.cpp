@@ -26,6 +26,20 @@ TEST(ElementwiseImport, PowWithAKnownExponent) {
   expect_values(general.run()[0], {2, 2}, {4, 9, 16, 81});
 }
 
+// Expected values from ONNX Runtime.
+TEST(ElementwiseImport, PowOfIntegersWithAFractionAsExponent) {
+  const ImportInput x = data(int64s({2}, {4, 9}));
+  const auto with = [&](const ImportInput& exponent) {
+    const HostTensor y = import_node("Pow", 15, {}, {x, exponent}).run()[0];
+    EXPECT_EQ(y.dtype(), DType::kInt64);
+    return y;
+  };
+  expect_values(with(constant(floats({}, {0.5F}))), {2}, {2, 3});
+  expect_values(with(data(floats({3, 1}, {0.5F, 2.5F, -1}))), {3, 2}, {2, 3, 32, 243, 0, 0});
+  expect_values(with(constant(floats({}, {2}))), {2}, {16, 81});
+  EXPECT_EQ(import_node("Pow", 15, {}, {x, constant(floats({}, {2}))}).ops(), "Pow");
+}
+
 TEST(ElementwiseImport, Clip) {
   const ImportInput x = data(floats({3}, {-2, 0.5F, 9}));
   expect_values(import_node("Clip", 6, {{"min", 0.0}, {"max", 6.0}}, {x}).run()[0], {3},
