@@ -76,6 +76,13 @@ struct Crop {
   std::vector<double> start, end;
 };
 
+/// The size that `length` becomes, as ONNX Runtime and PyTorch compute it: 10 times 0.7 is 7 in
+/// float32, but less in double, since 0.7 is less as a float.
+std::int64_t scaled_size(double length, double scale) {
+  return static_cast<std::int64_t>(
+      std::floor(static_cast<float>(length) * static_cast<float>(scale)));
+}
+
 Target target_from_scales(const Shape& shape, const std::vector<std::int64_t>& axes,
                           const HostTensor& scales) {
   const std::vector<double> given = scales.to_doubles();
@@ -85,8 +92,7 @@ Target target_from_scales(const Shape& shape, const std::vector<std::int64_t>& a
   for (std::size_t i = 0; i < axes.size(); ++i) {
     const auto axis = static_cast<std::size_t>(axes[i]);
     target.scales[axis] = given[i];
-    target.sizes[axis] =
-        static_cast<std::int64_t>(std::floor(static_cast<double>(shape[axis]) * given[i]));
+    target.sizes[axis] = scaled_size(static_cast<double>(shape[axis]), given[i]);
   }
   return target;
 }
@@ -227,7 +233,7 @@ void import_resize(ImportContext& context) {
   const Crop crop = crop_of(context, axes);
   for (std::size_t axis = 0; scaled && axis < shape.rank(); ++axis) {
     const double length = static_cast<double>(shape[axis]) * (crop.end[axis] - crop.start[axis]);
-    target.sizes[axis] = static_cast<std::int64_t>(std::floor(length * target.scales[axis]));
+    target.sizes[axis] = scaled_size(length, target.scales[axis]);
   }
   crop_axes(context, target, crop, sampling);
 }

@@ -65,6 +65,27 @@ TEST(Resize, EveryModeAndCoordinateSystem) {
   }
 }
 
+// The size is the product in float32, rounded down. Expected values from ONNX Runtime.
+TEST(Resize, SizesFromScales) {
+  const auto sizes = [](std::int64_t size, float scale) {
+    const ImportInput x = data(random_tensor({DType::kFloat32, {size}}, 1));
+    const ImportInput scales = constant(floats({1}, {scale}));
+    const std::string crop = "tf_crop_and_resize";
+    const ImportInput whole = constant(floats({2}, {0, 1}));
+    return std::vector<std::int64_t>{
+        import_node("Resize", 19, {}, {x, absent(), scales}).run()[0].shape()[0],
+        import_node("Resize", 19, {{"coordinate_transformation_mode", crop}}, {x, whole, scales})
+            .run()[0]
+            .shape()[0],
+        import_node("Upsample", 9, {}, {x, scales}).run()[0].shape()[0]};
+  };
+  using Sizes = std::vector<std::int64_t>;
+  EXPECT_EQ(sizes(10, 0.7F), (Sizes{7, 7, 7}));
+  EXPECT_EQ(sizes(10, 0.9F), (Sizes{9, 9, 9}));
+  EXPECT_EQ(sizes(3, 1.6666666F), (Sizes{5, 5, 5}));
+  EXPECT_EQ(sizes(6, 0.6F), (Sizes{3, 3, 3}));
+}
+
 TEST(Resize, NearestRounding) {
   const auto with = [](const std::string& rounding) {
     return resize({{"mode", std::string("nearest")}, {"nearest_mode", rounding}}, {}, {4}).run()[0];
