@@ -44,7 +44,8 @@ class Expansion {
       rounds = *known;
     }
     ValueId condition = input(1);
-    std::vector<TensorOrList> carried(inputs_.begin() + 2, inputs_.end());
+    std::vector<TensorOrList> carried(inputs_.end() - static_cast<std::ptrdiff_t>(states),
+                                      inputs_.end());
     std::vector<std::vector<ValueId>> scans(body.outputs.size() - 1 - states);
     for (std::int64_t round = 0; round < rounds && goes_on(condition); ++round) {
       std::vector<TensorOrList> arguments = {

@@ -96,6 +96,30 @@ TEST(ControlFlow, AKnownCountUnrolls) {
   EXPECT_EQ(names.size(), 3U);
 }
 
+// A Loop that carries nothing may leave its condition out; each round's result is stacked.
+TEST(ControlFlow, ALoopMayCarryNothing) {
+  const ModelParts round =
+      body({node_part("Relu", {"x"}, {"e"}), node_part("Identity", {"go"}, {"still"})}, {"i", "go"},
+           {"still", "e"});
+  for (const std::vector<std::string>& inputs :
+       {std::vector<std::string>{"n"}, {"n", ""}, {"n", "c"}}) {
+    const std::string loop = node_part("Loop", inputs, {"rounds"}) + graph_attribute("body", round);
+    ModelParts parts;
+    parts.opsets = {encode_opset("", 17)};
+    parts.initializers = {encode_tensor("n", HostTensor::scalar<std::int64_t>(3)),
+                          encode_tensor("c", HostTensor::scalar(true))};
+    parts.inputs = {value_part("x", DType::kFloat32, {{"batch", -1}, {"", 2}})};
+    parts.outputs = {value_part("y", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 2}})};
+    parts.nodes = {loop, node_part("Transpose", {"rounds"}, {"y"},
+                                   {OnnxAttribute::of_ints("perm", {1, 0, 2})})};
+    const std::string bytes = parts.bytes();
+    const TrainingGraph training =
+        lowered(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}));
+    EXPECT_EQ(run(training, test::floats({1, 2}, {-1, 2})),
+              (std::vector<double>{0, 2, 0, 2, 0, 2}));
+  }
+}
+
 // The rows of x (1, 2) along axis 1: sums so far.
 TEST(ControlFlow, AScanVisitsItsAxis) {
   const ModelParts step =
