@@ -57,8 +57,9 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                              const BuildOptions& options) {
   TrainingGraph training = lower(model, rules, options.lower);
   training.graph.verify();
-  bound_inputs(training);         // on the model's own Gather nodes
-  fuse_patterns(training.graph);  // before the backward pass: what is found has its own gradient
+  bound_inputs(training);  // on the model's own Gather nodes
+  // Before the backward pass: what is found has its own gradient.
+  fuse_patterns(training.graph, training.outputs);
   if (options.expand_group_norms) expand_group_norms(training.graph);
   with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
                [&] { attach_loss(training, options.loss); });

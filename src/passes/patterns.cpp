@@ -127,12 +127,12 @@ int fuse_activations(Graph& graph) {
   return static_cast<int>(found.size());
 }
 
-void fuse_patterns(Graph& graph) {
+void fuse_patterns(Graph& graph, std::span<const ValueId> outputs) {
   fuse_activations(graph);
   fuse_norms(graph);
   fuse_group_norms(graph);
   fuse_rotary(graph);
-  fuse_attention(graph);
+  fuse_attention(graph, outputs);
   fuse_permuted_weights(graph);
 }
 

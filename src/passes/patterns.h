@@ -3,6 +3,8 @@
 // remove_dead_nodes().
 #pragma once
 
+#include <span>
+
 #include "graph/graph.h"
 
 namespace pipetrain {
@@ -18,8 +20,8 @@ int fuse_group_norms(Graph& graph);
 /// x cos + rotate_half(x) sin with constant tables.
 int fuse_rotary(Graph& graph);
 /// softmax(scale q k' + mask) v without dropout, keys repeated for groups of heads or not, with the
-/// transposes that split and merge the heads.
-int fuse_attention(Graph& graph);
+/// transposes that split and merge the heads; `outputs` stay computed.
+int fuse_attention(Graph& graph, std::span<const ValueId> outputs);
 
 /// All slices of a weight along one axis, joined in another order, become one Gather: a copy and a
 /// gradient of the weight's size instead of one for every slice.
@@ -29,7 +31,7 @@ int fuse_permuted_weights(Graph& graph);
 /// are groups, and a scale and a shift per channel.
 int expand_group_norms(Graph& graph);
 
-/// All patterns, in an order in which each enables the next.
-void fuse_patterns(Graph& graph);
+/// All patterns, in an order in which each enables the next. `outputs` stay computed.
+void fuse_patterns(Graph& graph, std::span<const ValueId> outputs);
 
 }  // namespace pipetrain

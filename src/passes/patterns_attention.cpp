@@ -66,7 +66,8 @@ class AttentionMatcher : public Matcher {
     const Shape& from = shape(inner->inputs[0]);
     const Shape& to = shape(value);
     const bool same = from.rank() == 4 && to.rank() == 4 && from[0] == to[0] && from[1] == to[1] &&
-                      from[2] == to[3] && from[3] == to[2];
+                      from[2] == to[3] && from[3] == to[2] &&
+                      shape(transpose->inputs[0]) == (Shape{from[0] * from[1], from[2], from[3]});
     return same ? inner->inputs[0] : ValueId{};
   }
 
@@ -219,7 +220,8 @@ MaskKind kind_of(const Value& mask, bool inverted, std::int64_t queries, std::in
 
 class AttentionFusion {
  public:
-  explicit AttentionFusion(Graph& graph) : graph_(graph), matcher_(graph), rewriter_(graph) {}
+  AttentionFusion(Graph& graph, std::span<const ValueId> outputs)
+      : graph_(graph), outputs_(outputs), matcher_(graph), rewriter_(graph) {}
 
   int run() {
     int found = 0;
@@ -255,8 +257,10 @@ class AttentionFusion {
       if (of_q[axis] != of_k[axis] || of_q[axis] != of_v[axis]) return false;
     }
     const ValueId result = node.outputs[0];
-    // The Transpose that puts the heads beside each other again goes into the operator.
-    const int merge = rank == 4 ? matcher_.only_reader(result, "Transpose") : -1;
+    // The Transpose that puts the heads beside each other again goes into the operator, and then
+    // nothing computes `result` any more.
+    const bool is_output = std::ranges::find(outputs_, result) != outputs_.end();
+    const int merge = rank == 4 && !is_output ? matcher_.only_reader(result, "Transpose") : -1;
     const bool merges =
         merge >= 0 &&
         matcher_.is_transpose(&graph_.nodes[static_cast<std::size_t>(merge)], {0, 2, 1, 3});
@@ -361,6 +365,7 @@ class AttentionFusion {
   }
 
   Graph& graph_;
+  std::span<const ValueId> outputs_;
   AttentionMatcher matcher_;
   Rewriter rewriter_;
   std::map<std::tuple<int, bool, std::int64_t, std::int64_t>, MaskKind> mask_kinds_;
@@ -368,6 +373,8 @@ class AttentionFusion {
 
 }  // namespace
 
-int fuse_attention(Graph& graph) { return AttentionFusion(graph).run(); }
+int fuse_attention(Graph& graph, std::span<const ValueId> outputs) {
+  return AttentionFusion(graph, outputs).run();
+}
 
 }  // namespace pipetrain

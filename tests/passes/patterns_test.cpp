@@ -54,7 +54,8 @@ class Primitives {
 
   /// Rewrites, compares, and returns the operators that are left, sorted by name.
   std::string fused(ValueId result, double tolerance = 1e-5) {
-    return rewritten(result, tolerance, [](Graph& graph) { fuse_patterns(graph); });
+    return rewritten(result, tolerance,
+                     [&](Graph& graph) { fuse_patterns(graph, std::span(&result, 1)); });
   }
   std::string expanded(ValueId result) {
     return rewritten(result, 1e-5, [](Graph& graph) { expand_group_norms(graph); });
@@ -131,6 +132,13 @@ TEST(Patterns, CausalAttentionInRows) {
   EXPECT_EQ(node.inputs.size(), 3U);
 }
 
+TEST(Patterns, AttentionKeepsAnOutputWhoseHeadsAreMergedElsewhere) {
+  Primitives p;
+  const ValueId y = p.product(p.softmax(p.product(heads(p), heads(p, {0, 2, 3, 1}))), heads(p));
+  p.turned(y, {0, 2, 1, 3});
+  EXPECT_EQ(p.fused(y), "Attention");
+}
+
 // q and k are scaled before their rows are split into heads; a negative number stays.
 TEST(Patterns, AttentionOfScaledRows) {
   for (const double factor : {0.5, -0.5}) {
@@ -166,6 +174,15 @@ TEST(Patterns, GroupedAttentionWithGuard) {
   const Node& node = p.node("Attention");
   EXPECT_EQ(node.attributes.integer("key_heads"), 2);
   EXPECT_NEAR(node.attributes.real("scale"), 0.49, 1e-6);
+}
+
+// Outside of the Reshapes all is as it would be, but the tokens are not what is swapped.
+TEST(Patterns, ATransposeOfOtherMatricesIsNotThatOfTheKeys) {
+  Primitives p;
+  const ValueId flat = p.turned(p.shaped(heads(p), {kB * kH * kD / 2, kT, 2}), {0, 2, 1});
+  const ValueId scores = p.product(heads(p), p.shaped(flat, {kB, kH, kD, kT}));
+  EXPECT_EQ(p.fused(p.product(p.softmax(scores), heads(p))),
+            "Attention Transpose Transpose Transpose");
 }
 
 TEST(Patterns, MasksByWhere) {
