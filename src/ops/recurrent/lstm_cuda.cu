@@ -18,8 +18,8 @@ __global__ void lstm_step(LstmForward w, std::int64_t t, const float* h, float* 
       return w.peepholes ? w.peepholes[gate * hidden + u.j] * of : 0.0f;
     };
     for (int g = 0; g < 4; ++g) z[g] += w.gates[(u.row * 4 + g) * hidden + u.j];
-    const float forget = value_of(w.gate, z[2] + peep(2, cell));
-    const float input = w.coupled ? 1 - forget : value_of(w.gate, z[0] + peep(0, cell));
+    const float input = value_of(w.gate, z[0] + peep(0, cell));
+    const float forget = w.coupled ? 1 - input : value_of(w.gate, z[2] + peep(2, cell));
     const float candidate = value_of(w.cell, z[3]);
     cell = forget * cell + input * candidate;
     const float output = value_of(w.gate, z[1] + peep(1, cell));
@@ -65,9 +65,9 @@ __global__ void lstm_back_step(LstmBackward w, std::int64_t t, const float* late
     const float doutput = total * activated_cell * derivative_of(w.gate, output);
     float dcell = dc[u.state] + total * output * derivative_of(w.output, activated_cell);
     if (w.peepholes) dcell += doutput * peephole(1);
-    const float dinput = w.coupled ? 0.0f : dcell * candidate * derivative_of(w.gate, input);
-    const float dforget =
-        dcell * (w.coupled ? before - candidate : before) * derivative_of(w.gate, forget);
+    const float dinput =
+        dcell * (w.coupled ? candidate - before : candidate) * derivative_of(w.gate, input);
+    const float dforget = w.coupled ? 0.0f : dcell * before * derivative_of(w.gate, forget);
     dgate[0] = dinput;
     dgate[1] = doutput;
     dgate[2] = dforget;

@@ -25,7 +25,7 @@ struct Layer {
 struct LstmForward {
   Layer layer;
   GpuFunction gate, cell, output;
-  bool coupled;  // the input gate is 1 - the forget gate
+  bool coupled;  // the forget gate is 1 - the input gate
   ConstFloatView gates, r, h0, c0, peepholes;
   FloatView y, last_h, last_c, activated, cells;
   float* workspace;  // 3 states (samples, hidden)

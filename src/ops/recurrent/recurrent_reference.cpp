@@ -37,8 +37,8 @@ void lstm(const Attributes& attributes, Tensors in, Tensors out) {
           for (std::int64_t gate = 0; gate < 4; ++gate) {
             z[gate] = x[gate * hidden + j] + product(before.data(), r, gate * hidden + j, hidden);
           }
-          const double forget = f[0](z[2] + peep(2, j, cn[j]));
-          const double input = coupled ? 1 - forget : f[0](z[0] + peep(0, j, cn[j]));
+          const double input = f[0](z[0] + peep(0, j, cn[j]));
+          const double forget = coupled ? 1 - input : f[0](z[2] + peep(2, j, cn[j]));
           const double cell = f[1](z[3]);
           cn[j] = forget * cn[j] + input * cell;
           const double output = f[0](z[1] + peep(1, j, cn[j]));
@@ -91,8 +91,8 @@ void lstm_gradient(const Attributes& attributes, Tensors in, Tensors out) {
       const double doutput = dh_total * squashed * f[0].derivative(output);
       double dcell = dcn[j] + dh_total * output * f[2].derivative(squashed);
       if (peepholes) dcell += doutput * peepholes[hidden + j];
-      const double dinput = coupled ? 0 : dcell * cell * f[0].derivative(input);
-      const double dforget = dcell * (coupled ? before - cell : before) * f[0].derivative(forget);
+      const double dinput = dcell * (coupled ? cell - before : cell) * f[0].derivative(input);
+      const double dforget = coupled ? 0 : dcell * before * f[0].derivative(forget);
       d[static_cast<std::size_t>(j)] = dinput;
       d[static_cast<std::size_t>(hidden + j)] = doutput;
       d[static_cast<std::size_t>(2 * hidden + j)] = dforget;

@@ -147,6 +147,38 @@ TEST(Recurrent, GradientsAsInPyTorch) {
   }
 }
 
+// Expected values from ONNX Runtime: the forget gate is 1 minus the input gate.
+TEST(Recurrent, CoupledGatesAsInOnnxRuntime) {
+  const auto numbers = [](Shape shape, int period, float step) {
+    HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
+    int i = 0;
+    for (float& value : out.span<float>())
+      value = static_cast<float>(i++ % period - period / 2) * step;
+    return out;
+  };
+  const ImportInput x = data(floats({2, 1, 2}, {1, -0.5F, 0.25F, 2}));
+  const ImportInput w = data(numbers({1, 8, 2}, 5, 0.25F)), r = data(numbers({1, 8, 2}, 7, 0.125F));
+  const ImportInput h0 = data(floats({1, 1, 2}, {0.5F, -0.25F})),
+                    c0 = data(floats({1, 1, 2}, {1, -0.5F})),
+                    p = data(floats({1, 6}, {0.5F, -0.25F, 0.75F, 0.125F, -0.5F, 1}));
+  const Attributes attributes = {{"hidden_size", std::int64_t{2}},
+                                 {"input_forget", std::int64_t{1}}};
+  const auto expect = [&](const ImportInput& peepholes, const std::vector<double>& y,
+                          const std::vector<double>& last_c) {
+    const Imported imported =
+        import_node("LSTM", 14, attributes, {x, w, r, absent(), absent(), h0, c0, peepholes}, 3);
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const std::vector<HostTensor> out = imported.run(backend);
+      expect_values(out[0], {2, 1, 1, 2}, y, 1e-6);
+      expect_values(out[2], {1, 1, 2}, last_c, 1e-6);
+    }
+  };
+  expect(absent(), {0.3585084677, -0.0111650731, 0.1556778848, -0.2300420851},
+         {0.5678269267, -0.4762329459});
+  expect(p, {0.3177410364, 0.0055015883, 0.1710512489, -0.2151537687},
+         {0.4795630574, -0.4610796273});
+}
+
 Attributes layer(const char* activations, std::int64_t reverse = 0) {
   return {{"reverse", reverse}, {"activations", std::string(activations)}};
 }
