@@ -61,13 +61,15 @@ class Einsum {
     text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
     const std::size_t arrow = text.find("->");
     std::string terms = text.substr(0, arrow);
+    const auto commas = static_cast<std::size_t>(std::ranges::count(terms, ','));
+    if (commas + 1 < context_.input_count())
+      refuse("the equation has fewer operands than the node");
+    if (commas + 1 > context_.input_count()) refuse("the equation has more operands than the node");
     for (std::size_t i = 0; i < context_.input_count(); ++i) {
       const std::size_t comma = std::min(terms.find(','), terms.size());
-      if (i > 0 && terms.empty()) refuse("the equation has fewer operands than the node");
       operands_.push_back(operand(terms.substr(0, comma), context_.input(i)));
       terms.erase(0, comma + 1);
     }
-    if (!terms.empty()) refuse("the equation has more operands than the node");
     if (arrow == std::string::npos) {
       output_ = implicit_output();
       return;

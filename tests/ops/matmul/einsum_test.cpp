@@ -74,6 +74,15 @@ TEST(Einsum, ThreeOperandsFoldFromTheLeft) {
       {}, {1 * (1 + 4 + 9) + 2 * (4 + 10 + 18)});
 }
 
+TEST(Einsum, OperandsWithoutAxes) {
+  const HostTensor x = floats({2}, {5, -5}), two = floats({}, {2});
+  expect_values(einsum("i,->i", {x, two}).run()[0], {2}, {10, -10});
+  expect_values(einsum(",i", {two, x}).run()[0], {2}, {10, -10});
+  expect_values(einsum("->", {two}).run()[0], {}, {2});
+  expect_error(ErrorKind::kModel, "fewer operands", [&] { einsum("i->i", {x, two}); });
+  expect_error(ErrorKind::kModel, "more operands", [&] { einsum("i,->i", {x}); });
+}
+
 TEST(Einsum, RefusesWhatItCannotRead) {
   const HostTensor x = counted_from_one({2, 2});
   expect_error(ErrorKind::kModel, "rank", [&] { einsum("i->i", {x}); });
