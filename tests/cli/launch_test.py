@@ -246,6 +246,17 @@ class Launch(Case):
         self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
         self.assertLessEqual(self.repeated(), 2)
 
+    def test_a_log_that_cannot_be_opened_is_left_out(self):
+        (self.folder / "run/logs/process-1.log").mkdir(parents=True)
+        (self.folder / "run/logs/launcher.log").mkdir()
+        self.launch("--max-steps", "100", "--save-every", "5")
+        self.wait_for_steps(12)
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 1, err)
+        self.assertEqual(err.count("launcher.log\": Is a directory; training continues without it"), 1, err)
+        self.assertIn("done ", (self.folder / "run/logs/process-0.log").read_text())
+
     def test_an_error_comes_once(self):
         self.launch("--data", "missing.csv")
         err = self.finish(EXIT["data"])

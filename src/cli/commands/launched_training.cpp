@@ -77,7 +77,9 @@ LaunchedTraining::LaunchedTraining(HostSource source, std::vector<LaunchHost> ho
 
 LaunchedTraining::~LaunchedTraining() {
   child_.reset();
-  for (const auto& [name, file] : logs_) std::fclose(file);
+  for (const auto& [name, file] : logs_) {
+    if (file) std::fclose(file);
+  }
   ::close(signals_);
 }
 
@@ -119,7 +121,7 @@ std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,
                                launcher_command(source_.launcher, {{host.name, 1}}, command, {}),
                                std::vector<std::string>(),
                                [&](ChildProcess::Stream, const std::string& line) {
-                                 std::fprintf(log_of("launcher"), "%s\n", line.c_str());
+                                 keep_line("launcher", line);
                                }));
   }
   const double until = now() + kProbeSeconds;
@@ -166,15 +168,19 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
       [this](ChildProcess::Stream stream, const std::string& line) { take_line(stream, line); });
 }
 
-std::FILE* LaunchedTraining::log_of(const std::string& name) {
-  std::FILE*& file = logs_[name];
-  if (!file) {
-    const fs::path path = run_.folder / "logs" / (name + ".log");
-    file = ::fdopen(open_output(path, OutputMode::kAppend), "a");
-    PT_CHECK(file, kResource, "cannot write {}", printable(path.string()));
-    std::setvbuf(file, nullptr, _IOLBF, 0);
+void LaunchedTraining::keep_line(const std::string& log, const std::string& line) {
+  const auto [found, is_new] = logs_.try_emplace(log);
+  std::FILE*& file = found->second;
+  if (is_new) {
+    try {
+      const fs::path path = run_.folder / "logs" / (log + ".log");
+      file = ::fdopen(open_output(path, OutputMode::kAppend), "a");
+      if (file) std::setvbuf(file, nullptr, _IOLBF, 0);
+    } catch (const Error& error) {
+      log_warning("launch", "{}; training continues without it", error.message());
+    }
   }
-  return file;
+  if (file) std::fprintf(file, "%s\n", line.c_str());
 }
 
 /// The output of process 0 is that of the run. What the others say is shown as theirs, and what the
@@ -184,12 +190,12 @@ void LaunchedTraining::take_line(ChildProcess::Stream stream, const std::string&
   if (!of_process) {
     if (const int process = killed_process_in(source_.launcher, line); process >= 0)
       killed_process_ = process;
-    std::fprintf(log_of("launcher"), "%s\n", line.c_str());
+    keep_line("launcher", line);
     return;
   }
   const auto& [process, text] = *of_process;
   has_spoken_ = true;
-  std::fprintf(log_of(fmt::format("process-{}", process)), "%s\n", text.c_str());
+  keep_line(fmt::format("process-{}", process), text);
   if (stream == ChildProcess::Stream::kError) {
     std::fprintf(stderr, "[%d] %s\n", process, safe_text(text).c_str());
   } else if (process == 0) {

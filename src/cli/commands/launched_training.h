@@ -58,7 +58,8 @@ class LaunchedTraining final : public LaunchWorld {
   std::vector<std::string> command_of_train() const;
   void take_signals();
   void take_line(ChildProcess::Stream stream, const std::string& line);
-  std::FILE* log_of(const std::string& name);
+  /// Adds a line to a log in the run folder. A log that cannot be opened is reported once.
+  void keep_line(const std::string& log, const std::string& line);
   /// Lets processes that were asked to stop end once they have saved, and has a launcher end that
   /// does not end with its processes.
   void look_after();
@@ -86,8 +87,8 @@ class LaunchedTraining final : public LaunchWorld {
   bool is_ending_ = false;
   double ended_seen_ = 0;  // when training had reported its end; 0: it has not
   int killed_process_ = -1;
-  bool has_spoken_ = false;  // one of them
-  std::map<std::string, std::FILE*> logs_;
+  bool has_spoken_ = false;                 // one of them
+  std::map<std::string, std::FILE*> logs_;  // null: it cannot be opened
 };
 
 }  // namespace pipetrain
