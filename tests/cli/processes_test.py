@@ -3,12 +3,15 @@
 import ctypes
 import errno
 import json
+import os
 import pathlib
+import shutil
+import signal
 import subprocess
 import unittest
 
 from process_case import DIGITS, PLUGIN, RUN, STREAM, ProcessCase
-from program import DATA, EXIT, MODEL, PROGRAM, digits, events, parse
+from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, digits, events, parse
 
 
 def may_read_memory():
@@ -200,6 +203,28 @@ class Processes(ProcessCase):
             self.assertIn("data.csv", err)
             # The first is the one that failed; others are those that have passed it on.
             self.assertRegex(err.partition("while in process ")[2], f"^{failing} on ")
+
+    def test_the_status_names_the_process_that_failed(self):
+        def start(run, *more):
+            process = self.start_in(2, *DIGITS, "--stages", "2", "--max-steps", "300", "--status-file", f"{run}.json", "--run-dir", run, *more)
+            self.wait_for_step(run, process)
+            return process
+
+        def status(run):
+            return parse((self.folder / f"{run}.json").read_text())
+
+        (self.folder / "out").mkdir()
+        process = start("unwritten", "-o", "out/trained.onnx")
+        shutil.rmtree(self.folder / "out")
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, EXIT["resource"], err.decode())
+        self.assertEqual(status("unwritten")["failed_process"], 0)
+        # Process 0 reports that another one is silent.
+        process = start("silent", "--comm-timeout", "2")
+        os.kill(self.ranks(process)[1], signal.SIGSTOP)
+        _, err = process.communicate(timeout=SECONDS)
+        self.assertIn("process 1 ", err.decode())
+        self.assertNotEqual(status("silent").get("failed_process"), 0)
 
     def test_two_processes_do_not_share_a_gpu(self):
         """NCCL would refuse it in words of its own, or wait. Recorded devices stand for the GPUs of this machine."""

@@ -117,9 +117,7 @@ class LeadingRun {
       progress_.finish();
       const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
       events_.error(error.what());
-      const ProcessGroup* processes = network_.all_processes();
-      const auto failure = processes ? processes->failure() : std::nullopt;
-      status_.end(end, static_cast<int>(error.kind()), failure ? failure->rank : -1);
+      status_.end(end, static_cast<int>(error.kind()), failed_process(error));
       mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
       stop_copying_log();
@@ -132,6 +130,14 @@ class LeadingRun {
   }
 
  private:
+  /// Of several processes, the one that an error began in; -1: not known.
+  int failed_process(const Error& error) const {
+    const ProcessGroup* processes = network_.all_processes();
+    if (!processes) return -1;
+    if (const auto failure = processes->failure()) return failure->rank;
+    return error.kind() == ErrorKind::kDevice ? -1 : 0;  // a process that is silent, for example
+  }
+
   void train_and_write() {
     events_.run_start(options_, network_, folder_.filename().string());
     events_.plan(network_, (folder_ / "plan.json").string());

@@ -17,8 +17,8 @@ class StatusFile {
 
   void step(const StepReport& report);
   void checkpoint(const WrittenCheckpoint& written) { checkpoint_ = written.path.string(); }
-  /// `state`: "ok", "interrupted", "error", … `failed_process`: whose failure that is, where it is
-  /// another process than this one; -1: not known.
+  /// `state`: "ok", "interrupted", "error", … `failed_process`: the first one that has failed, of
+  /// several; -1: not known.
   void end(const std::string& state, int exit_code, int failed_process = -1);
 
  private:
