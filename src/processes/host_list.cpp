@@ -1,6 +1,12 @@
 #include "processes/host_list.h"
 
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -65,7 +71,37 @@ std::string without_port(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
 
+/// The IP address of a network interface; empty: it has none.
+std::string address_text(const sockaddr* address) {
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (address && address->sa_family == AF_INET) {
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text.data(),
+                text.size());
+  } else if (address && address->sa_family == AF_INET6) {
+    ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr, text.data(),
+                text.size());
+  }
+  return text.data();
+}
+
 }  // namespace
+
+bool is_this_host(const std::string& name) {
+  if (name.empty()) return false;
+  if (name == "localhost") return true;
+  std::array<char, 256> text{};
+  ::gethostname(text.data(), text.size() - 1);
+  const std::string own = text.data();
+  // One of them may have a domain.
+  if (name == own || name.starts_with(own + ".") || own.starts_with(name + ".")) return true;
+  ifaddrs* interfaces = nullptr;
+  if (::getifaddrs(&interfaces) != 0) return false;
+  bool has_address = false;
+  for (const ifaddrs* one = interfaces; one; one = one->ifa_next)
+    has_address = has_address || name == address_text(one->ifa_addr);
+  ::freeifaddrs(interfaces);
+  return has_address;
+}
 
 std::vector<LaunchHost> parse_hosts(std::string_view text, const std::string& source) {
   std::vector<LaunchHost> hosts;

@@ -35,6 +35,9 @@ TensorFlowCluster parse_tf_config(const char* text);
 std::vector<LaunchHost> hosts_of_slurm(const std::vector<std::string>& names,
                                        const std::string& tasks);
 
+/// Whether this host has that name or address, as far as is known without a name server.
+bool is_this_host(const std::string& name);
+
 /// How many processes the hosts take.
 int slots_of(const std::vector<LaunchHost>& hosts);
 /// "node1, node2"

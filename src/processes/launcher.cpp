@@ -68,6 +68,14 @@ std::vector<std::string> srun_command(const std::vector<LaunchHost>& hosts) {
 
 const char* name_of(Launcher launcher) { return launcher == Launcher::kMpirun ? "mpirun" : "srun"; }
 
+std::vector<LaunchHost> in_launcher_order(
+    Launcher launcher, std::vector<LaunchHost> hosts,
+    const std::function<bool(const std::string&)>& is_this_host) {
+  if (launcher == Launcher::kMpirun)
+    std::ranges::stable_partition(hosts, is_this_host, &LaunchHost::name);
+  return hosts;
+}
+
 std::vector<std::string> launcher_command(Launcher launcher, const std::vector<LaunchHost>& hosts,
                                           const std::vector<std::string>& program,
                                           const std::vector<std::string>& exported) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,6 +17,12 @@ enum class Launcher { kMpirun, kSrun };
 
 const char* name_of(Launcher launcher);
 
+/// The hosts in the order in which the launcher numbers their processes: mpirun begins with those
+/// of the host that it runs on, whatever the order of -host.
+std::vector<LaunchHost> in_launcher_order(
+    Launcher launcher, std::vector<LaunchHost> hosts,
+    const std::function<bool(const std::string&)>& is_this_host);
+
 /// The command that starts `program` once per slot of the hosts, with its output marked by process.
 /// `exported`: names of variables that all of them get.
 std::vector<std::string> launcher_command(Launcher launcher, const std::vector<LaunchHost>& hosts,
@@ -27,10 +34,10 @@ std::vector<std::string> launcher_command(Launcher launcher, const std::vector<L
 std::optional<std::pair<int, std::string>> line_of_process(Launcher launcher,
                                                            const std::string& line);
 
-/// The process that a line of the launcher says was killed by a signal first; -1: none.
+/// The process that a line of the launcher says was killed by a signal; -1: none.
 int killed_process_in(Launcher launcher, const std::string& line);
 
-/// The host of a process.
+/// The host of a process. `hosts`: in the order of the launcher.
 std::string host_of_process(const std::vector<LaunchHost>& hosts, int process);
 
 /// How training ended, as reported in its status file.

@@ -257,6 +257,21 @@ class Launch(Case):
         self.assertEqual(err.count("launcher.log\": Is a directory; training continues without it"), 1, err)
         self.assertIn("done ", (self.folder / "run/logs/process-0.log").read_text())
 
+    def test_the_host_of_the_process_that_was_killed_first_is_left_out(self):
+        """A stand-in for the first mpirun reports two killed processes."""
+        name = os.uname().nodename
+        hosts = self.write("two", f"localhost slots=1\n{name} slots=1\n")
+        (self.folder / "tools").mkdir()
+        mpirun = self.folder / "tools/mpirun"
+        mpirun.write_text(f"#!/bin/sh\nif [ -e failed ]; then exec {shutil.which('mpirun')} \"$@\"; fi; touch failed\n" + "".join(
+            f"echo 'mpirun noticed that process rank {rank} with PID 0 on node {name} exited on signal 9 (Killed).' >&2\n" for rank in (1, 0)) +
+            "exit 137\n")
+        mpirun.chmod(0o755)
+        _, err = self.succeed("launch", "--hosts", hosts, "--", *TRAIN, "--max-steps", "20", "--run-dir", "run",
+                              environment=MPI | {"PATH": f"{mpirun.parent}:{os.environ['PATH']}"})
+        self.assertIn(f"training ended by signal 9 (Killed) after step 0; {name} is left out for 10 s; restarting it", err)
+        self.assertIn("1 process on one host: localhost", err)
+
     def test_an_error_comes_once(self):
         self.launch("--data", "missing.csv")
         err = self.finish(EXIT["data"])

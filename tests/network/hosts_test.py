@@ -166,11 +166,24 @@ class Hosts(Case):
         self.assertIn("1 process on one host: 10.88.0.1", err)
         self.assertEqual(self.content("run"), self.content("whole"))
 
-    def test_a_lost_host_had_the_weights_of_replicas_that_do_not_wait(self):
-        """Process 0 is on the second host; the first has a copy of its commits, and goes on alone."""
+    def test_the_host_of_a_killed_process_is_left_out(self):
+        """Process 0 is on the host of mpirun, also if that is not the first one in the list."""
         hosts = self.hosts(100, 1000)
         listed = hosts.folder / "hosts"
         listed.write_text("".join(reversed(listed.read_text().splitlines(keepends=True))))
+        run = [*DIGITS[:-2], "--batch-size", "32", "--stages", "2", "--save-every", "10", "--max-steps", "300", "--comm-timeout", "10"]
+        process = self.launch_on(hosts, "--", *run, "--run-dir", "run")
+        self.wait_for_steps(process, 20)
+        os.kill(hosts.training_on(2)[0], signal.SIGKILL)
+        _, err = process.communicate(timeout=SECONDS)
+        err = err.decode()
+        self.assertEqual(process.returncode, 0, err)
+        self.assertIn("10.88.0.2 is left out for 10 s", err)
+        self.assertIn("1 process on one host: 10.88.0.1", err)
+
+    def test_a_lost_host_had_the_weights_of_replicas_that_do_not_wait(self):
+        """The second host has a copy of the commits of process 0, which goes on alone."""
+        hosts = self.hosts(100, 1000)
         run = [*DIGITS, "--replica-mode", "async", "--max-steps", "2000", "--save-every", "1000000", "--comm-timeout", "3"]
         process = self.launch_on(hosts, "--commit-every", "5", "--", *run, "--run-dir", "run")
         self.wait_for_steps(process, 60)

@@ -2,6 +2,7 @@
 #include "processes/launcher.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <string>
@@ -89,6 +90,26 @@ TEST(Launcher, Commands) {
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 2), "b");
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 3), "");
   EXPECT_EQ(host_of_process({{"a", 2}}, -1), "");
+}
+
+TEST(Launcher, OrderOfHosts) {
+  const Hosts hosts = {{"a", 2}, {"b", 1}, {"c", 1}};
+  const auto is_b = [](const std::string& name) { return name == "b"; };
+  const auto is_none = [](const std::string&) { return false; };
+  EXPECT_EQ(in_launcher_order(Launcher::kMpirun, hosts, is_b),
+            (Hosts{{"b", 1}, {"a", 2}, {"c", 1}}));
+  EXPECT_EQ(in_launcher_order(Launcher::kMpirun, hosts, is_none), hosts);
+  EXPECT_EQ(in_launcher_order(Launcher::kSrun, hosts, is_b), hosts);
+}
+
+TEST(HostList, ThisHost) {
+  char own[256] = {};
+  gethostname(own, sizeof own - 1);
+  for (const std::string& name : {std::string(own), own + std::string(".example"),
+                                  std::string("localhost"), std::string("127.0.0.1")})
+    EXPECT_TRUE(is_this_host(name)) << name;
+  for (const char* name : {"", "192.0.2.1", "2001:db8::1", "host.invalid"})
+    EXPECT_FALSE(is_this_host(name)) << name;
 }
 
 TEST(Launcher, LinesOfProcesses) {

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <csignal>
 
 #include "base/clock.h"
@@ -32,12 +31,6 @@ constexpr double kPollSeconds = 0.1;
 std::string content_of(const fs::path& path) {
   constexpr std::size_t kMostBytes = std::size_t{1} << 20;
   return read_if_file(path, kMostBytes).value_or("");
-}
-
-bool is_this_host(const std::string& name) {
-  std::array<char, 256> own{};
-  ::gethostname(own.data(), own.size() - 1);
-  return name == own.data() || name == "localhost" || name == "127.0.0.1" || name == "::1";
 }
 
 /// This program's own variables, which all processes get.
@@ -153,7 +146,7 @@ std::vector<std::string> LaunchedTraining::command_of_train() const {
 }
 
 void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
-  running_ = hosts;
+  running_ = in_launcher_order(source_.launcher, hosts, is_this_host);
   for (const LaunchHost& host : hosts) used_.emplace(host.name, host);
   status_before_ = content_of(status_path_);
   stop_began_ = ended_seen_ = 0;
@@ -161,9 +154,9 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   killed_process_ = -1;
   log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
            slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
-           printable(names_of(hosts)), printable((run_.folder / "logs").string()));
+           printable(names_of(running_)), printable((run_.folder / "logs").string()));
   child_ = std::make_unique<ChildProcess>(
-      launcher_command(source_.launcher, hosts, command_of_train(), own_variables()),
+      launcher_command(source_.launcher, running_, command_of_train(), own_variables()),
       std::vector<std::string>{"TF_CONFIG"},  // which would be taken for another launcher's
       [this](ChildProcess::Stream stream, const std::string& line) { take_line(stream, line); });
 }
@@ -188,8 +181,7 @@ void LaunchedTraining::keep_line(const std::string& log, const std::string& line
 void LaunchedTraining::take_line(ChildProcess::Stream stream, const std::string& line) {
   const auto of_process = line_of_process(source_.launcher, line);
   if (!of_process) {
-    if (const int process = killed_process_in(source_.launcher, line); process >= 0)
-      killed_process_ = process;
+    if (killed_process_ < 0) killed_process_ = killed_process_in(source_.launcher, line);
     keep_line("launcher", line);
     return;
   }
