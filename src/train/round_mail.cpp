@@ -9,10 +9,10 @@
 namespace pipetrain {
 namespace {
 
-enum class LetterKind : std::uint8_t { kLoss, kRequests, kContent, kDecision };
+enum class RoundLetterKind : std::uint8_t { kLoss, kRequests, kContent, kDecision };
 
 template <class T>
-std::string plain_letter(LetterKind kind, const T& value) {
+std::string plain_letter(RoundLetterKind kind, const T& value) {
   std::string bytes(sizeof kind + sizeof value, '\0');
   std::memcpy(bytes.data(), &kind, sizeof kind);
   std::memcpy(bytes.data() + sizeof kind, &value, sizeof value);
@@ -21,15 +21,17 @@ std::string plain_letter(LetterKind kind, const T& value) {
 
 }  // namespace
 
-void RoundMail::send(const Loss& loss) { letters_.post(0, plain_letter(LetterKind::kLoss, loss)); }
+void RoundMail::send(const Loss& loss) {
+  letters_.post(0, plain_letter(RoundLetterKind::kLoss, loss));
+}
 
 void RoundMail::send(const RunRequests& requests) {
-  letters_.post(0, plain_letter(LetterKind::kRequests, requests));
+  letters_.post(0, plain_letter(RoundLetterKind::kRequests, requests));
 }
 
 void RoundMail::send(const Content& content) {
   ByteWriter writer;
-  writer.put(LetterKind::kContent);
+  writer.put(RoundLetterKind::kContent);
   writer.put(content.stage);
   writer.put(content.units);
   writer.put(content.copy_seconds);
@@ -39,24 +41,24 @@ void RoundMail::send(const Content& content) {
 
 void RoundMail::send(const Decision& decision) {
   for (int rank = 1; rank < group_.size(); ++rank)
-    letters_.post(rank, plain_letter(LetterKind::kDecision, decision));
+    letters_.post(rank, plain_letter(RoundLetterKind::kDecision, decision));
 }
 
 void RoundMail::hand_on(const Letter& letter) {
   ByteReader reader(letter.bytes);
-  const auto kind = static_cast<LetterKind>(letter.bytes.front());
-  reader.get<LetterKind>();
+  const auto kind = static_cast<RoundLetterKind>(letter.bytes.front());
+  reader.get<RoundLetterKind>();
   switch (kind) {
-    case LetterKind::kLoss:
+    case RoundLetterKind::kLoss:
       receivers_.loss(reader.get<Loss>());
       break;
-    case LetterKind::kRequests:
+    case RoundLetterKind::kRequests:
       receivers_.requests(reader.get<RunRequests>());
       break;
-    case LetterKind::kDecision:
+    case RoundLetterKind::kDecision:
       receivers_.decision(reader.get<Decision>());
       break;
-    case LetterKind::kContent: {
+    case RoundLetterKind::kContent: {
       Content content;
       content.stage = reader.get<int>();
       content.units = reader.get<int>();
