@@ -236,15 +236,84 @@ class Launch(Case):
         steps = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
         self.succeed(*TRAIN, *steps, "-q", "--run-dir", "whole")
         self.launch(*steps, options=["--commit-every", "2"])
+        self.kill_launch()
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
+        self.assertLessEqual(self.repeated(), 2)
+
+    def test_what_a_killed_launch_has_left_is_deleted_by_a_new_run(self):
+        steps = ["--max-steps", "300", "--save-every", "never"]
+        self.launch(*steps, options=["--commit-every", "2"])
+        left = self.kill_launch()
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertFalse(left.exists())
+        self.assertEqual(self.steps().count(1), 1)
+
+    def test_what_a_killed_launch_has_left_is_kept_while_a_run_cannot_begin(self):
+        steps = ["--max-steps", "300", "--save-every", "5"]
+        self.launch(*steps, options=["--commit-every", "2"])
+        left = self.kill_launch()
+        self.launch(*steps)
+        _, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, EXIT["usage"], err)
+        self.assertIn('"run" is not empty; give --resume, --overwrite or another folder', err.decode())
+        self.launch(*steps, "--resume=auto", "--data", "missing.csv")
+        self.finish(EXIT["data"])
+        self.assertEqual(self.memory(), left)
+        self.assertTrue(left.exists())
+        self.launch(*steps, "--resume=auto", options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertLessEqual(self.repeated(), 2)
+        self.assertFalse(left.exists())
+
+    def test_no_commits_stay_beside_a_newer_checkpoint(self):
+        (self.folder / "out").mkdir()
+        self.launch("--max-steps", "200", "--save-every", "50", "-o", "out/trained.onnx", options=["--commit-every", "4", "--max-restarts", "0"])
+        self.wait_for_steps(20)
+        left = self.memory()
+        self.assertTrue(left.exists())
+        shutil.rmtree(self.folder / "out")
+        self.finish(EXIT["resource"])
+        self.assertEqual(self.steps()[-1], 200)
+        self.assertFalse(left.exists())
+        self.assertNotIn("commits", json.loads((self.folder / "run/launch.json").read_text()))
+
+    def kill_launch(self):
+        """In the middle of training; returns where its commits are."""
         self.wait_for_steps(20)
         left = [self.launcher(), *self.ranks()]
         self.process.kill()
         self.wait_for(lambda: not any(is_alive(process) for process in left))
         self.process.communicate()
-        self.launch(*steps, options=["--commit-every", "2"])
-        self.finish(0)
-        self.assertEqual((self.folder / "run/trained.onnx").read_bytes(), (self.folder / "whole/trained.onnx").read_bytes())
-        self.assertLessEqual(self.repeated(), 2)
+        memory = self.memory()
+        self.addCleanup(shutil.rmtree, memory, ignore_errors=True)
+        self.assertTrue(memory.exists())
+        return memory
+
+    def test_its_record_is_renewed(self):
+        self.launch("--max-steps", "1000000", "--save-every", "never")
+        self.wait_for_steps(1)
+        record = self.folder / "run/launch.json"
+        text, times = record.read_text(), [record.stat().st_mtime_ns]
+        self.assertEqual(json.loads(text)["hosts"], ["localhost"])
+        self.wait_for(lambda: record.stat().st_mtime_ns > times[0])
+        self.assertEqual(record.read_text(), text)
+        self.process.send_signal(signal.SIGTERM)
+        self.finish(128 + signal.SIGTERM)
+
+    def test_a_record_that_cannot_be_written_at_the_end_is_a_warning(self):
+        self.launch("--max-steps", "300", "--save-every", "never")
+        self.wait_for_steps(5)
+        record = self.folder / "run/launch.json"
+        record.unlink()
+        (record / "in-the-way").mkdir(parents=True)
+        _, err = self.process.communicate(timeout=SECONDS)
+        shutil.rmtree(record)
+        self.assertEqual(self.process.returncode, 0, err.decode())
+        self.assertEqual(err.decode().count("launch.json"), 1, err.decode())
+        self.assertIn("warning: ", err.decode())
 
     def test_a_log_that_cannot_be_opened_is_left_out(self):
         (self.folder / "run/logs/process-1.log").mkdir(parents=True)

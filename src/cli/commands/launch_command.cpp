@@ -8,17 +8,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <random>
-#include <thread>
 
 #include "base/clock.h"
-#include "base/document.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/log.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/launch_record.h"
 #include "cli/commands/launched_training.h"
 #include "cli/commands/replica_mode.h"
 #include "cli/commands/run_folder.h"
@@ -27,6 +24,7 @@
 #include "cli/options/resume_command_line.h"
 #include "processes/child_process.h"
 #include "processes/launch_policy.h"
+#include "train/checkpoint.h"
 #include "train/commits.h"
 
 namespace pipetrain {
@@ -147,28 +145,6 @@ Options train_options(std::vector<std::string>& words) {
   return train;
 }
 
-/// Where TF_CONFIG has the same command started on every host, all but one wait for that one.
-int wait_for_starter(const TensorFlowCluster& cluster, const fs::path& record) {
-  const auto ended = [&]() -> std::optional<int> {
-    try {
-      const Document document = Document::read(record, "pipetrain.launch/1");
-      if (document.root().at("state").text() != "ended") return {};
-      return static_cast<int>(document.root().at("exit_code").integer(0, 255));
-    } catch (const Error&) {
-      return {};  // not there yet
-    }
-  };
-  log_info("launch", "launch   {} starts the processes of {}; waiting for their end in {}",
-           cluster.hosts.front().name, cluster.task, printable(record.string()));
-  // An earlier launch may have left its own.
-  std::error_code ignored;
-  const auto before = fs::last_write_time(record, ignored);
-  for (;; std::this_thread::sleep_for(std::chrono::seconds(1))) {
-    const auto now = fs::last_write_time(record, ignored);
-    if (const std::optional<int> code = ended(); code && now != before) return *code;
-  }
-}
-
 /// What TF_CONFIG calls an evaluator: it evaluates the checkpoints of the run as they appear.
 int evaluate_run(const Options& train) {
   PT_CHECK(!train.run.data.validation_path.empty(), kUsage,
@@ -179,57 +155,27 @@ int evaluate_run(const Options& train) {
   return eval_command(evaluation);
 }
 
-/// Where the processes keep the state of a run for each other. The number is all that is kept of
-/// it, so that no file decides what is deleted.
-class CommitPlace {
- public:
-  /// The place that an earlier launch of the same run has left, or a new one. `every`:
-  /// --commit-every.
-  CommitPlace(const std::string& every, const fs::path& record, bool goes_on) {
-    if (every == "never") return;
-    if (every != "auto") parse_integer("--commit-every", every, 1);
-    if (goes_on) number_ = left_in(record);
-    std::random_device device;
-    while (number_.size() < kDigits) number_ += fmt::format("{:x}", device() % 16);
-    ::setenv(CommitSettings::kVariable, (every + ":" + folder().string()).c_str(), 1);
+/// Decides where the processes keep the state of the run for each other. What an earlier launch has
+/// left is taken up or deleted. `every`: --commit-every.
+void take_commits(const std::string& every, const Options& train, LaunchRecord& record,
+                  LaunchedTraining& training) {
+  const bool wanted = every != "never";
+  if (wanted && every != "auto") parse_integer("--commit-every", every, 1);
+  const bool goes_on = (wanted && train.resume == "auto") || train.dry_run;
+  if (record.has_commits() && !goes_on) {
+    training.delete_on_hosts(record.commits_folder(), record.hosts());
+    record.forget_commits();
   }
-  bool exists() const { return !number_.empty(); }
-  const std::string& number() const { return number_; }
-  fs::path folder() const { return "/dev/shm/pipetrain-" + number_; }
-
- private:
-  static constexpr std::size_t kDigits = 32;
-  static std::string left_in(const fs::path& record) {
-    try {
-      const Document document = Document::read(record, "pipetrain.launch/1");
-      const std::string number = document.root().at("commits").text();
-      const bool is_one = number.size() == kDigits &&
-                          number.find_first_not_of("0123456789abcdef") == std::string::npos;
-      return is_one ? number : std::string();
-    } catch (const Error&) {
-      return {};
-    }
-  }
-  std::string number_;  // empty: nothing is kept
-};
+  if (!wanted) return;
+  if (!record.has_commits()) record.choose_new_commits();
+  ::setenv(CommitSettings::kVariable, (every + ":" + record.commits_folder().string()).c_str(), 1);
+}
 
 /// Whether another launch of the same run may need what this one has left in memory.
 bool may_be_launched_again(int code) {
   return code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
          code == static_cast<int>(ErrorKind::kResource) ||
          code == static_cast<int>(ErrorKind::kDevice);
-}
-
-/// `commits`: null where there are none, or no longer.
-void write_record(const fs::path& path, const HostSource& source, std::optional<int> code,
-                  const CommitPlace* commits) {
-  nlohmann::ordered_json body;
-  body["state"] = code ? "ended" : "running";
-  if (code) body["exit_code"] = *code;
-  body["pid"] = ::getpid();
-  body["launcher"] = name_of(source.launcher);
-  if (commits && commits->exists()) body["commits"] = commits->number();
-  write_document(path, "pipetrain.launch/1", body);
 }
 
 }  // namespace
@@ -252,7 +198,13 @@ int launch_command(Options& options) {
     PT_CHECK(cluster.starts || !train.run_dir.empty(), kUsage,
              "TF_CONFIG starts this command on every host; give --run-dir, a folder that all see");
     if (cluster.evaluates) return evaluate_run(train);
-    if (!cluster.starts) return wait_for_starter(cluster, fs::path(train.run_dir) / "launch.json");
+    if (!cluster.starts) {
+      const fs::path record = fs::path(train.run_dir) / "launch.json";
+      const std::string& starter = cluster.hosts.front().name;
+      log_info("launch", "launch   {} starts the processes of {}; waiting for their end in {}",
+               starter, cluster.task, printable(record.string()));
+      return wait_for_launch(record, starter);
+    }
   }
   PT_CHECK(is_installed(name_of(source.launcher)), kResource, "{} is not installed{}",
            name_of(source.launcher),
@@ -265,24 +217,35 @@ int launch_command(Options& options) {
   const NeededProcesses needed = needed_processes(train, folder);
   const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
                             options.max_restarts, needed.least,       needed.spare};
+  // As train would, but before what an earlier launch has left is deleted.
+  PT_CHECK(train.overwrite || train.dry_run || !train.resume.empty() ||
+               newest_step(folder / "checkpoints") == 0,
+           kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
+           printable(folder.string()));
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
            printable((folder / "logs").string()), failed.message());
   const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
-  const fs::path record = folder / "launch.json";
-  const CommitPlace commits(options.commit_every, record, train.resume == "auto");
-  write_record(record, source, {}, &commits);
+  LaunchRecord record(folder / "launch.json", source.launcher);
+  const bool had_commits = record.has_commits();
   LaunchedTraining training(source, hosts,
-                            {words, folder, train.status_file, train.resume_weights_only});
+                            {words, folder, train.status_file, train.resume_weights_only}, record);
+  take_commits(options.commit_every, train, record, training);
+  record.begin();
   try {
     const int code = run_launch(limits, training);
-    const bool may_go_on = may_be_launched_again(code) && !training.has_saved();
-    if (!may_go_on && commits.exists()) training.delete_on_hosts(commits.folder());
-    write_record(record, source, code, may_go_on ? &commits : nullptr);
+    // Nothing has changed for what was there before.
+    const bool is_unused = had_commits && !training.has_trained() && (code != 0 || train.dry_run);
+    const bool may_go_on = is_unused || (may_be_launched_again(code) && !training.has_saved());
+    if (!may_go_on && record.has_commits()) {
+      training.delete_on_hosts(record.commits_folder(), record.hosts());
+      record.forget_commits();
+    }
+    record.end(code);
     return code;
   } catch (const Error& error) {
-    write_record(record, source, static_cast<int>(error.kind()), &commits);
+    record.end(static_cast<int>(error.kind()));
     throw;
   }
 }

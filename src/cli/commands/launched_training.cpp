@@ -15,6 +15,7 @@
 #include "base/safe_text.h"
 #include "cli/output/journal.h"
 #include "cli/output/status_file.h"
+#include "train/checkpoint.h"
 
 extern char** environ;
 
@@ -47,13 +48,14 @@ std::vector<std::string> own_variables() {
 }  // namespace
 
 LaunchedTraining::LaunchedTraining(HostSource source, std::vector<LaunchHost> hosts,
-                                   LaunchedRun run)
+                                   LaunchedRun run, LaunchRecord& record)
     : source_(std::move(source)),
       hosts_(std::move(hosts)),
       looked_(steady_seconds()),
       run_(std::move(run)),
       status_path_(run_.status_file.empty() ? (run_.folder / "status.json").string()
                                             : run_.status_file),
+      record_(record),
       first_checkpoint_(newest_checkpoint_name()) {
   adopt_orphans();
   sigset_t watched;
@@ -81,6 +83,7 @@ double LaunchedTraining::now() { return steady_seconds(); }
 std::vector<LaunchHost> LaunchedTraining::hosts() {
   if (now() - looked_ < LaunchPolicy::kLookSeconds) return hosts_;
   looked_ = now();
+  record_.renew();
   try {
     hosts_ = source_.list();
     host_failure_.clear();
@@ -96,12 +99,19 @@ std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts)
   return run_on(hosts, {"true"});
 }
 
-void LaunchedTraining::delete_on_hosts(const fs::path& folder) {
+bool LaunchedTraining::has_saved() const {
+  const std::string newest = newest_checkpoint_name();
+  // A commit of a later step would follow that step in the journal.
+  return (stop_began_ > 0 && newest != checkpoint_before_stop_) ||
+         (newest != first_checkpoint_ &&
+          newest_step(run_.folder / "checkpoints") >= last_step_in_journal(run_.folder));
+}
+
+void LaunchedTraining::delete_on_hosts(const fs::path& folder,
+                                       const std::vector<LaunchHost>& hosts) {
   std::error_code ignored;
   fs::remove_all(folder, ignored);
-  std::vector<LaunchHost> hosts;
-  for (const auto& [name, host] : used_) hosts.push_back(host);
-  run_on(hosts, {"rm", "-rf", folder.string()});
+  run_on(hosts.empty() ? hosts_ : hosts, {"rm", "-rf", folder.string()});
 }
 
 std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,
@@ -147,7 +157,7 @@ std::vector<std::string> LaunchedTraining::command_of_train() const {
 
 void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   running_ = in_launcher_order(source_.launcher, hosts, is_this_host);
-  for (const LaunchHost& host : hosts) used_.emplace(host.name, host);
+  record_.add_hosts(hosts);
   status_before_ = content_of(status_path_);
   stop_began_ = ended_seen_ = 0;
   stops_itself_ = is_ending_ = has_spoken_ = false;
@@ -261,6 +271,7 @@ LaunchEnd LaunchedTraining::end_of_attempt() {
   ReportedEnd report = reported();
   // The status file is of the last second.
   if (report.steps > 0) report.steps = std::max(report.steps, last_step_in_journal(run_.folder));
+  has_trained_ = has_trained_ || report.steps > 0;
   LaunchEnd end{end_of_launcher(child_->status(), report), {}};
   const int process = report.failed_process >= 0 ? report.failed_process : killed_process_;
   end.host = host_of_process(running_, process);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/commands/launch_record.h"
 #include "processes/child_process.h"
 #include "processes/launch_policy.h"
 #include "processes/launcher.h"
@@ -31,7 +32,8 @@ struct LaunchedRun {
 
 class LaunchedTraining final : public LaunchWorld {
  public:
-  LaunchedTraining(HostSource source, std::vector<LaunchHost> hosts, LaunchedRun run);
+  LaunchedTraining(HostSource source, std::vector<LaunchHost> hosts, LaunchedRun run,
+                   LaunchRecord& record);
   ~LaunchedTraining() override;
 
   double now() override;
@@ -44,12 +46,13 @@ class LaunchedTraining final : public LaunchWorld {
   void say(const std::string& text) override;
   void say_why_it_ends(const std::string& reason) override;
 
-  /// Whether training has written a checkpoint since it was asked to stop.
-  bool has_saved() const {
-    return stop_began_ > 0 && newest_checkpoint_name() != checkpoint_before_stop_;
-  }
-  /// Deletes a folder on all hosts that have trained and can be reached.
-  void delete_on_hosts(const std::filesystem::path& folder);
+  /// Whether a step was trained.
+  bool has_trained() const { return has_trained_; }
+  /// Whether training has written a checkpoint since it was asked to stop, or of its last step.
+  bool has_saved() const;
+  /// Deletes a folder on hosts, as far as they can be reached; where none are given, on those that
+  /// are listed.
+  void delete_on_hosts(const std::filesystem::path& folder, const std::vector<LaunchHost>& hosts);
 
  private:
   /// Runs a command on other hosts; of each whether it has succeeded within seconds.
@@ -73,9 +76,10 @@ class LaunchedTraining final : public LaunchWorld {
   std::string host_failure_;
   LaunchedRun run_;
   std::string status_path_;
-  std::map<std::string, LaunchHost> used_;  // by name
-  std::string first_checkpoint_;            // the newest one before the first start
-  int signals_ = -1;                        // a descriptor
+  LaunchRecord& record_;
+  bool has_trained_ = false;
+  std::string first_checkpoint_;  // the newest one before the first start
+  int signals_ = -1;              // a descriptor
   int asked_ = 0;
   // Of the processes that run now.
   std::unique_ptr<ChildProcess> child_;
