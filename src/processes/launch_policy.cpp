@@ -31,10 +31,10 @@ bool LaunchPolicy::answers(const LaunchHost& host) const {
   return health != health_.end() && health->second.answers;
 }
 
-void LaunchPolicy::drop(const std::string& host, double now) {
+void LaunchPolicy::drop(const std::string& host, double now, double longest) {
   Health& health = health_[host];
   health.cool_down =
-      health.cool_down == 0 ? kFirstCoolDown : std::min(2 * health.cool_down, kLongestCoolDown);
+      health.cool_down == 0 ? kFirstCoolDown : std::min(2 * health.cool_down, longest);
   health.absent_until = now + health.cool_down;
   health.answers = false;
 }
@@ -73,16 +73,43 @@ void LaunchPolicy::stopped(bool by_user) {
   stops_for_user_ = stops_for_user_ || by_user;
 }
 
+/// Hosts that have joined may have another build, other CPUs or no data, which ends training with
+/// an error that has nothing to do with the run. Returns what to tell the user; empty: that is not
+/// the case.
+std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran,
+                                          const ProcessEnd& process, double now) {
+  const bool has_failed = process.signal == 0 && process.code != 0 && process.steps == 0;
+  if (!has_failed || trained_.empty() || stops_for_user_) return {};
+  std::vector<LaunchHost> added, others;
+  for (const LaunchHost& host : ran) {
+    if (!has(trained_, host.name)) added.push_back(host);
+  }
+  for (const LaunchHost& host : listed_) {
+    if (!has(added, host.name) && is_cool(host, now)) others.push_back(host);
+  }
+  if (added.empty() || !can_start(within_limits(others))) return {};
+  double longest = 0;
+  for (const LaunchHost& host : added) {
+    drop(host.name, now, kLongestWithoutJoining);
+    longest = std::max(longest, health_[host.name].cool_down);
+  }
+  return fmt::format(
+      "training with {} ended by {} before its first step; {} left out for {:.0f} s; restarting it",
+      names_of(added), text_of(process), added.size() == 1 ? "the host is" : "these hosts are",
+      longest);
+}
+
 std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   const std::vector<LaunchHost> ran = std::exchange(running_, {});
   ProcessEnd process = end.process;
   const bool was_asked = std::exchange(stops_, false);
   process.was_stopped = stops_for_user_;
   for (auto& [name, health] : health_) health.answers = false;
-  has_trained_ = has_trained_ || process.steps > 0;
-  if (!has_trained_) least_processes_ = limits_.least_processes;  // the next start is the first
+  if (process.steps > 0) trained_ = ran;
+  if (trained_.empty()) least_processes_ = limits_.least_processes;  // the next start is the first
   const bool is_success = process.signal == 0 && process.code == 0 && !process.from_outside;
   if (was_asked && !stops_for_user_ && !is_success) return {};  // on other hosts
+  if (std::string text = leave_out_added(ran, process, now); !text.empty()) return text;
   const RestartDecision decision = restarts_.after(process);
   if (!decision.restarts) {
     const bool failed = process.signal != 0 || process.from_outside || !decision.reason.empty();
@@ -192,7 +219,7 @@ LaunchStep LaunchPolicy::next(double now) {
   }
   const std::vector<LaunchHost> hosts = within_limits(ready);
   if (!can_start(hosts)) return without_enough(hosts, now);
-  if (!has_trained_ && limits_.spare_processes)
+  if (trained_.empty() && limits_.spare_processes)
     least_processes_ =
         std::max(limits_.least_processes, slots_of(hosts) - *limits_.spare_processes);
   short_since_.reset();

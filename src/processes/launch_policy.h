@@ -66,6 +66,8 @@ class LaunchPolicy {
   LaunchStep next(double now);
 
   static constexpr double kFirstCoolDown = 10, kLongestCoolDown = 100;
+  /// Of hosts that cannot join: each try interrupts training.
+  static constexpr double kLongestWithoutJoining = 600;
   /// For enough hosts to return.
   static constexpr double kPatience = 600;
   /// Between looks at the list of hosts.
@@ -81,7 +83,9 @@ class LaunchPolicy {
   };
   bool is_cool(const LaunchHost& host, double now) const;
   bool answers(const LaunchHost& host) const;
-  void drop(const std::string& host, double now);
+  void drop(const std::string& host, double now, double longest = kLongestCoolDown);
+  std::string leave_out_added(const std::vector<LaunchHost>& ran, const ProcessEnd& process,
+                              double now);
   std::vector<LaunchHost> within_limits(const std::vector<LaunchHost>& hosts) const;
   bool can_start(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;
@@ -92,8 +96,8 @@ class LaunchPolicy {
   std::vector<LaunchHost> listed_;
   std::map<std::string, Health> health_;
   std::vector<LaunchHost> running_;  // empty: none run
+  std::vector<LaunchHost> trained_;  // the last ones that completed a step; empty: none has
   int least_processes_;
-  bool has_trained_ = false;
   double started_ = 0, not_before_ = 0;
   bool has_started_ = false;
   bool stops_ = false, stops_for_user_ = false;

@@ -269,6 +269,54 @@ TEST(Launch, NewHostsAreTakenUpToTheMost) {
   EXPECT_EQ(run_launch({.most_hosts = 2}, full), 0);
 }
 
+TEST(Launch, AHostThatCannotJoinIsLeftOut) {
+  // Another build, another kind of CPU, no program there.
+  for (const LaunchEnd& end :
+       {code_of(2, 0), code_of(5, 0), LaunchEnd{{.code = 1, .from_outside = true}, {}}}) {
+    FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {3, end}, {20, code_of(0, 99)}});
+    world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+    EXPECT_EQ(run_launch({.most_restarts = 0}, world), 0);
+    EXPECT_TRUE(world.log.back().ends_with(" start a:2 b:2")) << world.log.back();
+    EXPECT_EQ(world.said.back(), fmt::format("training with c ended by {} before its first step; "
+                                             "the host is left out for 10 s; restarting it",
+                                             text_of(end.process)));
+  }
+}
+
+TEST(Launch, AHostThatNeverCanJoinInterruptsTrainingMoreAndMoreRarely) {
+  FakeWorld world = two_hosts({{1e6, code_of(0, 99)}});
+  world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  for (int i = 0; i < 8; ++i) {
+    world.attempts.push_back({3, code_of(2, 0)});
+    world.attempts.push_back({i < 7 ? 1e6 : 300, code_of(0, 99)});
+  }
+  EXPECT_EQ(run_launch({}, world), 0);
+  std::vector<double> tries;
+  for (const std::string& line : world.log) {
+    if (line.ends_with(" c:2")) tries.push_back(std::stod(line));
+  }
+  ASSERT_EQ(tries.size(), 8U);
+  const double left_out[] = {30, 30, 40, 80, 160, 320, 600};  // new runs are left alone for 30 s
+  for (std::size_t i = 0; i < std::size(left_out); ++i)
+    EXPECT_NEAR(tries[i + 1] - tries[i], left_out[i] + 12, 8) << i;
+}
+
+TEST(Launch, AnErrorIsThatOfTheRunWhereNoHostHasJoined) {
+  // It is the same set of hosts.
+  FakeWorld same = two_hosts({{50, kill_at(7)}, {3, code_of(2, 0)}});
+  EXPECT_EQ(run_launch({.least_hosts = 2}, same), 2);
+  // The new host is needed.
+  FakeWorld needed;
+  needed.lists[0] = {{"a", 2}, {"b", 2}};
+  needed.lists[50] = {{"a", 2}, {"c", 2}};
+  needed.attempts = {{1e6, code_of(0, 99)}, {3, code_of(2, 0)}};
+  EXPECT_EQ(run_launch({.least_hosts = 2}, needed), 2);
+  // The error is still there without the new host.
+  FakeWorld still = two_hosts({{1e6, code_of(0, 99)}, {3, code_of(4, 0)}, {3, code_of(4, 0)}});
+  still.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  EXPECT_EQ(run_launch({}, still), 4);
+}
+
 TEST(Launch, AHostThatIsTakenAwayIsGivenUpInTime) {
   FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
   world.lists[50] = {{"a", 2}};
