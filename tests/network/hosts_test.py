@@ -1,6 +1,7 @@
 """Training on two hosts: bits, links, and what becomes of a run whose network fails."""
 
 import os
+import pathlib
 import signal
 import subprocess
 import time
@@ -213,6 +214,39 @@ class Hosts(Case):
         self.assertNotIn("left out", err)
         self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
 
+    def wait_for_text(self, process, said, text, count=1):
+        end = time.monotonic() + 2 * SECONDS
+        while said.read_text().count(text) < count:
+            self.assertIsNone(process.poll(), said.read_text())
+            self.assertLess(time.monotonic(), end, said.read_text())
+            time.sleep(0.05)
+
+    def test_a_host_that_cannot_join_does_not_end_the_run(self):
+        """It has another build: a copy of the program whose linker would have named it otherwise."""
+        hosts = self.hosts(100, 1000)
+        note = b"\4\0\0\0\x14\0\0\0\3\0\0\0GNU\0"
+        before, after = pathlib.Path(PROGRAM).read_bytes().split(note)
+        other = self.folder / "other"
+        other.write_bytes(before + note + bytes([after[0] ^ 255]) + after[1:])
+        other.chmod(0o755)
+        agent = hosts.folder / "agent"
+        agent.write_text(agent.read_text().replace("hostname node2;", f"hostname node2; mount --bind {other} {PROGRAM};"))
+        listed = hosts.folder / "hosts"
+        both = listed.read_text()
+        listed.write_text(both.splitlines()[0] + "\n")
+        said = self.folder / "said"
+        with said.open("w") as err:
+            process = self.launch_on(hosts, "--", *DIGITS, "--stages", "2", "--max-steps", "1000000", "--run-dir", "run", err=err)
+        self.wait_for_steps(process, 20)
+        listed.write_text(both)
+        self.wait_for_text(process, said, "10.88.0.2 is there: training saves, and goes on there")
+        self.wait_for_text(process, said, "training with 10.88.0.2 ended by exit code 2 before its first step; the host is left out for 10 s")
+        self.wait_for_steps(process, self.steps() + 20)
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGTERM, said.read_text())
+        self.assertIn("is another build of pipetrain", said.read_text())
+
     def test_a_host_that_returns_is_taken_in(self):
         hosts = self.hosts(100, 1000)
         run = [*DIGITS, "--stages", "2", "--max-steps", "1000000", "--comm-timeout", "3"]
@@ -220,19 +254,12 @@ class Hosts(Case):
         with said.open("w") as err:
             process = self.launch_on(hosts, "--commit-every", "10", "--", *run, "--run-dir", "run", err=err)
 
-        def wait_for(text, count=1):
-            end = time.monotonic() + 2 * SECONDS
-            while said.read_text().count(text) < count:
-                self.assertIsNone(process.poll(), said.read_text())
-                self.assertLess(time.monotonic(), end, said.read_text())
-                time.sleep(0.05)
-
         self.wait_for_steps(process, 20)
         hosts.cut()
-        wait_for("1 process on one host: 10.88.0.1")
+        self.wait_for_text(process, said, "1 process on one host: 10.88.0.1")
         hosts.mend()
-        wait_for("10.88.0.2 is there: training saves, and goes on there")
-        wait_for("2 processes on hosts: 10.88.0.1, 10.88.0.2", 2)
+        self.wait_for_text(process, said, "10.88.0.2 is there: training saves, and goes on there")
+        self.wait_for_text(process, said, "2 processes on hosts: 10.88.0.1, 10.88.0.2", 2)
         self.wait_for_steps(process, self.steps() + 20)
         process.terminate()
         process.communicate(timeout=SECONDS)
