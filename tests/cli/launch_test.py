@@ -174,6 +174,14 @@ class Launch(Case):
         self.assertNotIn("mpirun noticed", err)
         self.assertRegex(err, r"\[0\] done ")
 
+    def test_a_process_that_is_killed_before_the_run_has_begun_does_not_end_it(self):
+        self.launch("--num-classes", "10", "--max-steps", "20")
+        self.wait_for(lambda: (self.folder / "run/model.onnx").exists())
+        os.kill(self.ranks()[0], signal.SIGKILL)
+        _, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, 0, err.decode())
+        self.assertIn("training ended by", err.decode())
+
     def test_what_no_checkpoint_has_is_in_memory(self):
         """Without checkpoints, a rank and mpirun are killed: at most the steps since the last commit are computed again."""
         steps = ["--max-steps", "600", "--save-every", "never"]

@@ -230,7 +230,9 @@ int launch_command(Options& options) {
   LaunchRecord record(folder / "launch.json", source.launcher);
   const bool had_commits = record.has_commits();
   LaunchedTraining training(source, hosts,
-                            {words, folder, train.status_file, train.resume_weights_only}, record);
+                            {words, folder, train.status_file, train.resume_weights_only,
+                             train.resume.empty() && !train.overwrite},
+                            record);
   take_commits(options.commit_every, train, record, training);
   record.begin();
   try {

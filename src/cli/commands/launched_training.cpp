@@ -148,7 +148,9 @@ std::vector<std::string> LaunchedTraining::command_of_train() const {
   command.insert(command.end(), run_.options.begin(), run_.options.end());
   command.insert(command.end(), {"--run-dir", fs::absolute(run_.folder).string(), "--status-file",
                                  fs::absolute(status_path_).string()});
-  if (newest_checkpoint_name() != first_checkpoint_) {
+  // What was killed before the run had begun may have left files in its folder.
+  const bool has_checkpoint = newest_checkpoint_name() != first_checkpoint_;
+  if (has_checkpoint || (has_started_ && run_.is_new)) {
     command.push_back("--resume=auto");
     if (run_.weights_only) command.push_back("--no-resume-weights-only");
   }
@@ -169,6 +171,7 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
       launcher_command(source_.launcher, running_, command_of_train(), own_variables()),
       std::vector<std::string>{"TF_CONFIG"},  // which would be taken for another launcher's
       [this](ChildProcess::Stream stream, const std::string& line) { take_line(stream, line); });
+  has_started_ = true;
 }
 
 void LaunchedTraining::keep_line(const std::string& log, const std::string& line) {
