@@ -141,7 +141,9 @@ class OpenRequests {
     return last_;
   }
   bool test(int number) {
-    State& state = states_.at(number);
+    const auto found = states_.find(number);
+    PT_CHECK(found != states_.end(), kDevice, "a message between processes has failed before");
+    State& state = found->second;
     constexpr double kMoment = 1e-3;
     if (state.place != kDone && (state.told == polls_ || steady_seconds() - polled_ > kMoment))
       poll();

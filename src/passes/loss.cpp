@@ -337,7 +337,7 @@ class LossBuilder {
         {});
     training_.loss.task = "the model computes its own loss";
     training_.notes.push_back(
-        fmt::format("output \"{}\" taken for the mean loss of the samples of a micro-batch",
+        fmt::format("output \"{}\" treated as the mean loss over the samples of a micro-batch",
                     printable(training_.loss.output)));
   }
 

@@ -35,7 +35,7 @@ struct FinalActivation {
 std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output);
 
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
-/// labels), strips the final activation in favour of the fused loss, and adds label, loss and loss
+/// labels), strips the final activation in favor of the fused loss, and adds label, loss and loss
 /// scale. Error (kUsage) names the option to use where the rules are ambiguous.
 void attach_loss(TrainingGraph& training, const LossOptions& options);
 

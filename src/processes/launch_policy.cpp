@@ -76,9 +76,10 @@ void LaunchPolicy::stopped(bool by_user) {
 /// Hosts that have joined may have another build, other CPUs or no data, which ends training with
 /// an error that has nothing to do with the run. Returns what to tell the user; empty: that is not
 /// the case.
-std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran,
-                                          const ProcessEnd& process, double now) {
-  const bool has_failed = process.signal == 0 && process.code != 0 && process.steps == 0;
+std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran, const LaunchEnd& end,
+                                          double now) {
+  const ProcessEnd& process = end.process;
+  const bool has_failed = (process.signal != 0 || process.code != 0) && process.steps == 0;
   if (!has_failed || trained_.empty() || stops_for_user_) return {};
   std::vector<LaunchHost> added, others;
   for (const LaunchHost& host : ran) {
@@ -87,15 +88,17 @@ std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran,
   for (const LaunchHost& host : listed_) {
     if (!has(added, host.name) && is_cool(host, now)) others.push_back(host);
   }
-  if (added.empty() || !can_start(within_limits(others))) return {};
+  const bool others_failed = !end.host.empty() && !has(added, end.host);
+  if (added.empty() || others_failed || !can_start(within_limits(others))) return {};
   double longest = 0;
   for (const LaunchHost& host : added) {
     drop(host.name, now, kLongestWithoutJoining);
     longest = std::max(longest, health_[host.name].cool_down);
   }
   return fmt::format(
-      "training with {} ended by {} before its first step; {} left out for {:.0f} s; restarting it",
-      names_of(added), text_of(process), added.size() == 1 ? "the host is" : "these hosts are",
+      "training on hosts that include {} failed before its first step ({}); {} left out for {:.0f} "
+      "s; restarting training",
+      names_of(added), text_of(process), added.size() == 1 ? "this host is" : "these hosts are",
       longest);
 }
 
@@ -108,8 +111,11 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   if (process.steps > 0) trained_ = ran;
   if (trained_.empty()) least_processes_ = limits_.least_processes;  // the next start is the first
   const bool is_success = process.signal == 0 && process.code == 0 && !process.from_outside;
-  if (was_asked && !stops_for_user_ && !is_success) return {};  // on other hosts
-  if (std::string text = leave_out_added(ran, process, now); !text.empty()) return text;
+  if (was_asked && !stops_for_user_ && !is_success) {  // it goes on, on other hosts
+    restarts_.note_progress(process);
+    return {};
+  }
+  if (std::string text = leave_out_added(ran, end, now); !text.empty()) return text;
   const RestartDecision decision = restarts_.after(process);
   if (!decision.restarts) {
     const bool failed = process.signal != 0 || process.from_outside || !decision.reason.empty();

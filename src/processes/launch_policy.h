@@ -84,8 +84,7 @@ class LaunchPolicy {
   bool is_cool(const LaunchHost& host, double now) const;
   bool answers(const LaunchHost& host) const;
   void drop(const std::string& host, double now, double longest = kLongestCoolDown);
-  std::string leave_out_added(const std::vector<LaunchHost>& ran, const ProcessEnd& process,
-                              double now);
+  std::string leave_out_added(const std::vector<LaunchHost>& ran, const LaunchEnd& end, double now);
   std::vector<LaunchHost> within_limits(const std::vector<LaunchHost>& hosts) const;
   bool can_start(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;

@@ -337,7 +337,11 @@ void ProcessGroup::say_alive_if_quiet(double seconds) {
 
 void ProcessGroup::say_alive_locked(std::string_view waits_for, std::uint64_t progress) {
   if (left_ || said_failed_) return;
-  said_alive_ = steady_seconds();
+  const double now = steady_seconds();
+  // This process itself was suspended; that time is no silence of the others.
+  const bool was_suspended = said_alive_ > 0 && now - said_alive_ > most_silence_ / 2;
+  if (most_silence_ > 0 && was_suspended) hear_all_locked(now);
+  said_alive_ = now;
   Notice notice;
   notice.progress = progress;
   if (waits_for.empty() && waits_) waits_for = "it waits for the other processes";
@@ -363,8 +367,12 @@ void ProcessGroup::expect_signs_of_life(double seconds) {
   most_silence_ = seconds > 0 ? seconds : heartbeat_silence_;
   if (most_silence_ <= 0) return;
   patience_ = most_silence_;
+  hear_all_locked(steady_seconds());
+}
+
+void ProcessGroup::hear_all_locked(double now) {
   for (const auto& peer : peers_) {
-    if (peer) peer->heard = peer->got_on = steady_seconds();
+    if (peer) peer->heard = peer->got_on = now;
   }
 }
 

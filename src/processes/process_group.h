@@ -108,8 +108,7 @@ class ProcessGroup {
   /// The same if nobody has sent a heartbeat for so many seconds, of a process that computes.
   void say_alive_if_quiet(double seconds);
   /// Starts the heartbeat timeout: waiting for a process that has been silent for this many seconds
-  /// is an Error (kDevice). 0: that of expect_heartbeats(). Call it again after this process itself
-  /// was stopped.
+  /// is an Error (kDevice). 0: back to the timeout given to expect_heartbeats().
   void expect_signs_of_life(double seconds);
   /// The same for the whole time in which a Heartbeat exists. 0: off.
   void expect_heartbeats(double seconds);
@@ -144,6 +143,7 @@ class ProcessGroup {
     int peer;
   };
   void say_alive_locked(std::string_view waits_for, std::uint64_t progress);
+  void hear_all_locked(double now);
   void tell(int peer, const Notice& notice);
   void take_in(int rank);
   std::string describe_silence(double seconds) const;

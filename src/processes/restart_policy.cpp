@@ -28,12 +28,22 @@ bool may_end_otherwise(const ProcessEnd& end) {
 
 }  // namespace
 
-RestartDecision RestartPolicy::after(const ProcessEnd& end) {
-  // A process that is killed while it computes steps again may have kept a later state: the next
-  // one need not wait.
+/// A process that is killed while it computes steps again may have kept a later state: the next one
+/// need not wait.
+bool RestartPolicy::progresses(const ProcessEnd& end) {
   const bool progressed = end.steps > furthest_ || end.from_step > furthest_from_;
   furthest_ = std::max(furthest_, end.steps);
   furthest_from_ = std::max(furthest_from_, end.from_step);
+  return progressed;
+}
+
+void RestartPolicy::note_progress(const ProcessEnd& end) {
+  ++ended_;
+  if (progresses(end)) idle_restarts_ = 0;
+}
+
+RestartDecision RestartPolicy::after(const ProcessEnd& end) {
+  const bool progressed = progresses(end);
   const bool was_restart = ended_++ > 0;
   if (!may_end_otherwise(end)) return {};
   if (!end.from_outside && end.signal == 0 && end.code == static_cast<int>(ErrorKind::kResource)) {

@@ -33,8 +33,12 @@ class RestartPolicy {
 
   /// To be called once for each process, in order.
   RestartDecision after(const ProcessEnd& end);
+  /// Instead, for a process that was asked to end and is started again in any case.
+  void note_progress(const ProcessEnd& end);
 
  private:
+  bool progresses(const ProcessEnd& end);
+
   int most_;
   int ended_ = 0;          // processes
   int idle_restarts_ = 0;  // in a row, without a new step

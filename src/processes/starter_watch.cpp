@@ -16,9 +16,7 @@ StarterWatch::State StarterWatch::look(std::optional<std::int64_t> written, bool
     if (ended) return State::kEnded;
     return now - changed_ > kMostSilence ? State::kSilent : State::kRuns;
   }
-  if (now - changed_ <= kPatience) return State::kRuns;
-  // No other launch has begun, so the end is that of this one, before anybody waited for it.
-  return ended ? State::kEnded : State::kAbsent;
+  return now - changed_ <= kPatience ? State::kRuns : State::kAbsent;
 }
 
 }  // namespace pipetrain

@@ -7,7 +7,7 @@
 namespace pipetrain {
 
 /// `launch` renews its record every few seconds. One that a process finds when it begins to wait
-/// may be of an earlier launch, so only what changes afterwards is trusted at once. Times of the
+/// may be of an earlier launch, so only what changes afterwards is trusted. Times of the
 /// file are compared with each other alone, since hosts have different clocks.
 class StarterWatch {
  public:

@@ -110,7 +110,7 @@ class Labels(Labelled):
         rows = [{"x": row["x"], "labels": [row["y"]]} for row in self.rows(lambda i: i / 7)]
         self.assertIn("the model computes its own loss", self.task(linear(4, 1, own_loss=True), rows))
         err = self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", *CPU[:-1])[1]
-        self.assertIn('note     output "loss" taken for the mean loss of the samples of a micro-batch', err)
+        self.assertIn('note     output "loss" treated as the mean loss over the samples of a micro-batch', err)
 
     def test_probabilities_behind_a_squeeze_are_no_logits(self):
         """torch.sigmoid(fc(x)).squeeze(1) with a layer of weights 0: the loss of probabilities of one half is ln 2."""

@@ -251,7 +251,7 @@ class Launch(Case):
         self.assertLessEqual(self.repeated(), 2)
 
     def test_what_a_killed_launch_has_left_is_deleted_by_a_new_run(self):
-        steps = ["--max-steps", "300", "--save-every", "never"]
+        steps = ["--max-steps", "1500", "--save-every", "never"]
         self.launch(*steps, options=["--commit-every", "2"])
         left = self.kill_launch()
         self.launch(*steps, options=["--commit-every", "2"])
@@ -260,7 +260,7 @@ class Launch(Case):
         self.assertEqual(self.steps().count(1), 1)
 
     def test_what_a_killed_launch_has_left_is_kept_while_a_run_cannot_begin(self):
-        steps = ["--max-steps", "300", "--save-every", "5"]
+        steps = ["--max-steps", "1500", "--save-every", "5"]
         self.launch(*steps, options=["--commit-every", "2"])
         left = self.kill_launch()
         self.launch(*steps)
@@ -278,13 +278,13 @@ class Launch(Case):
 
     def test_no_commits_stay_beside_a_newer_checkpoint(self):
         (self.folder / "out").mkdir()
-        self.launch("--max-steps", "200", "--save-every", "50", "-o", "out/trained.onnx", options=["--commit-every", "4", "--max-restarts", "0"])
+        self.launch("--max-steps", "1000", "--save-every", "50", "-o", "out/trained.onnx", options=["--commit-every", "4", "--max-restarts", "0"])
         self.wait_for_steps(20)
         left = self.memory()
         self.assertTrue(left.exists())
         shutil.rmtree(self.folder / "out")
         self.finish(EXIT["resource"])
-        self.assertEqual(self.steps()[-1], 200)
+        self.assertEqual(self.steps()[-1], 1000)
         self.assertFalse(left.exists())
         self.assertNotIn("commits", json.loads((self.folder / "run/launch.json").read_text()))
 
@@ -312,7 +312,7 @@ class Launch(Case):
         self.finish(128 + signal.SIGTERM)
 
     def test_a_record_that_cannot_be_written_at_the_end_is_a_warning(self):
-        self.launch("--max-steps", "300", "--save-every", "never")
+        self.launch("--max-steps", "1500", "--save-every", "never")
         self.wait_for_steps(5)
         record = self.folder / "run/launch.json"
         record.unlink()

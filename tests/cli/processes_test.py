@@ -206,7 +206,7 @@ class Processes(ProcessCase):
 
     def test_the_status_names_the_process_that_failed(self):
         def start(run, *more):
-            process = self.start_in(2, *DIGITS, "--stages", "2", "--max-steps", "300", "--status-file", f"{run}.json", "--run-dir", run, *more)
+            process = self.start_in(2, *DIGITS, "--stages", "2", "--max-steps", "2000", "--status-file", f"{run}.json", "--run-dir", run, *more)
             self.wait_for_step(run, process)
             return process
 

@@ -136,10 +136,8 @@ class Restarts(Case):
         self.short = [*RUN, "--num-classes", "10", "--max-steps", "20"]
         self.begin(*self.short, "--restarts", "3")
         self.wait_for(lambda: (self.run_folder / "model.onnx").exists())
-        child = self.child_now()
-        if child:
-            os.kill(child, signal.SIGKILL)
-        self.finish(0)
+        os.kill(self.child(), signal.SIGKILL)
+        self.assertIn("training ended by signal 9 (Killed)", self.finish(0))
         self.expect_the_run_that_was_not_disturbed()
 
     def test_what_cannot_end_otherwise_is_not_tried_again(self):

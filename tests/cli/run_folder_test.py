@@ -65,6 +65,10 @@ class RunFolder(Case):
         self.succeed(*small, "--max-steps", "9")
         self.refused("usage", *small, "--max-steps", "3", "--overwrite", "--resume=run", "--resume-weights-only",
                      says=["--overwrite would delete the checkpoint run/checkpoints/step-000009", "--run-dir"])
+        before = sorted(checkpoints.iterdir())
+        self.refused("usage", *small, "--max-steps", "3", "--overwrite", "--adapter", "adapter.safetensors", says="--lora")
+        self.refused("usage", *small, "--max-steps", "3", "--restarts", "2", says='"run" is not empty')
+        self.assertEqual(sorted(checkpoints.iterdir()), before)
         (checkpoints / "notes.txt").write_text("mine")
         self.succeed(*small, "--max-steps", "6", "--overwrite")
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "notes.txt", "step-000003", "step-000006"])

@@ -240,7 +240,7 @@ class Hosts(Case):
         self.wait_for_steps(process, 20)
         listed.write_text(both)
         self.wait_for_text(process, said, "10.88.0.2 is there: training saves, and goes on there")
-        self.wait_for_text(process, said, "training with 10.88.0.2 ended by exit code 2 before its first step; the host is left out for 10 s")
+        self.wait_for_text(process, said, "training on hosts that include 10.88.0.2 failed before its first step (exit code 2); this host is left out for 10 s")
         self.wait_for_steps(process, self.steps() + 20)
         process.terminate()
         process.communicate(timeout=SECONDS)

@@ -270,16 +270,18 @@ TEST(Launch, NewHostsAreTakenUpToTheMost) {
 }
 
 TEST(Launch, AHostThatCannotJoinIsLeftOut) {
-  // Another build, another kind of CPU, no program there.
+  // Another build, another kind of CPU, no program there, too little memory.
   for (const LaunchEnd& end :
-       {code_of(2, 0), code_of(5, 0), LaunchEnd{{.code = 1, .from_outside = true}, {}}}) {
+       {code_of(2, 0), code_of(5, 0), LaunchEnd{{.code = 1, .from_outside = true}, {}},
+        LaunchEnd{{.signal = SIGKILL}, "c"}}) {
     FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {3, end}, {20, code_of(0, 99)}});
     world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
     EXPECT_EQ(run_launch({.most_restarts = 0}, world), 0);
     EXPECT_TRUE(world.log.back().ends_with(" start a:2 b:2")) << world.log.back();
-    EXPECT_EQ(world.said.back(), fmt::format("training with c ended by {} before its first step; "
-                                             "the host is left out for 10 s; restarting it",
-                                             text_of(end.process)));
+    EXPECT_EQ(world.said.back(),
+              fmt::format("training on hosts that include c failed before its first step ({}); "
+                          "this host is left out for 10 s; restarting training",
+                          text_of(end.process)));
   }
 }
 
@@ -311,6 +313,10 @@ TEST(Launch, AnErrorIsThatOfTheRunWhereNoHostHasJoined) {
   needed.lists[50] = {{"a", 2}, {"c", 2}};
   needed.attempts = {{1e6, code_of(0, 99)}, {3, code_of(2, 0)}};
   EXPECT_EQ(run_launch({.least_hosts = 2}, needed), 2);
+  // Another host has failed.
+  FakeWorld other = two_hosts({{1e6, code_of(0, 99)}, {3, LaunchEnd{{.signal = SIGKILL}, "b"}}});
+  other.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  EXPECT_EQ(run_launch({.most_restarts = 0}, other), 128 + SIGKILL);
   // The error is still there without the new host.
   FakeWorld still = two_hosts({{1e6, code_of(0, 99)}, {3, code_of(4, 0)}, {3, code_of(4, 0)}});
   still.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};

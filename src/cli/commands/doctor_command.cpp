@@ -1,5 +1,4 @@
 // pipetrain doctor: shows the machine's CPU, memory, GPUs and libraries.
-#include <sched.h>
 #include <unistd.h>
 
 #include <nlohmann/json.hpp>
@@ -7,6 +6,7 @@
 #include <vector>
 
 #include "base/cache_directory.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/units.h"
 #include "base/vectors.h"
@@ -148,9 +148,7 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
     check_processor();
     return measure_and_report(options.json, options.output);
   }
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const int cores = sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  const int cores = available_cores();
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
                              static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::string vectors = vector_instructions(), missing = missing_instructions();

@@ -217,11 +217,9 @@ int launch_command(Options& options) {
   const NeededProcesses needed = needed_processes(train, folder);
   const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
                             options.max_restarts, needed.least,       needed.spare};
-  // As train would, but before what an earlier launch has left is deleted.
-  PT_CHECK(train.overwrite || train.dry_run || !train.resume.empty() ||
-               newest_step(folder / "checkpoints") == 0,
-           kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
-           printable(folder.string()));
+  // Before what an earlier launch has left is deleted.
+  if (!train.dry_run) check_run_folder(train);
+  ::setenv(kLaunchedVariable, "1", 1);
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
@@ -230,9 +228,7 @@ int launch_command(Options& options) {
   LaunchRecord record(folder / "launch.json", source.launcher);
   const bool had_commits = record.has_commits();
   LaunchedTraining training(source, hosts,
-                            {words, folder, train.status_file, train.resume_weights_only,
-                             train.resume.empty() && !train.overwrite},
-                            record);
+                            {words, folder, train.status_file, train.resume_weights_only}, record);
   take_commits(options.commit_every, train, record, training);
   record.begin();
   try {

@@ -24,8 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSchema = "pipetrain.launch/1";
-constexpr std::size_t kDigits = 32;  // of the number of commits
-constexpr int kRuns = -1;            // in place of an exit code
+constexpr std::size_t kIdDigits = 32;  // in the name of the folder of the commits
+constexpr int kRuns = -1;              // in place of an exit code
 
 /// The exit code that a record has; empty: of a launch that has not ended, or not readable.
 std::optional<int> exit_code_in(const fs::path& record) {
@@ -46,9 +46,11 @@ LaunchRecord::LaunchRecord(fs::path path, Launcher launcher)
     const Document document = Document::read(path_, kSchema);
     const DocumentField root = document.root();
     const std::string number = root.at("commits").text();
-    if (number.size() != kDigits || number.find_first_not_of("0123456789abcdef") != number.npos)
+    if (number.size() != kIdDigits || number.find_first_not_of("0123456789abcdef") != number.npos)
       return;
-    commits_ = number;
+    commits_id_ = number;
+    struct stat status {};  // hosts that somebody else has written down are not contacted
+    if (::stat(path_.c_str(), &status) != 0 || status.st_uid != ::geteuid()) return;
     std::string names;
     for (std::size_t i = 0; i < root.at("hosts").size(); ++i)
       names += root.at("hosts").item(i).text() + "\n";
@@ -61,11 +63,11 @@ LaunchRecord::LaunchRecord(fs::path path, Launcher launcher)
 void LaunchRecord::choose_new_commits() {
   forget_commits();
   std::random_device device;
-  while (commits_.size() < kDigits) commits_ += fmt::format("{:x}", device() % 16);
+  while (commits_id_.size() < kIdDigits) commits_id_ += fmt::format("{:x}", device() % 16);
 }
 
 void LaunchRecord::forget_commits() {
-  commits_.clear();
+  commits_id_.clear();
   hosts_.clear();
 }
 
@@ -100,7 +102,7 @@ void LaunchRecord::write(int code) const {
   body["pid"] = ::getpid();
   body["launcher"] = name_of(launcher_);
   if (has_commits()) {
-    body["commits"] = commits_;
+    body["commits"] = commits_id_;
     body["hosts"] = nlohmann::ordered_json::array();
     for (const LaunchHost& host : hosts_) body["hosts"].push_back(host.name);
   }

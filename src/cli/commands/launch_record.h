@@ -16,9 +16,9 @@ class LaunchRecord {
   LaunchRecord(std::filesystem::path path, Launcher launcher);
 
   /// Whether the processes keep the state of the run for each other, in the memory of the hosts.
-  bool has_commits() const { return !commits_.empty(); }
-  /// Where. The number is all that is kept of it, so that no file decides what is deleted.
-  std::filesystem::path commits_folder() const { return "/dev/shm/pipetrain-" + commits_; }
+  bool has_commits() const { return !commits_id_.empty(); }
+  /// Where. Only a random ID is kept of it, so that no file decides what is deleted.
+  std::filesystem::path commits_folder() const { return "/dev/shm/pipetrain-" + commits_id_; }
   /// Those that may have commits; empty: not known.
   const std::vector<LaunchHost>& hosts() const { return hosts_; }
   void choose_new_commits();
@@ -37,7 +37,7 @@ class LaunchRecord {
 
   std::filesystem::path path_;
   Launcher launcher_;
-  std::string commits_;  // their number; empty: there are none
+  std::string commits_id_;  // empty: there are none
   std::vector<LaunchHost> hosts_;
 };
 

@@ -101,7 +101,7 @@ std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts)
 
 bool LaunchedTraining::has_saved() const {
   const std::string newest = newest_checkpoint_name();
-  // A commit of a later step would follow that step in the journal.
+  // A step is in the journal before it is committed, so no commit is newer than the journal.
   return (stop_began_ > 0 && newest != checkpoint_before_stop_) ||
          (newest != first_checkpoint_ &&
           newest_step(run_.folder / "checkpoints") >= last_step_in_journal(run_.folder));
@@ -148,9 +148,7 @@ std::vector<std::string> LaunchedTraining::command_of_train() const {
   command.insert(command.end(), run_.options.begin(), run_.options.end());
   command.insert(command.end(), {"--run-dir", fs::absolute(run_.folder).string(), "--status-file",
                                  fs::absolute(status_path_).string()});
-  // What was killed before the run had begun may have left files in its folder.
-  const bool has_checkpoint = newest_checkpoint_name() != first_checkpoint_;
-  if (has_checkpoint || (has_started_ && run_.is_new)) {
+  if (newest_checkpoint_name() != first_checkpoint_) {
     command.push_back("--resume=auto");
     if (run_.weights_only) command.push_back("--no-resume-weights-only");
   }
@@ -171,7 +169,6 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
       launcher_command(source_.launcher, running_, command_of_train(), own_variables()),
       std::vector<std::string>{"TF_CONFIG"},  // which would be taken for another launcher's
       [this](ChildProcess::Stream stream, const std::string& line) { take_line(stream, line); });
-  has_started_ = true;
 }
 
 void LaunchedTraining::keep_line(const std::string& log, const std::string& line) {

@@ -28,7 +28,6 @@ struct LaunchedRun {
   std::filesystem::path folder;
   std::string status_file;    // as the options say; empty: in the folder
   bool weights_only = false;  // the first start takes only weights from its checkpoint
-  bool is_new = true;         // neither goes on from anything nor overwrites it
 };
 
 class LaunchedTraining final : public LaunchWorld {
@@ -78,7 +77,7 @@ class LaunchedTraining final : public LaunchWorld {
   LaunchedRun run_;
   std::string status_path_;
   LaunchRecord& record_;
-  bool has_started_ = false, has_trained_ = false;
+  bool has_trained_ = false;
   std::string first_checkpoint_;  // the newest one before the first start
   int signals_ = -1;              // a descriptor
   int asked_ = 0;

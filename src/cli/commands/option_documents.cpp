@@ -135,7 +135,8 @@ constexpr std::string_view kEnvironment[][2] = {
     {"PIPETRAIN_CUDA_GRAPHS",
      "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
-     "AVX2: use the kernels for CPUs without AVX-512, with the same results as on such a CPU; AVX-512-BF16: "
+     "AVX2: use the kernels for CPUs without AVX-512, with the same results as on such a CPU; "
+     "AVX-512-BF16: "
      "use no AMX; AVX-512-BF16-AS-FLOATS: multiply bfloat16 as floats, as on Intel CPUs without "
      "AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
@@ -154,7 +155,8 @@ constexpr std::string_view kSyntax =
     "and so do --name value and --name=value. A switch also takes --no-name, =true or =false. -- "
     "ends the options. Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below "
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
-    "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take settings "
+    "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
+    "settings "
     "alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, environment, "
     "configuration files (a later file wins), a resumed checkpoint, defaults.";
 

@@ -109,18 +109,12 @@ fs::path make_named_folder(const std::string& model) {
 
 /// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
 /// run; empty: none.
-fs::path make_run_folder(const Options& options, const fs::path& resumed) {
+fs::path make_run_folder(const Options& options, const fs::path& resumed, bool is_checked) {
   std::error_code error;
   if (!resumed.empty()) return resumed;
   if (!options.run_dir.empty()) {
     const fs::path folder = options.run_dir;
-    PT_CHECK(!fs::exists(folder) || fs::is_directory(folder), kUsage,
-             "--run-dir: \"{}\" is not a folder", printable(options.run_dir));
-    // An earlier run with --resume=auto may have left everything but a checkpoint.
-    PT_CHECK(options.overwrite || options.resume == "auto" || !fs::exists(folder) ||
-                 is_unused(folder) || has_only_a_failed_run(folder),
-             kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
-             printable(options.run_dir));
+    if (!is_checked) check_run_folder(options);
     error = make_directories(folder);
     PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
              error.message());
@@ -140,6 +134,19 @@ std::string config_of_run(const Options& options, const PlannedNetwork& network)
 
 }  // namespace
 
+void check_run_folder(const Options& options) {
+  const fs::path folder = options.run_dir;
+  if (folder.empty() || !fs::exists(folder)) return;
+  PT_CHECK(fs::is_directory(folder), kUsage, "--run-dir: \"{}\" is not a folder",
+           printable(options.run_dir));
+  // An earlier run with --resume=auto may have left everything but a checkpoint.
+  const bool resumes =
+      options.resume == "auto" || (!options.resume.empty() && !options.resume_weights_only);
+  PT_CHECK(options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder),
+           kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
+           printable(options.run_dir));
+}
+
 fs::path new_run_folder(const std::string& model) {
   const fs::path folder = make_named_folder(model);
   call_latest(folder);
@@ -156,7 +163,7 @@ RunFolder::~RunFolder() {
 }
 
 const fs::path& RunFolder::make_early(const Options& options) {
-  path_ = make_run_folder(options, {});
+  path_ = make_run_folder(options, {}, is_checked_);
   lock_.emplace(path_);  // before anything of another run there is replaced
   is_early_ = true;
   is_named_ = options.run_dir.empty();
@@ -164,14 +171,12 @@ const fs::path& RunFolder::make_early(const Options& options) {
 }
 
 const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed) {
-  if (!is_early_) path_ = make_run_folder(options, resumed);
+  if (!is_early_) path_ = make_run_folder(options, resumed, is_checked_);
   is_early_ = false;
   if (!lock_) lock_.emplace(path_);
   if (resumed.empty() && options.run_dir.empty()) call_latest(path_);
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");
-  // Else a restart would take one of an earlier run for its own.
-  if (resumed.empty() && options.overwrite) delete_checkpoints(path_ / "checkpoints");
   return path_;
 }
 

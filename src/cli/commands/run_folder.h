@@ -11,10 +11,18 @@
 
 namespace pipetrain {
 
+/// Error (kUsage) for a --run-dir that has files of another run, unless that is resumed or
+/// overwritten.
+void check_run_folder(const Options& options);
+/// Set by `launch`, which has checked the folder.
+inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
+
 /// The folder of one run, locked for the lifetime of this object.
 class RunFolder {
  public:
-  RunFolder() = default;
+  /// `is_checked`: by the process that starts and restarts this one. An earlier process of the same
+  /// run may have left files since.
+  explicit RunFolder(bool is_checked) : is_checked_(is_checked) {}
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   /// Removes a folder that was created early unless the run has begun.
@@ -33,6 +41,7 @@ class RunFolder {
  private:
   std::filesystem::path path_;
   std::optional<FolderLock> lock_;
+  bool is_checked_;
   bool is_early_ = false;  // made, but the run has not begun
   bool is_named_ =
       false;  // the name of an early one, below the folder of all runs, was chosen here

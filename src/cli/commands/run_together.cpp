@@ -39,14 +39,16 @@ int first_error_output = STDERR_FILENO;
 
 [[noreturn]] void end_together(ProcessGroup& group, const Error& error) {
   group.say_failed(error);
-  bool others_know = group.wait_for_failures(group.leads() ? 0.0 : kGraceSeconds);
+  bool others_know = false;
   if (group.leads()) {
+    group.wait_for_failures(0);  // takes in what the others have said by now
     std::fprintf(stderr, "error: %s\n", safe_text(error.what()).c_str());
     if (error.kind() == ErrorKind::kInternal)
       std::fputs("this is a bug in pipetrain; please report it\n", stderr);
     std::fflush(nullptr);
     others_know = group.wait_for_failures(kGraceSeconds);
   } else {
+    others_know = group.wait_for_failures(kGraceSeconds);
     if (!others_know) {
       std::fflush(nullptr);
       ::dprintf(first_error_output, "process %d: error: %s\n", group.rank(),

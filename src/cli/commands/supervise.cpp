@@ -48,9 +48,7 @@ bool waits_for_disk(pid_t process) {
   std::error_code error;
   const fs::path threads = fmt::format("/proc/{}/task", process);
   for (fs::directory_iterator i(threads, error), end; !error && i != end; i.increment(error)) {
-    const std::string stat = read_if_file(i->path() / "stat", 4096).value_or("");
-    const std::size_t name = stat.rfind(')');  // "PID (NAME) STATE …", and NAME may have any letter
-    if (name != std::string::npos && stat.substr(name).starts_with(") D")) return true;
+    if (is_disk_wait(read_if_file(i->path() / "stat", 4096).value_or(""))) return true;
   }
   return false;
 }
@@ -147,7 +145,7 @@ class Supervisor {
     double looked = steady_seconds(), since = looked, cpu_since = 0;
     for (;;) {
       // Others follow the run from its first checkpoint on: it is marked as soon as it can be.
-      const double seconds = mark_ ? kLookSeconds : kMarkSeconds;
+      const double seconds = mark_ >= 0 ? kLookSeconds : kMarkSeconds;
       const timespec time{0, static_cast<long>(seconds * 1e9)};
       const int number = ::sigtimedwait(&watched_, nullptr, &time);
       if (number > 0 && number != SIGCHLD) pass_on(number);
@@ -183,13 +181,17 @@ class Supervisor {
 
   /// Lets others see that the run is supervised, as soon as it has a journal.
   void mark_run() {
-    if (mark_ || supervision_.folder().empty()) return;
+    const fs::path journal = supervision_.folder() / kMarked;
+    std::error_code ignored;
+    if (mark_ >= 0 || supervision_.folder().empty() || !fs::exists(journal, ignored)) return;
     try {
-      mark_.emplace(supervision_.folder() / kMarked, ErrorKind::kUsage);
+      mark_ = open_output(journal, OutputMode::kAppend);
     } catch (const Error&) {
       return;
     }
-    if (::flock(mark_->descriptor(), LOCK_SH | LOCK_NB) != 0) mark_.reset();  // is_supervised()
+    if (::flock(mark_, LOCK_EX | LOCK_NB) == 0) return;
+    ::close(mark_);  // is_supervised() looks at it right now
+    mark_ = -1;
   }
 
   /// Gives a signal to the training process. A terminal and most service managers have sent it
@@ -246,8 +248,13 @@ class Supervisor {
   sigset_t watched_{};
   pid_t child_ = -1;
   bool stops_ = false;
-  std::optional<InputFile> mark_;
+  int mark_ = -1;  // the locked journal: over NFS, only a file open for writing can be locked so
 };
+
+bool is_disk_wait(std::string_view stat) {
+  const std::size_t name = stat.rfind(')');  // "PID (NAME) STATE …"; NAME may contain any character
+  return name != std::string_view::npos && stat.substr(name).starts_with(") D");
+}
 
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train) {
   return Supervisor(most, stall_seconds).run(train);
@@ -256,7 +263,7 @@ int supervise(int most, double stall_seconds, const std::function<int(Supervisio
 bool is_supervised(const fs::path& run) {
   try {
     const InputFile file(run / kMarked, ErrorKind::kUsage);
-    return ::flock(file.descriptor(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    return ::flock(file.descriptor(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
   } catch (const Error&) {
     return false;  // it has no such file yet
   }

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <string_view>
 
 #include "train/snapshot.h"
 
@@ -46,6 +47,9 @@ class Supervision {
 /// instruction nor computes for `stall_seconds` has stalled and is killed. In the child this
 /// returns what `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
+
+/// Whether a thread waits in the kernel for a file, by its line in /proc/PROCESS/task/THREAD/stat.
+bool is_disk_wait(std::string_view stat);
 
 /// Whether a process restarts the training processes of the run in a folder, so that the run may go
 /// on although none of them is there now.

@@ -285,10 +285,6 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   start.supervision = supervision;
   const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run
   if (!folder.empty()) start.found = left_behind(*supervision);
-  // A process that was killed before its run had begun may have left files in the run's folder.
-  if (supervision && supervision->is_restart() && folder.empty() && !options.run_dir.empty() &&
-      options.resume.empty() && !options.overwrite)
-    options.resume = "auto";
   if (std::optional<FoundCommit> found = commit_to_resume(options, processes)) {
     start.found = FoundCheckpoint{
         fs::path(options.run_dir) / "checkpoints" / checkpoint_name(found->name.step),
@@ -349,12 +345,17 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
   if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
 }
 
+/// Whether a run's folder has the checkpoint that this run starts from.
+bool has_checkpoint(const fs::path& folder, const Start& start) {
+  std::error_code ignored;
+  return start.found &&
+         fs::equivalent(start.found->path.parent_path(), folder / "checkpoints", ignored);
+}
+
 /// --overwrite deletes the checkpoints of the run that it replaces.
 void check_overwrite(const Options& options, const Start& start) {
-  if (!options.overwrite || !start.found || start.goes_on || options.run_dir.empty()) return;
-  std::error_code ignored;
-  const fs::path checkpoints = fs::path(options.run_dir) / "checkpoints";
-  PT_CHECK(!fs::equivalent(start.found->path.parent_path(), checkpoints, ignored), kUsage,
+  if (!options.overwrite || start.goes_on || options.run_dir.empty()) return;
+  PT_CHECK(!has_checkpoint(options.run_dir, start), kUsage,
            "--overwrite would delete the checkpoint {}, from which this run starts; give another "
            "--run-dir",
            printable(start.found->path.string()));
@@ -377,10 +378,8 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
            "--epochs, or go on from an earlier checkpoint with --resume PATH",
            start.found->checkpoint.step, network.total_steps(),
            network.total_steps() == 1 ? "" : "s");
-  check_overwrite(options, start);
   StatusFile status(options.status_file);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
-  if (start.supervision) start.supervision->note_folder(folder);
   dump_last_instructions_to(folder / "instructions.txt");
   const std::string output = options.output.empty() || options.output == "-"
                                  ? (folder / "trained.onnx").string()
@@ -398,6 +397,10 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
   check_adapter(options);
+  // A restart would take up a checkpoint of an earlier run.
+  if (options.overwrite && !(start.goes_on && has_checkpoint(folder, start)))
+    delete_checkpoints(folder / "checkpoints");
+  if (start.supervision) start.supervision->note_folder(folder);
   copy_log_to(folder / "stderr.log");
   write_plan_and_profile(options, network, folder);
   write_configuration(options, network, folder);
@@ -412,6 +415,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
   const Start start = take_up(options, processes, supervision);
+  if (leads) check_overwrite(options, start);
   const bool gives_stages = options.gpus > 0;
   check_replica_mode(options, start.goes_on ? &start.found->checkpoint : nullptr);
   take_devices_of_processes(options, processes);
@@ -421,7 +425,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
-  RunFolder folder;
+  RunFolder folder(supervision || std::getenv(kLaunchedVariable));
   replace_head(options, start, processes, folder);
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,
@@ -456,6 +460,7 @@ int train_command(Options& options) {
   PT_CHECK(launch_of_environment().size == 1, kUsage,
            "--restarts needs a single process; whatever starts several has to restart them");
   resolve_verbosity(options);
+  check_run_folder(options);
   constexpr double kLater = 5;  // than the process itself would notice that it stands still
   return supervise(options.restarts, options.run.pipeline.timeout_seconds + kLater,
                    [&](Supervision& s) { return train_in(options, nullptr, &s); });

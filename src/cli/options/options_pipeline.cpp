@@ -45,8 +45,9 @@ void describe_devices(Table& table, Options& options) {
   table.specs.back().in_short_help = true;
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
-              "device type of the stages; auto: GPUs if --gpus or --gpu-ids is given (plan and "
-              "simulate: never), else the CPU; reference: slow kernels for comparison",
+              "device type of the stages; auto: GPUs if --gpus or --gpu-ids is given or mpirun has "
+              "started several processes (plan and simulate: never), else the CPU; reference: slow "
+              "kernels for comparison",
               kFileCommands)
       .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";

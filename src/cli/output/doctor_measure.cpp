@@ -1,13 +1,13 @@
 #include "cli/output/doctor_measure.h"
 
 #include <fmt/core.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/cores.h"
 #include "base/document.h"
 #include "base/error.h"
 #include "base/units.h"
@@ -21,12 +21,6 @@ namespace pipetrain {
 namespace {
 
 constexpr std::size_t kAllReduceBytes = std::size_t{16} << 20;
-
-int cores() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
-}
 
 // The channel that stages of a run use.
 ThreadLink make_link() {
@@ -101,7 +95,7 @@ std::filesystem::path write_result(const MachineMeasurement& measured, const std
 
 MachineMeasurement measure_machine() {
   MachineMeasurement out;
-  out.threads = cores();
+  out.threads = available_cores();
   out.copy_bytes_per_second_alone = measure_memory_copy(1);
   out.flops_per_second_alone = measure_matrix_product(1);
   out.copy_bytes_per_second = out.copy_bytes_per_second_alone;

@@ -46,11 +46,7 @@ bool MessageThread::stop() {
   return aborted_ || !open_.empty();
 }
 
-void MessageThread::expect_signs_of_life() {
-  group_.expect_signs_of_life(timeout_seconds_);
-  const std::lock_guard lock(mutex_);
-  expects_ = true;
-}
+void MessageThread::expect_signs_of_life() { group_.expect_signs_of_life(timeout_seconds_); }
 
 int MessageThread::tag_of(int link, int micro_batch) {
   return ProcessGroup::kFreeTag + link * kMicroBatches + micro_batch % kMicroBatches;
@@ -219,12 +215,6 @@ bool MessageThread::look_at_messages() {
 void MessageThread::say_alive() {
   const double now = steady_seconds();
   if (now - said_alive_ < period_seconds_) return;
-  bool stood_still = said_alive_ > 0 && now - said_alive_ > timeout_seconds_ / 2;
-  {
-    const std::lock_guard lock(mutex_);
-    stood_still = stood_still && expects_;
-  }
-  if (stood_still) group_.expect_signs_of_life(timeout_seconds_);
   said_alive_ = now;
   const auto [waits_for, progress] = state_();
   group_.say_alive(waits_for, progress);

@@ -134,7 +134,7 @@ class MessageThread {
   std::size_t sending_ = 0;
   int waiting_ = 0;                                             // devices
   bool wakes_ = false, posted_ = false, polls_seldom_ = false;  // seldom: in rest()
-  bool aborted_ = false, reported_ = false, stopping_ = false, expects_ = false;
+  bool aborted_ = false, reported_ = false, stopping_ = false;
   std::thread thread_;
 };
 
