@@ -365,7 +365,7 @@ void ProcessGroup::expect_heartbeats(double seconds) {
 void ProcessGroup::expect_signs_of_life(double seconds) {
   const std::lock_guard lock(mutex_);
   most_silence_ = seconds > 0 ? seconds : heartbeat_silence_;
-  if (most_silence_ <= 0) return;
+  if (seconds <= 0) return;  // a process that has been lost stays lost
   patience_ = most_silence_;
   hear_all_locked(steady_seconds());
 }
