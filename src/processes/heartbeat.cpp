@@ -1,6 +1,5 @@
 #include "processes/heartbeat.h"
 
-#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"

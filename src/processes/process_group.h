@@ -105,12 +105,12 @@ class ProcessGroup {
   /// Sends a heartbeat with what this process waits for: empty while a device computes. `progress`
   /// changes whenever work has been done.
   void say_alive(std::string_view waits_for, std::uint64_t progress);
-  /// The same if nobody has sent a heartbeat for so many seconds, of a process that computes.
+  /// Sends the heartbeat of a process that computes, unless one was sent in the last `seconds`.
   void say_alive_if_quiet(double seconds);
   /// Starts the heartbeat timeout: waiting for a process that has been silent for this many seconds
   /// is an Error (kDevice). 0: back to the timeout given to expect_heartbeats().
   void expect_signs_of_life(double seconds);
-  /// The same for the whole time in which a Heartbeat exists. 0: off.
+  /// The same from now on, also between runs (heartbeat.h). 0: off.
   void expect_heartbeats(double seconds);
   /// A description of a hang: who waits for whom when all processes have waited for this long, or
   /// which process has been silent for this long. Empty: no hang.

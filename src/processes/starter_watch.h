@@ -12,7 +12,7 @@ namespace pipetrain {
 class StarterWatch {
  public:
   enum class State : std::uint8_t {
-    kRuns,    // or may begin yet
+    kRuns,    // or may still begin
     kEnded,   // as the record says
     kSilent,  // it has died, or its host is lost
     kAbsent,  // it has not begun

@@ -17,16 +17,17 @@ class LaunchRecord {
 
   /// Whether the processes keep the state of the run for each other, in the memory of the hosts.
   bool has_commits() const { return !commits_id_.empty(); }
-  /// Where. Only a random ID is kept of it, so that no file decides what is deleted.
+  /// The folder of that state. The record has only a random ID of it, so that no file decides what
+  /// is deleted.
   std::filesystem::path commits_folder() const { return "/dev/shm/pipetrain-" + commits_id_; }
-  /// Those that may have commits; empty: not known.
+  /// The hosts that may have commits; empty: unknown.
   const std::vector<LaunchHost>& hosts() const { return hosts_; }
   void choose_new_commits();
   void forget_commits();
 
   /// Error (kResource) if it cannot be written; later on that is a warning.
   void begin();
-  /// Shows others that this launch goes on.
+  /// Shows other hosts that this launch is still running.
   void renew() const;
   void add_hosts(const std::vector<LaunchHost>& hosts);
   void end(int code);

@@ -31,7 +31,7 @@ void call_latest(const fs::path& folder) {
 }
 
 /// What the folder of a run may have before the run has begun: the lock, and what `launch` keeps.
-const std::set<std::string>& before_its_run() {
+const std::set<std::string>& names_before_a_run() {
   static const std::set<std::string> names = {kLockFile, "logs", "launch.json", "status.json"};
   return names;
 }
@@ -40,7 +40,7 @@ const std::set<std::string>& before_its_run() {
 bool is_unused(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    if (!before_its_run().contains(i->path().filename().string())) return false;
+    if (!names_before_a_run().contains(i->path().filename().string())) return false;
   }
   return !error;
 }
@@ -70,7 +70,7 @@ bool has_only_a_failed_run(const fs::path& folder) {
   for (const fs::path& file : event_files(folder / "events.jsonl")) events.insert(file.filename());
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if ((!left.contains(name) && !events.contains(name) && !before_its_run().contains(name) &&
+    if ((!left.contains(name) && !events.contains(name) && !names_before_a_run().contains(name) &&
          !name.starts_with("crash-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;

@@ -30,8 +30,8 @@ namespace {
 
 /// Grace period for the other processes to finish a kernel or a file.
 constexpr double kGraceSeconds = 5;
-/// For the launcher to end after the processes, which takes it a fraction of a second. Where a
-/// process has been lost, it may wait for that one's host without end.
+/// How long the launcher may take to end after the processes; it usually takes a fraction of a
+/// second. If a process has been lost, the launcher may wait forever for its host.
 constexpr double kLauncherSeconds = 3, kLauncherSecondsOfLost = 1.5;
 
 /// Where errors go: the standard error that the process was started with.
