@@ -387,10 +387,10 @@ std::string ProcessGroup::describe_silence(double seconds) const {
   return {};
 }
 
-void ProcessGroup::check_silence() const {
+void ProcessGroup::check_silence(double longer_seconds) const {
   const std::lock_guard lock(mutex_);
   if (most_silence_ <= 0) return;
-  const std::string text = describe_silence(most_silence_);
+  const std::string text = describe_silence(most_silence_ + longer_seconds);
   PT_CHECK(text.empty(), kDevice, "{}", text);
 }
 

@@ -112,6 +112,8 @@ class ProcessGroup {
   void expect_signs_of_life(double seconds);
   /// The same from now on, also between runs (heartbeat.h). 0: off.
   void expect_heartbeats(double seconds);
+  /// Error (kDevice) if a process has been silent for this much longer than is allowed.
+  void check_silence(double longer_seconds = 0) const;
   /// A description of a hang: who waits for whom when all processes have waited for this long, or
   /// which process has been silent for this long. Empty: no hang.
   std::string describe_hang(double seconds) const;
@@ -158,7 +160,6 @@ class ProcessGroup {
   std::shared_ptr<Message> post(std::string bytes, int peer);
   std::vector<std::string> exchange_all(std::string_view mine);
   void wait_for(std::shared_ptr<Message>& message);
-  void check_silence() const;
 
   Processes& processes_;
   const int rank_, size_;

@@ -274,6 +274,8 @@ bool MessageThread::rest(bool has_open_tasks) {
 }
 
 void MessageThread::work() {
+  // Whoever waits for a message may know more about a silent process, and looks every second.
+  constexpr double kLongerSeconds = 2;
   prctl(PR_SET_NAME, "messages");
   prctl(PR_SET_TIMERSLACK, 1UL);
   bool has_open_tasks = false;
@@ -283,6 +285,7 @@ void MessageThread::work() {
       say_alive();
       group_.listen();
       group_.check_failure();
+      group_.check_silence(kLongerSeconds);
       if (get_on(has_open_tasks)) {
         moved_ = steady_seconds();
         pause_ = {};

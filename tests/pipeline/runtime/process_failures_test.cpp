@@ -4,6 +4,7 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "pipeline/transport/message_thread.h"
 #include "support/process_runs.h"
 
 namespace pipetrain::test {
@@ -147,6 +148,35 @@ TEST(Processes, NobodyWaitsForTheReportOfALostProcess) {
     PT_FAIL(kDevice, "process 0 has been silent");
   });
   EXPECT_NE(errors[1].find("silent"), std::string::npos) << errors[1];
+}
+
+TEST(Processes, ASilentReceiverEndsTheWaitForSends) {
+  MemoryWorld world(2, 15);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    group.all_gather("");  // both are there
+    if (!group.leads()) return world.mute(1);
+    std::exception_ptr error;
+    MessageThread* thread = nullptr;
+    MessageThread messages(
+        group,
+        [&](std::exception_ptr failure) {
+          error = std::move(failure);
+          thread->abort();
+        },
+        [] { return std::pair(std::string("it computes"), std::uint64_t{0}); },
+        [] { return false; }, /*timeout_seconds=*/0.2);
+    thread = &messages;
+    messages.expect_signs_of_life();
+    messages.start_round();
+    Channel channel;
+    channel.reset(1);
+    static std::vector<std::byte> values(1 << 20);  // a pending send still reads it
+    channel.send(0, values.data());
+    messages.send(0, 0, 1, channel, {{values.data(), values.size()}});
+    EXPECT_THROW(messages.finish_round(), ChannelAborted);
+    std::rethrow_exception(error);
+  });
+  EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos) << errors[0];
 }
 
 TEST(Processes, SilenceIsNoticedAndNamed) {
