@@ -160,10 +160,12 @@ void ProcessGroup::check_failure() const {
 
 void ProcessGroup::interrupt() { interrupted_ = true; }
 
-/// What another process has reported is the better reason; it is known before the interruption.
+/// What another process has reported, or that it is silent, is the better reason; both are known
+/// before the interruption.
 void ProcessGroup::check_interrupted() const {
   if (!interrupted_) return;
   check_failure();
+  check_silence();
   PT_FAIL(kDevice, "another stage failed");
 }
 

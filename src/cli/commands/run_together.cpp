@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
 #include <exception>
 #include <memory>
+#include <mutex>
 #include <new>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -62,6 +65,29 @@ int first_error_output = STDERR_FILENO;
   std::_Exit(static_cast<int>(error.kind()));
 }
 
+/// MPI_Finalize waits without end for a process that has been stopped or cut off.
+void leave_in_time(ProcessGroup& group, double timeout_seconds) {
+  const std::jthread watch([&](const std::stop_token& left) {
+    std::mutex mutex;
+    std::condition_variable_any changed;
+    std::unique_lock lock(mutex);
+    const std::chrono::duration<double> timeout(timeout_seconds);
+    if (changed.wait_for(lock, left, timeout, [&] { return left.stop_requested(); })) return;
+    if (group.leads()) {
+      std::fprintf(stderr,
+                   "error: the run is complete and its files are written, but a process has not "
+                   "ended for %.0f s; it may have been stopped, or its host cut off\n",
+                   timeout_seconds);
+      std::fflush(nullptr);
+    } else {
+      std::this_thread::sleep_for(std::chrono::seconds(1));  // process 0 reports it
+    }
+    end_launcher_after(kLauncherSecondsOfLost);
+    std::_Exit(static_cast<int>(ErrorKind::kDevice));
+  });
+  group.leave();
+}
+
 /// Several threads read and copy weights. Processes on the same cores divide them.
 void share_cores_with_neighbors(ProcessGroup& group) {
   const std::string here = machine_id() + " " + cores_text();
@@ -107,7 +133,8 @@ int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>
     group.find_readable_processes();
     share_cores_with_neighbors(group);
     const int code = body(&group);
-    group.leave();
+    group.all_gather("");  // however long process 0 writes the model
+    leave_in_time(group, timeout_seconds);
     return code;
   } catch (const Error& error) {
     end_together(group, error);

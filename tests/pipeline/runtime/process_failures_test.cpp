@@ -174,6 +174,14 @@ TEST(Processes, ASilentReceiverEndsTheWaitForSends) {
     channel.send(0, values.data());
     messages.send(0, 0, 1, channel, {{values.data(), values.size()}});
     EXPECT_THROW(messages.finish_round(), ChannelAborted);
+    // Whoever communicates next hears the reason, too.
+    try {
+      group.receive(1);
+    } catch (const Error& next) {
+      EXPECT_NE(std::string(next.what()).find("process 1 on here has been silent"),
+                std::string::npos)
+          << next.what();
+    }
     std::rethrow_exception(error);
   });
   EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos) << errors[0];
