@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "pipeline/transport/channel.h"
 #include "train/data_shards.h"
 
 namespace pipetrain {
@@ -115,8 +116,10 @@ MicroBatch& StreamUnits::acquire(int unit) {
   std::unique_lock lock(mutex_);
   while (loaded_ <= batch) {
     const int next = loaded_;
-    changed_.wait(
-        lock, [&] { return loaded_ > next || next - released_ < static_cast<int>(slots_.size()); });
+    changed_.wait(lock, [&] {
+      return aborted_ || loaded_ > next || next - released_ < static_cast<int>(slots_.size());
+    });
+    if (aborted_) throw ChannelAborted();
     if (loaded_ > next) continue;  // another replica has read it
     load(next);
   }
@@ -185,6 +188,14 @@ void StreamUnits::release(int unit) {
   --slot.left;
   free_slots();
   tell_done();
+}
+
+void StreamUnits::abort() {
+  {
+    const std::lock_guard lock(mutex_);
+    aborted_ = true;
+  }
+  changed_.notify_all();
 }
 
 void StreamUnits::note_loss(int unit, double sum, double correct) {

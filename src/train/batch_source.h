@@ -91,6 +91,7 @@ class StreamUnits final : public MicroBatchSource {
   MicroBatch& acquire(int unit) override;
   int variant(int unit) override;
   void release(int unit) override;
+  void abort() override;
   double learning_rate(int unit) const override {
     return callbacks_.learning_rate(step_of(unit / shape_.micro_batches));
   }
@@ -140,6 +141,7 @@ class StreamUnits final : public MicroBatchSource {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Slot> slots_;
+  bool aborted_ = false;
   int loaded_ = 0, released_ = 0;  // mini-batches
   std::map<int, Losses> losses_;   // of mini-batches that are not told yet
   int told_ = 0;                   // mini-batches

@@ -1,6 +1,7 @@
 #include "train/pipeline_run.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -16,6 +17,29 @@
 
 namespace pipetrain {
 namespace {
+
+/// How many micro-batches a device has at most between its first and last instruction of stage 0,
+/// which is how long their data are used.
+int most_open_micro_batches(const Program& program) {
+  std::size_t most = 0;
+  for (const auto& list : program.device) {
+    std::map<int, int> left;  // [micro-batch]: instructions
+    const auto is_first_stages = [](const Instruction& instruction) {
+      return is_compute(instruction.kind) && instruction.stage == 0;
+    };
+    for (const Instruction& instruction : list) {
+      if (is_first_stages(instruction)) ++left[instruction.micro_batch];
+    }
+    std::set<int> open;
+    for (const Instruction& instruction : list) {
+      if (!is_first_stages(instruction)) continue;
+      open.insert(instruction.micro_batch);
+      most = std::max(most, open.size());
+      if (--left[instruction.micro_batch] == 0) open.erase(instruction.micro_batch);
+    }
+  }
+  return static_cast<int>(most);
+}
 
 /// How GPUs exchange values; null: by copies. Direct copies need no multiprocessors, so NCCL is
 /// only used if GPUs cannot copy from each other, or on request.
@@ -173,8 +197,9 @@ std::vector<const Program*> PipelineRun::training_programs() const {
 }
 
 int PipelineRun::batches_in_flight() const {
-  const Program& program = *programs_.front();
-  const int held = program.replicas(0) * (program.slots_per_stage[0] + 1);
+  int held = 0;
+  for (const auto& program : programs_)
+    held = std::max(held, program->replicas(0) * (most_open_micro_batches(*program) + 1));
   return (held + static_cast<int>(network_.micro_batches()) - 1) /
              static_cast<int>(network_.micro_batches()) +
          1;

@@ -1,6 +1,7 @@
 // The GPU's optimizer steps, under the emulator or on a GPU, against the CPU's.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -117,6 +118,17 @@ TEST(GpuUpdate, NormsAreFiniteExactlyIfAllNumbersAre) {
   const std::vector<double> sums = test::sums_of_squares_on_gpu(spans);
   for (std::size_t k = 0; k < spans.size(); ++k)
     EXPECT_EQ(std::isfinite(sums[k]), finite[k]) << k << " of " << spans[k].size();
+}
+
+// Of a gradient with fewer values than replicas, some replicas sum nothing.
+TEST(GpuUpdate, AddsAsManyValuesAsThereAre) {
+  for (const std::size_t count : {0U, 1U, 7U, 8U, 4096U}) {
+    alignas(64) std::array<float, 4096> to{}, from{};
+    to.fill(1);
+    from.fill(2);
+    test::emulated_add(std::span(to).first(count), from);
+    for (std::size_t i = 0; i < to.size(); ++i) ASSERT_EQ(to[i], i < count ? 3 : 1) << i;
+  }
 }
 
 // Scaling gradients by a power of two is exact.

@@ -15,6 +15,7 @@
 
 #include "device/kernel_compiler_cuda.h"
 #include "ops/cuda/kernels_cuda.h"
+#include "ops/cuda/kernels_cuda_launch.h"
 #include "ops/fused/fused_operands_cuda.h"
 #include "ops/matmul/matmul_epilogue.h"
 #include "ops/matmul/matmul_epilogue_cuda.h"
@@ -302,6 +303,10 @@ std::vector<double> emulated_sums_of_squares(std::span<const std::span<const flo
   std::vector<double> sums(values.size()), scratch(values.size() * Device::kScratch);
   sums_of_squares_cuda(values, sums.data(), scratch.data(), kQueue);
   return sums;
+}
+
+void emulated_add(std::span<float> to, std::span<const float> from) {
+  launch_add(to.data(), from.data(), static_cast<std::int64_t>(to.size()), kQueue);
 }
 
 std::string emulated_divergence() {

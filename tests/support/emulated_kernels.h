@@ -40,6 +40,9 @@ int compile_generated_kernels();
 /// No generated kernel from now on.
 void forget_generated_kernels();
 
+/// Device::add() under the emulator.
+void emulated_add(std::span<float> to, std::span<const float> from);
+
 /// What stands around a library's batch normalization over (images, channels, positions), by the
 /// kernels that do it: variances from inverse deviations (first) and back (second), and dy where y
 /// lies within the limits of a Relu (third).

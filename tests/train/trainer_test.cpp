@@ -38,6 +38,22 @@ void write_mlp(const std::filesystem::path& path) {
   builder.write(path);
 }
 
+/// Four layers with activations between them.
+void write_deep(const std::filesystem::path& path) {
+  OnnxBuilder builder("deep");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  std::string value = "x";
+  for (int layer = 0; layer < 4; ++layer) {
+    const std::string name = "l" + std::to_string(layer), next = layer < 3 ? name + ".t" : "logits";
+    builder.initializer(name + ".weight", weight({6, 6}, 0.5F));
+    builder.node("MatMul", {value, name + ".weight"}, {layer < 3 ? name + ".h" : next}, {}, name);
+    if (layer < 3) builder.node("Tanh", {name + ".h"}, {next}, {}, name + ".act");
+    value = next;
+  }
+  builder.write(path);
+}
+
 struct Recorder final : TrainingObserver {
   void on_step(const StepReport& report) override { losses.push_back(report.loss); }
   void on_evaluation(const EvaluationReport& report) override { evaluations.push_back(report); }
@@ -149,6 +165,22 @@ TEST_F(Trainer, PipedreamStreamsEpochsAndDrainsForValidation) {
   ASSERT_EQ(recorder.evaluations.size(), 3U);
   EXPECT_EQ(recorder.evaluations[2].samples, 10);
   for (const double loss : recorder.losses) EXPECT_TRUE(std::isfinite(loss));
+}
+
+// Each stage holds data of several mini-batches, which a shorter round before does not tell.
+TEST_F(Trainer, StreamsOfManyStagesEndWithAShorterRound) {
+  config_.model.path = (folder_.path() / "deep.onnx").string();
+  write_deep(config_.model.path);
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.devices = 4;
+  config_.pipeline.timeout_seconds = 5;
+  config_.data.synthetic_samples = 16 * 12;
+  for (const std::int64_t more : {1, 0}) {
+    config_.optimization.max_steps = 12 + more;
+    config_.pipeline.recompute = more > 0 ? Recompute::kNone : Recompute::kAll;
+    const Recorder recorder = run();
+    EXPECT_EQ(recorder.losses.size(), static_cast<std::size_t>(config_.optimization.max_steps));
+  }
 }
 
 /// Branches of two layers between a stem and a sum, the widths of which differ.

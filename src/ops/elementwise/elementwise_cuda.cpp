@@ -275,6 +275,7 @@ std::span<const CudaKernelEntry> elementwise_cuda_kernels() { return elementwise
 
 void launch_add(float* to, const float* from, std::int64_t count, const CudaQueue& queue) {
   using namespace elementwise;
+  if (count == 0) return;  // a replica's share of a gradient with fewer values than replicas
   Strided flat;
   flat.dimensions = 1;
   flat.sizes[0] = count;

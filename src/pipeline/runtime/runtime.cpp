@@ -177,6 +177,13 @@ void Runtime::abort_waits() {
   if (transport) transport->abort();
   round_state_->barrier.abort();
   if (SharedWork* work = replicas_->shared_work()) work->abort();
+  const std::lock_guard lock(source_mutex_);
+  if (source_) source_->abort();
+}
+
+void Runtime::set_source(MicroBatchSource* source) {
+  const std::lock_guard lock(source_mutex_);
+  source_ = source;
 }
 
 RoundResult Runtime::run(const Program& program, MicroBatchSource& source) {
@@ -195,7 +202,9 @@ RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
   for (const auto& worker : workers_) {
     if (worker) worker->start_round();
   }
+  set_source(&source);
   wait_for_devices();
+  set_source(nullptr);
   if (error_) std::rethrow_exception(error_);
   replicas_->end_round(round_state_->early_end.get());
   RoundResult result = result_of_round();

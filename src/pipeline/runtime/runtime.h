@@ -103,6 +103,7 @@ class Runtime {
   void finish_with_others(RoundResult& result);
   void fail(std::exception_ptr error);
   void abort_waits();
+  void set_source(MicroBatchSource* source);
   /// What all devices wait for; empty while one computes.
   std::string describe_hang() const;
   std::string describe_waits() const;
@@ -114,6 +115,8 @@ class Runtime {
   bool stopping_ = false;
   std::exception_ptr error_;
   std::atomic<std::uint64_t> progress_{0};
+  std::mutex source_mutex_;
+  MicroBatchSource* source_ = nullptr;  // of the round that runs
 
   std::unique_ptr<const RuntimeSetup> setup_;
   std::unique_ptr<RoundState> round_state_;

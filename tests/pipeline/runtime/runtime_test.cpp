@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <string_view>
 #include <thread>
 
@@ -257,6 +259,42 @@ TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
     EXPECT_NE(text.find(" s for its data; device 1 is at 1"), std::string::npos) << text;
     EXPECT_NE(text.find(" s for device 0, which is at 0F1"), std::string::npos) << text;
   }
+}
+
+// Data that wait for the release of others would wait without end when a stage has failed.
+TEST(Runtime, WaitsForDataEndWhenTheRoundIsAborted) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.timeout_seconds = 0.5;
+  Runtime runtime(pipeline.variants, {&program}, options);
+  FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  struct : MicroBatchSource {
+    MicroBatch& acquire(int micro_batch) override {
+      std::unique_lock lock(mutex);
+      if (micro_batch == 1) changed.wait(lock, [&] { return aborted; });
+      if (aborted) throw ChannelAborted();
+      return data->acquire(micro_batch);
+    }
+    void release(int micro_batch) override { data->release(micro_batch); }
+    void abort() override {
+      const std::lock_guard lock(mutex);
+      aborted = true;
+      changed.notify_all();
+    }
+    double learning_rate(int micro_batch) const override {
+      return data->learning_rate(micro_batch);
+    }
+    std::int64_t updates_before() const override { return data->updates_before(); }
+    MicroBatchSource* data = nullptr;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool aborted = false;
+  } waiting;
+  waiting.data = &data;
+  EXPECT_THROW(runtime.run(program, waiting), Error);
+  runtime.run(program, data);  // and it runs again
 }
 
 TEST(Runtime, EmulatedStagesHaveTheIdealBubble) {
