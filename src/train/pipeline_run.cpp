@@ -288,7 +288,11 @@ AveragedWeights::AveragedWeights(const PlannedNetwork& network, Runtime& runtime
 }
 
 AveragedWeights::~AveragedWeights() {
-  if (runtime_) runtime_->exchange_averages();
+  try {
+    if (runtime_) runtime_->exchange_averages();
+  } catch (const Error&) {
+    // A GPU that has failed fails again; the first error is being reported.
+  }
 }
 
 }  // namespace pipetrain

@@ -11,9 +11,11 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/cores.h"
@@ -36,6 +38,9 @@ constexpr double kGraceSeconds = 5;
 /// How long the launcher may take to end after the processes; it usually takes a fraction of a
 /// second. If a process has been lost, the launcher may wait forever for its host.
 constexpr double kLauncherSeconds = 3, kLauncherSecondsOfLost = 1.5;
+
+/// Hosts may start their processes, and read the program over a network, at different times.
+constexpr double kJoinSeconds = 120;
 
 /// Where errors go: the standard error that the process was started with.
 int first_error_output = STDERR_FILENO;
@@ -65,28 +70,29 @@ int first_error_output = STDERR_FILENO;
   std::_Exit(static_cast<int>(error.kind()));
 }
 
-/// MPI_Finalize waits without end for a process that has been stopped or cut off.
-void leave_in_time(ProcessGroup& group, double timeout_seconds) {
-  const std::jthread watch([&](const std::stop_token& left) {
-    std::mutex mutex;
-    std::condition_variable_any changed;
-    std::unique_lock lock(mutex);
-    const std::chrono::duration<double> timeout(timeout_seconds);
-    if (changed.wait_for(lock, left, timeout, [&] { return left.stop_requested(); })) return;
-    if (group.leads()) {
-      std::fprintf(stderr,
-                   "error: the run is complete and its files are written, but a process has not "
-                   "ended for %.0f s; it may have been stopped, or its host cut off\n",
-                   timeout_seconds);
-      std::fflush(nullptr);
-    } else {
-      std::this_thread::sleep_for(std::chrono::seconds(1));  // process 0 reports it
-    }
-    end_launcher_after(kLauncherSecondsOfLost);
-    std::_Exit(static_cast<int>(ErrorKind::kDevice));
-  });
-  group.leave();
-}
+/// MPI waits without end for a process that has been stopped or cut off while all join or leave.
+/// Ends this process and the launcher with an error unless destroyed in time.
+class EndInTime {
+ public:
+  EndInTime(double seconds, std::string error)
+      : thread_([=, error = std::move(error)](const std::stop_token& done) {
+          std::mutex mutex;
+          std::condition_variable_any changed;
+          std::unique_lock lock(mutex);
+          const std::chrono::duration<double> time(seconds);
+          if (changed.wait_for(lock, done, time, [&] { return done.stop_requested(); })) return;
+          report_first_error_only();
+          std::fprintf(stderr,
+                       "error: %s for %.0f s; it may have been stopped, or its host cut off\n",
+                       error.c_str(), seconds);
+          std::fflush(nullptr);
+          end_launcher_after(kLauncherSecondsOfLost);
+          std::_Exit(static_cast<int>(ErrorKind::kDevice));
+        }) {}
+
+ private:
+  std::jthread thread_;
+};
 
 /// Several threads read and copy weights. Processes on the same cores divide them.
 void share_cores_with_neighbors(ProcessGroup& group) {
@@ -122,6 +128,9 @@ void report_first_error_only() {
 }
 
 int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>& body) {
+  std::optional<EndInTime> watch;
+  if (launch_of_environment().size > 1)
+    watch.emplace(std::max(timeout_seconds, kJoinSeconds), "a process has not joined the others");
   Processes* processes = join_processes();
   if (!processes) return body(nullptr);
   // Never freed: messages may still be in transit in its memory.
@@ -130,11 +139,14 @@ int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>
     if (!group.leads()) set_log_level(LogLevel::kError);
     check_builds(group, build_id());
     const Heartbeat heartbeat(group, timeout_seconds);
+    watch.reset();
     group.find_readable_processes();
     share_cores_with_neighbors(group);
     const int code = body(&group);
     group.all_gather("");  // however long process 0 writes the model
-    leave_in_time(group, timeout_seconds);
+    watch.emplace(timeout_seconds,
+                  "all work is done and all files are written, but a process has not ended");
+    group.leave();
     return code;
   } catch (const Error& error) {
     end_together(group, error);

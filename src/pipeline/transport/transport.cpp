@@ -102,7 +102,7 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   const bool apart = std::any_of(processes.begin(), processes.end(), [&](int process) {
     return process != settings_.processes->rank();
   });
-  std::unique_ptr<ReplicaGroup>& group = groups_[at(stage)];
+  std::unique_ptr<ReplicaGroup> group;
   if (exchange_ && exchange_->reduces(*program_, stage)) {
     group = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), devices, *exchange_);
   } else if (apart) {
@@ -120,7 +120,9 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   } else {
     group = std::make_unique<DeviceReplicaGroup>(sizes, std::move(streams));
   }
-  return *group;
+  const std::lock_guard lock(groups_mutex_);
+  groups_[at(stage)] = std::move(group);
+  return *groups_[at(stage)];
 }
 
 void Transport::expect_signs_of_life() {
@@ -200,8 +202,11 @@ std::vector<BucketEvent> Transport::bucket_events(double start_seconds) const {
 
 void Transport::abort() {
   for (const auto& link : links_) link->abort();
-  for (const auto& group : groups_) {
-    if (group) group->abort();
+  {
+    const std::lock_guard lock(groups_mutex_);
+    for (const auto& group : groups_) {
+      if (group) group->abort();
+    }
   }
   if (exchange_) exchange_->abort();
   if (messages_) messages_->abort();

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <tuple>
@@ -131,6 +132,7 @@ class Transport {
   std::map<std::tuple<int, int, bool>, int> numbers_;  // of edges
   std::vector<std::vector<int>> from_, to_;            // [2 × stage + gradient]
   std::vector<std::unique_ptr<Link>> links_;
+  std::mutex groups_mutex_;  // abort() may come while they are made
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stages]; null: one replica
   std::vector<LinkEnd*> ends_;
   bool may_still_move_ = false;
