@@ -1,9 +1,12 @@
 #include "onnx_io/new_head.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -40,6 +43,12 @@ class Head {
     PT_CHECK(layer_->input_size() >= 2, kModel, "the layer of \"{}\" has no weight",
              printable(output));
     onnx::Tensor& weight = tensor(layer_->input(1));
+    // The reader has not checked the model yet.
+    const std::optional<std::int64_t> all = numbers_in(weight);
+    PT_CHECK(weight.dims_size() >= 2 && all, kModel,
+             "the weight \"{}\" of the last layer has the shape ({}), which no such layer has; "
+             "export the model again",
+             printable(layer_->input(1)), fmt::join(weight.dims(), ", "));
     // Which axis of the weight is the classes, and what each class sums over.
     int axis = 0;
     if (op == "MatMul") axis = weight.dims_size() - 1;
@@ -51,10 +60,7 @@ class Head {
                setting("num-classes"), before);
       shape.set(classes_);
     }
-    std::int64_t all = 1;
-    for (const std::int64_t d : weight.dims()) all *= d;
-    const double bound =
-        1 / std::sqrt(static_cast<double>(all / std::max<std::int64_t>(1, before)));
+    const double bound = 1 / std::sqrt(static_cast<double>(*all / before));
     refill(weight, axis, bound);
     NewHead head{layer_->input(1), {}, before, {}};
     if (op != "MatMul" && layer_->input_size() > 2 && !layer_->input(2).empty())
@@ -93,7 +99,8 @@ class Head {
       const onnx::Node* node = producer(value);
       PT_CHECK(node, kModel, "\"{}\" does not come from a layer with weights", printable(output));
       const std::string& op = node->op_type();
-      if (op == "Gemm" || op == "Conv" || (op == "MatMul" && is_initializer(node->input(1)))) {
+      if (op == "Gemm" || op == "Conv" ||
+          (op == "MatMul" && node->input_size() == 2 && is_initializer(node->input(1)))) {
         layer_ = node;
         changed_.insert(value);
         return;
@@ -191,13 +198,21 @@ class Head {
             setting("num-classes"), printable(name));
   }
 
+  /// Empty where an extent is not positive, or the product overflows.
+  static std::optional<std::int64_t> numbers_in(const onnx::Tensor& tensor) {
+    std::int64_t count = 1;
+    for (const std::int64_t d : tensor.dims()) {
+      if (d <= 0 || __builtin_mul_overflow(count, d, &count)) return {};
+    }
+    return count;
+  }
+
   void refill(onnx::Tensor& tensor, int axis, double bound) {
     tensor.set_dims(axis, classes_);
-    std::int64_t count = 1;
-    for (const std::int64_t d : tensor.dims()) count *= d;
-    PT_CHECK(count < (std::int64_t{1} << 28), kUsage, "{} {} is too many", setting("num-classes"),
-             classes_);
-    std::vector<float> values(static_cast<std::size_t>(count));
+    const std::optional<std::int64_t> count = numbers_in(tensor);
+    PT_CHECK(count && *count < (std::int64_t{1} << 28), kUsage, "{} {} is too many",
+             setting("num-classes"), classes_);
+    std::vector<float> values(static_cast<std::size_t>(*count));
     for (float& x : values) x = static_cast<float>(bound * (2 * random_.uniform() - 1));
     tensor.clear_float_data();
     tensor.clear_external_data();

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "pt_onnx.pb.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -113,6 +115,52 @@ TEST(NewHead, LeavesABatchOfAsManySamplesAsClassesAlone) {
   ASSERT_EQ(model.outputs[0].dims.size(), 2U);
   EXPECT_EQ(model.outputs[0].dims[0].value, 10);
   EXPECT_EQ(model.outputs[0].dims[1].value, 3);
+}
+
+/// A model of one layer with a weight of a shape; the weight has no numbers.
+void write_layer(const std::filesystem::path& path, const std::string& op,
+                 const std::vector<std::int64_t>& dims, bool has_weight) {
+  onnx::Model model;
+  onnx::Graph& graph = *model.mutable_graph();
+  onnx::Node& node = *graph.add_node();
+  node.set_op_type(op);
+  node.add_input("x");
+  if (has_weight) node.add_input("w");
+  node.add_output("y");
+  onnx::Tensor& weight = *graph.add_initializer();
+  weight.set_name("w");
+  weight.set_data_type(1);
+  for (const std::int64_t d : dims) weight.add_dims(d);
+  graph.add_output()->set_name("y");
+  write_file(path, model.SerializeAsString());
+}
+
+TEST(NewHead, ADamagedLayerIsRefused) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  constexpr std::int64_t kHuge = std::int64_t{1} << 62;
+  const auto refused = [&](const std::string& op, const std::vector<std::int64_t>& dims,
+                           bool has_weight) {
+    write_layer(from, op, dims, has_weight);
+    try {
+      replace_head(from, to, "", 3, 1);
+      ADD_FAILURE() << op;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kModel) << error.what();
+    }
+    EXPECT_FALSE(std::filesystem::exists(to));
+  };
+  for (const char* op : {"Gemm", "MatMul", "Conv"}) {
+    for (const std::vector<std::int64_t>& dims : {std::vector<std::int64_t>{},
+                                                  {40},
+                                                  {-5, 10},
+                                                  {10, -5},
+                                                  {0, 10},
+                                                  {kHuge, 0},
+                                                  {kHuge, kHuge}})
+      refused(op, dims, /*has_weight=*/true);
+    refused(op, {4, 10}, /*has_weight=*/false);
+  }
 }
 
 TEST(NewHead, TakesExternalDataAlong) {
