@@ -159,6 +159,30 @@ class Parsing(Case):
         self.assertEqual(self.printed("--config", config, "--optimizer", "adam"), ['optimizer = "adam"'])
         self.assertEqual(self.printed("--config", config, "--momentum", "0.9"),
                          ['optimizer = "sgd"', "momentum = 0.9"])
+        config = self.write("c.toml", 'lr-schedule = "multistep:gamma=0.3"\nlr-milestones = ["30%"]\nmin-lr = 0.001\n')
+        self.assertEqual(self.printed("--config", config, "--lr-schedule", "cosine"),
+                         ['lr-schedule = "cosine"', "min-lr = 0.001"])
+        zb = self.write("zb.toml", 'schedule = "zb"\nmemory-units = 3\n')
+        self.assertEqual(self.printed("--config", zb, "--schedule", "gpipe"), ['schedule = "gpipe"'])
+        self.assertEqual(self.printed("--config", config, "--lr-schedule", "multistep:at=50%"),
+                         ['lr-schedule = "multistep:at=50%"', "min-lr = 0.001"])
+
+    def test_a_part_in_a_file_holds_where_its_option_has_another_value(self):
+        config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\nbatch-size = 8\ndrop-last = true\npin = false\n')
+        lines = self.printed("--config", config, "--optimizer", "sgd", "-b", "32", "--threads", "2")
+        self.assertEqual(sorted(lines), sorted(['optimizer = "sgd"', "momentum = 0.5", "batch-size = 32", "drop-last = true",
+                                                "threads = 2", "pin = false"]))
+
+    def test_the_command_line_puts_rivals_in_a_file_out_of_force(self):
+        for file, given, left in [("max-steps = 5", ["--epochs", "2"], "epochs = 2"),
+                                  ("epochs = 2", ["--max-steps", "5"], "max-steps = 5"),
+                                  ("micro-batch-size = 8", ["--micro-batches", "4"], "micro-batches = 4"),
+                                  ("val-split = 0.2", ["--val-data", "v.csv"], 'val-data = "v.csv"'),
+                                  ('plan = "two.json"', ["--gpus", "3"], "gpus = 3"),
+                                  ("replicas = \"2\"", ["--plan", "two.json"], 'plan = "two.json"')]:
+            self.assertEqual(self.printed("--config", self.write("c.toml", file + "\n"), *given), [left])
+        config = self.write("c.toml", 'gpus = 4\nreplicas = "auto"\n')
+        self.assertEqual(self.printed("--config", config, "--gpus", "2"), ["gpus = 2", 'replicas = "auto"'])
 
     def test_a_printed_file_says_the_same_again(self):
         words = ["--freeze", "conv*", "--freeze", 'odd"name', "--lr-schedule", "multistep:at=30%,60%,gamma=0.5",

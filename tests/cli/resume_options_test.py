@@ -41,6 +41,30 @@ class Names(Case):
         self.assertIn("--schedule=gpipe", manifest["settings"])
 
 
+class Parts(Case):
+    def test_parts_of_what_is_chosen_automatically_are_kept(self):
+        def newest():
+            path = max(self.folder.glob("run/checkpoints/step-*/manifest.json"))
+            manifest = json.loads(path.read_text())
+            return manifest["settings"], manifest["numbers"]["stages"]
+
+        self.succeed(*SMALL[:-3], "--threads", "1:pin=false", "-q", "--gpus", "2", "--schedule", "interleaved-1f1b:virtual-stages=3",
+                     "--max-steps", "2", "--run-dir", "run")
+        before = newest()
+        self.assertEqual(before[1], "6")
+        for part in ("--schedule=:virtual-stages=3", "--threads=:pin=false"):
+            self.assertIn(part, before[0])
+        self.succeed("--resume=run", "--max-steps", "3", "-q")
+        settings, stages = newest()
+        self.assertEqual(stages, "6")
+        self.assertEqual({s for s in settings if "=:" in s}, {s for s in before[0] if "=:" in s})
+        # Another schedule has no use for them, but it may have its own.
+        self.succeed("--resume=run", "--max-steps", "4", "--schedule", "zb", "--memory-units", "3", "-q")
+        settings, stages = newest()
+        self.assertEqual(stages, "2")
+        self.assertEqual([s for s in settings if s.startswith("--schedule")], ["--schedule=zb", "--schedule=:memory-units=3"])
+
+
 class EarlierNames(Case):
     def test_what_an_earlier_version_saved_under_names_of_their_own(self):
         self.succeed(*SMALL, "--max-steps", "2", "--run-dir", "run", "--save-every", "2")

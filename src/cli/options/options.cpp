@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "cli/options/config_file.h"
+#include "cli/options/option_table.h"
 #include "cli/options/option_values.h"
 #include "cli/options/other_names.h"
 
@@ -144,9 +146,8 @@ std::vector<Assignment> read_arguments(const std::string& command,
     }
     const std::size_t equal = std::min(argument.find('='), argument.size());
     const std::string name = argument.substr(0, equal);
-    if (const auto now = current_spelling(name, equal < argument.size()
-                                                    ? argument.substr(equal + 1)
-                                                    : std::string("true"))) {
+    if (const auto now = current_spelling(
+            name, equal < argument.size() ? argument.substr(equal + 1) : std::string("true"))) {
       settings.push_back(*now);
       continue;
     }
@@ -188,6 +189,44 @@ std::vector<Assignment> read_environment(const std::vector<OptionSpec>& specs,
     settings.push_back({spec.name, value});
   }
   return settings;
+}
+
+const OptionSpec& spec_named(const std::vector<OptionSpec>& specs, const std::string& name) {
+  return *std::ranges::find(specs, name, &OptionSpec::name);
+}
+
+std::string key_of(const std::string& part) {
+  std::string key = part.substr(0, part.find('='));
+  std::ranges::replace(key, '_', '-');
+  return key;
+}
+
+/// What the settings of one layer set.
+struct Layer {
+  std::map<std::string, std::string> values;            // options' own, without their parts
+  std::set<std::pair<std::string, std::string>> parts;  // options and keys
+
+  void add(const std::vector<OptionSpec>& specs, const Assignment& setting) {
+    const auto& [name, value] = setting;
+    const auto [own, rest] = spec_named(specs, name).split_value(value);
+    if (sets_whole(value)) values[name] = own;
+    for (const std::string& part : split_list_of(rest.empty() ? rest : rest.substr(1)))
+      parts.emplace(name, key_of(part));
+  }
+};
+
+/// Whether a part of an option that a layer sets by itself holds below another layer.
+bool outlives(const std::vector<OptionSpec>& specs, const Assignment& setting, const Layer& lower,
+              const Layer& upper) {
+  const auto& [name, value] = setting;
+  const std::string key = key_of(value.substr(1));
+  if (upper.parts.contains({name, key})) return false;
+  const auto now = upper.values.find(name), before = lower.values.find(name);
+  if (now == upper.values.end() || before == lower.values.end() || now->second == before->second)
+    return true;
+  const std::vector<OptionSpec>& parts = spec_named(specs, name).parts;
+  const auto part = std::ranges::find(parts, key, &OptionSpec::key);
+  return part != parts.end() && !part->of_value;
 }
 
 }  // namespace
@@ -252,15 +291,35 @@ Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std:
   return {spec.name, part ? ":" + part->key + "=" + value : value};
 }
 
+bool sets_whole(const std::string& value) { return !value.starts_with(':'); }
+
+std::vector<std::string> rivals_of(const std::string& name) {
+  static const std::vector<std::pair<std::string, std::string>> pairs = {
+      {"--max-steps", "--epochs"},   {"--micro-batches", "--micro-batch-size"},
+      {"--val-split", "--val-data"}, {"--gpus", "--plan"},
+      {"--gpus", "--split"},         {"--plan", "--split"},
+      {"--plan", "--replicas"}};
+  std::vector<std::string> rivals;
+  for (const auto& [one, other] : pairs) {
+    if (name == one || name == other) rivals.push_back(name == one ? other : one);
+  }
+  return rivals;
+}
+
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above) {
-  std::set<std::string> replaced;
-  for (const auto& [name, value] : above) {
-    if (value.rfind(':', 0) != 0) replaced.insert(name);
-  }
+  Options unused;
+  Layer lower, upper;
+  const std::vector<OptionSpec> specs = describe_options(unused);
+  for (const Assignment& setting : below) lower.add(specs, setting);
+  for (const Assignment& setting : above) upper.add(specs, setting);
+  const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
   std::vector<Assignment> out;
   for (const Assignment& setting : below) {
-    if (!replaced.contains(setting.first)) out.push_back(setting);
+    const auto& [name, value] = setting;
+    if (std::ranges::any_of(rivals_of(name), is_set)) continue;
+    if (sets_whole(value) ? is_set(name) : !outlives(specs, setting, lower, upper)) continue;
+    out.push_back(setting);
   }
   out.insert(out.end(), above.begin(), above.end());
   return out;

@@ -129,7 +129,8 @@ struct OptionSpec {
   /// Options that only apply together with this one: settings after a colon in its value,
   /// "--optimizer sgd:momentum=0.9", where `key` names them. "--momentum 0.9" means the same.
   std::vector<OptionSpec> parts;
-  std::string key;  // of one with parts: a name for its own value, if it has one
+  std::string key;        // of one with parts: a name for its own value, if it has one
+  bool of_value = false;  // of a part: it makes sense with the value it was given for, no other
   ResultEffect effect = ResultEffect::kUnclassified;
   /// What a checkpoint records of it, by name; none: its name and get().
   std::function<std::vector<Assignment>()> record;
@@ -195,12 +196,17 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
 /// The resolved settings that affect the results, as checkpoints record them.
 std::vector<Assignment> recorded_settings(const Options& options);
 
-/// Settings of two layers: what the upper one sets as a whole is dropped from the lower one.
+/// Settings of two layers: what the upper one sets is dropped from the lower one, and so is what
+/// cannot hold beside it: the options' rivals, and parts that belong to another value.
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above);
 
-/// What setting an option, or a part of one, is written as.
+/// The options that decide the same as an option, so that only one of them can hold.
+std::vector<std::string> rivals_of(const std::string& name);
+
+/// What setting an option, or a part of one, is written as: ":KEY=VALUE" sets a part.
 Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std::string& value);
+bool sets_whole(const std::string& value);
 
 /// Every name that a command takes: options, their parts, aliases, "--no-…".
 std::vector<std::string> names_of_options(const std::vector<OptionSpec>& specs,

@@ -56,6 +56,7 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
                 ": divide by an estimate of the standard deviation",
             kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
+  for (OptionSpec& part : inner.specs) part.of_value = true;
   Table::nest(optimizer, std::move(inner));
 }
 
@@ -105,6 +106,7 @@ void describe_rate_curve(OptionSpec& schedule, Options& options) {
             "of wsd: fraction of the run in the decay phase", kTrainCommands)
       .affects(ResultEffect::kRecorded)
       .key = "fall";
+  for (OptionSpec& part : inner.specs) part.of_value = part.key != "over" && part.key != "min";
   Table::nest(schedule, std::move(inner));
 }
 

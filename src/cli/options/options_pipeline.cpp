@@ -29,6 +29,7 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
       .real("--warm-up-tolerance", pipeline.warm_up_tolerance,
             "of 1f1b-auto: fraction of the speed to give up for memory", kPlanCommands)
       .affects(ResultEffect::kNone);
+  for (OptionSpec& part : inner.specs) part.of_value = true;
   Table::nest(schedule, std::move(inner));
   rows(table, "schedule");
 }

@@ -33,11 +33,10 @@ bool is_output(const std::string& name) {
   return names.contains(name);
 }
 
-/// Whether an option is set as a whole; ":KEY=VALUE" sets a part of it.
+/// Whether an option is set as a whole.
 bool has(const std::vector<Setting>& settings, const std::string& name) {
-  return std::any_of(settings.begin(), settings.end(), [&](const Setting& s) {
-    return s.first == name && s.second.rfind(':', 0) != 0;
-  });
+  return std::ranges::any_of(
+      settings, [&](const Setting& s) { return s.first == name && sets_whole(s.second); });
 }
 
 /// Whether settings set the part of an option that ":KEY=VALUE" sets.
@@ -51,21 +50,16 @@ bool sets_same_part(const std::vector<Setting>& settings, const std::string& nam
 
 /// Options given now override these of a checkpoint.
 bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
-  static const std::map<std::string, std::vector<std::string>> rivals = {
-      {"--max-steps", {"--epochs"}},
-      {"--epochs", {"--max-steps"}},
-      {"--micro-batches", {"--micro-batch-size"}},
-      {"--micro-batch-size", {"--micro-batches"}},
-      {"--val-split", {"--val-data"}},
-      {"--val-data", {"--val-split"}},
-      {"--gpus", {"--plan", "--split"}},
-      {"--plan", {"--gpus", "--split", "--replicas", "--schedule"}},
-      {"--split", {"--gpus", "--plan", "--replicas"}},
-      {"--replicas", {"--gpus", "--plan", "--split", "--schedule"}}};
-  const auto found = rivals.find(name);
-  return has(given, name) ||
-         (found != rivals.end() && std::any_of(found->second.begin(), found->second.end(),
-                                               [&](const auto& r) { return has(given, r); }));
+  // Besides those that exclude each other: replicas and plans hold for the devices and the schedule
+  // that they were made for.
+  static const std::map<std::string, std::vector<std::string>> more = {
+      {"--plan", {"--schedule"}},
+      {"--split", {"--replicas"}},
+      {"--replicas", {"--gpus", "--split", "--schedule"}}};
+  const auto found = more.find(name);
+  const auto is_given = [&](const std::string& rival) { return has(given, rival); };
+  return is_given(name) || std::ranges::any_of(rivals_of(name), is_given) ||
+         (found != more.end() && std::ranges::any_of(found->second, is_given));
 }
 
 using Specs = std::map<std::string, OptionSpec>;
@@ -376,8 +370,12 @@ std::vector<Setting> settings_to_keep(const Options& options, const PlannedNetwo
                                    kept("--schedule", options.run.pipeline.schedule),
                                    {"--threads", fmt::format("{}", network.threads())}};
   for (const auto& [name, value] : options.settings) {
-    if (is_kept(specs.at(name)) && name != "--model" && name != "--schedule" && name != "--threads")
-      settings.push_back(kept(name, value));
+    if (!is_kept(specs.at(name)) || name == "--model") continue;
+    const bool is_chosen = name == "--schedule" || name == "--threads";
+    // What has been chosen replaces the value, not the parts that were given with it.
+    const std::string parts = is_chosen ? specs.at(name).split_value(value).second : "";
+    if (!is_chosen) settings.push_back(kept(name, value));
+    if (!parts.empty()) settings.emplace_back(name, parts);
   }
   return settings;
 }
