@@ -376,8 +376,11 @@ void Network::count_steps() {
   batches_per_epoch_ = optimization.drop_last
                            ? samples / optimization.batch_size
                            : (samples + optimization.batch_size - 1) / optimization.batch_size;
-  total_steps_ = optimization.max_steps >= 0 ? optimization.max_steps
-                                             : optimization.epochs * batches_per_epoch_;
+  total_steps_ = optimization.max_steps;
+  PT_CHECK(optimization.max_steps >= 0 ||
+               !__builtin_mul_overflow(optimization.epochs, batches_per_epoch_, &total_steps_),
+           kUsage, "{} {} of {} steps are more than a number can count; give fewer",
+           setting("epochs"), optimization.epochs, batches_per_epoch_);
 }
 
 std::int64_t Network::epoch_samples() const {

@@ -27,9 +27,9 @@ RunRate::RunRate(const Network& network, double max_seconds, double seconds_befo
   PT_CHECK(warmup < kMostSteps, kUsage, "{} takes {:g} steps, but the run has only {}",
            setting("warmup"), warmup, total_steps_);
   if (settings_.rate_every_epochs > 0) {
-    curve_.every_steps =
-        std::max<std::int64_t>(1, std::llround(settings_.rate_every_epochs *
-                                               static_cast<double>(network.batches_per_epoch())));
+    const double every =
+        settings_.rate_every_epochs * static_cast<double>(network.batches_per_epoch());
+    curve_.every_steps = std::max<std::int64_t>(1, std::llround(std::min(every, kMostSteps)));
   }
   curve_.warmup_steps = static_cast<std::int64_t>(std::llround(warmup));
   if (settings_.rate_by_time) set_by_time(network.asynchronous());
@@ -59,6 +59,9 @@ void RunRate::set_by_time(bool asynchronous) {
            name_of(kind), setting("lr-over"));
   PT_CHECK(settings_.warmup == 0 || settings_.warmup_is_fraction, kUsage,
            "{} with {} time must be a percentage, such as 5%", setting("warmup"),
+           setting("lr-over"));
+  PT_CHECK(std::ranges::all_of(curve_.milestones, &Milestone::is_share), kUsage,
+           "{} with {} time must be percentages, such as 50%", setting("lr-milestones"),
            setting("lr-over"));
   curve_.warmup_steps =
       static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));

@@ -37,6 +37,22 @@ class Usage(Case):
         for seconds in ("0", "-1", "0s", "1e300"):
             self.refused("usage", "-m", MODEL, "--comm-timeout", seconds, says=["--comm-timeout", "more than 0", seconds])
 
+    def test_a_number_that_does_not_suit_is_refused(self):
+        run = ["train", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu"]
+        self.refused("usage", *run, "--weight-decay", "*=-5", says=["--weight-decay", "negative", "*=-5"])
+        self.refused("usage", *run, "--clip-norm", "-3", says=["--clip-norm", "negative", "-3"])
+        self.refused("usage", "train", MODEL, "--data", DATA, "--device", "cpu", "--epochs", "8e15", "-b", "1", "--dry-run",
+                     says=["--epochs 8000000000000000", "1797 steps"])
+        for every in ("1e300", "1e30sa", "1e17ep"):
+            self.refused("usage", *run, "--lr-schedule", f"exponential:every={every}", says=["--lr-step", "1e+15", every])
+        self.refused("usage", *run, "--lr-schedule", "multistep:at=4,over=time", "--max-time", "1min", says=["--lr-milestones", "--lr-over", "50%"])
+        self.succeed(*run, "--lr-schedule", "multistep:at=50%,over=time", "--max-time", "1min", "--dry-run")
+
+    def test_a_number_that_would_take_hours_is_refused(self):
+        self.refused("usage", "schedule", "show", "1f1b", "--gpus", "4", "--width", "10000000", says=["--width", "10000"])
+        self.refused("usage", "schedule", "show", "1f1b", "--gpus", "4", "--micro-batches", "1000000", says=["1000000 micro-batches", "at most 262144"])
+        self.refused("usage", "plan", MODEL, "--gpus", "100000", says=["--gpus", "at most 4096"])
+
     def test_an_output_that_exists_is_refused_before_anything_is_done(self):
         self.write("there.onnx", "")
         err = self.refused("usage", "train", MODEL, "--data", DATA, "--num-classes", "10", "-o", "there.onnx", says="--overwrite")

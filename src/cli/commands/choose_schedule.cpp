@@ -58,6 +58,9 @@ FoundSchedules choose_schedule(Options& options, const SearchScope& scope) {
   PT_CHECK(given.split.empty() && given.cuts.empty() && given.plan_path.empty(), kUsage,
            "--schedule auto cuts the model itself; leave out {}, or name a schedule",
            given.plan_path.empty() ? "--split" : "--plan");
+  constexpr int kMostDevices = 4096;
+  PT_CHECK(given.devices <= kMostDevices, kUsage, "--gpus must be at most {}, not {}", kMostDevices,
+           given.devices);
   const FoundSchedules found = find_schedules(options.run, scope);
   if (found.chosen < 0) {
     const auto least = std::min_element(

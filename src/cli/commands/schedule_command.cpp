@@ -133,6 +133,12 @@ Program program_of_name(const ScheduleCommandOptions& given) {
              printable(given.replicas));
     options.replicas.push_back(static_cast<int>(*count));
   }
+  // More would take minutes and gigabytes.
+  constexpr std::int64_t kMostPasses = 1 << 20;
+  PT_CHECK(std::int64_t{given.stages} * given.micro_batches <= kMostPasses, kUsage,
+           "{} micro-batches on {} device{} are too many to show; give at most {}",
+           given.micro_batches, given.stages, given.stages == 1 ? "" : "s",
+           kMostPasses / given.stages);
   options.stages = given.stages * stages_per_device(options.name, given.chunks);
   PT_CHECK(replicas.empty() || replicas.size() == static_cast<std::size_t>(options.stages), kUsage,
            "--replicas lists {} stages, but there are {}", replicas.size(), options.stages);
@@ -253,6 +259,9 @@ void show(const ScheduleCommandOptions& options, const Program& given) {
     costs = read_costs(options.costs, program);
     times.unitless = false;
   }
+  constexpr int kMostColumns = 10000;
+  PT_CHECK(options.width <= kMostColumns, kUsage, "--width must be at most {}, not {}",
+           kMostColumns, options.width);
   const Simulation simulation = simulate(program, costs);
   const Shown shown{
       program, simulation,

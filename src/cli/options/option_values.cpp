@@ -66,6 +66,9 @@ void set_rate_step(Options& options) {
   PT_CHECK(length.unit != RunLength::Unit::kShare && length.value > 0, kUsage,
            "--lr-step takes steps, epochs or samples (500, 30ep, 64000sa), not \"{}\"",
            printable(options.lr_step));
+  constexpr double kMost = 1e15;  // steps that a double still counts
+  PT_CHECK(length.value < kMost, kUsage, "--lr-step takes less than {:g}, not {}", kMost,
+           printable(options.lr_step));
   if (length.unit == RunLength::Unit::kEpochs) {
     optimization.rate_every_epochs = length.value;
     optimization.learning_rate.every_steps = 1;

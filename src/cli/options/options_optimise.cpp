@@ -145,7 +145,9 @@ void describe_tensors(Table& table, Options& options) {
       return;
     }
     const auto [glob, value] = split_pair("--weight-decay", v);
-    optimization.decays.emplace_back(glob, parse_real("--weight-decay", value));
+    const double factor = parse_real("--weight-decay", value);
+    PT_CHECK(factor >= 0, kUsage, "--weight-decay must not be negative, not {}", printable(v));
+    optimization.decays.emplace_back(glob, factor);
   };
   decay.get = [&options, &optimization] {
     const std::string tensors = rates_text(optimization.decays, " ");
@@ -246,7 +248,8 @@ void describe_optimization(Table& table, Options& options) {
   table
       .late_real("--lr", options.lr,
                  "learning rate; find: print where the loss falls fastest, and train nothing; "
-                 "default: " + defaults_of(&OptimizerRow::learning_rate),
+                 "default: " +
+                     defaults_of(&OptimizerRow::learning_rate),
                  kTrainCommands)
       .recorded_as([&optimization] { return in_force("lr", optimization.learning_rate.peak); })
       .aliases = {"--learning-rate"};
@@ -279,11 +282,16 @@ void describe_optimization(Table& table, Options& options) {
                                    optimization.warmup_is_fraction ? " of the run" : " steps")}};
       })
       .aliases = {"--warmup-steps"};
-  table
-      .real("--clip-norm", optimization.clip_norm, "clip gradients to this global norm; 0: off",
-            kTrainCommands)
-      .affects(ResultEffect::kRecorded)
-      .aliases = {"--max-grad-norm", "--grad-clip"};
+  OptionSpec& clip = table
+                         .real("--clip-norm", optimization.clip_norm,
+                               "clip gradients to this global norm; 0: off", kTrainCommands)
+                         .affects(ResultEffect::kRecorded);
+  clip.aliases = {"--max-grad-norm", "--grad-clip"};
+  clip.set = [&optimization](const std::string& v) {
+    optimization.clip_norm = parse_real("--clip-norm", v);
+    PT_CHECK(optimization.clip_norm >= 0, kUsage, "--clip-norm must not be negative, not {}",
+             printable(v));
+  };
   table
       .integer("--seed", optimization.seed, 0,
                "seed of sample order, dropout masks, validation split and initial weights",
