@@ -10,6 +10,7 @@
 //       weights-0.safetensors, weights-1.safetensors, …   instead, where processes each write the
 //                               tensors of their stages (checkpoint_parts.h); likewise optimizer-N
 //       stashed.safetensors     older weights of batches in flight (asynchronous schedules only)
+//       best.safetensors        the best model so far as it is exported, where no checkpoint has it
 //       replicas.safetensors    whose gradients the updates have added (replicas that do not wait)
 //       manifest.json           written last: everything else, checksums of all files and its own,
 //                               and the signature of its user (base/user_key.h)
@@ -66,7 +67,8 @@ struct Checkpoint {
   LossScale loss_scale;      // of the next step, and the steps skipped so far
   double seconds = 0;        // that the run has trained, before a resume too
   std::optional<BestResult> best;
-  std::vector<int> cuts;  // where the stages after the first begin in the chain
+  bool unevaluated = false;  // a validation is due after its step, but the run was stopped first
+  std::vector<int> cuts;     // where the stages after the first begin in the chain
   /// Asynchronous rounds that had not drained: the step at which the round began, its mini-batches,
   /// and how many updates each stage has made since the run began. Otherwise round_start is `step`.
   std::int64_t round_start = 0;
@@ -77,7 +79,8 @@ struct Checkpoint {
   NamedTensors optimizer;
   std::map<int, NamedTensors> stashed;    // by version of the round
   std::optional<ReplicaRecord> replicas;  // where they do not wait for each other
-  /// Of snapshots (train/snapshot.h): the best model so far, as it is exported.
+  /// The best model so far, as it is exported: in snapshots (train/snapshot.h), and where no
+  /// checkpoint of its step is written.
   NamedTensors best_weights;
 
   /// Where processes have written the tensors: the folder, and its files with their checksums.

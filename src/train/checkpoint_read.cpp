@@ -96,6 +96,8 @@ Checkpoint read_checkpoint(const fs::path& path) {
       checkpoint.weights.merge(tensors);
     } else if (is_file_of(file.name, "optimizer")) {
       checkpoint.optimizer.merge(tensors);
+    } else if (file.name == "best.safetensors") {
+      checkpoint.best_weights = std::move(tensors);
     } else if (file.name == "stashed.safetensors") {
       checkpoint.stashed = by_version(std::move(tensors), path / file.name);
     } else if (file.name == kRecordFile && checkpoint.replicas) {

@@ -146,6 +146,7 @@ std::uint64_t Checkpoint::bytes() const {
   };
   add(weights);
   add(optimizer);
+  add(best_weights);
   for (const FileRecord& file : files) sum += file.bytes;
   for (const auto& [version, tensors] : stashed) add(tensors);
   if (replicas) sum += replicas->parts.size() * (sizeof(DataPart) + sizeof(double));
@@ -205,6 +206,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     };
     write("weights.safetensors", checkpoint.weights);
     write("optimizer.safetensors", checkpoint.optimizer);
+    write("best.safetensors", checkpoint.best_weights);
     write("stashed.safetensors", stashed_tensors(checkpoint));
     write("replicas.safetensors", replica_tensors(checkpoint));
     const std::string manifest = manifest_text(checkpoint, files);

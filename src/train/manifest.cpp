@@ -183,6 +183,7 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
                     {"metric", checkpoint.best->metric},
                     {"value", checkpoint.best->value},
                     {"stalled", checkpoint.best->stalled}};
+  if (checkpoint.unevaluated) body["unevaluated"] = true;
   body["schedule"] = {{"cuts", checkpoint.cuts},
                       {"round_start", checkpoint.round_start},
                       {"round_batches", checkpoint.round_batches},
@@ -223,10 +224,10 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
       Document::parse(text, printable(path.string()), kSchema, ErrorKind::kData);
   const DocumentField root = document.root();
   root.allow_only(
-      {"schema",        "version",     "reason",     "step",     "total_steps", "batches_per_epoch",
-       "learning_rate", "seconds",     "loss_scale", "best",     "schedule",    "replicas",
-       "model",         "data",        "random",     "settings", "outputs",     "numbers",
-       "files",         "hmac_sha256", "sha256"});
+      {"schema",        "version", "reason",      "step",   "total_steps", "batches_per_epoch",
+       "learning_rate", "seconds", "loss_scale",  "best",   "unevaluated", "schedule",
+       "replicas",      "model",   "data",        "random", "settings",    "outputs",
+       "numbers",       "files",   "hmac_sha256", "sha256"});
   Checkpoint out;
   out.is_own = is_signed(text);
   root.at("version").text();
@@ -240,6 +241,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
     out.seconds = root.at("seconds").real(0, 1000 * DocumentField::kMostSeconds);
   if (root.has("loss_scale")) out.loss_scale = loss_scale_of(root.at("loss_scale"), out.step);
   if (root.has("best")) out.best = best_of(root.at("best"), out.step);
+  if (root.has("unevaluated")) out.unevaluated = root.at("unevaluated").flag();
   read_schedule(root.at("schedule"), out);
   if (root.has("replicas")) out.replicas = replicas_of(root.at("replicas"), out.step);
   // Data order and masks follow from the step; the counter only records it.

@@ -68,6 +68,9 @@ class Training {
   TrainingSummary run() {
     rate_.start();
     std::int64_t step = first_step_;
+    // The run before was stopped between this step and its validation.
+    if (options_.resumed && options_.resumed->unevaluated && step < network_.total_steps())
+      save_after(step, evaluate_after(step, /*last=*/false), /*last=*/false);
     while (step < network_.total_steps() && summary_.end == RunEnd::kDone) {
       if (network_.asynchronous()) {
         const bool resumes = options_.cut && step == first_step_;
@@ -109,14 +112,15 @@ class Training {
  private:
   /// Evaluates where that is due after a step; true where the model is the best so far.
   bool evaluate_after(std::int64_t step, bool last) {
-    if (!is_evaluated(network_, step, last) || (!last && summary_.end != RunEnd::kDone))
-      return false;
+    unevaluated_ = is_evaluated(network_, step, last);
+    if (!unevaluated_ || (!last && summary_.end != RunEnd::kDone)) return false;
     if (replicas_) replicas_->publish();
     saving_on_error(step, [&] {
       summary_.last_evaluation = evaluate(run_, step, epoch_of(step));
       if (needs_outputs(settings_.best_metric))
         output_metrics_.add(*summary_.last_evaluation, top_of(settings_.best_metric));
     });
+    unevaluated_ = false;
     observer_.on_evaluation(*summary_.last_evaluation);
     const bool improved = note_best(*summary_.last_evaluation, network_, summary_.best);
     if (improved) keep_best(step);
@@ -296,6 +300,8 @@ class Training {
   void keep_best(std::int64_t step) {
     const bool alone = options_.save.every.unit == SaveEvery::Unit::kNever || snapshot_ ||
                        options_.commits != nullptr;
+    best_is_saved_ = options_.save.every.unit != SaveEvery::Unit::kNever;
+    summary_.best_weights = {};  // of the one before
     if (!as_process_0(network_.processes(), alone && step != network_.total_steps())) return;
     summary_.best_weights = exported_weights(checkpoint_of(step, "best"));
   }
@@ -340,6 +346,8 @@ class Training {
     checkpoint.learning_rate = rate_.at(checkpoint.step - 1);
     checkpoint.seconds = rate_.seconds();
     checkpoint.best = summary_.best;
+    checkpoint.unevaluated = unevaluated_;
+    if (!best_is_saved_) checkpoint.best_weights = summary_.best_weights;
     return checkpoint;
   }
 
@@ -468,7 +476,9 @@ class Training {
   StepCheck check_{run_};
   std::int64_t checked_steps_ = -1;  // done when the last one was computed twice
   TrainingSummary summary_;
-  bool save_asked_ = false;  // in the last step
+  bool best_is_saved_ = false;  // a checkpoint of the best model is written
+  bool unevaluated_ = false;    // a validation is due after the last step
+  bool save_asked_ = false;     // in the last step
   bool save_wanted_ = false;
   RunRequests left_requests_;    // of other processes in an asynchronous round
   double last_done_ = 0;         // when the mini-batch before was done there

@@ -155,6 +155,23 @@ class Resume(Checkpoints):
                     for path in sorted((self.folder / folder).rglob("*"), reverse=True):
                         path.rmdir() if path.is_dir() else path.unlink()
 
+    def test_the_best_model_outlives_a_stop_without_other_checkpoints(self):
+        still = ["--val-split", "0.3", "--val-every", "1", "--lr", "0", "--bn", "frozen", "--lr-schedule", "constant"]
+        process = self.start_long(*still, "--save-every", "never")
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.end(process)[0], 143)
+        self.assertIn("best.safetensors", [path.name for path in self.folder.glob("run/checkpoints/*/*")])
+        steps = len(self.steps())
+        for more in (2, 4):  # every checkpoint keeps it
+            _, err = self.succeed("--resume=run", "--max-steps", str(steps + more), "--lr", "1", "--max-time", "1d",
+                                  *(["--save-every", "1"] if more == 2 else []))
+            self.assertIn("the best model, loss", err)
+            self.assertIn("at step 1;", err)
+            best = self.last_event("run_end")["best"]
+            out, _ = self.succeed("eval", "--json", "-m", MODEL, "--data", DATA, "--limit", "320", "--device", "cpu")
+            trained, _ = self.succeed("eval", "--json", "-m", "run/trained.onnx", "--data", DATA, "--limit", "320", "--device", "cpu")
+            self.assertEqual((json.loads(trained)["loss"], best["step"]), (json.loads(out)["loss"], 1))
+
     def test_it_goes_on_with_other_stages_and_options_that_are_listed(self):
         self.succeed("train", *SMALL, "--epochs", "2", "--run-dir", "run", "--gpus", "2", "--micro-batches", "4")
         _, err = self.succeed("--resume=run", "--epochs", "3", "--gpus", "3", "--schedule", "gpipe", "--lr", "0.0005")
