@@ -58,6 +58,14 @@ class Tune(Case):
         others = {(c["micro_batches"], c["precision"], c["schedule"].startswith("pipedream")) for c in document["candidates"]}
         self.assertTrue(len(others) > 1 or document["considered"] < 20, out)
 
+    def test_what_was_given_with_a_value_stays(self):
+        self.succeed(*SMALL, "--gpus", "2", "--budget", "1s", "--schedule", "zb:memory-units=3",
+                     "--threads", "1:pin=false", "--precision", "fp16", "--json", "-o", "fast.toml")
+        text = (self.folder / "fast.toml").read_text()
+        self.assertRegex(text, r"(?m)^memory-units = 3$")
+        self.assertRegex(text, r"(?m)^pin = false$")
+        self.assertRegex(text, r'(?m)^precision = "fp16"$')
+
     def test_an_interrupt_keeps_the_best_so_far(self):
         process = self.start(*SMALL, "--gpus", "2", "--budget", "10min", "-o", "fast.toml")
         self.addCleanup(process.communicate)

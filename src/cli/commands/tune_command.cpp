@@ -39,7 +39,9 @@ bool is_given(const Options& options, const std::string& name) {
 }
 
 std::string precision_text(const TuneCandidate& candidate) {
-  return candidate.config.model.precision == DType::kBFloat16 ? "bf16" : "fp32";
+  const ModelConfig& model = candidate.config.model;
+  if (model.precision == DType::kFloat32) return model.tensor_floats ? "tf32" : "fp32";
+  return model.precision == DType::kBFloat16 ? "bf16" : "fp16";
 }
 
 std::string schedule_text(const TuneCandidate& candidate) {
@@ -116,8 +118,17 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
     return s.first == "--output" || s.first == "--micro-batch-size" ||
            (whole && s.first == "--micro-batches");
   });
-  if (pipeline.chunks > 2 && candidate.devices > 1)
+  // What a value that was given held besides, which the chosen one does not.
+  const PipelineConfig usual;
+  if (pipeline.chunks != usual.chunks && candidate.devices > 1)
     out.settings.emplace_back("--schedule", fmt::format(":virtual-stages={}", pipeline.chunks));
+  if (pipeline.memory_units != usual.memory_units && candidate.devices > 1)
+    out.settings.emplace_back("--schedule", fmt::format(":memory-units={}", pipeline.memory_units));
+  if (pipeline.warm_up_tolerance != usual.warm_up_tolerance)
+    out.settings.emplace_back("--schedule",
+                              fmt::format(":warm-up-tolerance={}", pipeline.warm_up_tolerance));
+  if (pipeline.pin != usual.pin)
+    out.settings.emplace_back("--threads", fmt::format(":pin={}", pipeline.pin));
   return out;
 }
 
