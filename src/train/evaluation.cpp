@@ -104,7 +104,7 @@ bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
 OutputMetrics::OutputMetrics(PipelineRun& run) : run_(run) {}
 OutputMetrics::~OutputMetrics() = default;
 
-void OutputMetrics::add(EvaluationReport& report, int k) {
+Scores OutputMetrics::add(EvaluationReport& report, int k) {
   const double start = steady_seconds();
   const AveragedWeights averaged(run_.network(), run_.runtime());
   const TrainingGraph& graph = run_.network().graph();
@@ -135,6 +135,7 @@ void OutputMetrics::add(EvaluationReport& report, int k) {
   scores.top_k = as_process_0(run_.network().processes(), scores.top_k);
   add_scores(report, scores, k);
   report.seconds += steady_seconds() - start;
+  return scores;
 }
 
 }  // namespace pipetrain

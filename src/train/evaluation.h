@@ -13,6 +13,7 @@ class PipelineRun;
 class PlannedNetwork;
 class Predictor;
 struct BestResult;
+struct Scores;
 
 /// Error (kUsage) when the metric of the best model, or early stopping, does not suit the network.
 /// Before the first step, not after the first epoch.
@@ -35,7 +36,7 @@ class OutputMetrics {
 
   /// Runs the network once more over the evaluation data and adds what it finds to the report. `k`:
   /// of top-k accuracy; 0: without it.
-  void add(EvaluationReport& report, int k);
+  Scores add(EvaluationReport& report, int k);
 
  private:
   PipelineRun& run_;

@@ -404,6 +404,15 @@ class Measuring(Case):
         kept = sorted(int(path.name[5:]) for path in (self.folder / "run/checkpoints").glob("step-*"))
         self.assertEqual(steps, kept)
         self.assertGreaterEqual(len(steps), 3)
+        # With all that is asked for, as of a model.
+        asked = ["--data", self.data, "--device", "cpu", "--json", "--details", "--top-k", "3"]
+        out, _ = self.succeed("eval", "--follow", "run", *asked, "--assert", "f1>=0.01", "--confusion", "followed.csv")
+        last = json.loads(out.splitlines()[-1])
+        whole = json.loads(self.succeed("eval", "m.onnx", *asked, "--confusion", "whole.csv")[0])
+        for key in ("loss", "top3", "f1", "auc", "miou", "classes"):
+            self.assertEqual(last[key], whole[key], key)
+        self.assertEqual((self.folder / "followed.csv").read_text(), (self.folder / "whole.csv").read_text())
+        self.refused("assertion", "eval", "--follow", "run", *asked, "--assert", "f1>=1")
 
     def test_event_files_are_records_with_sums(self):
         (path,) = (self.folder / "run/tb").iterdir()

@@ -17,8 +17,8 @@
 #include "cli/output/output.h"
 #include "cli/output/output_table.h"
 #include "cli/output/progress_line.h"
+#include "train/evaluation.h"
 #include "train/export.h"
-#include "train/predict.h"
 #include "train/scores.h"
 #include "train/trainer.h"
 
@@ -154,6 +154,57 @@ std::string table_of(const std::vector<ClassScore>& classes,
   return out;
 }
 
+/// The names of the classes: of the data, else of the training.
+std::vector<std::string> class_names_of(const PlannedNetwork& network) {
+  const std::vector<std::string> names = trained_classes(network.model().file);
+  return names.empty() ? network.data().class_names : names;
+}
+
+/// Evaluates a model with what the options ask for, and shows it.
+class Evaluator {
+ public:
+  Evaluator(const Options& options, const std::optional<Assertion>& assertion, PipelineRun& run)
+      : options_(options),
+        run_(run),
+        names_(class_names_of(run.network())),
+        needs_outputs_(options.top_k > 0 || !options.confusion.empty() || options.details ||
+                       (assertion && needs_outputs(assertion->metric))) {
+    if (assertion) check_offered(*assertion, run.network().graph().loss);
+  }
+
+  /// `checkpoint`: one of several that are evaluated; null: there is only the model.
+  EvaluationReport evaluate_and_show(const Checkpoint* checkpoint) {
+    EvaluationReport report =
+        checkpoint ? evaluate(run_, checkpoint->step, checkpoint->epoch()) : evaluate(run_, 0, 0);
+    Scores scores;
+    if (needs_outputs_) {
+      scores = outputs_.add(report, options_.top_k);
+      PT_CHECK(options_.confusion.empty() || scores.confusion.classes > 0, kUsage,
+               "the model is no classifier: it has no confusion matrix");
+      if (!options_.confusion.empty())
+        write_or_print(options_.confusion, confusion_csv(scores.confusion, names_));
+    }
+    if (options_.json) {
+      Json json = {{"schema", "pipetrain.eval/1"}};
+      if (checkpoint) json.update({{"step", report.step}, {"epoch", report.epoch}});
+      json.update(json_of(report));
+      if (options_.details) json["classes"] = json_of(scores.classes, names_);
+      print(json.dump(checkpoint ? -1 : 2) + "\n");
+    } else if (options_.confusion != "-") {
+      print((checkpoint ? fmt::format("step {}  ", report.step) : "") + text_of(report));
+      if (options_.details) print(table_of(scores.classes, names_));
+    }
+    return report;
+  }
+
+ private:
+  const Options& options_;
+  PipelineRun& run_;
+  std::vector<std::string> names_;
+  bool needs_outputs_;
+  OutputMetrics outputs_{run_};
+};
+
 /// Waits until a run has begun in a folder, which need not be there yet.
 void wait_for_run(const fs::path& run) {
   std::error_code error;
@@ -173,10 +224,11 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
   std::set<std::string> done;
   std::optional<PlannedNetwork> network;
   std::optional<PipelineRun> started;
+  std::optional<Evaluator> evaluator;
   EvaluationReport last;
   for (bool ended = false; !ended;) {
-    // Events may be elsewhere, and a killed run writes no last one. Supervision, which ends last, and
-    // `launch`, which locks its logs, may start it again.
+    // Events may be elsewhere, and a killed run writes no last one. Supervision, which ends last,
+    // and `launch`, which locks its logs, may start it again.
     ended = !is_supervised(run) && !is_locked(run) && !is_locked(run / "logs");
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
@@ -198,19 +250,12 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
         // The checkpoint knows it, the model may be as it was before training.
         follow_training(describe_training(true, training_of(newer), {}), options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
-        if (assertion) check_offered(*assertion, network->graph().loss);
         started.emplace(*network);
+        evaluator.emplace(options, assertion, *started);
       }
       for (const auto& [name, value] : exported_weights(checkpoint))
         started->runtime().write(name, value);
-      last = evaluate(*started, checkpoint.step, checkpoint.epoch());
-      if (options.json) {
-        Json json = {{"schema", "pipetrain.eval/1"}, {"step", last.step}, {"epoch", last.epoch}};
-        json.update(json_of(last));
-        print(json.dump() + "\n");
-      } else {
-        print(fmt::format("step {}  {}", last.step, text_of(last)));
-      }
+      last = evaluator->evaluate_and_show(&checkpoint);
       std::fflush(stdout);
     }
     if (!ended) ::usleep(500000);
@@ -219,25 +264,6 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
            printable(options.follow));
   if (assertion) check(*assertion, last);
   return 0;
-}
-
-/// The names of the classes: of the data, else of the training.
-std::vector<std::string> class_names_of(const PlannedNetwork& network) {
-  const std::vector<std::string> names = trained_classes(network.model().file);
-  return names.empty() ? network.data().class_names : names;
-}
-
-/// Runs the network once more, for its outputs.
-Scores scores_of(const Options& options, const PlannedNetwork& network) {
-  std::map<std::string, Shape> shapes;
-  const TrainingGraph& graph = network.graph();
-  for (const GraphInput& input : graph.inputs) {
-    const auto& dims = graph.graph[input.value].type.shape.dims();
-    shapes[input.name] = Shape(std::vector<std::int64_t>(dims.begin() + 1, dims.end()));
-  }
-  const Predictor predictor(options.run.model, options.run.pipeline.backend, network.micro_batch(),
-                            shapes);
-  return score(predictor, *network.evaluation_data(), graph.loss, std::max(1, options.top_k));
 }
 
 }  // namespace
@@ -257,29 +283,9 @@ int eval_command(Options& options) {
   resolve_plan(options);
   resolve_device(options, "eval");
   PlannedNetwork network = plan_network(options.run, RunMode::kEvaluate);
-  if (assertion) check_offered(*assertion, network.graph().loss);
   PipelineRun run(network);
-  EvaluationReport report = evaluate(run, 0, 0);
-  Scores scores;
-  const std::vector<std::string> names = class_names_of(network);
-  const bool asked = assertion && needs_outputs(assertion->metric);
-  if (options.top_k > 0 || !options.confusion.empty() || options.details || asked) {
-    scores = scores_of(options, network);
-    add_scores(report, scores, options.top_k);
-    PT_CHECK(options.confusion.empty() || scores.confusion.classes > 0, kUsage,
-             "the model is no classifier: it has no confusion matrix");
-    if (!options.confusion.empty())
-      write_or_print(options.confusion, confusion_csv(scores.confusion, names));
-  }
-  if (options.json) {
-    Json json = {{"schema", "pipetrain.eval/1"}};
-    json.update(json_of(report));
-    if (options.details) json["classes"] = json_of(scores.classes, names);
-    print(json.dump(2) + "\n");
-  } else if (options.confusion != "-") {
-    print(text_of(report));
-    if (options.details) print(table_of(scores.classes, names));
-  }
+  const EvaluationReport report =
+      Evaluator(options, assertion, run).evaluate_and_show(/*checkpoint=*/nullptr);
   if (assertion) check(*assertion, report);
   return 0;
 }
