@@ -4,6 +4,7 @@ import hashlib
 import json
 import pathlib
 import random
+import resource
 import struct
 import subprocess
 import unittest
@@ -384,6 +385,15 @@ class Measuring(Case):
         self.assertIn("'shape': (200, 10, )", content[10:10 + length].decode())
         values = struct.unpack("<2000f", content[10 + length:])
         self.assertEqual(list(values[:10]), list(struct.unpack("<10f", struct.pack("<10f", *rows[0]))))
+
+    def test_a_batch_is_no_larger_than_the_data(self):
+        rows = self.predicted()[:2]
+        out, _ = self.succeed("predict", "m.onnx", "--data", self.data, "--limit", "2", "--batch-size", "1000000",
+                              before=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)))
+        self.assertEqual(len(out.splitlines()), 2)
+        for row, line in zip(rows, out.splitlines()):
+            for a, b in zip(row, next(iter(json.loads(line).values()))):
+                self.assertAlmostEqual(a, b, places=4)
 
     def test_standard_input_and_output(self):
         def predicted(content, *more):

@@ -225,6 +225,17 @@ void write_arrays(const Options& options, const std::vector<std::string>& names,
   }
 }
 
+/// A batch, which is no larger than the data.
+std::int64_t samples_at_once(const Options& options, const RawData& raw) {
+  std::int64_t samples = options.run.optimization.batch_size;
+  const auto limit = static_cast<std::int64_t>(options.run.data.limit);
+  if (limit > 0) samples = std::min(samples, limit);
+  // What is cut into windows is counted once it is bound to the model.
+  if (!raw.train.columns.empty() && raw.train.window == 0)
+    samples = std::min(samples, static_cast<std::int64_t>(raw.train.columns.front().rows()));
+  return std::max<std::int64_t>(1, samples);
+}
+
 }  // namespace
 
 int predict_command(Options& options) {
@@ -246,7 +257,7 @@ int predict_command(Options& options) {
   options.run.data.text.model_length = token_length(model, options.run.model);
   const RawData raw = read_source(options.run.data.path, options.run.data);
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
-                            options.run.optimization.batch_size, shapes_of_samples(model, raw));
+                            samples_at_once(options, raw), shapes_of_samples(model, raw));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);
   for (const std::string& note : bound.notes) log_info("predict", "{}", note);
   std::shared_ptr<const Dataset> data = bound.dataset;
