@@ -92,6 +92,9 @@ class Documents(Case):
         document = self.document("simulate", MODEL, "--gpus", "3")
         self.assertEqual(document["schema"], "pipetrain.simulation/1")
         self.assertEqual({row["schedule"] for row in document["rows"]}, {"gpipe", "1f1b", "pipedream"})
+        document = self.document("simulate", MODEL, "--gpus", "2", "--schedule", "zb-h1", "--micro-batch-size", "8")
+        self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("zb-h1", 8)])
+        self.refused("usage", "simulate", MODEL, "--gpus", "2", "--schedule", "auto", says="--schedules")
 
     def test_eval(self):
         document = self.document("eval", MODEL, "--data", DATA)

@@ -259,6 +259,21 @@ int plan_command(Options& options) {
                       [&](ProcessGroup* processes) { return plan_in(options, processes); });
 }
 
+namespace {
+
+std::vector<std::string> schedules_to_simulate(const Options& options) {
+  const bool are_listed = std::ranges::any_of(
+      options.given, [](const Assignment& setting) { return setting.first == "--schedules"; });
+  if (are_listed || !options.schedule_given) return split_list(options.schedules);
+  const std::string& schedule = options.run.pipeline.schedule;
+  PT_CHECK(schedule != "auto", kUsage,
+           "--schedule auto searches, which plan and train do; here name a schedule, or several "
+           "with --schedules");
+  return {schedule};
+}
+
+}  // namespace
+
 int simulate_command(Options& options) {
   prepare(options, "simulate");
   Json rows = Json::array();
@@ -267,11 +282,12 @@ int simulate_command(Options& options) {
       "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
   PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
            "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
-  for (const std::string& schedule : split_list(options.schedules)) {
-    std::vector<std::int64_t> counts = {options.run.pipeline.micro_batches};
+  for (const std::string& schedule : schedules_to_simulate(options)) {
+    const PipelineConfig& pipeline = options.run.pipeline;
+    std::vector<std::int64_t> counts = {pipeline.micro_batches};
     const ScheduleDescription* description = find_schedule(schedule);
     const bool drains = description == nullptr || !is_asynchronous(description->rule);
-    if (counts[0] == 0 && drains) counts = {2, 4, 8, 16};
+    if (counts[0] == 0 && pipeline.micro_batch_size == 0 && drains) counts = {2, 4, 8, 16};
     for (const std::int64_t count : counts) {
       RunConfig config = options.run;
       config.pipeline.schedule = schedule;

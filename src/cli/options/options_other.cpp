@@ -83,7 +83,9 @@ void describe_planning(Table& table, Options& options) {
   table.real("--jitter", options.jitter,
              "random variation of times, as a fraction; gives the p50 and p95 of the step",
              "simulate");
-  table.text("--schedules", options.schedules, "LIST", "schedules to compare", "simulate")
+  table
+      .text("--schedules", options.schedules, "LIST",
+            "schedules to compare, in place of --schedule", "simulate")
       .completes(names_of_schedules());
   table
       .path("--svg", options.svg, PathUse::kWrite, "FILE",
