@@ -3,6 +3,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -43,12 +44,14 @@ double cpu_seconds(pid_t process) {
 }
 
 /// Whether a thread of a process waits in the kernel for a file, as for the end of a checkpoint on
-/// a slow disk. No signal would end it.
-bool waits_for_disk(pid_t process) {
+/// a slow disk, where no signal would end it; or for whoever reads what the run prints.
+bool waits_for_others(pid_t process) {
   std::error_code error;
   const fs::path threads = fmt::format("/proc/{}/task", process);
   for (fs::directory_iterator i(threads, error), end; !error && i != end; i.increment(error)) {
-    if (is_disk_wait(read_if_file(i->path() / "stat", 4096).value_or(""))) return true;
+    if (is_disk_wait(read_if_file(i->path() / "stat", 4096).value_or("")) ||
+        is_output_wait(read_if_file(i->path() / "syscall", 4096).value_or("")))
+      return true;
   }
   return false;
 }
@@ -161,7 +164,7 @@ class Supervisor {
       const std::uint64_t instructions = instructions_begun();
       const double cpu = cpu_seconds(child_);
       if (!shared_.trains || instructions != begun || now - looked > 4 * kLookSeconds ||
-          cpu - cpu_since > kBusyShare * stall_seconds_ || waits_for_disk(child_)) {
+          cpu - cpu_since > kBusyShare * stall_seconds_ || waits_for_others(child_)) {
         begun = instructions;
         since = now;
         cpu_since = cpu;
@@ -254,6 +257,16 @@ class Supervisor {
 bool is_disk_wait(std::string_view stat) {
   const std::size_t name = stat.rfind(')');  // "PID (NAME) STATE …"; NAME may contain any character
   return name != std::string_view::npos && stat.substr(name).starts_with(") D");
+}
+
+bool is_output_wait(std::string_view call) {
+  // "NUMBER DESCRIPTOR …" of a blocked call, "running" otherwise.
+  for (const long number : {SYS_write, SYS_writev}) {
+    for (const int descriptor : {STDOUT_FILENO, STDERR_FILENO}) {
+      if (call.starts_with(fmt::format("{} 0x{:x} ", number, descriptor))) return true;
+    }
+  }
+  return false;
 }
 
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train) {

@@ -50,6 +50,8 @@ int supervise(int most, double stall_seconds, const std::function<int(Supervisio
 
 /// Whether a thread waits in the kernel for a file, by its line in /proc/PROCESS/task/THREAD/stat.
 bool is_disk_wait(std::string_view stat);
+/// Whether it waits for a reader of standard output or standard error, by its line in …/syscall.
+bool is_output_wait(std::string_view call);
 
 /// Whether a process restarts the training processes of the run in a folder, so that the run may go
 /// on although none of them is there now.
