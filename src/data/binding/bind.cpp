@@ -63,6 +63,7 @@ class Binder {
              setting("normalize"));
     auto dataset =
         std::make_shared<const ColumnsDataset>(samples_, std::move(columns_), std::move(sources_));
+    out_.rows = samples_;
     out_.dataset = without_bad_rows(std::move(dataset));
     return std::move(out_);
   }
@@ -457,6 +458,7 @@ BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptio
     BoundData out;
     out.divisors.assign(spec.inputs.size(), 1.0);
     out.dataset = bind_token_stream(shards, spec, out.notes);
+    out.rows = out.dataset->size();
     if (std::string warning = warning_about_bytes(shards, spec); !warning.empty())
       out.warnings.push_back(std::move(warning));
     return out;

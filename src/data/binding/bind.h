@@ -47,6 +47,7 @@ struct BindOptions {
 
 struct BoundData {
   std::shared_ptr<const Dataset> dataset;
+  std::size_t rows = 0;  // of the source, bad ones among them
   /// One sentence per column: where it comes from, how it is converted.
   std::vector<std::string> notes;
   std::vector<std::string> warnings;  // those notes that are logged as warnings

@@ -216,21 +216,26 @@ std::string first_sample_range(const Dataset& dataset, std::size_t column) {
   return fmt::format("{:.6g} … {:.6g}", range.low, range.high);
 }
 
-void split_and_limit(const DataOptions& options, OpenedData& out) {
-  if (options.limit) out.train = first_samples(out.train, options.limit);
+/// `rows`: of the training data, bad ones among them.
+void split_and_limit(const DataOptions& options, std::size_t rows, OpenedData& out) {
   if (out.validation && options.limit)
     out.validation = first_samples(out.validation, options.limit);
   PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
            "{} takes a fraction from 0 to below 1, not {}", setting("val-split"),
            options.validation_split);
-  const std::size_t rows = validation_rows_of(options, out.train->size());
-  if (!rows) return;
-  const std::size_t all = out.train->size();
-  DatasetSplit parts = split_dataset(out.train, rows, options.seed);
+  // As in training_rows_of: what is fitted to a table's training rows does not know the bad ones.
+  const std::size_t used = options.limit ? std::min(options.limit, rows) : rows;
+  const std::size_t validation = validation_rows_of(options, used);
+  if (!validation) {
+    if (options.limit) out.train = first_samples(out.train, options.limit);
+    return;
+  }
+  DatasetSplit parts = split_dataset(out.train, validation, options.seed, used);
   out.train = std::move(parts.train);
   out.validation = std::move(parts.validation);
-  out.description += fmt::format("  {} of {} samples used for validation, chosen by seed {}\n",
-                                 rows, all, options.seed);
+  out.description +=
+      fmt::format("  {} of {} samples used for validation, chosen by seed {}\n",
+                  out.validation->size(), out.train->size() + out.validation->size(), options.seed);
 }
 
 // One core in four, and at least one: the stages need the others.
@@ -302,7 +307,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.train = make_synthetic(spec, samples, options.seed);
     out.description = "data: synthetic, generated for the model's inputs; labels by a fixed rule\n";
     out.headline = "data     synthetic";
-    split_and_limit(options, out);
+    split_and_limit(options, samples, out);
     describe_samples(out);
     return out;
   }
@@ -358,7 +363,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
       out.description += "  " + out.warnings.back() + "\n";
     }
   }
-  split_and_limit(options, out);
+  split_and_limit(options, train.rows, out);
   describe_samples(out);
   return out;
 }

@@ -93,11 +93,16 @@ std::vector<std::uint8_t> held_out_rows(std::size_t count, std::size_t validatio
 }
 
 DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
-                           std::uint64_t seed) {
-  const std::size_t count = whole->size();
-  const std::vector<std::uint8_t> held_out = held_out_rows(count, validation_rows, seed);
+                           std::uint64_t seed, std::size_t rows) {
+  const std::vector<std::uint8_t> held_out = held_out_rows(rows, validation_rows, seed);
   std::vector<std::size_t> train, validation;
-  for (std::size_t i = 0; i < count; ++i) (held_out[i] ? validation : train).push_back(i);
+  for (std::size_t i = 0; i < whole->size(); ++i) {
+    const std::size_t place = whole->place_of(i);
+    if (place < rows) (held_out[place] ? validation : train).push_back(i);
+  }
+  PT_CHECK(!train.empty() && !validation.empty(), kData,
+           "of {} rows, all good samples are used for {}, none for {}", rows,
+           train.empty() ? "validation" : "training", train.empty() ? "training" : "validation");
   return {std::make_shared<SubsetDataset>(whole, std::move(train)),
           std::make_shared<SubsetDataset>(whole, std::move(validation))};
 }

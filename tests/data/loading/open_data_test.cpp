@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "data/formats/table_encoding.h"
 #include "support/data_files.h"
 
 namespace pipetrain {
@@ -98,6 +99,27 @@ TEST_F(OpenData, BadCellsOfATableCanBeLeftOut) {
   const OpenedData got = open_data(options, image({2}, 2));
   EXPECT_EQ(values(*got.train, 0), (Doubles{1, 2, 5, 6}));
   expect_contains(got.description, "t.csv line 2");
+}
+
+TEST_F(OpenData, ColumnsAreNotFittedToValidationSamples) {
+  // A row for each column, which only this row makes vary, and a bad one.
+  constexpr int kRows = 20;
+  std::string text;
+  for (int row = 0; row <= kRows; ++row) {
+    for (int i = 0; i < kRows; ++i) text += row == 3 && i == 0 ? "oops," : i == row ? "1," : "0,";
+    text += fmt::format("{}\n", row % 2);
+  }
+  DataOptions options = at(write("t.csv", text));
+  options.bind.on_bad_sample = BadSample::kSkip;
+  options.csv.scale = CsvOptions::Scale::kStandard;
+  options.validation_split = 0.3;
+  const OpenedData got = open_data(options, image({kRows}, 2));
+  EXPECT_EQ(got.train->size() + got.validation->size(), std::size_t{kRows});
+  const TableEncoding encoding = TableEncoding::parse(got.encoding);
+  for (std::size_t sample = 0; sample < got.validation->size(); ++sample) {
+    const std::size_t row = got.validation->place_of(sample);
+    if (row < kRows) EXPECT_EQ(encoding.columns[row].mean, 0) << row;
+  }
 }
 
 TEST_F(OpenData, SaysWhatItCannotRead) {

@@ -153,7 +153,7 @@ class Numbers : public Dataset {
 
 TEST(Split, PartsAreDisjointCompleteAndInOrder) {
   const auto whole = std::make_shared<Numbers>(50);
-  const DatasetSplit parts = split_dataset(whole, 7, 3);
+  const DatasetSplit parts = split_dataset(whole, 7, 3, whole->size());
   EXPECT_EQ(parts.validation->size(), 7u);
   EXPECT_EQ(parts.train->size(), 43u);
   const auto train = values(*parts.train, 0), validation = values(*parts.validation, 0);
@@ -162,14 +162,14 @@ TEST(Split, PartsAreDisjointCompleteAndInOrder) {
   both.insert(both.end(), validation.begin(), validation.end());
   std::sort(both.begin(), both.end());
   EXPECT_EQ(both, values(*whole, 0));
-  EXPECT_EQ(validation, values(*split_dataset(whole, 7, 3).validation, 0));
-  EXPECT_NE(validation, values(*split_dataset(whole, 7, 4).validation, 0));
+  EXPECT_EQ(validation, values(*split_dataset(whole, 7, 3, whole->size()).validation, 0));
+  EXPECT_NE(validation, values(*split_dataset(whole, 7, 4, whole->size()).validation, 0));
 }
 
 TEST(Split, BothPartsNeedASample) {
   const auto whole = std::make_shared<Numbers>(5);
-  expect_contains(data_error([&] { split_dataset(whole, 0, 1); }), "0 of 5");
-  expect_contains(data_error([&] { split_dataset(whole, 5, 1); }), "5 of 5");
+  expect_contains(data_error([&] { split_dataset(whole, 0, 1, whole->size()); }), "0 of 5");
+  expect_contains(data_error([&] { split_dataset(whole, 5, 1, whole->size()); }), "5 of 5");
 }
 
 TEST(Split, FirstSamples) {
