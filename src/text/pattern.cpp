@@ -3,7 +3,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::size_t kLongestPattern = 4096;
 constexpr std::uint32_t kMostMatchSteps = 1'000'000;
+constexpr std::size_t kMatchStepsPerByte = 8;   // of longer texts, where that is more
 constexpr std::uint32_t kMostMemory = 1 << 16;  // KiB
 
 // Oniguruma's \s is White_Space; PCRE2's also has U+180E.
@@ -159,7 +162,6 @@ Pattern::Pattern(std::string_view expression) {
   pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);  // where it cannot, matching is slower
   compiled->limits = pcre2_match_context_create(nullptr);
   PT_CHECK(compiled->limits, kResource, "there is no memory for a pattern");
-  pcre2_set_match_limit(compiled->limits, kMostMatchSteps);
   pcre2_set_heap_limit(compiled->limits, kMostMemory);
   compiled_ = std::move(compiled);
 }
@@ -171,12 +173,18 @@ std::vector<TextRange> Pattern::matches(std::string_view text) const {
   using Match = std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)>;
   const Match match(pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   PT_CHECK(match != nullptr, kResource, "there is no memory for a match");
+  using Limits = std::unique_ptr<pcre2_match_context, decltype(&pcre2_match_context_free)>;
+  const Limits limits(pcre2_match_context_copy(compiled_->limits), pcre2_match_context_free);
+  PT_CHECK(limits != nullptr, kResource, "there is no memory for a match");
+  pcre2_set_match_limit(limits.get(), static_cast<std::uint32_t>(std::clamp<std::size_t>(
+                                          kMatchStepsPerByte * text.size(), kMostMatchSteps,
+                                          std::numeric_limits<std::uint32_t>::max())));
   std::vector<TextRange> out;
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   for (std::size_t at = 0; at < text.size();) {
     const auto run = [&](std::uint32_t how) {
       return pcre2_match(compiled_->code, subject, text.size(), at,
-                         PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | how, match.get(), compiled_->limits);
+                         PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | how, match.get(), limits.get());
     };
     int found = run(0);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = run(PCRE2_NO_JIT);

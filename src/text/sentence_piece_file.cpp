@@ -19,6 +19,7 @@ constexpr std::uint32_t kPieces = 1, kTrainer = 2, kNormalizer = 3;
 constexpr std::uint32_t kModelType = 3, kSpaceAsSuffix = 24, kByteFallback = 35, kEndId = 42,
                         kPaddingId = 43, kUnknownSurface = 44;
 constexpr std::size_t kLongestPiece = 1024;
+constexpr std::size_t kLongestReplacement = 1024;  // which each character of a text may become
 constexpr std::size_t kMostPieces = 1 << 22;
 constexpr std::uint64_t kBytesPerPiece = 256;
 
@@ -114,6 +115,12 @@ class ModelReader {
     if (size > 0) std::memcpy(out_.rules.data(), blob.data(), size);
     out_.replacements = blob.substr(size);
     if (out_.replacements.empty() || out_.replacements.back() != '\0') damaged();
+    for (std::size_t at = 0; at < out_.replacements.size();) {
+      const std::size_t length = out_.replacements.find('\0', at) - at;
+      PT_CHECK(length <= kLongestReplacement, kData,
+               "a rule of its normalizer makes more than {} bytes", kLongestReplacement);
+      at += length + 1;
+    }
   }
 
   void check_pieces() {

@@ -265,6 +265,8 @@ Template read_template(const JsonValue& parts, const JsonValue& specials) {
     const auto name = json.at("id").get<std::string>();
     if (special) {
       for (const JsonValue& id : specials.at(name).at("ids")) one.ids.push_back(id_of(id));
+      PT_CHECK(one.ids.size() <= kMostSteps, kData,
+               "its template's token \"{}\" has more than {} ids", printable(name), kMostSteps);
     } else {
       PT_CHECK(name == "A" || name == "B", kData, "its template has the text \"{}\"",
                printable(name));

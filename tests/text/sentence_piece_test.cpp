@@ -55,6 +55,10 @@ TEST(SentencePiece, RulesThatPointNowhereAreNoRules) {
   const std::string none = message_field(2, little(0, 4) + std::string("a\0", 2));
   EXPECT_EQ(parse_tokenizer(sentence_piece_model(1) + message_field(3, none))->encode("bb"),
             (TokenIds{2, 8}));
+  const std::string long_text(1025, 'a');
+  expect_contains(refused(sentence_piece_model(1) +
+                          message_field(3, message_field(2, little(0, 4) + long_text + '\0'))),
+                  "makes more than 1024 bytes");
   rules.back() = 'a';  // no end
   expect_contains(refused(sentence_piece_model(1) + message_field(3, message_field(2, rules))),
                   "damaged");

@@ -3,6 +3,7 @@
 #include "base/read_budget.h"
 #include "support/data_files.h"
 #include "support/small_tokenizers.h"
+#include "text/pattern.h"
 #include "text/tokenizer.h"
 
 namespace pipetrain {
@@ -103,6 +104,15 @@ TEST(TokenizerJson, PatternsThatMeanSomethingElseAreRefused) {
   EXPECT_EQ(parse_tokenizer(with("[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}|(?i:'s)"))
                 ->vocabulary(),
             22u);
+}
+
+TEST(TokenizerJson, LongRunsOfBlanksAreSplit) {
+  // As Llama 3's pattern begins to look for the end of a line from each of them.
+  const Pattern pattern("\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+");
+  constexpr std::size_t kBlanks = 3'000'000;
+  const std::vector<TextRange> got = pattern.matches(std::string(kBlanks, ' ') + "x");
+  ASSERT_EQ(got.size(), 2u);
+  EXPECT_EQ(got[0].end, kBlanks - 1);
 }
 
 TEST(TokenizerJson, AFileOfAnotherKind) {

@@ -73,7 +73,7 @@ std::span<const std::byte> ZipArchive::part(std::uint64_t begin, std::uint64_t l
 
 void ZipArchive::read_directory() {
   const std::size_t size = content_.size();
-  std::uint64_t inflated = 0;
+  std::uint64_t inflated = 0, packed_bytes = 0;
   PT_CHECK(size >= kEndBytes, kData, "\"{}\" is too short for a ZIP archive: {} bytes", name_,
            size);
   std::size_t end = size - kEndBytes;
@@ -116,6 +116,12 @@ void ZipArchive::read_directory() {
     begin += 46 + name_bytes + extra_bytes + u16(header, 32);
     // A claim beyond what deflate can do is refused when the entry is read.
     const std::uint64_t packed = std::min<std::uint64_t>(entry.compressed_bytes, size);
+    packed_bytes += packed;
+    PT_CHECK(
+        packed_bytes <= size, kData,
+        "\"{}\" is a damaged ZIP archive: its entries overlap, with {} bytes and more in a file "
+        "of {}",
+        name_, packed_bytes, size);
     if (entry.method != 0 && entry.bytes / kMaximumExpansion <= packed) inflated += entry.bytes;
     check_inflated(size, inflated, name_, "unzip, or numpy.savez instead of savez_compressed");
     entries_.push_back(std::move(entry));
