@@ -14,6 +14,7 @@
 #include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
+#include "data/formats/table_header.h"
 #include "data/rows/class_labels.h"
 #include "data/rows/readers.h"
 
@@ -37,18 +38,6 @@ bool has_decimal_commas(std::string_view text, char delimiter, const std::string
       const std::string number = with_decimal_point(cell);
       if (!number.empty() && number_in(number)) return true;
     }
-  }
-  return false;
-}
-
-// A header is a row with a word in a column that holds a number below it. What begins like a number
-// is a damaged number, not a word.
-bool looks_like_header(const std::vector<std::string>& first,
-                       const std::vector<std::string>& second) {
-  for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
-    const std::string_view cell = first[i];
-    if (cell.empty() || number_in(cell) || !number_in(second[i])) continue;
-    if (std::string_view("0123456789+-.").find(cell.front()) == std::string_view::npos) return true;
   }
   return false;
 }
@@ -238,10 +227,19 @@ class TableReader {
                        std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
                          return std::ranges::count(first_, column.name) > 0;
                        });
-    const bool has_header =
-        options_.header == CsvOptions::Header::kYes || named ||
-        (options_.header == CsvOptions::Header::kAuto && looks_like_header(first_, below_));
+    const bool has_header = options_.header == CsvOptions::Header::kYes || named ||
+                            (options_.header == CsvOptions::Header::kAuto &&
+                             (has_words_above_numbers(first_, below_) || is_named()));
     if (has_header) header_ = first_;
+  }
+
+  // The first rows are read once more only where all are words.
+  bool is_named() const {
+    const bool numbers = std::ranges::any_of(
+        first_, [](const std::string& cell) { return number_in(cell).has_value(); });
+    return !numbers && !encoding_ &&
+           has_names_above_words(first_records(text_, delimiter_, name_, /*comments=*/true),
+                                 options_);
   }
 
   void choose_label() {
@@ -274,6 +272,9 @@ class TableReader {
       lines_.push_back(reader.line());
       take(fields, reader.line());
     }
+    if (reader.comments() > 0)
+      notes_.push_back(fmt::format("{} line{} beginning with # passed over", reader.comments(),
+                                   reader.comments() == 1 ? "" : "s"));
     PT_CHECK(!lines_.empty(), kData, "{} has a header and no rows", name_);
   }
 
@@ -318,34 +319,51 @@ class TableReader {
     return header_.empty() ? fmt::format("column {}", i) : header_[i];
   }
 
-  std::size_t column_named(const std::string& wanted, const std::string& whose) const {
-    for (std::size_t i = 0; i < first_.size(); ++i) {
-      if (name_of_column(i) == wanted || (header_.empty() && fmt::format("{}", i) == wanted))
-        return i;
+  // A name's second use takes the second column of that name.
+  std::vector<std::size_t> columns_named(std::span<const std::string> names,
+                                         const std::string& whose) const {
+    std::vector<std::size_t> out;
+    for (const std::string& name : names) {
+      const std::vector<std::size_t> all = all_named(name);
+      const auto free = std::ranges::find_if(all, [&](std::size_t i) {
+        return std::ranges::count(out, i) == 0 && (i != label_ || all.size() == 1);
+      });
+      PT_CHECK(free != all.end(), kData, "{} has no {} \"{}\"{}: {}", name_,
+               all.empty() ? "column" : "further column", printable(name), whose,
+               header_.empty()
+                   ? fmt::format("it has {} columns, without a header", first_.size())
+                   : fmt::format("its header is {}",
+                                 printable(fmt::format("{}", fmt::join(header_, ", ")))));
+      out.push_back(*free);
     }
-    PT_FAIL(kData, "{} has no column \"{}\"{}: {}", name_, printable(wanted), whose,
-            header_.empty() ? fmt::format("it has {} columns, without a header", first_.size())
-                            : fmt::format("its header is {}",
-                                          printable(fmt::format("{}", fmt::join(header_, ", ")))));
+    return out;
+  }
+  std::vector<std::size_t> all_named(const std::string& name) const {
+    std::vector<std::size_t> out;
+    for (std::size_t i = 0; i < first_.size(); ++i) {
+      if (name_of_column(i) == name || (header_.empty() && fmt::format("{}", i) == name))
+        out.push_back(i);
+    }
+    return out;
   }
 
   // In the order of the encoding, or of the table.
   std::vector<std::size_t> feature_columns() const {
-    std::vector<std::size_t> out;
     if (encoding_) {
-      for (const EncodedColumn& column : encoding_->columns)
-        out.push_back(column_named(column.name, ", which the model was trained with"));
-      return out;
+      std::vector<std::string> names;
+      for (const EncodedColumn& column : encoding_->columns) names.push_back(column.name);
+      return columns_named(names, ", which the model was trained with");
     }
-    std::vector<std::size_t> left_out;
-    for (const std::string& name : options_.drop)
-      left_out.push_back(column_named(name, " for " + setting("drop-columns")));
-    for (const std::string& name : options_.features)
-      out.push_back(column_named(name, " for " + setting("feature-columns")));
+    std::vector<std::size_t> out =
+        columns_named(options_.features, " for " + setting("feature-columns"));
     for (std::size_t i = 0; options_.features.empty() && i < first_.size(); ++i) {
       if (i != label_) out.push_back(i);
     }
-    std::erase_if(out, [&](std::size_t i) { return std::ranges::count(left_out, i) > 0; });
+    for (const std::string& name : options_.drop) {
+      columns_named({&name, 1}, " for " + setting("drop-columns"));  // which must be there
+      const std::vector<std::size_t> all = all_named(name);
+      std::erase_if(out, [&](std::size_t i) { return std::ranges::count(all, i) > 0; });
+    }
     PT_CHECK(!out.empty(), kUsage, "no column of {} is left as an input", name_);
     PT_CHECK(std::ranges::count(out, label_) == 0, kUsage,
              "column \"{}\" of {} is the label, and cannot be an input too",
@@ -463,7 +481,10 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
     as_trained.encoding = out.train.encoding;
     out.validation = read(validation, as_trained, ignored);
   }
-  const bool header = !out.train.columns.empty() && !out.train.columns[0].field_names.empty();
+  // Encoded columns have names also without a header.
+  const bool header = out.train.encoding.empty()
+                          ? !out.train.columns.empty() && !out.train.columns[0].field_names.empty()
+                          : TableEncoding::parse(out.train.encoding).has_header;
   out.format = fmt::format("CSV{}", header ? ", with a header" : ", without a header");
   return out;
 }

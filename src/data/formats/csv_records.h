@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "data/formats/csv_cells.h"
+#include "data/formats/table_encoding.h"
 
 namespace pipetrain {
 
@@ -18,11 +19,12 @@ namespace pipetrain {
 /// where all of them are decimal commas between others.
 char guess_delimiter(std::string_view text);
 
-// Splits a text into records of fields; blank lines and, unless they may be data, lines beginning
-// with '#' are passed over.
+// Splits a text into records of fields; blank lines and, unless they may be data, comments are
+// passed over: lines beginning with '#', above the first record or below one that begins with a
+// number, or of other cells than records have.
 class RecordReader {
  public:
-  /// `decimal_commas`: numbers with one get a point. `comments`: lines beginning with '#' are such.
+  /// `decimal_commas`: numbers with one get a point. `comments`: whether there may be any.
   RecordReader(std::string_view text, char delimiter, const std::string& name,
                bool decimal_commas = false, bool comments = true)
       : rest_(text),
@@ -39,8 +41,10 @@ class RecordReader {
       ++line_;
       record_line_ = line_;
       const std::size_t end = std::min(rest_.find('\n'), rest_.size());
-      const std::string_view line = trim(rest_.substr(0, end));
-      if (!line.empty() && !(comments_ && line.front() == '#')) break;
+      const std::string_view line = without_blanks(rest_.substr(0, end));
+      const bool comment = comments_ && line.starts_with('#') && is_comment(line);
+      if (!line.empty() && !comment) break;
+      passed_over_ += comment;
       rest_.remove_prefix(std::min(end + 1, rest_.size()));
     }
     if (rest_.empty()) return false;
@@ -50,10 +54,14 @@ class RecordReader {
       if (std::string number = with_decimal_point(fields[i]); !number.empty())
         fields[i] = *unquoted_.insert(unquoted_.end(), std::move(number));
     }
+    width_ = fields.size();
+    after_number_ = number_in(fields[0]).has_value();
     return true;
   }
   /// The line that the record begins on, from 1.
   std::uint32_t line() const { return record_line_; }
+  /// Comments so far.
+  std::size_t comments() const { return passed_over_; }
 
   static std::string_view trim(std::string_view text) {
     const auto blank = [](char c) { return c == ' ' || c == '\r' || c == '\t'; };
@@ -63,6 +71,21 @@ class RecordReader {
   }
 
  private:
+  // Tabs between empty cells are not blanks.
+  std::string_view without_blanks(std::string_view line) const {
+    const std::string_view blanks = delimiter_ == '\t' ? " \r" : " \r\t";
+    const std::size_t begin = line.find_first_not_of(blanks);
+    return begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(blanks) + 1 - begin);
+  }
+  bool is_comment(std::string_view line) const {
+    std::size_t cells = 1;
+    bool quoted = false;
+    for (const char c : line) {
+      quoted ^= c == '"';
+      cells += c == delimiter_ && !quoted;
+    }
+    return after_number_ || width_ < 2 || cells != width_;
+  }
   // Takes one field and its delimiter; returns whether the record continues.
   bool take_field(std::vector<std::string_view>& fields) {
     std::size_t begin = 0;
@@ -114,6 +137,9 @@ class RecordReader {
   bool comments_;
   std::uint32_t line_ = 0;
   std::uint32_t record_line_ = 0;
+  std::size_t width_ = 0;  // of the record before; 0: none
+  bool after_number_ = false;
+  std::size_t passed_over_ = 0;
   bool decimal_commas_;
   std::list<std::string> unquoted_;  // unescaped and rewritten fields of this record
 };

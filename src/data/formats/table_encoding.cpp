@@ -73,7 +73,9 @@ void fit_numbers(const TableCells& cells, std::size_t at, std::span<const std::s
            printable(out.name));
   double sum = 0, squares = 0;
   for (const double value : values) sum += value;
-  const double mean = sum / static_cast<double>(values.size());
+  const auto [low, high] = std::ranges::minmax(values);
+  // A rounded mean would make a deviation of rounding errors for a column of one value.
+  const double mean = low == high ? low : sum / static_cast<double>(values.size());
   for (const double value : values) squares += (value - mean) * (value - mean);
   const bool gaps = values.size() < rows.size();
   if (options.missing != CsvOptions::Missing::kError) out.filling = mean;

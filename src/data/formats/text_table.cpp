@@ -7,13 +7,13 @@
 #include <cctype>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/files/text_lines.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
+#include "data/formats/table_header.h"
 #include "data/rows/ragged_rows.h"
 
 namespace pipetrain {
@@ -29,7 +29,8 @@ class LabelRows {
     if (value.is_string()) return add_word(value.get_ref<const std::string&>(), place);
     PT_CHECK(value.is_number() || value.is_boolean(), kData,
              "{}: the label {} is neither a number nor a word", place, printable(value.dump()));
-    if (value.is_number_float()) {
+    if (value.is_number_float() ||
+        (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX)) {
       rows_.add(value.get<double>());
     } else {
       rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
@@ -56,6 +57,7 @@ class LabelRows {
 
  private:
   void add_word(std::string_view word, const std::string& place) {
+    PT_CHECK(!word.empty(), kData, "{} has no label", place);
     rows_.add(word);
     end(place);
   }
@@ -137,40 +139,6 @@ JsonValue parse_line(std::string_view line, const std::string& place) {
   } catch (const JsonValue::exception&) {
     PT_FAIL(kData, "{}: invalid JSON", place);
   }
-}
-
-using Record = std::vector<std::string>;
-
-/// The first records of a table, at most.
-std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name) {
-  constexpr std::size_t kMostRecords = 1000;
-  RecordReader reader(text, delimiter, name, /*decimal_commas=*/false, /*comments=*/false);
-  std::vector<Record> out;
-  std::vector<std::string_view> fields;
-  while (out.size() < kMostRecords && reader.next(fields))
-    out.emplace_back(fields.begin(), fields.end());
-  return out;
-}
-
-/// Whether the first record names the columns: it has no number, and a column below it has numbers,
-/// or the same words again and again but never that of the first record.
-bool begins_with_names(const std::vector<Record>& records) {
-  const Record& first = records[0];
-  if (std::any_of(first.begin(), first.end(), [](const auto& cell) { return number_in(cell); }))
-    return false;
-  for (std::size_t column = 0; column < first.size(); ++column) {
-    std::size_t numbers = 0;
-    std::set<std::string> words;
-    for (std::size_t row = 1; row < records.size(); ++row) {
-      if (column >= records[row].size()) return false;
-      numbers += number_in(records[row][column]) ? 1 : 0;
-      words.insert(records[row][column]);
-    }
-    const std::size_t rows = records.size() - 1;
-    if (rows > 0 && numbers == rows) return true;
-    if (4 * words.size() <= rows && !words.contains(first[column])) return true;
-  }
-  return false;
 }
 
 }  // namespace
@@ -266,11 +234,11 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
            (!cell.empty() &&
             (cell == options.column || cell == options.pair || cell == table.label_column));
   };
-  const bool header =
-      table.header == CsvOptions::Header::kYes ||
-      (table.header == CsvOptions::Header::kAuto &&
-       (std::any_of(names.begin(), names.end(), is_known) ||
-        begins_with_names(first_records(text, delimiter == ' ' ? ',' : delimiter, name))));
+  const bool header = table.header == CsvOptions::Header::kYes ||
+                      (table.header == CsvOptions::Header::kAuto &&
+                       (std::any_of(names.begin(), names.end(), is_known) ||
+                        begins_with_names(first_records(text, delimiter == ' ' ? ',' : delimiter,
+                                                        name, /*comments=*/false))));
   bool more = true;
   if (header) {
     more = reader.next(fields);

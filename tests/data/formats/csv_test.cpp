@@ -96,6 +96,29 @@ TEST(Csv, QuotesSpacesCommentsBlankLinesAndByteOrderMark) {
   EXPECT_EQ(got.columns[0].lines, (std::vector<std::uint32_t>{5, 6}));
 }
 
+TEST(Csv, RowsMayBeginWithAHash) {
+  CsvOptions words;
+  words.categories = CsvOptions::Categories::kCodes;
+  std::vector<std::string> notes;
+  const RawSplit got =
+      parse_csv("# colors\ncolor,size,label\n#ff0000,1,0\n# a remark\n#00ff00,2,1\nblue,3,0\n",
+                "t.csv", words, notes);
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{0, 1, 0}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 1, 0, 2, 2, 3}));
+  EXPECT_EQ(notes.at(1), "2 lines beginning with # passed over");
+  // Below a number it is a row that has been taken out.
+  EXPECT_EQ(parse("1,2,0\n#3,4,1\n5,6,1\n").columns[1].values.to_doubles(), (Doubles{0, 1}));
+}
+
+TEST(Csv, TabsBetweenEmptyCellsAreARow) {
+  CsvOptions options;
+  options.delimiter = '\t';
+  options.missing = CsvOptions::Missing::kMean;
+  options.label_column = "none";
+  EXPECT_EQ(parse("a\tb\n1\t2\n\t\n3\t4\n \r\n", options).columns[0].values.to_doubles(),
+            (Doubles{1, 2, 2, 3, 3, 4}));
+}
+
 TEST(Csv, WordsAsLabelsAreNumberedInByteOrder) {
   const RawSplit got = parse("5.1,setosa\n6.2,virginica\n4.9,Versicolor\n5.0,setosa\n");
   EXPECT_EQ(got.columns[1].class_names,

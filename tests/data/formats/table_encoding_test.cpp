@@ -80,6 +80,47 @@ TEST(TableEncoding, GapsCountInTheDeviationOfAFilledColumn) {
   EXPECT_DOUBLE_EQ(got.columns[0].deviation, std::sqrt((400.0 + 0 + 0 + 400) / 4));
 }
 
+TEST(TableEncoding, AColumnOfOneValueIsNotDividedByRoundingErrors) {
+  CsvOptions options;
+  options.scale = CsvOptions::Scale::kStandard;
+  std::string text = "a,y\n";
+  for (int i = 0; i < 10; ++i) text += "0.1,1\n";
+  CsvOptions later;
+  later.encoding = read(text, options).encoding;
+  EXPECT_FLOAT_EQ(static_cast<float>(read("a,y\n0.2,1\n", later).columns[0].values.to_doubles()[0]),
+                  0.1F);
+}
+
+TEST(TableEncoding, ColumnsOfTheSameNameStayApart) {
+  CsvOptions options;
+  options.missing = CsvOptions::Missing::kMean;
+  for (const std::string one : {"a", ""}) {
+    const std::string text = fmt::format("{0},{0},b,y\n1,2,3,0\n4,5,6,1\n", one);
+    CsvOptions later;
+    later.encoding = read(text, options).encoding;
+    EXPECT_EQ(read(text, later).columns[0].values.to_doubles(), (Doubles{1, 2, 3, 4, 5, 6}));
+    EXPECT_NE(refusal(one + ",b\n1,2\n", later).find("no further column"), std::string::npos);
+  }
+  options.drop = {"a"};
+  EXPECT_EQ(read("a,a,b,y\n1,2,3,0\n", options).columns[0].values.to_doubles(), Doubles{3});
+}
+
+TEST(TableEncoding, ATableOfWordsMayHaveAHeader) {
+  const auto rows = [](const std::string& text, CsvOptions options) {
+    options.categories = CsvOptions::Categories::kOneHot;
+    return read(text, options).columns[0].rows();
+  };
+  const std::string words = "round,red,p\nflat,blue,e\nround,blue,p\n";
+  EXPECT_EQ(rows("shape,color,label\n" + words, {}), 3u);
+  EXPECT_EQ(rows(words, {}), 3u);
+  CsvOptions options;
+  options.label_column = "kind";
+  EXPECT_EQ(rows("shape,color,kind\n" + words, options), 3u);
+  EXPECT_EQ(rows("shape,color,kind\n" + words + words + words + words, {}), 12u);
+  // A word like others below it.
+  EXPECT_EQ(rows("n,y,e\ny,n,p\nn,n,e\ny,y,p\n", {}), 4u);
+}
+
 TEST(TableEncoding, OfATrainedModelReadsOtherTables) {
   CsvOptions later;
   later.encoding = read(kTable, chosen()).encoding;

@@ -1,0 +1,30 @@
+// What the beginning of a table tells: whether its first row has the names of the columns.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/rows/readers.h"
+
+namespace pipetrain {
+
+using Record = std::vector<std::string>;
+
+/// The first records of a table, at most. `comments`: as RecordReader has it.
+std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name,
+                                  bool comments);
+
+/// Whether the first record names the columns: it has no number, and a column below it has numbers,
+/// or the same words again and again but never that of the first record.
+bool begins_with_names(const std::vector<Record>& records);
+
+/// Whether the first row has a word in a column that holds a number below it. What begins like a
+/// number is a damaged number, not a word.
+bool has_words_above_numbers(const Record& first, const Record& second);
+
+/// Whether a table of words begins with names: as above, or the first record has a column that the
+/// options name, or a name of labels that is no word of its column.
+bool has_names_above_words(const std::vector<Record>& records, const CsvOptions& options);
+
+}  // namespace pipetrain
