@@ -17,6 +17,7 @@
 #include "cli/output/output.h"
 #include "cli/output/output_table.h"
 #include "cli/output/progress_line.h"
+#include "data/formats/csv_cells.h"
 #include "train/evaluation.h"
 #include "train/export.h"
 #include "train/scores.h"
@@ -110,9 +111,9 @@ std::string class_name(const std::vector<std::string>& names, std::size_t c) {
 std::string confusion_csv(const Confusion& confusion, const std::vector<std::string>& names) {
   std::string out = "label";
   const auto classes = static_cast<std::size_t>(confusion.classes);
-  for (std::size_t c = 0; c < classes; ++c) out += "," + csv_text(class_name(names, c));
+  for (std::size_t c = 0; c < classes; ++c) out += "," + quoted_cell(class_name(names, c));
   for (std::size_t i = 0; i < confusion.counts.size(); ++i) {
-    if (i % classes == 0) out += "\n" + csv_text(class_name(names, i / classes));
+    if (i % classes == 0) out += "\n" + quoted_cell(class_name(names, i / classes));
     out += fmt::format(",{}", confusion.counts[i]);
   }
   return out + "\n";

@@ -14,6 +14,7 @@
 #include "cli/commands/position_classes.h"
 #include "cli/output/output.h"
 #include "cli/output/output_table.h"
+#include "data/formats/csv_cells.h"
 #include "data/rows/good_rows.h"
 #include "data/rows/row_source.h"
 #include "onnx_io/reader.h"
@@ -88,20 +89,21 @@ class ExtraColumns {
     std::string out;
     for (const std::string& name : names_) out += "," + name;
     for (std::size_t c = 0; scores_ && c < classes_; ++c)
-      out += "," + csv_text("probability_" + name_of_class(c));
+      out += "," + quoted_cell("probability_" + name_of_class(c));
     return out;
   }
 
   std::string csv(std::size_t sample, const std::vector<HostTensor>& outputs,
                   std::size_t row) const {
     std::string out;
-    if (files_) out += "," + csv_text(file(sample));
+    if (files_) out += "," + quoted_cell(file(sample));
     if (!scores_) return out;
     const std::vector<double> all = probabilities(outputs, row);
     if (!several_) {
       const std::optional<std::size_t> likeliest = class_of(all);
       out += likeliest ? fmt::format(",{}", *likeliest) : ",";
-      if (!class_names_.empty()) out += "," + (likeliest ? csv_text(class_names_[*likeliest]) : "");
+      if (!class_names_.empty())
+        out += "," + (likeliest ? quoted_cell(class_names_[*likeliest]) : "");
     }
     for (const double p : all) out += std::isnan(p) ? "," : fmt::format(",{:.6g}", p);
     return out;

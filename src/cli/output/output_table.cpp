@@ -153,13 +153,6 @@ std::string csv_values(const std::vector<HostTensor>& outputs, std::size_t row) 
   return out;
 }
 
-std::string csv_text(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return out + "\"";
-}
-
 std::string csv_header(const std::vector<std::string>& names,
                        const std::vector<HostTensor>& outputs) {
   std::string out;

@@ -19,8 +19,6 @@ std::string json_values(const Tensor& values, std::size_t row);
 
 /// A row of all outputs as CSV without its line end; "nan" and "inf" are written as such.
 std::string csv_values(const std::vector<HostTensor>& outputs, std::size_t row);
-/// A text as a field of a CSV row: in quotation marks where it has to be (RFC 4180).
-std::string csv_text(const std::string& text);
 /// The names of its columns: NAME for one number, NAME_0, NAME_1, … for several.
 std::string csv_header(const std::vector<std::string>& names,
                        const std::vector<HostTensor>& outputs);

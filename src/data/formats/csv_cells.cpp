@@ -59,4 +59,15 @@ bool looks_like_amount(std::string_view cell) {
   return number_in(bare).has_value();
 }
 
+std::string quoted_cell(const std::string& text) {
+  const auto is_blank = [](char c) { return c == ' ' || c == '\t'; };
+  const bool plain =
+      text.empty() || (!is_blank(text.front()) && !is_blank(text.back()) && text.front() != '#' &&
+                       text.find_first_of(",;\"\r\n") == text.npos);
+  if (plain) return text;
+  std::string out = "\"";
+  for (const char c : text) out += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return out + "\"";
+}
+
 }  // namespace pipetrain

@@ -15,4 +15,7 @@ bool looks_like_date(std::string_view cell);
 /// "1,234.50", "$12", "50 %": a number with separators or signs around it.
 bool looks_like_amount(std::string_view cell);
 
+/// A text as a cell: in quotation marks where readers would take it for something else (RFC 4180).
+std::string quoted_cell(const std::string& text);
+
 }  // namespace pipetrain

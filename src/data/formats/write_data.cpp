@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/files/npz_writer.h"
+#include "data/formats/csv_cells.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/element.h"
 #include "data/rows/row_source.h"
 
@@ -51,6 +53,16 @@ void for_rows(const RawColumn& column, const WriteDataOptions& options, Take&& t
   }
 }
 
+// The validation part with the class numbers of the training part: of its words there may be fewer.
+RawSplit numbered_as_training(const RawData& data) {
+  RawSplit out = data.validation;
+  for (RawColumn& column : out.columns) {
+    const auto same = std::ranges::find(data.train.columns, column.name, &RawColumn::name);
+    if (same != data.train.columns.end()) follow_class_names(column, same->class_names);
+  }
+  return out;
+}
+
 std::string write_npz(const RawData& data, const std::string& path,
                       const WriteDataOptions& options) {
   NpzWriter writer(path);
@@ -72,7 +84,7 @@ std::string write_npz(const RawData& data, const std::string& path,
   };
   const bool parts = !data.validation.empty();
   add(data.train, parts ? "_train" : "");
-  if (parts) add(data.validation, "_test");
+  if (parts) add(numbered_as_training(data), "_test");
   writer.commit();
   return out;
 }
@@ -130,8 +142,11 @@ std::string write_csv(const RawData& data, const std::string& path,
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const auto width = static_cast<std::size_t>(written_shape(*columns[c], options).count());
     for (std::size_t i = 0; i < width; ++i) {
-      header += fmt::format("{}{}{}", header.empty() ? "" : ",", columns[c]->name,
-                            width == 1 ? "" : fmt::format("{}", i));
+      const std::vector<std::string>& names = columns[c]->field_names;
+      header += header.empty() ? "" : ",";
+      header += quoted_cell(names.size() == width ? names[i]
+                            : width == 1          ? columns[c]->name
+                                                  : fmt::format("{}{}", columns[c]->name, i));
     }
     for_rows(*columns[c], options, [&](const Tensor& rows) {
       std::vector<double> part(static_cast<std::size_t>(rows.count()));
@@ -151,7 +166,7 @@ std::string write_csv(const RawData& data, const std::string& path,
         const double value = values[c][row * width + i];
         if (!line.empty()) line += ',';
         if (!column.class_names.empty()) {
-          line += column.class_names[static_cast<std::size_t>(value)];
+          line += quoted_cell(column.class_names[static_cast<std::size_t>(value)]);
         } else if (column.dtype() == DType::kFloat32) {
           line += fmt::format("{}", static_cast<float>(value));
         } else {
