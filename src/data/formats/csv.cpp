@@ -450,9 +450,9 @@ bool looks_like_table(std::string_view head, bool is_whole_text) {
 
 RawData read_csv(const std::string& path, const CsvOptions& options) {
   RawData out{path, "", {}, {}, {}};
-  std::string train = path, validation;
-  if (fs::is_directory(path)) {
-    train.clear();
+  const bool folder = fs::is_directory(path);
+  std::string train = folder ? "" : only_file(path, "csv"), validation;
+  if (folder) {
     for (const std::string& file : list_files(path)) {
       const std::string stem = fs::path(file).filename().string();
       const auto is = [&](std::string_view word) {

@@ -109,9 +109,7 @@ RawData read_megatron(const std::string& path) {
     std::size_t sequences = 0;
     TokenShard shard = read_pair(index, sequences);
     all += sequences;
-    const std::string name = fs::path(index).filename().string();
-    const bool other = indices.size() > 1 && (name.find("val") != std::string::npos ||
-                                              name.find("test") != std::string::npos);
+    const bool other = indices.size() > 1 && names_other_part(index);
     (other ? validation : train).push_back(std::move(shard));
   }
   if (train.empty()) std::swap(train, validation);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <iterator>
 
 #include "base/error.h"
 #include "data/files/zip_archive.h"
@@ -33,9 +34,9 @@ class ArrayParts {
   ArrayParts(const std::string& path, std::string format)
       : out_{path, std::move(format), {}, {}, {}} {}
 
-  void add(const std::string& key, const std::string& shown, const FileBytes& content) {
+  void add(const std::string& key, const PartName& name, const std::string& shown,
+           const FileBytes& content) {
     const NpyHeader header = parse_npy_header(content.bytes(), shown);
-    const PartName name = split_part_name(key);
     auto& part = parts_[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))];
     if (const auto words = parse_npy_words(content.bytes(), shown);
         !words.empty() && role_of_name(name.base) == ColumnRole::kLabel) {
@@ -96,6 +97,27 @@ PartName split_part_name(const std::string& key) {
   return {key, std::nullopt};
 }
 
+std::vector<PartName> split_part_names(const std::vector<std::string>& keys) {
+  std::vector<PartName> names;
+  std::ranges::transform(keys, std::back_inserter(names), split_part_name);
+  const bool all =
+      std::ranges::all_of(names, [](const PartName& name) { return name.part.has_value(); });
+  const auto has_others = [&](SourcePart part) {
+    return std::ranges::any_of(names, [&](const PartName& name) {
+      return name.part == part && std::ranges::any_of(names, [&](const PartName& other) {
+               return other.part != part && other.base == name.base;
+             });
+    });
+  };
+  std::vector<PartName> out;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    const std::optional<SourcePart> part = names[i].part;
+    const bool is_part = !part || part == SourcePart::kTrain || all || has_others(*part);
+    out.push_back(is_part ? names[i] : PartName{keys[i], std::nullopt});
+  }
+  return out;
+}
+
 ColumnRole role_of_name(const std::string& name) {
   constexpr std::string_view kLabels[] = {"y",       "label", "labels",      "target",
                                           "targets", "class", "fine_labels", "classes"};
@@ -106,23 +128,31 @@ ColumnRole role_of_name(const std::string& name) {
 }
 
 RawData read_npz(const std::string& path) {
-  const ZipArchive archive(FileBytes::open_inflated(path), path);
+  const ZipArchive archive(FileBytes::open_inflated(only_file(path, "npz")), path);
   ArrayParts parts(path, "NumPy archive (npz)");
+  std::vector<std::string> keys;
+  std::vector<const ZipEntry*> entries;
   for (const ZipEntry& entry : archive.entries()) {
     if (!entry.name.ends_with(kExtension)) continue;
-    const std::string key = entry.name.substr(0, entry.name.size() - kExtension.size());
-    parts.add(key, fmt::format("{}[{}]", path, key), archive.read(entry));
+    keys.push_back(entry.name.substr(0, entry.name.size() - kExtension.size()));
+    entries.push_back(&entry);
   }
+  const std::vector<PartName> names = split_part_names(keys);
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    parts.add(keys[i], names[i], fmt::format("{}[{}]", path, keys[i]), archive.read(*entries[i]));
   return parts.result();
 }
 
 RawData read_npy(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
     ArrayParts parts(path, "NumPy arrays (npy)");
-    for (const std::string& file : list_files(path)) {
-      if (!file.ends_with(kExtension)) continue;
-      parts.add(std::filesystem::path(file).stem().string(), file, FileBytes::open_inflated(file));
-    }
+    std::vector<std::string> files = list_files(path), keys;
+    std::erase_if(files, [](const std::string& file) { return !file.ends_with(kExtension); });
+    for (const std::string& file : files)
+      keys.push_back(std::filesystem::path(file).stem().string());
+    const std::vector<PartName> names = split_part_names(keys);
+    for (std::size_t i = 0; i < files.size(); ++i)
+      parts.add(keys[i], names[i], files[i], FileBytes::open_inflated(files[i]));
     return parts.result();
   }
   RawData out{path, "NumPy array (npy)", {}, {}, {}};
@@ -130,9 +160,10 @@ RawData read_npy(const std::string& path) {
     const FileBytes content = FileBytes::open_inflated(file);
     out.train.columns.push_back({name, parse_npy(content.bytes(), file), file, role, {}, {}, {}});
   };
-  const std::filesystem::path inputs(path);
+  const std::string source = only_file(path, "npy");
+  const std::filesystem::path inputs(source);
   const std::string stem = inputs.stem().string();
-  add(path, stem, ColumnRole::kInput);
+  add(source, stem, ColumnRole::kInput);
   constexpr std::pair<std::string_view, std::string_view> kBeside[] = {
       {"x", "y"},           {"X", "y"},           {"X", "Y"},
       {"images", "labels"}, {"inputs", "labels"}, {"inputs", "targets"},

@@ -261,8 +261,7 @@ RawData read_tfrecord(const std::string& path) {
   for (const std::string& file : files) {
     const std::string name = std::filesystem::path(file).filename().string();
     if (folder && name.find("tfrecord") == std::string::npos) continue;
-    const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
-                                            name.find("test") != std::string::npos);
+    const bool other = files.size() > 1 && names_other_part(name);
     (other ? validation : train).add_file(file);
     (other ? has_other : has_train) = true;
   }

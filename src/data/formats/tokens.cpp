@@ -60,11 +60,6 @@ RawSplit to_split(std::vector<TokenShard> shards) {
   return {{}, std::make_shared<const std::vector<TokenShard>>(std::move(shards))};
 }
 
-bool is_validation(const std::string& file) {
-  const std::string name = fs::path(file).filename().string();
-  return name.find("val") != std::string::npos || name.find("test") != std::string::npos;
-}
-
 }  // namespace
 
 bool is_llmc_tokens(std::span<const std::byte> bytes) {
@@ -77,7 +72,7 @@ RawData read_tokens(const std::string& path, DType headerless_dtype) {
   for (const std::string& file : list_files(path)) {
     if (fs::is_directory(path) && !file.ends_with(".bin")) continue;
     TokenShard shard = open_shard(file, headerless_dtype);
-    (is_validation(file) ? validation : train).push_back(std::move(shard));
+    (names_other_part(file) ? validation : train).push_back(std::move(shard));
   }
   PT_CHECK(!train.empty() || !validation.empty(), kData, "\"{}\" has no token files (*.bin)",
            printable(path));

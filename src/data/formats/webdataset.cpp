@@ -171,8 +171,7 @@ RawData read_webdataset(const std::string& path) {
   for (const std::string& file : files) {
     const std::string name = fs::path(file).filename().string();
     if (folder && !is_shard(name)) continue;
-    const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
-                                            name.find("test") != std::string::npos);
+    const bool other = files.size() > 1 && names_other_part(name);
     (other ? validation : train).add_shard(file);
     ++(other ? other_shards : train_shards);
   }

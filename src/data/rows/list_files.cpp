@@ -2,12 +2,36 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
+
+bool names_other_part(const std::string& file) {
+  static constexpr std::array<std::string_view, 10> kWords = {
+      "val",  "valid", "validation", "valset",  "eval",
+      "test", "tests", "testing",    "testset", "evaluation"};
+  const std::string name = std::filesystem::path(file).filename().string();
+  std::string word;
+  for (std::size_t i = 0; i <= name.size(); ++i) {
+    const char c = i < name.size() ? name[i] : '.';
+    const bool is_letter = std::isalpha(static_cast<unsigned char>(c)) != 0;
+    const bool begins = !is_letter || (std::isupper(static_cast<unsigned char>(c)) && i > 0 &&
+                                       std::islower(static_cast<unsigned char>(name[i - 1])));
+    if (begins) {
+      if (std::ranges::find(kWords, word) != kWords.end()) return true;
+      word.clear();
+    }
+    if (is_letter) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  return false;
+}
 
 std::vector<std::string> list_files(const std::string& path) {
   namespace fs = std::filesystem;
@@ -40,6 +64,13 @@ std::vector<std::string> list_files(const std::string& path) {
   PT_CHECK(!out.empty() || directory, kData, "no file matches \"{}\"", printable(path));
   std::sort(out.begin(), out.end());
   return out;
+}
+
+std::string only_file(const std::string& path, std::string_view format) {
+  std::vector<std::string> files = list_files(path);
+  PT_CHECK(files.size() == 1, kUsage, "\"{}\" are {} files, but {} {} reads one file",
+           printable(path), files.size(), setting("format"), format);
+  return std::move(files[0]);
 }
 
 }  // namespace pipetrain

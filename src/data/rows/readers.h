@@ -38,6 +38,9 @@ struct PartName {
   std::optional<SourcePart> part;
 };
 PartName split_part_name(const std::string& key);
+/// The parts of arrays that lie together: beside "ids", "valid_len" is of no part, as there is no
+/// other "len".
+std::vector<PartName> split_part_names(const std::vector<std::string>& keys);
 /// The role that an array's name suggests: "y", "labels", "target", … are labels.
 ColumnRole role_of_name(const std::string& name);
 /// A .npy file, labels being looked for beside it (x.npy and y.npy, images.npy and labels.npy), or
@@ -79,8 +82,9 @@ struct CsvOptions {
            missing != Missing::kError || scale != Scale::kNone || !encoding.empty();
   }
 };
-/// Comma or tab separated numbers (RFC 4180: quoted fields; '#' lines are comments); the label
-/// column may hold words, which become classes in byte order. A directory: train.csv, test.csv.
+/// Comma or tab separated numbers (RFC 4180: quoted fields; lines beginning with '#' may be
+/// comments); the label column may hold words, which become classes in byte order. A directory:
+/// train.csv, test.csv.
 RawData read_csv(const std::string& path, const CsvOptions& options);
 /// Whether a text that nothing names is such a table: its beginning has rows of equally many cells
 /// between commas, tabs or semicolons, at least half of them numbers, after a header or none.
@@ -133,6 +137,12 @@ bool is_tfrecord(std::span<const std::byte> bytes);
 
 /// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
 /// sorted by name.
+/// Whether a file's name has a word for a part that is not trained on: val, valid, test, …;
+/// "latest" has none.
+bool names_other_part(const std::string& file);
+
 std::vector<std::string> list_files(const std::string& path);
 
 }  // namespace pipetrain
+/// The only one of them. Error kUsage if there are several, which this format does not take.
+std::string only_file(const std::string& path, std::string_view format);

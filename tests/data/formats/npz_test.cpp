@@ -162,6 +162,26 @@ TEST_F(Npz, AnEntryThatClaimsToInflateTooFarIsRefused) {
   expect_contains(data_error([&] { read_npz(file); }), "cannot inflate to 2147483647");
 }
 
+TEST_F(Npz, EntriesThatShareTheirBytesAreRefused) {
+  std::string bytes = from_hex(kStored);
+  const std::size_t second = bytes.find("PK\x01\x02", bytes.find("PK\x01\x02") + 1);
+  // The directory's entry of y is as long as the file, and begins where x does.
+  bytes.replace(second + 20, 8, little(bytes.size(), 4) + little(bytes.size(), 4));
+  bytes.replace(second + 42, 4, little(0, 4));
+  expect_contains(data_error([&] { read_npz(write("a.npz", bytes)); }), "its entries overlap");
+}
+
+TEST_F(Npz, OneFileIsRead) {
+  write("a.npy", simple("|u1", "(1, 2)", "ab"));
+  EXPECT_EQ(read_npy(path("?.npy")).train.columns.size(), 1u);
+  write("b.npy", simple("|u1", "(1, 2)", "ab"));
+  expect_contains(data_error([&] { read_npy(path("?.npy")); }, ErrorKind::kUsage),
+                  "are 2 files, but `format` npy reads one file");
+  write("a.csv", "1,2\n"), write("b.csv", "1,2\n");
+  expect_contains(data_error([&] { read_csv(path("*.csv"), {}); }, ErrorKind::kUsage),
+                  "are 2 files, but `format` csv reads one file");
+}
+
 TEST_F(Npz, ObjectArraysAndSingleValuesAreLeftOut) {
   const auto stored = [](const std::string& name, const std::string& data, std::string& local,
                          std::string& directory) {
@@ -292,6 +312,28 @@ TEST(PartName, ToldFromPrefixOrSuffix) {
   EXPECT_EQ(split_part_name("input_ids").base, "input_ids");
   EXPECT_FALSE(split_part_name("latest").part);
   EXPECT_FALSE(split_part_name("train").part);
+}
+
+TEST(PartName, WordsInOtherNamesAreNoParts) {
+  using Keys = std::vector<std::string>;
+  const auto bases = [](const Keys& keys) {
+    Keys out;
+    for (const PartName& name : split_part_names(keys))
+      out.push_back(name.base + (name.part ? " of a part" : ""));
+    return out;
+  };
+  EXPECT_EQ(bases({"ids", "label", "valid_len"}), (Keys{"ids", "label", "valid_len"}));
+  EXPECT_EQ(bases({"x", "x_test", "test_ids"}), (Keys{"x", "x of a part", "ids of a part"}));
+  EXPECT_EQ(bases({"x_test", "y_test"}), (Keys{"x of a part", "y of a part"}));
+}
+
+TEST(PartName, FilesAreToldByWholeWords) {
+  for (const char* name : {"val.jsonl", "d/x-val-001.tar", "c_test2.bin", "Test.tsv",
+                           "myTestData.bin", "validation-00001", "eval.tfrecord"})
+    EXPECT_TRUE(names_other_part(name)) << name;
+  for (const char* name :
+       {"latest.jsonl", "contest.bin", "interval.csv", "values", "test/a.bin", ""})
+    EXPECT_FALSE(names_other_part(name)) << name;
 }
 
 }  // namespace
