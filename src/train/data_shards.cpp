@@ -21,6 +21,7 @@ namespace {
 /// What a shard's data decide for the whole run.
 std::string decided_by(const OpenedData& data) {
   std::string text = data.format + "\n" + data.encoding + "\n" + data.texts + "\n";
+  if (data.first_index) text += fmt::format("{}\n", *data.first_index);
   for (const double divisor : data.divisors) text += fmt::format("{} ", divisor);
   for (const std::string& name : data.class_names) text += "\n" + name;
   for (const Column& column : data.train->columns()) text += "\n" + column.text();

@@ -25,6 +25,7 @@ constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kTexts = "pipetrain.texts";
+constexpr const char* kFirstIndex = "pipetrain.first_index";
 constexpr const char* kNormalization = "pipetrain.normalize";
 
 /// Takes how texts became tokens. A tokenizer that is given has to be the one of the training;
@@ -160,6 +161,7 @@ TrainingDescription training_of(const Network& network) {
   out.label_column = config.data.csv.label_column;
   out.columns = network.data().encoding;
   out.texts = network.data().texts;
+  if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
   Normalization scale = config.data.bind.normalization;
   const std::vector<double>& divisors = network.data().divisors;
   const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
@@ -187,6 +189,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kLabelColumn, training.label_column, "");
   set(kColumns, training.columns, "");
   set(kTexts, training.texts, "");
+  set(kFirstIndex, training.first_index, "");
   set(kNormalization, training.normalization, "auto");
   return out;
 }
@@ -225,6 +228,11 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
     if (const std::string name = follow_texts(texts->second, config); !name.empty())
       taken += fmt::format("{}{} {}", taken.empty() ? "" : ", ", setting("tokenizer"), name);
   }
+  std::optional<std::uint32_t>& first_index = config.data.first_index;
+  take(kFirstIndex, "indices from", "", !first_index, [&](const std::string& v) {
+    PT_CHECK(v == "0" || v == "1", kModel, "\"{}\" is neither 0 nor 1", printable(v));
+    first_index = v == "1" ? 1 : 0;
+  });
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });

@@ -32,6 +32,7 @@ struct TrainingDescription {
   std::string label_column;   // of a table; empty: by rule
   std::string columns;        // of a table: how they were encoded (TableEncoding::text)
   std::string texts;          // how they became tokens (TextOptions::text)
+  std::string first_index;    // of LibSVM's format: what its indices count from
   std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
 };
 /// The same of a network that has been trained.

@@ -81,8 +81,10 @@ void look_at_labels(const RawData& raw, const OnnxModel& model, const BindOption
   loss.labels = real ? LabelHint::kFloat : LabelHint::kInteger;
   if (small || (real && elements == 1)) {
     const std::vector<double> values = label->values.to_doubles();
-    const bool whole = std::all_of(values.begin(), values.end(),
-                                   [](double v) { return v == std::floor(v) && v >= 0; });
+    // Labels that are no numbers do not come here, or belong to samples that are skipped.
+    const bool whole = std::all_of(values.begin(), values.end(), [](double v) {
+      return std::isnan(v) || (v == std::floor(v) && v >= 0);
+    });
     const bool one_hot = whole && small && elements > 1 && is_one_hot(values, elements);
     if (one_hot) loss.label_elements = 1;
     if (whole) loss.labels = small && !one_hot ? LabelHint::kBinary : LabelHint::kInteger;
@@ -233,6 +235,8 @@ void Network::open_data_and_graph(const Network* same_data) {
         log_info("eval", "note     {}", taken);
       loss_ = config_.model.loss;
     }
+    constexpr int kWhite = 255;  // of masks: a class, unless such pixels are ignored
+    config_.data.masks_are_drawings = config_.model.loss.ignore_index != kWhite;
     config_.data.text.model_length = token_length(model_.model, config_.model);
     config_.data.text.one_label_per_text =
         !model_.model.outputs.empty() && model_.model.outputs[0].dims.size() == 2;

@@ -14,6 +14,7 @@ import warnings
 import zipfile
 import zlib
 
+from labels_test import linear
 from program import SECONDS, Case, events
 
 SMALL = ["--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
@@ -54,6 +55,20 @@ class Command(Case):
         self.refused("usage", "data", "make", "glyphs", "-o", "d.h5", says=".npz")
         self.refused("usage", "data", "make", "glyphs", says="--output")
         self.refused("data", "data", "inspect", "nowhere", says="nowhere")
+
+    def test_only_an_archive_has_both_parts(self):
+        for name, warns in (("g.csv", True), ("g.npz", False)):
+            _, err = self.succeed("data", "make", "glyphs", "--samples", "10", "-o", name)
+            self.assertEqual(warns, "has the training part only; an .npz file holds the validation part too" in err)
+
+    def test_a_model_knows_what_sparse_rows_count_from(self):
+        model = self.write("m.onnx", linear(3, 2))
+        train = self.write("t.svm", "0 0:1 1:2 2:3\n1 0:5 2:1\n" * 8)
+        self.succeed("train", model, "--data", train, "--max-steps", "1", *SMALL, "-o", "t.onnx")
+        other = self.write("v.svm", "0 1:1 2:2\n1 2:7\n")
+        full = self.write("f.svm", "0 0:0 1:1 2:2\n1 0:0 1:0 2:7\n")
+        found = [self.succeed("predict", "t.onnx", "--data", data, "--device", "cpu")[0] for data in (other, full)]
+        self.assertEqual(*found)
 
     def test_a_pipe_is_read_once_and_needs_a_writer(self):
         os.mkfifo(self.folder / "pipe")

@@ -172,6 +172,13 @@ class BadSamples(Labelled):
         self.refused_labels(label, says=["label 7 out of range 0..2", "--on-error bad-sample=skip"])
         self.assertIn("1 bad sample skipped", "".join(self.succeed("train", "m.onnx", "--data", "d.jsonl", "--max-steps", "1", "--on-error", "bad-sample=skip", *CPU[:-1])))
 
+    def test_a_bad_label_does_not_change_the_loss(self):
+        model = self.write("m.onnx", linear(2, 3))
+        data = self.write("d.csv", "".join(f"{i},{2 * i},{i % 3}\n" for i in range(30)) + "1,2,oops\n")
+        _, err = self.succeed("train", model, "--data", data, "--max-steps", "1", "--on-error", "bad-sample=skip", *CPU[:-1])
+        self.assertIn("cross-entropy, 3 classes", err)
+        self.assertIn("1 bad sample skipped", err)
+
     def test_what_all_samples_have_is_no_matter_of_samples(self):
         err = self.refused_labels(lambda i: 2.5, "--loss", "bce", outputs=1, says="60 of 60 samples")
         self.assertNotIn("--on-error bad-sample", err)

@@ -100,6 +100,20 @@ void warn_of(const std::vector<std::string>& others, RawData& out) {
   out.notes.push_back(out.warnings.back());
 }
 
+// Images that lie in none of the folders of classes.
+void warn_of_images_beside_classes(const fs::path& folder, RawData& out) {
+  std::vector<std::string> found;
+  for (const std::string& file : list_files(folder.string())) {
+    if (is_image_file(file)) found.push_back(file);
+  }
+  if (found.empty()) return;
+  out.warnings.push_back(fmt::format("{} image{} beside the folders of classes {} ignored: {}{}",
+                                     found.size(), found.size() == 1 ? "" : "s",
+                                     found.size() == 1 ? "is" : "are", printable(found[0]),
+                                     found.size() > 1 ? ", …" : ""));
+  out.notes.push_back(out.warnings.back());
+}
+
 // The masks beside the images of a folder that has just these two folders: not a class of images.
 struct MaskFolders {
   fs::path images, masks;
@@ -117,21 +131,43 @@ std::optional<MaskFolders> mask_folders_in(const fs::path& folder) {
   return out;
 }
 
-// The file of each image's mask: of the same name, also with "_mask" behind it.
-std::vector<std::string> masks_of(const std::vector<std::string>& images, const fs::path& masks) {
-  std::map<std::string, std::string> by_stem;
-  for (std::string& file : images_below(masks).files) {
-    std::string stem = fs::path(file).stem().string();
-    by_stem[std::move(stem)] = std::move(file);
+// The file of each image's mask: of the same name, also with "_mask" behind it, in the subfolder of
+// the same name; or in any, where neither another image nor another mask is called so.
+std::vector<std::string> masks_of(const std::vector<std::string>& images, const MaskFolders& from) {
+  using Names = std::map<std::string, std::vector<std::string>>;  // without endings; of files
+  const auto place = [](const std::string& file, const fs::path& folder) {
+    return fs::path(file).lexically_relative(folder).replace_extension().string();
+  };
+  const auto stem = [](const std::string& file) { return fs::path(file).stem().string(); };
+  Names by_place, by_stem, images_by_stem;
+  for (const std::string& file : images_below(from.masks).files) {
+    by_place[place(file, from.masks)].push_back(file);
+    by_stem[stem(file)].push_back(file);
   }
+  for (const std::string& image : images) images_by_stem[stem(image)].push_back(image);
+  const auto find = [](const Names& names, const std::string& name) {
+    const auto found = names.find(name);
+    return found != names.end() ? found : names.find(name + "_mask");
+  };
   std::vector<std::string> out;
   for (const std::string& image : images) {
-    const std::string stem = fs::path(image).stem().string();
-    auto found = by_stem.find(stem);
-    if (found == by_stem.end()) found = by_stem.find(stem + "_mask");
-    PT_CHECK(found != by_stem.end(), kData, "the image \"{}\" has no mask in \"{}\"",
-             printable(image), printable(masks.string()));
-    out.push_back(found->second);
+    auto found = find(by_place, place(image, from.images));
+    const bool elsewhere = found == by_place.end();
+    if (elsewhere) found = find(by_stem, stem(image));
+    PT_CHECK(found != (elsewhere ? by_stem : by_place).end(), kData,
+             "the image \"{}\" has no mask in \"{}\"", printable(image),
+             printable(from.masks.string()));
+    const std::vector<std::string>& masks = found->second;
+    PT_CHECK(masks.size() == 1, kData, "the image \"{}\" has two masks, \"{}\" and \"{}\"; {}",
+             printable(image), printable(masks[0]), printable(masks[1]),
+             elsewhere ? "put them into subfolders that are called as those of the images"
+                       : "remove one of them");
+    const std::vector<std::string>& others = images_by_stem[stem(image)];
+    PT_CHECK(!elsewhere || others.size() == 1, kData,
+             "the mask \"{}\" may belong to \"{}\" and to \"{}\"; put masks into subfolders that "
+             "are called as those of the images",
+             printable(masks[0]), printable(others[0]), printable(others[1]));
+    out.push_back(masks[0]);
   }
   return out;
 }
@@ -140,7 +176,6 @@ std::vector<std::string> masks_of(const std::vector<std::string>& images, const 
 HostTensor read_masks(const std::vector<std::string>& files) {
   HostTensor out;
   std::uint8_t* to = nullptr;
-  bool two = true;  // only 0 and 255, which are drawings of 0 and 1
   for (const std::string& file : files) {
     const FileBytes content = FileBytes::open(file);
     const std::string name = fmt::format("\"{}\"", printable(file));
@@ -157,14 +192,30 @@ HostTensor read_masks(const std::vector<std::string>& files) {
              "the mask {} has {} x {} pixels, the first one {} x {}; bring images and masks to one "
              "size",
              name, width, height, out.shape()[2], out.shape()[1]);
-    two =
-        two && std::ranges::all_of(mask.pixels, [](std::uint8_t v) { return v == 0 || v == 255; });
     to = std::copy(mask.pixels.begin(), mask.pixels.end(), to);
   }
-  if (two) {
-    for (std::uint8_t& value : out.span<std::uint8_t>()) value = value ? 1 : 0;
-  }
   return out;
+}
+
+// Masks of 0 and 255 alone are drawings of the classes 0 and 1. Beside other values, in the other
+// part too, 255 is a value like them: pixels that the loss passes over, often.
+void number_drawings(RawData& data) {
+  std::vector<RawColumn*> masks;
+  for (RawSplit* split : {&data.train, &data.validation}) {
+    for (RawColumn& column : split->columns) {
+      if (column.role == ColumnRole::kLabel && column.dtype() == DType::kUint8)
+        masks.push_back(&column);
+    }
+  }
+  const bool two = std::ranges::all_of(masks, [](const RawColumn* column) {
+    return std::ranges::all_of(column->values.span<std::uint8_t>(),
+                               [](std::uint8_t value) { return value == 0 || value == 255; });
+  });
+  for (const RawColumn* column : masks) {
+    for (std::uint8_t& value : column->values.span<std::uint8_t>()) {
+      if (two) value = value ? 1 : 0;
+    }
+  }
 }
 
 RawSplit read_masked(const MaskFolders& from, RawData& whole) {
@@ -173,7 +224,7 @@ RawSplit read_masked(const MaskFolders& from, RawData& whole) {
   PT_CHECK(!found.files.empty(), kData,
            "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(from.images.string()));
-  const HostTensor masks = read_masks(masks_of(found.files, from.masks));
+  const HostTensor masks = read_masks(masks_of(found.files, from));
   const RequiredSize size{static_cast<std::size_t>(masks.shape()[1]),
                           static_cast<std::size_t>(masks.shape()[2])};
   whole.notes.push_back(
@@ -214,6 +265,7 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
   }
   const bool flat = classes.empty();
   if (flat) others.clear(), take(folder);
+  if (!flat) warn_of_images_beside_classes(folder, whole);
   warn_of(others, whole);
   PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(folder.string()));
@@ -254,7 +306,7 @@ bool has_images(const std::string& folder) {
   return false;
 }
 
-RawData read_image_folder(const std::string& path) {
+RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
   RawData out{path, "folder of images", {}, {}, {}};
   if (!fs::is_directory(path)) {
     PT_CHECK(fs::exists(path), kData, "there is no data file \"{}\"", printable(path));
@@ -286,6 +338,7 @@ RawData read_image_folder(const std::string& path) {
   }
   if (other || !train) {
     out.train = read_folder(path, out);
+    if (masks_are_drawings) number_drawings(out);
     return out;
   }
   out.train = read_folder(*train, out);
@@ -293,6 +346,7 @@ RawData read_image_folder(const std::string& path) {
   if (validation && has_images(validation->string())) {
     out.validation = read_folder(*validation, out);
   }
+  if (masks_are_drawings) number_drawings(out);
   return out;
 }
 

@@ -81,13 +81,18 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool start_array(std::size_t) override {
     if (objects_ != 1 || !current_) return objects_ > 0 || complain("not a JSON object");
-    if (depth_ > 0 && counts_[depth_ - 1] > 0 && depth_ < kMostAxes && extents_[depth_] < 0) {
+    const bool beside_number =
+        depth_ > 0 && counts_[depth_ - 1] > 0 && depth_ < kMostAxes && extents_[depth_] < 0;
+    if (beside_number || (depth_ > 0 && number_depth_ > 0 && depth_ >= number_depth_)) {
       return complain(fmt::format("\"{}\" mixes numbers and lists", printable(key_)));
     }
     if (depth_ > 0) ++counts_[depth_ - 1];
     if (depth_ == kMostAxes) return complain("lists are nested too deeply");
     counts_[depth_] = 0;
-    if (depth_ == 0) std::fill_n(extents_, kMostAxes, -1);
+    if (depth_ == 0) {
+      std::fill_n(extents_, kMostAxes, -1);
+      number_depth_ = 0;
+    }
     ++depth_;
     return true;
   }
@@ -137,6 +142,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
       if (depth_ < kMostAxes && extents_[depth_] >= 0)
         return complain(fmt::format("\"{}\" mixes numbers and lists", printable(key_)));
       ++counts_[depth_ - 1];
+      number_depth_ = depth_;
     }
     current_->add(value);
     return depth_ > 0 || finish_value(Shape{});
@@ -150,13 +156,14 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   RaggedRows* current_ = nullptr;
   std::string key_;
   std::size_t objects_ = 0, depth_ = 0;
+  std::size_t number_depth_ = 0;  // of the numbers of this value; 0: none so far
   bool top_ = false;
   std::int64_t counts_[kMostAxes] = {};
   std::int64_t extents_[kMostAxes] = {};
 };
 
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
-                    std::vector<std::string>& notes) {
+                    std::vector<std::string>& notes, std::size_t length) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
@@ -187,7 +194,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   }
   PT_CHECK(!lines.empty(), kData, "\"{}\" has no lines", printable(path));
   if (files.size() > 1) lines.clear();
-  return columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes);
+  return columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes, length);
 }
 
 }  // namespace
@@ -203,7 +210,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
   return std::nullopt;
 }
 
-RawData read_jsonl(const std::string& path) {
+RawData read_jsonl(const std::string& path, std::size_t length) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
   const bool folder = std::filesystem::is_directory(path);
@@ -211,14 +218,15 @@ RawData read_jsonl(const std::string& path) {
   for (const std::string& file : files) {
     const std::string name = std::filesystem::path(file).filename().string();
     if (folder && name.find(".jsonl") == std::string::npos) continue;
-    const bool other = files.size() > 1 && (name.find("val") != std::string::npos ||
-                                            name.find("test") != std::string::npos);
+    const bool other = files.size() > 1 && names_other_part(name);
     (other ? validation : train).push_back(file);
   }
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
-  out.train = read_files(train, path, out.notes);
-  if (!validation.empty()) out.validation = read_files(validation, path, out.notes);
+  out.train = read_files(train, path, out.notes, length);
+  if (!validation.empty())
+    out.validation =
+        read_files(validation, path, out.notes, std::max(length, out.train.row_length));
   return out;
 }
 

@@ -134,16 +134,21 @@ bool is_libsvm_line(std::string_view line) {
   return pairs > 0;
 }
 
-RawData read_libsvm(const std::string& path) {
+RawData read_libsvm(const std::string& path, std::optional<std::uint32_t> first_index) {
   RawData out{path, "LibSVM", {}, {}, {}};
-  const std::vector<std::string> files = list_files(path);
-  PT_CHECK(files.size() == 1 && !std::filesystem::is_directory(path), kUsage,
-           "\"{}\": {} libsvm reads one file", printable(path), setting("format"));
-  SvmFile file = parse_svm(FileBytes::open_inflated(files[0]).text(), files[0]);
-  const bool from_one = file.least > 0;
-  out.notes.push_back(fmt::format("indices count from {}, the largest is {}", from_one ? 1 : 0,
+  PT_CHECK(!std::filesystem::is_directory(path), kUsage,
+           "\"{}\" is a folder, but {} libsvm reads one file", printable(path), setting("format"));
+  const std::string source = only_file(path, "libsvm");
+  SvmFile file = parse_svm(FileBytes::open_inflated(source).text(), source);
+  const std::uint32_t first = first_index.value_or(file.least > 0 ? 1 : 0);
+  PT_CHECK(file.least >= first, kData,
+           "\"{}\" has the index {}, but the training data count from {}", printable(path),
+           file.least, first);
+  out.notes.push_back(fmt::format("indices count from {}{}, the largest is {}", first,
+                                  first_index ? " as in the training data" : "",
                                   file.rows.width ? file.rows.width - 1 : 0));
-  out.train = to_split(std::move(file), from_one, out.notes);
+  out.train = to_split(std::move(file), first == 1, out.notes);
+  out.train.first_index = first;
   return out;
 }
 

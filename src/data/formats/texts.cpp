@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/formats/text_table.h"
+#include "data/rows/ragged_rows.h"
 #include "text/tokenizer.h"
 
 namespace pipetrain {
@@ -29,11 +30,6 @@ using TextLayout = TextOptions::Layout;
 constexpr std::int64_t kIgnoredLabel = -100;
 constexpr std::size_t kMostTokens = std::size_t{1} << 20;  // of a sample
 constexpr std::size_t kTextsAtOnce = 64;
-
-bool is_other_part(const std::string& file) {
-  const std::string name = fs::path(file).filename().string();
-  return name.find("val") != std::string::npos || name.find("test") != std::string::npos;
-}
 
 class TextReader {
  public:
@@ -79,7 +75,7 @@ class TextReader {
     std::vector<TokenIds> seconds;
     if (!table.seconds.empty()) seconds = encode(table, /*seconds=*/true);
     std::vector<TypedTokens> samples(rows);
-    std::size_t longest = 0;
+    std::size_t longest = 0, all = 0;
     std::vector<TokenIds> firsts = encode(table, /*seconds=*/false);
     for (std::size_t row = 0; row < rows; ++row) {
       const bool paired = !seconds.empty();
@@ -96,8 +92,14 @@ class TextReader {
         samples[row].types.resize(samples[row].ids.size());
       }
       longest = std::max(longest, samples[row].ids.size());
-      tokens_ += samples[row].ids.size();
+      all += samples[row].ids.size();
     }
+    tokens_ += all;
+    PT_CHECK(
+        length > 0 || !pads_too_much(rows, longest, all), kData,
+        "\"{}\": the lengths of its texts differ too much for padding, up to {} tokens; cut them "
+        "to so many tokens with {} N",
+        printable(table.file), longest, setting("text-length"));
     if (!length) length = std::max<std::size_t>(longest, 1);
     return columns(table, samples, length, next_tokens);
   }
@@ -122,8 +124,18 @@ class TextReader {
         WordCache cache;
         for (std::size_t first = next.fetch_add(kTextsAtOnce); first < out.size();
              first = next.fetch_add(kTextsAtOnce)) {
-          for (std::size_t row = first; row < std::min(first + kTextsAtOnce, out.size()); ++row)
-            tokenizer_.encode(seconds ? table.seconds[row] : table.text(row), cache, out[row]);
+          for (std::size_t row = first; row < std::min(first + kTextsAtOnce, out.size()); ++row) {
+            with_context(
+                [&] {
+                  return fmt::format(
+                      "reading {}{}", printable(table.file),
+                      row < table.lines.size() ? fmt::format(" line {}", table.lines[row]) : "");
+                },
+                [&] {
+                  tokenizer_.encode(seconds ? table.seconds[row] : table.text(row), cache,
+                                    out[row]);
+                });
+          }
         }
       } catch (...) {
         const std::lock_guard lock(guard);
@@ -253,7 +265,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   std::vector<std::string> files, other_files;
   const std::vector<std::string> all = list_files(path);
   for (const std::string& file : all) {
-    const bool other = format != "text" && all.size() > 1 && is_other_part(file);
+    const bool other = format != "text" && all.size() > 1 && names_other_part(file);
     (other ? other_files : files).push_back(file);
   }
   if (files.empty()) std::swap(files, other_files);

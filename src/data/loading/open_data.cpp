@@ -192,12 +192,20 @@ constexpr Reader kReaders[] = {
                    const DataOptions&) { return read_cifar(path, CifarKind::kCifar10); }},
     {"cifar100", [](const std::string& path,
                     const DataOptions&) { return read_cifar(path, CifarKind::kCifar100); }},
-    {"images", [](const std::string& path, const DataOptions&) { return read_image_folder(path); }},
+    {"images",
+     [](const std::string& path, const DataOptions& options) {
+       return read_image_folder(path, options.masks_are_drawings);
+     }},
     {"webdataset",
      [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
     {"tfrecord", [](const std::string& path, const DataOptions&) { return read_tfrecord(path); }},
-    {"jsonl", [](const std::string& path, const DataOptions&) { return read_jsonl(path); }},
-    {"libsvm", [](const std::string& path, const DataOptions&) { return read_libsvm(path); }},
+    {"jsonl",
+     [](const std::string& path, const DataOptions& options) {
+       return read_jsonl(path,
+                         options.text.length ? options.text.length : options.text.model_length);
+     }},
+    {"libsvm", [](const std::string& path,
+                  const DataOptions& options) { return read_libsvm(path, options.first_index); }},
     {"tokens", [](const std::string& path,
                   const DataOptions& options) { return read_tokens(path, options.token_dtype); }},
     {"megatron", [](const std::string& path, const DataOptions&) { return read_megatron(path); }},
@@ -330,6 +338,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.class_names = train.class_names;
   out.divisors = train.divisors;
   out.encoding = raw.train.encoding;
+  out.first_index = raw.train.first_index;
   out.texts = raw.train.texts;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
@@ -342,9 +351,11 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
         [&] {
           DataOptions as_trained = options;
           as_trained.csv.encoding = raw.train.encoding;
+          as_trained.first_index = raw.train.first_index;
           if (!raw.train.texts.empty() && !raw.train.columns.empty())
             as_trained.text.length =
                 static_cast<std::size_t>(raw.train.columns[0].sample_shape()[0]);
+          if (raw.train.row_length > 0) as_trained.text.length = raw.train.row_length;
           const RawData other = read_source(options.validation_path, as_trained);
           out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
           out.description +=

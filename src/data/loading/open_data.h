@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,8 @@
 namespace pipetrain {
 
 struct DataOptions {
-  /// A file, a directory, a glob, "-" for standard input, or "synthetic".
+  /// A file, a directory, a glob (of formats of which several files are read), "-" for standard
+  /// input, or "synthetic".
   std::string path = "synthetic";
   /// auto, or a name of format_names().
   std::string format = "auto";
@@ -30,6 +32,10 @@ struct DataOptions {
   CsvOptions csv;
   TextOptions text;
   BindOptions bind;
+  /// Of LibSVM's format: what the training data's indices count from; none: as the file has them.
+  std::optional<std::uint32_t> first_index;
+  /// Whether masks with only 0 and 255 have the classes 0 and 1: not where 255 is ignored.
+  bool masks_are_drawings = true;
 };
 
 struct OpenedData {
@@ -42,7 +48,8 @@ struct OpenedData {
   std::string headline;
   std::vector<std::string> warnings;
   std::vector<std::string> class_names;
-  std::string encoding;          // of a table's columns (TableEncoding::text); empty: none
+  std::string encoding;  // of a table's columns (TableEncoding::text); empty: none
+  std::optional<std::uint32_t> first_index;  // of LibSVM's format
   std::string texts;             // how they became tokens (TextOptions::text); empty: no texts
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;

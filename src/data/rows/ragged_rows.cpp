@@ -15,6 +15,10 @@ constexpr const char* kMaskName = "attention_mask";
 // What the loss passes over by default, as in PyTorch.
 constexpr std::int64_t kIgnored = -100;
 
+bool is_token_name(std::string_view name) {
+  return name == "input_ids" || name == kMaskName || name == "token_type_ids" || name == "labels";
+}
+
 }  // namespace
 
 void RaggedRows::add(std::int64_t value) {
@@ -69,6 +73,12 @@ bool RaggedRows::same_length() const {
     if (ends_[row] - begin(row) != ends_[0]) return false;
   }
   return true;
+}
+
+std::size_t RaggedRows::longest() const {
+  std::size_t most = 0;
+  for (std::size_t row = 0; row < rows(); ++row) most = std::max(most, ends_[row] - begin(row));
+  return most;
 }
 
 // Rows of `most` values each, filled up.
@@ -153,8 +163,14 @@ void RaggedRows::add_classes(RawColumn& column) const {
       HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(classes.size())}, classes);
 }
 
+bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
+  constexpr std::size_t kTimes = 64, kLeast = std::size_t{1} << 26;
+  return longest * rows > kTimes * values + kLeast;
+}
+
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
-                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes) {
+                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
+                    std::size_t length) {
   RawSplit out;
   PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
   using Kind = RaggedRows::Kind;
@@ -163,6 +179,16 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
   const bool has_mask =
       std::ranges::any_of(all, [](const RaggedRows& each) { return each.name_ == kMaskName; });
   std::optional<RawColumn> mask;
+  const bool several = all.size() > 1;
+  const auto is_list = [](const RaggedRows& each) {
+    return each.kind_ == Kind::kWhole && each.shape_.rank() == 1;
+  };
+  // Of the first list of whole numbers: others of the same lengths, row by row, go with it.
+  std::vector<std::size_t> token_ends;
+  for (const RaggedRows& each : all) {
+    if (token_ends.empty() && is_list(each) && role_of_name(each.name_) != ColumnRole::kLabel)
+      token_ends = each.ends_;
+  }
   for (RaggedRows& each : all) {
     const ColumnRole role = role_of_name(each.name_);
     RawColumn column{each.name_, {}, file, role, {}, {}, lines};
@@ -178,15 +204,18 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
       out.columns.push_back(std::move(column));
       continue;
     }
-    std::size_t most = 0;
-    for (std::size_t row = 0; row < each.rows(); ++row) {
-      most = std::max(most, each.ends_[row] - each.begin(row));
-    }
-    const bool same = each.same_length();
+    std::size_t most = each.longest();
+    // Rows that are equally long by chance are padded like others of tokens.
+    const bool are_tokens = is_list(each) && each.ends_ == token_ends;
+    const bool is_short = are_tokens && most < length &&
+                          (!each.same_length() || (several && is_token_name(each.name_)));
+    if (is_short) most = length;
+    const bool same = each.same_length() && !is_short;
+    if (are_tokens) out.row_length = most;
     PT_CHECK(same || each.kind_ == Kind::kWhole, kData,
              "\"{}\": \"{}\" has rows of several lengths, up to {}", printable(file),
              printable(each.name_), most);
-    PT_CHECK(same || most * each.rows() <= 64 * each.whole_.size() + (std::size_t{1} << 26), kData,
+    PT_CHECK(same || !pads_too_much(each.rows(), most, each.whole_.size()), kData,
              "\"{}\": the lengths of the rows of \"{}\" differ too much for padding, up to {}",
              printable(file), printable(each.name_), most);
     if (!same) {

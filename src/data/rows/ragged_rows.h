@@ -30,9 +30,10 @@ class RaggedRows {
  private:
   friend RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                              const std::vector<std::uint32_t>& lines,
-                             std::vector<std::string>& notes);
+                             std::vector<std::string>& notes, std::size_t length);
   enum class Kind { kNone, kWhole, kReal, kWord };
   bool same_length() const;
+  std::size_t longest() const;
   /// Rows that are a stream where they are alone: texts, and tokens of several lengths; else empty.
   RawSplit stream(const std::string& file, std::vector<std::string>& notes) const;
   void add_classes(RawColumn& column) const;
@@ -50,8 +51,14 @@ class RaggedRows {
   std::vector<std::size_t> ends_;
 };
 
-/// All names have as many rows. `lines`: of each row in the file; may be empty.
+/// Whether so many rows padded to the longest would take far more memory than what they hold.
+bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values);
+
+/// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens,
+/// which are the first list of whole numbers, and what is as long as they are, are padded to
+/// `length`, or to the longest if that is longer.
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
-                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes);
+                    const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
+                    std::size_t length = 0);
 
 }  // namespace pipetrain

@@ -27,10 +27,9 @@ std::string RawColumn::locate(std::size_t row) const {
 
 std::size_t TokenShard::tokens() const { return (content.size() - header_bytes) / size_of(dtype); }
 
-std::uint32_t TokenShard::token(std::size_t position) const {
+std::uint64_t TokenShard::token(std::size_t position) const {
   const std::size_t size = size_of(dtype);
-  return static_cast<std::uint32_t>(
-      little_endian(content.bytes().subspan(header_bytes + position * size, size)));
+  return little_endian(content.bytes().subspan(header_bytes + position * size, size));
 }
 
 }  // namespace pipetrain

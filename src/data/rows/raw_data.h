@@ -53,7 +53,7 @@ struct TokenShard {
   bool from_tokenizer = false;
 
   std::size_t tokens() const;
-  std::uint32_t token(std::size_t position) const;
+  std::uint64_t token(std::size_t position) const;
 };
 
 /// Either columns or shards is empty.
@@ -68,6 +68,10 @@ struct RawSplit {
   std::size_t window = 0;
   /// Of texts: how they became tokens (TextOptions::text).
   std::string texts = {};
+  /// Of rows of whole numbers that may be padded: their length.
+  std::size_t row_length = 0;
+  /// Of LibSVM's format: what the file's indices count from.
+  std::optional<std::uint32_t> first_index = {};
 
   bool empty() const { return columns.empty() && !shards; }
 };

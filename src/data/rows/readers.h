@@ -102,7 +102,8 @@ bool is_llmc_tokens(std::span<const std::byte> bytes);
 RawData read_text(const std::string& path);
 
 /// Folders of images: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or images alone.
-RawData read_image_folder(const std::string& path);
+/// `masks_are_drawings`: masks that have only 0 and 255 are of the classes 0 and 1.
+RawData read_image_folder(const std::string& path, bool masks_are_drawings = true);
 /// Whether there are images in a folder or below it.
 bool has_images(const std::string& folder);
 
@@ -111,8 +112,8 @@ bool has_images(const std::string& folder);
 RawData read_webdataset(const std::string& path);
 
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
-/// without labels are one stream.
-RawData read_jsonl(const std::string& path);
+/// without labels are one stream; others are padded to `length`, or to the longest.
+RawData read_jsonl(const std::string& path, std::size_t length = 0);
 
 /// Whether a format may have texts: "text", "jsonl", "csv", "tsv".
 bool may_have_texts(std::string_view format);
@@ -127,22 +128,23 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
 RawData read_megatron(const std::string& path);
 bool is_megatron_index(std::span<const std::byte> bytes);
 
-/// LibSVM's sparse rows, "label index:value …", indices from 0 or from 1.
-RawData read_libsvm(const std::string& path);
+/// LibSVM's sparse rows, "label index:value …". `first_index`: that indices count from 0 or 1;
+/// none: from 1 unless there is a 0.
+RawData read_libsvm(const std::string& path, std::optional<std::uint32_t> first_index = {});
 bool is_libsvm_line(std::string_view line);
 
 /// TFRecord files of tf.train.Example: numbers, images, and bytes of one length.
 RawData read_tfrecord(const std::string& path);
 bool is_tfrecord(std::span<const std::byte> bytes);
 
-/// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
-/// sorted by name.
 /// Whether a file's name has a word for a part that is not trained on: val, valid, test, …;
 /// "latest" has none.
 bool names_other_part(const std::string& file);
 
+/// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
+/// sorted by name.
 std::vector<std::string> list_files(const std::string& path);
-
-}  // namespace pipetrain
 /// The only one of them. Error kUsage if there are several, which this format does not take.
 std::string only_file(const std::string& path, std::string_view format);
+
+}  // namespace pipetrain

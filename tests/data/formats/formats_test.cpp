@@ -36,11 +36,42 @@ TEST_F(Formats, JsonLines) {
   EXPECT_EQ(values(*text.train, 0), (Doubles{'a', 'b', 0xc3, 0xa9}));
 }
 
+TEST_F(Formats, JsonRowsArePaddedAsInTheTrainingData) {
+  DataSpec spec = wants_tokens(4, 9);
+  spec.label->sample_shape = {};
+  spec.label->shifted_input = false;
+  DataOptions options;
+  const std::string two = "{\"input_ids\":[1,2],\"label\":0}\n",
+                    one = "{\"input_ids\":[3],\"label\":1}\n";
+  write("t.jsonl", "{\"input_ids\":[5,6,7,8],\"label\":1}\n" + two);
+  for (const std::string& rows : {two + one, one}) {
+    options.validation_path = write("v.jsonl", rows);
+    const Doubles got = values(*opened(path("t.jsonl"), spec, options).validation, 0);
+    EXPECT_EQ(got, rows == one ? (Doubles{3, 0, 0, 0}) : (Doubles{1, 2, 0, 0, 3, 0, 0, 0}));
+  }
+  write("d/train.jsonl", "{\"input_ids\":[5,6,7,8],\"label\":1}\n" + two);
+  write("d/val.jsonl", two);
+  EXPECT_EQ(values(*opened(path("d"), spec).validation, 0), (Doubles{1, 2, 0, 0}));
+  // Lists of other lengths are no tokens of these rows.
+  const RawData pair = read_jsonl(
+      write("p.jsonl",
+            "{\"a\":[1,2],\"b\":[1],\"labels\":[1,2]}\n{\"a\":[3],\"b\":[4],\"labels\":[3]}\n"),
+      3);
+  EXPECT_EQ(pair.train.columns[0].values.to_doubles(), (Doubles{1, 2, 0, 3, 0, 0}));
+  EXPECT_EQ(pair.train.columns[1].values.to_doubles(), (Doubles{1, 4}));
+  EXPECT_EQ(pair.train.columns[2].values.to_doubles(), (Doubles{1, 2, -100, 3, -100, -100}));
+  // Of a model of one length.
+  options = {};
+  options.text.model_length = 4;
+  EXPECT_EQ(values(*opened(path("v.jsonl"), spec, options).train, 0), (Doubles{3, 0, 0, 0}));
+}
+
 TEST_F(Formats, WrongJsonNamesTheLine) {
   const std::pair<const char*, const char*> bad[] = {
       {"{\"x\": [1, 2]}\n{\"x\": [1,}\n", "line 2"},
       {"{\"x\": [1, 2]}\n{\"y\": [1, 2]}\n", "line 2: \"x\" is missing"},
       {"{\"x\": [1, [2]]}\n", "mixes numbers and lists"},
+      {"{\"x\": [[1, 2], [[3], [4]]]}\n", "mixes numbers and lists"},
       {"{\"x\": [[1, 2], [3]]}\n", "lists of several lengths"},
       {"{\"x\": null}\n", "null"},
       {"{\"x\": 1}\n{\"x\": \"a\"}\n", "string"},
@@ -80,6 +111,10 @@ TEST_F(Formats, MegatronTokens) {
   write("m.idx", turned);
   EXPECT_EQ(values(*opened(path("m.idx"), wants_tokens(3, 10)).train, 0),
             (Doubles{4, 5, 6, 7, 1, 2}));
+  write("w.bin", little(1, 8) + little((std::uint64_t{1} << 40) + 5, 8));
+  write("w.idx", megatron_index(5, 8, {2}));
+  expect_contains(data_error([&] { opened(path("w.idx"), wants_tokens(1, 10)); }),
+                  "token 1099511627781 out of range 0..9");
   write("m.idx", megatron_index(4, 4, {3, 5}));
   expect_contains(data_error([&] { read_source(path("m.idx"), {}); }), "sequence 1");
   write("m.bin", little(static_cast<std::uint64_t>(-3), 4));
@@ -110,6 +145,40 @@ TEST_F(Formats, LibSvm) {
     const std::string file = write("b.svm", text);
     expect_contains(data_error([&] { read_source(file, options); }), says);
   }
+}
+
+TEST_F(Formats, LibSvmIndicesCountAsInTheTrainingData) {
+  DataOptions options;
+  options.validation_path = write("v.svm", "0 1:7\n");
+  EXPECT_EQ(values(*opened(write("t.svm", "0 0:1\n1 1:2\n"), wants({2}, 2), options).validation, 0),
+            (Doubles{0, 7}));
+  options.validation_path = path("t.svm");
+  expect_contains(data_error([&] { opened(path("v.svm"), wants({2}, 2), options); }),
+                  "has the index 0, but the training data count from 1");
+}
+
+TEST_F(Formats, WritesClassNumbersOfTheTrainingPart) {
+  write("c/train.csv", "1,a\n2,b\n3,c\n4,a\n");
+  write("c/test.csv", "7,b\n8,c\n9,b\n");
+  write_data(read_source(path("c"), {}), path("c.npz"), {});
+  EXPECT_EQ(read_source(path("c.npz"), {}).validation.columns[1].values.to_doubles(),
+            (Doubles{1, 2, 1}));
+  write("c/test.csv", "7,d\n");
+  expect_contains(data_error([&] { write_data(read_source(path("c"), {}), path("d.npz"), {}); }),
+                  "label \"d\" does not occur in the training data");
+}
+
+TEST_F(Formats, WritesNamesThatNeedQuotes) {
+  const std::string file =
+      write("t.csv", "\"a, b\",#c,label\n1,2,\"x, \"\"y\"\"\"\n3,4,#z\n5,6,\" x\"\n");
+  const RawData raw = read_source(file, {});
+  write_data(raw, path("c.csv"), {});
+  const RawData again = read_source(path("c.csv"), {});
+  ASSERT_EQ(again.train.columns.size(), 2u);
+  EXPECT_EQ(again.train.columns[0].field_names, raw.train.columns[0].field_names);
+  EXPECT_EQ(again.train.columns[0].values.to_doubles(), (Doubles{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(again.train.columns[1].class_names, (std::vector<std::string>{" x", "#z", "x, \"y\""}));
+  EXPECT_EQ(again.train.columns[1].values.to_doubles(), (Doubles{2, 1, 0}));
 }
 
 TEST_F(Formats, WritesWhatItReads) {

@@ -1,4 +1,6 @@
 // The readers of images in folders, WebDataset and TFRecord, on small files built by hand.
+#include <zlib.h>
+
 #include "data/files/npz_writer.h"
 #include "data/formats/format_files.h"
 #include "data/formats/made_data.h"
@@ -17,6 +19,10 @@ TEST_F(Formats, FoldersOfImages) {
   EXPECT_EQ(values(*data.train, 1), (Doubles{0, 0, 1}));
   EXPECT_EQ(values(*data.train, 0, {2}), kPlanes);
   expect_contains(data.description, "folder \"empty\" has no images");
+  write("d/3.png", kPng);
+  EXPECT_EQ(read_image_folder(path("d")).warnings.size(), 1u);
+  expect_contains(read_image_folder(path("d")).warnings[0],
+                  "1 image beside the folders of classes is ignored");
   // Channels last, and grey.
   EXPECT_EQ(values(*opened(path("d"), wants({2, 3, 3}, 2)).train, 0, {0})[4], 255);
   EXPECT_EQ(values(*opened(path("d"), wants({1, 2, 3}, 2)).train, 0, {0}),
@@ -29,6 +35,61 @@ TEST_F(Formats, FoldersOfImages) {
   const OpenedData parts = opened(path("s"), wants({3, 2, 3}, 2));
   ASSERT_TRUE(parts.validation);
   EXPECT_EQ(values(*parts.validation, 1), Doubles{1});
+}
+
+// A PNG file of one gray pixel.
+std::string gray(int value) {
+  const auto chunk = [](const std::string& content) {  // its type first
+    return big(content.size() - 4, 4) + content +
+           big(::crc32(0, reinterpret_cast<const Bytef*>(content.data()),
+                       static_cast<uInt>(content.size())),
+               4);
+  };
+  const std::string pixels = {'\0', static_cast<char>(value)};  // after the row's filter
+  const auto a = static_cast<std::uint64_t>(1 + value);
+  return "\x89PNG\r\n\x1a\n" + chunk("IHDR" + big(1, 4) + big(1, 4) + big(0x0800000000, 5)) +
+         chunk("IDAT" + from_hex("7801010200fdff") + pixels + big(1 + a, 2) + big(a, 2)) +
+         chunk("IEND");
+}
+
+TEST_F(Formats, MasksLieInFoldersAsTheirImages) {
+  for (const std::string& name : {"a/0", "a/1", "b/0", "b/1"}) {
+    write("m/images/" + name + ".png", gray(9));
+    write("m/masks/" + name + ".png", gray(2 * (name[0] - 'a') + name[2] - '0'));
+  }
+  const auto labels = [&] {
+    return read_image_folder(path("m")).train.columns[1].values.to_doubles();
+  };
+  EXPECT_EQ(labels(), (Doubles{0, 1, 2, 3}));
+  // Elsewhere only where there is no doubt.
+  std::filesystem::rename(path("m/masks/b"), path("m/masks/c"));
+  expect_contains(data_error(labels), "has two masks, ");
+  std::filesystem::remove_all(path("m/masks/a"));
+  expect_contains(data_error(labels), "may belong to");
+  std::filesystem::remove_all(path("m/images/a"));
+  EXPECT_EQ(labels(), (Doubles{2, 3}));
+  write("m/masks/c/1.PNG", gray(1));
+  expect_contains(data_error(labels), "has two masks, ");
+}
+
+TEST_F(Formats, MasksOfBothPartsHaveTheSameValues) {
+  const auto labels = [&](const RawSplit& split) { return split.columns[1].values.to_doubles(); };
+  for (const std::string& part : {"train", "val"}) {
+    for (const int i : {0, 1}) {
+      write(fmt::format("m/{}/images/{}.png", part, i), gray(9));
+      write(fmt::format("m/{}/masks/{}.png", part, i), gray(255 * i));
+    }
+  }
+  RawData got = read_image_folder(path("m"));
+  EXPECT_EQ(labels(got.train), (Doubles{0, 1}));
+  EXPECT_EQ(labels(got.validation), (Doubles{0, 1}));
+  EXPECT_EQ(labels(read_image_folder(path("m"), /*masks_are_drawings=*/false).train),
+            (Doubles{0, 255}));
+  write("m/train/images/2.png", gray(9));
+  write("m/train/masks/2.png", gray(1));
+  got = read_image_folder(path("m"));
+  EXPECT_EQ(labels(got.train), (Doubles{0, 255, 1}));
+  EXPECT_EQ(labels(got.validation), (Doubles{0, 255}));
 }
 
 TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {

@@ -81,6 +81,32 @@ TEST_F(Texts, LabelsMakeRows) {
   EXPECT_EQ(bound.class_names, (std::vector<std::string>{"no", "yes"}));
 }
 
+TEST_F(Texts, OneLongTextDoesNotFillTheMemory) {
+  std::string content = "text,label\n";
+  for (int i = 0; i < 70000; ++i) content += "the ";
+  content += ",1\n";
+  for (int i = 0; i < 1100; ++i) content += "un,0\n";
+  TextOptions options = words();
+  const std::string file = write("t.csv", content);
+  expect_contains(data_error([&] { read_texts(file, "csv", options, {}); }),
+                  "up to 70002 tokens; cut them to so many tokens with `text-length` N");
+  options.length = 8;
+  EXPECT_EQ(read_texts(file, "csv", options, {}).train.columns[0].rows(), 1101u);
+}
+
+TEST_F(Texts, EveryTextNeedsItsLabel) {
+  const auto refused = [&](const std::string& name, const std::string& content) {
+    return data_error(
+        [&] { read_texts(write(name, content), name.substr(name.find('.') + 1), words(), {}); });
+  };
+  expect_contains(refused("t.csv", "text,label\nthe,a\nun,\n"), "line 3 has no label");
+  expect_contains(refused("t.jsonl", "{\"text\":\"the\",\"label\":\"\"}\n"), "line 1 has no label");
+  const RawData large =
+      read_texts(write("t.jsonl", "{\"text\":\"the\",\"label\":18446744073709551615}\n"), "jsonl",
+                 words(), {});
+  EXPECT_EQ(large.train.columns.back().values.to_doubles(), Doubles{0x1p64});
+}
+
 TEST_F(Texts, TablesWithPairs) {
   const std::string file = write("t.csv", "a,b,label\n#the un,unaffable,1\n\"the, the\",!,0\n");
   TextOptions options = words();
