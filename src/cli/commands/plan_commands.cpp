@@ -261,6 +261,7 @@ int plan_command(Options& options) {
 
 namespace {
 
+/// Those of --schedules, else the one of --schedule if that is given.
 std::vector<std::string> schedules_to_simulate(const Options& options) {
   const bool are_listed = std::ranges::any_of(
       options.given, [](const Assignment& setting) { return setting.first == "--schedules"; });
