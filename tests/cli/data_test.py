@@ -211,6 +211,9 @@ class Images(Case):
         for i in range(12):
             self.png(f"s/masks/{i:02d}{'_mask' if i % 2 else ''}.png", [[255 * (x > 3) for x in range(16)] for _ in range(16)])
         self.assertIn("values of the first from 0 to 1", self.succeed("data", "inspect", "s")[0])
+        # Where 255 is ignored, it is no class of theirs.
+        _, err = self.succeed(*run, "--max-steps", "1", "--ignore-index", "255", "--run-dir", "ignored", "-v")
+        self.assertRegex(err, r'first sample: .*"labels" 0 … 255')
         # An image of another size, and one without a mask.
         self.write("s/images/03.ppm", b"P6\n20 16\n255\n" + bytes(20 * 16 * 3))
         self.refused("data", *run, "--epochs", "1", says=['03.ppm" has 20 x 16 pixels, its mask 16 x 16'])

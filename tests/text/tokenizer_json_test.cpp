@@ -85,6 +85,14 @@ TEST(TokenizerJson, RefusesByName) {
   }
   expect_contains(refusal(replaced(kWordPieces, R"("unk_token": "[UNK]")", R"("unk_token": "?")")),
                   "unknown token \"?\"");
+  std::string ids = "0";
+  for (int i = 0; i < 64; ++i) ids += ",0";
+  expect_contains(
+      refusal(replaced(kBytePairs, R"("post_processor": null)",
+                       R"("post_processor": {"type": "TemplateProcessing", "special_tokens": )"
+                       R"({"x": {"ids": [)" +
+                           ids + R"(]}}, "single": [{"SpecialToken": {"id": "x"}}], "pair": []})")),
+      "token \"x\" has more than 64 ids");
   expect_contains(refusal("{}"), "no tokenizer.json");
   expect_contains(refusal("{\"model\": [[["), "no tokenizer.json");
   expect_contains(refusal("{\"model\":" + std::string(100, '[')), "nested");

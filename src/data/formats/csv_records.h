@@ -55,7 +55,7 @@ class RecordReader {
         fields[i] = *unquoted_.insert(unquoted_.end(), std::move(number));
     }
     width_ = fields.size();
-    after_number_ = number_in(fields[0]).has_value();
+    after_number_ = comments_ && number_in(fields[0]).has_value();
     return true;
   }
   /// The line that the record begins on, from 1.
