@@ -58,9 +58,11 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
     if (regression) spread.add(columns.back());
     loss_sum += units.loss() * static_cast<double>(units.counted());
     correct += units.correct();
-    counted += units.counted();
+    counted += count_labels(network.graph().loss, columns.back(), samples);
     first += samples;
   }
+  PT_CHECK(counted > 0, kData, "no label of the data for validation counts; all are {} {}",
+           setting("ignore-index"), network.graph().loss.ignore_index);
   EvaluationReport report;
   report.step = step;
   report.epoch = epoch;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -69,6 +70,31 @@ LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoin
   if (scaling.adapts && checkpoint.run.value(kLossScaleNumber) == kAdaptingScale)
     return checkpoint.loss_scale;
   return {scaling.initial, 0, checkpoint.loss_scale.skipped};
+}
+
+/// Tensors that are frozen, or adapters that are left out, would silently have the values of the
+/// model's file again. `same_network`: nothing else can be without use.
+void check_that_all_are_used(const PlannedNetwork& network, const Checkpoint& checkpoint,
+                             bool same_network) {
+  const TrainingGraph& graph = network.graph();
+  std::set<std::string_view> used;
+  for (const Parameter& parameter : graph.parameters) used.insert(parameter.name);
+  for (const RunningStatistic& statistic : graph.statistics) {
+    for (const ValueId id : {statistic.state_mean, statistic.state_variance})
+      used.insert(graph.graph[id].name);
+  }
+  std::set<std::string_view> constants;
+  for (const OnnxInitializer& initializer : network.model().file.initializers)
+    constants.insert(initializer.name);
+  for (const auto& [name, values] : checkpoint.weights) {
+    const bool is_adapter = name.find(".lora_") != std::string::npos;
+    PT_CHECK(
+        used.contains(name) || !(same_network || is_adapter || constants.contains(name)), kUsage,
+        "the checkpoint has trained values of \"{}\", which this run would reset to those of "
+        "the model file; give the same {}, {}, {} and {} as before, or export the checkpoint "
+        "and train that model",
+        printable(name), setting("freeze"), setting("train-only"), setting("lora"), setting("bn"));
+  }
 }
 
 }  // namespace
@@ -171,6 +197,7 @@ std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkp
 
 std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint) {
   const PlannedNetwork& network = run.network();
+  check_that_all_are_used(network, checkpoint, /*same_network=*/true);
   std::optional<ProgramCut> cut;
   if (continues_in_flight(network, checkpoint)) {
     cut = cut_program(run.program(network.round_units(checkpoint.round_start)),
@@ -209,6 +236,7 @@ std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint
 }
 
 void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
+  check_that_all_are_used(run.network(), checkpoint, /*same_network=*/false);
   StageContent content;
   content.weights = checkpoint.weights;
   for (int s = 0; s < run.network().stages(); ++s) run.runtime().restore(s, content);

@@ -156,6 +156,7 @@ void write_fields(const Checkpoint& checkpoint, Writer& out) {
   out.put(best.value);
   out.put(best.metric);
   out.put(best.stalled);
+  out.put(std::int64_t{checkpoint.unevaluated});
   out.put(checkpoint.cuts);
   out.put(checkpoint.round_start);
   out.put(checkpoint.round_batches);
@@ -186,6 +187,7 @@ Checkpoint read_fields(Reader& in) {
   best.metric = in.text();
   best.stalled = in.number();
   if (has_best) out.best = best;
+  out.unevaluated = in.number() != 0;
   out.cuts = in.numbers<int>();
   out.round_start = in.number();
   out.round_batches = in.number();

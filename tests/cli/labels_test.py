@@ -184,5 +184,17 @@ class BadSamples(Labelled):
         self.assertNotIn("--on-error bad-sample", err)
 
 
+    def test_a_round_of_ignored_labels_counts_for_nothing(self):
+        self.write("net.onnx", linear(4, 3))
+        rows = self.rows(lambda i: -100 if i < 160 else i % 3, count=200)
+        self.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+        results = [json.loads(self.succeed("eval", "net.onnx", "--data", "rows.jsonl", "--batch-size", size, "--json", *CPU)[0])
+                   for size in ("1", "64")]
+        self.assertAlmostEqual(results[0]["loss"], results[1]["loss"], places=5)
+        self.assertAlmostEqual(results[0]["accuracy"], results[1]["accuracy"])
+        self.write("none.jsonl", "".join(json.dumps(row | {"y": -100}) + "\n" for row in rows))
+        self.refused("data", "eval", "net.onnx", "--data", "none.jsonl", *CPU, says="no label of the data for validation counts")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -12,7 +12,7 @@ class ProcessesEnd(ProcessCase):
         run = [*DIGITS, "--stages", "2", "--max-steps", "2", "--run-dir", "run", "--comm-timeout", "2"]
         code, _, err = self.run_in(1, *run, ":", "-n", "1", "env", f"LD_PRELOAD={os.environ['STOP_AT_END']}", PROGRAM, *run)
         self.assertNotEqual(code, 0, err)
-        self.assertIn("error: all work is done and all files are written, but a process has not ended for 2 s", err)
+        self.assertIn("error: all work is done and all files are written, but a process has not ended for 15 s", err)
         self.assertTrue((self.folder / "run" / "trained.onnx").exists())
 
 

@@ -167,6 +167,22 @@ class Resume : public testing::Test {
   RunConfig config_;
 };
 
+// The frozen tensors would have the values of the model's file again.
+TEST_F(Resume, WhatIsTrainedIsNotFrozenAtItsFirstValues) {
+  set_schedule("1f1b");
+  set_stages(2);
+  run("run", 3);
+  config_.model.parameters.freeze = {"l1.*"};
+  std::filesystem::remove(folder_ / "profile-4-float32");  // of another graph
+  try {
+    run("run");
+    FAIL() << "went on from other weights";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("\"l1.bias\""), std::string::npos) << error.message();
+  }
+}
+
 class ResumeSchedule : public Resume, public testing::WithParamInterface<const char*> {};
 
 // 50 samples in batches of 8: 7 steps an epoch, the last of 2 samples; 14 steps in all.

@@ -41,6 +41,8 @@ constexpr double kLauncherSeconds = 3, kLauncherSecondsOfLost = 1.5;
 
 /// Hosts may start their processes, and read the program over a network, at different times.
 constexpr double kJoinSeconds = 120;
+/// A busy machine takes long for MPI_Finalize, and must not fail a run that is complete.
+constexpr double kLeaveSeconds = 15;
 
 /// Where errors go: the standard error that the process was started with.
 int first_error_output = STDERR_FILENO;
@@ -144,7 +146,7 @@ int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>
     share_cores_with_neighbors(group);
     const int code = body(&group);
     group.all_gather("");  // however long process 0 writes the model
-    watch.emplace(timeout_seconds,
+    watch.emplace(std::max(timeout_seconds, kLeaveSeconds),
                   "all work is done and all files are written, but a process has not ended");
     group.leave();
     return code;
