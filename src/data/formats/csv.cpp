@@ -6,7 +6,9 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -26,21 +28,6 @@ namespace fs = std::filesystem;
 
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
-
-// Whether numbers have decimal commas, from the beginning of the text.
-bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name) {
-  constexpr int kLookedAt = 100;
-  if (delimiter == ',') return false;
-  RecordReader reader(text, delimiter, name);
-  std::vector<std::string_view> fields;
-  for (int row = 0; row < kLookedAt && reader.next(fields); ++row) {
-    for (const std::string_view cell : fields) {
-      const std::string number = with_decimal_point(cell);
-      if (!number.empty() && number_in(number)) return true;
-    }
-  }
-  return false;
-}
 
 constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
 
@@ -223,9 +210,10 @@ class TableReader {
         if (is_missing(below_[c])) below_[c] = fields[c];
       }
     }
+    const std::set<std::string_view> words(first_.begin(), first_.end());
     const bool named = encoding_ && encoding_->has_header &&
                        std::ranges::all_of(encoding_->columns, [&](const EncodedColumn& column) {
-                         return std::ranges::count(first_, column.name) > 0;
+                         return words.contains(column.name);
                        });
     const bool has_header = options_.header == CsvOptions::Header::kYes || named ||
                             (options_.header == CsvOptions::Header::kAuto &&
@@ -234,12 +222,18 @@ class TableReader {
   }
 
   // The first rows are read once more only where all are words.
-  bool is_named() const {
+  bool is_named() {
     const bool numbers = std::ranges::any_of(
         first_, [](const std::string& cell) { return number_in(cell).has_value(); });
-    return !numbers && !encoding_ &&
-           has_names_above_words(first_records(text_, delimiter_, name_, /*comments=*/true),
-                                 options_);
+    if (numbers || encoding_) return false;
+    const std::vector<Record> head = first_records(text_, delimiter_, name_, /*comments=*/true);
+    if (has_names_above_words(head, options_)) return true;
+    if (differs_from_rows(head))
+      notes_.push_back(
+          fmt::format("the first row is read as data; if it has the columns' names, {} "
+                      "with one of them says so",
+                      setting("label-column")));
+    return false;
   }
 
   void choose_label() {
@@ -273,8 +267,9 @@ class TableReader {
       take(fields, reader.line());
     }
     if (reader.comments() > 0)
-      notes_.push_back(fmt::format("{} line{} beginning with # passed over", reader.comments(),
-                                   reader.comments() == 1 ? "" : "s"));
+      notes_.push_back(
+          fmt::format("{} line{} beginning with # passed over (\"#…\" in quotes is a cell)",
+                      reader.comments(), reader.comments() == 1 ? "" : "s"));
     PT_CHECK(!lines_.empty(), kData, "{} has a header and no rows", name_);
   }
 
@@ -323,11 +318,11 @@ class TableReader {
   std::vector<std::size_t> columns_named(std::span<const std::string> names,
                                          const std::string& whose) const {
     std::vector<std::size_t> out;
+    std::vector<bool> taken(first_.size());
     for (const std::string& name : names) {
-      const std::vector<std::size_t> all = all_named(name);
-      const auto free = std::ranges::find_if(all, [&](std::size_t i) {
-        return std::ranges::count(out, i) == 0 && (i != label_ || all.size() == 1);
-      });
+      const std::vector<std::size_t>& all = all_named(name);
+      const auto free = std::ranges::find_if(
+          all, [&](std::size_t i) { return !taken[i] && (i != label_ || all.size() == 1); });
       PT_CHECK(free != all.end(), kData, "{} has no {} \"{}\"{}: {}", name_,
                all.empty() ? "column" : "further column", printable(name), whose,
                header_.empty()
@@ -335,20 +330,22 @@ class TableReader {
                    : fmt::format("its header is {}",
                                  printable(fmt::format("{}", fmt::join(header_, ", ")))));
       out.push_back(*free);
+      taken[*free] = true;
     }
     return out;
   }
-  std::vector<std::size_t> all_named(const std::string& name) const {
-    std::vector<std::size_t> out;
-    for (std::size_t i = 0; i < first_.size(); ++i) {
-      if (name_of_column(i) == name || (header_.empty() && fmt::format("{}", i) == name))
-        out.push_back(i);
-    }
-    return out;
+  const std::vector<std::size_t>& all_named(const std::string& name) const {
+    static const std::vector<std::size_t> none;
+    const auto found = places_.find(name);
+    return found == places_.end() ? none : found->second;
   }
 
   // In the order of the encoding, or of the table.
-  std::vector<std::size_t> feature_columns() const {
+  std::vector<std::size_t> feature_columns() {
+    for (std::size_t i = 0; i < first_.size(); ++i) {
+      places_[name_of_column(i)].push_back(i);
+      if (header_.empty()) places_[fmt::format("{}", i)].push_back(i);
+    }
     if (encoding_) {
       std::vector<std::string> names;
       for (const EncodedColumn& column : encoding_->columns) names.push_back(column.name);
@@ -359,11 +356,12 @@ class TableReader {
     for (std::size_t i = 0; options_.features.empty() && i < first_.size(); ++i) {
       if (i != label_) out.push_back(i);
     }
+    std::set<std::size_t> dropped;
     for (const std::string& name : options_.drop) {
       columns_named({&name, 1}, " for " + setting("drop-columns"));  // which must be there
-      const std::vector<std::size_t> all = all_named(name);
-      std::erase_if(out, [&](std::size_t i) { return std::ranges::count(all, i) > 0; });
+      dropped.insert(all_named(name).begin(), all_named(name).end());
     }
+    std::erase_if(out, [&](std::size_t i) { return dropped.contains(i); });
     PT_CHECK(!out.empty(), kUsage, "no column of {} is left as an input", name_);
     PT_CHECK(std::ranges::count(out, label_) == 0, kUsage,
              "column \"{}\" of {} is the label, and cannot be an input too",
@@ -382,6 +380,7 @@ class TableReader {
   char delimiter_ = ',';
   bool decimal_commas_ = false;
   std::vector<std::string> first_, header_;
+  std::map<std::string, std::vector<std::size_t>> places_;  // of names, and numbers where none are
   std::vector<std::string> below_;  // the second row, with the values of later ones in its gaps
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;

@@ -11,7 +11,6 @@
 
 #include "base/error.h"
 #include "data/formats/csv_cells.h"
-#include "data/formats/table_encoding.h"
 
 namespace pipetrain {
 
@@ -20,11 +19,10 @@ namespace pipetrain {
 char guess_delimiter(std::string_view text);
 
 // Splits a text into records of fields; blank lines and, unless they may be data, comments are
-// passed over: lines beginning with '#', above the first record or below one that begins with a
-// number, or of other cells than records have.
+// passed over: all lines beginning with '#', as a row that is taken out looks like any other.
 class RecordReader {
  public:
-  /// `decimal_commas`: numbers with one get a point. `comments`: whether there may be any.
+  /// `decimal_commas`: numbers with one get a point. `comments`: lines beginning with '#' are such.
   RecordReader(std::string_view text, char delimiter, const std::string& name,
                bool decimal_commas = false, bool comments = true)
       : rest_(text),
@@ -42,7 +40,7 @@ class RecordReader {
       record_line_ = line_;
       const std::size_t end = std::min(rest_.find('\n'), rest_.size());
       const std::string_view line = without_blanks(rest_.substr(0, end));
-      const bool comment = comments_ && line.starts_with('#') && is_comment(line);
+      const bool comment = comments_ && line.starts_with('#');
       if (!line.empty() && !comment) break;
       passed_over_ += comment;
       rest_.remove_prefix(std::min(end + 1, rest_.size()));
@@ -54,8 +52,6 @@ class RecordReader {
       if (std::string number = with_decimal_point(fields[i]); !number.empty())
         fields[i] = *unquoted_.insert(unquoted_.end(), std::move(number));
     }
-    width_ = fields.size();
-    after_number_ = comments_ && number_in(fields[0]).has_value();
     return true;
   }
   /// The line that the record begins on, from 1.
@@ -76,15 +72,6 @@ class RecordReader {
     const std::string_view blanks = delimiter_ == '\t' ? " \r" : " \r\t";
     const std::size_t begin = line.find_first_not_of(blanks);
     return begin == line.npos ? "" : line.substr(begin, line.find_last_not_of(blanks) + 1 - begin);
-  }
-  bool is_comment(std::string_view line) const {
-    std::size_t cells = 1;
-    bool quoted = false;
-    for (const char c : line) {
-      quoted ^= c == '"';
-      cells += c == delimiter_ && !quoted;
-    }
-    return after_number_ || width_ < 2 || cells != width_;
   }
   // Takes one field and its delimiter; returns whether the record continues.
   bool take_field(std::vector<std::string_view>& fields) {
@@ -137,8 +124,6 @@ class RecordReader {
   bool comments_;
   std::uint32_t line_ = 0;
   std::uint32_t record_line_ = 0;
-  std::size_t width_ = 0;  // of the record before; 0: none
-  bool after_number_ = false;
   std::size_t passed_over_ = 0;
   bool decimal_commas_;
   std::list<std::string> unquoted_;  // unescaped and rewritten fields of this record

@@ -3,10 +3,34 @@
 #include <algorithm>
 #include <set>
 
+#include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
 
 namespace pipetrain {
+
+namespace {
+
+bool begins_like_number(std::string_view cell) {
+  return !cell.empty() &&
+         std::string_view("0123456789+-.").find(cell.front()) != std::string_view::npos;
+}
+
+}  // namespace
+
+bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name) {
+  constexpr int kLookedAt = 100;
+  if (delimiter == ',') return false;
+  RecordReader reader(text, delimiter, name);
+  std::vector<std::string_view> fields;
+  for (int row = 0; row < kLookedAt && reader.next(fields); ++row) {
+    for (const std::string_view cell : fields) {
+      const std::string number = with_decimal_point(cell);
+      if (!number.empty() && number_in(number)) return true;
+    }
+  }
+  return false;
+}
 
 std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name,
                                   bool comments) {
@@ -42,7 +66,7 @@ bool has_words_above_numbers(const Record& first, const Record& second) {
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
     const std::string_view cell = first[i];
     if (cell.empty() || number_in(cell) || !number_in(second[i])) continue;
-    if (std::string_view("0123456789+-.").find(cell.front()) == std::string_view::npos) return true;
+    if (!begins_like_number(cell)) return true;
   }
   return false;
 }
@@ -50,21 +74,27 @@ bool has_words_above_numbers(const Record& first, const Record& second) {
 bool has_names_above_words(const std::vector<Record>& records, const CsvOptions& options) {
   const Record& first = records[0];
   const auto is_wanted = [&](const std::string& cell) {
-    return !cell.empty() &&
-           (cell == options.label_column || std::ranges::count(options.features, cell) > 0 ||
-            std::ranges::count(options.drop, cell) > 0);
+    const bool is_word = !cell.empty() && cell != "last" && cell != "none";
+    return (is_word && cell == options.label_column) ||
+           (!cell.empty() && (std::ranges::count(options.features, cell) > 0 ||
+                              std::ranges::count(options.drop, cell) > 0));
   };
-  const auto is_below = [&](std::size_t column) {
-    return std::any_of(records.begin() + 1, records.end(), [&](const Record& record) {
-      return column < record.size() && record[column] == first[column];
-    });
-  };
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    if (is_wanted(first[i])) return true;
-    if (role_of_name(first[i]) == ColumnRole::kLabel && records.size() > 1 && !is_below(i))
-      return true;
+  if (std::ranges::any_of(first, is_wanted)) return true;
+  const bool has_labels = std::ranges::any_of(
+      first, [](const std::string& cell) { return role_of_name(cell) == ColumnRole::kLabel; });
+  return has_labels && differs_from_rows(records);
+}
+
+bool differs_from_rows(const std::vector<Record>& records) {
+  const Record& first = records[0];
+  for (std::size_t column = 0; column < first.size(); ++column) {
+    const std::string& cell = first[column];
+    if (begins_like_number(cell)) return false;
+    for (std::size_t row = 1; row < records.size() && !cell.empty(); ++row) {
+      if (column < records[row].size() && records[row][column] == cell) return false;
+    }
   }
-  return begins_with_names(records);
+  return records.size() > 1;
 }
 
 }  // namespace pipetrain

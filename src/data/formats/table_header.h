@@ -1,4 +1,5 @@
-// What the beginning of a table tells: whether its first row has the names of the columns.
+// What the beginning of a table tells: whether its first row has the names of the columns, and
+// whether its numbers have decimal commas.
 #pragma once
 
 #include <string>
@@ -10,6 +11,9 @@
 namespace pipetrain {
 
 using Record = std::vector<std::string>;
+
+/// Whether numbers have decimal commas, from the beginning of the text.
+bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name);
 
 /// The first records of a table, at most. `comments`: as RecordReader has it.
 std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name,
@@ -23,8 +27,12 @@ bool begins_with_names(const std::vector<Record>& records);
 /// number is a damaged number, not a word.
 bool has_words_above_numbers(const Record& first, const Record& second);
 
-/// Whether a table of words begins with names: as above, or the first record has a column that the
-/// options name, or a name of labels that is no word of its column.
+/// Whether a table without numbers below words certainly begins with names: those that the options
+/// give, or a name of labels in a record that differs from the rows. A row must not get lost.
 bool has_names_above_words(const std::vector<Record>& records, const CsvOptions& options);
+
+/// Whether there are rows below the first record, none of whose cells is one of its column below or
+/// begins like a number.
+bool differs_from_rows(const std::vector<Record>& records);
 
 }  // namespace pipetrain

@@ -82,7 +82,7 @@ struct CsvOptions {
            missing != Missing::kError || scale != Scale::kNone || !encoding.empty();
   }
 };
-/// Comma or tab separated numbers (RFC 4180: quoted fields; lines beginning with '#' may be
+/// Comma or tab separated numbers (RFC 4180: quoted fields; lines beginning with '#' are
 /// comments); the label column may hold words, which become classes in byte order. A directory:
 /// train.csv, test.csv.
 RawData read_csv(const std::string& path, const CsvOptions& options);

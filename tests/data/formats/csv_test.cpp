@@ -96,17 +96,18 @@ TEST(Csv, QuotesSpacesCommentsBlankLinesAndByteOrderMark) {
   EXPECT_EQ(got.columns[0].lines, (std::vector<std::uint32_t>{5, 6}));
 }
 
-TEST(Csv, RowsMayBeginWithAHash) {
+TEST(Csv, LinesBeginningWithAHashAreCommentsAndCounted) {
   CsvOptions words;
   words.categories = CsvOptions::Categories::kCodes;
   std::vector<std::string> notes;
-  const RawSplit got =
-      parse_csv("# colors\ncolor,size,label\n#ff0000,1,0\n# a remark\n#00ff00,2,1\nblue,3,0\n",
-                "t.csv", words, notes);
-  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{0, 1, 0}));
-  EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{1, 1, 0, 2, 2, 3}));
-  EXPECT_EQ(notes.at(1), "2 lines beginning with # passed over");
-  // Below a number it is a row that has been taken out.
+  const RawSplit got = parse_csv(
+      "color,size,label\n#red,1,0\n\"#00ff00\",2,1\n#blue,3,0\nred,3,0\n", "t.csv", words, notes);
+  EXPECT_EQ(got.columns[1].values.to_doubles(), (Doubles{1, 0}));
+  EXPECT_EQ(notes.at(1), "2 lines beginning with # passed over (\"#…\" in quotes is a cell)");
+  // Units, or a row that has been taken out, below the header.
+  EXPECT_EQ(parse("time,value\n# s,V\n0,1.0\n1,2.5\n").columns[1].values.to_doubles(),
+            (Doubles{1, 2.5}));
+  EXPECT_EQ(parse("a,b,y\n#1,2,0\n3,4,1\n").columns[1].values.to_doubles(), Doubles{1});
   EXPECT_EQ(parse("1,2,0\n#3,4,1\n5,6,1\n").columns[1].values.to_doubles(), (Doubles{0, 1}));
 }
 

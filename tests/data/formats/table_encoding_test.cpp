@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
@@ -116,9 +117,49 @@ TEST(TableEncoding, ATableOfWordsMayHaveAHeader) {
   CsvOptions options;
   options.label_column = "kind";
   EXPECT_EQ(rows("shape,color,kind\n" + words, options), 3u);
-  EXPECT_EQ(rows("shape,color,kind\n" + words + words + words + words, {}), 12u);
   // A word like others below it.
   EXPECT_EQ(rows("n,y,e\ny,n,p\nn,n,e\ny,y,p\n", {}), 4u);
+}
+
+TEST(TableEncoding, ARowIsNotLostAsAHeader) {
+  CsvOptions options;
+  options.categories = CsvOptions::Categories::kOneHot;
+  options.missing = CsvOptions::Missing::kMarker;
+  std::vector<std::string> notes;
+  const auto rows = [&](const std::string& text) {
+    notes.clear();
+    return parse_csv(text, "t.csv", options, notes).columns[0].rows();
+  };
+  EXPECT_EQ(rows(",male,yes\n22,female,no\n23,male,no\n24,female,yes\n25,male,no\n"), 5u);
+  EXPECT_EQ(rows("round,red,yes\n"), 1u);
+  std::string colors = "violet,high\n";
+  for (int i = 0; i < 100; ++i) colors += "red,low\nblue,low\n";
+  EXPECT_EQ(rows(colors), 201u);
+  ASSERT_EQ(notes.empty(), false);
+  EXPECT_NE(notes.at(0).find("the first row is read as data"), std::string::npos);
+  // Words of which one might name labels.
+  EXPECT_EQ(rows("upper,class\nlower,class\nupper,mass\n"), 3u);
+  EXPECT_EQ(rows("upper,class\nlower,mass\nupper,mass\n"), 3u);
+  options.label_column = "none";
+  EXPECT_EQ(rows("red,none\nblue,some\n"), 2u);
+  // A damaged number stays one.
+  options.label_column = "";
+  options.missing = CsvOptions::Missing::kError;
+  options.categories = CsvOptions::Categories::kNone;
+  EXPECT_NE(refusal("1.5x,yes\n2,no\n3,yes\n", options).find("\"1.5x\" is not a number"),
+            std::string::npos);
+}
+
+TEST(TableEncoding, ColumnsOfAWideTableAreBoundInLinearTime) {
+  std::string text = "0";
+  for (int i = 1; i < 20000; ++i) text += ",0";
+  CsvOptions options;
+  options.scale = CsvOptions::Scale::kStandard;
+  CsvOptions later;
+  later.encoding = read(text + "\n" + text + "\n", options).encoding;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(read(text + "\n", later).columns[0].values.shape()[1], 19999);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(3));
 }
 
 TEST(TableEncoding, OfATrainedModelReadsOtherTables) {
