@@ -4,6 +4,8 @@
 #include <cctype>
 #include <filesystem>
 #include <iterator>
+#include <map>
+#include <set>
 
 #include "base/error.h"
 #include "data/files/zip_archive.h"
@@ -102,17 +104,16 @@ std::vector<PartName> split_part_names(const std::vector<std::string>& keys) {
   std::ranges::transform(keys, std::back_inserter(names), split_part_name);
   const bool all =
       std::ranges::all_of(names, [](const PartName& name) { return name.part.has_value(); });
-  const auto has_others = [&](SourcePart part) {
-    return std::ranges::any_of(names, [&](const PartName& name) {
-      return name.part == part && std::ranges::any_of(names, [&](const PartName& other) {
-               return other.part != part && other.base == name.base;
-             });
-    });
-  };
+  std::map<std::string_view, std::set<std::optional<SourcePart>>> parts_of;
+  for (const PartName& name : names) parts_of[name.base].insert(name.part);
+  std::set<std::optional<SourcePart>> with_others;
+  for (const auto& [base, parts] : parts_of) {
+    if (parts.size() > 1) with_others.insert(parts.begin(), parts.end());
+  }
   std::vector<PartName> out;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     const std::optional<SourcePart> part = names[i].part;
-    const bool is_part = !part || part == SourcePart::kTrain || all || has_others(*part);
+    const bool is_part = !part || part == SourcePart::kTrain || all || with_others.contains(part);
     out.push_back(is_part ? names[i] : PartName{keys[i], std::nullopt});
   }
   return out;
