@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 #include "base/error.h"
@@ -224,21 +225,20 @@ std::string first_sample_range(const Dataset& dataset, std::size_t column) {
   return fmt::format("{:.6g} … {:.6g}", range.low, range.high);
 }
 
-/// `rows`: of the training data, bad ones among them.
-void split_and_limit(const DataOptions& options, std::size_t rows, OpenedData& out) {
+/// `rows`: of training data whose columns are fitted, bad ones among them.
+void split_and_limit(const DataOptions& options, std::optional<std::size_t> rows, OpenedData& out) {
   if (out.validation && options.limit)
     out.validation = first_samples(out.validation, options.limit);
   PT_CHECK(options.validation_split >= 0 && options.validation_split < 1, kUsage,
            "{} takes a fraction from 0 to below 1, not {}", setting("val-split"),
            options.validation_split);
+  const bool splits = options.validation_rows > 0 || options.validation_split > 0;
+  if (options.limit && !(splits && rows)) out.train = first_samples(out.train, options.limit);
+  if (!splits) return;
   // As in training_rows_of: what is fitted to a table's training rows does not know the bad ones.
-  const std::size_t used = options.limit ? std::min(options.limit, rows) : rows;
-  const std::size_t validation = validation_rows_of(options, used);
-  if (!validation) {
-    if (options.limit) out.train = first_samples(out.train, options.limit);
-    return;
-  }
-  DatasetSplit parts = split_dataset(out.train, validation, options.seed, used);
+  if (rows && options.limit) rows = std::min(options.limit, *rows);
+  const std::size_t validation = validation_rows_of(options, rows.value_or(out.train->size()));
+  DatasetSplit parts = split_dataset(out.train, validation, options.seed, rows);
   out.train = std::move(parts.train);
   out.validation = std::move(parts.validation);
   out.description +=
@@ -315,7 +315,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.train = make_synthetic(spec, samples, options.seed);
     out.description = "data: synthetic, generated for the model's inputs; labels by a fixed rule\n";
     out.headline = "data     synthetic";
-    split_and_limit(options, samples, out);
+    split_and_limit(options, {}, out);
     describe_samples(out);
     return out;
   }
@@ -352,6 +352,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
           DataOptions as_trained = options;
           as_trained.csv.encoding = raw.train.encoding;
           as_trained.first_index = raw.train.first_index;
+          as_trained.masks_are_drawings &= !raw.train.has_white_class;
           if (!raw.train.texts.empty() && !raw.train.columns.empty())
             as_trained.text.length =
                 static_cast<std::size_t>(raw.train.columns[0].sample_shape()[0]);
@@ -374,7 +375,9 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
       out.description += "  " + out.warnings.back() + "\n";
     }
   }
-  split_and_limit(options, train.rows, out);
+  std::optional<std::size_t> rows;
+  if (!raw.train.encoding.empty()) rows = train.rows;
+  split_and_limit(options, rows, out);
   describe_samples(out);
   return out;
 }

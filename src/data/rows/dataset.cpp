@@ -92,16 +92,17 @@ std::vector<std::uint8_t> held_out_rows(std::size_t count, std::size_t validatio
   return held_out;
 }
 
-DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
-                           std::uint64_t seed, std::size_t rows) {
-  const std::vector<std::uint8_t> held_out = held_out_rows(rows, validation_rows, seed);
+DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_samples,
+                           std::uint64_t seed, std::optional<std::size_t> rows) {
+  const std::size_t count = rows.value_or(whole->size());
+  const std::vector<std::uint8_t> held_out = held_out_rows(count, validation_samples, seed);
   std::vector<std::size_t> train, validation;
   for (std::size_t i = 0; i < whole->size(); ++i) {
-    const std::size_t place = whole->place_of(i);
-    if (place < rows) (held_out[place] ? validation : train).push_back(i);
+    const std::size_t place = rows ? whole->place_of(i) : i;
+    if (place < count) (held_out[place] ? validation : train).push_back(i);
   }
   PT_CHECK(!train.empty() && !validation.empty(), kData,
-           "of {} rows, all good samples are used for {}, none for {}", rows,
+           "of {} rows, all good samples are used for {}, none for {}", count,
            train.empty() ? "validation" : "training", train.empty() ? "training" : "validation");
   return {std::make_shared<SubsetDataset>(whole, std::move(train)),
           std::make_shared<SubsetDataset>(whole, std::move(validation))};

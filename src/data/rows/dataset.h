@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,11 +80,12 @@ struct DatasetSplit {
 std::vector<std::uint8_t> held_out_rows(std::size_t count, std::size_t validation_rows,
                                         std::uint64_t seed);
 
-/// Splits off the samples that come from `validation_rows` of the first `rows` places of the data
-/// (Dataset::place_of), chosen by the seed alone; samples of later places are in neither part. Both
-/// keep the file's order. Error kData unless both parts have a sample.
-DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_rows,
-                           std::uint64_t seed, std::size_t rows);
+/// Splits off so many samples, chosen by the seed alone; both parts keep the file's order. With
+/// `rows`, those that come from so many of the first `rows` places of the data
+/// (Dataset::place_of); samples of later places are in neither part. Error kData unless both parts
+/// have a sample.
+DatasetSplit split_dataset(std::shared_ptr<const Dataset> whole, std::size_t validation_samples,
+                           std::uint64_t seed, std::optional<std::size_t> rows = {});
 
 /// The first `samples` samples, or all if there are fewer.
 std::shared_ptr<const Dataset> first_samples(std::shared_ptr<const Dataset> whole,

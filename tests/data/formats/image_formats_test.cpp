@@ -90,6 +90,14 @@ TEST_F(Formats, MasksOfBothPartsHaveTheSameValues) {
   got = read_image_folder(path("m"));
   EXPECT_EQ(labels(got.train), (Doubles{0, 255, 1}));
   EXPECT_EQ(labels(got.validation), (Doubles{0, 255}));
+  // So in other data.
+  DataSpec spec = wants({1, 1, 1}, 1);
+  spec.label->classes = 256;
+  spec.label->sample_shape = {1, 1};
+  DataOptions options;
+  options.path = path("m/train");
+  options.validation_path = path("m/val");
+  EXPECT_EQ(values(*open_data(options, spec).validation, 1), (Doubles{0, 255}));
 }
 
 TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {

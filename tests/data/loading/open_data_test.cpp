@@ -101,6 +101,19 @@ TEST_F(OpenData, BadCellsOfATableCanBeLeftOut) {
   expect_contains(got.description, "t.csv line 2");
 }
 
+TEST_F(OpenData, LimitsAndSplitsCountGoodSamples) {
+  std::string text;
+  for (int i = 0; i < 99; ++i) text += fmt::format("{},{},{}\n", i, i % 2 ? "oops" : "1", i % 3);
+  DataOptions options = at(write("t.csv", text));
+  options.bind.on_bad_sample = BadSample::kSkip;
+  options.limit = 40;
+  EXPECT_EQ(open_data(options, image({2}, 3)).train->size(), 40u);
+  options.validation_rows = 10;
+  const OpenedData got = open_data(options, image({2}, 3));
+  EXPECT_EQ(got.train->size(), 30u);
+  EXPECT_EQ(got.validation->size(), 10u);
+}
+
 TEST_F(OpenData, ColumnsAreNotFittedToValidationSamples) {
   // A row for each column, which only this row makes vary, and a bad one.
   constexpr int kRows = 20;
