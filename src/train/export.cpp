@@ -25,7 +25,7 @@ constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kTexts = "pipetrain.texts";
-constexpr const char* kFirstIndex = "pipetrain.first_index";
+constexpr const char* kFirstIndex = "pipetrain.first-index";
 constexpr const char* kNormalization = "pipetrain.normalize";
 
 /// Takes how texts became tokens. A tokenizer that is given has to be the one of the training;

@@ -41,8 +41,9 @@ TrainingDescription training_of(const Network& network);
 /// file, which are replaced where they say something else.
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);
-/// Takes the loss, the label column, the tokenizer and the normalization that a model was trained
-/// with where the configuration leaves them open. Returns a sentence that says which; empty: none.
+/// Takes the loss, the label column, the encoding of columns, the tokenizer, what indices count
+/// from and the normalization that a model was trained with where the configuration leaves them
+/// open. Returns a sentence that says which; empty: none.
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);

@@ -69,6 +69,10 @@ class Command(Case):
         full = self.write("f.svm", "0 0:0 1:1 2:2\n1 0:0 1:0 2:7\n")
         found = [self.succeed("predict", "t.onnx", "--data", data, "--device", "cpu")[0] for data in (other, full)]
         self.assertEqual(*found)
+        self.succeed("train", model, "--data", train, "--max-steps", "1", "--lr", "0.1", *SMALL, "--run-dir", "run")
+        self.succeed("export", "--from", "run", "-o", "e.onnx")
+        found = [self.succeed("predict", name, "--data", other, "--device", "cpu")[0] for name in ("run/trained.onnx", "e.onnx")]
+        self.assertEqual(*found)
 
     def test_a_pipe_is_read_once_and_needs_a_writer(self):
         os.mkfifo(self.folder / "pipe")

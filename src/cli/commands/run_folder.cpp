@@ -47,23 +47,15 @@ bool is_unused(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {"config.toml",
-                                             "plan.json",
-                                             "profile.json",
-                                             "stderr.log",
-                                             "classes.txt",
-                                             "columns.json",
-                                             "texts.txt",
-                                             "tokenizer.json",
-                                             "vocab.txt",
-                                             "tokenizer.model",
-                                             "model.onnx",
-                                             "model.onnx.data",
-                                             "tb",
-                                             "checkpoints",
-                                             "journal.txt",
-                                             "instructions.txt",
-                                             "mlflow-run.txt"};
+  static const std::set<std::string> left = {"config.toml",      "plan.json",
+                                             "profile.json",     "stderr.log",
+                                             "classes.txt",      "columns.json",
+                                             "texts.txt",        "first-index.txt",
+                                             "tokenizer.json",   "vocab.txt",
+                                             "tokenizer.model",  "model.onnx",
+                                             "model.onnx.data",  "tb",
+                                             "checkpoints",      "journal.txt",
+                                             "instructions.txt", "mlflow-run.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   std::set<fs::path> events;
@@ -204,6 +196,8 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
                fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
   if (!network.data().encoding.empty())
     write_file(folder / "columns.json", network.data().encoding + "\n");
+  if (const auto first = network.data().first_index)
+    write_file(folder / "first-index.txt", fmt::format("{}\n", *first));
   if (!network.data().texts.empty()) {
     write_file(folder / "texts.txt", network.data().texts);
     // Beside the trained model, where eval and generate look for it.

@@ -90,12 +90,15 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   const RunConfig config = options_of("train", run.settings).run;
   TrainingDescription out;
   out.synthetic = config.data.path == "synthetic";
-  out.class_names = lines_of(found.path.parent_path().parent_path() / "classes.txt");
-  const std::vector<std::string> columns =
-      lines_of(found.path.parent_path().parent_path() / "columns.json");
-  if (!columns.empty()) out.columns = columns[0];
-  for (const std::string& line : lines_of(found.path.parent_path().parent_path() / "texts.txt"))
-    out.texts += line + "\n";
+  const fs::path folder = found.path.parent_path().parent_path();
+  const auto first_line = [&](const char* name) {
+    const std::vector<std::string> lines = lines_of(folder / name);
+    return lines.empty() ? std::string() : lines[0];
+  };
+  out.class_names = lines_of(folder / "classes.txt");
+  out.columns = first_line("columns.json");
+  out.first_index = first_line("first-index.txt");
+  for (const std::string& line : lines_of(folder / "texts.txt")) out.texts += line + "\n";
   out.loss = run.value("loss");
   out.loss_output = config.model.loss.output;
   out.ignore_index = config.model.loss.ignore_index;
