@@ -264,7 +264,8 @@ void Network::open_data_and_graph(const Network* same_data) {
     data_ = open_data(config_.data, data_spec_of(*graph_), raw ? &*raw : nullptr);
   }
   if (!loss_.balanced_classes || mode_ == RunMode::kEvaluate) return;
-  loss_.class_weights = balanced_class_weights(*data_.train, graph_->loss.classes);
+  loss_.class_weights =
+      balanced_class_weights(*data_.train, graph_->loss.classes, graph_->loss.ignore_index);
   config_.model.loss.class_weights = loss_.class_weights;
   graph_ = build_at_size(model_, build_options(micro_batch_, /*evaluation=*/false));
 }
@@ -419,7 +420,8 @@ std::shared_ptr<const Dataset> Network::training_data() const {
   const Loss& loss = graph_->loss;
   return std::make_shared<MixedDataset>(
       data_.train, mixing, config_.optimization.seed,
-      MixedLabels{loss.classes, loss.classes < 0 ? 0 : config_.model.loss.label_smoothing});
+      MixedLabels{loss.classes, loss.classes < 0 ? 0 : config_.model.loss.label_smoothing,
+                  loss.ignore_index});
 }
 
 const Dataset* Network::evaluation_data() const {

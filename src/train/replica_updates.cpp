@@ -97,7 +97,7 @@ Sampler training_sampler(const Network& network) {
            settings.sample_weights.empty()
                ? std::vector<double>()
                : sample_weights(settings.sample_weights, *network.data().train,
-                                network.graph().loss.classes),
+                                network.graph().loss.classes, network.graph().loss.ignore_index),
            network.data().shard_samples, static_cast<std::size_t>(network.micro_batch())}};
 }
 

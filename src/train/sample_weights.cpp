@@ -15,7 +15,8 @@ namespace {
 
 constexpr std::size_t kMostWeightBytes = std::size_t{1} << 30;
 
-std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) {
+std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes,
+                                     std::int64_t ignored) {
   const std::size_t last = data.columns().size() - 1;
   const Column& label = data.columns()[last];
   PT_CHECK(classes > 0 && !is_float(label.dtype) && label.sample_shape.count() == 1, kUsage,
@@ -28,8 +29,9 @@ std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes) 
   std::vector<double> weights = labels.to_doubles();
   std::vector<double> count(static_cast<std::size_t>(classes), 0);
   const auto place = [&](double number) {
-    return number >= 0 && number < static_cast<double>(classes) ? static_cast<std::size_t>(number)
-                                                                : count.size();
+    const bool is_class = number >= 0 && number < static_cast<double>(classes) &&
+                          number != static_cast<double>(ignored);
+    return is_class ? static_cast<std::size_t>(number) : count.size();
   };
   for (const double number : weights) {
     if (place(number) < count.size()) ++count[place(number)];
@@ -68,7 +70,8 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
 
 }  // namespace
 
-std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t classes) {
+std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t classes,
+                                           std::int64_t ignored) {
   const std::size_t last = data.columns().size() - 1;
   const Column& label = data.columns()[last];
   PT_CHECK(classes > 0 && !is_float(label.dtype), kUsage,
@@ -82,7 +85,7 @@ std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t cla
     HostTensor labels(label.batch_type(indices.size()));
     data.gather(indices, last, labels.view());
     for (const std::int64_t number : labels.to_int64s()) {
-      if (number < 0 || number >= classes) continue;
+      if (number < 0 || number >= classes || number == ignored) continue;
       ++weights[static_cast<std::size_t>(number)];
       ++counted;
     }
@@ -94,9 +97,9 @@ std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t cla
 }
 
 std::vector<double> sample_weights(const std::string& source, const Dataset& data,
-                                   std::int64_t classes) {
-  std::vector<double> weights =
-      source == "balanced" ? balanced_weights(data, classes) : weights_in(source, data.size());
+                                   std::int64_t classes, std::int64_t ignored) {
+  std::vector<double> weights = source == "balanced" ? balanced_weights(data, classes, ignored)
+                                                     : weights_in(source, data.size());
   PT_CHECK(std::any_of(weights.begin(), weights.end(), [](double w) { return w > 0; }), kData,
            "{}: no sample has a weight above 0", setting("sample-weights"));
   return weights;

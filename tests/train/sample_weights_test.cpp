@@ -26,10 +26,16 @@ class Labels final : public Dataset {
 TEST(SampleWeights, BalancedClassesComeEquallyOften) {
   // Three samples of class 0, one of class 2, none of class 1; what is ignored is never drawn.
   const Labels data({0, 0, -100, 2, 0});
-  const std::vector<double> weights = sample_weights("balanced", data, 3);
+  const std::vector<double> weights = sample_weights("balanced", data, 3, -100);
   EXPECT_EQ(weights, (std::vector<double>{1. / 3, 1. / 3, 0, 1, 1. / 3}));
-  EXPECT_THROW(sample_weights("balanced", data, 0), Error);
-  EXPECT_THROW(sample_weights("balanced", Labels({-100, -100}), 3), Error);
+  EXPECT_THROW(sample_weights("balanced", data, 0, -100), Error);
+  EXPECT_THROW(sample_weights("balanced", Labels({-100, -100}), 3, -100), Error);
+}
+
+TEST(SampleWeights, AnIgnoredNumberInTheRangeIsNoClass) {
+  const Labels data({0, 0, 2, 1, 2});
+  EXPECT_EQ(sample_weights("balanced", data, 3, 2), (std::vector<double>{0.5, 0.5, 0, 1, 0}));
+  EXPECT_EQ(balanced_class_weights(data, 3, 2), (std::vector<double>{0.75, 1.5, 0}));
 }
 
 }  // namespace

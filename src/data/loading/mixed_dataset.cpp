@@ -114,8 +114,9 @@ void MixedDataset::gather_labels(std::span<const std::size_t> indices, Tensor ou
               static_cast<float>(labels_.smoothing / static_cast<double>(classes)));
   float* row = out.as<float>();
   for (const std::int64_t number : numbers.to_int64s()) {
-    PT_CHECK(number >= 0 && number < labels_.classes, kData,
-             "mixup and cutmix need a class for every sample, but a label is {}", number);
+    PT_CHECK(number >= 0 && number < labels_.classes && number != labels_.ignored, kData,
+             "mixup and cutmix need a class for every sample, but a label is {}{}", number,
+             number == labels_.ignored ? ", which is ignored" : "");
     row[number] += static_cast<float>(1 - labels_.smoothing);
     row += classes;
   }

@@ -15,8 +15,9 @@ namespace pipetrain {
 
 /// What becomes of the labels of mixed samples.
 struct MixedLabels {
-  std::int64_t classes = -1;  // class numbers become probabilities of so many classes; -1: as is
-  double smoothing = 0;       // of those: what is spread evenly over all classes
+  std::int64_t classes = -1;    // class numbers become probabilities of so many classes; -1: as is
+  double smoothing = 0;         // of those: what is spread evenly over all classes
+  std::int64_t ignored = -100;  // a number that is no class, be it one of these
 };
 
 class MixedDataset final : public Dataset {

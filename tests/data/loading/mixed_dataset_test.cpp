@@ -154,5 +154,10 @@ TEST(MixedDataset, WhatCannotBeMixedIsRefused) {
   expect_contains(mix(Pure(DType::kFloat32, {9, 9}), {.mixup = 1}), "one label per sample");
 }
 
+TEST(MixedDataset, AnIgnoredLabelIsRefused) {
+  expect_contains(data_error([] { batch_of({.mixup = 1}, 0, {.classes = 4, .ignored = 3}); }),
+                  "a label is 3, which is ignored");
+}
+
 }  // namespace
 }  // namespace pipetrain
