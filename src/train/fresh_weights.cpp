@@ -91,7 +91,11 @@ std::map<std::string, HostTensor> fresh_weights(const LoadedModel& model, std::u
   std::map<std::string, HostTensor> out;
   for (const auto& [name, rule] : model.rules) {
     const OnnxInitializer* tensor = model.model.find_initializer(name);
-    if (rule.use == TensorUse::kFrozen || !tensor) continue;
+    // New adapters have their own rule, under which they change nothing yet.
+    const bool of_adapter = std::ranges::any_of(model.adapters, [&](const Adapter& adapter) {
+      return name == adapter.a || name == adapter.b;
+    });
+    if (rule.use == TensorUse::kFrozen || !tensor || of_adapter) continue;
     const Draw draw = drawing.rule(name);
     HostTensor value(TensorType{DType::kFloat32, tensor->shape});
     RandomStream random(seed, hash_bytes(std::as_bytes(std::span(name))));

@@ -319,6 +319,11 @@ class FineTuning(Case):
         self.refused("usage", "export", "--from", "two", "-o", "-", says=["--output -", "external weights"])
         self.refused("usage", "train", "-m", "trained.onnx", "--data", DATA, "--max-steps", "1", "--device", "cpu", "-o", "-", says="external weights")
 
+    def test_new_weights_leave_new_adapters_alone(self):
+        for run, more in [("drawn", ["--init", "random"]), ("as-new", [])]:
+            self.train(*SMALL, "--max-steps", "1", "--lr", "0", "--lora", "2", *more, run=run)
+        self.assertEqual(self.weights(1, "drawn"), self.weights(1, "as-new"))
+
     def test_new_weights_are_a_function_of_the_seed(self):
         for run, seed in [("a", 1), ("b", 1), ("c", 2)]:
             self.train(*SMALL, "--max-steps", "1", "--lr", "0", "--init", "random", "--seed", str(seed), run=run)
