@@ -181,6 +181,8 @@ class Parsing(Case):
                                   ('plan = "two.json"', ["--gpus", "3"], "gpus = 3"),
                                   ("replicas = \"2\"", ["--plan", "two.json"], 'plan = "two.json"')]:
             self.assertEqual(self.printed("--config", self.write("c.toml", file + "\n"), *given), [left])
+        config = self.write("c.toml", 'val-data = "v.csv"\n')
+        self.assertEqual(self.printed("--config", config, "--val-split", "0"), ['val-data = "v.csv"', "val-split = 0"])
         config = self.write("c.toml", 'gpus = 4\nreplicas = "auto"\n')
         self.assertEqual(self.printed("--config", config, "--gpus", "2"), ["gpus = 2", 'replicas = "auto"'])
 

@@ -232,9 +232,12 @@ std::int64_t samples_at_once(const Options& options, const RawData& raw) {
   std::int64_t samples = options.run.optimization.batch_size;
   const auto limit = static_cast<std::int64_t>(options.run.data.limit);
   if (limit > 0) samples = std::min(samples, limit);
-  // What is cut into windows is counted once it is bound to the model.
-  if (!raw.train.columns.empty() && raw.train.window == 0)
-    samples = std::min(samples, static_cast<std::int64_t>(raw.train.columns.front().rows()));
+  // What is cut into windows is counted once it is bound to the model, and so is which columns the
+  // model reads: others may have fewer rows.
+  std::size_t rows = 0;
+  for (const RawColumn& column : raw.train.columns) rows = std::max(rows, column.rows());
+  if (rows > 0 && raw.train.window == 0)
+    samples = std::min(samples, static_cast<std::int64_t>(rows));
   return std::max<std::int64_t>(1, samples);
 }
 

@@ -314,10 +314,14 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : below) lower.add(specs, setting);
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
+  // 0 switches an option off, which leaves what a file says of its rivals alone.
+  const auto rules_out = [&](const std::string& name) {
+    return is_set(name) && upper.values.at(name) != "0";
+  };
   std::vector<Assignment> out;
   for (const Assignment& setting : below) {
     const auto& [name, value] = setting;
-    if (std::ranges::any_of(rivals_of(name), is_set)) continue;
+    if (std::ranges::any_of(rivals_of(name), rules_out)) continue;
     if (sets_whole(value) ? is_set(name) : !outlives(specs, setting, lower, upper)) continue;
     out.push_back(setting);
   }
