@@ -76,12 +76,9 @@ LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoin
 /// model's file again. `same_network`: nothing else can be without use.
 void check_that_all_are_used(const PlannedNetwork& network, const Checkpoint& checkpoint,
                              bool same_network) {
-  const TrainingGraph& graph = network.graph();
   std::set<std::string_view> used;
-  for (const Parameter& parameter : graph.parameters) used.insert(parameter.name);
-  for (const RunningStatistic& statistic : graph.statistics) {
-    for (const ValueId id : {statistic.state_mean, statistic.state_variance})
-      used.insert(graph.graph[id].name);
+  for (const Value& value : network.graph().graph.values) {
+    if (value.role == Role::kParameter || value.role == Role::kState) used.insert(value.name);
   }
   std::set<std::string_view> constants;
   for (const OnnxInitializer& initializer : network.model().file.initializers)

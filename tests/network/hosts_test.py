@@ -82,7 +82,7 @@ class Hosts(Case):
         self.assertEqual((mpi["processes"], mpi["hosts"]), (2, 2))
         link = mpi["links_between_hosts"]
         self.assertGreater(link["latency_seconds"], 0.005)  # the cable's own; a busy machine adds to it
-        self.assertLess(link["bytes_per_second"], 13e6)
+        self.assertLess(link["bytes_per_second"], 15e6)  # 12.5e6, and bursts
         self.assertGreater(link["bytes_per_second"], 1e6)
         self.assertIsNone(mpi["links_on_host"])
 
