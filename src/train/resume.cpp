@@ -80,17 +80,16 @@ void check_that_all_are_used(const PlannedNetwork& network, const Checkpoint& ch
   for (const Value& value : network.graph().graph.values) {
     if (value.role == Role::kParameter || value.role == Role::kState) used.insert(value.name);
   }
-  std::set<std::string_view> constants;
-  for (const OnnxInitializer& initializer : network.model().file.initializers)
-    constants.insert(initializer.name);
   for (const auto& [name, values] : checkpoint.weights) {
     const bool is_adapter = name.find(".lora_") != std::string::npos;
-    PT_CHECK(
-        used.contains(name) || !(same_network || is_adapter || constants.contains(name)), kUsage,
-        "the checkpoint has trained values of \"{}\", which this run would reset to those of "
-        "the model file; give the same {}, {}, {} and {} as before, or export the checkpoint "
-        "and train that model",
-        printable(name), setting("freeze"), setting("train-only"), setting("lora"), setting("bn"));
+    PT_CHECK(used.contains(name) ||
+                 !(same_network || is_adapter || network.model().rules.contains(name)),
+             kUsage,
+             "the checkpoint has trained values of \"{}\", which this run would reset to those of "
+             "the model file; give the same {}, {}, {} and {} as before, or export the checkpoint "
+             "and train that model",
+             printable(name), setting("freeze"), setting("train-only"), setting("lora"),
+             setting("bn"));
   }
 }
 

@@ -175,6 +175,7 @@ class Parsing(Case):
 
     def test_the_command_line_puts_rivals_in_a_file_out_of_force(self):
         for file, given, left in [("max-steps = 5", ["--epochs", "2"], "epochs = 2"),
+                                  ("max-steps = 5", ["--epochs", "0"], "epochs = 0"),
                                   ("epochs = 2", ["--max-steps", "5"], "max-steps = 5"),
                                   ("micro-batch-size = 8", ["--micro-batches", "4"], "micro-batches = 4"),
                                   ("val-split = 0.2", ["--val-data", "v.csv"], 'val-data = "v.csv"'),

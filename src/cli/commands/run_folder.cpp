@@ -191,13 +191,21 @@ void write_plan_and_profile(const Options& options, const PlannedNetwork& networ
 void write_configuration(const Options& options, const PlannedNetwork& network,
                          const fs::path& folder) {
   write_file(folder / "config.toml", config_of_run(options, network));
-  if (!network.data().class_names.empty())
-    write_file(folder / "classes.txt",
-               fmt::format("{}\n", fmt::join(network.data().class_names, "\n")));
-  if (!network.data().encoding.empty())
-    write_file(folder / "columns.json", network.data().encoding + "\n");
-  if (const auto first = network.data().first_index)
-    write_file(folder / "first-index.txt", fmt::format("{}\n", *first));
+  // A run that this one replaces may have left a file.
+  const auto write_if = [&](bool has, const char* name, const auto& text) {
+    std::error_code ignored;
+    if (has) {
+      write_file(folder / name, text() + "\n");
+    } else {
+      fs::remove(folder / name, ignored);
+    }
+  };
+  const OpenedData& data = network.data();
+  write_if(!data.class_names.empty(), "classes.txt",
+           [&] { return fmt::format("{}", fmt::join(data.class_names, "\n")); });
+  write_if(!data.encoding.empty(), "columns.json", [&] { return data.encoding; });
+  write_if(data.first_index.has_value(), "first-index.txt",
+           [&] { return fmt::format("{}", *data.first_index); });
   if (!network.data().texts.empty()) {
     write_file(folder / "texts.txt", network.data().texts);
     // Beside the trained model, where eval and generate look for it.

@@ -314,9 +314,9 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : below) lower.add(specs, setting);
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
-  // 0 switches an option off, which leaves what a file says of its rivals alone.
+  // No part of the training data for validation leaves other data for it alone.
   const auto rules_out = [&](const std::string& name) {
-    return is_set(name) && upper.values.at(name) != "0";
+    return is_set(name) && !(name == "--val-split" && upper.values.at(name) == "0");
   };
   std::vector<Assignment> out;
   for (const Assignment& setting : below) {

@@ -376,7 +376,8 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     }
   }
   std::optional<std::size_t> rows;
-  if (!raw.train.encoding.empty()) rows = train.rows;
+  const bool is_fitted = options.csv.encoding.empty() && !raw.train.encoding.empty();
+  if (is_fitted) rows = train.rows;
   split_and_limit(options, rows, out);
   describe_samples(out);
   return out;
