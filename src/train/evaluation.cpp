@@ -58,6 +58,7 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
     if (regression) spread.add(columns.back());
     loss_sum += units.loss() * static_cast<double>(units.counted());
     correct += units.correct();
+    // Where none of a round counts, its loss is 0, and its count must not be 1.
     counted += count_labels(network.graph().loss, columns.back(), samples);
     first += samples;
   }

@@ -91,12 +91,13 @@ FoundImages images_below(const fs::path& folder) {
   return out;
 }
 
-void warn_of(const std::vector<std::string>& others, RawData& out) {
-  if (others.empty()) return;
-  out.warnings.push_back(fmt::format("{} image{} in formats that are not read {} ignored: {}{}",
-                                     others.size(), others.size() == 1 ? "" : "s",
-                                     others.size() == 1 ? "is" : "are", printable(others[0]),
-                                     others.size() > 1 ? ", …" : ""));
+/// `which`: where or what they are.
+void warn_of_ignored(const std::vector<std::string>& images, std::string_view which, RawData& out) {
+  if (images.empty()) return;
+  const bool one = images.size() == 1;
+  out.warnings.push_back(fmt::format("{} image{} {} {} ignored: {}{}", images.size(),
+                                     one ? "" : "s", which, one ? "is" : "are",
+                                     printable(images[0]), one ? "" : ", …"));
   out.notes.push_back(out.warnings.back());
 }
 
@@ -106,12 +107,7 @@ void warn_of_images_beside_classes(const fs::path& folder, RawData& out) {
   for (const std::string& file : list_files(folder.string())) {
     if (is_image_file(file)) found.push_back(file);
   }
-  if (found.empty()) return;
-  out.warnings.push_back(fmt::format("{} image{} beside the folders of classes {} ignored: {}{}",
-                                     found.size(), found.size() == 1 ? "" : "s",
-                                     found.size() == 1 ? "is" : "are", printable(found[0]),
-                                     found.size() > 1 ? ", …" : ""));
-  out.notes.push_back(out.warnings.back());
+  warn_of_ignored(found, "beside the folders of classes", out);
 }
 
 // The masks beside the images of a folder that has just these two folders: not a class of images.
@@ -221,7 +217,7 @@ void number_drawings(RawData& data) {
 
 RawSplit read_masked(const MaskFolders& from, RawData& whole) {
   FoundImages found = images_below(from.images);
-  warn_of(found.others, whole);
+  warn_of_ignored(found.others, "in formats that are not read", whole);
   PT_CHECK(!found.files.empty(), kData,
            "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(from.images.string()));
@@ -267,7 +263,7 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
   const bool flat = classes.empty();
   if (flat) others.clear(), take(folder);
   if (!flat) warn_of_images_beside_classes(folder, whole);
-  warn_of(others, whole);
+  warn_of_ignored(others, "in formats that are not read", whole);
   PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(folder.string()));
   RawSplit out;

@@ -162,21 +162,28 @@ TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   EXPECT_NE(data.micro_batches()[1].loss_sum, first);
 }
 
-/// Data of which one micro-batch makes a kernel fail: a label out of range is found by the loss
-/// kernel or, failing that, nothing is; so the source itself fails.
-class FailingData final : public MicroBatchSource {
+/// Other data, which it hands on.
+class HandedOnData : public MicroBatchSource {
  public:
-  explicit FailingData(FixedData& data) : data_(data) {}
-  MicroBatch& acquire(int micro_batch) override {
-    PT_CHECK(micro_batch < 2, kData, "sample 7 cannot be read");
-    return data_.acquire(micro_batch);
-  }
+  explicit HandedOnData(FixedData& data) : data_(data) {}
+  MicroBatch& acquire(int micro_batch) override { return data_.acquire(micro_batch); }
   void release(int micro_batch) override { data_.release(micro_batch); }
   double learning_rate(int micro_batch) const override { return data_.learning_rate(micro_batch); }
   std::int64_t updates_before() const override { return data_.updates_before(); }
 
  private:
   FixedData& data_;
+};
+
+/// Data of which one micro-batch makes a kernel fail: a label out of range is found by the loss
+/// kernel or, failing that, nothing is; so the source itself fails.
+class FailingData final : public HandedOnData {
+ public:
+  using HandedOnData::HandedOnData;
+  MicroBatch& acquire(int micro_batch) override {
+    PT_CHECK(micro_batch < 2, kData, "sample 7 cannot be read");
+    return HandedOnData::acquire(micro_batch);
+  }
 };
 
 TEST(Runtime, FirstFailureStopsAllStagesAndNamesThePlace) {
@@ -233,22 +240,16 @@ TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
   Runtime runtime(pipeline.variants, {&program}, options);
   FixedData data(kBatch, 5);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
-  struct : MicroBatchSource {
+  struct Late final : HandedOnData {
+    using HandedOnData::HandedOnData;
     MicroBatch& acquire(int micro_batch) override {
       char thread[16] = "";
       ::pthread_getname_np(::pthread_self(), thread, sizeof thread);
       if (micro_batch == 1 && thread == std::string_view("device 0"))
         std::this_thread::sleep_for(std::chrono::seconds(4));
-      return data->acquire(micro_batch);
+      return HandedOnData::acquire(micro_batch);
     }
-    void release(int micro_batch) override { data->release(micro_batch); }
-    double learning_rate(int micro_batch) const override {
-      return data->learning_rate(micro_batch);
-    }
-    std::int64_t updates_before() const override { return data->updates_before(); }
-    MicroBatchSource* data = nullptr;
-  } late;
-  late.data = &data;
+  } late(data);
   try {
     runtime.run(program, late);
     FAIL() << "nobody has waited";
@@ -270,29 +271,23 @@ TEST(Runtime, WaitsForDataEndWhenTheRoundIsAborted) {
   Runtime runtime(pipeline.variants, {&program}, options);
   FixedData data(kBatch, 5);
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
-  struct : MicroBatchSource {
+  struct Waiting final : HandedOnData {
+    using HandedOnData::HandedOnData;
     MicroBatch& acquire(int micro_batch) override {
       std::unique_lock lock(mutex);
       if (micro_batch == 1) changed.wait(lock, [&] { return aborted; });
       if (aborted) throw ChannelAborted();
-      return data->acquire(micro_batch);
+      return HandedOnData::acquire(micro_batch);
     }
-    void release(int micro_batch) override { data->release(micro_batch); }
     void abort() override {
       const std::lock_guard lock(mutex);
       aborted = true;
       changed.notify_all();
     }
-    double learning_rate(int micro_batch) const override {
-      return data->learning_rate(micro_batch);
-    }
-    std::int64_t updates_before() const override { return data->updates_before(); }
-    MicroBatchSource* data = nullptr;
     std::mutex mutex;
     std::condition_variable changed;
     bool aborted = false;
-  } waiting;
-  waiting.data = &data;
+  } waiting(data);
   EXPECT_THROW(runtime.run(program, waiting), Error);
   runtime.run(program, data);  // and it runs again
 }
