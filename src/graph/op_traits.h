@@ -62,7 +62,7 @@ enum class LayoutRule : std::uint8_t {
   kConvolution,  // a convolution: channel-blocked or channels last
   kPositions,    // a reduction, which reads channels last if it is over height and width
   kFollows,      // the layout of its operands
-  kWholeBlocks,  // the same, if it concatenates or slices channels at multiples of a block
+  kWholeBlocks,  // the same, if it joins, splits or slices channels at multiples of a block
 };
 
 /// How a float32 kernel runs on tensors that are stored in a narrow type.

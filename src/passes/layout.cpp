@@ -156,10 +156,11 @@ class LayoutPass {
            });
   }
 
-  /// A Concat or Slice along the channels, at multiples of the block.
+  /// A Concat, Split or Slice along the channels, at multiples of the block: what follows checks
+  /// the sizes of all tensors.
   bool takes_whole_blocks(const Node& node) const {
     if (node.op->traits.layout != LayoutRule::kWholeBlocks) return false;
-    if (node.op->name == "Concat") return node.attributes.integer("axis") == 1;
+    if (node.op->name != "Slice") return node.attributes.integer("axis") == 1;
     return node.attributes.ints("axes") == Ints{1} && node.attributes.ints("steps") == Ints{1} &&
            node.attributes.ints("starts")[0] % block_ == 0;
   }

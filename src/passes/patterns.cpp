@@ -134,6 +134,7 @@ void fuse_patterns(Graph& graph, std::span<const ValueId> outputs) {
   fuse_rotary(graph);
   fuse_attention(graph, outputs);
   fuse_permuted_weights(graph);
+  join_slices(graph);  // the last one: other patterns contain slices
 }
 
 }  // namespace pipetrain

@@ -13,6 +13,11 @@ void Rewriter::replace(std::size_t index) {
 
 std::vector<ValueId> Rewriter::emit(std::string_view op, std::vector<ValueId> inputs,
                                     Attributes attributes, ValueId result) {
+  return emit_all(op, std::move(inputs), std::move(attributes), std::span(&result, 1));
+}
+
+std::vector<ValueId> Rewriter::emit_all(std::string_view op, std::vector<ValueId> inputs,
+                                        Attributes attributes, std::span<const ValueId> results) {
   Node node;
   node.op = find_op(op);
   PT_CHECK(node.op != nullptr, kInternal, "no operator {}", op);
@@ -23,10 +28,11 @@ std::vector<ValueId> Rewriter::emit(std::string_view op, std::vector<ValueId> in
   InferContext with_types{node.attributes, types, {}};
   node.op->infer(with_types);
   for (std::size_t i = 0; i < with_types.outputs.size(); ++i) {
-    if (i == 0 && result) {
-      PT_CHECK(graph_[result].type == with_types.outputs[0], kInternal, "{} gives {} instead of {}",
-               op, with_types.outputs[0].text(), graph_[result].type.text());
-      node.outputs.push_back(result);
+    if (i < results.size() && results[i]) {
+      PT_CHECK(graph_[results[i]].type == with_types.outputs[i], kInternal,
+               "{} gives {} instead of {}", op, with_types.outputs[i].text(),
+               graph_[results[i]].type.text());
+      node.outputs.push_back(results[i]);
       continue;
     }
     Value value;

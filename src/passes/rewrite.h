@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,9 @@ class Rewriter {
   /// Appends a node and returns its outputs, of which the first is `result` if that is given.
   std::vector<ValueId> emit(std::string_view op, std::vector<ValueId> inputs, Attributes attributes,
                             ValueId result = {});
+  /// The same with a place for every output; those that are absent become new values.
+  std::vector<ValueId> emit_all(std::string_view op, std::vector<ValueId> inputs,
+                                Attributes attributes, std::span<const ValueId> results);
   /// A view of `x`, or `x` itself when it has the shape.
   ValueId reshape(ValueId x, const Shape& shape);
   /// The same as the last node of a replacement.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "onnx_io/builder.h"
@@ -341,6 +342,38 @@ TEST(Layout, SlicesInsideABlockStayRowMajor) {
       if (node.op->name != "Slice") continue;
       EXPECT_EQ(training.graph[node.outputs[0]].type.layout,
                 first == 4 ? Layout::kRowMajor : Layout::kBlocked8);
+    }
+  }
+}
+
+// A convolution's 32 channels, split into whole blocks or not.
+TEST(Layout, SplitsInsideABlockStayRowMajor) {
+  for (const std::int64_t first : {12, 16}) {
+    OnnxBuilder builder("split");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
+    builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+    builder.initializer("stem.w", numbers({32, 3, 3, 3}, 1));
+    builder.initializer("next.w", numbers({16, first, 3, 3}, 2));
+    builder.initializer("other.w", numbers({16, 32 - first, 3, 3}, 3));
+    builder.initializer("head.w", numbers({16 * 8 * 8, 5}, 4));
+    builder.initializer("sizes", HostTensor::of<std::int64_t>({2}, std::array{first, 32 - first}));
+    builder.node("Conv", {"x", "stem.w"}, {"stem"}, {}, "stem");
+    builder.node("Split", {"stem", "sizes"}, {"a", "b"}, {OnnxAttribute::of_int("axis", 1)},
+                 "split");
+    builder.node("Conv", {"a", "next.w"}, {"next"}, {}, "next");
+    builder.node("Conv", {"b", "other.w"}, {"other"}, {}, "other");
+    builder.node("Add", {"next", "other"}, {"sum"}, {}, "sum");
+    builder.node("Flatten", {"sum"}, {"flat"}, {}, "flat");
+    builder.node("MatMul", {"flat", "head.w"}, {"logits"}, {}, "head");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    expect_same_in_every_layout(model);
+    const TrainingGraph training = build(model, Layout::kBlocked8);
+    for (const Node& node : training.graph.nodes) {
+      if (node.op->name != "Split") continue;
+      EXPECT_EQ(training.graph[node.outputs[1]].type.layout,
+                first == 12 ? Layout::kRowMajor : Layout::kBlocked8);
     }
   }
 }

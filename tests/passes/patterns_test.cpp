@@ -41,6 +41,9 @@ class Primitives {
   }
   ValueId turned(ValueId x, Ints perm) { return add("Transpose", {x}, {{"perm", perm}}); }
   ValueId shaped(ValueId x, const Shape& shape) { return builder_.reshape(x, shape); }
+  ValueId cast(ValueId x, DType to) {
+    return add("Cast", {x}, {{"to", static_cast<std::int64_t>(to)}});
+  }
   ValueId softmax(ValueId x) { return add("Softmax", {x}, {{"axis", std::int64_t{-1}}}); }
   ValueId mean(ValueId x) {
     return add("ReduceMean", {x}, {{"axes", Ints{-1}}, {"keepdims", std::int64_t{1}}});
@@ -372,7 +375,69 @@ TEST(Patterns, WeightsWhoseRowsChangePlaces) {
   // A row twice, a row missing, and what is no weight.
   EXPECT_EQ(joined(Role::kParameter, {{0, 5}, {4, 8}}), "Concat Slice Slice");
   EXPECT_EQ(joined(Role::kParameter, {{4, 7}, {0, 4}}), "Concat Slice Slice");
-  EXPECT_EQ(joined(Role::kInput, {{4, 8}, {0, 4}}), "Concat Slice Slice");
+  EXPECT_EQ(joined(Role::kInput, {{4, 8}, {0, 4}}), "Concat Split");
+}
+
+TEST(Patterns, SlicesThatReadATensorOnceAreOneSplit) {
+  struct Part {
+    std::int64_t start, end, axis, step = 1;
+  };
+  const auto joined = [](const std::vector<Part>& parts, DType dtype = DType::kFloat32) {
+    Primitives p;
+    ValueId x = p.input({2, 6, 4});
+    if (dtype != DType::kFloat32) x = p.cast(x, dtype);
+    std::vector<ValueId> slices;
+    for (const Part& part : parts) {
+      ValueId slice = p.add("Slice", {x},
+                            {{"starts", Ints{part.start}},
+                             {"ends", Ints{part.end}},
+                             {"axes", Ints{part.axis}},
+                             {"steps", Ints{part.step}}});
+      if (dtype != DType::kFloat32) slice = p.cast(slice, DType::kFloat32);
+      slices.push_back(p.scaled(slice, 1.0 + static_cast<double>(slices.size())));
+    }
+    const std::int64_t axis = parts[0].axis == 2 ? 2 : 1;
+    return p.fused(p.add("Concat", slices, {{"axis", axis}}), 0);
+  };
+  EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}), "Concat Mul Mul Split");
+  EXPECT_EQ(joined({{0, 2, 2}, {2, 3, 2}, {3, 4, 2}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{1, 6, 1, 2}, {0, 6, 1, 2}}), "Concat Mul Mul Split");
+  EXPECT_EQ(joined({{2, 6, 1, 3}, {0, 6, 1, 3}, {1, 6, 1, 3}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{0, 4, 2, 2}, {1, 4, 2, 2}}), "Concat Mul Mul Split");
+  // An element is read twice or not at all, or the axis is no multiple of the step.
+  EXPECT_EQ(joined({{0, 4, 1}, {3, 6, 1}}), "Concat Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 3, 1}, {4, 6, 1}}), "Concat Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 3, 1}, {3, 5, 1}}), "Concat Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 6, 1}}), "Concat Mul Slice");
+  EXPECT_EQ(joined({{0, 6, 1, 3}, {1, 6, 1, 3}}), "Concat Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 5, 1, 3}, {1, 5, 1, 3}, {2, 3, 1, 3}}),
+            "Concat Mul Mul Mul Slice Slice Slice");
+  EXPECT_EQ(joined({{0, 5, 1, 4}, {1, 6, 1, 4}, {2, 3, 1, 4}, {3, 4, 1, 4}}),
+            "Concat Mul Mul Mul Mul Slice Slice Slice Slice");
+  // Integers have no gradient.
+  EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}, DType::kInt64),
+            "Cast Cast Cast Concat Mul Mul Slice Slice");
+}
+
+TEST(Patterns, IndicesThatReadATensorOnceAreOneSplit) {
+  const auto joined = [](std::int64_t axis, const std::vector<std::int64_t>& indices, Shape shape) {
+    Primitives p;
+    const ValueId x = p.input({2, 3, 4});
+    ValueId sum;
+    for (const std::int64_t index : indices) {
+      HostTensor one(TensorType{DType::kInt64, shape});
+      one.span<std::int64_t>()[0] = index;
+      const ValueId part = p.add("Gather", {x, p.constant(std::move(one))}, {{"axis", axis}});
+      const ValueId scaled = p.scaled(part, 1.0 + static_cast<double>(index));
+      sum = sum ? p.add("Add", {sum, scaled}) : scaled;
+    }
+    return p.fused(sum, 0);
+  };
+  EXPECT_EQ(joined(1, {2, 0, 1}, {}), "Add Add Mul Mul Mul Split");
+  EXPECT_EQ(joined(-2, {0, -1, 1}, {}), "Add Add Mul Mul Mul Split");
+  EXPECT_EQ(joined(0, {0, 1}, {1}), "Add Mul Mul Split");
+  EXPECT_EQ(joined(1, {2, 0}, {}), "Add Gather Gather Mul Mul");
+  EXPECT_EQ(joined(1, {0, 1, 2, 2}, {}), "Add Add Add Gather Gather Gather Gather Mul Mul Mul Mul");
 }
 
 }  // namespace

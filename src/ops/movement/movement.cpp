@@ -317,7 +317,7 @@ constexpr OpTraits kSliceTraits = {KernelKind::kReorder,
                                    Fusion::kNever};
 constexpr OpTraits kSplitTraits = {KernelKind::kReorder,
                                    {PrecisionRule::kAllFirst},
-                                   LayoutRule::kRowMajor,
+                                   LayoutRule::kWholeBlocks,
                                    {ChunkRule::kCopies},
                                    Fusion::kNever};
 constexpr OpTraits kPadTraits = {KernelKind::kReorder,
