@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains every network of coverage_networks.py (torchvision, timm, transformers, diffusers) and compares it with PyTorch.
 
-    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--device cuda] [--stages N] [--only PREFIX …] [--from NAME] [--part K/N]
+    PYTHON bench/coverage.py [--pipetrain FILE] [--bf16] [--device cuda] [--stages N] [--only PREFIX …] [--from NAME] [--part K/N] [--more]
                              [--again FILE …] [--seconds N] [-o NAME]
 
 PYTHON has torch, torchvision, transformers, timm, diffusers, onnx, onnxscript and numpy. In alphabetical order, each network
@@ -210,6 +210,7 @@ def pytorch_side(name, folder, may_fold, narrow):
     import torch
 
     from coverage_networks import NETWORKS
+    from more_coverage_networks import MORE_NETWORKS
 
     found = {"phase": "making"}
 
@@ -219,7 +220,7 @@ def pytorch_side(name, folder, may_fold, narrow):
 
     reached("making")
     torch.manual_seed(SEED)
-    network = NETWORKS[name]()
+    network = (NETWORKS | MORE_NETWORKS)[name]()
     module = off_equal_values(without_dropout(wrapped(network)))
     inputs = list(network.inputs.values())
     found["parameters"] = sum(p.numel() for p in module.parameters())
@@ -405,6 +406,7 @@ def parse():
     parser.add_argument("--stages", type=int, default=1, metavar="N", help="train again in N stages, which must give the same bits")
     parser.add_argument("--part", type=part_of, default=(1, 1), metavar="K/N",
                         help="only the K-th, K+N-th … network, to run N parts beside each other, each with its own -o")
+    parser.add_argument("--more", action="store_true", help="the networks of more_coverage_networks.py instead")
     parser.add_argument("--only", nargs="+", default=[""], metavar="PREFIX", help="networks whose names begin so")
     parser.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this name")
     parser.add_argument("--again", nargs="+", default=[], type=Path, metavar="FILE",
@@ -434,8 +436,10 @@ def main():
     import torch
 
     from coverage_networks import NETWORKS
+    from more_coverage_networks import MORE_NETWORKS
 
     arguments = parse()
+    networks = list(MORE_NETWORKS if arguments.more else NETWORKS)
     arguments.pipetrain = arguments.pipetrain.resolve()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
@@ -448,7 +452,7 @@ def main():
             if missing.name != package.split(".")[0]:
                 raise
             print(f"{missing.name} is missing: its networks are not made", flush=True)
-    if list(NETWORKS) != sorted(NETWORKS):
+    if networks != sorted(networks):
         sys.exit("coverage_networks.py: the names are not in alphabetical order")
     path = arguments.output.with_suffix(".json")
     now = versions(arguments.pipetrain)
@@ -460,7 +464,7 @@ def main():
         base = arguments.keep or Path(temporary)
         base.mkdir(parents=True, exist_ok=True)
         part, parts = arguments.part
-        for name in list(NETWORKS)[part - 1::parts]:
+        for name in networks[part - 1::parts]:
             if name < arguments.first or not name.startswith(tuple(arguments.only)) or name in done or (arguments.again and name not in found["networks"]):
                 continue
             folder = base / name.replace("/", "-")
@@ -468,8 +472,8 @@ def main():
             if not arguments.keep:
                 subprocess.run(["rm", "-rf", folder], check=True)
             print(f"{name}: {row['result']} {row.get('reason', '')} ({row['seconds']} s)", flush=True)
-            write(found, arguments.output, list(NETWORKS))
-    write(found, arguments.output, list(NETWORKS))
+            write(found, arguments.output, networks)
+    write(found, arguments.output, networks)
     return 1 if any(row["result"] == "does not match" or not has_same_bits(row) for row in found["networks"].values()) else 0
 
 

@@ -23,7 +23,7 @@ def markdown(found, names):
     for row in rows:
         counts[row["result"]] = counts.get(row["result"], 0) + 1
     text = f"# Coverage{' in bfloat16' if found['bf16'] else ''}{' on a GPU' if found['device'] == 'cuda' else ''}\n\n{found['date']}; " + ", ".join(f"{k} {v}" for k, v in found["versions"].items()) + ".\n\n"
-    text += f"{len(rows)} of the {len(names)} networks of `bench/coverage_networks.py` were run: "
+    text += f"{len(rows)} of the {len(names)} networks of the list were run: "
     text += ", ".join(f"{count} {result}" for result, count in sorted(counts.items(), key=lambda x: -x[1])) + ".\n\n"
     if found["stages"] > 1:
         cut = [row for row in rows if "in_stages" in row]
