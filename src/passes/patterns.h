@@ -27,9 +27,9 @@ int fuse_attention(Graph& graph, std::span<const ValueId> outputs);
 /// gradient of the weight's size instead of one for every slice.
 int fuse_permuted_weights(Graph& graph);
 
-/// Slices of an activation that together read each of its elements once become one Split, whose
-/// gradient is one Concat: the gradient of each slice alone is a whole tensor, zero but for that
-/// slice, and the sum of all is one more.
+/// Slices of an activation that together read at least half of an axis, no element twice, become
+/// one Split, whose gradient is one Concat. The gradient of each slice alone would be a tensor as
+/// large as the activation, of zeros but for the slice, and all of these would be added up.
 int join_slices(Graph& graph);
 
 /// The opposite of a pattern, for devices without kernels for GroupNorm: a LayerNorm of rows that

@@ -11,8 +11,8 @@
 namespace pipetrain {
 namespace {
 
-/// What slices have in common that may cover a tensor: elements `start`, `start + step`, … of an
-/// axis.
+/// An axis that slices read in turn. With a step, (…, n, …) is seen as (…, n / step, step, …), and
+/// each slice is one index of the second axis.
 struct Cover {
   ValueId x;
   std::int64_t axis, step;
@@ -23,8 +23,24 @@ struct Cover {
 
 struct Piece {
   std::int64_t start, length;
-  std::size_t node;
+  std::optional<std::size_t> node;  // none: nothing reads it
+  std::int64_t end() const { return start + length; }
 };
+
+using Covers = std::map<Cover, std::vector<Piece>>;
+
+Shape as_split(const Cover& cover, const Shape& whole) {
+  std::vector<std::int64_t> dims = whole.dims();
+  if (cover.step > 1) {
+    dims[static_cast<std::size_t>(cover.axis)] /= cover.step;
+    dims.insert(dims.begin() + cover.axis + 1, cover.step);
+  }
+  return Shape(std::move(dims));
+}
+
+std::size_t split_axis(const Cover& cover) {
+  return static_cast<std::size_t>(cover.axis) + (cover.step > 1 ? 1 : 0);
+}
 
 class SliceMatcher : public Matcher {
  public:
@@ -39,34 +55,45 @@ class SliceMatcher : public Matcher {
     }
   }
 
-  /// All slices of activations that cover an axis, each element once, by where they begin.
-  std::map<Cover, std::vector<Piece>> covers() const {
-    std::map<Cover, std::vector<Piece>> found;
+  /// Two or more slices of an activation that read at least half of an axis, no element twice; in
+  /// order and with the gaps.
+  Covers covers() const {
+    Covers slices;
     for (std::size_t n = 0; n < graph().nodes.size(); ++n) {
       const Node& node = graph().nodes[n];
-      if (node.op->name == "Slice") add_slice(node, n, found);
-      if (node.op->name == "Gather") add_index(node, n, found);
+      if (node.op->name == "Slice") add_slice(node, n, slices);
+      if (node.op->name == "Gather") add_index(node, n, slices);
     }
-    for (auto& [cover, pieces] : found) std::ranges::sort(pieces, {}, &Piece::start);
-    std::erase_if(found, [&](const auto& entry) { return !covers(entry.first, entry.second); });
-    return found;
+    Covers out;
+    for (auto& [cover, pieces] : slices) {
+      if (pieces.size() < 2) continue;
+      std::vector<Piece> all = with_gaps(cover, std::move(pieces));
+      if (!all.empty()) out[cover] = std::move(all);
+    }
+    return out;
   }
 
  private:
   bool varies(ValueId id) const { return id && varies_[static_cast<std::size_t>(id.index)]; }
   bool is_activation(ValueId x) const { return varies(x) && is_float(graph()[x].type.dtype); }
 
-  void add_slice(const Node& node, std::size_t n, std::map<Cover, std::vector<Piece>>& to) const {
+  void add_slice(const Node& node, std::size_t n, Covers& to) const {
     const Ints axes = node.attributes.ints("axes");
     if (axes.size() != 1 || !is_activation(node.inputs[0])) return;
+    const auto axis = static_cast<std::size_t>(axes[0]);
     const std::int64_t step = node.attributes.ints("steps")[0];
-    if (step < 1) return;
-    const std::int64_t length = shape(node.outputs[0])[static_cast<std::size_t>(axes[0])];
-    to[{node.inputs[0], axes[0], step}].push_back({node.attributes.ints("starts")[0], length, n});
+    const std::int64_t start = node.attributes.ints("starts")[0];
+    std::int64_t length = shape(node.outputs[0])[axis];
+    if (step < 1 || length == 0) return;
+    if (step > 1) {
+      if (length * step != shape(node.inputs[0])[axis] || start >= step) return;
+      length = 1;
+    }
+    to[{node.inputs[0], axes[0], step}].push_back({start, length, n});
   }
 
   /// An index that is known, which leaves the axis out or one element of it.
-  void add_index(const Node& node, std::size_t n, std::map<Cover, std::vector<Piece>>& to) const {
+  void add_index(const Node& node, std::size_t n, Covers& to) const {
     const auto index = scalar(node.inputs[1]);
     if (!index || !is_activation(node.inputs[0])) return;
     const Shape& whole = shape(node.inputs[0]);
@@ -77,49 +104,53 @@ class SliceMatcher : public Matcher {
     to[{node.inputs[0], axis, 1}].push_back({start, 1, n});
   }
 
-  bool covers(const Cover& cover, const std::vector<Piece>& pieces) const {
-    if (pieces.size() < 2) return false;
-    const std::int64_t size = shape(cover.x)[static_cast<std::size_t>(cover.axis)];
-    std::int64_t next = 0;
+  std::vector<Piece> with_gaps(const Cover& cover, std::vector<Piece> pieces) const {
+    std::ranges::sort(pieces, {}, &Piece::start);
+    const std::int64_t size = as_split(cover, shape(cover.x))[split_axis(cover)];
+    pieces.push_back({size, 0, {}});  // the end
+    std::vector<Piece> all;
+    std::int64_t read = 0;
+    std::int64_t end = 0;
     for (const Piece& piece : pieces) {
-      if (piece.start != next || (cover.step > 1 && piece.length * cover.step != size))
-        return false;
-      next += cover.step > 1 ? 1 : piece.length;
+      if (piece.start < end) return {};
+      if (piece.start > end) all.push_back({end, piece.start - end, {}});
+      if (piece.node) all.push_back(piece);
+      read += piece.length;
+      end = piece.end();
     }
-    return next == (cover.step > 1 ? cover.step : size);
+    return 2 * read >= size ? all : std::vector<Piece>{};
   }
 
   std::vector<bool> varies_;  // with the data
 };
 
-/// One Split where the first of the pieces was. Those that have another shape become views.
+/// One Split where the first of the slices was. Those that have another shape become views.
 void split(Graph& graph, const Cover& cover, const std::vector<Piece>& pieces, Rewriter& rewriter) {
-  const auto axis = static_cast<std::size_t>(cover.axis);
-  const Shape whole = graph[cover.x].type.shape;
-  std::vector<std::int64_t> dims = whole.dims();
-  std::size_t split_axis = axis;
-  if (cover.step > 1) {  // (…, n, …) as (…, n / step, step, …)
-    dims[axis] /= cover.step;
-    dims.insert(dims.begin() + cover.axis + 1, cover.step);
-    ++split_axis;
-  }
+  const Shape whole = as_split(cover, graph[cover.x].type.shape);
+  const std::size_t axis = split_axis(cover);
+  const auto result_of = [&](const Piece& piece) {
+    return piece.node ? graph.nodes[*piece.node].outputs[0] : ValueId{};
+  };
+  std::size_t first = graph.nodes.size();
   Ints sizes;
   std::vector<ValueId> results;
   for (const Piece& piece : pieces) {
-    sizes.push_back(cover.step > 1 ? 1 : piece.length);
-    const ValueId result = graph.nodes[piece.node].outputs[0];
-    std::vector<std::int64_t> part = dims;
-    part[split_axis] = sizes.back();
-    results.push_back(graph[result].type.shape == Shape(part) ? result : ValueId{});
+    first = std::min(first, piece.node.value_or(first));
+    sizes.push_back(piece.length);
+    Shape part = whole;
+    part[axis] = piece.length;
+    const ValueId result = result_of(piece);
+    results.push_back(result && graph[result].type.shape == part ? result : ValueId{});
   }
-  rewriter.replace(std::ranges::min(pieces, {}, &Piece::node).node);
-  const std::vector<ValueId> parts = rewriter.emit_all(
-      "Split", {rewriter.reshape(cover.x, Shape(dims))},
-      {{"axis", static_cast<std::int64_t>(split_axis)}, {"sizes", sizes}}, results);
+  rewriter.replace(first);
+  const std::vector<ValueId> parts =
+      rewriter.emit_all("Split", {rewriter.reshape(cover.x, whole)},
+                        {{"axis", static_cast<std::int64_t>(axis)}, {"sizes", sizes}}, results);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    rewriter.replace(pieces[i].node);
+    if (!pieces[i].node) continue;
+    rewriter.replace(*pieces[i].node);
     if (results[i]) continue;
-    const ValueId result = graph.nodes[pieces[i].node].outputs[0];
+    const ValueId result = result_of(pieces[i]);
     rewriter.reshape_into(parts[i], Shape(graph[result].type.shape), result);
   }
 }
@@ -127,7 +158,7 @@ void split(Graph& graph, const Cover& cover, const std::vector<Piece>& pieces, R
 }  // namespace
 
 int join_slices(Graph& graph) {
-  const std::map<Cover, std::vector<Piece>> found = SliceMatcher(graph).covers();
+  const Covers found = SliceMatcher(graph).covers();
   Rewriter rewriter(graph);
   for (const auto& [cover, pieces] : found) split(graph, cover, pieces, rewriter);
   rewriter.apply();
