@@ -129,7 +129,8 @@ Scores OutputMetrics::add(EvaluationReport& report, int k) {
       if (HostTensor value = run_.runtime().read(name)) weights[name] = std::move(value);
     }
     predictor_->set_weights(weights);
-    scores = score(*predictor_, *run_.network().evaluation_data(), graph.loss, std::max(1, k));
+    scores = score(*predictor_, *run_.network().evaluation_data(), run_.evaluated_samples(),
+                   graph.loss, std::max(1, k));
   }
   for (std::optional<double>* metric : {&scores.f1, &scores.auc, &scores.miou, &scores.mae}) {
     const double known = as_process_0(run_.network().processes(), metric->value_or(NAN));

@@ -53,8 +53,9 @@ enum class Form : std::uint8_t { kScores, kProbabilities };
 
 class Scorer {
  public:
-  Scorer(const Predictor& predictor, const Dataset& data, const Loss& loss, int k)
-      : predictor_(predictor), data_(data), loss_(loss), k_(k) {
+  Scorer(const Predictor& predictor, const Dataset& data, std::size_t samples, const Loss& loss,
+         int k)
+      : predictor_(predictor), data_(data), samples_(samples), loss_(loss), k_(k) {
     const TrainingGraph& graph = predictor.graph();
     const auto named = std::ranges::find(graph.output_names, loss.output);
     at_ = named == graph.output_names.end()
@@ -83,8 +84,8 @@ class Scorer {
                 setting("logits"), setting("loss"));
     }
     const std::size_t batch = static_cast<std::size_t>(predictor_.batch());
-    for (std::size_t first = 0; first < data_.size(); first += batch)
-      add_batch(first, std::min(batch, data_.size() - first));
+    for (std::size_t first = 0; first < samples_; first += batch)
+      add_batch(first, std::min(batch, samples_ - first));
     return finish();
   }
 
@@ -269,6 +270,7 @@ class Scorer {
 
   const Predictor& predictor_;
   const Dataset& data_;
+  const std::size_t samples_;
   const Loss& loss_;
   int k_;
   std::size_t at_ = 0;  // the output
@@ -286,8 +288,9 @@ class Scorer {
 
 }  // namespace
 
-Scores score(const Predictor& predictor, const Dataset& data, const Loss& loss, int k) {
-  return Scorer(predictor, data, loss, k).run();
+Scores score(const Predictor& predictor, const Dataset& data, std::int64_t samples,
+             const Loss& loss, int k) {
+  return Scorer(predictor, data, static_cast<std::size_t>(samples), loss, k).run();
 }
 
 std::optional<double> area_under_curve(std::span<const float> scores,

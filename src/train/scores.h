@@ -41,9 +41,11 @@ struct Scores {
   std::optional<double> mae, r2;        // of regressions
 };
 
-/// Predicts and compares with the labels in the last column of a data set. Of equal values the
-/// first is the likelier. Error (kUsage) when the task has neither classes nor numbers.
-Scores score(const Predictor& predictor, const Dataset& data, const Loss& loss, int k);
+/// Predicts the first `samples` of a data set and compares with the labels in its last column. Of
+/// equal values the first is the likelier. Error (kUsage) when the task has neither classes nor
+/// numbers.
+Scores score(const Predictor& predictor, const Dataset& data, std::int64_t samples,
+             const Loss& loss, int k);
 
 /// Area under the ROC curve; equal scores count half. Absent where all are positive or none is.
 std::optional<double> area_under_curve(std::span<const float> scores,

@@ -2,9 +2,12 @@
 
 import csv
 import io
+import json
+import random
 import re
 import unittest
 
+import onnx_file
 import program
 from program import DATA, MODEL, Case, parse
 
@@ -29,6 +32,18 @@ class Metrics(Case):
         self.assertAlmostEqual(report["miou"], sum(iou) / 10)
         text, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--details")
         self.assertRegex(text, r"class +precision +recall +f1 +auc +iou +samples\n0 ")
+
+    def test_metrics_are_of_the_samples_that_a_fixed_batch_evaluates(self):
+        source = random.Random(3)
+        weights = onnx_file.tensor("w", [4, 3], [source.gauss(0, 1) for _ in range(12)])
+        self.write("fixed.onnx", onnx_file.model([onnx_file.node("MatMul", ["x", "w"], ["y"])], [onnx_file.value_info("x", [8, 4])],
+                                                 [onnx_file.value_info("y", [8, 3])], [weights]))
+        self.write("d.jsonl", "".join(json.dumps({"x": [source.gauss(0, 1) for _ in range(4)], "y": i % 3}) + "\n" for i in range(23)))
+        whole, two = ({**parse(self.succeed("eval", "fixed.onnx", "--data", "d.jsonl", "-b", "8", "--device", "cpu", "--details", "--json",
+                                            "--top-k", "1", *limit)[0]), "seconds": 0} for limit in ([], ["--limit", "16"]))
+        self.assertEqual(whole, two)
+        self.assertEqual(sum(found["samples"] for found in whole["classes"]), whole["samples"])
+        self.assertEqual(whole["top1"], whole["accuracy"])
 
     def test_what_a_task_lacks_is_said_before_the_evaluation(self):
         err = self.refused("usage", "eval", MODEL, "--data", DATA, "--device", "cpu", "--assert", "mae<=1", says=["classifier", "has no mae"])
