@@ -26,7 +26,9 @@ constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kTexts = "pipetrain.texts";
 constexpr const char* kFirstIndex = "pipetrain.first-index";
+constexpr const char* kMasks = "pipetrain.masks";
 constexpr const char* kNormalization = "pipetrain.normalize";
+constexpr const char* kNumbered = "numbered";  // of kMasks
 
 /// Takes how texts became tokens. A tokenizer that is given has to be the one of the training;
 /// otherwise that is looked for beside the model and in the current directory. Returns its name, if
@@ -162,6 +164,7 @@ TrainingDescription training_of(const Network& network) {
   out.columns = network.data().encoding;
   out.texts = network.data().texts;
   if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
+  if (network.data().masks_are_numbered) out.masks = kNumbered;
   Normalization scale = config.data.bind.normalization;
   const std::vector<double>& divisors = network.data().divisors;
   const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
@@ -190,6 +193,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kColumns, training.columns, "");
   set(kTexts, training.texts, "");
   set(kFirstIndex, training.first_index, "");
+  set(kMasks, training.masks, "");
   set(kNormalization, training.normalization, "auto");
   return out;
 }
@@ -232,6 +236,10 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   take(kFirstIndex, "indices from", "", !first_index, [&](const std::string& v) {
     PT_CHECK(v == "0" || v == "1", kModel, "\"{}\" is neither 0 nor 1", printable(v));
     first_index = v == "1" ? 1 : 0;
+  });
+  take(kMasks, "masks", "", config.data.masks_are_drawings, [&](const std::string& v) {
+    PT_CHECK(v == kNumbered, kModel, "\"{}\" is not \"{}\"", printable(v), kNumbered);
+    config.data.masks_are_drawings = false;
   });
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",

@@ -33,6 +33,7 @@ struct TrainingDescription {
   std::string columns;        // of a table: how they were encoded (TableEncoding::text)
   std::string texts;          // how they became tokens (TextOptions::text)
   std::string first_index;    // of LibSVM's format: what its indices count from
+  std::string masks;          // "numbered" (RawSplit::masks_are_numbered), or empty
   std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
 };
 /// The same of a network that has been trained.
@@ -42,8 +43,8 @@ TrainingDescription training_of(const Network& network);
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);
 /// Takes the loss, the label column, the encoding of columns, the tokenizer, what indices count
-/// from and the normalization that a model was trained with where the configuration leaves them
-/// open. Returns a sentence that says which; empty: none.
+/// from, what 255 is in masks and the normalization that a model was trained with where the
+/// configuration leaves them open. Returns a sentence that says which; empty: none.
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);

@@ -218,6 +218,11 @@ class Images(Case):
         # Where 255 is ignored, it is no class of theirs.
         _, err = self.succeed(*run, "--max-steps", "1", "--ignore-index", "255", "--run-dir", "ignored", "-v")
         self.assertRegex(err, r'first sample: .*"labels" 0 … 255')
+        # Other masks of black and white are not those of classes above 1, in the model and in the run folder.
+        for name, folder in [("run/trained.onnx", "run"), ("again.onnx", "run")]:
+            if name == "again.onnx":
+                self.succeed("export", "--from", folder, "-o", name)
+            self.refused("data", "eval", name, "--data", "s", *SMALL[2:], says="label 255 out of range 0..2")
         # An image of another size, and one without a mask.
         self.write("s/images/03.ppm", b"P6\n20 16\n255\n" + bytes(20 * 16 * 3))
         self.refused("data", *run, "--epochs", "1", says=['03.ppm" has 20 x 16 pixels, its mask 16 x 16'])

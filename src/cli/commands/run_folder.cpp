@@ -47,15 +47,11 @@ bool is_unused(const fs::path& folder) {
 
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
-  static const std::set<std::string> left = {"config.toml",      "plan.json",
-                                             "profile.json",     "stderr.log",
-                                             "classes.txt",      "columns.json",
-                                             "texts.txt",        "first-index.txt",
-                                             "tokenizer.json",   "vocab.txt",
-                                             "tokenizer.model",  "model.onnx",
-                                             "model.onnx.data",  "tb",
-                                             "checkpoints",      "journal.txt",
-                                             "instructions.txt", "mlflow-run.txt"};
+  static const std::set<std::string> left = {
+      "config.toml",  "plan.json",       "profile.json",     "stderr.log",      "classes.txt",
+      "columns.json", "texts.txt",       "first-index.txt",  "masks.txt",       "tokenizer.json",
+      "vocab.txt",    "tokenizer.model", "model.onnx",       "model.onnx.data", "tb",
+      "checkpoints",  "journal.txt",     "instructions.txt", "mlflow-run.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
   std::set<fs::path> events;
@@ -206,6 +202,7 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
   write_if(!data.encoding.empty(), "columns.json", [&] { return data.encoding; });
   write_if(data.first_index.has_value(), "first-index.txt",
            [&] { return fmt::format("{}", *data.first_index); });
+  write_if(data.masks_are_numbered, "masks.txt", [] { return std::string("numbered"); });
   if (!network.data().texts.empty()) {
     write_file(folder / "texts.txt", network.data().texts);
     // Beside the trained model, where eval and generate look for it.

@@ -98,6 +98,7 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   out.class_names = lines_of(folder / "classes.txt");
   out.columns = first_line("columns.json");
   out.first_index = first_line("first-index.txt");
+  out.masks = first_line("masks.txt");
   for (const std::string& line : lines_of(folder / "texts.txt")) out.texts += line + "\n";
   out.loss = run.value("loss");
   out.loss_output = config.model.loss.output;

@@ -210,7 +210,7 @@ void number_drawings(RawData& data) {
   for (const RawColumn* column : masks) {
     for (std::uint8_t& value : column->values.span<std::uint8_t>()) {
       if (two) value = value ? 1 : 0;
-      data.train.has_white_class |= value == 255;
+      data.train.masks_are_numbered |= value > 1;
     }
   }
 }

@@ -339,6 +339,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.divisors = train.divisors;
   out.encoding = raw.train.encoding;
   out.first_index = raw.train.first_index;
+  out.masks_are_numbered = raw.train.masks_are_numbered;
   out.texts = raw.train.texts;
   const bool own_split = options.validation_split > 0 || options.validation_rows > 0;
   if (!options.validation_path.empty()) {
@@ -352,7 +353,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
           DataOptions as_trained = options;
           as_trained.csv.encoding = raw.train.encoding;
           as_trained.first_index = raw.train.first_index;
-          as_trained.masks_are_drawings &= !raw.train.has_white_class;
+          as_trained.masks_are_drawings &= !raw.train.masks_are_numbered;
           if (!raw.train.texts.empty() && !raw.train.columns.empty())
             as_trained.text.length =
                 static_cast<std::size_t>(raw.train.columns[0].sample_shape()[0]);

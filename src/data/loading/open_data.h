@@ -34,7 +34,8 @@ struct DataOptions {
   BindOptions bind;
   /// Of LibSVM's format: what the training data's indices count from; none: as the file has them.
   std::optional<std::uint32_t> first_index;
-  /// Whether masks with only 0 and 255 have the classes 0 and 1: not where 255 is ignored.
+  /// Whether masks with only 0 and 255 have the classes 0 and 1: not where 255 is ignored, or where
+  /// the training's masks had other classes.
   bool masks_are_drawings = true;
 };
 
@@ -50,6 +51,7 @@ struct OpenedData {
   std::vector<std::string> class_names;
   std::string encoding;  // of a table's columns (TableEncoding::text); empty: none
   std::optional<std::uint32_t> first_index;  // of LibSVM's format
+  bool masks_are_numbered = false;           // RawSplit's
   std::string texts;             // how they became tokens (TextOptions::text); empty: no texts
   std::vector<double> divisors;  // one per model input: what its values are divided by
   bool synthetic = false;

@@ -72,8 +72,9 @@ struct RawSplit {
   std::size_t row_length = 0;
   /// Of LibSVM's format: what the file's indices count from.
   std::optional<std::uint32_t> first_index = {};
-  /// Of masks: whether 255 stands beside other values than 0, and so is no drawing's white.
-  bool has_white_class = false;
+  /// Of masks: whether they have classes above 1, so that 255 is no drawing's white in others
+  /// either.
+  bool masks_are_numbered = false;
 
   bool empty() const { return columns.empty() && !shards; }
 };
