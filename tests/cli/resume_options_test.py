@@ -16,7 +16,6 @@ RIVALS = [
     (["--epochs", "1"], ["--max-steps", "6"]),
     (["--micro-batches", "4"], ["--micro-batch-size", "8"]),
     (["--micro-batch-size", "8"], ["--micro-batches", "4"]),
-    (["--val-data", "held-out.csv"], ["--val-split", "0"]),
     (["--gpus", "3"], ["--plan", "two.json"]),
     (["--gpus", "3"], SPLIT),
     (["--plan", "two.json"], ["--gpus", "3"]),
@@ -132,6 +131,11 @@ class Rivals(Case):
         settings = self.newest("run")[1]
         self.assertNotIn("--val-split", settings)
         self.assertIn("--val-data", settings)
+        # No part of them leaves other data for validation in force.
+        self.saved_with(["--val-data", "held-out.csv"])
+        _, err = self.succeed("--resume=run", "--val-split", "0", "--max-steps", "4")
+        self.assertIn("32 validation samples", err)
+        self.assertIn("--val-data", self.newest("run")[1])
 
     def test_what_has_no_rival_is_taken_over(self):
         self.saved_with(["--val-split", "0.25", "--micro-batches", "4"])

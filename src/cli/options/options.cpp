@@ -293,17 +293,20 @@ Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std:
 
 bool sets_whole(const std::string& value) { return !value.starts_with(':'); }
 
-std::vector<std::string> rivals_of(const std::string& name) {
+bool is_ruled_out(const std::string& name, const std::map<std::string, std::string>& values) {
   static const std::vector<std::pair<std::string, std::string>> pairs = {
       {"--max-steps", "--epochs"},   {"--micro-batches", "--micro-batch-size"},
       {"--val-split", "--val-data"}, {"--gpus", "--plan"},
       {"--gpus", "--split"},         {"--plan", "--split"},
       {"--plan", "--replicas"}};
-  std::vector<std::string> rivals;
-  for (const auto& [one, other] : pairs) {
-    if (name == one || name == other) rivals.push_back(name == one ? other : one);
-  }
-  return rivals;
+  return std::ranges::any_of(pairs, [&](const auto& pair) {
+    const auto& [one, other] = pair;
+    if (name != one && name != other) return false;
+    const auto rival = values.find(name == one ? other : one);
+    if (rival == values.end()) return false;
+    // No part of the training data for validation leaves other data for it alone.
+    return rival->first != "--val-split" || rival->second != "0";
+  });
 }
 
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
@@ -314,14 +317,10 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : below) lower.add(specs, setting);
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
-  // No part of the training data for validation leaves other data for it alone.
-  const auto rules_out = [&](const std::string& name) {
-    return is_set(name) && !(name == "--val-split" && upper.values.at(name) == "0");
-  };
   std::vector<Assignment> out;
   for (const Assignment& setting : below) {
     const auto& [name, value] = setting;
-    if (std::ranges::any_of(rivals_of(name), rules_out)) continue;
+    if (is_ruled_out(name, upper.values)) continue;
     if (sets_whole(value) ? is_set(name) : !outlives(specs, setting, lower, upper)) continue;
     out.push_back(setting);
   }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -201,8 +202,9 @@ std::vector<Assignment> recorded_settings(const Options& options);
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above);
 
-/// The options that decide the same as an option, so that only one of them can hold.
-std::vector<std::string> rivals_of(const std::string& name);
+/// Whether what options are set to leaves no room for another one, which decides the same.
+/// `values`: by the options' names, without parts.
+bool is_ruled_out(const std::string& name, const std::map<std::string, std::string>& values);
 
 /// What setting an option, or a part of one, is written as: ":KEY=VALUE" sets a part.
 Assignment setting_of(const OptionSpec& spec, const OptionSpec* part, const std::string& value);

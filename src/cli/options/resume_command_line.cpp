@@ -58,7 +58,11 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
       {"--replicas", {"--gpus", "--split", "--schedule"}}};
   const auto found = more.find(name);
   const auto is_given = [&](const std::string& rival) { return has(given, rival); };
-  return is_given(name) || std::ranges::any_of(rivals_of(name), is_given) ||
+  std::map<std::string, std::string> values;
+  for (const auto& [option, value] : given) {
+    if (sets_whole(value)) values[option] = value;
+  }
+  return is_given(name) || is_ruled_out(name, values) ||
          (found != more.end() && std::ranges::any_of(found->second, is_given));
 }
 
