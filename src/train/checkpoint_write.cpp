@@ -39,6 +39,28 @@ std::int64_t step_of(const std::string& name) {
   return error == std::errc() && stop == end && name == checkpoint_name(step) ? step : -1;
 }
 
+/// The checkpoints in a folder by their steps, the largest first.
+std::vector<std::pair<std::int64_t, fs::path>> checkpoints_in(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::int64_t step = step_of(i->path().filename().string());
+    if (step >= 0) found.emplace_back(step, i->path());
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.first > b.first; });
+  return found;
+}
+
+/// Whether the newest checkpoint of a folder, as "latest" names it, was written after another one
+/// of more steps: the run has gone back, and given those steps up.
+bool is_given_up(const fs::path& checkpoint, const fs::path& latest) {
+  std::error_code error;
+  const auto written = fs::last_write_time(checkpoint / "manifest.json", error);
+  // A run that was killed before it wrote "latest" has left a newer one.
+  return !error && written <= fs::last_write_time(latest / "manifest.json", error) && !error;
+}
+
 [[noreturn]] void fail(const char* what, const fs::path& path) {
   const int reason = errno;
   PT_FAIL(kResource, "cannot {} {}: {}", what, printable(path.string()), std::strerror(reason));
@@ -163,14 +185,14 @@ std::string RunRecord::value(const std::string& number) const {
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
-  std::error_code error;
-  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    const std::int64_t step = step_of(i->path().filename().string());
-    if (step >= 0) found.emplace_back(step, i->path());
+  std::vector<std::pair<std::int64_t, fs::path>> found = checkpoints_in(folder);
+  const std::string line = read_if_file(folder / "latest", 1024).value_or("");
+  const std::string latest = line.substr(0, line.find(' '));
+  if (const std::int64_t step = step_of(latest); step >= 0) {
+    std::stable_partition(found.begin(), found.end(), [&](const auto& each) {
+      return each.first <= step || !is_given_up(each.second, folder / latest);
+    });
   }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.first > b.first; });
   std::vector<fs::path> paths;
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   return paths;
@@ -255,8 +277,7 @@ std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep
   std::vector<std::string> deleted;
   if (keep <= 0) return deleted;
   int kept = 0;
-  for (const fs::path& path : list_checkpoints(folder)) {
-    const std::int64_t number = step_of(path.filename().string());
+  for (const auto& [number, path] : checkpoints_in(folder)) {
     // After falling back to an older checkpoint, those of the abandoned steps have higher numbers.
     if (number == step || (number < step && ++kept < keep) || number == best_step) continue;
     remove_checkpoint(path, number);
@@ -269,8 +290,7 @@ void delete_checkpoints(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) return;
   for (const char* name : {"latest", "best"}) fs::remove(folder / name, ignored);
-  for (const fs::path& path : list_checkpoints(folder))
-    remove_checkpoint(path, step_of(path.filename().string()));
+  for (const auto& [step, path] : checkpoints_in(folder)) remove_checkpoint(path, step);
 }
 
 void delete_unfinished(const fs::path& folder) {

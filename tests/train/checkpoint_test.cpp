@@ -252,6 +252,24 @@ TEST(Checkpoint, ThoseOfStepsThatWereGivenUpGoFirst) {
             (std::vector<std::string>{"latest", "step-000004", "step-000005"}));
 }
 
+TEST(Checkpoint, ThoseOfStepsThatWereGivenUpAreNotTheNewest) {
+  const TemporaryDirectory folder;
+  for (const std::int64_t step : {3, 4, 7, 5})
+    write_checkpoint(folder.path(), small_checkpoint(step));
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 5);
+  EXPECT_EQ(newest_step(folder.path()), 5);
+  std::vector<std::string> names;
+  for (const auto& path : list_checkpoints(folder.path())) names.push_back(path.filename());
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"step-000005", "step-000004", "step-000003", "step-000007"}));
+  // A run that was killed before it could say which one is the newest.
+  std::filesystem::last_write_time(
+      folder / "step-000007" / "manifest.json",
+      std::filesystem::last_write_time(folder / "step-000005" / "manifest.json") +
+          std::chrono::seconds(1));
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 7);
+}
+
 TEST(Checkpoint, OfTheSameStepIsReplaced) {
   const TemporaryDirectory folder;
   write_checkpoint(folder.path(), small_checkpoint());
