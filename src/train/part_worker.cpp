@@ -30,7 +30,7 @@ PartWorker::PartWorker(const PipelineRun& run, Runtime* runtime, std::unique_ptr
       network_(run.network()),
       own_(std::move(own)),
       runtime_(own_ ? *own_ : *runtime),
-      data_(network_.training_data()),
+      reader_(network_.training_data(), network_.config().pipeline.timeout_seconds),
       sampler_(training_sampler(network_)),
       units_(run, /*evaluation=*/false) {}
 
@@ -47,15 +47,14 @@ void PartWorker::set_weights(const NamedTensors& weights) {
 
 PartGradient PartWorker::compute(const DataPart& part) {
   const auto number = static_cast<std::uint64_t>(part.number);
-  const std::vector<std::size_t> indices = sampler_.batch_indices(number);
-  std::vector<Tensor> columns;
-  for (const Column& column : data_->columns())
-    columns.push_back(memory_.column(columns.size(), column.batch_type(indices.size())));
-  with_context([&] { return fmt::format("reading the data of part {}", part.number); },
-               [&] { gather_batch(*data_, number, indices, columns); });
   PartGradient out;
   out.part = part;
-  out.samples = static_cast<std::int64_t>(indices.size());
+  out.samples = static_cast<std::int64_t>(sampler_.batch_samples(number));
+  const std::vector<Tensor>& columns =
+      with_context([&] { return fmt::format("reading the data of part {}", part.number); },
+                   [&]() -> const std::vector<Tensor>& {
+                     return reader_.read(number, sampler_.batch_indices(number));
+                   });
   units_.set(columns, out.samples, number, /*learning_rate=*/0);
   const TrainingGraph& graph = network_.graph();
   // What is read afterwards is then what the part has added.

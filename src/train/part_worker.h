@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "data/loading/batch_memory.h"
+#include "data/loading/batch_reader.h"
 #include "data/loading/sampler.h"
 #include "train/batch_source.h"
 #include "train/pipeline_run.h"
@@ -35,10 +35,9 @@ class PartWorker {
   const Network& network_;
   const std::unique_ptr<Runtime> own_;
   Runtime& runtime_;
-  const std::shared_ptr<const Dataset> data_;
+  BatchReader reader_;
   const Sampler sampler_;
   BatchUnits units_;
-  BatchMemory memory_;
 };
 
 }  // namespace pipetrain
