@@ -21,6 +21,7 @@ class Loader::Ring {
         first_step_(first_step),
         end_step_(end_step),
         timeout_seconds_(timeout_seconds),
+        workers_(workers),
         slots_(static_cast<std::size_t>(workers) + 1) {
     for (Slot& slot : slots_) {
       slot.memory = BatchMemory(memory);
@@ -33,8 +34,8 @@ class Loader::Ring {
   const Batch* next();
   void read_ahead(const std::stop_token& stop);
   double waited_seconds() const { return waited_seconds_; }
-  /// Whether a worker did not come back in time.
-  bool hangs() const { return hangs_; }
+  /// Waits for the workers, which have been asked to stop; false: one did not come back in time.
+  bool ends();
 
  private:
   struct Slot {
@@ -45,6 +46,7 @@ class Loader::Ring {
     double taken_at = 0;  // by a worker; 0: not yet
   };
   void wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot);
+  void read_steps(const std::stop_token& stop);
   void fill(Slot& slot, std::uint64_t step);
   Slot& slot(std::uint64_t step) { return slots_[(step - first_step_) % slots_.size()]; }
 
@@ -56,7 +58,7 @@ class Loader::Ring {
   std::uint64_t end_step_;
   double timeout_seconds_;
   double waited_seconds_ = 0;
-  bool hangs_ = false;
+  int workers_;  // that have not ended
   std::vector<Slot> slots_;
   Slot* in_use_ = nullptr;
   std::mutex mutex_;
@@ -76,7 +78,7 @@ Loader::Loader(std::shared_ptr<const Dataset> dataset, Sampler sampler, std::uin
 
 Loader::~Loader() {
   for (std::jthread& thread : threads_) thread.request_stop();
-  if (!ring_->hangs()) return;
+  if (ring_->ends()) return;
   // Nobody knows when they come back: they keep what they use, and the program ends without them.
   for (std::jthread& thread : threads_) thread.detach();
   static std::mutex guard;
@@ -114,7 +116,6 @@ void Loader::Ring::wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot
   const auto ready = [&] { return slot.full; };
   if (timeout_seconds_ <= 0) return changed_.wait(lock, ready);
   if (changed_.wait_for(lock, std::chrono::duration<double>(timeout_seconds_), ready)) return;
-  hangs_ = true;
   PT_FAIL(kDevice, "no progress for {:.0f} s; training waits for the data of step {}, {}",
           timeout_seconds_, next_step_,
           slot.taken_at > 0
@@ -122,7 +123,26 @@ void Loader::Ring::wait_for(std::unique_lock<std::mutex>& lock, const Slot& slot
               : "which no thread reads");
 }
 
+bool Loader::Ring::ends() {
+  std::unique_lock lock(mutex_);
+  const auto ended = [&] { return workers_ == 0; };
+  if (timeout_seconds_ <= 0) return true;  // they are waited for without end
+  double since = steady_seconds();
+  for (const Slot& slot : slots_) {
+    if (slot.taken_at > 0 && !slot.full) since = std::min(since, slot.taken_at);
+  }
+  const std::chrono::duration<double> left(since + timeout_seconds_ - steady_seconds());
+  return changed_.wait_for(lock, left, ended);
+}
+
 void Loader::Ring::read_ahead(const std::stop_token& stop) {
+  read_steps(stop);
+  const std::lock_guard lock(mutex_);
+  --workers_;
+  changed_.notify_all();
+}
+
+void Loader::Ring::read_steps(const std::stop_token& stop) {
   while (true) {
     std::uint64_t step = 0;
     {

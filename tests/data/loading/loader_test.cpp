@@ -168,5 +168,13 @@ TEST(Loader, SaysWhatItWaitsForAndDoesNotWaitForAThreadThatIsStuck) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST(Loader, IsLeftWhileAThreadIsStuckOfWhichNobodyWaits) {
+  auto data = std::make_shared<Counting>();
+  data->delay = std::chrono::seconds(60);
+  const auto begin = std::chrono::steady_clock::now();
+  { const Loader loader(data, in_order(4), 0, 9, /*workers=*/2, {}, /*timeout_seconds=*/0.2); }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
 }  // namespace
 }  // namespace pipetrain
