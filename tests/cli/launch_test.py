@@ -370,6 +370,24 @@ class Launch(Case):
         last = self.steps()[-1]
         self.succeed(*TRAIN, "--run-dir", "run", "--resume", "--max-steps", str(last + 2), "-q")
 
+    def test_a_launcher_that_does_not_end_is_killed(self):
+        """A stand-in for mpirun notes that training has saved, and ignores that it is to end."""
+        (self.folder / "tools").mkdir()
+        script = self.folder / "tools/mpirun"
+        script.write_text("#!/bin/bash\ntrap '' TERM\ntrap 'mkdir -p run/checkpoints; echo step-000001 saved > run/checkpoints/latest' USR1\n"
+                          "touch begun\nwhile :; do sleep 0.05; done\n")
+        script.chmod(0o755)
+        self.launch(environment={"PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}"})
+        self.wait_for((self.folder / "begun").exists)
+        left = self.launcher()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=60)
+        finally:
+            if is_alive(left):
+                os.kill(left, signal.SIGKILL)
+        self.assertEqual(self.process.returncode, 128 + signal.SIGTERM)
+
     def test_a_closed_terminal_does_not_stop_it_under_nohup(self):
         self.launch("--max-steps", "300", before=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
         self.wait_for_steps(5)

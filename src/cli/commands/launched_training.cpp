@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr double kProbeSeconds = 10;  // for a host to answer
 constexpr double kSaveSeconds = 60;   // for a checkpoint before the processes are ended
-constexpr double kEndSeconds = 10;    // for a launcher to end after its processes
+constexpr double kEndSeconds = 10;    // for a launcher to end after its processes, or a signal
 constexpr double kPollSeconds = 0.1;
 
 std::string content_of(const fs::path& path) {
@@ -159,8 +159,8 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   running_ = in_launcher_order(source_.launcher, hosts, is_this_host);
   record_.add_hosts(hosts);
   status_before_ = content_of(status_path_);
-  stop_began_ = ended_seen_ = 0;
-  stops_itself_ = is_ending_ = has_spoken_ = false;
+  stop_began_ = end_began_ = ended_seen_ = 0;
+  stops_itself_ = has_spoken_ = false;
   killed_process_ = -1;
   log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
            slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
@@ -235,12 +235,16 @@ void LaunchedTraining::stop() {
 void LaunchedTraining::look_after() {
   const bool has_saved = !stops_itself_ && newest_checkpoint_name() != checkpoint_before_stop_;
   const bool is_late = now() - stop_began_ > kSaveSeconds;
-  if (stop_began_ > 0 && !is_ending_ && (has_saved || is_late)) {
-    is_ending_ = true;
+  if (stop_began_ > 0 && end_began_ == 0 && (has_saved || is_late)) {
+    end_began_ = now();
     child_->signal(SIGTERM);
   }
   if (ended_seen_ == 0 && reported().code >= 0) ended_seen_ = now();
-  if (ended_seen_ > 0 && now() - ended_seen_ > kEndSeconds) child_->kill();
+  // It may ignore signals, or wait for a host that is lost.
+  const auto is_over = [now = now()](double since) {
+    return since > 0 && now - since > kEndSeconds;
+  };
+  if (is_over(ended_seen_) || is_over(end_began_)) child_->kill();
 }
 
 std::optional<LaunchEnd> LaunchedTraining::wait(double until) {

@@ -88,8 +88,8 @@ class LaunchedTraining final : public LaunchWorld {
   std::string checkpoint_before_stop_;
   double stop_began_ = 0;      // 0: they have not been asked to stop
   bool stops_itself_ = false;  // training does, when it has saved
-  bool is_ending_ = false;
-  double ended_seen_ = 0;  // when training had reported its end; 0: it has not
+  double end_began_ = 0;       // when the launcher was told to end; 0: it was not
+  double ended_seen_ = 0;      // when training had reported its end; 0: it has not
   int killed_process_ = -1;
   bool has_spoken_ = false;                 // one of them
   std::map<std::string, std::FILE*> logs_;  // null: it cannot be opened
