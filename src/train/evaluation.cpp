@@ -18,6 +18,14 @@
 #include "train/scores.h"
 
 namespace pipetrain {
+namespace {
+
+[[noreturn]] void fail_without_labels(const Network& network) {
+  PT_FAIL(kData, "no label of the data for validation counts; all are {} {}",
+          setting("ignore-index"), network.graph().loss.ignore_index);
+}
+
+}  // namespace
 
 void check_metric(const PlannedNetwork& network) {
   const OptimizationConfig& settings = network.config().optimization;
@@ -27,6 +35,23 @@ void check_metric(const PlannedNetwork& network) {
   PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
            kUsage, "{} needs validation data; give {} or {}", setting("patience"),
            setting("val-split"), setting("val-data"));
+}
+
+void check_validation_labels(const PipelineRun& run) {
+  const PlannedNetwork& network = run.network();
+  if (!network.evaluation_data() || network.config().optimization.evaluate_every <= 0) return;
+  const Dataset& dataset = *network.evaluation_data();
+  const std::size_t column = dataset.columns().size() - 1;
+  const auto total = static_cast<std::size_t>(run.evaluated_samples());
+  constexpr std::size_t kPart = 256;  // nearly always the first has a label that counts
+  for (std::size_t first = 0; first < total; first += kPart) {
+    std::vector<std::size_t> indices(std::min(kPart, total - first));
+    std::iota(indices.begin(), indices.end(), first);
+    const HostTensor labels(dataset.columns()[column].batch_type(indices.size()));
+    dataset.gather(indices, column, labels.view());
+    if (count_labels(network.graph().loss, labels.view(), std::ssize(indices)) > 0) return;
+  }
+  fail_without_labels(network);
 }
 
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
@@ -62,8 +87,7 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
     counted += count_labels(network.graph().loss, columns.back(), samples);
     first += samples;
   }
-  PT_CHECK(counted > 0, kData, "no label of the data for validation counts; all are {} {}",
-           setting("ignore-index"), network.graph().loss.ignore_index);
+  if (counted == 0) fail_without_labels(network);
   EvaluationReport report;
   report.step = step;
   report.epoch = epoch;

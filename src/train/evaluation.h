@@ -19,6 +19,9 @@ struct Scores;
 /// Before the first step, not after the first epoch.
 void check_metric(const PlannedNetwork& network);
 
+/// Error (kData) where no label of the data for validation counts. Before the first step, too.
+void check_validation_labels(const PipelineRun& run);
+
 /// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
 

@@ -54,6 +54,7 @@ class Training {
     if (options.resumed) summary_.best = options.resumed->best;
     if (options.resumed) summary_.best_weights = options.resumed->best_weights;
     check_metric(network_);
+    check_validation_labels(run);
     if (!network_.replica_updates().waits())
       replicas_.emplace(run, saving_.run(), options.resumed, options.commits);
     if (network_.processes() && !network_.asynchronous()) {

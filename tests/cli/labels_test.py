@@ -124,6 +124,14 @@ class Labels(Labelled):
         out, _ = self.succeed("predict", "run/trained.onnx", "--data", "d.jsonl", *CPU)
         self.assertEqual(json.loads(out.splitlines()[0])["probabilities"], {"0": 0.5, "1": 0.5})
 
+    def test_labels_for_validation_that_do_not_count_are_refused_before_the_first_step(self):
+        model = self.write("m.onnx", linear(4, 3))
+        for name, label in [("d", lambda i: i % 3), ("v", lambda i: 2)]:
+            self.write(f"{name}.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows(label)))
+        self.refused("data", "train", model, "--data", "d.jsonl", "--val-data", "v.jsonl", "--ignore-index", "2", "--run-dir", "run", *CPU,
+                     says="no label of the data for validation counts; all are --ignore-index 2")
+        self.assertNotIn("step", [e["event"] for e in events((self.folder / "run/events.jsonl").read_text())])
+
     def test_an_output_like_the_only_array_is_compared_with_it(self):
         rows = [{"x": row["x"]} for row in self.rows(lambda i: i)]
         self.assertIn("(mse)", self.task(linear(4, 4), rows))
