@@ -167,6 +167,11 @@ class Parsing(Case):
         self.assertEqual(self.printed("--config", config, "--lr-schedule", "multistep:at=50%"),
                          ['lr-schedule = "multistep:at=50%"', "min-lr = 0.001"])
 
+    def test_a_value_replaces_the_parts_that_are_written_in_it(self):
+        config = self.write("c.toml", 'lr-schedule = "cosine:min=0.1"\nbatch-size = "8:drop-last=true"\n')
+        self.assertEqual(self.printed("--config", config, "--lr-schedule", "linear", "-b", "32"), ["batch-size = 32", 'lr-schedule = "linear"'])
+        self.assertEqual(self.printed("--config", config, "--min-lr", "0.2")[1:], ['lr-schedule = "cosine:min=0.1"', "min-lr = 0.2"])
+
     def test_a_part_in_a_file_holds_where_its_option_has_another_value(self):
         config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\nbatch-size = 8\ndrop-last = true\npin = false\n')
         lines = self.printed("--config", config, "--optimizer", "sgd", "-b", "32", "--threads", "2")

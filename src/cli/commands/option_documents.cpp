@@ -156,9 +156,11 @@ constexpr std::string_view kSyntax =
     "ends the options. Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below "
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
-    "settings "
-    "alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, environment, "
-    "configuration files (a later file wins), a resumed checkpoint, defaults.";
+    "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
+    "environment, "
+    "configuration files (a later file wins), a resumed checkpoint, defaults. A value replaces one "
+    "of lower precedence together with the settings after its colon; settings that a file has as "
+    "options by themselves stay, unless they belong to the value that is replaced.";
 
 // --- roff ---
 
