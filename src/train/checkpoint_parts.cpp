@@ -227,6 +227,7 @@ void CheckpointParts::save(Checkpoint whole, Checkpoint part) {
 }
 
 void CheckpointParts::begin(Checkpoint part) {
+  written_ = false;
   writer_ = std::jthread([this, part = std::move(part)] {
     std::vector<FileRecord> files;
     std::string failure = reason_of([&] {
@@ -235,6 +236,8 @@ void CheckpointParts::begin(Checkpoint part) {
     });
     const std::lock_guard lock(mutex_);
     record_ = record_of(failure, files, part.updates);
+    written_ = true;
+    changed_.notify_all();
   });
 }
 
@@ -290,13 +293,30 @@ void CheckpointParts::complete() {
 }
 
 void CheckpointParts::finish() {
-  if (!pending_) return;
-  if (writer_.joinable()) writer_.join();
-  int process = 0;
-  for (const std::string& record : processes_.all_gather(take_record())) {
-    if (!record.empty()) note(process, record);
-    ++process;
+  const double begin = steady_seconds();
+  const std::chrono::duration<double> patience(saving_.patience_seconds());
+  while (pending_) {
+    // Whose part is written waits for the others below.
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, patience, [&] { return written_; });
+    lock.unlock();
+    int process = 0;
+    for (const std::string& record : processes_.all_gather(take_record())) {
+      if (!record.empty()) note(process, record);
+      ++process;
+    }
+    if (pending_ && processes_.leads()) say_who_writes(steady_seconds() - begin);
   }
+}
+
+void CheckpointParts::say_who_writes(double seconds) const {
+  std::string who;
+  for (int process = 0; process < processes_.size(); ++process) {
+    if (!told_[at(process)])
+      who += fmt::format("{}{}", who.empty() ? "" : ", ", processes_.name_of(process));
+  }
+  log_warning("checkpoint", "training has waited {:.1f} s for parts of the checkpoint {}: {}",
+              seconds, printable(unfinished_.string()), who);
 }
 
 }  // namespace pipetrain

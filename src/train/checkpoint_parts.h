@@ -8,6 +8,7 @@
 // Elsewhere process 0 receives tensor by tensor and writes each before it asks for the next.
 #pragma once
 
+#include <condition_variable>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -46,7 +47,7 @@ class CheckpointParts {
   std::string take_record();
   /// What a process has told. The last one completes the checkpoint.
   void note(int process, std::string_view record);
-  /// Waits until nothing is pending.
+  /// Waits until nothing is pending. Where that takes long, process 0 says for whom.
   void finish();
 
  private:
@@ -54,6 +55,7 @@ class CheckpointParts {
   void begin(Checkpoint part);
   void stream(const Checkpoint& part);
   void complete();
+  void say_who_writes(double seconds) const;
 
   ProcessGroup& processes_;
   Saving& saving_;
@@ -68,9 +70,11 @@ class CheckpointParts {
   std::filesystem::path unfinished_;
   std::vector<bool> told_;
   std::string failure_;
-  std::mutex mutex_;  // of record_
+  std::mutex mutex_;  // of record_ and written_
+  std::condition_variable changed_;
   std::string record_;
-  std::jthread writer_;  // last: it must end before what it uses
+  bool written_ = false;  // the part here
+  std::jthread writer_;   // last: it must end before what it uses
 };
 
 }  // namespace pipetrain

@@ -61,6 +61,7 @@ class Saving {
   Saving(const Saving&) = delete;
   Saving& operator=(const Saving&) = delete;
 
+  double patience_seconds() const { return settings_.patience_seconds; }
   bool enabled() const { return !settings_.folder.empty(); }
   /// Whether a checkpoint is due after that many steps.
   bool is_due(std::int64_t step) const;
