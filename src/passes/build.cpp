@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "graph/op.h"
 #include "passes/batch_weight_gradients.h"
+#include "passes/coupled_samples.h"
 #include "passes/differentiate.h"
 #include "passes/fuse.h"
 #include "passes/fuse_batch_norm_sums.h"
@@ -65,6 +66,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
+  training.coupled_samples = find_coupled_samples(training);  // needs to know what the loss reads
   mark_preparation(training.graph);  // before the backward pass, which asks for the marks
   if (!options.with_gradients) return training;
   differentiate(training);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/setting.h"
 #include "base/units.h"
 #include "cli/commands/replica_mode.h"
 #include "cli/output/terminal.h"
@@ -115,6 +116,13 @@ void log_batch(const Options& options, const PlannedNetwork& network) {
            gradients > 1 ? fmt::format("{} replicas x ", gradients) : "", network.micro_batches(),
            network.micro_batches() == 1 ? "" : "es", network.micro_batch(),
            network.micro_batch() == 1 ? "" : "s");
+  const auto parts = std::max<std::int64_t>(gradients, network.micro_batches());
+  if (const std::string& node = network.graph().coupled_samples; !node.empty() && parts > 1) {
+    log_info("train",
+             "note     node {} mixes samples, but only those of the same micro-batch: losses and "
+             "gradients depend on {}",
+             printable(node), setting("micro-batches"));
+  }
   for (const OnnxValue& input : network.model().model.inputs) {
     if (input.dims.empty() || input.dims[0].value <= 0 || network.micro_batches() < 2) continue;
     log_info("train",

@@ -1,0 +1,111 @@
+#include "passes/coupled_samples.h"
+
+#include <algorithm>
+
+#include "graph/op.h"
+
+namespace pipetrain {
+namespace {
+
+class Samples {
+ public:
+  explicit Samples(const TrainingGraph& training)
+      : training_(training),
+        graph_(training.graph),
+        varies_(graph_.values.size(), false),
+        per_sample_(graph_.values.size(), false) {
+    for (std::size_t v = 0; v < varies_.size(); ++v)
+      varies_[v] = per_sample_[v] = graph_.values[v].role == Role::kInput;
+  }
+
+  /// Whether samples see each other in a node. To be asked for all nodes, in their order.
+  bool meet_in(const Node& node) {
+    const bool any = std::ranges::any_of(node.inputs, [&](ValueId id) { return is(varies_, id); });
+    if (!any) return false;
+    const bool meet = multiplies_samples(node) || runs_along_batch(node);
+    const bool keeps = !meet && keeps_batch(node);
+    for (const ValueId id : node.outputs) {
+      if (!id) continue;
+      const Shape& shape = graph_[id].type.shape;
+      varies_[index(id)] = true;
+      per_sample_[index(id)] = keeps && shape.rank() > 0 && shape[0] == training_.micro_batch;
+    }
+    return meet;
+  }
+
+ private:
+  static std::size_t index(ValueId id) { return static_cast<std::size_t>(id.index); }
+  bool is(const std::vector<bool>& marks, ValueId id) const { return id && marks[index(id)]; }
+  const Shape& shape(ValueId id) const { return graph_[id].type.shape; }
+
+  bool keeps_batch(const Node& node) const {
+    if (node.op->name == "Transpose" && node.attributes.ints("perm")[0] != 0) return false;
+    return std::ranges::any_of(node.inputs, [&](ValueId id) { return is(per_sample_, id); });
+  }
+
+  /// A product in which one factor, of all samples, is used for each.
+  bool multiplies_samples(const Node& node) const {
+    if (node.op->name != "MatMul") return false;
+    const ValueId a = node.inputs[0];
+    const ValueId b = node.inputs[1];
+    return is(varies_, a) && is(varies_, b) && std::min(shape(a).rank(), shape(b).rank()) == 2;
+  }
+
+  bool runs_along_batch(const Node& node) const {
+    const std::string_view op = node.op->name;
+    const bool reduces = op.starts_with("Reduce") || op.starts_with("Arg");
+    // A loss that the model computes itself is a mean over the batch at last.
+    if (reduces && training_.loss.kind == LossKind::kOutput) return false;
+    constexpr std::string_view kAlong[] = {"Softmax", "LogSoftmax", "CumSum", "CumProd",
+                                           "TopK",    "Gather",     "Slice"};
+    if (!reduces && std::ranges::find(kAlong, op) == std::end(kAlong)) return false;
+    if (!is(per_sample_, node.inputs[0])) return false;
+    const auto rank = static_cast<std::int64_t>(shape(node.inputs[0]).rank());
+    const Ints axes = node.attributes.has("axes") ? node.attributes.ints("axes")
+                                                  : Ints{node.attributes.integer("axis", -1)};
+    const auto is_batch = [&](std::int64_t axis) { return axis == 0 || axis == -rank; };
+    return std::ranges::any_of(axes, is_batch);
+  }
+
+  const TrainingGraph& training_;
+  const Graph& graph_;
+  std::vector<bool> varies_;      // with the data
+  std::vector<bool> per_sample_;  // axis 0 is the sample
+};
+
+/// The nodes that the loss depends on, up to the output that it reads.
+std::vector<bool> before_loss(const TrainingGraph& training) {
+  const Graph& graph = training.graph;
+  std::vector<bool> wanted(graph.values.size(), false);
+  for (std::size_t i = 0; i < training.outputs.size(); ++i) {
+    if (training.output_names[i] == training.loss.output)
+      wanted[static_cast<std::size_t>(training.outputs[i].index)] = true;
+  }
+  std::vector<bool> nodes(graph.nodes.size(), false);
+  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
+    nodes[n] = std::ranges::any_of(graph.nodes[n].outputs, [&](ValueId id) {
+      return id && wanted[static_cast<std::size_t>(id.index)];
+    });
+    if (!nodes[n]) continue;
+    for (const ValueId id : graph.nodes[n].inputs) {
+      if (id) wanted[static_cast<std::size_t>(id.index)] = true;
+    }
+  }
+  return nodes;
+}
+
+}  // namespace
+
+std::string find_coupled_samples(const TrainingGraph& training) {
+  if (training.micro_batch < 2) return {};  // axes of one element say nothing
+  const std::vector<bool> counts = before_loss(training);
+  Samples samples(training);
+  for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
+    const Node& node = training.graph.nodes[n];
+    if (node.part != Part::kForward || !samples.meet_in(node) || !counts[n]) continue;
+    return fmt::format("\"{}\" ({})", node.name, node.op->name);
+  }
+  return {};
+}
+
+}  // namespace pipetrain

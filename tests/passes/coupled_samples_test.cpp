@@ -1,0 +1,106 @@
+// Networks that mix the samples of a micro-batch are found, and those that do not are not.
+#include "passes/coupled_samples.h"
+
+#include <gtest/gtest.h>
+
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/build.h"
+#include "zoo/zoo.h"
+
+namespace pipetrain {
+namespace {
+
+std::string coupled(const OnnxBuilder& builder, std::int64_t samples, std::string loss) {
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.loss.labels = LabelHint::kGenerated;
+  options.loss.loss = std::move(loss);
+  return build_training_graph(model, classify_tensors(model, {}), options).coupled_samples;
+}
+
+/// x (batch, 3, 4), a linear layer and what `middle` makes of its result "h" (batch, 3, 5).
+template <class Middle>
+std::string found(Middle middle, std::int64_t samples = 4) {
+  OnnxBuilder builder("network");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  std::vector<float> weights(20);
+  for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = 0.1F * static_cast<float>(i % 7);
+  builder.initializer("w", HostTensor::of<float>({4, 5}, weights));
+  const auto numbers = [&](const char* name, std::vector<std::int64_t> values) {
+    builder.initializer(
+        name, HostTensor::of<std::int64_t>({static_cast<std::int64_t>(values.size())}, values));
+  };
+  builder.node("MatMul", {"x", "w"}, {"h"}, {}, "linear");
+  middle(builder, numbers);
+  return coupled(builder, samples, "mse");
+}
+
+OnnxAttribute axis(std::int64_t value) { return OnnxAttribute::of_int("axis", value); }
+
+TEST(CoupledSamples, AreFound) {
+  EXPECT_EQ(
+      found([](OnnxBuilder& b, auto) { b.node("Softmax", {"h"}, {"y"}, {axis(0)}, "shares"); }),
+      "\"shares\" (Softmax)");
+  EXPECT_EQ(found([](OnnxBuilder& b, auto) {
+              b.node("ReduceMean", {"h"}, {"m"}, {OnnxAttribute::of_ints("axes", {-3})}, "mean");
+              b.node("Sub", {"h", "m"}, {"y"}, {}, "centred");
+            }),
+            "\"mean\" (ReduceMean)");
+  EXPECT_EQ(found([](OnnxBuilder& b, auto numbers) {
+              numbers("zero", {0});
+              b.node("CumSum", {"h", "zero"}, {"y"}, {}, "sums");
+            }),
+            "\"sums\" (CumSum)");
+  // Every sample with every other one.
+  EXPECT_EQ(found([](OnnxBuilder& b, auto) {
+              b.node("Flatten", {"h"}, {"rows"}, {}, "rows");
+              b.node("Transpose", {"rows"}, {"columns"}, {}, "columns");
+              b.node("MatMul", {"rows", "columns"}, {"y"}, {}, "similarity");
+            }),
+            "\"similarity\" (MatMul)");
+}
+
+TEST(CoupledSamples, AreNotFoundWhereThereAreNone) {
+  const auto within_a_sample = [](OnnxBuilder& b, auto) {
+    b.node("Softmax", {"h"}, {"s"}, {axis(1)}, "shares");
+    b.node("Transpose", {"h"}, {"t"}, {OnnxAttribute::of_ints("perm", {0, 2, 1})}, "turned");
+    b.node("MatMul", {"t", "s"}, {"p"}, {}, "scores");
+    b.node("ReduceMean", {"p"}, {"y"}, {OnnxAttribute::of_ints("axes", {1})}, "mean");
+  };
+  EXPECT_EQ(found(within_a_sample), "");
+  // Axis 0 is another one: (3, batch, 5).
+  EXPECT_EQ(
+      found([](OnnxBuilder& b, auto) {
+        b.node("Transpose", {"h"}, {"t"}, {OnnxAttribute::of_ints("perm", {1, 0, 2})}, "turn");
+        b.node("Softmax", {"t"}, {"s"}, {axis(0)}, "shares");
+        b.node("Transpose", {"s"}, {"y"}, {OnnxAttribute::of_ints("perm", {1, 0, 2})}, "back");
+      }),
+      "");
+  // What the loss does not depend on, and a single sample.
+  EXPECT_EQ(found([](OnnxBuilder& b, auto) {
+              b.output("z", DType::kFloat32, {});
+              b.node("Relu", {"h"}, {"y"}, {}, "relu");
+              b.node("Softmax", {"h"}, {"z"}, {axis(0)}, "shares");
+            }),
+            "");
+  EXPECT_EQ(
+      found([](OnnxBuilder& b, auto) { b.node("Softmax", {"h"}, {"y"}, {axis(0)}, "shares"); }, 1),
+      "");
+}
+
+TEST(CoupledSamples, UsualNetworksHaveNone) {
+  const auto none_in = [](const char* name, const ZooOptions& options) {
+    const ZooNetwork& network = *find_zoo_network(name);
+    EXPECT_EQ(coupled(build_zoo_network(network, options).onnx, 2, "auto"), "") << name;
+  };
+  none_in("lenet", {});
+  for (const char* name : {"mobilenet", "unet", "lstm"}) none_in(name, {.width = 16});
+  for (const char* name : {"gpt", "bert"}) none_in(name, {.width = 64, .vocab = 64});
+}
+
+}  // namespace
+}  // namespace pipetrain
