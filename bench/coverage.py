@@ -413,8 +413,11 @@ def parse():
                         help="take over the rows of earlier NAME.json files, and run those again that did not match")
     parser.add_argument("--seconds", type=int, default=120, help="for each side of a network")
     parser.add_argument("--keep", type=Path, help="a folder for the files of all networks")
-    parser.add_argument("-o", "--output", type=Path, default=Path("coverage"), help="name of the two files, without .md")
-    return parser.parse_args()
+    parser.add_argument("-o", "--output", type=Path,
+                        help="name of the two files, without .md; default: coverage, or more-coverage with --more")
+    arguments = parser.parse_args()
+    arguments.output = arguments.output or Path("more-coverage" if arguments.more else "coverage")
+    return arguments
 
 
 def has_same_bits(row):
@@ -453,7 +456,7 @@ def main():
                 raise
             print(f"{missing.name} is missing: its networks are not made", flush=True)
     if networks != sorted(networks):
-        sys.exit("coverage_networks.py: the names are not in alphabetical order")
+        sys.exit("the names of the networks are not in alphabetical order")
     path = arguments.output.with_suffix(".json")
     now = versions(arguments.pipetrain)
     how = {option: getattr(arguments, option) for option in DEFAULTS}

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "graph/op.h"
+#include "passes/dependence.h"
 
 namespace pipetrain {
 namespace {
@@ -12,31 +13,28 @@ class Samples {
   explicit Samples(const TrainingGraph& training)
       : training_(training),
         graph_(training.graph),
-        varies_(graph_.values.size(), false),
+        varies_(depending_on(graph_, Role::kInput)),
         per_sample_(graph_.values.size(), false) {
-    for (std::size_t v = 0; v < varies_.size(); ++v)
-      varies_[v] = per_sample_[v] = graph_.values[v].role == Role::kInput;
+    for (std::size_t v = 0; v < per_sample_.size(); ++v)
+      per_sample_[v] = graph_.values[v].role == Role::kInput;
   }
 
-  /// Whether samples see each other in a node. To be asked for all nodes, in their order.
-  bool meet_in(const Node& node) {
-    const bool any = std::ranges::any_of(node.inputs, [&](ValueId id) { return is(varies_, id); });
-    if (!any) return false;
-    const bool meet = multiplies_samples(node) || runs_along_batch(node);
-    const bool keeps = !meet && keeps_batch(node);
+  /// Whether a node combines samples. To be asked for all nodes, in their order.
+  bool are_combined_in(const Node& node) {
+    const bool combines = multiplies_samples(node) || runs_along_batch(node) || divides_batch(node);
+    const bool keeps = !combines && keeps_batch(node);
     for (const ValueId id : node.outputs) {
-      if (!id) continue;
-      const Shape& shape = graph_[id].type.shape;
-      varies_[index(id)] = true;
-      per_sample_[index(id)] = keeps && shape.rank() > 0 && shape[0] == training_.micro_batch;
+      if (id) per_sample_[index(id)] = keeps && samples_in(shape(id)) == training_.micro_batch;
     }
-    return meet;
+    return combines;
   }
 
  private:
   static std::size_t index(ValueId id) { return static_cast<std::size_t>(id.index); }
   bool is(const std::vector<bool>& marks, ValueId id) const { return id && marks[index(id)]; }
   const Shape& shape(ValueId id) const { return graph_[id].type.shape; }
+
+  static std::int64_t samples_in(const Shape& shape) { return shape.rank() > 0 ? shape[0] : 0; }
 
   bool keeps_batch(const Node& node) const {
     if (node.op->name == "Transpose" && node.attributes.ints("perm")[0] != 0) return false;
@@ -48,16 +46,27 @@ class Samples {
     if (node.op->name != "MatMul") return false;
     const ValueId a = node.inputs[0];
     const ValueId b = node.inputs[1];
-    return is(varies_, a) && is(varies_, b) && std::min(shape(a).rank(), shape(b).rank()) == 2;
+    if (!is(varies_, a) || !is(varies_, b)) return false;
+    // With one sample, a model may have left out its axis: (tokens, tokens) is no sign.
+    if (training_.micro_batch == 1) return shape(node.outputs[0]) == Shape({1, 1});
+    return std::min(shape(a).rank(), shape(b).rank()) == 2;
+  }
+
+  /// As where every second sample is taken.
+  bool divides_batch(const Node& node) const {
+    if (node.op->name != "Reshape" || !is(per_sample_, node.inputs[0])) return false;
+    const std::int64_t rows = samples_in(shape(node.outputs[0]));
+    return rows > 1 && rows < training_.micro_batch;
   }
 
   bool runs_along_batch(const Node& node) const {
+    if (training_.micro_batch == 1) return false;  // an axis of one element says nothing
     const std::string_view op = node.op->name;
     const bool reduces = op.starts_with("Reduce") || op.starts_with("Arg");
     // A loss that the model computes itself is a mean over the batch at last.
     if (reduces && training_.loss.kind == LossKind::kOutput) return false;
     constexpr std::string_view kAlong[] = {"Softmax", "LogSoftmax", "CumSum", "CumProd",
-                                           "TopK",    "Gather",     "Slice"};
+                                           "TopK",    "Gather",     "Slice",  "Split"};
     if (!reduces && std::ranges::find(kAlong, op) == std::end(kAlong)) return false;
     if (!is(per_sample_, node.inputs[0])) return false;
     const auto rank = static_cast<std::int64_t>(shape(node.inputs[0]).rank());
@@ -97,12 +106,11 @@ std::vector<bool> before_loss(const TrainingGraph& training) {
 }  // namespace
 
 std::string find_coupled_samples(const TrainingGraph& training) {
-  if (training.micro_batch < 2) return {};  // axes of one element say nothing
   const std::vector<bool> counts = before_loss(training);
   Samples samples(training);
   for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
     const Node& node = training.graph.nodes[n];
-    if (node.part != Part::kForward || !samples.meet_in(node) || !counts[n]) continue;
+    if (node.part != Part::kForward || !samples.are_combined_in(node) || !counts[n]) continue;
     return fmt::format("\"{}\" ({})", node.name, node.op->name);
   }
   return {};

@@ -1,15 +1,15 @@
-// Networks whose samples are not independent: their losses and gradients change with the size of a
-// micro-batch.
+// Networks that combine samples: their losses and gradients change with the size of a micro-batch.
 #pragma once
 
 #include "passes/training_graph.h"
 
 namespace pipetrain {
 
-/// The first node before the loss in which samples of a micro-batch see each other, as `"name"
-/// (Operator)`: a product of activations over the batch, as in contrastive losses, or a reduction,
-/// softmax, sum or selection along it. BatchNormalization is left out. Empty: none was found; what
-/// a Reshape or a Transpose has moved from axis 0 is not followed.
+/// The first node before the loss that combines samples of a micro-batch, as `"name" (Operator)`: a
+/// product of activations over the batch, as in contrastive losses, or a reduction, softmax, sum,
+/// selection or split along it. BatchNormalization is left out. Empty: none was found; what a
+/// Reshape or a Transpose has moved from axis 0 is not followed, and of micro-batches of one sample
+/// only products of samples with samples are told.
 std::string find_coupled_samples(const TrainingGraph& training);
 
 }  // namespace pipetrain

@@ -119,12 +119,16 @@ class PrecisionPass {
     return false;
   }
 
-  /// Whether all float operands are narrow that result 0 depends on by its rule.
+  /// Whether all float operands are narrow that result 0 depends on by its rule. The constants that
+  /// a gradient is joined from are zeros, for what nobody read.
   bool operands_are_narrow(const Node& node) const {
     const std::int64_t count = graph_[node.outputs[0]].type.count();
     bool any = false;
     for (const ValueId id : node.inputs) {
       if (!id || !is_float(graph_[id].type.dtype)) continue;
+      const bool is_zeros = rule_of(node).kind == Rule::kJoined &&
+                            node.part == Part::kInputGradient && graph_[id].role == Role::kConstant;
+      if (is_zeros) continue;
       // Per-channel parameters are widened by the kernel.
       if (rule_of(node).kind == Rule::kAsLarge && graph_[id].type.count() != count) continue;
       if (!is_narrow(id)) return false;

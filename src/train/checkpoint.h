@@ -94,8 +94,8 @@ struct Checkpoint {
 
 /// "step-000400".
 std::string checkpoint_name(std::int64_t step);
-/// The checkpoints in a folder, newest first, by the number in their name; but those of steps that
-/// the run has given up, by going back to an earlier one, come last.
+/// The checkpoints in a folder, newest first, by the number in their name; but those of more steps
+/// than the newest one, which a run has given up by going back, come last.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 /// The step of the newest one; 0: there is none.
 std::int64_t newest_step(const std::filesystem::path& folder);

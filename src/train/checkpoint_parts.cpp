@@ -315,8 +315,9 @@ void CheckpointParts::say_who_writes(double seconds) const {
     if (!told_[at(process)])
       who += fmt::format("{}{}", who.empty() ? "" : ", ", processes_.name_of(process));
   }
-  log_warning("checkpoint", "training has waited {:.1f} s for parts of the checkpoint {}: {}",
-              seconds, printable(unfinished_.string()), who);
+  log_warning("checkpoint",
+              "training has waited {:.1f} s for {} to write parts of the checkpoint of step {}",
+              seconds, who, whole_.step);
 }
 
 }  // namespace pipetrain

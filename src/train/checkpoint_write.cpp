@@ -58,7 +58,7 @@ bool is_given_up(const fs::path& checkpoint, const fs::path& latest) {
   std::error_code error;
   const auto written = fs::last_write_time(checkpoint / "manifest.json", error);
   // A run that was killed before it wrote "latest" has left a newer one.
-  return !error && written <= fs::last_write_time(latest / "manifest.json", error) && !error;
+  return !error && written < fs::last_write_time(latest / "manifest.json", error) && !error;
 }
 
 [[noreturn]] void fail(const char* what, const fs::path& path) {

@@ -237,7 +237,7 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
     PT_CHECK(v == "0" || v == "1", kModel, "\"{}\" is neither 0 nor 1", printable(v));
     first_index = v == "1" ? 1 : 0;
   });
-  take(kMasks, "masks", "", config.data.masks_are_drawings, [&](const std::string& v) {
+  take(kMasks, "classes in masks", "", config.data.masks_are_drawings, [&](const std::string& v) {
     PT_CHECK(v == kNumbered, kModel, "\"{}\" is not \"{}\"", printable(v), kNumbered);
     config.data.masks_are_drawings = false;
   });

@@ -6,6 +6,7 @@ import subprocess
 import threading
 import unittest
 
+from onnx_file import model, node, tensor
 from program import DATA, MODEL, MODELS, PROGRAM, Case, parse
 
 SCHEDULES = MODELS.parent / "schedules"
@@ -78,6 +79,27 @@ class Plans(Case):
         self.assertEqual(axis[2], step[1].split()[1])
         self.assertAlmostEqual(shown / predicted, 1, delta=0.01)
         self.assertIn("searched: ", out)
+
+    def test_an_estimate_is_not_printed_as_a_prediction(self):
+        self.succeed("new", "mlp", "--depth", "4", "--width", "1024", "-o", "wide.onnx", "-q")
+        run = ["train", "--model", "wide.onnx", *CPU, "--batch-size", "256", "--max-steps", "1", "--save-every", "never"]
+        _, err = self.succeed(*run, "--gpus", "1")
+        self.assertNotIn("predicted", next(line for line in err.splitlines() if line.startswith("plan")))
+        _, err = self.succeed(*run, "--gpus", "2", "--overwrite")  # which is measured before it is cut
+        self.assertIn("predicted step", next(line for line in err.splitlines() if line.startswith("plan")))
+
+    def test_a_node_that_combines_samples_is_named(self):
+        weights = tensor("w", [4, 4], [0.1 * (i % 7) for i in range(16)])
+        path = self.write("pairs.onnx", model([node("MatMul", ["x", "w"], ["h"], "linear"), node("Transpose", ["h"], ["t"]),
+                                               node("MatMul", ["h", "t"], ["s"], "similarity"), node("MatMul", ["s", "h"], ["y"])],
+                                              initializers=[weights]))
+        run = ["train", "--model", path, *CPU, "--loss", "mse", "--batch-size", "8", "--max-steps", "1", "--save-every", "never",
+               "--overwrite"]
+        note = 'note     node "similarity" (MatMul) combines samples, but only those of its micro-batch'
+        for parts, said in ((("--micro-batches", "4"), True), (("--micro-batch-size", "1"), True), (("--micro-batches", "1"), False)):
+            with self.subTest(parts=parts):
+                _, err = self.succeed(*run, *parts)
+                self.assertEqual(note in err, said, err)
 
     def test_the_optimizers_state_takes_memory(self):
         def peak(*more):

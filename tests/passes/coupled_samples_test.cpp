@@ -55,13 +55,28 @@ TEST(CoupledSamples, AreFound) {
               b.node("CumSum", {"h", "zero"}, {"y"}, {}, "sums");
             }),
             "\"sums\" (CumSum)");
-  // Every sample with every other one.
+  // Halves of the batch, and every second sample.
   EXPECT_EQ(found([](OnnxBuilder& b, auto) {
-              b.node("Flatten", {"h"}, {"rows"}, {}, "rows");
-              b.node("Transpose", {"rows"}, {"columns"}, {}, "columns");
-              b.node("MatMul", {"rows", "columns"}, {"y"}, {}, "similarity");
+              b.node("Split", {"h"}, {"first", "second"}, {axis(0)}, "halves");
+              b.node("Concat", {"second", "first"}, {"y"}, {axis(0)}, "turned");
             }),
-            "\"similarity\" (MatMul)");
+            "\"halves\" (Split)");
+  EXPECT_EQ(found([](OnnxBuilder& b, auto numbers) {
+              numbers("pairs", {2, 2, 15});
+              numbers("rows", {4, 3, 5});
+              b.node("Reshape", {"h", "pairs"}, {"p"}, {}, "pairs");
+              b.node("Softmax", {"p"}, {"s"}, {axis(1)}, "shares");
+              b.node("Reshape", {"s", "rows"}, {"y"}, {}, "rows");
+            }),
+            "\"pairs\" (Reshape)");
+  // Every sample with every other one, also where each is alone in its micro-batch.
+  const auto similarity = [](OnnxBuilder& b, auto) {
+    b.node("Flatten", {"h"}, {"rows"}, {}, "rows");
+    b.node("Transpose", {"rows"}, {"columns"}, {}, "columns");
+    b.node("MatMul", {"rows", "columns"}, {"y"}, {}, "similarity");
+  };
+  EXPECT_EQ(found(similarity), "\"similarity\" (MatMul)");
+  EXPECT_EQ(found(similarity, 1), "\"similarity\" (MatMul)");
 }
 
 TEST(CoupledSamples, AreNotFoundWhereThereAreNone) {

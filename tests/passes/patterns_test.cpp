@@ -375,16 +375,24 @@ TEST(Patterns, WeightsWhoseRowsChangePlaces) {
   // A row twice, a row missing, and what is no weight.
   EXPECT_EQ(joined(Role::kParameter, {{0, 5}, {4, 8}}), "Concat Slice Slice");
   EXPECT_EQ(joined(Role::kParameter, {{4, 7}, {0, 4}}), "Concat Slice Slice");
-  EXPECT_EQ(joined(Role::kInput, {{4, 8}, {0, 4}}), "Concat Split");
+  EXPECT_EQ(joined(Role::kInput, {{4, 8}, {0, 4}}), "Concat Slice Slice");
+}
+
+/// The product of an input and a trained tensor.
+ValueId trained_input(Primitives& p, const Shape& shape) {
+  const ValueId weight = p.input({shape[shape.rank() - 1]});
+  p.builder().graph()[weight].role = Role::kParameter;
+  return p.add("Mul", {p.input(shape), weight});
 }
 
 TEST(Patterns, SlicesThatReadATensorAreOneSplit) {
   struct Part {
     std::int64_t start, end, axis, step = 1;
   };
-  const auto joined = [](const std::vector<Part>& parts, DType dtype = DType::kFloat32) {
+  const auto joined = [](const std::vector<Part>& parts, DType dtype = DType::kFloat32,
+                         bool is_trained = true) {
     Primitives p;
-    ValueId x = p.input({2, 6, 4});
+    ValueId x = is_trained ? trained_input(p, {2, 6, 4}) : p.input({2, 6, 4});
     if (dtype != DType::kFloat32) x = p.cast(x, dtype);
     std::vector<ValueId> slices;
     for (const Part& part : parts) {
@@ -399,32 +407,33 @@ TEST(Patterns, SlicesThatReadATensorAreOneSplit) {
     const std::int64_t axis = parts[0].axis == 2 ? 2 : 1;
     return p.fused(p.add("Concat", slices, {{"axis", axis}}), 0);
   };
-  EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}), "Concat Mul Mul Split");
-  EXPECT_EQ(joined({{0, 2, 2}, {2, 3, 2}, {3, 4, 2}}), "Concat Mul Mul Mul Split");
-  EXPECT_EQ(joined({{1, 6, 1, 2}, {0, 6, 1, 2}}), "Concat Mul Mul Split");
-  EXPECT_EQ(joined({{2, 6, 1, 3}, {0, 6, 1, 3}, {1, 6, 1, 3}}), "Concat Mul Mul Mul Split");
-  EXPECT_EQ(joined({{0, 4, 2, 2}, {1, 4, 2, 2}}), "Concat Mul Mul Split");
+  EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{0, 2, 2}, {2, 3, 2}, {3, 4, 2}}), "Concat Mul Mul Mul Mul Split");
+  EXPECT_EQ(joined({{1, 6, 1, 2}, {0, 6, 1, 2}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{2, 6, 1, 3}, {0, 6, 1, 3}, {1, 6, 1, 3}}), "Concat Mul Mul Mul Mul Split");
+  EXPECT_EQ(joined({{0, 4, 2, 2}, {1, 4, 2, 2}}), "Concat Mul Mul Mul Split");
   // With gaps.
-  EXPECT_EQ(joined({{0, 3, 1}, {4, 6, 1}}), "Concat Mul Mul Split");
-  EXPECT_EQ(joined({{2, 3, 1}, {3, 5, 1}}), "Concat Mul Mul Split");
-  EXPECT_EQ(joined({{0, 6, 1, 3}, {2, 6, 1, 3}}), "Concat Mul Mul Split");
+  EXPECT_EQ(joined({{0, 3, 1}, {4, 6, 1}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{2, 3, 1}, {3, 5, 1}}), "Concat Mul Mul Mul Split");
+  EXPECT_EQ(joined({{0, 6, 1, 3}, {2, 6, 1, 3}}), "Concat Mul Mul Mul Split");
   // An element is read twice, most are not read, or the axis is no multiple of the step.
-  EXPECT_EQ(joined({{0, 4, 1}, {3, 6, 1}}), "Concat Mul Mul Slice Slice");
-  EXPECT_EQ(joined({{0, 1, 1}, {5, 6, 1}}), "Concat Mul Mul Slice Slice");
-  EXPECT_EQ(joined({{0, 6, 1}}), "Concat Mul Slice");
+  EXPECT_EQ(joined({{0, 4, 1}, {3, 6, 1}}), "Concat Mul Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 1, 1}, {5, 6, 1}}), "Concat Mul Mul Mul Slice Slice");
+  EXPECT_EQ(joined({{0, 6, 1}}), "Concat Mul Mul Slice");
   EXPECT_EQ(joined({{0, 5, 1, 3}, {1, 5, 1, 3}, {2, 3, 1, 3}}),
-            "Concat Mul Mul Mul Slice Split");
+            "Concat Mul Mul Mul Mul Slice Split");
   EXPECT_EQ(joined({{0, 5, 1, 4}, {1, 6, 1, 4}, {2, 3, 1, 4}, {3, 4, 1, 4}}),
-            "Concat Mul Mul Mul Mul Slice Slice Slice Slice");
-  // Integers have no gradient.
+            "Concat Mul Mul Mul Mul Mul Slice Slice Slice Slice");
+  // What is not trained, and integers, have no gradient.
+  EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}, DType::kFloat32, false), "Concat Mul Mul Slice Slice");
   EXPECT_EQ(joined({{1, 6, 1}, {0, 1, 1}}, DType::kInt64),
-            "Cast Cast Cast Concat Mul Mul Slice Slice");
+            "Cast Cast Cast Concat Mul Mul Mul Slice Slice");
 }
 
 TEST(Patterns, IndicesThatReadATensorAreOneSplit) {
   const auto joined = [](std::int64_t axis, const std::vector<std::int64_t>& indices, Shape shape) {
     Primitives p;
-    const ValueId x = p.input({2, 3, 4});
+    const ValueId x = trained_input(p, {2, 3, 4});
     ValueId sum;
     for (const std::int64_t index : indices) {
       HostTensor one(TensorType{DType::kInt64, shape});
@@ -435,12 +444,13 @@ TEST(Patterns, IndicesThatReadATensorAreOneSplit) {
     }
     return p.fused(sum, 0);
   };
-  EXPECT_EQ(joined(1, {2, 0, 1}, {}), "Add Add Mul Mul Mul Split");
-  EXPECT_EQ(joined(-2, {0, -1, 1}, {}), "Add Add Mul Mul Mul Split");
-  EXPECT_EQ(joined(0, {0, 1}, {1}), "Add Mul Mul Split");
-  EXPECT_EQ(joined(1, {2, 0}, {}), "Add Mul Mul Split");
-  EXPECT_EQ(joined(2, {3}, {}), "Gather Mul");
-  EXPECT_EQ(joined(1, {0, 1, 2, 2}, {}), "Add Add Add Gather Gather Gather Gather Mul Mul Mul Mul");
+  EXPECT_EQ(joined(1, {2, 0, 1}, {}), "Add Add Mul Mul Mul Mul Split");
+  EXPECT_EQ(joined(-2, {0, -1, 1}, {}), "Add Add Mul Mul Mul Mul Split");
+  EXPECT_EQ(joined(0, {0, 1}, {1}), "Add Mul Mul Mul Split");
+  EXPECT_EQ(joined(1, {2, 0}, {}), "Add Mul Mul Mul Split");
+  EXPECT_EQ(joined(2, {3}, {}), "Gather Mul Mul");
+  EXPECT_EQ(joined(1, {0, 1, 2, 2}, {}),
+            "Add Add Add Gather Gather Gather Gather Mul Mul Mul Mul Mul");
 }
 
 }  // namespace

@@ -162,6 +162,29 @@ TEST(Precision, OutputsOfOtherLossesStayFloat) {
   for (const ValueId id : training.outputs) EXPECT_EQ(training.graph[id].type.dtype, kWide);
 }
 
+TEST(Precision, GradientsOfSlicesWithGapsAreNarrow) {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("w1", weights({6, 8}));
+  builder.initializer("w2", weights({3, 4}));
+  for (const std::int64_t n : {0, 1, 3, 4, 7})
+    builder.initializer(std::to_string(n), HostTensor::of<std::int64_t>({1}, std::vector{n}));
+  builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "first");
+  builder.node("Slice", {"h", "0", "3", "1"}, {"a"}, {}, "head");
+  builder.node("Slice", {"h", "4", "7", "1"}, {"b"}, {}, "tail");
+  builder.node("MatMul", {"a", "w2"}, {"p"}, {}, "second");
+  builder.node("MatMul", {"b", "w2"}, {"q"}, {}, "third");
+  builder.node("Add", {"p", "q"}, {"y"}, {}, "sum");
+  const std::string bytes = builder.bytes();
+  const TrainingGraph training =
+      build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}), kNarrow);
+  const auto joined = std::ranges::find(training.graph.nodes, "Concat",
+                                        [](const Node& node) { return node.op->name; });
+  ASSERT_NE(joined, training.graph.nodes.end());
+  EXPECT_EQ(training.graph[joined->outputs[0]].type.dtype, kNarrow);
+}
+
 TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {
   const TrainingGraph training = build(test::difficult_network(/*tied=*/true), kNarrow);
   std::map<int, int> casts;

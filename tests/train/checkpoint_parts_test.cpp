@@ -39,10 +39,8 @@ TEST(CheckpointParts, ProcessZeroSaysForWhomTheyWait) {
   const std::string said = testing::internal::GetCapturedStderr();
   for (const std::string& error : errors) EXPECT_EQ(error, "");
   EXPECT_NE(said.find("warning: training has waited 0."), std::string::npos) << said;
-  const std::size_t line = said.find("for parts of the checkpoint " + folder.path().string());
-  ASSERT_NE(line, std::string::npos) << said;
-  EXPECT_NE(said.find(".step-000012.", line), std::string::npos) << said;
-  EXPECT_NE(said.find(": process 1", line), std::string::npos) << said;
+  EXPECT_NE(said.find(" s for process 1"), std::string::npos) << said;
+  EXPECT_NE(said.find(" to write parts of the checkpoint of step 12\n"), std::string::npos) << said;
 }
 
 }  // namespace

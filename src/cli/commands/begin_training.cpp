@@ -64,6 +64,7 @@ int follow(const Options& options, PlannedNetwork& network, const Start& start, 
   keep_output_in(fs::path(logs) / fmt::format("process-{}.log", network.all_processes()->rank()));
   TrainingOptions training;
   std::optional<ProgramCut> cut;
+  training.save.patience_seconds = options.run.pipeline.timeout_seconds;
   if (options.run.optimization.rate_by_time)
     training.max_seconds = parse_duration("--max-time", options.max_time);
   PipelineRun run(network, first_step(options, network, start.checkpoint()));

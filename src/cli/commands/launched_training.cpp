@@ -241,10 +241,14 @@ void LaunchedTraining::look_after() {
   }
   if (ended_seen_ == 0 && reported().code >= 0) ended_seen_ = now();
   // It may ignore signals, or wait for a host that is lost.
-  const auto is_over = [now = now()](double since) {
-    return since > 0 && now - since > kEndSeconds;
-  };
-  if (is_over(ended_seen_) || is_over(end_began_)) child_->kill();
+  if (ended_seen_ > 0 && now() - ended_seen_ > kEndSeconds) child_->kill();
+  // Training saves once more, if it has taken another step.
+  const double to_save = end_began_ - stop_began_;
+  if (end_began_ > 0 && now() - end_began_ > to_save + kEndSeconds) {
+    log_warning("launch", "the launcher has not ended {:.0f} s after its signal and is killed",
+                now() - end_began_);
+    child_->kill();
+  }
 }
 
 std::optional<LaunchEnd> LaunchedTraining::wait(double until) {

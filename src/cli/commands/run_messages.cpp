@@ -119,8 +119,8 @@ void log_batch(const Options& options, const PlannedNetwork& network) {
   const auto parts = std::max<std::int64_t>(gradients, network.micro_batches());
   if (const std::string& node = network.graph().coupled_samples; !node.empty() && parts > 1) {
     log_info("train",
-             "note     node {} mixes samples, but only those of the same micro-batch: losses and "
-             "gradients depend on {}",
+             "note     node {} combines samples, but only those of its micro-batch; to combine the "
+             "whole batch, use {} 1 and one replica",
              printable(node), setting("micro-batches"));
   }
   for (const OnnxValue& input : network.model().model.inputs) {
@@ -151,13 +151,16 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
                               : "";
     // The simulation has no part of the time that taking turns costs in caches and in the kernel.
     const bool turns = network.shares_cores() && options.run.pipeline.gpu_ids.empty();
-    return log_info("train", "plan     {} · {}{} · predicted step {}{}{}",
-                    options.run.pipeline.schedule, devices,
+    const std::string step =
+        network.profile().is_estimate  // that of any computer says little of this one
+            ? ""
+            : fmt::format(" · predicted step {}{}", seconds_text(network.predicted_step_seconds()),
+                          turns ? " or more" : "");
+    return log_info("train", "plan     {} · {}{}{}{}", options.run.pipeline.schedule, devices,
                     turns ? fmt::format(" on {} core{}", network.cores().cores,
                                         network.cores().cores == 1 ? "" : "s")
                           : "",
-                    seconds_text(network.predicted_step_seconds()), turns ? " or more" : "",
-                    bubble);
+                    step, bubble);
   }
   log_info("train", "device   {}", devices);
   log_info("train", "plan     {}, {} {}{}\n{}", options.run.pipeline.schedule,

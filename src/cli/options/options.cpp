@@ -304,8 +304,9 @@ bool is_ruled_out(const std::string& name, const std::map<std::string, std::stri
     if (name != one && name != other) return false;
     const auto rival = values.find(name == one ? other : one);
     if (rival == values.end()) return false;
-    // No part of the training data for validation leaves other data for it alone.
-    return rival->first != "--val-split" || rival->second != "0";
+    // No part of the training data for validation ("0", "0.0", "0%") leaves other data for it alone.
+    return rival->first != "--val-split" ||
+           rival->second.find_first_not_of("0.%") != std::string::npos;
   });
 }
 

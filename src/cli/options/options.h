@@ -202,7 +202,7 @@ std::vector<Assignment> recorded_settings(const Options& options);
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above);
 
-/// Whether what options are set to leaves no room for another one, which decides the same.
+/// Whether one of these options is set that excludes `name`, as --epochs excludes --max-steps.
 /// `values`: by the options' names, without parts.
 bool is_ruled_out(const std::string& name, const std::map<std::string, std::string>& values);
 

@@ -17,6 +17,7 @@ class Counting : public Dataset {
   std::size_t size() const override { return 10; }
   std::span<const Column> columns() const override { return columns_; }
   void gather(std::span<const std::size_t> indices, std::size_t column, Tensor out) const override {
+    ++begun;
     std::this_thread::sleep_for(delay);
     for (std::size_t i = 0; i < indices.size(); ++i) {
       PT_CHECK(indices[i] != bad_index, kData, "item {} is bad", indices[i]);
@@ -31,6 +32,7 @@ class Counting : public Dataset {
 
   std::chrono::microseconds delay{0};
   std::size_t bad_index = 1000;
+  mutable std::atomic<int> begun = 0;
   mutable std::atomic<int> gathered = 0;
 
  private:
@@ -172,7 +174,10 @@ TEST(Loader, IsLeftWhileAThreadIsStuckOfWhichNobodyWaits) {
   auto data = std::make_shared<Counting>();
   data->delay = std::chrono::seconds(60);
   const auto begin = std::chrono::steady_clock::now();
-  { const Loader loader(data, in_order(4), 0, 9, /*workers=*/2, {}, /*timeout_seconds=*/0.2); }
+  {
+    const Loader loader(data, in_order(4), 0, 9, /*workers=*/2, {}, /*timeout_seconds=*/0.2);
+    while (data->begun < 2) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
