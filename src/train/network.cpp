@@ -18,6 +18,7 @@
 #include "profile/estimate.h"
 #include "train/data_shards.h"
 #include "train/export.h"
+#include "train/given_shapes.h"
 #include "train/predict.h"
 #include "train/replica_updates.h"
 #include "train/sample_weights.h"
@@ -98,15 +99,23 @@ std::unique_ptr<TrainingGraph> build_at_size(const LoadedModel& model, BuildOpti
   try {
     return std::make_unique<TrainingGraph>(build_training_graph(model.model, model.rules, options));
   } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kModel) throw;
     const std::int64_t samples = options.lower.micro_batch;
-    if (error.kind() != ErrorKind::kModel || samples <= 2) throw;
-    options.lower.micro_batch = 2;
-    try {
-      build_training_graph(model.model, model.rules, options);
-    } catch (const Error&) {
-      throw error;
-    }
-    PT_FAIL(kResource, "micro-batches of {} samples are too large: {}", samples, error.message());
+    const auto builds = [&](const LowerOptions& lower) {
+      options.lower = lower;
+      try {
+        build_training_graph(model.model, model.rules, options);
+      } catch (const Error&) {
+        return false;
+      }
+      return true;
+    };
+    LowerOptions lower = options.lower;
+    lower.micro_batch = std::min<std::int64_t>(samples, 2);
+    PT_CHECK(samples <= 2 || !builds(lower), kResource,
+             "micro-batches of {} samples are too large: {}", samples, error.message());
+    refuse_too_many_tokens(model.model, lower, error, builds);
+    throw;
   }
 }
 
@@ -143,14 +152,9 @@ std::map<std::string, ParameterRates> own_rates(const OptimizationConfig& optimi
 /// Shapes of samples that --shape gives, by input.
 std::map<std::string, Shape> given_sample_shapes(const ModelConfig& config,
                                                  const OnnxModel& model) {
+  check_given_shapes(config, model);
   std::map<std::string, Shape> shapes;
   for (const auto& [name, shape] : config.shapes) {
-    const bool known =
-        std::any_of(model.inputs.begin(), model.inputs.end(),
-                    [&name = name](const OnnxValue& input) { return input.name == name; });
-    PT_CHECK(known, kUsage, "{}: the model has no input \"{}\"", setting("shape"), printable(name));
-    PT_CHECK(shape.rank() >= 1, kUsage, "{} {}: give at least the sample axis", setting("shape"),
-             printable(name));
     shapes[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   }
   return shapes;

@@ -10,6 +10,7 @@
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/patterns.h"
+#include "train/given_shapes.h"
 
 namespace pipetrain {
 namespace {
@@ -28,9 +29,24 @@ TrainingGraph forward_graph(const ModelConfig& config, std::int64_t batch,
     options.sample_shapes[name] = Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
   options.output_node = config.output_node;
   options.mode = {/*training=*/false, config.batch_norm, config.dropout};
-  TrainingGraph graph = lower(model.model, model.rules, options);
-  graph.graph.verify();
-  return graph;
+  const auto build = [&](const LowerOptions& how) {
+    TrainingGraph graph = lower(model.model, model.rules, how);
+    graph.graph.verify();
+    return graph;
+  };
+  try {
+    return build(options);
+  } catch (const Error& error) {
+    refuse_too_many_tokens(model.model, options, error, [&](const LowerOptions& how) {
+      try {
+        build(how);
+      } catch (const Error&) {
+        return false;
+      }
+      return true;
+    });
+    throw;
+  }
 }
 
 Shape without_batch(const Shape& shape) {

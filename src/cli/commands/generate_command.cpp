@@ -12,6 +12,7 @@
 #include "text/unicode.h"
 #include "train/export.h"
 #include "train/generate.h"
+#include "train/given_shapes.h"
 
 namespace pipetrain {
 namespace {
@@ -81,6 +82,7 @@ int generate_command(Options& options) {
   resolve_device(options, "generate");
   const SamplingOptions sampling = sampling_of(options);
   const OnnxModel model = read_onnx(options.run.model.path);
+  check_given_shapes(options.run.model, model);
   const std::string taken = follow_training(model.metadata, options.run);
   if (!taken.empty()) log_debug("generate", "note     {}", taken);
   const TokenizerFile file = open_tokenizer_of(options.run.data.text);

@@ -18,6 +18,7 @@
 #include "passes/linearise.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
+#include "train/given_shapes.h"
 #include "train/loaded_model.h"
 #include "train/planned_network.h"
 
@@ -211,6 +212,7 @@ int inspect_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "inspect");
   const LoadedModel& model = keep(load_model(options.run.model));
+  check_given_shapes(options.run.model, model.model);
   Description out = {text_of_file(options, model), json_of_file(options, model)};
   std::optional<Error> failure;
   try {

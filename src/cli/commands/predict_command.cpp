@@ -19,6 +19,7 @@
 #include "data/rows/row_source.h"
 #include "onnx_io/reader.h"
 #include "train/export.h"
+#include "train/given_shapes.h"
 #include "train/predict.h"
 #include "train/scores.h"
 
@@ -254,6 +255,7 @@ int predict_command(Options& options) {
   const std::string form = form_of(options);
   if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
   const OnnxModel model = read_onnx(options.run.model.path);
+  check_given_shapes(options.run.model, model);
   CsvOptions& table = options.run.data.csv;
   table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
   if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())

@@ -301,7 +301,11 @@ RawData read_source(const std::string& path, const DataOptions& options) {
       return reader->read(path, options);
     return read_texts(path, format, text, options.csv);
   };
-  return read_and_check(read, check_mapped_files);
+  RawData out = read_and_check(read, check_mapped_files);
+  for (RawSplit* split : {&out.train, &out.validation}) {
+    if (split->shards && split->window == 0) split->window = options.text.length;
+  }
+  return out;
 }
 
 OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
