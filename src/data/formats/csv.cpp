@@ -29,42 +29,6 @@ namespace fs = std::filesystem;
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
 
-constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
-
-std::size_t find_label(const CsvOptions& options, const std::vector<std::string>& header,
-                       std::size_t columns, const std::string& name,
-                       std::vector<std::string>& notes) {
-  const std::string& wanted = options.label_column;
-  if (wanted == "none") return kNoLabel;
-  if (wanted.empty() || wanted == "last") {
-    for (std::size_t i = 0; wanted.empty() && i < header.size(); ++i) {
-      if (role_of_name(header[i]) != ColumnRole::kLabel) continue;
-      notes.push_back(fmt::format("labels from the column named \"{}\"", printable(header[i])));
-      return i;
-    }
-    PT_CHECK(columns > 1, kData,
-             "{} has one column, which cannot be inputs and labels at once ({} none "
-             "uses it as input)",
-             name, setting("label-column"));
-    notes.push_back(fmt::format("labels from the last column ({} NAME or NUMBER to change)",
-                                setting("label-column")));
-    return columns - 1;
-  }
-  const auto named = std::ranges::find(header, wanted);
-  if (named != header.end()) return static_cast<std::size_t>(named - header.begin());
-  long index = 0;
-  const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
-  const bool is_number = error == std::errc() && end == wanted.data() + wanted.size();
-  if (!is_number && options.label_may_be_missing) return kNoLabel;
-  const long position = index < 0 ? index + static_cast<long>(columns) : index;
-  PT_CHECK(is_number && position >= 0 && position < static_cast<long>(columns), kData,
-           "{} has no column \"{}\" for the labels: {}", name, printable(wanted),
-           header.empty() ? fmt::format("it has {} columns, without a header", columns)
-                          : fmt::format("its header is {}",
-                                        printable(fmt::format("{}", fmt::join(header, ", ")))));
-  return static_cast<std::size_t>(position);
-}
-
 template <class T>
 RawColumn make_column(std::string name, const std::string& file, ColumnRole role, Shape shape,
                       const std::vector<T>& values, std::vector<std::uint32_t> lines) {
@@ -217,8 +181,16 @@ class TableReader {
                        });
     const bool has_header = options_.header == CsvOptions::Header::kYes || named ||
                             (options_.header == CsvOptions::Header::kAuto &&
-                             (has_words_above_numbers(first_, below_) || is_named()));
+                             (has_words_above_numbers(first_, below_) || is_alone() || is_named()));
     if (has_header) header_ = first_;
+  }
+
+  // Words with nothing below them, which are of no use as data.
+  bool is_alone() const {
+    return below_.empty() && !encoding_ && options_.categories == CsvOptions::Categories::kNone &&
+           std::ranges::none_of(first_, [](const std::string& cell) {
+             return number_in(cell).has_value() || is_missing(cell);
+           });
   }
 
   // The first rows are read once more only where all are words.
@@ -342,14 +314,19 @@ class TableReader {
 
   // In the order of the encoding, or of the table.
   std::vector<std::size_t> feature_columns() {
-    for (std::size_t i = 0; i < first_.size(); ++i) {
-      places_[name_of_column(i)].push_back(i);
-      if (header_.empty()) places_[fmt::format("{}", i)].push_back(i);
-    }
+    for (std::size_t i = 0; i < first_.size(); ++i) places_[name_of_column(i)].push_back(i);
+    // A name that is a number goes before the number of a column. An encoding has names.
+    const bool by_number = !encoding_ || header_.empty();
+    for (std::size_t i = 0; by_number && i < first_.size(); ++i)
+      places_.try_emplace(fmt::format("{}", i), std::vector<std::size_t>{i});
     if (encoding_) {
       std::vector<std::string> names;
       for (const EncodedColumn& column : encoding_->columns) names.push_back(column.name);
       return columns_named(names, ", which the model was trained with");
+    }
+    for (const std::string& name : options_.features) {
+      const auto given = std::ranges::count(options_.features, name);
+      check_unique(name, static_cast<std::size_t>(given), label_, header_, name_);
     }
     std::vector<std::size_t> out =
         columns_named(options_.features, " for " + setting("feature-columns"));
@@ -380,7 +357,7 @@ class TableReader {
   char delimiter_ = ',';
   bool decimal_commas_ = false;
   std::vector<std::string> first_, header_;
-  std::map<std::string, std::vector<std::size_t>> places_;  // of names, and numbers where none are
+  std::map<std::string, std::vector<std::size_t>> places_;  // of names and numbers
   std::vector<std::string> below_;  // the second row, with the values of later ones in its gaps
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;

@@ -1,8 +1,13 @@
 #include "data/formats/table_header.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <charconv>
 #include <set>
 
+#include "base/error.h"
+#include "base/setting.h"
 #include "data/formats/csv_cells.h"
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
@@ -95,6 +100,52 @@ bool differs_from_rows(const std::vector<Record>& records) {
     }
   }
   return records.size() > 1;
+}
+
+void check_unique(const std::string& column, std::size_t given, std::size_t label,
+                  const Record& header, const std::string& name) {
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    if (header[i] == column && i != label) places.push_back(i);
+  }
+  PT_CHECK(places.size() <= given, kData,
+           "the header of {} has \"{}\" more than once; name the column by its number: {}", name,
+           printable(column), fmt::join(places, " or "));
+}
+
+std::size_t find_label(const CsvOptions& options, const std::vector<std::string>& header,
+                       std::size_t columns, const std::string& name,
+                       std::vector<std::string>& notes) {
+  const std::string& wanted = options.label_column;
+  if (wanted == "none") return kNoLabel;
+  if (wanted.empty() || wanted == "last") {
+    for (std::size_t i = 0; wanted.empty() && i < header.size(); ++i) {
+      if (role_of_name(header[i]) != ColumnRole::kLabel) continue;
+      notes.push_back(fmt::format("labels from the column named \"{}\"", printable(header[i])));
+      return i;
+    }
+    PT_CHECK(columns > 1, kData,
+             "{} has one column, which cannot be inputs and labels at once ({} none "
+             "uses it as input)",
+             name, setting("label-column"));
+    notes.push_back(fmt::format("labels from the last column ({} NAME or NUMBER to change)",
+                                setting("label-column")));
+    return columns - 1;
+  }
+  check_unique(wanted, 1, kNoLabel, header, name);
+  const auto named = std::ranges::find(header, wanted);
+  if (named != header.end()) return static_cast<std::size_t>(named - header.begin());
+  long index = 0;
+  const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
+  const bool is_number = error == std::errc() && end == wanted.data() + wanted.size();
+  if (!is_number && options.label_may_be_missing) return kNoLabel;
+  const long position = index < 0 ? index + static_cast<long>(columns) : index;
+  PT_CHECK(is_number && position >= 0 && position < static_cast<long>(columns), kData,
+           "{} has no column \"{}\" for the labels: {}", name, printable(wanted),
+           header.empty() ? fmt::format("it has {} columns, without a header", columns)
+                          : fmt::format("its header is {}",
+                                        printable(fmt::format("{}", fmt::join(header, ", ")))));
+  return static_cast<std::size_t>(position);
 }
 
 }  // namespace pipetrain

@@ -2,6 +2,8 @@
 // whether its numbers have decimal commas.
 #pragma once
 
+#include <cstddef>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,5 +36,15 @@ bool has_names_above_words(const std::vector<Record>& records, const CsvOptions&
 /// Whether there are rows below the first record, none of whose cells is one of its column below or
 /// begins like a number.
 bool differs_from_rows(const std::vector<Record>& records);
+
+constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
+
+/// The column of the labels in a table called `name`, or kNoLabel. `header` may be empty.
+std::size_t find_label(const CsvOptions& options, const Record& header, std::size_t columns,
+                       const std::string& name, std::vector<std::string>& notes);
+
+/// Error (kData) if a header has a name more often than it is `given`, not counting the label.
+void check_unique(const std::string& column, std::size_t given, std::size_t label,
+                  const Record& header, const std::string& name);
 
 }  // namespace pipetrain

@@ -88,6 +88,34 @@ TEST(Csv, LabelColumnByNameNumberOrNone) {
   expect_contains(data_error([&] { parse(text, label("3")); }), "no column \"3\"");
 }
 
+TEST(Csv, ColumnsOfAHeaderHaveNumbersToo) {
+  CsvOptions options;
+  options.drop = {"0"};
+  EXPECT_EQ(parse("a,b,c\n1,2,3\n", options).columns[0].values.to_doubles(), Doubles{2});
+  // But a name goes first.
+  EXPECT_EQ(parse("a,0,c\n1,2,3\n", options).columns[0].values.to_doubles(), Doubles{1});
+  options = {};
+  options.features = {"1"};
+  EXPECT_EQ(parse("a,b,c\n1,2,3\n", options).columns[0].values.to_doubles(), Doubles{2});
+}
+
+TEST(Csv, ANameOfTwoColumnsPicksNone) {
+  const std::string text = "a,b,a,y\n1,2,3,4\n";
+  expect_contains(data_error([&] { parse(text, label("a")); }),
+                  "name the column by its number: 0 or 2");
+  CsvOptions options;
+  options.features = {"a"};
+  expect_contains(data_error([&] { parse(text, options); }), "\"a\" more than once");
+  options.features = {"a", "b", "a"};
+  EXPECT_EQ(parse(text, options).columns[0].values.to_doubles(), (Doubles{1, 2, 3}));
+  options.features = {"2"};
+  EXPECT_EQ(parse(text, options).columns[0].values.to_doubles(), Doubles{3});
+}
+
+TEST(Csv, NamesWithoutRowsAreAHeader) {
+  expect_contains(data_error([] { parse("length,width,species\n"); }), "has a header and no rows");
+}
+
 TEST(Csv, QuotesSpacesCommentsBlankLinesAndByteOrderMark) {
   const RawSplit got = parse(
       "\xef\xbb\xbf# made by hand\n\"a, or \"\"A\"\"\", \"b\nc\" ,y\r\n\r\n 1 ,\" 2\",+3\r\n4,5,6");
