@@ -72,6 +72,12 @@ class Documents(Case):
             for page in [short, *(self.succeed("help", name, environment={"COLUMNS": str(columns)})[0] for name in names)]:
                 self.assertEqual([line for line in page.splitlines() if len(line) > columns], [])
 
+    def test_the_short_help_is_whole(self):
+        out, _ = self.succeed("--help", environment={"COLUMNS": "400"})
+        for line in out.splitlines():
+            self.assertEqual(line.count("("), line.count(")"), line)
+        self.assertRegex(out, r"--device cpu\s+the same on CPU cores")
+
     def test_the_manual_page_is_clean_roff(self):
         if not shutil.which("groff"):
             self.skipTest("no groff")
@@ -142,6 +148,12 @@ class Parsing(Case):
 
     def test_parts_are_checked_like_options(self):
         self.refused("usage", "train", "--optimizer", "sgd:momentun=1", says=["momentun", "did you mean momentum?"])
+        for words, meant in [(["--optimizer", "sgd:momentm=0.9"], "momentum"), (["--loss", "cross-entropy:smoothin=0.1"], "smoothing"),
+                             (["--tokenizer", "vocab.txt:colunm=review"], "column"), (["--lora", "rnk=4"], "rank")]:
+            self.refused("usage", "train", "-m", MODEL, *words, says=f"did you mean {meant}?")
+        self.refused("usage", "train", "-m", MODEL, "--lora", "alpha=8", says=["--lora", "rank"])
+        for path in ("a:b=c.txt:column=x", "runs/wd=1:ed=2/vocab.txt"):
+            self.assertEqual(self.printed("--tokenizer", path), [f'tokenizer = "{path}"'])
         self.refused("usage", "train", "--optimizer", "sgd:momentum=much", says=["--momentum", '"much"'])
         self.refused("usage", "train", "--lr", says="--lr needs a value")
         self.refused("usage", "eval", "--momentum", "1", says=["--momentum", "train"])
@@ -236,10 +248,10 @@ class Parsing(Case):
         self.refused("usage", "-m", MODEL, environment={"PIPETRAIN_DEVICE": "gpu"}, says=["PIPETRAIN_DEVICE", '"gpu"', "cpu"])
 
     def test_the_run_records_every_option(self):
-        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--dim", "n=3", "--momentum", "0.5",
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--log-every", "3", "--momentum", "0.5",
                      "--optimizer", "sgd", "--run-dir", "run", "-q")
         start = events((self.folder / "run/events.jsonl").read_text())[0]
-        self.assertEqual(start["config"]["dim"], "n=3")
+        self.assertEqual(start["config"]["log-every"], "3")
         self.assertEqual(start["config"]["momentum"], "0.5")
         self.assertEqual(start["config"]["optimizer"], "sgd")
         out, _ = self.succeed("train", "--config", "run/config.toml", "--print-config")

@@ -46,6 +46,16 @@ std::string two_columns(const Rows& rows, std::size_t width) {
   return out;
 }
 
+/// A help text up to the first semicolon that is not within parentheses.
+std::string_view first_part(std::string_view help) {
+  int depth = 0;
+  for (std::size_t i = 0; i < help.size(); ++i) {
+    if (help[i] == ';' && depth == 0) return help.substr(0, i);
+    depth += (help[i] == '(') - (help[i] == ')');
+  }
+  return help;
+}
+
 std::string usage_of(const OptionSpec& spec) {
   std::string names;
   for (const std::string& alias : spec.aliases) {
@@ -136,9 +146,8 @@ constexpr std::string_view kEnvironment[][2] = {
      "off: launch the kernels of GPU stages one by one, not as CUDA graphs"},
     {"PIPETRAIN_VECTORS",
      "AVX2: use the kernels for CPUs without AVX-512, with the same results as on such a CPU; "
-     "AVX-512-BF16: "
-     "use no AMX; AVX-512-BF16-AS-FLOATS: multiply bfloat16 as floats, as on Intel CPUs without "
-     "AMX; none: behave as on an unsupported CPU"},
+     "AVX-512-BF16: use no AMX; AVX-512-BF16-AS-FLOATS: multiply bfloat16 as floats, as on Intel "
+     "CPUs without AMX; none: behave as on an unsupported CPU"},
     {"PIPETRAIN_NO_COLOR, NO_COLOR", "no colored output"},
 };
 
@@ -157,10 +166,9 @@ constexpr std::string_view kSyntax =
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
     "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
-    "environment, "
-    "configuration files (a later file wins), a resumed checkpoint, defaults. A value replaces one "
-    "of lower precedence together with the settings after its colon; settings that a file has as "
-    "options by themselves stay, unless they belong to the value that is replaced.";
+    "environment, configuration files (a later file wins), a resumed checkpoint, defaults. A value "
+    "replaces one of lower precedence together with the settings after its colon; settings that a "
+    "file has as options by themselves stay, unless they belong to the value that is replaced.";
 
 // --- roff ---
 
@@ -217,15 +225,15 @@ std::string short_help() {
   Rows rows;
   for (const OptionSpec& spec : describe_options(options)) {
     if (spec.in_short_help)
-      rows.emplace_back(usage_of(spec),
-                        with_default(spec, spec.help.substr(0, spec.help.find(';'))));
+      rows.emplace_back(usage_of(spec), with_default(spec, first_part(spec.help)));
   }
   std::string names;
   for (const CommandSpec& command : commands()) names += " " + command.name;
   std::string out = "pipetrain: train ONNX models in pipeline stages.\n\n";
-  for (const auto& [command, meaning] : kExamples)
-    out += fmt::format("  {:<50}{}\n", command, meaning);
-  return out + "\n" + two_columns(rows, 34) + "\n" + wrapped("Commands:" + names, 0) +
+  Rows examples;
+  for (const auto& [command, meaning] : kExamples) examples.emplace_back(command, meaning);
+  return out + two_columns(examples, 50) + "\n" + two_columns(rows, 34) + "\n" +
+         wrapped("Commands:" + names, 0) +
          "\nHelp of a command: pipetrain help COMMAND · manual: man pipetrain\n";
 }
 

@@ -67,8 +67,8 @@ std::vector<std::string> optimizer_names() {
 
 std::string optimizer_help() {
   std::string out = fmt::format(
-      "optimizer, with the formula and defaults of PyTorch ({}: of their papers; sgd: with "
-      "momentum 0.9 and a learning rate of 0.01)",
+      "optimizer, with the formula and defaults of PyTorch (of their papers for {}; with momentum "
+      "0.9 and a learning rate of 0.01 for sgd)",
       names_where([](const OptimizerRow& row) { return row.origin == Origin::kPaper; }));
   for (const OptimizerRow& row : kOptimizerRows) out += fmt::format("; {}: {}", row.name, row.help);
   return out;

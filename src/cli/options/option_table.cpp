@@ -167,17 +167,30 @@ namespace {
 
 using Parts = std::shared_ptr<std::vector<OptionSpec>>;
 
+std::vector<std::string> keys_of(const std::vector<OptionSpec>& parts) {
+  std::vector<std::string> keys;
+  for (const OptionSpec& part : parts) keys.push_back(part.key);
+  return keys;
+}
+
+/// Whether a text could be the key of a setting: one word.
+bool may_be_key(std::string_view text) { return text.find_first_of("/.:,") == text.npos; }
+
 /// Where the settings of a value begin: at the colon before "KEY=", or at its end. Paths may have
-/// colons too, so in what looks like one the key has to be known.
-std::size_t settings_at(const std::string& value, const std::vector<OptionSpec>& parts) {
+/// colons too, so in one the key has to be known, or nearly so and in the last part.
+std::size_t settings_at(const std::string& value, const std::vector<OptionSpec>& parts,
+                        PathUse path) {
+  const std::vector<std::string> keys = keys_of(parts);
+  const bool is_path = path != PathUse::kNone && value.find_first_of("/.") != std::string::npos;
   for (std::size_t colon = value.find(':'); colon != std::string::npos;
        colon = value.find(':', colon + 1)) {
     const std::size_t equal = value.find('=', colon);
     if (equal == std::string::npos) break;
     const std::string key = value.substr(colon + 1, equal - colon - 1);
-    const bool known = std::any_of(parts.begin(), parts.end(),
-                                   [&](const OptionSpec& part) { return part.key == key; });
-    if (known || value.find_first_of("/.") == std::string::npos) return colon;
+    const bool is_known = std::ranges::count(keys, key) > 0;
+    const bool is_last = value.find('/', colon) == std::string::npos;
+    const bool is_meant = is_path ? is_last && !nearest(key, keys).empty() : may_be_key(key);
+    if (is_known || is_meant) return colon;
   }
   return value.size();
 }
@@ -185,11 +198,10 @@ std::size_t settings_at(const std::string& value, const std::vector<OptionSpec>&
 void set_part(const std::string& outer, const std::vector<OptionSpec>& parts, std::string key,
               const std::string& value) {
   std::replace(key.begin(), key.end(), '_', '-');
-  std::vector<std::string> keys;
   for (const OptionSpec& part : parts) {
     if (part.key == key) return part.set(value);
-    keys.push_back(part.key);
   }
+  const std::vector<std::string> keys = keys_of(parts);
   const std::string near = nearest(key, keys);
   PT_FAIL(kUsage, "{} has no \"{}\"{}; it has: {}", outer, printable(key),
           near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(keys, ", "));
@@ -231,7 +243,7 @@ std::vector<std::string> OptionSpec::keywords() const {
 }
 
 std::pair<std::string, std::string> OptionSpec::split_value(const std::string& text) const {
-  const std::size_t at = parts.empty() ? text.size() : settings_at(text, parts);
+  const std::size_t at = parts.empty() ? text.size() : settings_at(text, parts, path);
   return {text.substr(0, at), text.substr(at)};
 }
 
@@ -240,16 +252,20 @@ void Table::nest(OptionSpec& outer, Table inner) {
     if (part.key.empty()) part.key = part.name.substr(2);
   }
   const Parts parts = std::make_shared<std::vector<OptionSpec>>(std::move(inner.specs));
-  outer.set = [name = outer.name, key = outer.key, own = outer.set, parts](const std::string& v) {
+  std::vector<OptionSpec> alone = *parts;  // settings without a value before them
+  if (!outer.key.empty()) alone.insert(alone.begin(), outer);
+  outer.set = [name = outer.name, key = outer.key, path = outer.path, own = outer.set, parts,
+               alone](const std::string& v) {
     if (!own) return set_parts(name, *parts, v.substr(v.starts_with(':') ? 1 : 0));
     // "rank=8,alpha=16" is "8:alpha=16".
-    if (!key.empty() && v.starts_with(key + "=")) {
-      const std::size_t end = std::min(v.find(','), v.size());
-      own(v.substr(key.size() + 1, end - key.size() - 1));
-      if (end < v.size()) set_parts(name, *parts, v.substr(end + 1));
+    const std::size_t equal = v.find('=');
+    if (!key.empty() && equal != v.npos && may_be_key(v.substr(0, equal))) {
+      set_parts(name, alone, v);
+      PT_CHECK(("," + v).find("," + key + "=") != v.npos, kUsage, "{} {} needs {}=…", name,
+               printable(v), key);
       return;
     }
-    const std::size_t at = settings_at(v, *parts);
+    const std::size_t at = settings_at(v, *parts, path);
     if (at > 0) own(v.substr(0, at));
     if (at < v.size()) set_parts(name, *parts, v.substr(at + 1));
   };

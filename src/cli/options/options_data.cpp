@@ -245,7 +245,10 @@ void describe_data(Table& table, Options& options) {
       .choice_of<ImageFit>(
           "--resize", data.bind.image.fit,
           {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
-          "how to fit images of another size: center crop, stretch or pad", kReadCommands)
+          "how to fit images of another size, scaled bilinearly with antialiasing: crop (to cover "
+          "the model's size, cropped at the center), stretch (with another aspect ratio), or pad "
+          "(to lie within it, with zeros around)",
+          kReadCommands)
       .affects(ResultEffect::kContent);
   describe_order(table, options);
 }

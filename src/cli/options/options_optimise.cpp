@@ -1,4 +1,6 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
+#include <algorithm>
+
 #include "cli/options/optimizer_help.h"
 #include "cli/options/option_table.h"
 #include "train/metrics.h"
@@ -29,6 +31,20 @@ std::string milestones_of(const LearningRateSettings& rate) {
   return fmt::format("{}", fmt::join(all, ","));
 }
 
+const std::vector<std::string>& rate_schedules() {
+  static const std::vector<std::string> names = {
+      "constant",    "cosine",     "linear",       "step", "multistep",
+      "exponential", "polynomial", "inverse-sqrt", "wsd",  "onecycle"};
+  return names;
+}
+
+/// By its name, or a shorter one that is understood, too.
+LearningRateKind learning_rate_of(const std::string& name) {
+  static const std::vector<std::string> shorter = {"exp", "poly", "inv-sqrt"};
+  if (std::ranges::count(shorter, name) == 0) check_choice("--lr-schedule", name, rate_schedules());
+  return learning_rate_named(name);
+}
+
 void describe_optimizer(OptionSpec& optimizer, Options& options) {
   Table inner;
   OptimizerSettings& settings = options.run.optimization.optimizer;
@@ -53,7 +69,7 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
   inner
       .flag("--centered", settings.centered,
             readers_of(&OptimizerRow::reads_centered) +
-                ": divide by an estimate of the standard deviation",
+                ": divide by an estimate of the standard deviation; not with momentum",
             kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
   for (OptionSpec& part : inner.specs) part.of_value = true;
@@ -260,15 +276,14 @@ void describe_optimization(Table& table, Options& options) {
     options.lr = v == "find" ? v : fmt::format("{}", parse_real("--lr", v));
   };
   describe_tensors(table, options);
-  OptionSpec& schedule = table
-                             .add("--lr-schedule",
-                                  "constant|cosine|linear|step|multistep|exponential|polynomial|"
-                                  "inverse-sqrt|wsd|onecycle",
-                                  "learning rate schedule over the whole run", kTrainCommands)
-                             .affects(ResultEffect::kRecorded);
+  OptionSpec& schedule =
+      table
+          .add("--lr-schedule", fmt::format("{}", fmt::join(rate_schedules(), "|")),
+               "learning rate schedule over the whole run", kTrainCommands)
+          .affects(ResultEffect::kRecorded);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
-    optimization.learning_rate.kind = learning_rate_named(v);
+    optimization.learning_rate.kind = learning_rate_of(v);
   };
   schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
   describe_rate_curve(schedule, options);
