@@ -399,8 +399,8 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
         return matches_glob(glob, rule.first);
       });
       PT_CHECK(used, kUsage,
-               "no tensor of the model matches \"{}\"; list them with: pipetrain inspect",
-               printable(glob));
+               "no tensor of the model matches \"{}\"; list them with: pipetrain inspect {}",
+               printable(glob), setting("params"));
     }
   }
   return rules;

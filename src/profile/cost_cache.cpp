@@ -1,10 +1,12 @@
 #include "profile/cost_cache.h"
 
+#include <atomic>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "base/document.h"
 #include "base/log.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 namespace {
@@ -39,6 +41,16 @@ std::optional<KernelCost> cost_of(const Json& entry) {
   return cost;
 }
 
+/// Several caches of a command share one file, so that one warning is enough.
+void warn_once(std::string_view reason) {
+  static std::atomic_flag warned;
+  if (warned.test_and_set()) return;
+  log_warning("profile",
+              "measurements are not kept: {}; set PIPETRAIN_CACHE_DIR to a folder that can be "
+              "written, or give {}=false",
+              reason, setting("cache"));
+}
+
 }  // namespace
 
 CostCache::CostCache(std::filesystem::path directory, std::string environment)
@@ -63,8 +75,15 @@ void CostCache::add(const std::string& key, KernelCost cost) { added_[key] = cos
 
 void CostCache::save() {
   if (path_.empty() || added_.empty()) return;
+  const std::filesystem::path folder = path_.parent_path();
+  std::error_code no_folder;
+  std::filesystem::create_directories(folder, no_folder);
+  if (no_folder) {
+    warn_once(fmt::format("cannot create the folder {}: {}", printable(folder.string()),
+                          no_folder.message()));
+    return;
+  }
   try {
-    std::filesystem::create_directories(path_.parent_path());
     // Read again: another process may have added something meanwhile.
     Json environments = read_environments(path_);
     Json entries = Json::object();
@@ -77,7 +96,7 @@ void CostCache::save() {
     environments[environment_] = std::move(entries);
     write_document(path_, kSchema, {{"environments", std::move(environments)}});
   } catch (const std::exception& error) {
-    log_warning("profile", "measurements are not kept: {}", error.what());
+    warn_once(error.what());
   }
 }
 

@@ -32,8 +32,11 @@ void check_metric(const PlannedNetwork& network) {
   const Loss& loss = network.graph().loss;
   PT_CHECK(offers(loss, settings.best_metric), kUsage, "{} {} is not available for a {}",
            setting("best-metric"), settings.best_metric, loss.task);
-  PT_CHECK(settings.patience == 0 || (network.evaluation_data() && settings.evaluate_every > 0),
-           kUsage, "{} needs validation data; give {} or {}", setting("patience"),
+  const bool validates = network.evaluation_data() && settings.evaluate_every > 0;
+  PT_CHECK(validates || (settings.patience == 0 && settings.best_metric == "loss"), kUsage,
+           "{} needs validation data; give {} or {}",
+           settings.patience > 0 ? setting("patience")
+                                 : setting("best-metric") + " " + settings.best_metric,
            setting("val-split"), setting("val-data"));
 }
 

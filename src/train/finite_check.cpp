@@ -25,8 +25,7 @@ void FiniteCheck::check(const StepReport& report) {
   const std::string where = described(network.asynchronous() ? run_.runtime().found_nonfinite()
                                                              : run_.runtime().first_nonfinite());
   PT_FAIL(kDiverged, "loss is not finite at step {}{}\n  try: a smaller {} than {}, or {} 1{}",
-          report.step, where, setting("lr"), report.learning_rate, setting("clip-norm"),
-          last_checkpoint());
+          report.step, where, setting("lr"), given_rate(), setting("clip-norm"), last_checkpoint());
 }
 
 void FiniteCheck::check_scale(const StepReport& report) const {
@@ -35,8 +34,12 @@ void FiniteCheck::check_scale(const StepReport& report) const {
           "gradients are not finite at step {} in float16, even with a loss scale of {}{}\n"
           "  try: {} bf16, a smaller {} than {}, or {} 1{}",
           report.step, *report.loss_scale, described(run_.runtime().first_nonfinite()),
-          setting("precision"), setting("lr"), report.learning_rate, setting("clip-norm"),
+          setting("precision"), setting("lr"), given_rate(), setting("clip-norm"),
           last_checkpoint());
+}
+
+double FiniteCheck::given_rate() const {
+  return run_.network().config().optimization.learning_rate.peak;
 }
 
 std::string FiniteCheck::described(const std::optional<NonfiniteValue>& found) const {

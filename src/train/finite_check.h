@@ -27,6 +27,8 @@ class FiniteCheck {
   /// What a message adds about the first such value; empty when none was found.
   std::string described(const std::optional<NonfiniteValue>& found) const;
   std::string last_checkpoint() const;
+  /// The learning rate as given, which a schedule scales.
+  double given_rate() const;
 
   PipelineRun& run_;
   const Sampler& sampler_;

@@ -108,9 +108,23 @@ void TextModel::prepare(std::size_t tokens) {
           setting("logits"));
 }
 
+void TextModel::check_ids(std::span<const TokenId> ids) const {
+  const TrainingGraph& graph = predictor_->graph();
+  std::int64_t known = graph.graph[graph.outputs[output_]].type.shape[2];
+  for (const ModelInput& input : predictor_->data_spec().inputs)
+    known = std::max(known, input.upper_bound);
+  for (const TokenId id : ids) {
+    PT_CHECK(static_cast<std::int64_t>(id) < known, kModel,
+             "token {} out of range 0..{}: the tokenizer has more tokens than the model; give the "
+             "model's own with {} FILE",
+             id, known - 1, setting("tokenizer"));
+  }
+}
+
 std::vector<float> TextModel::next_logits(std::span<const TokenId> ids) {
   if (fixed_ && ids.size() > fixed_) ids = ids.last(fixed_);
   prepare(ids.size());
+  check_ids(ids);
   std::vector<std::int32_t> tokens(capacity_), mask(capacity_);
   for (std::size_t i = 0; i < ids.size(); ++i) {
     tokens[i] = static_cast<std::int32_t>(ids[i]);

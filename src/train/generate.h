@@ -41,6 +41,8 @@ class TextModel {
 
  private:
   void prepare(std::size_t tokens);
+  /// Error (kModel) for a token that the model does not know.
+  void check_ids(std::span<const TokenId> ids) const;
   std::unique_ptr<Predictor> make(std::size_t tokens) const;
 
   ModelConfig config_;

@@ -152,8 +152,9 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
   const std::string optimizer = checkpoint.run.value("optimizer");
   PT_CHECK(optimizer == now.value("optimizer"), kUsage,
            "the checkpoint is of {} {}, whose state {} cannot use; leave it out, or start a new "
-           "run from its weights: {}",
-           setting("optimizer"), optimizer, now.value("optimizer"), setting("resume-weights-only"));
+           "run from its weights: {}, with {} and {}",
+           setting("optimizer"), optimizer, now.value("optimizer"), setting("resume-weights-only"),
+           setting("model"), setting("data"));
   PT_CHECK(now.value("samples-of-part") == checkpoint.run.value("samples-of-part"), kUsage,
            "the updates of the checkpoint were made of other gradients than these options ask for; "
            "give its {} and {}, or start a new run from its weights: {}",

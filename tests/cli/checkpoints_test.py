@@ -214,6 +214,7 @@ class Resume(Checkpoints):
         self.succeed("new", "mlp", "--image", "8", "-o", "mlp.onnx")
         self.refused("usage", "--resume=run", "--epochs", "2", "-m", "mlp.onnx", says="another network")
         self.refused("usage", "train", *SMALL, "--resume-weights-only", says="--resume")
+        self.refused("usage", "--resume=run", "--resume-weights-only", "--max-steps", "5", says=["give --model, --data"])
         self.succeed("train", *SMALL, "--epochs", "1", "--resume=run", "--resume-weights-only", "--optimizer", "sgd",
                      "--run-dir", "other")
 

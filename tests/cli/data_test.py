@@ -163,6 +163,9 @@ class Images(Case):
         self.succeed("new", "gpt-nano", "--depth", "1", "--width", "16", "--heads", "2", "-o", "gpt.onnx")
         self.refused("usage", "train", "gpt.onnx", "--augment", "mixup", "--device", "cpu", says="need one label per sample")
 
+    def test_images_of_no_class_are_answered_with_folders(self):
+        self.refused("data", *self.train, "--data", "p/class0", says="put the images of each class into a folder with its name")
+
     def test_what_is_no_image_is_said(self):
         for name in ["p/class0/a.GIF", "p/class0/b.tiff", "p/class0/notes.txt", "p/class0/.DS_Store"]:
             self.write(name, b"GIF89a")
@@ -207,6 +210,8 @@ class Images(Case):
         scores = next(values for name, values in row.items() if name not in ("class", "file"))
         self.assertEqual(row["class"], [[max(range(3), key=lambda c: scores[c][y][x]) for x in range(16)] for y in range(16)])
         self.refused("usage", *run, "--augment", "flip", says="would move the pixels")
+        self.succeed("new", "unet", "--image", "32", "--channels", "3", "--classes", "3", "--width", "8", "-o", "large.onnx")
+        self.refused("data", "train", "large.onnx", *run[2:], says="bring images and masks to 32 x 32")
         for name in ("00", "02"):
             self.png(f"s/masks/{name}.png", [[255 if x > 3 else 1 for x in range(16)] for _ in range(16)])
         self.refused("data", *run, "--epochs", "1", says=["label 255 out of range 0..2", "--ignore-index 255 leaves such pixels out"])

@@ -48,6 +48,13 @@ class Usage(Case):
         self.refused("usage", *run, "--lr-schedule", "multistep:at=4,over=time", "--max-time", "1min", says=["--lr-milestones", "--lr-over", "50%"])
         self.succeed(*run, "--lr-schedule", "multistep:at=50%,over=time", "--max-time", "1min", "--dry-run")
 
+    def test_a_schedule_that_is_misspelled_is_answered_with_the_right_one(self):
+        err = self.refused("usage", "train", MODEL, "--lr-schedule", "cosin", says=["--lr-schedule", 'did you mean "cosine"?'])
+        self.assertNotIn("range", err)
+
+    def test_a_pattern_without_a_match_says_how_to_list_tensors(self):
+        self.refused("usage", "train", MODEL, "--freeze", "nothing*", "--device", "cpu", says=["nothing*", "pipetrain inspect --params"])
+
     def test_a_number_that_would_take_hours_is_refused(self):
         self.refused("usage", "schedule", "show", "1f1b", "--gpus", "4", "--width", "10000000", says=["--width", "10000"])
         self.refused("usage", "schedule", "show", "1f1b", "--gpus", "4", "--micro-batches", "1000000", says=["1000000 micro-batches", "at most 262144"])
@@ -149,12 +156,13 @@ class Resources(Case):
     def test_missing_gpus_are_answered_with_commands_that_work(self):
         arguments = ["train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2"]
         for environment in [{}, {"PIPETRAIN_BACKEND_PATH": "."}]:  # as built, and as built without a CUDA toolkit
-            err = self.refused("resource", *arguments, says=["--gpus 4", "--device cpu"], environment=environment)
-            offers = [shlex.split(line.partition(": ")[2]) for line in err.splitlines() if line.startswith("  ")]
-            self.assertGreaterEqual(len(offers), 2, err)
-            for offer in offers:
-                self.assertEqual(offer[0], "pipetrain")
-                self.succeed(*offer[1:], *([] if offer[1] == "plan" else ["--max-steps", "2"]))
+            # What else was given stays as it is.
+            err = self.refused("resource", *arguments, says=["--gpus 4", "CPU:   add --device cpu\n"], environment=environment)
+            (offer,) = [shlex.split(line.partition(": ")[2]) for line in err.splitlines() if line.startswith("  ") and "pipetrain" in line]
+            self.assertEqual(offer[:2], ["pipetrain", "plan"])
+            self.succeed(*offer[1:])
+        self.succeed(*arguments, "--device", "cpu")
+        self.refused("resource", *arguments, "--device", "cuda", says="give --device cpu instead of --device cuda")
 
     def test_the_same_command_runs_where_the_environment_says_cpu(self):
         _, err = self.succeed("train", "--model", MODEL, "--data", DATA, "--gpus", "4", "--max-steps", "2",
@@ -175,6 +183,9 @@ class Divergence(Case):
         err = self.refused("diverged", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "2",
                            "--optimizer", "sgd", "--lr", "1e30", "--epochs", "1", says=["not finite", "--lr"])
         self.assertRegex(err, r"step \d+")
+        # The rate as it was given, not as a schedule scales it.
+        self.refused("diverged", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--optimizer", "sgd", "--lr", "1e30",
+                     "--lr-schedule", "linear", "--warmup", "2", "--max-steps", "9", says=["a smaller --lr than 1e+30"])
 
 
 class Assertion(Case):

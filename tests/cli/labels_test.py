@@ -83,6 +83,12 @@ class Labels(Labelled):
         for label in (lambda i: i / 7, lambda i: [i / 7], lambda i: i % 5):
             self.assertIn("(mse)", self.task(linear(4, 1), self.rows(label)))
 
+    def test_numbers_that_are_no_classes_say_which_loss_was_chosen(self):
+        self.write("linear.onnx", linear(2, 3))
+        self.write("half.csv", "a,b,y\n1,2,1.5\n3,4,2.5\n")
+        self.refused("data", "train", "linear.onnx", "--data", "half.csv", *CPU,
+                     says=["1 value per sample", "compared with one output each", "--loss cross-entropy takes whole numbers"])
+
     def test_an_array_named_as_the_output_is_its_labels(self):
         rows = [{"x": row["x"], "z": i / 7, "w": i % 3} for i, row in enumerate(self.rows(lambda i: i))]
         model = self.write("two.onnx", linear(4, 1, beside=True))

@@ -49,6 +49,8 @@ class Metrics(Case):
         err = self.refused("usage", "eval", MODEL, "--data", DATA, "--device", "cpu", "--assert", "mae<=1", says=["classifier", "has no mae"])
         self.assertNotIn("r2", err)
         self.refused("usage", "train", *SMALL, "--best-metric", "r2", "--max-steps", "1", says="--best-metric r2 is not available")
+        self.refused("usage", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--best-metric", "accuracy", "--max-steps", "1",
+                     says=["--best-metric accuracy needs validation data", "--val-split"])
 
     def test_the_best_model_may_be_the_one_of_the_best_f1(self):
         self.succeed("train", *SMALL, "--best-metric", "f1", "--epochs", "2", "--run-dir", "run", "-q")
@@ -73,6 +75,9 @@ class Logs(Case):
         self.succeed("--resume", "run", "--max-steps", "5", "-q")
         self.assertEqual(len((run / "metrics/train/loss").read_text().splitlines()), 5)
         self.refused("usage", "train", *SMALL, "--log-to", "paper", says="tensorboard or mlflow:DIR")
+        self.write("file", "")
+        self.refused("resource", "train", *SMALL, "--max-steps", "1", "--log-to", "tensorboard:file/tb",
+                     says=['cannot create the folder "file/tb": Not a directory'])
 
     def test_the_earlier_name_still_means_tensorboard(self):
         self.write("c.toml", "tensorboard = true\n")

@@ -86,7 +86,9 @@ class NextTokens(Case):
 
     def test_a_model_of_fewer_tokens_than_the_tokenizer_has_generates_nothing(self):
         self.succeed("new", "gpt", *TINY[:-4], "--vocab", "7", "--context", "8", "-o", "small.onnx")
-        command = ["generate", "small.onnx", "--tokenizer", "tokenizer.json", "--prompt", "a"]
+        command = ["generate", "small.onnx", "--tokenizer", "tokenizer.json", "--prompt", "ab"]
+        self.refused("model", *command, says=["token 11 out of range 0..6", "more tokens than the model", "--tokenizer FILE"])
+        command[-1] = "a"
         self.refused("model", *command, says=["gives 7 values for each token", '"tokenizer.json" has 16 ids'])
         self.assertEqual(self.run_program(*command)[1], "")
 

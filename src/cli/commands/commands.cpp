@@ -247,10 +247,6 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
 void resolve_device(Options& options, const std::string& command, ProcessGroup* processes) {
   PipelineConfig& pipeline = options.run.pipeline;
   const std::string& device = options.device;
-  const std::string start =
-      fmt::format("pipetrain {}--model {}", command == "train" ? "" : command + " ",
-                  pipeline.devices ? printable(options.run.model.path) : "x.onnx");
-  const std::string rest = fmt::format(" --schedule {}", pipeline.schedule);
   PT_CHECK(pipeline.gpu_ids.empty() || (device != "cpu" && device != "reference"), kUsage,
            "--gpu-ids selects GPUs, but --device is {}", device);
   PT_CHECK(pipeline.replica_updates.waits() || command == "train" || command == "verify", kUsage,
@@ -278,13 +274,16 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
       const std::string asked = ids > 0            ? "--gpu-ids"
                                 : options.gpus > 0 ? fmt::format("--gpus {}", options.gpus)
                                                    : "--device cuda";
-      PT_FAIL(
-          kResource,
-          "{} GPU{} requested ({}), but {}\n"
-          "  run the same pipeline on this machine's CPU:   {} --gpus {}{} --device cpu\n"
-          "  see the plan without running it:               pipetrain plan --model {} --gpus {}",
-          count, count == 1 ? "" : "s", asked, error.message(), start, count, rest,
-          printable(options.run.model.path), count);
+      const std::string instead =
+          ids > 0 ? fmt::format("give --device cpu --gpus {} instead of --gpu-ids", count)
+          : device == "cuda" ? "give --device cpu instead of --device cuda"
+                             : "add --device cpu";
+      PT_FAIL(kResource,
+              "{} GPU{} requested ({}), but {}\n"
+              "  run the same on this machine's CPU:   {}\n"
+              "  see the plan without running it:      pipetrain plan --model {} --gpus {}",
+              count, count == 1 ? "" : "s", asked, error.message(), instead,
+              printable(options.run.model.path), count);
     }
   }
   PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,

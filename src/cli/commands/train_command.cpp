@@ -281,6 +281,11 @@ std::optional<FoundCheckpoint> left_behind(const Supervision& supervision) {
 Start take_up(Options& options, ProcessGroup* processes, Supervision* supervision) {
   PT_CHECK(!options.resume_weights_only || !options.resume.empty(), kUsage,
            "--resume-weights-only needs --resume");
+  PT_CHECK(!options.resume_weights_only || !options.run.model.path.empty() ||
+               !options.arguments.empty() || supervision,
+           kUsage,
+           "--resume-weights-only takes nothing but weights from the checkpoint; give --model, "
+           "--data and what else the new run needs");
   Start start;
   start.supervision = supervision;
   const fs::path folder = supervision ? supervision->folder() : fs::path();  // of a restarted run

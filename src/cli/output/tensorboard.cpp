@@ -75,6 +75,8 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder) {
   if (folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
+  PT_CHECK(!error, kResource, "--log-to tensorboard: cannot create the folder \"{}\": {}",
+           printable(folder.string()), error.message());
   const double now = clock_seconds();
   const std::filesystem::path path =
       folder / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<std::int64_t>(now),

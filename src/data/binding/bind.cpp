@@ -172,6 +172,10 @@ class Binder {
     const Column column{label.name, label.dtype, label.sample_shape};
     auto source = std::make_unique<ArraySource>();
     if (!match_.label) {
+      PT_CHECK(!has_undecoded_images() || is_float(label.dtype), kData,
+               "{} has images, but no labels: put the images of each class into a folder with its "
+               "name",
+               place());
       PT_CHECK(!spec_.inputs.empty() && !match_.inputs[0].filling && is_float(label.dtype) &&
                    label.sample_shape == spec_.inputs[0].sample_shape,
                kData,
@@ -206,6 +210,11 @@ class Binder {
       how += fmt::format(" ({})", printable(fmt::format("{}", fmt::join(raw.class_names, ", "))));
     note_column("labels", column, "from " + quoted(raw) + how);
     add(column, std::move(source));
+  }
+
+  bool has_undecoded_images() const {
+    return std::ranges::any_of(split_.columns,
+                               [](const RawColumn& column) { return column.source != nullptr; });
   }
 
   // A target that is also an input has its scale. Returns what was done, for the note.
@@ -302,6 +311,21 @@ class Binder {
 
   // ---- what they share ----
 
+  // How labels could fit that have another size than the model's outputs.
+  std::string hint_at_labels(const RawColumn& raw, const Shape& want, std::string_view kind) const {
+    if (kind != "labels" || !spec_.label) return {};
+    const Shape have = raw.sample_shape();
+    if (have.rank() == 2 && want.rank() == 2 && has_images_)
+      return fmt::format("; bring images and masks to {} x {}", want[1], want[0]);
+    const bool compares = is_float(spec_.label->dtype) && !spec_.label->probability;
+    if (compares && have.count() == 1)
+      return fmt::format(
+          "; numbers are compared with one output each, {} cross-entropy takes whole numbers of "
+          "classes",
+          setting("loss"));
+    return {};
+  }
+
   // Fits the part of a row to the shape that is wanted; returns what was done, for the note.
   std::string fit(const RawColumn& raw, const Match& match, const Shape& want, const char* kind,
                   const std::string& name, ArraySource& source) const {
@@ -325,7 +349,7 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty()
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_width(raw) + hint_at_tokenizer(split_));
+            : hint_at_width(raw) + hint_at_tokenizer(split_) + hint_at_labels(raw, want, kind));
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
