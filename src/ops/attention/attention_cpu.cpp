@@ -253,8 +253,8 @@ void gradient(const Plan& plan, const Lanes& lanes, Tensors in, Tensors out, flo
           const std::int64_t at = i * plan.row_stride;
           const std::int64_t row = (b * g.heads + h) * g.queries + first + i;
           float* ratio_row = ratios ? ratios + at : nullptr;
-          finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
-          exponentiate(width, lse[row], shares + at);
+          const float maximum = finish_scores(g, block.row(i), in[4], shares + at, ratio_row);
+          recompute_weights(width, lse[row], maximum, shares + at);
           const float* dy_row = dys + i * g.y.step;
           const float* y_row = y + g.y.at(b, h, first + i);
           float delta = 0;

@@ -99,15 +99,38 @@ __global__ void forward(Heads g, Masks masks, ConstFloatView q, ConstFloatView k
   }
 }
 
+/// What makes the sum of each query's e^(score - lse) 1: other than 1 where lse has lost digits
+/// (attention::has_lost_digits).
+__global__ void weight_factors(Heads g, Masks masks, ConstFloatView q, ConstFloatView k,
+                               ConstFloatView lse, float* factors) {
+  const std::int64_t row = blockIdx.x;
+  const std::int64_t i = row % g.queries, h = row / g.queries % g.heads,
+                     b = row / g.queries / g.heads;
+  const std::int64_t kv = h / (g.heads / g.key_heads);
+  const float shift = lse[row];
+  const bool lost = std::isfinite(shift) && std::abs(shift) > 1000;
+  const Range range = visible(g, masks, b, i);
+  float sum = 0;
+  for (std::int64_t j = range.begin + threadIdx.x; lost && j < range.end; j += kThreads) {
+    float capped;
+    sum += std::exp(
+        score_of(g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j), b, h, i, j, &capped) -
+        shift);
+  }
+  sum = over_block<kThreads>(sum, SumOf());
+  if (threadIdx.x == 0) factors[row] = lost && sum > 0 ? 1 / sum : 1.0f;
+}
+
 /// The gradient of the dot product of query and key, the attention weight of the key, and the
 /// gradient of the mask.
 __device__ float score_gradient(const Heads& g, const Masks& masks, ConstFloatView query,
                                 ConstFloatView key, ConstFloatView value, ConstFloatView dy,
-                                float delta, float lse, std::int64_t b, std::int64_t h,
-                                std::int64_t i, std::int64_t j, float* share, float* masked) {
+                                float delta, float lse, float factor, std::int64_t b,
+                                std::int64_t h, std::int64_t i, std::int64_t j, float* share,
+                                float* masked) {
   float capped;
   const float score = score_of(g, masks, query, key, b, h, i, j, &capped);
-  *share = score > -std::numeric_limits<float>::infinity() ? std::exp(score - lse) : 0.0f;
+  *share = score > -std::numeric_limits<float>::infinity() ? std::exp(score - lse) * factor : 0.0f;
   float d = 0;
   for (std::int64_t e = 0; e < g.value_width; ++e) d += dy[e] * value[e];
   d = *share * (d - delta);
@@ -124,7 +147,8 @@ __device__ float delta_of(const Heads& g, ConstFloatView dy, ConstFloatView y) {
 
 __global__ void query_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFloatView q,
                                ConstFloatView k, ConstFloatView v, ConstFloatView y,
-                               ConstFloatView lse, FloatView dq, FloatView dmask) {
+                               ConstFloatView lse, const float* factors, FloatView dq,
+                               FloatView dmask) {
   __shared__ float slopes[kThreads];
   const std::int64_t row = blockIdx.x;
   const std::int64_t i = row % g.queries, h = row / g.queries % g.heads,
@@ -142,8 +166,8 @@ __global__ void query_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFlo
     float share = 0, slope = 0, masked = 0;
     if (j < range.end)
       slope = score_gradient(g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j),
-                             v + place(g.v, b, kv, j), dyi, delta, lse[row], b, h, i, j, &share,
-                             &masked);
+                             v + place(g.v, b, kv, j), dyi, delta, lse[row],
+                             factors ? factors[row] : 1.0f, b, h, i, j, &share, &masked);
     if (dmask && j < range.end) dmask[row * g.keys + j] = masked;
     __syncthreads();
     slopes[threadIdx.x] = slope;
@@ -165,7 +189,7 @@ __global__ void query_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFlo
 /// Key j of key head kv sums over the queries of all heads that share it.
 __global__ void key_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFloatView q,
                              ConstFloatView k, ConstFloatView v, ConstFloatView y,
-                             ConstFloatView lse, FloatView dk, FloatView dv) {
+                             ConstFloatView lse, const float* factors, FloatView dk, FloatView dv) {
   __shared__ float slopes[kThreads];
   __shared__ float shares[kThreads];
   const std::int64_t j = blockIdx.x % g.keys, kv = blockIdx.x / g.keys % g.key_heads,
@@ -177,13 +201,14 @@ __global__ void key_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFloat
       const std::int64_t i = first + threadIdx.x;
       float share = 0, slope = 0, masked = 0;
       if (i < g.queries) {
+        const std::int64_t row = (b * g.heads + h) * g.queries + i;
         const Range range = visible(g, masks, b, i);
         const ConstFloatView dyi = dy + place(g.y, b, h, i);
         if (j >= range.begin && j < range.end)
-          slope = score_gradient(
-              g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j), v + place(g.v, b, kv, j),
-              dyi, delta_of(g, dyi, y + place(g.y, b, h, i)),
-              lse[(b * g.heads + h) * g.queries + i], b, h, i, j, &share, &masked);
+          slope = score_gradient(g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j),
+                                 v + place(g.v, b, kv, j), dyi,
+                                 delta_of(g, dyi, y + place(g.y, b, h, i)), lse[row],
+                                 factors ? factors[row] : 1.0f, b, h, i, j, &share, &masked);
       }
       __syncthreads();
       slopes[threadIdx.x] = slope;
@@ -224,14 +249,17 @@ void launch_attention_gradient(const Heads& g, const Masks& masks, const ConstFl
                                const ConstFloatView& q, const ConstFloatView& k,
                                const ConstFloatView& v, const ConstFloatView& y,
                                const ConstFloatView& lse, const FloatView& dq, const FloatView& dk,
-                               const FloatView& dv, const FloatView& dmask,
+                               const FloatView& dv, const FloatView& dmask, float* factors,
                                const CudaQueue& queue) {
+  if (factors)
+    PT_LAUNCH(weight_factors, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
+              queue.stream, g, masks, q, k, lse, factors);
   if (dq || dmask)
     PT_LAUNCH(query_gradient, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
-              queue.stream, g, masks, dy, q, k, v, y, lse, dq, dmask);
+              queue.stream, g, masks, dy, q, k, v, y, lse, factors, dq, dmask);
   if (dk || dv)
     PT_LAUNCH(key_gradient, static_cast<unsigned>(g.batch * g.key_heads * g.keys), kThreads,
-              queue.stream, g, masks, dy, q, k, v, y, lse, dk, dv);
+              queue.stream, g, masks, dy, q, k, v, y, lse, factors, dk, dv);
 }
 
 }  // namespace attention

@@ -36,12 +36,14 @@ bool fits(const Heads& heads);
 void launch_attention(const Heads& heads, const Masks& masks, const ConstFloatView& q,
                       const ConstFloatView& k, const ConstFloatView& v, const FloatView& y,
                       const FloatView& lse, const CudaQueue& queue);
-/// dq, dk, dv and dmask (batch, heads, queries, keys) may be null.
+/// dq, dk, dv and dmask (batch, heads, queries, keys) may be null. `factors` is memory for a number
+/// of each query, null without an added mask.
 void launch_attention_gradient(const Heads& heads, const Masks& masks, const ConstFloatView& dy,
                                const ConstFloatView& q, const ConstFloatView& k,
                                const ConstFloatView& v, const ConstFloatView& y,
                                const ConstFloatView& lse, const FloatView& dq, const FloatView& dk,
-                               const FloatView& dv, const FloatView& dmask, const CudaQueue& queue);
+                               const FloatView& dv, const FloatView& dmask, float* factors,
+                               const CudaQueue& queue);
 
 }  // namespace pipetrain::attention
 

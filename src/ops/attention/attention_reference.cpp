@@ -125,9 +125,15 @@ void gradient(const Geometry& g, Tensors in, Tensors out) {
     const std::vector<double> score = scores.of(b, h, i, &capped);
     const T* dyi = dy + g.y.at(b, h, i);
     const double delta = dot(dyi, y + g.y.at(b, h, i), g.value_width);
+    double shift = static_cast<double>(lse[row]), sum = 1;
+    if (has_lost_digits(shift) && !score.empty()) {
+      shift = *std::max_element(score.begin(), score.end());
+      sum = 0;
+      for (const double s : score) sum += s > kHidden ? std::exp(s - shift) : 0;
+    }
     for (std::int64_t j = 0; j < g.keys; ++j) {
       const double s = score[static_cast<std::size_t>(j)];
-      const double share = s > kHidden ? std::exp(s - static_cast<double>(lse[row])) : 0;
+      const double share = s > kHidden ? std::exp(s - shift) / sum : 0;
       const std::int64_t at_k = g.k.at(b, kv, j), at_v = g.v.at(b, kv, j);
       double d = share * (dot(dyi, v + at_v, g.value_width) - delta);
       if (dmask) dmask[row * g.keys + j] = static_cast<T>(d);

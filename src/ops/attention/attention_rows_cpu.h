@@ -133,6 +133,18 @@ inline float exponentiate(std::int64_t count, float shift, float* __restrict sco
   return sum;
 }
 
+/// Scores become attention weights again, in the backward pass.
+inline void recompute_weights(std::int64_t count, float lse, float maximum,
+                              float* __restrict scores) {
+  if (!has_lost_digits(lse)) {
+    exponentiate(count, lse, scores);
+    return;
+  }
+  const float sum = exponentiate(count, maximum, scores);
+  const float factor = sum > 0 ? 1.0f / sum : 0.0f;
+  for (std::int64_t j = 0; j < count; ++j) scores[j] *= factor;
+}
+
 /// Turns the gradients of one row's attention weights (dshares) into gradients of the scaled
 /// scores, in place.
 inline void score_gradient_row(std::int64_t count, float delta, float scale,

@@ -242,8 +242,8 @@ void score_gradients(const Plan& plan, const Queries& block, Tensors in, const B
     const std::int64_t at = i * plan.row_stride;
     const std::int64_t row = (block.sample * g.heads + block.head) * g.queries + block.first + i;
     float* const ratios = g.softcap > 0 ? rows.ratios + at : nullptr;
-    finish_scores(g, block.row(i), in[4], rows.shares + at, ratios);
-    exponentiate(block.keys, lse[row], rows.shares + at);
+    const float maximum = finish_scores(g, block.row(i), in[4], rows.shares + at, ratios);
+    recompute_weights(block.keys, lse[row], maximum, rows.shares + at);
     const float delta = dot(slope + i * g.y.step, y + i * g.y.step, g.value_width);
     score_gradient_row(block.keys, delta, static_cast<float>(g.scale), rows.shares + at, ratios,
                        rows.dscores + at, dmask ? dmask + row * g.keys + block.first_key : nullptr,

@@ -144,6 +144,32 @@ TEST(Attention, AQueryThatSeesNoKeyGivesZero) {
   }
 }
 
+// Masks of -1e9 and of the lowest float swallow the logarithm of the sum. Expected values by hand:
+// with a zero query all keys weigh the same.
+TEST(Attention, GradientsOfRowsWhoseKeysAreAllMasked) {
+  const HostTensor q = floats({1, 1, 1, 1}, {0}), k = floats({1, 1, 3, 1}, {1, 2, 4}),
+                   v = floats({1, 1, 3, 1}, {1, 3, 8}), dy = floats({1, 1, 1, 1}, {2});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    for (const float hidden : {std::numeric_limits<float>::lowest(), -1e9F, -1e6F, 1e9F}) {
+      const HostTensor mask = floats({1, 3}, {hidden, hidden, hidden});
+      const auto out = run_op("Attention", {}, {q, k, v, mask}, backend);
+      expect_values(out[0], {1, 1, 1, 1}, {4}, 1e-5);
+      const auto gradients =
+          run_op("AttentionGrad", {}, {dy, q, k, v, mask, {}, out[0], out[1]}, backend);
+      expect_values(gradients[0], {1, 1, 1, 1}, {22.0 / 3}, 1e-5);
+      expect_values(gradients[2], {1, 1, 3, 1}, {2.0 / 3, 2.0 / 3, 2.0 / 3}, 1e-6);
+      expect_values(gradients[3], {1, 1, 1, 3}, {-2, -2.0 / 3, 8.0 / 3}, 1e-5);
+    }
+    // One key is hidden deeper than the others.
+    const HostTensor mask = floats({1, 3}, {-1e9F, -1e9F, std::numeric_limits<float>::lowest()});
+    const auto out = run_op("Attention", {}, {q, k, v, mask}, backend);
+    const auto gradients =
+        run_op("AttentionGrad", {}, {dy, q, k, v, mask, {}, out[0], out[1]}, backend);
+    expect_values(gradients[0], {1, 1, 1, 1}, {1}, 1e-5);
+    expect_values(gradients[2], {1, 1, 3, 1}, {1, 1, 0}, 1e-6);
+  }
+}
+
 TEST(Attention, RefusesWhatDoesNotFit) {
   const TensorType q{DType::kFloat32, {1, 2, 3, 4}}, k{DType::kFloat32, {1, 2, 5, 4}};
   expect_error(ErrorKind::kModel, "incompatible shapes", [&] {

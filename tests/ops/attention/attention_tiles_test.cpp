@@ -1,7 +1,9 @@
 // Attention on tiles against the reference kernels in double, on the same bfloat16 numbers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/vectors.h"
 #include "graph/op.h"
@@ -16,6 +18,7 @@ struct TiledAttention {
   std::vector<Shape> shapes;  // of q, k, v and perhaps a mask
   bool hides = false;         // the mask is of bool
   std::vector<std::int64_t> lengths = {};
+  std::vector<float> mask = {};  // of its values, where they are given
 };
 
 /// q, k, v, mask, lengths; q, k and v are bfloat16.
@@ -26,6 +29,7 @@ std::vector<HostTensor> drawn_inputs(const TiledAttention& one) {
     in.push_back(random_tensor({dtype, one.shapes[i]}, i + 1, i == 3 && one.hides ? 0 : -2, 2));
     if (i < 3) in.back() = as_float(in.back(), DType::kBFloat16);
   }
+  if (!one.mask.empty()) in[3] = floats(one.shapes[3], one.mask);
   in.resize(5);
   if (!one.lengths.empty())
     in[4] = int64s({static_cast<std::int64_t>(one.lengths.size())}, one.lengths);
@@ -124,6 +128,11 @@ void check_all_tiled(const tiles::Instructions& instructions) {
       {rows, {{2, 45, 12}, {2, 36, 6}, {2, 36, 4}, {2, 1, 45, 1}}},
   };
   for (const TiledAttention& one : cases) check_tiled(one, instructions);
+  // The last query sees keys, the others none: their masks swallow all scores.
+  TiledAttention hidden{{}, {{1, 1, 3, 16}, {1, 1, 20, 16}, {1, 1, 20, 16}, {3, 20}}};
+  hidden.mask.assign(60, std::numeric_limits<float>::lowest());
+  std::fill_n(hidden.mask.begin() + 40, 7, 0.0F);
+  check_tiled(hidden, instructions);
 }
 
 TEST(AttentionTiles, VectorsFollowTheReference) {
