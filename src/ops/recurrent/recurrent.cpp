@@ -239,9 +239,21 @@ bool wants(const GradientContext& context, std::size_t index) {
   return optional_input(context, index) && context.wants(index);
 }
 
+/// Derivatives are taken from the activated value, which must show the sign of its input.
+void check_slopes(const Attributes& attributes) {
+  for (const Activation& one : activations_of(attributes)) {
+    const bool leaky = one.kind == ActivationKind::kLeakyRelu;
+    PT_CHECK(!(leaky || one.kind == ActivationKind::kElu) || one.alpha >= 0, kModel,
+             "a recurrent layer with {} cannot be trained with the negative alpha {}: use one of 0 "
+             "or more",
+             leaky ? "LeakyRelu" : "Elu", one.alpha);
+  }
+}
+
 void differentiate_lstm(GradientContext& context) {
   GraphBuilder& builder = context.builder();
   const Attributes attributes = context.attributes();
+  check_slopes(attributes);
   PT_CHECK(!context.output_gradient(3) && !context.output_gradient(4), kInternal,
            "the gates of an LSTM have no gradient");
   const ValueId c0 = optional_input(context, 3);
@@ -271,6 +283,7 @@ void differentiate_lstm(GradientContext& context) {
 void differentiate_gru(GradientContext& context) {
   GraphBuilder& builder = context.builder();
   const Attributes attributes = context.attributes();
+  check_slopes(attributes);
   PT_CHECK(!context.output_gradient(2) && !context.output_gradient(3), kInternal,
            "the gates of a GRU have no gradient");
   const bool after = attributes.flag("linear_before_reset");
@@ -304,6 +317,7 @@ void differentiate_gru(GradientContext& context) {
 void differentiate_rnn(GradientContext& context) {
   GraphBuilder& builder = context.builder();
   const Attributes attributes = context.attributes();
+  check_slopes(attributes);
   const ValueId lengths = optional_input(context, 3);
   const std::vector<ValueId> gradients =
       builder.add_all("RnnGrad",

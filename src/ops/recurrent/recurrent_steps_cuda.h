@@ -50,11 +50,21 @@ __device__ inline float value_of(const GpuFunction& f, float x) {
   return unclipped_value(f, low > f.clip ? f.clip : low);
 }
 
-/// From the activated value.
+/// Whether y is the value, as any type has stored it.
+__device__ inline bool is_stored(float y, float value) {
+  return y == value || y == widened(narrowed(value, Stored::kBFloat16), Stored::kBFloat16) ||
+         y == widened(narrowed(value, Stored::kFloat16), Stored::kFloat16);
+}
+
+/// From the activated value; the same rule as recurrent_steps_reference.h.
 __device__ inline float derivative_of(const GpuFunction& f, float y) {
-  if (std::isfinite(f.clip) &&
-      (y <= unclipped_value(f, -f.clip) || y >= unclipped_value(f, f.clip)))
-    return 0;
+  if (std::isfinite(f.clip)) {
+    const bool jumps = f.kind == 5;
+    const float first = jumps ? -f.clip : unclipped_value(f, -f.clip);
+    const float last = jumps ? f.clip : unclipped_value(f, f.clip);
+    const float low = first < last ? first : last, high = first < last ? last : first;
+    if (y <= low || y >= high || is_stored(y, low) || is_stored(y, high)) return 0;
+  }
   switch (f.kind) {
     case 0:
       return y * (1 - y);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -11,6 +12,21 @@
 
 namespace pipetrain::recurrent {
 
+/// A value as any type of results has stored it.
+class Limit {
+ public:
+  explicit Limit(double value) : stored_{value, static_cast<float>(value)} {
+    const auto single = static_cast<float>(value);
+    stored_[2] = bfloat16_to_float(float_to_bfloat16(single));
+    stored_[3] = half_to_float(float_to_half(single));
+  }
+  double value() const { return stored_[0]; }
+  bool is(double y) const { return std::ranges::find(stored_, y) != stored_.end(); }
+
+ private:
+  std::array<double, 4> stored_;
+};
+
 /// An activation behind its clip. Derivatives are taken from the activated value: all of these
 /// functions are monotone, so a clipped input shows by the value at the limit.
 class Function {
@@ -18,13 +34,13 @@ class Function {
   Function(const Activation& activation, double clip)
       : activation_(activation),
         clip_(clip > 0 ? clip : std::numeric_limits<double>::infinity()),
-        lowest_(value(-clip_)),
-        highest_(value(clip_)) {}
+        lowest_(std::min(at_limit(-clip_), at_limit(clip_))),
+        highest_(std::max(at_limit(-clip_), at_limit(clip_))) {}
 
   double operator()(double x) const { return value(std::clamp(x, -clip_, clip_)); }
 
   double derivative(double y) const {
-    if (std::isfinite(clip_) && (y <= lowest_ || y >= highest_)) return 0;
+    if (std::isfinite(clip_) && is_clipped(y)) return 0;
     const double alpha = activation_.alpha;
     switch (activation_.kind) {
       case ActivationKind::kSigmoid:
@@ -54,6 +70,15 @@ class Function {
   }
 
  private:
+  bool is_clipped(double y) const {
+    return y <= lowest_.value() || y >= highest_.value() || lowest_.is(y) || highest_.is(y);
+  }
+
+  /// ThresholdedRelu jumps: its 0 is no limit, and inputs that pass are their own values.
+  double at_limit(double x) const {
+    return activation_.kind == ActivationKind::kThresholdedRelu ? x : value(x);
+  }
+
   double value(double x) const {
     const double alpha = activation_.alpha;
     switch (activation_.kind) {
@@ -85,8 +110,8 @@ class Function {
 
   Activation activation_;
   double clip_;
-  double lowest_;
-  double highest_;
+  Limit lowest_;
+  Limit highest_;
 };
 
 inline std::vector<Function> functions_of(const Attributes& attributes) {

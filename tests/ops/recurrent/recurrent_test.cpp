@@ -231,6 +231,51 @@ TEST(Recurrent, GruGradients) {
   check_gradients("Gru", other, {{{3, 2, 6}}, {{6, 2}}}, all);
 }
 
+/// The gradient of one step of a Rnn of one unit by its input x, in the stored type.
+double slope_at(const Attributes& attributes, double x, DType stored, Backend backend) {
+  const HostTensor one = as_float(doubles({1, 1, 1}, {1}), stored),
+                   r = as_float(doubles({1, 1}, {0}), stored);
+  const auto y = run_op("Rnn", attributes, {as_float(doubles({1, 1, 1}, {x}), stored), r}, backend);
+  return run_op("RnnGrad", attributes, {one, {}, r, y[0]}, backend)[0].to_doubles()[0];
+}
+
+// Beyond the clip the gradient is 0, however the value at the limit was rounded.
+TEST(Recurrent, NothingPassesAClip) {
+  for (const char* activation : {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "ScaledTanh",
+                                 "Sigmoid", "Softplus", "Softsign", "Tanh", "ThresholdedRelu"}) {
+    for (const double alpha : {0.3, -0.3}) {
+      const std::string name = activation;
+      if (alpha < 0 && (name == "Elu" || name == "LeakyRelu")) continue;
+      for (const double clip : {0.05, 0.1, 0.3, 0.7, 1.0}) {
+        SCOPED_TRACE(fmt::format("{} {} clip {}", activation, alpha, clip));
+        Attributes attributes = layer(activation);
+        attributes.set("alpha", Reals{alpha});
+        attributes.set("beta", Reals{0.6});
+        attributes.set("clip", clip);
+        for (const DType stored : {DType::kFloat32, DType::kBFloat16}) {
+          for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+            EXPECT_EQ(slope_at(attributes, 2, stored, backend), 0);
+            EXPECT_EQ(slope_at(attributes, -2, stored, backend), 0);
+          }
+        }
+        const bool zero = name == "ThresholdedRelu" && (alpha > 0 || clip > 0.3);
+        const double inside = name == "ThresholdedRelu" ? -clip / 2 : clip / 2;
+        if (!zero) EXPECT_NE(slope_at(attributes, inside, DType::kFloat32, Backend::kCpu), 0);
+      }
+    }
+  }
+}
+
+TEST(Recurrent, SlopesThatValuesDoNotShowAreRefused) {
+  for (const char* activation : {"Elu", "LeakyRelu"}) {
+    Attributes attributes = layer(activation);
+    attributes.set("alpha", Reals{-0.2});
+    expect_error(ErrorKind::kModel, "cannot be trained with the negative alpha -0.2", [&] {
+      check_gradients("Rnn", attributes, {{{3, 2, 2}}, {{2, 2}}});
+    });
+  }
+}
+
 TEST(Recurrent, RnnGradients) {
   const GradientOptions all{.outputs = {0, 1}};
   for (const char* activation : {"Tanh", "Sigmoid", "Softplus", "LeakyRelu"}) {
