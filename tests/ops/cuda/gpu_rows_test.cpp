@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <tuple>
 
 #include "graph/op.h"
 #include "support/blocked.h"
@@ -41,6 +42,37 @@ TEST(GpuRows, AttentionOfOrdinaryHeads) {
                   0.02,
                   0,
                   3});
+  }
+}
+
+// Queries that see no key: their masks swallow the logarithm of the sum, so it is summed again.
+TEST(GpuRows, AttentionGradientsOfRowsWhoseKeysAreAllMasked) {
+  const Shape shape = {1, 2, 3, 4};
+  const HostTensor q = signs(shape, 61), k = signs(shape, 62), v = signs(shape, 63);
+  const float low = std::numeric_limits<float>::lowest();
+  const HostTensor mask = floats({3, 3}, {0, low, low, low, low, low, 0, 0, -1e4F});
+  const auto forward = run_op("Attention", {}, {q, k, v, mask});
+  check_on_gpu({"AttentionGrad",
+                {},
+                {signs(shape, 64), q, k, v, mask, {}, forward[0], forward[1]},
+                {0, 1, 2, 3, 6},
+                {0, 1, 2},
+                0.02});
+}
+
+// Values at a clip, or a little beyond, have been rounded when they were stored; no gradient
+// passes.
+TEST(GpuRows, GradientsOfClippedRecurrences) {
+  const HostTensor dy = floats({1, 1, 4}, {1, 2, 3, 4}), r = signs({4, 4}, 65);
+  for (const auto& [activation, low, high] :
+       {std::tuple{"Tanh", -0.291313, 0.291313}, {"Affine", 0.690001, 0.509999}}) {
+    const Attributes attributes = {{"activations", std::string(activation)},
+                                   {"alpha", Reals{-0.3}},
+                                   {"beta", Reals{0.6}},
+                                   {"clip", 0.3}};
+    const HostTensor y =
+        as_float(doubles({1, 1, 4}, {low, high, (low + high) / 2, high}), DType::kFloat32);
+    check_on_gpu({"RnnGrad", attributes, {dy, {}, r, y}, {0, 3}, {0}, 0.01, 0, 1});
   }
 }
 
