@@ -18,18 +18,33 @@ struct Sampling {
   double start, end;  // of tf_crop_and_resize, as fractions of the axis
 
   bool crops() const { return coordinates == "tf_crop_and_resize"; }
+  /// Whether the scale is the quotient of the sizes: given as them, or equal to it.
+  bool from_sizes() const {
+    return scale == static_cast<double>(outputs) / static_cast<double>(inputs);
+  }
 };
+
+/// x in input elements. The scale of sizes is a rounded quotient: what should be an integer would
+/// come out a little less. A scale that was given is a float, and ONNX Runtime chooses the nearest
+/// element in float; with half_pixel_symmetric, that would keep roundings from canceling out.
+double scaled_back(const Sampling& s, double x) {
+  if (s.from_sizes()) return x * static_cast<double>(s.inputs) / static_cast<double>(s.outputs);
+  if (s.mode == "nearest" && s.coordinates != "half_pixel_symmetric") {
+    return static_cast<float>(x) / static_cast<float>(s.scale);
+  }
+  return x / s.scale;
+}
 
 /// The input coordinate of output i.
 double position(const Sampling& s, std::int64_t i) {
   const auto x = static_cast<double>(i);
   const auto inputs = static_cast<double>(s.inputs);
   // The exact length, before the number of outputs was rounded down.
-  const double outputs = s.scale * inputs;
-  const double half_pixel = (x + 0.5) / s.scale - 0.5;
+  const double outputs = s.from_sizes() ? static_cast<double>(s.outputs) : s.scale * inputs;
+  const double half_pixel = scaled_back(s, x + 0.5) - 0.5;
   if (s.coordinates == "half_pixel") return half_pixel;
   if (s.coordinates == "pytorch_half_pixel") return s.outputs > 1 ? half_pixel : 0;
-  if (s.coordinates == "asymmetric") return x / s.scale;
+  if (s.coordinates == "asymmetric") return scaled_back(s, x);
   if (s.coordinates == "align_corners") return s.outputs > 1 ? x * (inputs - 1) / (outputs - 1) : 0;
   if (s.coordinates == "half_pixel_symmetric") {
     const double adjustment = static_cast<double>(s.outputs) / outputs;

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -101,6 +103,50 @@ TEST(Resize, NearestRounding) {
   };
   expect_values(twice("round_prefer_ceil"), {12}, {3, 1, 1, 4, 4, 1, 1, 5, 5, 9, 9, 9});
   expect_values(twice("round_prefer_floor"), {12}, {3, 3, 1, 1, 4, 4, 1, 1, 5, 5, 9, 9});
+}
+
+/// The elements that Resize takes from 0, 1, 2, ….
+std::vector<double> nearest(std::int64_t inputs, const char* coordinates, const char* rounding,
+                            const ImportInput& scales, const ImportInput& sizes) {
+  std::vector<float> x(static_cast<std::size_t>(inputs));
+  std::iota(x.begin(), x.end(), 0.0F);
+  const Attributes attributes = {{"mode", std::string("nearest")},
+                                 {"coordinate_transformation_mode", std::string(coordinates)},
+                                 {"nearest_mode", std::string(rounding)}};
+  return import_node("Resize", 19, attributes, {data(floats({inputs}, x)), absent(), scales, sizes})
+      .run()[0]
+      .to_doubles();
+}
+
+// Output 9 of 18 is at input 7 of 14 and not a little before it. Sizes as PyTorch's nearest and
+// nearest-exact have them.
+TEST(Resize, NearestOfSizesIsExact) {
+  for (std::int64_t inputs = 1; inputs < 40; ++inputs) {
+    for (std::int64_t outputs = 1; outputs < 40; ++outputs) {
+      const ImportInput sizes = constant(int64s({1}, {outputs}));
+      const auto whole = nearest(inputs, "asymmetric", "floor", absent(), sizes);
+      const auto middle = nearest(inputs, "half_pixel", "round_prefer_ceil", absent(), sizes);
+      for (std::int64_t i = 0; inputs != outputs && i < outputs; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        ASSERT_EQ(whole[at], i * inputs / outputs) << inputs << " to " << outputs;
+        ASSERT_EQ(middle[at], (2 * i + 1) * inputs / (2 * outputs)) << inputs << " to " << outputs;
+      }
+    }
+  }
+}
+
+// Expected values from ONNX Runtime, which divides in float32.
+TEST(Resize, NearestOfScalesIsDividedInFloat) {
+  using Elements = std::vector<double>;
+  const auto scaled = [](std::int64_t inputs, float scale, const char* coordinates,
+                         const char* rounding) {
+    return nearest(inputs, coordinates, rounding, constant(floats({1}, {scale})), absent());
+  };
+  EXPECT_EQ(scaled(9, 0.6F, "asymmetric", "floor"), (Elements{0, 1, 3, 5, 6}));
+  EXPECT_EQ(scaled(7, 1.6F, "asymmetric", "floor"), (Elements{0, 0, 1, 1, 2, 3, 3, 4, 5, 5, 6}));
+  EXPECT_EQ(scaled(12, 0.3F, "half_pixel", "round_prefer_ceil"), (Elements{1, 5, 8}));
+  EXPECT_EQ(scaled(7, 1.3F, "half_pixel", "round_prefer_floor"),
+            (Elements{0, 1, 1, 2, 3, 4, 4, 5, 6}));
 }
 
 TEST(Resize, AntialiasAndExcludeOutside) {
