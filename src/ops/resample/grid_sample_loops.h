@@ -71,7 +71,9 @@ AxisTaps<T> axis_taps(const GridGeometry& g, T number, std::int64_t extent) {
     u = std::rint(u);
     du = 0;
   }
-  const T low = g.align_corners ? T(0) : T(-0.5);
+  // As in PyTorch and ONNX Runtime, a cubic that still reads pixels inside goes beyond the border.
+  const bool cubic_border = g.mode == GridMode::kCubic && g.padding == GridPadding::kBorder;
+  const T low = cubic_border ? T(-1) : g.align_corners ? T(0) : T(-0.5);
   const T high = size - 1 - low;
   if (!(u >= low && u <= high)) {
     if (g.padding == GridPadding::kBorder) {

@@ -53,6 +53,22 @@ TEST(GridSample, Gradients) {
   }
 }
 
+// A cubic whose position is outside reads pixels inside, too. Expected values from PyTorch's
+// grid_sample, bicubic with padding_mode "border".
+TEST(GridSample, CubicsAtTheBorder) {
+  const HostTensor x = floats({1, 1, 1, 4}, {1, 2, 4, 8});
+  const HostTensor grid = floats({1, 1, 5, 2}, {-1.2F, 0, -0.9F, 0, 0.3F, 0, 0.95F, 0, 1.4F, 0});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    for (const std::int64_t align : {0, 1}) {
+      expect_values(run_op("GridSample", sampling("cubic", "border", align), {x, grid}, backend)[0],
+                    {1, 1, 1, 5},
+                    align ? std::vector<double>{0.88975, 1.099, 3.787781, 7.766773, 8.288}
+                          : std::vector<double>{0.99325, 0.88975, 4.4495, 8.432, 8},
+                    1e-5);
+    }
+  }
+}
+
 TEST(GridSample, OnTheCpu) {
   const InputSpec grid{{3, 20, 31, 2}, -1.5, 1.5};
   for (const char* mode : {"linear", "cubic"}) {
