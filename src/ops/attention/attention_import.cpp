@@ -1,6 +1,7 @@
 // The import of Attention: past keys and values are concatenated in front of the new ones, and the
 // optional score output is built from separate operators.
 #include <cmath>
+#include <numeric>
 
 #include "base/error.h"
 #include "ops/attention/attention.h"
@@ -41,9 +42,15 @@ class Import {
     }
     if (context_.output_count() > 1) context_.set_output(1, to_heads(k, key_heads_));
     if (context_.output_count() > 2) context_.set_output(2, to_heads(v, key_heads_));
-    const ValueId mask = context_.has_input(3) ? context_.input(3) : ValueId{};
+    ValueId mask = context_.has_input(3) ? context_.input(3) : ValueId{};
     const ValueId all_keys = k;
-    if (mask) {  // keys beyond a shorter mask are masked
+    if (context_.has_input(6)) {
+      lengths_ = builder_.add("Cast", {context_.input(6)},
+                              {{"to", static_cast<std::int64_t>(DType::kInt64)}});
+    }
+    if (mask && lengths_) {  // which may reach beyond a shorter mask, and place the queries
+      mask = for_all_keys(mask, k);
+    } else if (mask) {  // keys beyond a shorter mask are masked
       const Shape shape = builder_.shape(mask);
       const std::int64_t shown = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
       const auto shorten = [&](ValueId x) {
@@ -67,9 +74,8 @@ class Import {
       if (attributes_.integer(from, -1) >= 0) out.set(to, attributes_.integer(from));
     }
     std::vector<ValueId> inputs = {context_.input(0), k, v, mask};
-    if (context_.has_input(6)) {
-      inputs.push_back(builder_.add("Cast", {context_.input(6)},
-                                    {{"to", static_cast<std::int64_t>(DType::kInt64)}}));
+    if (lengths_) {
+      inputs.push_back(lengths_);
       out.set("offset_from_lengths", std::int64_t{1});
     }
     context_.set_output(0, builder_.add("Attention", std::move(inputs), std::move(out)));
@@ -80,6 +86,26 @@ class Import {
   std::int64_t width(ValueId x, std::int64_t heads) const {
     const Shape& shape = builder_.shape(x);
     return shape.rank() == 4 ? shape[3] : shape[2] / heads;
+  }
+
+  /// The mask with the keys that a shorter one lacks, which it masks.
+  ValueId for_all_keys(ValueId mask, ValueId k) {
+    const Shape& of_k = builder_.shape(k);
+    const std::int64_t keys = of_k[of_k.rank() == 4 ? 2 : 1];
+    Shape shape = builder_.shape(mask);
+    if (shape.rank() == 0 || shape[shape.rank() - 1] == 1 || shape[shape.rank() - 1] >= keys) {
+      return mask;
+    }
+    const std::size_t last = shape.rank() - 1;
+    shape[last] = keys - shape[last];
+    const DType dtype = builder_.type(mask).dtype;
+    const ValueId hidden =
+        dtype == DType::kBool
+            ? builder_.constant(HostTensor(TensorType{dtype, shape}))
+            : builder_.add("Expand",
+                           {builder_.scalar(-std::numeric_limits<double>::infinity(), dtype)},
+                           {{"shape", shape.dims()}});
+    return builder_.add("Concat", {mask, hidden}, {{"axis", static_cast<std::int64_t>(last)}});
   }
 
   /// (B, T, H D) or (B, H, T, D) -> (B, H, T, D)
@@ -113,6 +139,7 @@ class Import {
     }
     if (mode < 2) return s;
     const ValueId hidden = builder_.scalar(-std::numeric_limits<double>::infinity(), dtype);
+    if (mask) mask = for_all_keys(mask, k);
     if (mask && builder_.type(mask).dtype == DType::kBool) {
       s = builder_.add("Where", {mask, s, hidden});
     } else if (mask) {
@@ -124,7 +151,9 @@ class Import {
     range.causal = attributes_.flag("is_causal");
     range.left = attributes_.integer("left_window_size", -1);
     range.right = attributes_.integer("right_window_size", -1);
-    if (range.causal || range.left >= 0 || range.right >= 0) {
+    if (lengths_) {
+      s = builder_.add("Where", {seen_with_lengths(range, of_q[0], of_q[2]), s, hidden});
+    } else if (range.causal || range.left >= 0 || range.right >= 0) {
       HostTensor seen(TensorType{DType::kBool, {of_q[2], of_k[2]}});
       for (std::int64_t i = 0; i < of_q[2]; ++i) {
         const Geometry::Range visible = range.visible(0, i, nullptr);
@@ -135,6 +164,27 @@ class Import {
       s = builder_.add("Where", {builder_.constant(std::move(seen)), s, hidden});
     }
     return mode == 3 ? shares(s) : s;
+  }
+
+  /// Geometry::visible of lengths that are known only when the graph runs: (B, 1, T or 1, S).
+  ValueId seen_with_lengths(const Geometry& range, std::int64_t samples, std::int64_t queries) {
+    const auto count_from = [&](std::int64_t first, const Shape& shape) {
+      HostTensor out(TensorType{DType::kInt64, shape});
+      std::iota(out.span<std::int64_t>().begin(), out.span<std::int64_t>().end(), first);
+      return builder_.constant(std::move(out));
+    };
+    const ValueId key = count_from(0, {1, 1, 1, range.keys});
+    const ValueId valid = builder_.reshape(lengths_, {samples, 1, 1, 1});
+    const ValueId position = builder_.add("Add", {valid, count_from(-queries, {1, 1, queries, 1})});
+    ValueId seen = builder_.add("Less", {key, valid});
+    const auto limit = [&](const char* comparison, std::int64_t distance) {
+      const ValueId end = builder_.add("Add", {position, count_from(distance, {1, 1, 1, 1})});
+      seen = builder_.add("And", {seen, builder_.add(comparison, {key, end})});
+    };
+    if (range.causal) limit("LessOrEqual", 0);
+    if (range.right >= 0) limit("LessOrEqual", range.right);
+    if (range.left >= 0) limit("GreaterOrEqual", -range.left);
+    return seen;
   }
 
   /// Zero, and not NaN, where a query sees no key.
@@ -153,6 +203,7 @@ class Import {
   ImportContext& context_;
   GraphBuilder& builder_;
   const Attributes& attributes_;
+  ValueId lengths_;  // absent when all keys are valid
   bool rows_ = false;
   std::int64_t heads_ = 0;
   std::int64_t key_heads_ = 0;

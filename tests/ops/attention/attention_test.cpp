@@ -226,6 +226,44 @@ TEST(AttentionImport, SharesOfHiddenRowsAreZero) {
   EXPECT_EQ(shares[5], 0);
 }
 
+/// Shares of zero queries: all keys that a query sees have the same.
+std::vector<double> shares_of(const Attributes& attributes, Shape queries, std::int64_t keys,
+                              std::vector<ImportInput> more) {
+  Attributes all = attributes;
+  all.set("qk_matmul_output_mode", std::int64_t{3});
+  const HostTensor zeros(TensorType{DType::kFloat32, queries});
+  queries[2] = keys;
+  const HostTensor k = ramp(queries, 0.2);
+  std::vector<ImportInput> inputs = {data(zeros), data(k), data(k)};
+  inputs.insert(inputs.end(), more.begin(), more.end());
+  return import_node("Attention", 24, all, inputs, 4).run()[3].to_doubles();
+}
+
+TEST(AttentionImport, SharesKnowTheLengths) {
+  using Shares = std::vector<double>;
+  const std::vector<ImportInput> lengths = {absent(), absent(), absent(),
+                                            data(int64s({2}, {1, 3}))};
+  EXPECT_EQ(shares_of({}, {2, 1, 1, 2}, 4, lengths),
+            (Shares{1, 0, 0, 0, 1.0F / 3, 1.0F / 3, 1.0F / 3, 0}));
+  // The last query sees the last valid key: 0 and 1, then 1 and 2 of sample 0, all of sample 1.
+  const std::vector<ImportInput> more = {absent(), absent(), absent(), data(int64s({2}, {3, 4}))};
+  const Attributes window = {{"is_causal", std::int64_t{1}}, {"left_window_size", std::int64_t{1}}};
+  EXPECT_EQ(shares_of(window, {2, 1, 2, 2}, 4, more),
+            (Shares{0.5, 0.5, 0, 0, 0, 0.5, 0.5, 0, 0, 0.5, 0.5, 0, 0, 0, 0.5, 0.5}));
+}
+
+TEST(AttentionImport, SharesOfKeysBeyondAShorterMaskAreZero) {
+  using Shares = std::vector<double>;
+  EXPECT_EQ(shares_of({}, {1, 1, 1, 2}, 4, {data(bools({1, 3}, {1, 0, 1}))}),
+            (Shares{0.5, 0, 0.5, 0}));
+  EXPECT_EQ(shares_of({}, {1, 1, 1, 2}, 4, {data(floats({1, 2}, {0, 0}))}),
+            (Shares{0.5, 0.5, 0, 0}));
+  EXPECT_EQ(
+      shares_of({}, {1, 1, 1, 2}, 4,
+                {data(floats({1, 3}, {0, 0, 0})), absent(), absent(), data(int64s({1}, {2}))}),
+      (Shares{0.5, 0.5, 0, 0}));
+}
+
 // Without decay, token t gets scale q_t' Σ_{s <= t} k_s v_s'.
 TEST(LinearAttentionImport, AddsUpWhatWasSeen) {
   const HostTensor q = floats({1, 2, 2}, {1, 2, 3, -1}), k = floats({1, 2, 2}, {1, 0, 2, 1}),
