@@ -1,6 +1,7 @@
 // Rearrangements of tensors in terms of canonical operators.
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "base/read_budget.h"
@@ -160,8 +161,24 @@ void import_reverse_sequence(ImportContext& context) {
   context.set_output(0, builder.reshape(moved, shape));
 }
 
+/// What a MaxPool of this graph has searched, if these are its indices as its import makes them.
+std::optional<Shape> searched_shape(const Graph& graph, ValueId indices) {
+  while (graph[indices].producer) {
+    const Node& node = graph[graph[indices].producer];
+    if (node.op->name == "MaxPool") return graph[node.inputs[0]].type.shape;
+    if (node.op->name == "Gather") {
+      indices = node.inputs[1];
+    } else if (node.op->name == "Add" || node.op->name == "Cast") {
+      indices = node.inputs[0];
+    } else {
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
 // Writes each element to the position where MaxPool found it; indices are offsets into the whole
-// unpadded result.
+// result.
 void import_max_unpool(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape x = context.type(0).shape;
@@ -176,25 +193,33 @@ void import_max_unpool(ImportContext& context) {
     shape[i + 2] = (x[i + 2] - 1) * strides[i] - pads[i] - pads[i + rank] + kernel[i];
     PT_CHECK(shape[i + 2] >= 0, kModel, "MaxUnpool computes a negative output size");
   }
-  const ValueId zeros =
-      builder.constant(HostTensor(TensorType{context.type(0).dtype, {shape.count()}}));
-  const ValueId flat = builder.add("ScatterElements",
-                                   {zeros, builder.reshape(context.input(1), {x.count()}),
-                                    builder.reshape(context.input(0), {x.count()})},
-                                   {{"axis", std::int64_t{0}}, {"reduction", std::string("none")}});
-  ValueId y = builder.reshape(flat, shape);
-  if (context.has_input(2)) {
-    const Ints given = context.constant(2, "output_shape").to_int64s();
-    PT_CHECK(given.size() == shape.rank(), kModel, "output_shape of MaxUnpool needs {} entries",
-             shape.rank());
-    Ints growth(2 * given.size(), 0);
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      growth[i + given.size()] = given[i] - shape[i];
-      PT_CHECK(given[i] >= shape[i], kModel, "output_shape of MaxUnpool is less than {}",
-               shape.text());
-    }
-    if (Shape(given) != shape) y = builder.add("Pad", {y}, {{"pads", growth}, {"value", 0.0}});
+  const auto scattered = [&](const Shape& result) {
+    const ValueId zeros =
+        builder.constant(HostTensor(TensorType{context.type(0).dtype, {result.count()}}));
+    return builder.reshape(
+        builder.add("ScatterElements",
+                    {zeros, builder.reshape(context.input(1), {x.count()}),
+                     builder.reshape(context.input(0), {x.count()})},
+                    {{"axis", std::int64_t{0}}, {"reduction", std::string("none")}}),
+        result);
+  };
+  if (!context.has_input(2)) return context.set_output(0, scattered(shape));
+  const Ints given = context.constant(2, "output_shape").to_int64s();
+  PT_CHECK(given.size() == shape.rank(), kModel, "output_shape of MaxUnpool needs {} entries",
+           shape.rank());
+  // Where the pooling's input had this shape, its indices are offsets into it, as PyTorch and ONNX
+  // Runtime have it. ONNX's own test case counts in the shape without output_shape.
+  if (searched_shape(builder.graph(), context.input(1)) == Shape(given)) {
+    return context.set_output(0, scattered(Shape(given)));
   }
+  ValueId y = scattered(shape);
+  Ints growth(2 * given.size(), 0);
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    growth[i + given.size()] = given[i] - shape[i];
+    PT_CHECK(given[i] >= shape[i], kModel, "output_shape of MaxUnpool is less than {}",
+             shape.text());
+  }
+  if (Shape(given) != shape) y = builder.add("Pad", {y}, {{"pads", growth}, {"value", 0.0}});
   context.set_output(0, y);
 }
 

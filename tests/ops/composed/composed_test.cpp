@@ -162,9 +162,38 @@ TEST(Composed, RearrangementsByConstants) {
   const Attributes window = {{"kernel_shape", Ints{1, 2}}};
   expect_values(result("MaxUnpool", 22, window, {data(pooled), data(int64s({1, 2, 1, 1}, {1, 2}))}),
                 {1, 2, 1, 2}, {0, 7, 8, 0});
+  // ONNX's own case: the indices are offsets into 2 pixels, and the third is added.
+  expect_values(result("MaxUnpool", 22, window,
+                       {data(pooled), data(int64s({1, 2, 1, 1}, {1, 2})),
+                        constant(int64s({4}, {1, 2, 1, 3}))}),
+                {1, 2, 1, 3}, {0, 7, 0, 8, 0, 0});
   expect_error(ErrorKind::kModel, "before training", [&] {
     import_node("Compress", 11, {}, {data(x), data(bools({6}, {1, 0, 0, 1, 0, 0}))});
   });
+}
+
+// As in PyTorch and ONNX Runtime, what was found among five elements returns to its places there.
+TEST(Composed, MaxUnpoolIntoTheShapeThatWasPooled) {
+  const HostTensor x = floats({1, 2, 5}, {9, 1, 8, 2, 0, 9, 1, 2, 8, 0});
+  const Attributes window = {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}};
+  const ImportMode mode;
+  Graph graph;
+  GraphBuilder builder = make_builder(graph);
+  builder.set_origin("test", Part::kForward);
+  Value input;
+  input.name = "x";
+  input.type = x.type();
+  input.role = Role::kInput;
+  const ValueId in = builder.add_value(std::move(input));
+  ImportContext pool(builder, "MaxPool", 22, window, {in}, 2, mode);
+  find_import("MaxPool")->import(pool);
+  const std::vector<ValueId> pooled = {pool.outputs()[0], pool.outputs()[1],
+                                       builder.constant(int64s({3}, {1, 2, 5}))};
+  ImportContext unpool(builder, "MaxUnpool", 22, window, pooled, 1, mode);
+  find_import("MaxUnpool")->import(unpool);
+  const auto values = run_graph(graph, Backend::kReference, {{in, x}});
+  expect_values(values[static_cast<std::size_t>(unpool.outputs()[0].index)], {1, 2, 5},
+                {9, 0, 8, 0, 0, 9, 0, 0, 8, 0});
 }
 
 // The identity gives the grid positions.
