@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/read_budget.h"
+#include "base/setting.h"
 
 namespace pipetrain {
 
@@ -183,6 +184,12 @@ HostTensor ImportContext::constant_or_empty(std::size_t index) const {
 
 HostTensor ImportContext::constant(std::size_t index, std::string_view what) const {
   HostTensor out = constant_or_empty(index);
+  if (has_input(index)) {
+    const Value& value = builder_.graph()[inputs_[index]];
+    PT_CHECK(value.role != Role::kParameter, kModel,
+             "training the {} of {} is not supported; freeze it with {} {}", what, op_type_,
+             setting("freeze"), printable(value.name));
+  }
   PT_CHECK(
       static_cast<bool>(out), kModel,
       "the {} of {} depends on data; it must be known before training (export with fixed sizes)",

@@ -66,6 +66,12 @@ TEST(ElementwiseImport, Compositions) {
   expect_values(result("Swish", {{"alpha", 2.0}}), {3}, {-0.11920292, 0.36552929, 1.96402758});
   expect_values(import_node("PRelu", 16, {}, {x, data(floats({3}, {0.1F, 0.2F, 0.3F}))}).run()[0],
                 {3}, {-0.1, 0.5, 2});
+  expect_values(
+      import_node("IsInf", 20,
+                  {{"detect_positive", std::int64_t{0}}, {"detect_negative", std::int64_t{0}}},
+                  {data(floats({3}, {-INFINITY, INFINITY, NAN}))})
+          .run()[0],
+      {3}, {0, 0, 0});
   expect_values(import_node("IsInf", 20, {{"detect_positive", std::int64_t{0}}},
                             {data(floats({2}, {INFINITY, -INFINITY}))})
                     .run()[0],

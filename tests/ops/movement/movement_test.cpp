@@ -321,6 +321,24 @@ TEST(MovementImport, ConcatBeforeOpset4) {
   expect_values(import_node("Concat", 1, {}, {x, y}).run()[0], {1, 3}, {1, 2, 3});
 }
 
+TEST(MovementImport, ATrainedPadValueIsNamed) {
+  Graph graph;
+  GraphBuilder builder = make_builder(graph);
+  builder.set_origin("test", Part::kForward);
+  Value value;
+  value.name = "fill";
+  value.type = {DType::kFloat32, {}};
+  value.role = Role::kParameter;
+  const ValueId fill = builder.add_value(std::move(value));
+  const Attributes none;
+  const ImportMode mode;
+  ImportContext pad(builder, "Pad", 19, none,
+                    {builder.scalar(1), builder.constant(int64s({0}, {})), fill}, 1, mode);
+  expect_error(ErrorKind::kModel,
+               "training the value of Pad is not supported; freeze it with `freeze` fill",
+               [&] { find_import("Pad")->import(pad); });
+}
+
 TEST(MovementImport, Pad) {
   const ImportInput x = data(floats({3}, {1, 2, 3}));
   const auto with = [&](std::string mode, std::vector<std::int64_t> pads) {
