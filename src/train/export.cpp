@@ -22,6 +22,7 @@ constexpr const char* kClasses = "pipetrain.classes";  // a line for each
 constexpr const char* kLoss = "pipetrain.loss";
 constexpr const char* kLossOutput = "pipetrain.loss-output";
 constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
+constexpr const char* kResize = "pipetrain.resize";
 constexpr const char* kLabelColumn = "pipetrain.label-column";
 constexpr const char* kColumns = "pipetrain.columns";
 constexpr const char* kTexts = "pipetrain.texts";
@@ -47,7 +48,7 @@ std::string follow_texts(const std::string& recorded, RunConfig& config) {
   follow(given.pair, trained.pair);
   follow(given.layout, trained.layout);
   follow(given.document, trained.document);
-  follow(given.length, trained.length);
+  given.trained_length = trained.length;
   follow(given.end_of_text, trained.end_of_text);
   if (!given.tokenizer.empty()) return {};
   const std::filesystem::path folder = std::filesystem::path(config.model.path).parent_path();
@@ -161,6 +162,7 @@ TrainingDescription training_of(const Network& network) {
   out.loss_output = config.model.loss.output;
   out.ignore_index = config.model.loss.ignore_index;
   out.label_column = config.data.csv.label_column;
+  out.resize = name_of(config.data.bind.image.fit);
   out.columns = network.data().encoding;
   out.texts = network.data().texts;
   if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
@@ -190,6 +192,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kLossOutput, training.loss_output, "");
   set(kIgnoreIndex, fmt::format("{}", training.ignore_index), "-100");
   set(kLabelColumn, training.label_column, "");
+  set(kResize, training.resize, name_of(ImageFit::kCrop));
   set(kColumns, training.columns, "");
   set(kTexts, training.texts, "");
   set(kFirstIndex, training.first_index, "");
@@ -222,6 +225,9 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
        });
   take(kLabelColumn, setting("label-column"), "", config.data.csv.label_column.empty(),
        [&](const std::string& v) { config.data.csv.label_column = v; });
+  ImageOptions& image = config.data.bind.image;
+  take(kResize, setting("resize"), name_of(image.fit), !image.fit_is_given,
+       [&](const std::string& v) { image.fit = image_fit_named(v); });
   std::string& encoding = config.data.csv.encoding;
   const auto columns = metadata.find(kColumns);
   if (columns != metadata.end() && !columns->second.empty() && !config.data.csv.encodes()) {

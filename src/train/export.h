@@ -30,6 +30,7 @@ struct TrainingDescription {
   std::string loss_output;               // the output that --logits names; empty: by rule
   std::int64_t ignore_index = -100;
   std::string label_column;   // of a table; empty: by rule
+  std::string resize;         // of images, as --resize takes it
   std::string columns;        // of a table: how they were encoded (TableEncoding::text)
   std::string texts;          // how they became tokens (TextOptions::text)
   std::string first_index;    // of LibSVM's format: what its indices count from
@@ -42,9 +43,10 @@ TrainingDescription training_of(const Network& network);
 /// file, which are replaced where they say something else.
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);
-/// Takes the loss, the label column, the encoding of columns, the tokenizer, what indices count
-/// from, what 255 is in masks and the normalization that a model was trained with where the
-/// configuration leaves them open. Returns a sentence that says which; empty: none.
+/// Takes the loss, the label column, how images are fitted, the encoding of columns, the tokenizer,
+/// the length of texts, what indices count from, what 255 is in masks and the normalization that a
+/// model was trained with where the configuration leaves them open. Returns a sentence that says
+/// which; empty: none.
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);

@@ -124,6 +124,19 @@ class Images(Case):
         lines = events((self.folder / name / "events.jsonl").read_text())
         return [line["loss"] for line in lines if line["event"] == "step"]
 
+    def test_a_model_knows_how_images_were_fitted(self):
+        self.losses("run", "--max-steps", "2", "--resize", "stretch")
+        self.succeed("export", "--from", "run", "-o", "exported.onnx")
+        for command in ("eval", "predict"):
+            asked, _ = self.succeed(command, "run.onnx", "--data", "p", "--resize", "stretch", "--device", "cpu")
+            for model in ("run.onnx", "exported.onnx"):
+                known, err = self.succeed(command, model, "--data", "p", "--device", "cpu")
+                self.assertEqual(known, asked)
+                self.assertIn("--resize stretch", err)
+            for fit in ("pad", "crop"):  # also the default, where it is given
+                other, _ = self.succeed(command, "run.onnx", "--data", "p", "--resize", fit, "--device", "cpu")
+                self.assertNotEqual(other, asked)
+
     def test_no_bit_depends_on_workers_stages_or_resuming(self):
         self.check_bits("flip,crop:2,brightness:0.2")
 

@@ -4,6 +4,7 @@ import json
 import random
 import unittest
 
+import onnx_file
 from program import Case, fields, parse
 
 TINY = ["--layers", "2", "--width", "16", "--heads", "2", "--vocab", "40", "--context", "8"]
@@ -143,6 +144,22 @@ class Classes(Case):
         self.assertEqual([parse(line)["class_name"] for line in out.splitlines()], ["bad", "good"])
         out, _ = self.succeed("data", "inspect", "reviews.jsonl", "--tokenizer", "vocab.txt")
         self.assertIn("bad 60 (50.0 %), good 60 (50.0 %)", out)
+
+    def test_a_model_of_any_length_knows_the_one_it_was_trained_with(self):
+        made = random.Random(3)
+        table, weight = ([made.gauss(0, 1) for _ in range(count)] for count in (11 * 4, 4 * 2))
+        nodes = [onnx_file.node("Gather", ["table", "ids"], ["x"]), onnx_file.node("ReduceMean", ["x"], ["m"], axes=[1], keepdims=0),
+                 onnx_file.node("MatMul", ["m", "w"], ["logits"])]
+        self.write("net.onnx", onnx_file.model(
+            nodes, [onnx_file.value_info("ids", ["batch", "seq"], onnx_file.INT64)], [onnx_file.value_info("logits", ["batch", 2])],
+            [onnx_file.tensor("table", [11, 4], table), onnx_file.tensor("w", [4, 2], weight)]))
+        self.write("vocab.txt", word_pieces())
+        self.write("reviews.csv", "text,label\n" + "good film very very very,1\nbad bad film film good,0\n" * 8)
+        self.succeed("train", "net.onnx", "--data", "reviews.csv", "--tokenizer", "vocab.txt", "--dim", "seq=3", "--max-steps", "2", *RUN, "-o", "out.onnx")
+        found = [self.succeed("eval", "out.onnx", "--data", "reviews.csv", "--device", "cpu", *more)[0]
+                 for more in ([], ["--dim", "seq=3"], ["--dim", "seq=6"])]
+        self.assertEqual(found[0], found[1])
+        self.assertNotEqual(found[0], found[2])
 
 
 if __name__ == "__main__":

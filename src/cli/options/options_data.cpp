@@ -241,15 +241,22 @@ void describe_data(Table& table, Options& options) {
   };
   augment.get = [&data] { return data.bind.image.augmentation.text(); };
   augment.completes(Augmentation::words());
-  table
-      .choice_of<ImageFit>(
-          "--resize", data.bind.image.fit,
-          {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
-          "how to fit images of another size, scaled bilinearly with antialiasing: crop (to cover "
-          "the model's size, cropped at the center), stretch (with another aspect ratio), or pad "
-          "(to lie within it, with zeros around)",
-          kReadCommands)
-      .affects(ResultEffect::kContent);
+  OptionSpec& resize =
+      table
+          .choice_of<ImageFit>(
+              "--resize", data.bind.image.fit,
+              {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
+              "how to fit images of another size, scaled bilinearly with antialiasing: crop (to "
+              "cover "
+              "the model's size, cropped at the center), stretch (with another aspect ratio), or "
+              "pad "
+              "(to lie within it, with zeros around)",
+              kReadCommands)
+          .affects(ResultEffect::kContent);
+  resize.set = [&data, set = resize.set](const std::string& v) {
+    set(v);
+    data.bind.image.fit_is_given = true;
+  };
   describe_order(table, options);
 }
 

@@ -65,7 +65,7 @@ class TextReader {
     RawSplit out;
     if (shards.empty()) return out;
     out.shards = std::make_shared<const std::vector<TokenShard>>(std::move(shards));
-    out.window = options_.length ? options_.length : options_.model_length;
+    out.window = options_.sample_length();
     return out;
   }
 
@@ -279,7 +279,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   for (const TextTable& each : tables) texts += each.size();
   const std::string name = tables[0].name;
   const bool from_column = !name.empty();
-  std::size_t length = options.length ? options.length : options.model_length;
+  std::size_t length = options.sample_length();
   const auto read = [&](std::vector<TextTable> from) {
     return rows ? reader.pad(joined_texts(std::move(from), path), length, next_tokens)
                 : reader.pack(from);
@@ -289,6 +289,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
            printable(path));
   TextOptions as_read = options;
   if (from_column) as_read.column = name;
+  as_read.length = options.sample_length();  // the model may take any
   out.train.texts = as_read.text(tokenizer.name, tokenizer.sha256);
   out.notes.push_back(fmt::format(
       "{} text{}{} as {} tokens of {}: {}, {} ids", texts, texts == 1 ? "" : "s",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,6 +19,7 @@ enum class ImageFit {
 
 struct ImageOptions {
   ImageFit fit = ImageFit::kCrop;
+  bool fit_is_given = false;  // else eval and predict fit images as in training
   Augmentation augmentation;
   std::uint64_t seed = 1;  // of the augmentation
 };
@@ -32,5 +34,6 @@ struct PixelScale {
 
 /// "crop", "stretch" or "pad". Error kUsage.
 ImageFit image_fit_named(std::string_view name);
+std::string name_of(ImageFit fit);
 
 }  // namespace pipetrain

@@ -202,8 +202,7 @@ constexpr Reader kReaders[] = {
     {"tfrecord", [](const std::string& path, const DataOptions&) { return read_tfrecord(path); }},
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
-       return read_jsonl(path,
-                         options.text.length ? options.text.length : options.text.model_length);
+       return read_jsonl(path, options.text.sample_length());
      }},
     {"libsvm", [](const std::string& path,
                   const DataOptions& options) { return read_libsvm(path, options.first_index); }},

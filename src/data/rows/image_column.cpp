@@ -40,15 +40,19 @@ class ArrayImages final : public ImageColumn {
   ArraySource array_;
 };
 
+constexpr std::string_view kFitNames[] = {"crop", "stretch", "pad"};  // of ImageFit, in order
+
 }  // namespace
 
 ImageFit image_fit_named(std::string_view name) {
-  if (name == "crop") return ImageFit::kCrop;
-  if (name == "stretch") return ImageFit::kStretch;
-  if (name == "pad") return ImageFit::kPad;
+  for (std::size_t fit = 0; fit < std::size(kFitNames); ++fit) {
+    if (kFitNames[fit] == name) return static_cast<ImageFit>(fit);
+  }
   PT_FAIL(kUsage, "{} cannot be \"{}\"; one of: crop, stretch, pad", setting("resize"),
           printable(std::string(name)));
 }
+
+std::string name_of(ImageFit fit) { return std::string(kFitNames[static_cast<std::size_t>(fit)]); }
 
 std::optional<ImageShape> image_shape_of(const Shape& shape) {
   const auto extent = [&](std::size_t axis) { return static_cast<std::size_t>(shape[axis]); };

@@ -18,13 +18,19 @@ struct TextOptions {
   std::string end_of_text;  // the token after each text; empty: by the tokenizer
 
   // What the reader is told besides.
-  std::size_t model_length = 0;  // 0: not known, or any
+  std::size_t model_length = 0;    // 0: not known, or any
+  std::size_t trained_length = 0;  // of the samples that the model was trained with; 0: not known
   bool one_row_per_text = false;
   bool one_label_per_text = false;  // what the model computes is a row for each text
   /// The file is the one that the model was trained with: used if there are texts, and only it.
   bool from_model = false;
   std::string name, sha256;  // of that file; empty: any will do
 
+  /// The tokens that samples are cut or padded to; 0: the longest text's.
+  std::size_t sample_length() const {
+    if (length) return length;
+    return model_length ? model_length : trained_length;
+  }
   /// For a model's metadata: the settings, and which file it was.
   std::string text(const std::string& file_name, const std::string& file_sha256) const;
   /// What text() has written; Error (kData) for anything else. No path is taken from it.
