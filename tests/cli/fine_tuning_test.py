@@ -1,5 +1,6 @@
 """Fine-tuning: parts of a network at their own rates, new heads, averages of weights, early stopping; and what of it a run that is resumed keeps."""
 
+import ast
 import hashlib
 import json
 import pathlib
@@ -390,6 +391,34 @@ class Measuring(Case):
         self.assertIn("'shape': (200, 10, )", content[10:10 + length].decode())
         values = struct.unpack("<2000f", content[10 + length:])
         self.assertEqual(list(values[:10]), list(struct.unpack("<10f", struct.pack("<10f", *rows[0]))))
+
+    def test_an_archive_has_what_rows_have_beside_the_outputs(self):
+        # Two images and the rows that predict writes of them, then the same as arrays.
+        for name, value in (("a/red.ppm", b"\xff\0\0"), ("ü/blau.ppm", b"\0\0\xff")):
+            (self.folder / "colors" / name).parent.mkdir(parents=True)
+            self.write(f"colors/{name}", b"P6 4 4 255\n" + 16 * value)
+        self.succeed("new", "mlp", "--image", "4", "--channels", "3", "--classes", "2", "-o", "net.onnx")
+        self.succeed("train", "net.onnx", "--data", "colors", "--device", "cpu", "--max-steps", "2", "-o", "colors.onnx", "-q")
+        rows = [json.loads(line) for line in self.succeed("predict", "colors.onnx", "--data", "colors")[0].splitlines()]
+        self.succeed("predict", "colors.onnx", "--data", "colors", "-o", "p.npz")
+        arrays = {}
+        with zipfile.ZipFile(self.folder / "p.npz") as archive:
+            for name in archive.namelist():
+                content = archive.read(name)
+                (length,) = struct.unpack("<H", content[8:10])
+                arrays[name.removesuffix(".npy")] = (ast.literal_eval(content[10:10 + length].decode()), content[10 + length:])
+
+        def texts(name):
+            header, data = arrays[name]
+            width = 4 * int(header["descr"].removeprefix("<U"))
+            return [data[i:i + width].decode("utf-32-le").rstrip("\0") for i in range(0, len(data), width)]
+
+        self.assertEqual(texts("file"), [row["file"] for row in rows])
+        self.assertEqual(texts("class_name"), [row["class_name"] for row in rows])
+        self.assertEqual(list(struct.unpack("<2q", arrays["class"][1])), [row["class"] for row in rows])
+        self.assertEqual(arrays["probabilities"][0]["shape"], (2, 2))
+        for value, known in zip(struct.unpack("<4f", arrays["probabilities"][1]), [p for row in rows for p in row["probabilities"].values()]):
+            self.assertAlmostEqual(value, known, places=5)
 
     def test_a_batch_is_no_larger_than_the_data(self):
         rows = self.predicted()[:2]

@@ -64,7 +64,8 @@ std::string json_text(const std::string& text) {
 }
 
 /// Extra columns after the outputs of a row: its file if the samples are files; of a classifier the
-/// predicted class, its name if classes have names, and the probabilities.
+/// predicted class, its name if classes have names, and the probabilities. In an archive they are
+/// arrays.
 class ExtraColumns {
  public:
   ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
@@ -130,6 +131,37 @@ class ExtraColumns {
     for (std::size_t i = 0; i < names_.size(); ++i)
       out += "," + json_text(names_[i]) + ":" + values[i];
     return out + rest;
+  }
+
+  /// Keeps what the arrays of an archive have of a row.
+  void collect(std::size_t sample, const std::vector<HostTensor>& outputs, std::size_t row) {
+    if (files_) kept_files_.push_back(file(sample));
+    if (!scores_) return;
+    const std::vector<double> all = probabilities(outputs, row);
+    kept_probabilities_.insert(kept_probabilities_.end(), all.begin(), all.end());
+    if (several_) return;
+    const std::optional<std::size_t> likeliest = class_of(all);
+    kept_classes_.push_back(likeliest ? static_cast<std::int64_t>(*likeliest) : -1);
+    if (!class_names_.empty())
+      kept_names_.push_back(likeliest ? class_names_[*likeliest] : std::string());
+  }
+
+  /// Adds these arrays: -1 and an empty name where a value is NaN.
+  void add_arrays(std::vector<std::pair<std::string, std::string>>& arrays) const {
+    auto name = names_.begin();
+    if (files_) arrays.emplace_back(*name++, npy_text(kept_files_));
+    if (!scores_) return;
+    if (!several_) {
+      arrays.emplace_back(*name++, npy_text(HostTensor::of<std::int64_t>(
+                                       Shape{std::ssize(kept_classes_)}, kept_classes_)));
+      if (!class_names_.empty()) arrays.emplace_back(*name++, npy_text(kept_names_));
+    }
+    std::string last = "probabilities";
+    while (std::ranges::count(arrays, last, [](const auto& array) { return array.first; }) > 0)
+      last += "_";
+    const auto classes = static_cast<std::int64_t>(classes_);
+    const Shape shape{std::ssize(kept_probabilities_) / classes, classes};
+    arrays.emplace_back(last, npy_text(HostTensor::of<float>(shape, kept_probabilities_)));
   }
 
  private:
@@ -199,6 +231,9 @@ class ExtraColumns {
   bool several_ = false;            // a sample may have several labels
   bool one_label_ = false;          // a score of the second of two classes
   std::vector<std::string> names_;  // of the columns
+  std::vector<std::string> kept_files_, kept_names_;
+  std::vector<std::int64_t> kept_classes_;
+  std::vector<float> kept_probabilities_;  // [row][class]
 };
 
 /// Concatenates parts of an array.
@@ -217,9 +252,11 @@ HostTensor joined(const std::vector<HostTensor>& pieces) {
 
 /// Writes all rows of each output as an array.
 void write_arrays(const Options& options, const std::vector<std::string>& names,
-                  const std::vector<std::vector<HostTensor>>& pieces) {
-  std::vector<std::pair<std::string, HostTensor>> arrays;
-  for (std::size_t k = 0; k < pieces.size(); ++k) arrays.emplace_back(names[k], joined(pieces[k]));
+                  const std::vector<std::vector<HostTensor>>& pieces, const ExtraColumns& extra) {
+  std::vector<std::pair<std::string, std::string>> arrays;
+  for (std::size_t k = 0; k < pieces.size(); ++k)
+    arrays.emplace_back(names[k], npy_text(joined(pieces[k])));
+  extra.add_arrays(arrays);
   const std::string text = npz_text(arrays);
   if (options.output.empty() || options.output == "-") {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -280,7 +317,7 @@ int predict_command(Options& options) {
                    "with a second output"
                  : "");
   }
-  const ExtraColumns extra(raw.train, bound, model, graph);
+  ExtraColumns extra(raw.train, bound, model, graph);
   const PositionClasses positions(model, graph);
   std::vector<std::string> names = graph.output_names;
   positions.add_name(names);
@@ -292,6 +329,7 @@ int predict_command(Options& options) {
     std::vector<HostTensor> outputs = predictor.run(*data, first, samples);
     positions.add_values(outputs);
     if (form == "npz") {
+      for (std::size_t row = 0; row < samples; ++row) extra.collect(first + row, outputs, row);
       for (std::size_t k = 0; k < outputs.size(); ++k) pieces[k].push_back(std::move(outputs[k]));
       continue;
     }
@@ -311,7 +349,7 @@ int predict_command(Options& options) {
     }
     rows.write(text);
   }
-  if (form == "npz") write_arrays(options, names, pieces);
+  if (form == "npz") write_arrays(options, names, pieces, extra);
   rows.finish();
   log_info("predict", "{} sample{}", data->size(), data->size() == 1 ? "" : "s");
   return 0;

@@ -2,10 +2,12 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "text/unicode.h"
 
 namespace pipetrain {
 namespace {
@@ -36,19 +38,16 @@ std::string_view numpy_type(DType dtype) {
   }
 }
 
-std::string npy_text(const HostTensor& value) {
-  std::string dims;
-  for (const std::int64_t d : value.type().shape) dims += fmt::format("{}, ", d);
-  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}",
-                                   numpy_type(value.dtype()), dims);
+/// The header of an .npy file; `dims` as in "200, 10, ".
+std::string npy_header(std::string_view type, const std::string& dims) {
+  std::string header =
+      fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': ({}), }}", type, dims);
   // The array begins at a multiple of 64.
   header.append(64 - (10 + header.size() + 1) % 64, ' ');
   header += '\n';
   std::string out("\x93NUMPY\x01\x00", 8);
   put(out, static_cast<std::uint16_t>(header.size()));
-  out += header;
-  out.append(static_cast<const char*>(value.view().data), value.type().bytes());
-  return out;
+  return out + header;
 }
 
 /// A number as text, in the shortest form that reads back equal.
@@ -98,10 +97,32 @@ void put_nested(std::string& out, const Tensor& values, std::size_t axis, std::s
 
 }  // namespace
 
-std::string npz_text(const std::vector<std::pair<std::string, HostTensor>>& arrays) {
+std::string npy_text(const HostTensor& value) {
+  std::string dims;
+  for (const std::int64_t d : value.type().shape) dims += fmt::format("{}, ", d);
+  std::string out = npy_header(numpy_type(value.dtype()), dims);
+  return out.append(static_cast<const char*>(value.view().data), value.type().bytes());
+}
+
+std::string npy_text(const std::vector<std::string>& texts) {
+  std::vector<std::u32string> all;
+  std::size_t width = 1;
+  for (const std::string& text : texts) {
+    all.push_back(characters_of(text));
+    width = std::max(width, all.back().size());
+  }
+  std::string out = npy_header(fmt::format("<U{}", width), fmt::format("{}, ", texts.size()));
+  for (std::u32string& text : all) {
+    text.resize(width);  // with zeros, which NumPy leaves out
+    for (const char32_t character : text) put(out, static_cast<std::uint32_t>(character));
+  }
+  return out;
+}
+
+std::string npz_text(const std::vector<std::pair<std::string, std::string>>& arrays) {
   std::string out, directory;
-  for (const auto& [name, value] : arrays) {
-    const std::string file = name + ".npy", data = npy_text(value);
+  for (const auto& [name, data] : arrays) {
+    const std::string file = name + ".npy";
     PT_CHECK(out.size() + data.size() < 0xfff00000U, kResource,
              "predictions over 4 GiB do not fit into one .npz; use --to jsonl or csv");
     const auto size = static_cast<std::uint32_t>(data.size());

@@ -11,8 +11,11 @@
 
 namespace pipetrain {
 
-/// The bytes of an .npz archive (stored, not compressed) with arrays by name.
-std::string npz_text(const std::vector<std::pair<std::string, HostTensor>>& arrays);
+/// The bytes of an .npy file: numbers, or texts as NumPy's fixed-width characters.
+std::string npy_text(const HostTensor& value);
+std::string npy_text(const std::vector<std::string>& texts);
+/// The bytes of an .npz archive (stored, not compressed) of .npy files, by the arrays' names.
+std::string npz_text(const std::vector<std::pair<std::string, std::string>>& arrays);
 
 /// A row of values as JSON: nested as its shape is; what is not finite becomes null.
 std::string json_values(const Tensor& values, std::size_t row);
