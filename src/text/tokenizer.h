@@ -95,6 +95,10 @@ struct TokenizerFile {
 TokenizerFile open_tokenizer(const std::string& path);
 std::shared_ptr<const Tokenizer> parse_tokenizer(std::string_view content);
 
+/// The one of texts whose tokens are their bytes.
+std::shared_ptr<const Tokenizer> byte_tokenizer();
+constexpr std::size_t kByteTokens = 256;
+
 // One reader per format, without the file's name in errors.
 std::shared_ptr<const Tokenizer> parse_tokenizer_json(std::string_view content);
 std::shared_ptr<const Tokenizer> parse_vocabulary_text(std::string_view content);

@@ -121,6 +121,12 @@ void TextModel::check_ids(std::span<const TokenId> ids) const {
   }
 }
 
+std::size_t TextModel::vocabulary() {
+  prepare(1);
+  const TrainingGraph& graph = predictor_->graph();
+  return static_cast<std::size_t>(graph.graph[graph.outputs[output_]].type.shape[2]);
+}
+
 std::vector<float> TextModel::next_logits(std::span<const TokenId> ids) {
   if (fixed_ && ids.size() > fixed_) ids = ids.last(fixed_);
   prepare(ids.size());

@@ -35,6 +35,8 @@ class TextModel {
   TextModel(const ModelConfig& config, Backend backend, const OnnxModel& model);
   /// Tokens that the model takes at most; 0: not known.
   std::size_t length() const { return fixed_; }
+  /// Tokens that it gives logits for.
+  std::size_t vocabulary();
   /// Of the token that follows the last of `ids`. Where they are more than the model takes, only
   /// the last ones count.
   std::vector<float> next_logits(std::span<const TokenId> ids);

@@ -110,6 +110,15 @@ class NextTokens(Case):
         self.refused("usage", *greedy, "--temperature", "0", "--top-k", "3", says="--temperature 0")
         self.refused("usage", *greedy, "--top-p", "2", says="--top-p")
 
+    def test_bytes_are_generated_without_a_tokenizer(self):
+        self.succeed("new", "gpt", *TINY[:-4], "--vocab", "256", "--context", "8", "-o", "bytes.onnx")
+        self.write("plain.txt", "zü" * 400)
+        self.succeed("train", "bytes.onnx", "--data", "plain.txt", "--max-steps", "40", *RUN, "-o", "out.onnx")
+        found = parse(self.succeed("generate", "out.onnx", "--prompt", "zü", "--max-tokens", "6", "--device", "cpu", "--json")[0])
+        self.assertEqual(found["prompt_tokens"], list("zü".encode()))
+        self.assertEqual(found["text"], "zü" * 3)
+        self.refused("usage", "generate", "gpt.onnx", "--prompt", "ab", "--device", "cpu", says="--tokenizer FILE")
+
     def test_texts_without_a_tokenizer_name_the_option(self):
         _, _, err = self.run_program("train", "gpt.onnx", "--data", "texts.jsonl", "--text-column", "text", "--max-steps", "1", *RUN)
         self.assertIn("--tokenizer", err)

@@ -73,6 +73,13 @@ SamplingOptions sampling_of(const Options& options) {
   return out;
 }
 
+/// Without a tokenizer, a model of as many tokens as there are bytes was trained on bytes.
+TokenizerFile tokenizer_of(const TextOptions& options, TextModel& network) {
+  const bool has_none = options.tokenizer.empty() && options.name.empty();
+  if (has_none && network.vocabulary() == kByteTokens) return {"bytes", {}, byte_tokenizer()};
+  return open_tokenizer_of(options);
+}
+
 }  // namespace
 
 int generate_command(Options& options) {
@@ -85,7 +92,8 @@ int generate_command(Options& options) {
   check_given_shapes(options.run.model, model);
   const std::string taken = follow_training(model.metadata, options.run);
   if (!taken.empty()) log_debug("generate", "note     {}", taken);
-  const TokenizerFile file = open_tokenizer_of(options.run.data.text);
+  TextModel network(options.run.model, options.run.pipeline.backend, model);
+  const TokenizerFile file = tokenizer_of(options.run.data.text, network);
   const Tokenizer& tokenizer = *file.tokenizer;
   std::optional<TokenId> end = tokenizer.end_of_text();
   if (const std::string& named = options.run.data.text.end_of_text; !named.empty()) {
@@ -96,7 +104,6 @@ int generate_command(Options& options) {
   if (ids.empty() && end) ids.push_back(*end);
   PT_CHECK(!ids.empty(), kUsage, "the prompt has no tokens; give a text with --prompt");
   const std::size_t prompt_tokens = ids.size();
-  TextModel network(options.run.model, options.run.pipeline.backend, model);
   std::vector<float> logits = network.next_logits(ids);
   // Vocabularies of models are often padded, and those of tokenizers may have unused ids.
   PT_CHECK(
