@@ -104,6 +104,16 @@ class RunFolder(Case):
         self.assertEqual(events((self.folder / "run" / "events.jsonl").read_text())[-1]["exit_code"], 6)
 
 
+    def test_what_a_run_says_was_predicted_is_what_its_plan_said(self):
+        # Steps of more than 0.1 s begin with an estimate, which is replaced by times of the run.
+        _, err = self.succeed("train", "-m", MODEL, "--device", "cpu", "--threads", "1", "--batch-size", "4096", "--micro-batches", "1",
+                              "--max-steps", "3", "--run-dir", "run", "-v", environment={"PIPETRAIN_CACHE_DIR": "none"})
+        self.assertIn("(until steps are measured)", err)
+        planned, done = (next(line for line in err.splitlines() if line.startswith(word)) for word in ("predicted step", "done"))
+        self.assertIn("(predicted " + planned.split(" · ")[0].removeprefix("predicted step ") + ")", done)
+        self.assertNotIn("estimate", parse((self.folder / "run/profile.json").read_text()))
+
+
 class Locale(Case):
     def test_numbers_do_not_depend_on_the_language(self):
         texts = {self.succeed("plan", MODEL, "--gpus", "2", "--json", environment={"LC_ALL": language})[0]

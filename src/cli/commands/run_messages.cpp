@@ -166,7 +166,7 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
   log_info("train", "plan     {}, {} {}{}\n{}", options.run.pipeline.schedule,
            network.profile().is_estimate ? "estimated for" : "profiled on",
            network.profile().device,
-           network.profile().is_estimate        ? " (until the first step is measured)"
+           network.profile().is_estimate        ? " (until steps are measured)"
            : network.profile().cached_nodes > 0 ? " (profile cached)"
                                                 : "",
            plan_table(network));
@@ -177,8 +177,7 @@ bool is_off(double predicted, double measured) {
   return std::abs(measured - predicted) > std::max(0.1, 0.2 * predicted);
 }
 
-void log_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
-  const double predicted = network.predicted_step_seconds();
+void log_speed(const PlannedNetwork& network, const TrainingSummary& summary, double predicted) {
   const double measured = summary.steady_step_seconds;
   std::string text = fmt::format("{} step{} in {:.1f} s", summary.steps,
                                  summary.steps == 1 ? "" : "s", summary.seconds);
@@ -204,12 +203,12 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary) {
 }
 
 /// Skipped steps, checkpoints, and where the time went.
-void log_time_shares(const PlannedNetwork& network, const TrainingSummary& summary,
-                     const TimeAccount& account, const StepRecorder& recorder) {
+void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
+                     const StepRecorder& recorder) {
   if (summary.skipped_steps > 0)
     log_info("train", "skipped  {} of {} steps, whose gradients were not finite",
              summary.skipped_steps, summary.steps);
-  const bool off = is_off(network.predicted_step_seconds(), summary.steady_step_seconds);
+  const bool off = is_off(recorder.predicted_seconds(), summary.steady_step_seconds);
   if (const std::string text = recorder.explanation(); !text.empty() && (with_details() || off))
     log_info("train", "time     {}", text);
   if (!with_details()) return;
@@ -287,8 +286,8 @@ void log_saved(const WrittenModels& written, const fs::path& folder) {
 void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
              const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
              const fs::path& folder) {
-  log_speed(network, summary);
-  log_time_shares(network, summary, account, recorder);
+  log_speed(network, summary, recorder.predicted_seconds());
+  log_time_shares(summary, account, recorder);
   log_saved(written, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,

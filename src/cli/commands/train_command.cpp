@@ -165,7 +165,10 @@ class LeadingRun {
     summary_ = train(*run_, watcher, training);
     progress_.finish();
     if (commits) log_commits(*commits, summary_.seconds);
-    if (was_estimate_) write_plan_and_profile(options_, network_, folder_);
+    if (was_estimate_) {
+      account_.replace_estimate(network_);
+      write_plan_and_profile(options_, network_, folder_);
+    }
     if (summary_.end == RunEnd::kStopped) {
       recorder_.finish();
       return end_stopped(signals_.stop() ? signals_.stop() : SIGTERM);

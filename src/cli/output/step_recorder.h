@@ -19,6 +19,8 @@ class StepRecorder {
   /// empty: the first steps that are warm. Error (kUsage) for anything else.
   StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps);
 
+  /// Of a step, when the run began: the times of an estimated profile are replaced at its end.
+  double predicted_seconds() const { return predicted_seconds_; }
   /// A round that has run; `step` counts from 1 and is its first.
   void round(std::int64_t step, const Program& program, const RoundResult& result);
   /// Completes the trace file.
@@ -29,6 +31,7 @@ class StepRecorder {
 
  private:
   const PlannedNetwork& network_;
+  const double predicted_seconds_;
   std::int64_t first_ = 0, last_ = -1;
   std::unique_ptr<TraceWriter> writer_;
   double written_seconds_ = 0;

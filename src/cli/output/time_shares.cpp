@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "graph/op.h"
 #include "passes/batch_weight_gradients.h"
@@ -24,8 +26,20 @@ KernelTimes profiled_times(const PlannedNetwork& network, int units) {
 
 }  // namespace
 
+void QuickestRound::add(KernelTimes times, double update_seconds) {
+  constexpr int kRounds = 8;
+  if (rounds_++ >= kRounds) return;
+  const double seconds =
+      std::accumulate(times.seconds.begin(), times.seconds.end(), update_seconds);
+  const bool is_first = rounds_ == 1;
+  if (!is_first && (times.micro_batches != times_.micro_batches || seconds >= seconds_)) return;
+  times_ = std::move(times);
+  update_seconds_ = update_seconds;
+  seconds_ = seconds;
+}
+
 void TimeAccount::round(PipelineRun& run, const Program& program, const RoundResult& result) {
-  PlannedNetwork& network = run.network();
+  const PlannedNetwork& network = run.network();
   std::vector<KernelTimes> times = run.runtime().take_kernel_times();
   if (!network.config().pipeline.gpu_ids.empty()) {
     if (network.profile().is_estimate || network.profile().backend == "estimate") return;
@@ -59,8 +73,13 @@ void TimeAccount::round(PipelineRun& run, const Program& program, const RoundRes
     }
   }
   sums.optimizer += std::max(0.0, update - kernels_in_update);
-  if (rounds_ == 1 && network.profile().is_estimate && !times.empty())
-    network.take_measured(times.front(), update);
+  if (network.profile().is_estimate && !times.empty())
+    quickest_.add(std::move(times.front()), update);
+}
+
+void TimeAccount::replace_estimate(PlannedNetwork& network) const {
+  if (network.profile().is_estimate && quickest_.times().micro_batches > 0)
+    network.take_measured(quickest_.times(), quickest_.update_seconds());
 }
 
 TimeShares TimeAccount::shares() const {

@@ -17,12 +17,29 @@ struct TimeShares {
   double wait = 0;  // waiting for other stages and data, and overhead between instructions
 };
 
+/// The kernels' times in the quickest of the first rounds of a run. The very first one warms up
+/// memory and caches; rounds that are shorter than it, or have a validation behind them, are not
+/// compared.
+class QuickestRound {
+ public:
+  void add(KernelTimes times, double update_seconds);
+  const KernelTimes& times() const { return times_; }
+  double update_seconds() const { return update_seconds_; }
+
+ private:
+  int rounds_ = 0;
+  KernelTimes times_;  // of no micro-batch before the first round
+  double update_seconds_ = 0, seconds_ = 0;
+};
+
 /// Adds up the measurements of rounds. The first round is counted separately: it includes warm-up.
 class TimeAccount {
  public:
-  /// After a round has run. Takes the kernels' times out of the run's runtime; the profile of a
-  /// network with one stage that was only estimated becomes that of its first round.
+  /// After a round has run. Takes the kernels' times out of the run's runtime.
   void round(PipelineRun& run, const Program& program, const RoundResult& result);
+  /// After the last round: the profile of a network with one stage that was only estimated becomes
+  /// that of a quick round.
+  void replace_estimate(PlannedNetwork& network) const;
   /// Of all rounds except the first; of the first if there is no other.
   TimeShares shares() const;
   /// "matmul/conv 81.0 % · element-wise 9.1 % · …"; empty before the first round.
@@ -35,6 +52,7 @@ class TimeAccount {
     double total = 0;  // devices × seconds
   };
   Sums first_, later_;
+  QuickestRound quickest_;
   std::vector<std::vector<KernelKind>> kinds_;  // [variant][node]
   std::vector<std::vector<bool>> in_update_;    // kernels that an update runs
   int rounds_ = 0;
