@@ -140,6 +140,16 @@ class Restarts(Case):
         self.assertIn("training ended by signal 9 (Killed)", self.finish(0))
         self.expect_the_run_that_was_not_disturbed()
 
+    def test_a_run_that_is_restarted_in_its_own_folder_becomes_the_latest(self):
+        self.process = self.start(*RUN, "--max-steps", "3", "--restarts", "3")
+        self.addCleanup(self.end)
+        configuration = self.wait_for(lambda: next(self.folder.glob("runs/*/config.toml"), None))
+        child = self.child_now()
+        if child:
+            os.kill(child, signal.SIGKILL)  # before its first step, unless this is late
+        self.finish(0)
+        self.assertEqual((self.folder / "runs/latest").resolve(), configuration.parent.resolve())
+
     def test_what_cannot_end_otherwise_is_not_tried_again(self):
         for kind, arguments in (("usage", ["--batch-size", "0"]), ("data", ["--data", "missing.csv"]), ("model", ["-m", "missing.onnx"]),
                                 ("diverged", ["--lr", "1e30", "--optimizer", "sgd"])):

@@ -52,6 +52,17 @@ class RunFolder(Case):
         latest = (self.folder / "runs" / "latest").resolve()
         self.assertEqual(latest, max(runs, key=lambda path: (path / "trained.onnx").stat().st_mtime_ns).resolve())
 
+    def test_a_run_that_fails_at_once_does_not_hide_the_one_to_resume(self):
+        train = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "2", "-q"]
+        self.succeed(*train, "--save-every", "1")
+        runs = self.contents()
+        self.refused("usage", *train, "--lr", "-1", says="--lr must not be negative, not -1")
+        self.refused("usage", *train, "--lr", "nan", says="--lr")
+        self.assertEqual(self.contents(), runs)
+        self.refused("usage", *train, "--lr-schedule", "linear:min=1")  # seen once the number of steps is known
+        _, err = self.succeed("train", "--resume", "--max-steps", "3")
+        self.assertIn("step 2 of 3", err)
+
     def test_a_folder_in_use_is_kept_unless_told_otherwise(self):
         self.succeed("train", "-m", MODEL, "--max-steps", "1", "--run-dir", "run")
         before = (self.folder / "run" / "events.jsonl").read_bytes()

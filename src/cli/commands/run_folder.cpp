@@ -5,6 +5,7 @@
 #include <ctime>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -162,10 +163,14 @@ const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed
   if (!is_early_) path_ = make_run_folder(options, resumed, is_checked_);
   is_early_ = false;
   if (!lock_) lock_.emplace(path_);
-  if (resumed.empty() && options.run_dir.empty()) call_latest(path_);
+  may_be_latest_ &= resumed.empty();
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");
   return path_;
+}
+
+void RunFolder::set_latest() {
+  if (std::exchange(may_be_latest_, false)) call_latest(path_);
 }
 
 void check_output(const Options& options, const std::string& output, bool replaces_own,

@@ -21,8 +21,9 @@ inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
 class RunFolder {
  public:
   /// `is_checked`: by the process that starts and restarts this one. An earlier process of the same
-  /// run may have left files since.
-  explicit RunFolder(bool is_checked) : is_checked_(is_checked) {}
+  /// run may have left files since. `was_chosen`: by --run-dir.
+  RunFolder(bool is_checked, bool was_chosen)
+      : is_checked_(is_checked), may_be_latest_(!was_chosen) {}
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
   /// Removes a folder that was created early unless the run has begun.
@@ -36,12 +37,16 @@ class RunFolder {
   /// if the folder cannot be created.
   const std::filesystem::path& begin(const Options& options, const std::filesystem::path& resumed);
 
+  /// Has the link "latest" point to the folder of a new run, unless --run-dir names it. Only once a
+  /// step has run: the link stays with a run that can be resumed if this one fails at once.
+  void set_latest();
+
   const std::filesystem::path& path() const { return path_; }
 
  private:
   std::filesystem::path path_;
   std::optional<FolderLock> lock_;
-  bool is_checked_;
+  bool is_checked_, may_be_latest_;
   bool is_early_ = false;  // made, but the run has not begun
   bool is_named_ =
       false;  // the name of an early one, below the folder of all runs, was chosen here

@@ -27,6 +27,7 @@ void Watcher::on_round(std::int64_t step, const Program& program, const RoundRes
 
 void Watcher::on_step(const StepReport& report) {
   if (reports_.supervision) reports_.supervision->note_step(report.step);
+  reports_.folder.set_latest();
   reports_.events.step(report);
   reports_.journal.step(report);
   reports_.board.step(report);

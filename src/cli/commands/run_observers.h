@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "cli/commands/run_folder.h"
 #include "cli/commands/supervise.h"
 #include "cli/output/events.h"
 #include "cli/output/journal.h"
@@ -29,6 +30,7 @@ struct RunReports {
   StepRecorder& recorder;
   StatusFile& status;
   Journal& journal;
+  RunFolder& folder;
   Supervision* supervision;  // null: nobody restarts the run
 };
 

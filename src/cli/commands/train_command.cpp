@@ -86,25 +86,25 @@ double most_seconds(const Options& options) {
 class LeadingRun {
  public:
   LeadingRun(const Options& options, PlannedNetwork& network, const Start& start,
-             const fs::path& folder, const std::string& output, StatusFile& status,
-             Signals& signals)
+             RunFolder& run_folder, const std::string& output, StatusFile& status, Signals& signals)
       : options_(options),
         network_(network),
         start_(start),
-        folder_(folder),
+        run_folder_(run_folder),
+        folder_(run_folder.path()),
         output_(output),
         status_(status),
         signals_(signals),
         was_estimate_(network.profile().is_estimate),
-        events_(options.metrics.empty() ? (folder / "events.jsonl").string() : options.metrics,
+        events_(options.metrics.empty() ? (folder_ / "events.jsonl").string() : options.metrics,
                 /*append=*/!start.resumed.empty(), EventLog::kMostBytes,
                 options.metrics.empty() ? OutputTakes::kFiles : OutputTakes::kPipesToo),
-        journal_(folder / "journal.txt", /*append=*/!start.resumed.empty()),
+        journal_(folder_ / "journal.txt", /*append=*/!start.resumed.empty()),
         board_(std::ranges::count(options.log_to, "tensorboard") > 0
-                   ? folder / "tb"
+                   ? folder_ / "tb"
                    : folder_in_log_to(options, "tensorboard")),
-        mlflow_(folder_in_log_to(options, "mlflow"), folder / "mlflow-run.txt",
-                folder.filename().string(), recorded_settings(options)),
+        mlflow_(folder_in_log_to(options, "mlflow"), folder_ / "mlflow-run.txt",
+                folder_.filename().string(), recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
@@ -156,7 +156,7 @@ class LeadingRun {
     log_memory(*run_);
     Watcher watcher(*run_,
                     {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,
-                     start_.supervision},
+                     run_folder_, start_.supervision},
                     signals_);
     signals_.watch_stops();
     if (start_.supervision) {
@@ -164,6 +164,7 @@ class LeadingRun {
     }
     summary_ = train(*run_, watcher, training);
     progress_.finish();
+    run_folder_.set_latest();  // also where all steps had been done before
     if (commits) log_commits(*commits, summary_.seconds);
     if (was_estimate_) {
       account_.replace_estimate(network_);
@@ -253,6 +254,7 @@ class LeadingRun {
   PlannedNetwork& network_;
   std::optional<PipelineRun> run_;  // from its beginning on
   const Start& start_;
+  RunFolder& run_folder_;
   fs::path folder_;
   std::string output_;
   StatusFile& status_;
@@ -412,7 +414,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
   copy_log_to(folder / "stderr.log");
   write_plan_and_profile(options, network, folder);
   write_configuration(options, network, folder);
-  return LeadingRun(options, network, start, folder, output, status, signals).run();
+  return LeadingRun(options, network, start, run_folder, output, status, signals).run();
 }
 
 int train_in(Options& options, ProcessGroup* processes, Supervision* supervision) {
@@ -422,6 +424,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   Signals signals;
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
+  const bool has_folder = !options.run_dir.empty();  // which a restart gives, too
   const Start start = take_up(options, processes, supervision);
   if (leads) check_overwrite(options, start);
   const bool gives_stages = options.gpus > 0;
@@ -433,7 +436,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
-  RunFolder folder(supervision || std::getenv(kLaunchedVariable));
+  RunFolder folder(supervision || std::getenv(kLaunchedVariable), has_folder);
   replace_head(options, start, processes, folder);
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,

@@ -273,7 +273,13 @@ void describe_optimization(Table& table, Options& options) {
   rate.value = "X|find";
   rate.in_short_help = true;
   rate.set = [&options](const std::string& v) {
-    options.lr = v == "find" ? v : fmt::format("{}", parse_real("--lr", v));
+    if (v == "find") {
+      options.lr = v;
+      return;
+    }
+    const double peak = parse_real("--lr", v);
+    PT_CHECK(peak >= 0, kUsage, "--lr must not be negative, not {}", printable(v));
+    options.lr = fmt::format("{}", peak);
   };
   describe_tensors(table, options);
   OptionSpec& schedule =
