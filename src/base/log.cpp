@@ -3,6 +3,7 @@
 #include <spdlog/logger.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/dist_sink.h>
+#include <spdlog/sinks/ringbuffer_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <unistd.h>
 
@@ -36,6 +37,7 @@ class Log {
  public:
   Log() : all_(std::make_shared<spdlog::sinks::dist_sink_mt>()), logger_("pipetrain", all_) {
     all_->add_sink(terminal_);
+    keep_early();
     lay_out(nullptr);
     logger_.set_level(spdlog::level::info);
     // Flushed at once, so that the last message before a crash is seen.
@@ -49,7 +51,7 @@ class Log {
   }
 
   void copy_to(const std::filesystem::path& path) {
-    stop_copying();
+    stop_copying({});
     ::close(open_output(path, OutputMode::kAppend));  // the library would wait for a pipe
     try {
       file_ = std::make_shared<spdlog::sinks::basic_file_sink_mt>(path.string());
@@ -57,20 +59,41 @@ class Log {
       PT_FAIL(kResource, "cannot write the log {}: {}", printable(path.string()), error.what());
     }
     file_->set_pattern("%Y-%m-%d %H:%M:%S.%e %v");
+    if (early_) {
+      for (const auto& message : early_->last_raw()) file_->log(message);
+      file_->flush();
+      all_->remove_sink(early_);
+      early_ = nullptr;
+    }
     all_->add_sink(file_);
   }
 
-  void stop_copying() {
+  void forget_early() {
+    if (!early_) return;
+    all_->remove_sink(early_);
+    keep_early();
+  }
+
+  void stop_copying(const std::string& last) {
     if (!file_) return;
+    if (!last.empty()) file_->log({logger_.name(), spdlog::level::err, last});
     all_->remove_sink(file_);
     file_ = nullptr;
   }
 
  private:
+  void keep_early() {
+    constexpr std::size_t kMost = 1000;
+    early_ = std::make_shared<spdlog::sinks::ringbuffer_sink_mt>(kMost);
+    all_->add_sink(early_);
+  }
+
   std::shared_ptr<spdlog::sinks::dist_sink_mt> all_;
   spdlog::sink_ptr terminal_ = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   spdlog::logger logger_;
   spdlog::sink_ptr file_;
+  // The messages before the first file; null once there was one.
+  std::shared_ptr<spdlog::sinks::ringbuffer_sink_mt> early_;
 };
 
 Log& the_log() {
@@ -112,7 +135,10 @@ void set_log_level(LogLevel level) { the_log().logger().set_level(spdlog_level(l
 bool is_logged(LogLevel level) { return the_log().logger().should_log(spdlog_level(level)); }
 void lay_out_log(std::string (*layout)(std::string_view)) { the_log().lay_out(layout); }
 void copy_log_to(const std::filesystem::path& path) { the_log().copy_to(path); }
-void stop_copying_log() { the_log().stop_copying(); }
+void forget_early_log() { the_log().forget_early(); }
+void stop_copying_log(std::string_view error) {
+  the_log().stop_copying(error.empty() ? "" : line(LogLevel::kError, "", safe_text(error)));
+}
 
 void write_log(LogLevel level, std::string_view tag, std::string_view text) {
   spdlog::logger& logger = the_log().logger();

@@ -16,12 +16,15 @@ enum class LogLevel : std::uint8_t { kDebug, kInfo, kWarning, kError };
 /// Shows messages from this level on: kInfo at first, kError with --quiet, kDebug with --verbose.
 void set_log_level(LogLevel level);
 bool is_logged(LogLevel level);
-/// Also writes messages to a file, with time stamps. Error (kResource) when it cannot be opened.
+/// Also writes messages to a file, with time stamps. The first file begins with the messages that
+/// there have been before. Error (kResource) when it cannot be opened.
 void copy_log_to(const std::filesystem::path& path);
+/// Leaves these messages out of the file: another process, a fork of this one, writes them.
+void forget_early_log();
 /// How messages are laid out on stderr; null: as they are.
 void lay_out_log(std::string (*layout)(std::string_view text));
-/// Closes the log file.
-void stop_copying_log();
+/// Closes the log file. `error`: the last message, which the caller prints itself; empty: none.
+void stop_copying_log(std::string_view error = {});
 
 /// Writes one message: "text", "warning: text", "error: text", or "[tag] text" at kDebug. Any
 /// thread may call it.

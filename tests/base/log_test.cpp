@@ -33,14 +33,16 @@ TEST(Log, IsCopiedToAFile) {
   const std::filesystem::path path = std::filesystem::temp_directory_path() /
                                      ("pipetrain_log_" + std::to_string(::getpid()) + ".log");
   testing::internal::CaptureStderr();
+  log_info("train", "kept from before");
   copy_log_to(path);
   log_info("train", "kept");
-  stop_copying_log();
+  stop_copying_log("too bad");
   log_info("train", "not kept");
-  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(testing::internal::GetCapturedStderr().find("too bad"), std::string::npos);
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
-  EXPECT_NE(text.str().find(" kept\n"), std::string::npos) << text.str();
+  for (const char* kept : {" kept from before\n", " kept\n", " error: too bad\n"})
+    EXPECT_NE(text.str().find(kept), std::string::npos) << text.str();
   EXPECT_EQ(text.str().find("not kept"), std::string::npos);
   std::filesystem::remove(path);
   EXPECT_THROW(copy_log_to("/proc/nowhere/stderr.log"), Error);

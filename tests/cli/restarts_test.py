@@ -174,6 +174,22 @@ class Restarts(Case):
         self.assertTrue(len(killed) == 3 or last > 0 and len(killed) > 3, err)
         self.assertIn(f"error: training ended by signal 9 (Killed) after step {last}; not restarted: 2 restarts in a row completed no new step", err)
 
+    def test_the_log_has_every_restart_once(self):
+        self.begin(*ENDLESS, "--restarts", "3")
+        for _ in range(2):
+            child = self.child()
+            self.wait_for_steps(len(self.steps()) + 5)
+            os.kill(child, signal.SIGKILL)
+            self.wait_for(lambda: self.child_now() not in (None, child))
+        self.wait_for_steps(len(self.steps()) + 5)
+        self.process.terminate()
+        err = self.finish(143)
+        log = (self.run_folder / "stderr.log").read_text()
+        restarts = [line for line in err.splitlines() if line.endswith("restarting it")]
+        self.assertEqual(len(restarts), 2, err)
+        for line in restarts:
+            self.assertEqual(log.count(line), 1, log)
+
     def test_signals_reach_the_training_process(self):
         for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
             with self.subTest(code):

@@ -70,6 +70,16 @@ class RunFolder(Case):
         self.assertEqual((self.folder / "run" / "events.jsonl").read_bytes(), before)
         self.succeed("train", "-m", MODEL, "--max-steps", "2", "--run-dir", "run", "--overwrite")
 
+    def test_the_log_of_a_run_has_all_messages_and_the_error_at_its_end(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--limit", "64", "--max-steps", "2"]
+        _, said = self.succeed(*train, "--run-dir", "good")
+        err = self.refused("diverged", *train, "--lr", "1e30", "--optimizer", "sgd", "--run-dir", "bad")
+        for text, name in ((said, "good"), (err, "bad")):
+            log = (self.folder / name / "stderr.log").read_text()
+            for line in text.splitlines():
+                if not line.startswith("step "):  # progress
+                    self.assertEqual(log.count(" " + line + "\n") or log.count("\n" + line + "\n"), 1, line + "\nis not in\n" + log)
+
     def test_overwriting_a_run_deletes_its_checkpoints(self):
         small = ["train", "-m", MODEL, "--device", "cpu", "--save-every", "3", "--run-dir", "run", "-q"]
         checkpoints = self.folder / "run" / "checkpoints"

@@ -132,6 +132,7 @@ class Supervisor {
         share_stop_request(shared_.stop);
         return train(supervision_);
       }
+      forget_early_log();
       const ProcessEnd end = wait_for_end();
       const RestartDecision decision = policy_.after(end);
       const bool failed = end.signal != 0 || !decision.reason.empty();

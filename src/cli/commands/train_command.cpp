@@ -120,7 +120,6 @@ class LeadingRun {
       status_.end(end, static_cast<int>(error.kind()), failed_process(error));
       mlflow_.end(/*success=*/false);
       events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
-      stop_copying_log();
       throw;
     }
     mlflow_.end(/*success=*/summary_.end != RunEnd::kStopped);
@@ -412,9 +411,14 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
     delete_checkpoints(folder / "checkpoints");
   if (start.supervision) start.supervision->note_folder(folder);
   copy_log_to(folder / "stderr.log");
-  write_plan_and_profile(options, network, folder);
-  write_configuration(options, network, folder);
-  return LeadingRun(options, network, start, run_folder, output, status, signals).run();
+  try {
+    write_plan_and_profile(options, network, folder);
+    write_configuration(options, network, folder);
+    return LeadingRun(options, network, start, run_folder, output, status, signals).run();
+  } catch (const Error& error) {
+    stop_copying_log(error.what());
+    throw;
+  }
 }
 
 int train_in(Options& options, ProcessGroup* processes, Supervision* supervision) {
