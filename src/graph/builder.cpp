@@ -187,7 +187,7 @@ HostTensor ImportContext::constant(std::size_t index, std::string_view what) con
   if (has_input(index)) {
     const Value& value = builder_.graph()[inputs_[index]];
     PT_CHECK(value.role != Role::kParameter, kModel,
-             "training the {} of {} is not supported; freeze it with {} {}", what, op_type_,
+             "the {} of {} must be known before training: freeze it with {} {}", what, op_type_,
              setting("freeze"), printable(value.name));
   }
   PT_CHECK(

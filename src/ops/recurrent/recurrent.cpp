@@ -243,10 +243,11 @@ bool wants(const GradientContext& context, std::size_t index) {
 void check_slopes(const Attributes& attributes) {
   for (const Activation& one : activations_of(attributes)) {
     const bool leaky = one.kind == ActivationKind::kLeakyRelu;
-    PT_CHECK(!(leaky || one.kind == ActivationKind::kElu) || one.alpha >= 0, kModel,
-             "a recurrent layer with {} cannot be trained with the negative alpha {}: use one of 0 "
-             "or more",
-             leaky ? "LeakyRelu" : "Elu", one.alpha);
+    PT_CHECK(
+        !(leaky || one.kind == ActivationKind::kElu) || one.alpha >= 0, kModel,
+        "a recurrent layer with {} cannot be trained with the negative alpha {:g}: use one of 0 "
+        "or more",
+        leaky ? "LeakyRelu" : "Elu", one.alpha);
   }
 }
 

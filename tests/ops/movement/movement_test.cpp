@@ -335,7 +335,7 @@ TEST(MovementImport, ATrainedPadValueIsNamed) {
   ImportContext pad(builder, "Pad", 19, none,
                     {builder.scalar(1), builder.constant(int64s({0}, {})), fill}, 1, mode);
   expect_error(ErrorKind::kModel,
-               "training the value of Pad is not supported; freeze it with `freeze` fill",
+               "the value of Pad must be known before training: freeze it with `freeze` fill",
                [&] { find_import("Pad")->import(pad); });
 }
 
