@@ -1,8 +1,10 @@
 #include "passes/exporter_traces.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -56,6 +58,34 @@ bool multiplies(const OnnxNode& node) {
          node.op_type == "MatMul";
 }
 
+/// Whether BatchNormalization is in training mode: older ones have more outputs instead.
+bool normalizes_by_batch(const OnnxNode& node) {
+  return node.opset >= 14 ? node.int_attribute("training_mode", 0) != 0 : node.outputs.size() > 1;
+}
+
+/// How many Dropouts have an input `training_mode` that is a constant and true.
+std::int64_t dropouts_in_training_mode(const OnnxModel& model) {
+  std::map<std::string_view, std::int64_t> dropouts;  // by this input
+  for (const OnnxNode& node : model.nodes) {
+    if (node.domain.empty() && node.op_type == "Dropout" && node.has_input(2))
+      ++dropouts[node.inputs[2]];
+  }
+  std::int64_t count = 0;
+  const auto add_if_true = [&](const std::string& name, const auto& value_of) {
+    const auto found = dropouts.find(name);
+    if (found == dropouts.end()) return;
+    const HostTensor value = value_of();
+    if (value && value.type().count() == 1 && value.to_doubles()[0] != 0) count += found->second;
+  };
+  for (const OnnxInitializer& tensor : model.initializers)
+    add_if_true(tensor.name, [&] { return tensor.value; });
+  for (const OnnxNode& node : model.nodes) {
+    if (node.op_type == "Constant" && node.has_output(0))
+      add_if_true(node.outputs[0], [&] { return constant_value(node); });
+  }
+  return count;
+}
+
 }  // namespace
 
 std::string module_of(const OnnxModel& model, const OnnxNode& node) {
@@ -107,6 +137,22 @@ std::string note_on_folded_layers(const OnnxModel& model) {
                  : "torch.onnx.export(..., dynamo=False, training=TrainingMode.TRAINING, "
                    "do_constant_folding=False)",
       folded + computed == 1 ? "it" : "them");
+}
+
+std::string note_on_training_mode(const OnnxModel& model) {
+  const auto norms = std::ranges::count_if(model.nodes, [](const OnnxNode& node) {
+    return node.domain.empty() && node.op_type == "BatchNormalization" && normalizes_by_batch(node);
+  });
+  const std::int64_t dropouts = dropouts_in_training_mode(model);
+  std::vector<std::string> layers;
+  if (norms > 0) layers.push_back(fmt::format("{} BatchNormalization", norms));
+  if (dropouts > 0) layers.push_back(fmt::format("{} Dropout", dropouts));
+  if (layers.empty()) return {};
+  const bool is_one = norms + dropouts == 1;
+  return fmt::format(
+      "{} layer{} {} in training mode and will be so in the trained file, also in ONNX Runtime; to "
+      "predict with that, load the trained weights into the module and export it after eval()",
+      fmt::join(layers, " and "), is_one ? "" : "s", is_one ? "is" : "are");
 }
 
 }  // namespace pipetrain

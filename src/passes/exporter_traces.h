@@ -23,4 +23,8 @@ std::string folded_from(const OnnxMetadata& tensor);
 /// empty if there are none.
 std::string note_on_folded_layers(const OnnxModel& model);
 
+/// One sentence on layers that the file has in training mode, in which ONNX Runtime runs them;
+/// empty if there are none.
+std::string note_on_training_mode(const OnnxModel& model);
+
 }  // namespace pipetrain

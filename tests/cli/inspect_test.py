@@ -4,6 +4,7 @@ import math
 import struct
 import unittest
 
+import onnx_file
 from labels_test import node, number, value
 from program import MODEL, Case, field, fields, parse
 
@@ -97,6 +98,28 @@ class Exports(Case):
         self.assertIn("the exporter folded 1 normalization layer into convolutions", out)
         self.assertIn("optimize=False", out)
         self.assertNotIn("folded", self.succeed("inspect", MODEL)[0])
+
+    def test_layers_in_training_mode_are_counted(self):
+        def network(mode, opset):
+            switch = onnx_file.tensor("switch", [], bytes([mode]), kind=onnx_file.BOOL)
+            norm = ["n", "mean2", "variance2", "mean3", "variance3"][:5 if opset < 14 else 3] if mode else ["n"]
+            nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"]),
+                     onnx_file.node("BatchNormalization", ["h", "scale", "shift", "mean", "variance"], norm, **({"training_mode": mode} if opset >= 14 else {})),
+                     onnx_file.node("Dropout", ["n", "ratio", "switch"], ["d"]), onnx_file.node("Constant", [], ["constant"], value=switch),
+                     onnx_file.node("Dropout", ["d", "ratio", "constant"], ["y"])]
+            sizes = {"w": [4, 4], "scale": [4], "shift": [4], "mean": [4], "variance": [4], "ratio": []}
+            tensors = [onnx_file.tensor(name, dims, [0.5] * 4 ** len(dims)) for name, dims in sizes.items()]
+            return onnx_file.model(nodes, initializers=[*tensors, switch], opset=opset)
+
+        train = ["train", "m.onnx", *CPU, "--max-steps", "1", "--run-dir", "run"]
+        for opset in (13, 17):
+            for mode in (0, 1):
+                self.write("m.onnx", network(mode, opset))
+                for said in (self.succeed("inspect", "m.onnx")[0], self.succeed(*train, "--overwrite")[1]):
+                    found = [line for line in said.splitlines() if "training mode" in line]
+                    self.assertEqual(len(found), mode, said)
+                    if mode:
+                        self.assertIn("1 BatchNormalization and 2 Dropout layers are in training mode", found[0])
 
     def test_merged_tensors_get_their_names_back(self):
         self.write("m.onnx", merged())

@@ -142,6 +142,8 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
   if (const std::string note = note_on_folded_layers(model.file); !note.empty())
     text += "note     " + note + "\n";
+  if (const std::string note = note_on_training_mode(model.file); !note.empty())
+    text += "note     " + note + "\n";
   if (const std::string note = note_on_uncertain_parameters(model.rules); !note.empty())
     text += "note     " + note + "\n";
   if (options.show_params) {

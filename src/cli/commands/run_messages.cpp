@@ -81,6 +81,8 @@ void log_model(const Options& options, const PlannedNetwork& network) {
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
   if (const std::string note = note_on_folded_layers(network.model().file); !note.empty())
     log_info("train", "note     {}", note);
+  if (const std::string note = note_on_training_mode(network.model().file); !note.empty())
+    log_info("train", "note     {}", note);
   if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
     log_info("train", "note     {}", note);
   if (const std::string note = note_on_other_outputs(graph); !note.empty())
