@@ -2,6 +2,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <optional>
 #include <string_view>
 
@@ -50,6 +51,7 @@ struct Problem {
   dnnl::memory::desc x, w, b, y;  // format any; b is empty without bias
   dnnl::memory::desc own_x, own_w, own_b, own_y;
   dnnl::memory::dims strides, dilations, pad_begin, pad_end;
+  Window window;
 };
 
 Shape grouped_weight(const ConvGeometry& geometry, const Shape& w, std::int64_t columns) {
@@ -89,6 +91,7 @@ Problem make_problem(const KernelRequest& request, const TensorType& x, const Te
     out.pad_begin.push_back(axis.pad_begin);
     out.pad_end.push_back(axis.pad_end);
   }
+  out.window = std::move(window);
   return out;
 }
 
@@ -125,11 +128,43 @@ std::optional<WeightBlocks> weight_blocks(const KernelRequest& request,
   return {};
 }
 
+/// Whether some window lies in the input as a whole.
+bool has_whole_window(const WindowAxis& axis) {
+  const std::int64_t first = (axis.pad_begin + axis.stride - 1) / axis.stride;
+  return first < axis.output && axis.start(first) + axis.extent() <= axis.input;
+}
+
+/// oneDNN 2.6 computes wrong numbers in bfloat16, and writes beyond its memory: with AMX at strides
+/// beyond 2, strides beyond the window, and strided volumes; in weight gradients where an axis with
+/// a stride has no window without padding.
+bool is_wrong(std::string_view implementation, const Window& window, bool sums_weights) {
+  const auto any = [&](const auto& what) { return std::ranges::any_of(window, what); };
+  if (implementation.find("amx") != std::string_view::npos) {
+    const bool is_volume = window.size() == 3;
+    return any([&](const WindowAxis& axis) {
+      return axis.stride > 2 || axis.stride > axis.kernel || (is_volume && axis.stride > 1);
+    });
+  }
+  if (!sums_weights || implementation.find("bf16") == std::string_view::npos) return false;
+  return any([](const WindowAxis& axis) { return axis.stride > 1 && !has_whole_window(axis); });
+}
+
+/// The first of oneDNN's implementations that is right.
+template <class Desc>
+Desc right_one(Desc desc, const Problem& p, bool sums_weights = false) {
+  while (is_wrong(desc.impl_info_str(), p.window, sums_weights)) {
+    if (!desc.next_impl()) throw dnnl::error(dnnl_unimplemented, "no implementation is right");
+  }
+  return desc;
+}
+
 dnnl::convolution_forward::primitive_desc forward_desc(const Problem& p) {
-  return {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y,
-           p.strides, p.dilations, p.pad_begin, p.pad_end},
-          onednn_user_scratchpad(),
-          onednn_engine()};
+  return right_one<dnnl::convolution_forward::primitive_desc>(
+      {{prop_kind::forward_training, algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides,
+        p.dilations, p.pad_begin, p.pad_end},
+       onednn_user_scratchpad(),
+       onednn_engine()},
+      p);
 }
 
 /// The forward that the gradients of oneDNN ask for: one without bias, and of weights of x's type.
@@ -141,19 +176,23 @@ dnnl::convolution_forward::primitive_desc hinted_forward_desc(const Problem& p) 
 }
 
 dnnl::convolution_backward_data::primitive_desc input_desc(const Problem& p) {
-  return {{algorithm::convolution_direct, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin,
-           p.pad_end},
-          onednn_user_scratchpad(),
-          onednn_engine(),
-          hinted_forward_desc(p)};
+  return right_one<dnnl::convolution_backward_data::primitive_desc>(
+      {{algorithm::convolution_direct, p.x, p.w, p.y, p.strides, p.dilations, p.pad_begin,
+        p.pad_end},
+       onednn_user_scratchpad(),
+       onednn_engine(),
+       hinted_forward_desc(p)},
+      p);
 }
 
 dnnl::convolution_backward_weights::primitive_desc weight_desc(const Problem& p) {
-  return {{algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin,
-           p.pad_end},
-          onednn_user_scratchpad(),
-          onednn_engine(),
-          hinted_forward_desc(p)};
+  return right_one<dnnl::convolution_backward_weights::primitive_desc>(
+      {{algorithm::convolution_direct, p.x, p.w, p.b, p.y, p.strides, p.dilations, p.pad_begin,
+        p.pad_end},
+       onednn_user_scratchpad(),
+       onednn_engine(),
+       hinted_forward_desc(p)},
+      p, /*sums_weights=*/true);
 }
 
 /// The sums of oneDNN lie in the workspace, in blocks of channels where its code wants that; they

@@ -47,6 +47,23 @@ std::vector<ConvCase> bfloat16_cases() {
       {"stem_7x7", {2, 3, 31, 30}, {64, 3, 7, 7}, two, one, {3, 3, 3, 3}},
       {"patches", {2, 3, 32, 32}, {48, 3, 8, 8}, {8, 8}, one, none},
       {"resnext_of_16", {2, 64, 9, 9}, {64, 16, 3, 3}, one, one, around, 4},
+      // Strides beyond a window, and volumes and rows of which no window lies in the input as a
+      // whole.
+      {"flat_strided", {2, 32, 9, 9}, {32, 32, 1, 3}, two, one, {0, 1, 0, 1}},
+      {"strides_of_3", {2, 32, 13, 13}, {64, 32, 5, 5}, {3, 3}, one, none},
+      {"overhanging", {2, 24, 6, 2}, {64, 24, 1, 3}, {1, 3}, one, {0, 1, 0, 1}},
+      {"strided_volume",
+       {1, 32, 9, 9, 9},
+       {32, 32, 1, 3, 3},
+       {2, 2, 2},
+       {1, 1, 1},
+       {0, 0, 1, 0, 0, 1}},
+      {"overhanging_volume",
+       {2, 24, 5, 7, 8},
+       {40, 24, 5, 3, 2},
+       {2, 2, 1},
+       {1, 1, 1},
+       {1, 1, 0, 1, 1, 0}},
   };
   for (const auto* list :
        {&conv_cases(), &wide_cases(), &pointwise_cases(), &depthwise_cases(), &volume_cases()})
