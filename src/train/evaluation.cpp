@@ -33,11 +33,14 @@ void check_metric(const PlannedNetwork& network) {
   PT_CHECK(offers(loss, settings.best_metric), kUsage, "{} {} is not available for a {}",
            setting("best-metric"), settings.best_metric, loss.task);
   const bool validates = network.evaluation_data() && settings.evaluate_every > 0;
-  PT_CHECK(validates || (settings.patience == 0 && settings.best_metric == "loss"), kUsage,
-           "{} needs validation data; give {} or {}",
-           settings.patience > 0 ? setting("patience")
-                                 : setting("best-metric") + " " + settings.best_metric,
-           setting("val-split"), setting("val-data"));
+  if (validates || (settings.patience == 0 && settings.best_metric == "loss")) return;
+  const std::string what = settings.patience > 0
+                               ? setting("patience")
+                               : setting("best-metric") + " " + settings.best_metric;
+  PT_CHECK(!network.evaluation_data(), kUsage, "{} needs validations, which {} 0 turns off", what,
+           setting("eval-every"));
+  PT_FAIL(kUsage, "{} needs validation data; give {} or {}", what, setting("val-split"),
+          setting("val-data"));
 }
 
 void check_validation_labels(const PipelineRun& run) {

@@ -95,10 +95,11 @@ void refuse_too_many_tokens(const OnnxModel& model, const LowerOptions& options,
   const std::int64_t tokens = chosen_tokens(model, options);
   if (tokens <= kFew || error.kind() != ErrorKind::kModel) return;
   if (!builds(with_tokens(model, options, kFew))) return;
-  PT_FAIL(kModel,
-          "samples of {} tokens are too long for the model: {}; give the number that it takes with "
-          "{} N, which truncates texts, or {} NAME=N",
-          tokens, error.message(), setting("text-length"), setting("dim"));
+  PT_FAIL(
+      kModel,
+      "{} tokens are too many for the model: {}; shorten the samples (those of texts by training "
+      "with {} N)",
+      tokens, error.message(), setting("text-length"));
 }
 
 }  // namespace pipetrain

@@ -51,6 +51,8 @@ class Metrics(Case):
         self.refused("usage", "train", *SMALL, "--best-metric", "r2", "--max-steps", "1", says="--best-metric r2 is not available")
         self.refused("usage", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--best-metric", "accuracy", "--max-steps", "1",
                      says=["--best-metric accuracy needs validation data", "--val-split"])
+        self.refused("usage", "train", *SMALL, "--eval-every", "0", "--best-metric", "accuracy", "--max-steps", "1",
+                     says=["--best-metric accuracy needs validations, which --eval-every 0 turns off"])
 
     def test_the_best_model_may_be_the_one_of_the_best_f1(self):
         self.succeed("train", *SMALL, "--best-metric", "f1", "--epochs", "2", "--run-dir", "run", "-q")

@@ -54,7 +54,7 @@ class FreeDimensions(Case):
     def test_samples_longer_than_the_model_takes(self):
         for words in (["train", "bytes.onnx", "--text-length", "32", *RUN], ["predict", "bytes.onnx", "--text-length", "32", "--device", "cpu"],
                       ["train", "bytes.onnx", "--dim", "seq=32", *RUN]):
-            self.refused("model", *words, "--data", "lines.txt", says=["samples of 32 tokens are too long", "--text-length N, which truncates texts"])
+            self.refused("model", *words, "--data", "lines.txt", says=["32 tokens are too many for the model", "--text-length N"])
 
 
 if __name__ == "__main__":

@@ -174,22 +174,26 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
            plan_table(network));
 }
 
-/// Whether a prediction was so far off that it is worth a word.
-bool is_off(double predicted, double measured) {
-  return std::abs(measured - predicted) > std::max(0.1, 0.2 * predicted);
+/// Whether the prediction is worth a word: if it was far off, though not an estimate.
+bool shows_prediction(const StepRecorder& recorder, double measured) {
+  if (with_details()) return true;
+  const double predicted = recorder.predicted_seconds();
+  return !recorder.is_estimate() && std::abs(measured - predicted) > std::max(0.1, 0.2 * predicted);
 }
 
-void log_speed(const PlannedNetwork& network, const TrainingSummary& summary, double predicted) {
+void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
+               const StepRecorder& recorder) {
   const double measured = summary.steady_step_seconds;
   std::string text = fmt::format("{} step{} in {:.1f} s", summary.steps,
                                  summary.steps == 1 ? "" : "s", summary.seconds);
   if (summary.steps > 1 && measured > 0) {
     const bool waits = network.replica_updates().waits();  // else nothing was predicted
-    const bool compares = waits && (with_details() || is_off(predicted, measured));
+    const bool compares = waits && shows_prediction(recorder, measured);
     const auto beside = [&](const std::string& value) {
       return compares ? fmt::format(" (predicted {})", value) : std::string();
     };
-    text += fmt::format(" · {}/step{}", seconds_text(measured), beside(seconds_text(predicted)));
+    text += fmt::format(" · {}/step{}", seconds_text(measured),
+                        beside(seconds_text(recorder.predicted_seconds())));
     if (waits && (network.devices() > 1 || with_details())) {
       text += fmt::format(" · bubble {:.1f} %{}", summary.steady_bubble * 100,
                           beside(fmt::format("{:.1f} %", network.predicted_bubble() * 100)));
@@ -210,8 +214,8 @@ void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
   if (summary.skipped_steps > 0)
     log_info("train", "skipped  {} of {} steps, whose gradients were not finite",
              summary.skipped_steps, summary.steps);
-  const bool off = is_off(recorder.predicted_seconds(), summary.steady_step_seconds);
-  if (const std::string text = recorder.explanation(); !text.empty() && (with_details() || off))
+  const bool shows = shows_prediction(recorder, summary.steady_step_seconds);
+  if (const std::string text = recorder.explanation(); !text.empty() && shows)
     log_info("train", "time     {}", text);
   if (!with_details()) return;
   if (summary.checkpoints > 0 && summary.seconds > 0) {
@@ -288,7 +292,7 @@ void log_saved(const WrittenModels& written, const fs::path& folder) {
 void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
              const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
              const fs::path& folder) {
-  log_speed(network, summary, recorder.predicted_seconds());
+  log_speed(network, summary, recorder);
   log_time_shares(summary, account, recorder);
   log_saved(written, folder);
   if (summary.end == RunEnd::kTime)

@@ -247,10 +247,9 @@ void describe_data(Table& table, Options& options) {
               "--resize", data.bind.image.fit,
               {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
               "how to fit images of another size, scaled bilinearly with antialiasing: crop (to "
-              "cover "
-              "the model's size, cropped at the center), stretch (with another aspect ratio), or "
-              "pad "
-              "(to lie within it, with zeros around)",
+              "cover the model's size, cropped at the center), stretch (with another aspect "
+              "ratio), "
+              "or pad (to lie within it, with zeros around)",
               kReadCommands)
           .affects(ResultEffect::kContent);
   resize.set = [&data, set = resize.set](const std::string& v) {

@@ -111,6 +111,11 @@ std::string npy_text(const std::vector<std::string>& texts) {
     all.push_back(characters_of(text));
     width = std::max(width, all.back().size());
   }
+  constexpr std::size_t kMostBytes = std::size_t{1} << 30;
+  PT_CHECK(width <= kMostBytes / 4 / std::max<std::size_t>(1, texts.size()), kResource,
+           "{} texts, of which the longest has {} characters, are too many for an array of NumPy; "
+           "write a .csv file",
+           texts.size(), width);
   std::string out = npy_header(fmt::format("<U{}", width), fmt::format("{}, ", texts.size()));
   for (std::u32string& text : all) {
     text.resize(width);  // with zeros, which NumPy leaves out

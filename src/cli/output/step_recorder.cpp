@@ -23,7 +23,9 @@ std::int64_t step_number(std::string_view text, const std::string& all) {
 
 StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
                            const std::string& steps)
-    : network_(network), predicted_seconds_(network.predicted_step_seconds()) {
+    : network_(network),
+      predicted_seconds_(network.predicted_step_seconds()),
+      is_estimate_(network.profile().is_estimate) {
   if (path.empty()) return;
   first_ = std::min(kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
   last_ = first_ + 2;

@@ -21,6 +21,8 @@ class StepRecorder {
 
   /// Of a step, when the run began: the times of an estimated profile are replaced at its end.
   double predicted_seconds() const { return predicted_seconds_; }
+  /// Whether that was from an estimate, which does not know this computer.
+  bool is_estimate() const { return is_estimate_; }
   /// A round that has run; `step` counts from 1 and is its first.
   void round(std::int64_t step, const Program& program, const RoundResult& result);
   /// Completes the trace file.
@@ -32,6 +34,7 @@ class StepRecorder {
  private:
   const PlannedNetwork& network_;
   const double predicted_seconds_;
+  const bool is_estimate_;
   std::int64_t first_ = 0, last_ = -1;
   std::unique_ptr<TraceWriter> writer_;
   double written_seconds_ = 0;

@@ -306,6 +306,20 @@ class TableReader {
     }
     return out;
   }
+  /// A trained file names the columns that it was trained with.
+  void check_names_suffice(const std::vector<std::size_t>& chosen) {
+    if (header_.empty()) return;
+    std::vector<std::string> names;
+    for (const std::size_t column : chosen) names.push_back(name_of_column(column));
+    const std::vector<std::size_t> found = columns_named(names, "");
+    for (std::size_t i = 0; i < chosen.size(); ++i) {
+      PT_CHECK(found[i] == chosen[i], kData,
+               "columns {} and {} of {} are both named \"{}\", by which a trained file could not "
+               "tell them apart; rename one of them",
+               std::min(found[i], chosen[i]), std::max(found[i], chosen[i]), name_,
+               printable(names[i]));
+    }
+  }
   const std::vector<std::size_t>& all_named(const std::string& name) const {
     static const std::vector<std::size_t> none;
     const auto found = places_.find(name);
@@ -343,6 +357,7 @@ class TableReader {
     PT_CHECK(std::ranges::count(out, label_) == 0, kUsage,
              "column \"{}\" of {} is the label, and cannot be an input too",
              printable(name_of_column(label_)), name_);
+    check_names_suffice(out);
     return out;
   }
 

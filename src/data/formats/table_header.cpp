@@ -108,9 +108,13 @@ void check_unique(const std::string& column, std::size_t given, std::size_t labe
   for (std::size_t i = 0; i < header.size(); ++i) {
     if (header[i] == column && i != label) places.push_back(i);
   }
-  PT_CHECK(places.size() <= given, kData,
-           "the header of {} has \"{}\" more than once; name the column by its number: {}", name,
-           printable(column), fmt::join(places, " or "));
+  if (places.size() <= given) return;
+  const bool are_names = std::ranges::any_of(places, [&](std::size_t place) {
+    return std::ranges::count(header, std::to_string(place)) > 0;
+  });
+  PT_FAIL(kData, "the header of {} has \"{}\" more than once; {}", name, printable(column),
+          are_names ? "rename one of the columns"
+                    : fmt::format("name the column by its number: {}", fmt::join(places, " or ")));
 }
 
 std::size_t find_label(const CsvOptions& options, const std::vector<std::string>& header,

@@ -161,11 +161,11 @@ void import_reverse_sequence(ImportContext& context) {
   context.set_output(0, builder.reshape(moved, shape));
 }
 
-/// What a MaxPool of this graph has searched, if these are its indices as its import makes them.
-std::optional<Shape> searched_shape(const Graph& graph, ValueId indices) {
+/// Whether these are the indices of a MaxPool of this graph, as its import makes them.
+bool are_of_pooling(const Graph& graph, ValueId indices) {
   while (graph[indices].producer) {
     const Node& node = graph[graph[indices].producer];
-    if (node.op->name == "MaxPool") return graph[node.inputs[0]].type.shape;
+    if (node.op->name == "MaxPool") return true;
     if (node.op->name == "Gather") {
       indices = node.inputs[1];
     } else if (node.op->name == "Add" || node.op->name == "Cast") {
@@ -174,7 +174,7 @@ std::optional<Shape> searched_shape(const Graph& graph, ValueId indices) {
       break;
     }
   }
-  return std::nullopt;
+  return false;
 }
 
 // Writes each element to the position where MaxPool found it; indices are offsets into the whole
@@ -207,11 +207,10 @@ void import_max_unpool(ImportContext& context) {
   const Ints given = context.constant(2, "output_shape").to_int64s();
   PT_CHECK(given.size() == shape.rank(), kModel, "output_shape of MaxUnpool needs {} entries",
            shape.rank());
-  // Where the pooling's input had this shape, its indices are offsets into it, as PyTorch and ONNX
-  // Runtime have it. ONNX's own test case counts in the shape without output_shape.
-  if (searched_shape(builder.graph(), context.input(1)) == Shape(given)) {
+  // PyTorch and ONNX Runtime take the indices of a pooling as offsets into the result; ONNX's own
+  // test case, with indices from elsewhere, as those into the shape without output_shape.
+  if (are_of_pooling(builder.graph(), context.input(1)))
     return context.set_output(0, scattered(Shape(given)));
-  }
   ValueId y = scattered(shape);
   Ints growth(2 * given.size(), 0);
   for (std::size_t i = 0; i < given.size(); ++i) {

@@ -172,8 +172,9 @@ TEST(Composed, RearrangementsByConstants) {
   });
 }
 
-// As in PyTorch and ONNX Runtime, what was found among five elements returns to its places there.
-TEST(Composed, MaxUnpoolIntoTheShapeThatWasPooled) {
+// As in PyTorch and ONNX Runtime, indices are offsets into the result: what was found among five
+// elements returns to its places there.
+TEST(Composed, MaxUnpoolIntoAGivenShape) {
   const HostTensor x = floats({1, 2, 5}, {9, 1, 8, 2, 0, 9, 1, 2, 8, 0});
   const Attributes window = {{"kernel_shape", Ints{2}}, {"strides", Ints{2}}};
   const ImportMode mode;
@@ -185,15 +186,20 @@ TEST(Composed, MaxUnpoolIntoTheShapeThatWasPooled) {
   input.type = x.type();
   input.role = Role::kInput;
   const ValueId in = builder.add_value(std::move(input));
+  const auto unpooled = [&](const ValueId values, const ValueId indices, const Shape& shape) {
+    const ValueId given = builder.constant(int64s({3}, shape.dims()));
+    ImportContext unpool(builder, "MaxUnpool", 22, window, {values, indices, given}, 1, mode);
+    find_import("MaxUnpool")->import(unpool);
+    return static_cast<std::size_t>(unpool.outputs()[0].index);
+  };
   ImportContext pool(builder, "MaxPool", 22, window, {in}, 2, mode);
   find_import("MaxPool")->import(pool);
-  const std::vector<ValueId> pooled = {pool.outputs()[0], pool.outputs()[1],
-                                       builder.constant(int64s({3}, {1, 2, 5}))};
-  ImportContext unpool(builder, "MaxUnpool", 22, window, pooled, 1, mode);
-  find_import("MaxUnpool")->import(unpool);
+  const ValueId found = pool.outputs()[0], indices = pool.outputs()[1];
+  const std::size_t same = unpooled(found, indices, {1, 2, 5});
+  const std::size_t wider = unpooled(found, indices, {1, 2, 6});
   const auto values = run_graph(graph, Backend::kReference, {{in, x}});
-  expect_values(values[static_cast<std::size_t>(unpool.outputs()[0].index)], {1, 2, 5},
-                {9, 0, 8, 0, 0, 9, 0, 0, 8, 0});
+  expect_values(values[same], {1, 2, 5}, {9, 0, 8, 0, 0, 9, 0, 0, 8, 0});
+  expect_values(values[wider], {1, 2, 6}, {9, 0, 8, 0, 0, 9, 0, 0, 8, 0, 0, 0});
 }
 
 // The identity gives the grid positions.

@@ -118,8 +118,8 @@ std::vector<double> nearest(std::int64_t inputs, const char* coordinates, const 
       .to_doubles();
 }
 
-// Output 9 of 18 is at input 7 of 14 and not a little before it. Sizes as PyTorch's nearest and
-// nearest-exact have them.
+// Output 9 of 18 is at input 7 of 14 and not a little before it. The elements are
+// those of exact arithmetic, by the definitions of PyTorch's nearest and nearest-exact.
 TEST(Resize, NearestOfSizesIsExact) {
   for (std::int64_t inputs = 1; inputs < 40; ++inputs) {
     for (std::int64_t outputs = 1; outputs < 40; ++outputs) {
