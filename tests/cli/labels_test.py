@@ -87,7 +87,7 @@ class Labels(Labelled):
         self.write("linear.onnx", linear(2, 3))
         self.write("half.csv", "a,b,y\n1,2,1.5\n3,4,2.5\n")
         self.refused("data", "train", "linear.onnx", "--data", "half.csv", *CPU,
-                     says=["1 value per sample", "compared with one output each", "--loss cross-entropy takes whole numbers"])
+                     says=["1 value per sample", "several outputs for one number", "give --loss cross-entropy"])
 
     def test_an_array_named_as_the_output_is_its_labels(self):
         rows = [{"x": row["x"], "z": i / 7, "w": i % 3} for i, row in enumerate(self.rows(lambda i: i))]

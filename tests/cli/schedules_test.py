@@ -82,7 +82,7 @@ class Plans(Case):
 
     def test_an_estimate_is_not_printed_as_a_prediction(self):
         self.succeed("new", "mlp", "--depth", "4", "--width", "1024", "-o", "wide.onnx", "-q")
-        run = ["train", "--model", "wide.onnx", *CPU, "--batch-size", "256", "--max-steps", "3", "--save-every", "never"]
+        run = ["train", "--model", "wide.onnx", *CPU, "--batch-size", "2048", "--micro-batches", "2", "--max-steps", "3", "--save-every", "never"]
         _, err = self.succeed(*run, "--gpus", "1")
         self.assertNotIn("predicted", err)
         _, err = self.succeed(*run, "--gpus", "2", "--overwrite")  # which is measured before it is cut

@@ -320,8 +320,8 @@ class Binder {
     const bool compares = is_float(spec_.label->dtype) && !spec_.label->probability;
     if (compares && have.count() == 1)
       return fmt::format(
-          "; numbers are compared with one output each, {} cross-entropy takes whole numbers of "
-          "classes",
+          "; the model has several outputs for one number; if the labels are classes, write whole "
+          "numbers and give {} cross-entropy",
           setting("loss"));
     return {};
   }
