@@ -167,10 +167,11 @@ TEST(Precision, GradientsOfSlicesWithGapsAreNarrow) {
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
   builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
   builder.initializer("w1", weights({6, 8}));
+  builder.initializer("b1", weights({8}));  // whose gradient is a sum, and no product
   builder.initializer("w2", weights({3, 4}));
   for (const std::int64_t n : {0, 1, 3, 4, 7})
     builder.initializer(std::to_string(n), HostTensor::of<std::int64_t>({1}, std::vector{n}));
-  builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "first");
+  builder.node("Gemm", {"x", "w1", "b1"}, {"h"}, {}, "first");
   builder.node("Slice", {"h", "0", "3", "1"}, {"a"}, {}, "head");
   builder.node("Slice", {"h", "4", "7", "1"}, {"b"}, {}, "tail");
   builder.node("MatMul", {"a", "w2"}, {"p"}, {}, "second");
