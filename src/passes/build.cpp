@@ -66,7 +66,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
                [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
-  training.coupled_samples = find_coupled_samples(training);  // needs to know what the loss reads
+  training.coupled_samples = find_coupled_samples(training);  // of what the loss depends on
   mark_preparation(training.graph);  // before the backward pass, which asks for the marks
   if (!options.with_gradients) return training;
   differentiate(training);

@@ -82,36 +82,13 @@ class Samples {
   std::vector<bool> per_sample_;  // axis 0 is the sample
 };
 
-/// The nodes that the loss depends on, up to the output that it reads.
-std::vector<bool> before_loss(const TrainingGraph& training) {
-  const Graph& graph = training.graph;
-  std::vector<bool> wanted(graph.values.size(), false);
-  for (std::size_t i = 0; i < training.outputs.size(); ++i) {
-    if (training.output_names[i] == training.loss.output)
-      wanted[static_cast<std::size_t>(training.outputs[i].index)] = true;
-  }
-  std::vector<bool> nodes(graph.nodes.size(), false);
-  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
-    nodes[n] = std::ranges::any_of(graph.nodes[n].outputs, [&](ValueId id) {
-      return id && wanted[static_cast<std::size_t>(id.index)];
-    });
-    if (!nodes[n]) continue;
-    for (const ValueId id : graph.nodes[n].inputs) {
-      if (id) wanted[static_cast<std::size_t>(id.index)] = true;
-    }
-  }
-  return nodes;
-}
-
 }  // namespace
 
 std::string find_coupled_samples(const TrainingGraph& training) {
-  const std::vector<bool> counts = before_loss(training);
   Samples samples(training);
-  for (std::size_t n = 0; n < training.graph.nodes.size(); ++n) {
-    const Node& node = training.graph.nodes[n];
-    if (node.part != Part::kForward || !samples.are_combined_in(node) || !counts[n]) continue;
-    return fmt::format("\"{}\" ({})", node.name, node.op->name);
+  for (const Node& node : training.graph.nodes) {
+    if (node.part == Part::kForward && samples.are_combined_in(node))
+      return fmt::format("\"{}\" ({})", node.name, node.op->name);
   }
   return {};
 }
