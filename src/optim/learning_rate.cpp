@@ -27,10 +27,10 @@ constexpr std::array<std::pair<LearningRateKind, std::string_view>, 11> kSchedul
     {LearningRateKind::kRange, "range"},
 }};
 
-constexpr std::array<std::pair<LearningRateKind, std::string_view>, 3> kShortNames{{
-    {LearningRateKind::kExponential, "exp"},
-    {LearningRateKind::kPolynomial, "poly"},
-    {LearningRateKind::kInverseSqrt, "inv-sqrt"},
+constexpr std::array<std::pair<std::string_view, LearningRateKind>, 3> kShortNames{{
+    {"exp", LearningRateKind::kExponential},
+    {"poly", LearningRateKind::kPolynomial},
+    {"inv-sqrt", LearningRateKind::kInverseSqrt},
 }};
 
 bool needs_total(const LearningRateSettings& settings) {
@@ -203,14 +203,27 @@ std::string_view name_of(LearningRateKind kind) {
   PT_FAIL(kInternal, "unknown learning-rate schedule {}", static_cast<int>(kind));
 }
 
+std::vector<std::string> learning_rate_names() {
+  std::vector<std::string> out;
+  for (const auto& [kind, name] : kScheduleNames) {
+    if (kind != LearningRateKind::kRange) out.emplace_back(name);
+  }
+  return out;
+}
+
+std::string long_learning_rate_name(const std::string& name) {
+  for (const auto& [text, kind] : kShortNames) {
+    if (text == name) return std::string(name_of(kind));
+  }
+  return name;
+}
+
 LearningRateKind learning_rate_named(std::string_view name) {
+  const std::string full = long_learning_rate_name(std::string(name));
   std::string known;
   for (const auto& [value, text] : kScheduleNames) {
-    if (text == name) return value;
+    if (text == full) return value;
     known += (known.empty() ? "" : ", ") + std::string(text);
-  }
-  for (const auto& [value, text] : kShortNames) {
-    if (text == name) return value;
   }
   PT_FAIL(kUsage, "unknown learning-rate schedule \"{}\"; {} is one of {}", printable(name),
           setting("lr-schedule"), known);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -69,8 +70,11 @@ double learning_rate(const LearningRateSettings& settings, std::int64_t step, st
 /// "constant", "cosine", "linear", "step", "multistep", "exponential", "polynomial",
 /// "inverse-sqrt", "wsd", "onecycle".
 std::string_view name_of(LearningRateKind kind);
-/// The kind of that name ("exp", "poly" and "inv-sqrt" are aliases); Error (kUsage) listing all of
-/// them.
+/// The names to choose from: without that of range tests, and without short ones.
+std::vector<std::string> learning_rate_names();
+/// What "exp", "poly" and "inv-sqrt" stand for; any other name as it is.
+std::string long_learning_rate_name(const std::string& name);
+/// The kind of that name, which may be short; Error (kUsage) listing all of them.
 LearningRateKind learning_rate_named(std::string_view name);
 
 }  // namespace pipetrain

@@ -76,7 +76,6 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
   BatchUnits units(run, /*evaluation=*/true);
   std::vector<std::size_t> indices;
   BatchMemory memory(network.batch_memory());
-  std::vector<Tensor> columns;
   double loss_sum = 0, correct = 0;
   std::int64_t counted = 0;
   for (std::int64_t first = 0; first < total;) {
@@ -85,9 +84,7 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch) {
         std::min(total - first, program.micro_batches * network.micro_batch());
     indices.resize(static_cast<std::size_t>(samples));
     std::iota(indices.begin(), indices.end(), static_cast<std::size_t>(first));
-    columns.clear();
-    for (const Column& column : dataset.columns())
-      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
+    const std::vector<Tensor> columns = memory.columns(dataset, indices.size());
     gather_batch(dataset, indices, columns);
     units.set(columns, samples, static_cast<std::uint64_t>(step), 0);
     run.runtime().run(program, units);

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -160,7 +161,7 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   record_.add_hosts(hosts);
   status_before_ = content_of(status_path_);
   stop_began_ = end_began_ = ended_seen_ = 0;
-  stops_itself_ = has_spoken_ = false;
+  stops_itself_ = is_killed_ = has_spoken_ = false;
   killed_process_ = -1;
   log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
            slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
@@ -245,8 +246,9 @@ void LaunchedTraining::look_after() {
   // Training saves once more, if it has taken another step.
   const double to_save = end_began_ - stop_began_;
   if (end_began_ > 0 && now() - end_began_ > to_save + kEndSeconds) {
-    log_warning("launch", "the launcher has not ended {:.0f} s after its signal and is killed",
-                now() - end_began_);
+    if (!std::exchange(is_killed_, true))
+      log_warning("launch", "the launcher has not ended {:.0f} s after its signal and is killed",
+                  now() - end_began_);
     child_->kill();
   }
 }

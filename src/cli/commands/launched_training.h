@@ -88,6 +88,7 @@ class LaunchedTraining final : public LaunchWorld {
   std::string checkpoint_before_stop_;
   double stop_began_ = 0;      // 0: they have not been asked to stop
   bool stops_itself_ = false;  // training does, when it has saved
+  bool is_killed_ = false;     // the launcher, which did not end
   double end_began_ = 0;       // when the launcher was told to end; 0: it was not
   double ended_seen_ = 0;      // when training had reported its end; 0: it has not
   int killed_process_ = -1;

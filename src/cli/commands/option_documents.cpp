@@ -167,8 +167,9 @@ constexpr std::string_view kSyntax =
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
     "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
     "environment, configuration files (a later file wins), a resumed checkpoint, defaults. A value "
-    "replaces one of lower precedence together with the settings after its colon; settings that a "
-    "file has as options by themselves stay, unless they belong to the value that is replaced.";
+    "also discards the settings after the colon of the value that it overrides; settings given as "
+    "options by themselves stay, unless only the overridden value has them (momentum, for example, "
+    "when --optimizer changes to one without it).";
 
 // --- roff ---
 

@@ -244,12 +244,10 @@ void describe_data(Table& table, Options& options) {
   OptionSpec& resize =
       table
           .choice_of<ImageFit>(
-              "--resize", data.bind.image.fit,
-              {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}},
+              "--resize", data.bind.image.fit, image_fits(),
               "how to fit images of another size, scaled bilinearly with antialiasing: crop (to "
               "cover the model's size, cropped at the center), stretch (with another aspect "
-              "ratio), "
-              "or pad (to lie within it, with zeros around)",
+              "ratio), or pad (to lie within it, with zeros around)",
               kReadCommands)
           .affects(ResultEffect::kContent);
   resize.set = [&data, set = resize.set](const std::string& v) {

@@ -1,6 +1,4 @@
 // Options of the optimization: how long, by which optimizer, with which learning rate.
-#include <algorithm>
-
 #include "cli/options/optimizer_help.h"
 #include "cli/options/option_table.h"
 #include "train/metrics.h"
@@ -29,20 +27,6 @@ std::string milestones_of(const LearningRateSettings& rate) {
   for (const Milestone& milestone : rate.milestones)
     all.push_back(fmt::format("{}{}", milestone.value, milestone.is_share ? " of the run" : ""));
   return fmt::format("{}", fmt::join(all, ","));
-}
-
-const std::vector<std::string>& rate_schedules() {
-  static const std::vector<std::string> names = {
-      "constant",    "cosine",     "linear",       "step", "multistep",
-      "exponential", "polynomial", "inverse-sqrt", "wsd",  "onecycle"};
-  return names;
-}
-
-/// By its name, or a shorter one that is understood, too.
-LearningRateKind learning_rate_of(const std::string& name) {
-  static const std::vector<std::string> shorter = {"exp", "poly", "inv-sqrt"};
-  if (std::ranges::count(shorter, name) == 0) check_choice("--lr-schedule", name, rate_schedules());
-  return learning_rate_named(name);
 }
 
 void describe_optimizer(OptionSpec& optimizer, Options& options) {
@@ -284,12 +268,14 @@ void describe_optimization(Table& table, Options& options) {
   describe_tensors(table, options);
   OptionSpec& schedule =
       table
-          .add("--lr-schedule", fmt::format("{}", fmt::join(rate_schedules(), "|")),
+          .add("--lr-schedule", fmt::format("{}", fmt::join(learning_rate_names(), "|")),
                "learning rate schedule over the whole run", kTrainCommands)
           .affects(ResultEffect::kRecorded);
   schedule.aliases = {"--lr-scheduler"};
   schedule.set = [&optimization](const std::string& v) {
-    optimization.learning_rate.kind = learning_rate_of(v);
+    const std::string name = long_learning_rate_name(v);
+    check_choice("--lr-schedule", name, learning_rate_names());
+    optimization.learning_rate.kind = learning_rate_named(name);
   };
   schedule.get = [&optimization] { return std::string(name_of(optimization.learning_rate.kind)); };
   describe_rate_curve(schedule, options);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/images/augment.h"
@@ -32,7 +33,9 @@ struct PixelScale {
   bool by_channel() const { return !mean.empty(); }
 };
 
-/// "crop", "stretch" or "pad". Error kUsage.
+/// All of them, with their names: crop, stretch, pad.
+std::vector<std::pair<std::string, ImageFit>> image_fits();
+/// Error (kUsage) for a name that none has.
 ImageFit image_fit_named(std::string_view name);
 std::string name_of(ImageFit fit);
 

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "data/rows/dataset.h"
 #include "tensor/tensor.h"
 
 namespace pipetrain {
@@ -29,6 +30,13 @@ class BatchMemory {
       block = {take_ ? take_(type.bytes()) : ordinary(type.bytes()), type.bytes()};
     }
     return {type, block.data.get()};
+  }
+  /// All columns of a batch.
+  std::vector<Tensor> columns(const Dataset& dataset, std::size_t samples) {
+    std::vector<Tensor> out;
+    for (const Column& each : dataset.columns())
+      out.push_back(column(out.size(), each.batch_type(samples)));
+    return out;
   }
 
  private:

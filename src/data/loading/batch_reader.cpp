@@ -23,9 +23,7 @@ struct BatchReader::Work {
   std::condition_variable_any changed;
 
   void fill() {
-    columns.clear();
-    for (const Column& column : dataset->columns())
-      columns.push_back(memory.column(columns.size(), column.batch_type(indices.size())));
+    columns = memory.columns(*dataset, indices.size());
     gather_batch(*dataset, step, indices, columns);
   }
   void serve(const std::stop_token& stop) {

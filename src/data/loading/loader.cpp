@@ -25,9 +25,7 @@ class Loader::Ring {
         slots_(static_cast<std::size_t>(workers) + 1) {
     for (Slot& slot : slots_) {
       slot.memory = BatchMemory(memory);
-      for (std::size_t column = 0; column < dataset_->columns().size(); ++column)
-        slot.memory.column(column,
-                           dataset_->columns()[column].batch_type(sampler_.options().batch_size));
+      slot.memory.columns(*dataset_, sampler_.options().batch_size);
     }
   }
 
@@ -178,11 +176,7 @@ void Loader::Ring::fill(Slot& slot, std::uint64_t step) {
   batch.epoch = sampler_.epoch_of(step);
   batch.indices = sampler_.batch_indices(step);
   batch.samples = batch.indices.size();
-  batch.columns.clear();
-  for (std::size_t column = 0; column < dataset_->columns().size(); ++column) {
-    batch.columns.push_back(
-        slot.memory.column(column, dataset_->columns()[column].batch_type(batch.samples)));
-  }
+  batch.columns = slot.memory.columns(*dataset_, batch.samples);
   gather_batch(*dataset_, step, batch.indices, batch.columns);
 }
 

@@ -40,19 +40,28 @@ class ArrayImages final : public ImageColumn {
   ArraySource array_;
 };
 
-constexpr std::string_view kFitNames[] = {"crop", "stretch", "pad"};  // of ImageFit, in order
-
 }  // namespace
 
-ImageFit image_fit_named(std::string_view name) {
-  for (std::size_t fit = 0; fit < std::size(kFitNames); ++fit) {
-    if (kFitNames[fit] == name) return static_cast<ImageFit>(fit);
-  }
-  PT_FAIL(kUsage, "{} cannot be \"{}\"; one of: crop, stretch, pad", setting("resize"),
-          printable(std::string(name)));
+std::vector<std::pair<std::string, ImageFit>> image_fits() {
+  return {{"crop", ImageFit::kCrop}, {"stretch", ImageFit::kStretch}, {"pad", ImageFit::kPad}};
 }
 
-std::string name_of(ImageFit fit) { return std::string(kFitNames[static_cast<std::size_t>(fit)]); }
+ImageFit image_fit_named(std::string_view name) {
+  std::vector<std::string> names;
+  for (const auto& [text, fit] : image_fits()) {
+    if (text == name) return fit;
+    names.push_back(text);
+  }
+  PT_FAIL(kUsage, "{} cannot be \"{}\"; one of: {}", setting("resize"),
+          printable(std::string(name)), fmt::join(names, ", "));
+}
+
+std::string name_of(ImageFit fit) {
+  for (const auto& [text, value] : image_fits()) {
+    if (value == fit) return text;
+  }
+  PT_FAIL(kInternal, "unknown fit of images {}", static_cast<int>(fit));
+}
 
 std::optional<ImageShape> image_shape_of(const Shape& shape) {
   const auto extent = [&](std::size_t axis) { return static_cast<std::size_t>(shape[axis]); };
