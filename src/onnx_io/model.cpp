@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "tensor/finite.h"
 
 namespace pipetrain {
 
@@ -191,8 +192,7 @@ HostTensor to_float32(const HostTensor& value) {
       std::ranges::transform(value.span<std::uint16_t>(), to.begin(), bfloat16_to_float);
       break;
     default:
-      std::ranges::transform(value.span<double>(), to.begin(),
-                             [](double x) { return static_cast<float>(x); });
+      std::ranges::transform(value.span<double>(), to.begin(), double_to_float);
   }
   return out;
 }

@@ -71,6 +71,8 @@ ValueId Rewriter::transposed_input(ValueId x, const Ints& perm) const {
            node.attributes.ints("perm") == perm;
   };
   if (const NodeId producer = graph_[x].producer) {
+    // What it read may be gone.
+    if (replaced(static_cast<std::size_t>(producer.index))) return {};
     const Node& node = graph_[producer];
     return is_it(node) ? node.inputs[0] : ValueId{};
   }

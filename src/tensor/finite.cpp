@@ -1,6 +1,8 @@
 #include "tensor/finite.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <span>
 
 namespace pipetrain {
@@ -74,6 +76,11 @@ FirstNonfinite first_nonfinite(const Tensor& tensor) {
     }
   });
   return first;
+}
+
+float double_to_float(double x) {
+  constexpr double kMost = std::numeric_limits<float>::max();
+  return static_cast<float>(std::isfinite(x) ? std::clamp(x, -kMost, kMost) : x);
 }
 
 }  // namespace pipetrain

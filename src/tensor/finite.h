@@ -21,4 +21,8 @@ struct FirstNonfinite {
 };
 FirstNonfinite first_nonfinite(const Tensor& tensor);
 
+/// Finite numbers beyond float32's range become its largest, not infinite: a mask of -1e308 times 0
+/// must be 0.
+float double_to_float(double x);
+
 }  // namespace pipetrain

@@ -142,6 +142,19 @@ TEST(Patterns, AttentionKeepsAnOutputWhoseHeadsAreMergedElsewhere) {
   EXPECT_EQ(p.fused(y), "Attention");
 }
 
+TEST(Patterns, AttentionOfTheTokensOfAnother) {
+  Primitives p;
+  const ValueId first = p.turned(
+      p.product(p.softmax(p.product(heads(p), heads(p, {0, 2, 3, 1}))), heads(p)), {0, 2, 1, 3});
+  const auto others = [&](Ints perm) {
+    return p.turned(p.shaped(p.input({kB * kH, kT * kD}), {kB, kH, kT, kD}), std::move(perm));
+  };
+  const ValueId scores = p.product(first, others({0, 2, 3, 1}));
+  const ValueId y = p.turned(p.product(p.softmax(scores), others({0, 2, 1, 3})), {0, 2, 1, 3});
+  const std::string ops = p.fused(p.shaped(y, {kB * kH, kT * kD}));
+  EXPECT_TRUE(ops.starts_with("Attention Attention")) << ops;
+}
+
 // q and k are scaled before their rows are split into heads; a negative number stays.
 TEST(Patterns, AttentionOfScaledRows) {
   for (const double factor : {0.5, -0.5}) {

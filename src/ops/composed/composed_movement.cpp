@@ -245,7 +245,7 @@ void import_affine_grid(ImportContext& context) {
       const auto at = static_cast<double>(i / strides[axis] % spatial[axis]);
       const auto extent = static_cast<double>(spatial[axis]);
       const double value =
-          align ? (extent > 1 ? 2 * at / (extent - 1) - 1 : -1) : (2 * at + 1) / extent - 1;
+          align ? (extent > 1 ? 2 * at / (extent - 1) - 1 : 0) : (2 * at + 1) / extent - 1;
       base[static_cast<std::size_t>(i) * (rank + 1) + rank - 1 - axis] = static_cast<float>(value);
     }
   }

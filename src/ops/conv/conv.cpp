@@ -253,7 +253,7 @@ void import_conv_transpose(ImportContext& context) {
            "ConvTranspose weight {} does not fit an input {} with group {}", w.text(), x.text(),
            group);
 
-  const std::string auto_pad = given.text("auto_pad", "NOTSET");
+  const std::string auto_pad = auto_pad_of(given);
   const auto read = [&](std::string_view name, std::size_t length, std::int64_t fallback) {
     const Ints out = given.ints(name, Ints(length, fallback));
     PT_CHECK(out.size() == length, kModel, "{} must have {} entries, got {}", name, length,

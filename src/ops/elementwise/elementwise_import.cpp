@@ -51,7 +51,9 @@ void import_selu(ImportContext& context) {
 // Celu(x) = max(0, x) + min(0, alpha (e^(x / alpha) - 1)) = alpha Elu(x / alpha)
 void import_celu(ImportContext& context) {
   GraphBuilder& builder = context.builder();
-  const ValueId alpha = scalar_like(context, 0, context.attributes().real("alpha", 1));
+  const double factor = context.attributes().real("alpha", 1);
+  PT_CHECK(factor > 0, kModel, "the alpha of Celu must be above 0, not {}", factor);
+  const ValueId alpha = scalar_like(context, 0, factor);
   const ValueId scaled = builder.add("Div", {context.input(0), alpha});
   context.set_output(0,
                      builder.add("Mul", {builder.add("Elu", {scaled}, {{"alpha", 1.0}}), alpha}));
@@ -123,6 +125,10 @@ void import_clip(ImportContext& context) {
         attributes.set(std::string(name), context.attributes().real(name));
     }
   }
+  const auto clip = [&] {
+    if (!attributes.items().empty()) x = builder.add("Clip", {x}, std::move(attributes));
+    attributes = {};
+  };
   for (std::size_t i = 0; context.opset() >= 11 && i < 2; ++i) {
     if (!context.has_input(i + 1)) continue;
     const HostTensor limit = context.constant_or_empty(i + 1);
@@ -131,12 +137,13 @@ void import_clip(ImportContext& context) {
     if (!limit || is_wide_integer(limit.dtype())) {
       const ValueId operand =
           limit ? builder.reshape(context.input(i + 1), Shape{}) : context.input(i + 1);
+      clip();  // the maximum goes last
       x = builder.add(i == 0 ? "Max" : "Min", {x, operand});
       continue;
     }
     attributes.set(std::string(kNames[i]), limit.to_doubles()[0]);
   }
-  if (!attributes.items().empty()) x = builder.add("Clip", {x}, std::move(attributes));
+  clip();
   context.set_output(0, x);
 }
 

@@ -243,14 +243,15 @@ struct GeluTanhGrad {
 template <class T, class Math>
 struct LeakyReluGrad {
   T alpha;
-  PT_HOST_DEVICE T operator()(T dy, T x) const { return x < T(0) ? alpha * dy : dy; }
+  /// At 0 as PyTorch has it.
+  PT_HOST_DEVICE T operator()(T dy, T x) const { return x > T(0) ? dy : alpha * dy; }
 };
 template <class T, class Math>
 struct EluGrad {
   T alpha;
   PT_HOST_DEVICE T operator()(T dy, T x) const {
-    const T below = dy * alpha * Math::exp(x < T(0) ? x : T(0));
-    return x < T(0) ? below : dy;
+    const T below = dy * alpha * Math::exp(x > T(0) ? T(0) : x);
+    return x > T(0) ? dy : below;
   }
 };
 template <class T, class Math>

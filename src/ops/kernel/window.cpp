@@ -83,19 +83,25 @@ std::array<WindowAxis, 3> three_axes(const Window& window) {
   return out;
 }
 
+std::string auto_pad_of(const Attributes& attributes) {
+  std::string text = attributes.text("auto_pad", "NOTSET");
+  if (text.empty()) text = "NOTSET";
+  PT_CHECK(text == "NOTSET" || text == "VALID" || text == "SAME_UPPER" || text == "SAME_LOWER",
+           kModel, "auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {}",
+           printable(text));
+  return text;
+}
+
 Attributes import_window(const ImportContext& context, const Shape& input, const Shape& kernel) {
   const Attributes& attributes = context.attributes();
   const std::size_t rank = input.rank();
   const Ints strides = checked(attributes, "strides", rank, 1, 1);
   const Ints dilations = checked(attributes, "dilations", rank, 1, 1);
-  const std::string auto_pad = attributes.text("auto_pad", "NOTSET");
+  const std::string auto_pad = auto_pad_of(attributes);
   Ints pads(2 * rank, 0);
-  if (auto_pad == "NOTSET" || auto_pad.empty()) {
+  if (auto_pad == "NOTSET") {
     pads = checked(attributes, "pads", 2 * rank, 0, 0);
   } else if (auto_pad != "VALID") {
-    PT_CHECK(auto_pad == "SAME_UPPER" || auto_pad == "SAME_LOWER", kModel,
-             "auto_pad must be NOTSET, VALID, SAME_UPPER or SAME_LOWER, got {}",
-             printable(auto_pad));
     for (std::size_t i = 0; i < rank; ++i) {
       const std::int64_t output = (input[i] + strides[i] - 1) / strides[i];
       const std::int64_t extent = (kernel[i] - 1) * dilations[i] + 1;

@@ -45,6 +45,8 @@ Shape window_outputs(std::int64_t first, std::int64_t second, const Window& wind
 /// The same window extended to three axes; the added leading axes have one position each.
 std::array<WindowAxis, 3> three_axes(const Window& window);
 
+/// The ONNX attribute auto_pad: NOTSET, VALID, SAME_UPPER or SAME_LOWER. Error (kModel) for others.
+std::string auto_pad_of(const Attributes& attributes);
 /// The ONNX attributes strides, dilations, pads and auto_pad of an imported node as the canonical
 /// strides, dilations and pads.
 Attributes import_window(const ImportContext& context, const Shape& input, const Shape& kernel);

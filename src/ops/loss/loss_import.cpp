@@ -67,13 +67,15 @@ class LossImport {
         builder_.add("GatherElements", {log_probabilities, builder_.reshape(safe, Shape(dims))},
                      {{"axis", std::int64_t{1}}});
     ValueId weight = counted;
+    ValueId loss = builder_.add("Neg", {builder_.reshape(picked, builder_.shape(labels_))});
+    // Not a factor: what an ignored label reads may be infinite.
+    if (counted) loss = builder_.add("Where", {not_ignored(), loss, builder_.scalar(0, dtype())});
     if (context_.has_input(2)) {
       const ValueId own =
           builder_.add("Gather", {context_.input(2), safe}, {{"axis", std::int64_t{0}}});
       weight = weight ? builder_.add("Mul", {own, weight}) : own;
+      loss = builder_.add("Mul", {loss, own});
     }
-    ValueId loss = builder_.add("Neg", {builder_.reshape(picked, builder_.shape(labels_))});
-    if (weight) loss = builder_.add("Mul", {loss, weight});
     if (reduction_ == "none") return loss;
     const ValueId sum = total(loss);
     return reduction_ == "sum" ? sum : builder_.add("Div", {sum, total_weight(weight)});

@@ -128,8 +128,9 @@ SliceBox slice_box(const Attributes& attributes, const Shape& shape) {
     PT_CHECK(axes[i] >= 0 && axes[i] < static_cast<std::int64_t>(shape.rank()), kModel,
              "axis {} does not exist in {}", axes[i], shape.text());
     const auto axis = static_cast<std::size_t>(axes[i]);
-    const std::int64_t step = steps[i];
-    PT_CHECK(step != 0, kModel, "a slice cannot have step 0");
+    PT_CHECK(steps[i] != 0, kModel, "a slice cannot have step 0");
+    const std::int64_t longest = std::max<std::int64_t>(1, shape[axis]);
+    const std::int64_t step = std::clamp(steps[i], -longest, longest);  // larger: one element
     const std::int64_t distance = ends[i] - starts[i];
     const std::int64_t count =
         step > 0 ? (distance + step - 1) / step : (-distance - step - 1) / -step;

@@ -9,12 +9,18 @@
 #include "ops/kernel/type_switch.h"
 #include "ops/registry/all_ops.h"
 #include "ops/registry/registry.h"
+#include "tensor/finite.h"
 
 namespace pipetrain {
 namespace {
 
 // Floating-point constants become float32, like initializers and inputs.
 void set_constant(ImportContext& context, HostTensor tensor, std::size_t output = 0) {
+  if (tensor.dtype() == DType::kFloat64) {
+    HostTensor narrow(TensorType{DType::kFloat32, tensor.shape()});
+    std::ranges::transform(tensor.span<double>(), narrow.span<float>().begin(), double_to_float);
+    tensor = std::move(narrow);
+  }
   const DType dtype = tensor.dtype();
   const ValueId id = context.builder().constant(std::move(tensor));
   const bool widens = is_float(dtype) && dtype != DType::kFloat32;

@@ -2,6 +2,7 @@
 #include "ops/reduce/reduce.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "ops/composed/composed.h"
@@ -241,16 +242,28 @@ void import_log_sum(ImportContext& context) {
 }
 
 // m + ln Σ e^(x - m), m being the maximum. m is only a shift: its gradient contributions cancel.
+// Where m is infinite, so is the result; like torch.logsumexp, rows of -inf have gradients of 0.
 void import_log_sum_exp(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Ints axes = axes_of(context);
   if (axes.empty()) return context.set_output(0, context.input(0));
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const DType dtype = context.type(0).dtype;
+  const auto number = [&](double value) { return builder.scalar(value, dtype); };
   const ValueId maximum =
       builder.add("ReduceMax", {context.input(0)}, {{"axes", axes}, {"keepdims", std::int64_t{1}}});
-  const ValueId shifted = builder.add("Exp", {builder.add("Sub", {context.input(0), maximum})});
-  const ValueId logarithm = builder.add("Log", {reduce(context, "ReduceSum", shifted, axes)});
-  const ValueId shift = builder.reshape(maximum, builder.shape(logarithm));
-  context.set_output(0, builder.add("Add", {logarithm, shift}));
+  const ValueId infinite = builder.add("Equal", {builder.add("Abs", {maximum}), number(kInfinity)});
+  const ValueId shift = builder.add("Where", {infinite, number(0), maximum});
+  const ValueId below = builder.add("Sub", {context.input(0), shift});
+  const ValueId powers = builder.add("Exp", {builder.add("Where", {infinite, number(0), below})});
+  const ValueId logarithm = builder.add("Log", {reduce(context, "ReduceSum", powers, axes)});
+  const auto reshaped = [&](ValueId value) {
+    return builder.reshape(value, builder.shape(logarithm));
+  };
+  const ValueId sign = builder.add("Greater", {maximum, number(0)});
+  const ValueId limit = builder.add("Where", {sign, number(kInfinity), number(-kInfinity)});
+  const ValueId sum = builder.add("Add", {logarithm, reshaped(shift)});
+  context.set_output(0, builder.add("Where", {reshaped(infinite), reshaped(limit), sum}));
 }
 
 void import_arg(ImportContext& context) {

@@ -65,6 +65,8 @@ constexpr OpDef kResizeOps[] = {
 
 // --- import ---
 
+constexpr const char* kSimple = "simple";  // how nearest elements are found before opset 11
+
 /// The scale and size of each axis.
 struct Target {
   std::vector<double> scales;
@@ -134,6 +136,9 @@ void resize_axes(ImportContext& context, const Target& target, const Attributes&
     attributes.set("axis", static_cast<std::int64_t>(axis));
     attributes.set("size", target.sizes[axis]);
     attributes.set("scale", target.scales[axis]);
+    // Before opset 11; the node cases of ONNX 1.5 and ONNX Runtime round up where an axis shrinks.
+    if (sampling.text("nearest", "") == kSimple)
+      attributes.set("nearest", std::string(target.scales[axis] < 1 ? "ceil" : "floor"));
     x = context.builder().add("Resample", {x}, std::move(attributes));
   }
   context.set_output(0, x);
@@ -208,7 +213,7 @@ void import_resize(ImportContext& context) {
   Attributes sampling{{"mode", from.text("mode", "nearest")}};
   if (old) {
     sampling.set("coordinates", std::string("asymmetric"));
-    sampling.set("nearest", std::string("floor"));
+    sampling.set("nearest", std::string(kSimple));
   } else {
     sampling.set("coordinates", from.text("coordinate_transformation_mode", "half_pixel"));
     sampling.set("nearest", from.text("nearest_mode", "round_prefer_floor"));
@@ -248,7 +253,7 @@ void import_upsample(ImportContext& context) {
   }
   const Attributes sampling{{"mode", context.attributes().text("mode", "nearest")},
                             {"coordinates", std::string("asymmetric")},
-                            {"nearest", std::string("floor")}};
+                            {"nearest", std::string(kSimple)}};
   resize_axes(context, target_from_scales(context.type(0).shape, resized_axes(context), scales),
               sampling);
 }

@@ -210,6 +210,10 @@ TEST(Composed, AffineGridOfTheIdentity) {
                 {1, 2, 2, 2}, {-1, -1, 1, -1, -1, 1, 1, 1});
   expect_values(result("AffineGrid", 20, {}, {data(theta), constant(int64s({4}, {1, 1, 1, 2}))}),
                 {1, 1, 2, 2}, {-0.5, 0, 0.5, 0});
+  // An axis of one element: PyTorch's middle.
+  expect_values(result("AffineGrid", 20, {{"align_corners", std::int64_t{1}}},
+                       {data(theta), constant(int64s({4}, {1, 1, 1, 2}))}),
+                {1, 1, 2, 2}, {-1, 0, 1, 0});
 }
 
 }  // namespace

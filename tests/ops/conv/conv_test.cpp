@@ -377,6 +377,8 @@ TEST(ConvTest, ConvTransposeShapes) {
   EXPECT_EQ(shape({{"strides", Ints{3, 2}}, {"output_shape", Ints{10, 8}}}), (Shape{1, 4, 10, 8}));
   EXPECT_EQ(shape({{"strides", Ints{3, 2}}, {"pads", Ints{1, 2, 1, 2}}}), (Shape{1, 4, 7, 3}));
   EXPECT_EQ(shape({{"strides", Ints{2, 2}}, {"auto_pad", "SAME_UPPER"}}), (Shape{1, 4, 6, 6}));
+  EXPECT_EQ(shape({{"auto_pad", ""}, {"pads", Ints{1, 1, 1, 1}}}), (Shape{1, 4, 3, 3}));
+  expect_error(ErrorKind::kModel, "auto_pad", [&] { shape({{"auto_pad", "SAME"}}); });
   EXPECT_EQ(shape({{"dilations", Ints{2, 2}}}), (Shape{1, 4, 7, 7}));
 }
 

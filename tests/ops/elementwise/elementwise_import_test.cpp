@@ -50,6 +50,11 @@ TEST(ElementwiseImport, Clip) {
   EXPECT_EQ(unknown.ops(), "Max");
   expect_values(unknown.run()[0], {3}, {0, 0.5, 9});
   EXPECT_EQ(import_node("Clip", 13, {}, {x}).ops(), "");
+  // A maximum below the minimum wins, known or not.
+  const HostTensor low = floats({}, {-1});
+  for (const ImportInput& maximum : {data(low), constant(low)})
+    expect_values(import_node("Clip", 13, {}, {x, constant(floats({}, {0})), maximum}).run()[0],
+                  {3}, {-1, -1, -1});
 }
 
 TEST(ElementwiseImport, Compositions) {

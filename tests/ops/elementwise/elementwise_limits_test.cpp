@@ -81,5 +81,16 @@ TEST(ElementwiseLimits, ClipKeepsEveryDigitOfIntegers) {
   EXPECT_EQ(clipped(-large, large), (std::vector<std::int64_t>{-large, -5, large}));
 }
 
+// As PyTorch: what comes from below 0 includes 0.
+TEST(ElementwiseLimits, GradientsAtZero) {
+  const auto at_zero = [](const char* op, double alpha) {
+    return run_op(op, {{"alpha", alpha}}, {floats({2}, {1, 1}), floats({2}, {0, -0.0F})})[0];
+  };
+  expect_values(at_zero("LeakyReluGrad", 0.25), {2}, {0.25, 0.25});
+  expect_values(at_zero("EluGrad", 2), {2}, {2, 2});
+  expect_values(run_op("ReluGrad", {}, {floats({2}, {1, 1}), floats({2}, {0, -0.0F})})[0], {2},
+                {0, 0});
+}
+
 }  // namespace
 }  // namespace pipetrain::test

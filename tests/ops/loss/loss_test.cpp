@@ -260,6 +260,12 @@ TEST(LossImport, NegativeLogLikelihood) {
   const Imported mean = import_node("NegativeLogLikelihoodLoss", 13, {},
                                     {data(log_probabilities), data(int32s({2}, {1, 0}))});
   expect_values(mean.run()[0], {}, {2.5});
+  // What an ignored label reads does not count.
+  const HostTensor masked = floats({2, 2}, {-std::numeric_limits<float>::infinity(), -2, -3, -4});
+  const Imported ignored =
+      import_node("NegativeLogLikelihoodLoss", 13, {{"ignore_index", std::int64_t{-100}}},
+                  {data(masked), data(int32s({2}, {-100, 0}))});
+  expect_values(ignored.run()[0], {}, {3});
 }
 
 TEST(LossImport, RefusesWhatDoesNotFit) {

@@ -284,6 +284,8 @@ TEST(MovementImport, Slice) {
   expect_values(with(0, -1, 1), {2, 3}, {0, 1, 2, 4, 5, 6});
   expect_values(with(-1, -kFar, -1), {2, 4}, {3, 2, 1, 0, 7, 6, 5, 4});
   expect_values(with(kFar, -5, -2), {2, 2}, {3, 1, 7, 5});
+  expect_values(with(1, 4, kFar), {2, 1}, {1, 5});
+  expect_values(with(3, 0, -kFar - 1), {2, 1}, {3, 7});
   expect_values(with(3, 1, 1), {2, 0}, {});
   expect_values(with(1, 3, -1), {2, 0}, {});
   EXPECT_EQ(import_node("Slice", 9, {{"starts", Ints{0}}, {"ends", Ints{9}}}, {x}).ops(), "");

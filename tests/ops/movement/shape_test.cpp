@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -33,6 +35,12 @@ TEST(ShapeImport, Constants) {
   const Attributes half{{"value", HostTensor::scalar<double>(0.5)}};
   EXPECT_EQ(folded("Constant", 13, half, {}).type().text(), "float32 ()");
   expect_values(folded("Constant", 13, half, {}), {}, {0.5});
+  // A mask beyond float32's range stays finite.
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const double most = std::numeric_limits<double>::max();
+  const Attributes masks{{"value", doubles({3}, {-most, most, -kInfinity})}};
+  const double largest = std::numeric_limits<float>::max();
+  expect_values(folded("Constant", 13, masks, {}), {3}, {-largest, largest, -kInfinity});
   EXPECT_EQ(folded("Constant", 13, {{"value_int", std::int64_t{3}}}, {}).type().text(), "int64 ()");
   expect_error(ErrorKind::kModel, "Constant", [] { import_node("Constant", 13, {}, {}); });
   expect_values(folded("ConstantOfShape", 9, {}, {constant(int64s({2}, {1, 2}))}), {1, 2}, {0, 0});

@@ -2,6 +2,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 
 #include "ops/reduce/reduce_plan.h"
 #include "support/op_check.h"
@@ -247,6 +248,14 @@ TEST(ReduceImport, Compositions) {
   expect_values(result("ReduceLogSumExp"), {2}, {1.04858735, 4.31326169});
   const Imported large = import_node("ReduceLogSumExp", 18, {}, {data(floats({2}, {1000, 1000}))});
   expect_values(large.run()[0], {1}, {1000 + std::log(2.0)});
+  // As torch.logsumexp, also that a row of -inf has a gradient of 0.
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const ImportInput rows =
+      data(floats({4, 2}, {-kInfinity, -kInfinity, -kInfinity, 3, kInfinity, 3, kNaN, 3}));
+  const Imported limits = import_node("ReduceLogSumExp", 13,
+                                      {{"axes", Ints{1}}, {"keepdims", std::int64_t{0}}}, {rows});
+  expect_values(limits.run()[0], {4}, {-kInfinity, 3, kInfinity, kNaN});
 }
 
 // Two equal extremes get half each; central differences agree.

@@ -173,6 +173,11 @@ TEST(Resize, Images) {
   expect_values(upsample.run()[0], {1, 1, 2, 4}, {1, 1, 2, 2, 3, 3, 4, 4});
   const Imported ten = import_node("Resize", 10, {}, {image, constant(floats({4}, {1, 1, 2, 1}))});
   expect_values(ten.run()[0], {1, 1, 4, 2}, {1, 2, 1, 2, 3, 4, 3, 4});
+  // test_resize_downsample_nearest of ONNX 1.5.
+  const Imported fewer = import_node("Resize", 10, {},
+                                     {data(floats({1, 1, 2, 4}, {1, 2, 3, 4, 5, 6, 7, 8})),
+                                      constant(floats({4}, {1, 1, 0.6F, 0.6F}))});
+  expect_values(fewer.run()[0], {1, 1, 1, 2}, {1, 3});
   const Imported ratio = import_node("Resize", 18,
                                      {{"mode", std::string("linear")},
                                       {"keep_aspect_ratio_policy", std::string("not_larger")},
