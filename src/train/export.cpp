@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/formats/table_encoding.h"
 #include "onnx_io/writer.h"
 #include "train/adapter_file.h"
 #include "train/network.h"
@@ -168,11 +169,13 @@ TrainingDescription training_of(const Network& network) {
   if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
   if (network.data().masks_are_numbered) out.masks = kNumbered;
   Normalization scale = config.data.bind.normalization;
-  const std::vector<double>& divisors = network.data().divisors;
-  const bool is_one = !divisors.empty() && std::ranges::count(divisors, divisors[0]) ==
-                                               static_cast<std::ptrdiff_t>(divisors.size());
-  if (scale.kind == Normalization::Kind::kMax && is_one)
-    scale = {Normalization::Kind::kDivide, divisors[0]};
+  std::set<double> divisors;  // of the inputs that are divided
+  for (std::size_t i = 0; i < network.data().divisors.size(); ++i) {
+    if (is_float(network.data().train->columns()[i].dtype))
+      divisors.insert(network.data().divisors[i]);
+  }
+  if (scale.kind == Normalization::Kind::kMax && divisors.size() == 1)
+    scale = {Normalization::Kind::kDivide, *divisors.begin()};
   out.normalization = scale.text();
   return out;
 }
@@ -230,9 +233,13 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
        [&](const std::string& v) { image.fit = image_fit_named(v); });
   std::string& encoding = config.data.csv.encoding;
   const auto columns = metadata.find(kColumns);
-  if (columns != metadata.end() && !columns->second.empty() && !config.data.csv.encodes()) {
+  if (columns != metadata.end() && !columns->second.empty()) {
     encoding = columns->second;
-    taken += fmt::format("{}the encoding of the table's columns", taken.empty() ? "" : ", ");
+    const bool names_only =
+        with_context([] { return fmt::format("reading the model's metadata \"{}\"", kColumns); },
+                     [&] { return TableEncoding::parse(encoding).names_only; });
+    if (!names_only)
+      taken += fmt::format("{}the encoding of the table's columns", taken.empty() ? "" : ", ");
   }
   if (const auto texts = metadata.find(kTexts); texts != metadata.end() && !texts->second.empty()) {
     if (const std::string name = follow_texts(texts->second, config); !name.empty())

@@ -247,6 +247,9 @@ void Network::open_data_and_graph(const Network* same_data) {
     raw = read_source(shard_files.empty() ? config_.data.path : first_file_here(shard_files),
                       config_.data);
     if (mode_ == RunMode::kEvaluate) {
+      if (!raw->validation.empty())
+        log_info("eval",
+                 "note     the training part of the data is evaluated, not the validation part");
       // Other data may lack a class: class numbers are those of training.
       const std::vector<std::string> known = trained_classes(model_.file);
       for (RawSplit* split : {&raw->train, &raw->validation}) {

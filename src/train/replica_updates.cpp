@@ -96,7 +96,7 @@ Sampler training_sampler(const Network& network) {
            settings.shuffle, settings.drop_last,
            settings.sample_weights.empty()
                ? std::vector<double>()
-               : sample_weights(settings.sample_weights, *network.data().train,
+               : sample_weights(settings.sample_weights, *network.data().train, network.data().rows,
                                 network.graph().loss.classes, network.graph().loss.ignore_index),
            network.data().shard_samples, static_cast<std::size_t>(network.micro_batch())}};
 }

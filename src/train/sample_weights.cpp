@@ -42,7 +42,7 @@ std::vector<double> balanced_weights(const Dataset& data, std::int64_t classes,
   return weights;
 }
 
-std::vector<double> weights_in(const std::string& path, std::size_t samples) {
+std::vector<double> weights_in(const std::string& path, const Dataset& data, std::size_t rows) {
   std::istringstream file(
       with_context([] { return "reading " + setting("sample-weights"); },
                    [&] { return read_file(path, ErrorKind::kData, kMostWeightBytes); }));
@@ -62,10 +62,16 @@ std::vector<double> weights_in(const std::string& path, std::size_t samples) {
   PT_CHECK(std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0)), kData,
            "{}: the weights of {} are too large to be added", setting("sample-weights"),
            printable(path));
-  PT_CHECK(weights.size() == samples, kData,
-           "{}: {} has {} weights for {} training samples (validation samples need none)",
-           setting("sample-weights"), printable(path), weights.size(), samples);
-  return weights;
+  const std::size_t samples = data.size();
+  bool are_first = true;
+  for (std::size_t i = 0; i < samples; ++i) are_first &= data.place_of(i) == i;
+  if (are_first && weights.size() == samples) return weights;
+  PT_CHECK(weights.size() == rows, kData, "{}: {} has {} weights for the {} rows of the data{}",
+           setting("sample-weights"), printable(path), weights.size(), rows,
+           are_first ? "" : "; those of validation have one, too");
+  std::vector<double> chosen(samples);
+  for (std::size_t i = 0; i < samples; ++i) chosen[i] = weights[data.place_of(i)];
+  return chosen;
 }
 
 }  // namespace
@@ -96,10 +102,10 @@ std::vector<double> balanced_class_weights(const Dataset& data, std::int64_t cla
   return weights;
 }
 
-std::vector<double> sample_weights(const std::string& source, const Dataset& data,
+std::vector<double> sample_weights(const std::string& source, const Dataset& data, std::size_t rows,
                                    std::int64_t classes, std::int64_t ignored) {
   std::vector<double> weights = source == "balanced" ? balanced_weights(data, classes, ignored)
-                                                     : weights_in(source, data.size());
+                                                     : weights_in(source, data, rows);
   PT_CHECK(std::any_of(weights.begin(), weights.end(), [](double w) { return w > 0; }), kData,
            "{}: no sample has a weight above 0", setting("sample-weights"));
   return weights;

@@ -6,6 +6,7 @@ import io
 import math
 import os
 import random
+import re
 import shutil
 import struct
 import tarfile
@@ -73,6 +74,29 @@ class Command(Case):
         self.succeed("export", "--from", "run", "-o", "e.onnx")
         found = [self.succeed("predict", name, "--data", other, "--device", "cpu")[0] for name in ("run/trained.onnx", "e.onnx")]
         self.assertEqual(*found)
+
+    def test_columns_of_a_table_are_found_by_name(self):
+        model = self.write("m.onnx", linear(3, 2))
+        rows = [(i % 5, i % 3, i % 7, i % 2) for i in range(24)]
+
+        def table(name, order):
+            return self.write(name, "\n".join([",".join("abcy"[i] for i in order), *(",".join(str(row[i]) for i in order) for row in rows)]) + "\n")
+
+        here, there = table("t.csv", [0, 1, 2, 3]), table("v.csv", [3, 2, 0, 1])
+        for more in ([], ["--scale", "standard"], ["--normalize", "max"]):
+            self.succeed("train", model, "--data", here, "--val-data", there, "--max-steps", "1", *SMALL, *more, "--lr", "0.1", "--lr-schedule", "constant",
+                         "--run-dir", "run", "--overwrite")
+            for command in ("predict", "eval"):
+                # Options of training that are given again change nothing.
+                found = [re.sub(r'"seconds":.*', "", self.succeed(command, "run/trained.onnx", "--data", data, "--device", "cpu", *again)[0])
+                         for data, again in ((here, []), (there, []), (there, more[:2] if "--scale" in more else []))]
+                self.assertEqual(found, found[:1] * 3, more)
+        one = self.write("one.csv", "c,b,a\n3,2,1\n")
+        _, err = self.succeed("predict", "run/trained.onnx", "--data", one, "--device", "cuda")
+        self.assertIn("predict computes on CPU cores, not on GPUs", err)
+        self.assertEqual(len(self.succeed("predict", "run/trained.onnx", "--data", one, "--device", "cpu")[0].splitlines()), 1)
+        other = self.write("o.csv", "a,b,d,y\n1,2,3,0\n")
+        self.refused("data", "eval", "run/trained.onnx", "--data", other, "--device", "cpu", says=['no column "c"', "trained with"])
 
     def test_a_pipe_is_read_once_and_needs_a_writer(self):
         os.mkfifo(self.folder / "pipe")

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -300,6 +301,16 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
            "--replicas needs {} devices, but --gpus is {}", devices, options.gpus);
   pipeline.devices = devices > 0 ? devices : std::max(1, options.gpus);
   pipeline.backend = device == "reference" ? Backend::kReference : Backend::kCpu;
+}
+
+void resolve_forward(Options& options, const std::string& command) {
+  if (options.device == "cuda") {
+    log_info(command, "note     {} computes on CPU cores, not on GPUs", command);
+    options.device = "cpu";
+  }
+  options.gpus = 0;
+  resolve_device(options, command);
+  if (const int threads = options.run.pipeline.threads; threads > 0) omp_set_num_threads(threads);
 }
 
 void resolve_plan(Options& options) {

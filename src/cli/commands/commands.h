@@ -37,6 +37,9 @@ int help_command(Options& options);
 /// process.
 void resolve_device(Options& options, const std::string& command,
                     ProcessGroup* processes = nullptr);
+/// The same for a command that only runs a model forward, on CPU cores, with as many threads as are
+/// asked for.
+void resolve_forward(Options& options, const std::string& command);
 /// Takes the model from --model or from the first argument; refuses further arguments.
 void resolve_model(Options& options, const std::string& command);
 /// Sets the options that the command line leaves open, within the scope, to the best in simulation,

@@ -85,8 +85,7 @@ TokenizerFile tokenizer_of(const TextOptions& options, TextModel& network) {
 int generate_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "generate");
-  options.gpus = 0;
-  resolve_device(options, "generate");
+  resolve_forward(options, "generate");
   const SamplingOptions sampling = sampling_of(options);
   const OnnxModel model = read_onnx(options.run.model.path);
   check_given_shapes(options.run.model, model);

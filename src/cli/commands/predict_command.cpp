@@ -284,8 +284,7 @@ std::int64_t samples_at_once(const Options& options, const RawData& raw) {
 int predict_command(Options& options) {
   resolve_verbosity(options);
   resolve_model(options, "predict");
-  options.gpus = 0;
-  resolve_device(options, "predict");
+  resolve_forward(options, "predict");
   PT_CHECK(options.run.data.path != "synthetic", kUsage,
            "predict needs --data PATH, or - for "
            "standard input");
@@ -300,6 +299,9 @@ int predict_command(Options& options) {
   options.run.data.text.one_row_per_text = true;
   options.run.data.text.model_length = token_length(model, options.run.model);
   const RawData raw = read_source(options.run.data.path, options.run.data);
+  if (!raw.validation.empty())
+    log_info("predict",
+             "note     the training part of the data is predicted, not the validation part");
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
                             samples_at_once(options, raw), shapes_of_samples(model, raw));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);

@@ -188,8 +188,8 @@ void describe_order(Table& table, Options& options) {
       .affects(ResultEffect::kRecorded);
   table
       .path("--sample-weights", weights, PathUse::kRead, "balanced|FILE",
-            "draw samples by weights: a file with one weight per line, or balanced: every class "
-            "equally often",
+            "draw samples by weights: a file with a line for each row of the data, or balanced: "
+            "every class equally often",
             "train")
       .recorded_as([&weights] {
         if (weights.empty()) return std::vector<Assignment>();

@@ -78,6 +78,7 @@ class Binder {
     }
     const RawColumn& raw = split_.columns[match.column];
     agree_on_rows(raw);
+    out_.takes_fields |= match.fields > 0;
     if (raw.source) {
       bind_rows(index, raw);
       return;

@@ -53,6 +53,7 @@ struct BoundData {
   std::vector<std::string> warnings;  // those notes that are logged as warnings
   /// One per model input: what its values are divided by.
   std::vector<double> divisors;
+  bool takes_fields = false;  // of a table, some columns by their names
   std::vector<std::string> class_names;
 };
 

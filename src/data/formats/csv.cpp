@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/setting.h"
 #include "base/units.h"
 #include "data/formats/csv_cells.h"
@@ -82,13 +83,27 @@ class TableReader {
     choose_label();
   }
 
+  /// Whether columns are chosen, filled, scaled or made from words, now or when the model was
+  /// trained.
+  bool encodes() const {
+    if (encoding_) return !encoding_->names_only;
+    return options_.encoding.empty() && options_.encodes();
+  }
+
   /// Numbers as they are.
   RawSplit read() {
+    std::vector<std::size_t> chosen;
+    if (encoding_) {
+      chosen = feature_columns();
+    } else {
+      for (std::size_t i = 0; i < first_.size(); ++i)
+        if (i != label_) chosen.push_back(i);
+    }
     std::vector<float> features;
     std::vector<double> wide;  // in place of features, when float would round a whole number
     each_row([&](const std::vector<std::string_view>& fields, std::uint32_t line) {
-      for (std::size_t i = 0; i < fields.size(); ++i) {
-        if (take_label(i, fields[i], line)) continue;
+      if (label_ != kNoLabel) take_label(fields[label_], line);
+      for (const std::size_t i : chosen) {
         const double value = number_at(i, fields[i], line);
         const bool rounds = is_whole(value) && static_cast<float>(value) != value;
         if (rounds && wide.empty()) wide.assign(features.begin(), features.end());
@@ -97,16 +112,16 @@ class TableReader {
       }
     });
     const auto rows = static_cast<std::int64_t>(lines_.size());
-    const std::size_t columns = first_.size() - (label_ == kNoLabel ? 0 : 1);
-    const Shape matrix{rows, static_cast<std::int64_t>(columns)};
+    const Shape matrix{rows, static_cast<std::int64_t>(chosen.size())};
     RawSplit out;
-    if (columns > 0) {
+    if (!chosen.empty()) {
       const auto role = ColumnRole::kInput;
       out.columns.push_back(wide.empty() ? make_column("x", file_, role, matrix, features, lines_)
                                          : make_column("x", file_, role, matrix, wide, lines_));
-      for (std::size_t i = 0; i < header_.size(); ++i) {
-        if (i != label_) out.columns[0].field_names.push_back(header_[i]);
+      for (const std::size_t i : chosen) {
+        if (!header_.empty()) out.columns[0].field_names.push_back(header_[i]);
       }
+      out.encoding = names_of(chosen);
     }
     if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
     return out;
@@ -120,7 +135,7 @@ class TableReader {
     for (const std::size_t i : chosen) cells.names.push_back(name_of_column(i));
     cells.columns.resize(chosen.size());
     each_row([&](const std::vector<std::string_view>& fields, std::uint32_t line) {
-      if (label_ != kNoLabel) take_label(label_, fields[label_], line);
+      if (label_ != kNoLabel) take_label(fields[label_], line);
       for (std::size_t k = 0; k < chosen.size(); ++k)
         cells.columns[k].emplace_back(fields[chosen[k]]);
     });
@@ -143,6 +158,7 @@ class TableReader {
     out.columns[0].field_names = encoding_->field_names();
     out.columns[0].field_words = encoding_->field_words();
     out.encoding = encoding_->text();
+    out.is_encoded = true;
     if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
     return out;
   }
@@ -183,6 +199,11 @@ class TableReader {
                             (options_.header == CsvOptions::Header::kAuto &&
                              (has_words_above_numbers(first_, below_) || is_alone() || is_named()));
     if (has_header) header_ = first_;
+    // Numbers without names are taken by their places.
+    if (encoding_ && encoding_->names_only && header_.empty()) {
+      places_in_training_ = encoding_->columns.size();
+      encoding_.reset();
+    }
   }
 
   // Words with nothing below them, which are of no use as data.
@@ -210,13 +231,10 @@ class TableReader {
 
   void choose_label() {
     CsvOptions options = options_;
-    if (encoding_ && options.label_column.empty() && !header_.empty()) {
-      const bool there = std::ranges::count(header_, encoding_->label) > 0;
-      options.label_column = there ? encoding_->label : "none";
-    }
+    if (encoding_ && !header_.empty()) choose_label_as_trained(options);
     // A table to predict may have the features only.
-    if (encoding_ && header_.empty() && first_.size() == encoding_->columns.size())
-      options.label_column = "none";
+    if (encoding_ && header_.empty()) places_in_training_ = encoding_->columns.size();
+    if (first_.size() == places_in_training_) options.label_column = "none";
     label_ = find_label(options, header_, first_.size(), name_, notes_);
     const bool in_first = header_.empty() && label_ < first_.size() && !is_missing(first_[label_]);
     const std::vector<std::string>& sample = in_first ? first_ : below_;
@@ -225,6 +243,22 @@ class TableReader {
              "{}: the label \"{}\" is not a number; write numbers without separators of thousands, "
              "currencies and percent signs",
              name_, printable(sample[label_]));
+  }
+
+  void choose_label_as_trained(CsvOptions& options) const {
+    const auto has = [&](const std::string& name) { return std::ranges::count(header_, name) > 0; };
+    std::string& wanted = options.label_column;
+    const bool by_rule = wanted.empty();
+    const bool by_place = !by_rule && wanted != "none" && !has(wanted) &&
+                          (wanted == "last" || number_in(wanted).has_value());
+    // A place is that of the table that was trained with.
+    if ((by_rule || by_place) && !encoding_->label.empty() && has(encoding_->label)) {
+      wanted = encoding_->label;
+    } else if (by_rule) {
+      const std::size_t other =
+          encoding_->names_only ? label_beside(*encoding_, header_) : kNoLabel;
+      wanted = other == kNoLabel ? "none" : fmt::format("{}", other);
+    }
   }
 
   template <class Take>
@@ -245,15 +279,13 @@ class TableReader {
     PT_CHECK(!lines_.empty(), kData, "{} has a header and no rows", name_);
   }
 
-  bool take_label(std::size_t column, std::string_view cell, std::uint32_t line) {
-    if (column != label_) return false;
+  void take_label(std::string_view cell, std::uint32_t line) {
     if (labels_.are_words) {
       PT_CHECK(!cell.empty(), kData, "{} line {} has no label", name_, line);
       labels_.words.emplace_back(cell);
     } else {
-      labels_.values.push_back(number_at(column, cell, line));
+      labels_.values.push_back(number_at(label_, cell, line));
     }
-    return true;
   }
 
   double number_at(std::size_t column, std::string_view cell, std::uint32_t line) const {
@@ -268,6 +300,7 @@ class TableReader {
 
   // What makes a number of a cell that is none.
   std::string advice_for(std::size_t column, std::string_view cell) const {
+    if (encoding_) return ", as it is in the training data";
     if (is_missing(cell))
       return fmt::format("; {} mean fills such cells, marker also marks them", setting("missing"));
     const std::string leave =
@@ -305,6 +338,21 @@ class TableReader {
       taken[*free] = true;
     }
     return out;
+  }
+  /// The encoding of numbers as they are, which has the names of columns only, so that another
+  /// table may have them in another order. Empty where the names do not tell them apart.
+  std::string names_of(const std::vector<std::size_t>& chosen) const {
+    constexpr std::size_t kMost = 4096;  // a trained file has all names
+    if (header_.empty() || chosen.size() > kMost) return {};
+    TableEncoding out;
+    out.has_header = out.names_only = true;
+    if (label_ != kNoLabel) out.label = header_[label_];
+    std::set<std::string> names;
+    for (const std::size_t i : chosen) {
+      if (!is_utf8(header_[i]) || !names.insert(header_[i]).second) return {};
+      out.columns.emplace_back().name = header_[i];
+    }
+    return is_utf8(out.label) && !names.contains(out.label) ? out.text() : std::string();
   }
   /// A trained file names the columns that it was trained with.
   void check_names_suffice(const std::vector<std::size_t>& chosen) {
@@ -376,6 +424,7 @@ class TableReader {
   std::vector<std::string> below_;  // the second row, with the values of later ones in its gaps
   std::uint32_t first_line_ = 0;
   std::size_t label_ = kNoLabel;
+  std::size_t places_in_training_ = 0;  // features, where no names tell them; 0: not known
   Labels labels_;
   std::vector<std::uint32_t> lines_;
   std::optional<TableEncoding> encoding_;
@@ -383,60 +432,10 @@ class TableReader {
 
 }  // namespace
 
-char guess_delimiter(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view line = RecordReader::trim(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (line.empty() || line.front() == '#') continue;
-    std::string bare;
-    bool quoted = false;
-    for (const char c : line) {
-      if (c == '"') quoted = !quoted;
-      if (!quoted) bare += c;
-    }
-    const bool other = bare.find_first_of(";\t") != std::string::npos;
-    for (const char c : {',', '\t', ';', ' '}) {
-      if (c == ',' && other && commas_are_decimal(bare)) continue;
-      if (bare.find(c) != std::string::npos) return c;
-    }
-    break;
-  }
-  return ',';
-}
-
 RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOptions& options,
                    std::vector<std::string>& notes) {
   TableReader reader(text, file, options, notes);
-  return options.encodes() ? reader.read_encoded() : reader.read();
-}
-
-bool looks_like_table(std::string_view head, bool is_whole_text) {
-  const char delimiter = guess_delimiter(head);
-  if (delimiter == ' ') return false;  // may be text
-  std::size_t width = 0, rows = 0, lines = 0;
-  while (!head.empty()) {
-    const std::size_t end = std::min(head.find('\n'), head.size());
-    std::string_view line = RecordReader::trim(head.substr(0, end));
-    const bool cut = end == head.size() && !is_whole_text;
-    head.remove_prefix(std::min(end + 1, head.size()));
-    if (line.empty() || line.front() == '#') continue;
-    ++lines;
-    if (cut) line = line.substr(0, std::min(line.rfind(delimiter), line.size()));
-    std::size_t cells = 0, numbers = 0;
-    for (std::size_t begin = 0; begin <= line.size(); ++cells) {
-      const std::size_t stop = std::min(line.find(delimiter, begin), line.size());
-      const std::string_view cell = line.substr(begin, stop - begin);
-      if (number_in(cell) || number_in(with_decimal_point(cell))) ++numbers;
-      begin = stop + 1;
-    }
-    if (width > 0 && (cut ? cells > width : cells != width)) return false;
-    if (!cut) width = cells;
-    const bool is_row = 2 * numbers >= cells && cells + cut > 1;
-    if (!is_row && lines > 1) return false;  // the first may be a header
-    rows += is_row;
-  }
-  return rows > 0;
+  return reader.encodes() ? reader.read_encoded() : reader.read();
 }
 
 RawData read_csv(const std::string& path, const CsvOptions& options) {
@@ -470,7 +469,14 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
   if (!validation.empty()) {
     CsvOptions as_trained = options;
     as_trained.encoding = out.train.encoding;
-    out.validation = read(validation, as_trained, ignored);
+    try {
+      out.validation = read(validation, as_trained, ignored);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kData || out.train.is_encoded) throw;
+      // In competitions, test.csv lacks columns: how it fits is seen later.
+      as_trained.encoding.clear();
+      out.validation = read(validation, as_trained, ignored);
+    }
   }
   // Encoded columns have names also without a header.
   const bool header = out.train.encoding.empty()

@@ -14,10 +14,6 @@
 
 namespace pipetrain {
 
-/// The first of , tab ; space outside quotes in the first line that is not a comment; not a comma
-/// where all of them are decimal commas between others.
-char guess_delimiter(std::string_view text);
-
 // Splits a text into records of fields; blank lines and, unless they may be data, comments are
 // passed over: all lines beginning with '#', as a row that is taken out looks like any other.
 class RecordReader {

@@ -1,10 +1,15 @@
 // Images in folders: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/val/CLASS/*.png, or all in
 // one folder without classes, or DIR/images/*.jpg with DIR/masks/*.png of the same names.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "data/formats/image_rows.h"
@@ -321,7 +326,7 @@ RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
   }
   std::optional<fs::path> train, validation, test;
   const auto folders = folders_in(path);
-  bool other = false;
+  std::vector<std::string> others;
   for (const auto& [name, folder] : folders) {
     if (name == "train" || name == "training") {
       train = folder;
@@ -329,15 +334,20 @@ RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
       validation = folder;
     } else if (name == "test" || name == "testing") {
       test = folder;
-    } else {
-      other = true;
+    } else if (has_images(folder.string())) {
+      others.push_back(printable(name));
     }
   }
-  if (other || !train) {
+  // A "train" among others is a vehicle.
+  const bool has_parts = train && (others.empty() || validation || test);
+  if (!has_parts) {
     out.train = read_folder(path, out);
     if (masks_are_drawings) number_drawings(out);
     return out;
   }
+  if (!others.empty())
+    out.notes.push_back(fmt::format("beside the folders of the parts, {} {} not read",
+                                    fmt::join(others, ", "), others.size() == 1 ? "is" : "are"));
   out.train = read_folder(*train, out);
   if (!validation) validation = test;
   if (validation && has_images(validation->string())) {

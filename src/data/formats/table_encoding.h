@@ -41,6 +41,8 @@ struct TableEncoding {
   bool has_header = false;
   std::string label;  // the header's name of the label column, if there was one
   std::vector<EncodedColumn> columns;
+  /// The columns are all those of a table of numbers, as they are: only their names matter.
+  bool names_only = false;
 
   std::size_t width() const;
   /// Names of the numbers: "age", "age missing", "city=Paris".

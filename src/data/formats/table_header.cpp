@@ -152,4 +152,68 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
   return static_cast<std::size_t>(position);
 }
 
+std::size_t label_beside(const TableEncoding& features, const Record& header) {
+  std::vector<std::size_t> others;
+  for (std::size_t i = 0; i < header.size(); ++i) {
+    if (std::ranges::find(features.columns, header[i], &EncodedColumn::name) ==
+        features.columns.end())
+      others.push_back(i);
+  }
+  if (others.empty()) return kNoLabel;
+  const auto named = std::ranges::find_if(
+      others, [&](std::size_t i) { return role_of_name(header[i]) == ColumnRole::kLabel; });
+  if (named != others.end()) return *named;
+  return others.size() == 1 || others.back() + 1 == header.size() ? others.back() : kNoLabel;
+}
+
+char guess_delimiter(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = RecordReader::trim(text.substr(0, end));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.empty() || line.front() == '#') continue;
+    std::string bare;
+    bool quoted = false;
+    for (const char c : line) {
+      if (c == '"') quoted = !quoted;
+      if (!quoted) bare += c;
+    }
+    const bool other = bare.find_first_of(";\t") != std::string::npos;
+    for (const char c : {',', '\t', ';', ' '}) {
+      if (c == ',' && other && commas_are_decimal(bare)) continue;
+      if (bare.find(c) != std::string::npos) return c;
+    }
+    break;
+  }
+  return ',';
+}
+
+bool looks_like_table(std::string_view head, bool is_whole_text) {
+  const char delimiter = guess_delimiter(head);
+  if (delimiter == ' ') return false;  // may be text
+  std::size_t width = 0, rows = 0, lines = 0;
+  while (!head.empty()) {
+    const std::size_t end = std::min(head.find('\n'), head.size());
+    std::string_view line = RecordReader::trim(head.substr(0, end));
+    const bool cut = end == head.size() && !is_whole_text;
+    head.remove_prefix(std::min(end + 1, head.size()));
+    if (line.empty() || line.front() == '#') continue;
+    ++lines;
+    if (cut) line = line.substr(0, std::min(line.rfind(delimiter), line.size()));
+    std::size_t cells = 0, numbers = 0;
+    for (std::size_t begin = 0; begin <= line.size(); ++cells) {
+      const std::size_t stop = std::min(line.find(delimiter, begin), line.size());
+      const std::string_view cell = line.substr(begin, stop - begin);
+      if (number_in(cell) || number_in(with_decimal_point(cell))) ++numbers;
+      begin = stop + 1;
+    }
+    if (width > 0 && (cut ? cells > width : cells != width)) return false;
+    if (!cut) width = cells;
+    const bool is_row = 2 * numbers >= cells && cells + cut > 1;
+    if (!is_row && lines > 1) return false;  // the first may be a header
+    rows += is_row;
+  }
+  return rows > 0;
+}
+
 }  // namespace pipetrain

@@ -1,5 +1,5 @@
-// What the beginning of a table tells: whether its first row has the names of the columns, and
-// whether its numbers have decimal commas.
+// What the beginning of a table tells: what is between its cells, whether its first row has the
+// names of the columns, and whether its numbers have decimal commas.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,16 @@
 #include <string_view>
 #include <vector>
 
+#include "data/formats/table_encoding.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
 
 using Record = std::vector<std::string>;
+
+/// The first of , tab ; space outside quotes in the first line that is not a comment; not a comma
+/// where all of them are decimal commas between others.
+char guess_delimiter(std::string_view text);
 
 /// Whether numbers have decimal commas, from the beginning of the text.
 bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name);
@@ -42,6 +47,10 @@ constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
 /// The column of the labels in a table called `name`, or kNoLabel. `header` may be empty.
 std::size_t find_label(const CsvOptions& options, const Record& header, std::size_t columns,
                        const std::string& name, std::vector<std::string>& notes);
+
+/// The column of the labels in a table whose header has another name for them than that of the
+/// training, or kNoLabel: one that is no feature, by its name, alone or last.
+std::size_t label_beside(const TableEncoding& features, const Record& header);
 
 /// Error (kData) if a header has a name more often than it is `given`, not counting the label.
 void check_unique(const std::string& column, std::size_t given, std::size_t label,

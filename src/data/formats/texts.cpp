@@ -264,8 +264,10 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   if (format == "tsv" && !where.delimiter) where.delimiter = '\t';
   std::vector<std::string> files, other_files;
   const std::vector<std::string> all = list_files(path);
+  // Of plain texts, any may be called "test" unless one is called "train".
+  const bool has_parts = format != "text" || std::ranges::any_of(all, names_training_part);
   for (const std::string& file : all) {
-    const bool other = format != "text" && all.size() > 1 && names_other_part(file);
+    const bool other = has_parts && all.size() > 1 && names_other_part(file);
     (other ? other_files : files).push_back(file);
   }
   if (files.empty()) std::swap(files, other_files);

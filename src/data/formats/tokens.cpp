@@ -91,13 +91,17 @@ RawData read_tokens(const std::string& path, DType headerless_dtype) {
 
 RawData read_text(const std::string& path) {
   RawData out{path, "text, one token per byte", {}, {}, {}};
-  std::vector<TokenShard> shards;
-  for (const std::string& file : list_files(path)) {
+  std::vector<TokenShard> train, validation;
+  const std::vector<std::string> files = list_files(path);
+  const bool has_parts = std::ranges::any_of(files, names_training_part);
+  for (const std::string& file : files) {
     TokenShard shard{file, FileBytes::open_inflated(file), DType::kUint8, 0};
-    if (shard.content.size() > 0) shards.push_back(std::move(shard));
+    const bool other = has_parts && names_other_part(file);
+    if (shard.content.size() > 0) (other ? validation : train).push_back(std::move(shard));
   }
-  PT_CHECK(!shards.empty(), kData, "\"{}\" has no text: it is empty", printable(path));
-  out.train = to_split(std::move(shards));
+  PT_CHECK(!train.empty(), kData, "\"{}\" has no text: it is empty", printable(path));
+  out.train = to_split(std::move(train));
+  if (!validation.empty()) out.validation = to_split(std::move(validation));
   return out;
 }
 

@@ -307,6 +307,23 @@ RawData read_source(const std::string& path, const DataOptions& options) {
   return out;
 }
 
+namespace {
+
+/// Options that read validation data like the training data. `encoding`: of its columns.
+DataOptions read_as(const RawSplit& train, const std::string& encoding,
+                    const DataOptions& options) {
+  DataOptions out = options;
+  out.csv.encoding = encoding;
+  out.first_index = train.first_index;
+  out.masks_are_drawings &= !train.masks_are_numbered;
+  if (!train.texts.empty() && !train.columns.empty())
+    out.text.length = static_cast<std::size_t>(train.columns[0].sample_shape()[0]);
+  if (train.row_length > 0) out.text.length = train.row_length;
+  return out;
+}
+
+}  // namespace
+
 OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
   OpenedData out;
   out.workers = std::max(options.workers, 1);
@@ -316,6 +333,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     out.synthetic = true;
     out.format = "synthetic";
     out.train = make_synthetic(spec, samples, options.seed);
+    out.rows = samples;
     out.description = "data: synthetic, generated for the model's inputs; labels by a fixed rule\n";
     out.headline = "data     synthetic";
     split_and_limit(options, {}, out);
@@ -331,16 +349,18 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.headline =
       fmt::format("data     {}: {}{}", printable(raw.path), raw.format, label_words(raw.notes));
   add_lines(out.description, raw.notes);
-  if (!raw.train.encoding.empty())
+  if (raw.train.is_encoded)
     out.headline += fmt::format(" · {} numbers per row", raw.train.columns[0].sample_shape()[0]);
   BoundData train = bind_data(raw.train, spec, options.bind);
   add_lines(out.description, train.notes);
   out.warnings = raw.warnings;
   out.warnings.insert(out.warnings.end(), train.warnings.begin(), train.warnings.end());
   out.train = train.dataset;
+  out.rows = train.rows;
   out.class_names = train.class_names;
   out.divisors = train.divisors;
-  out.encoding = raw.train.encoding;
+  // A model that takes some columns by name needs no others.
+  if (raw.train.is_encoded || !train.takes_fields) out.encoding = raw.train.encoding;
   out.first_index = raw.train.first_index;
   out.masks_are_numbered = raw.train.masks_are_numbered;
   out.texts = raw.train.texts;
@@ -353,14 +373,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
           return fmt::format("reading the validation data {}", printable(options.validation_path));
         },
         [&] {
-          DataOptions as_trained = options;
-          as_trained.csv.encoding = raw.train.encoding;
-          as_trained.first_index = raw.train.first_index;
-          as_trained.masks_are_drawings &= !raw.train.masks_are_numbered;
-          if (!raw.train.texts.empty() && !raw.train.columns.empty())
-            as_trained.text.length =
-                static_cast<std::size_t>(raw.train.columns[0].sample_shape()[0]);
-          if (raw.train.row_length > 0) as_trained.text.length = raw.train.row_length;
+          const DataOptions as_trained = read_as(raw.train, out.encoding, options);
           const RawData other = read_source(options.validation_path, as_trained);
           out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
           out.description +=
@@ -380,7 +393,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
     }
   }
   std::optional<std::size_t> rows;
-  const bool is_fitted = options.csv.encoding.empty() && !raw.train.encoding.empty();
+  const bool is_fitted = options.csv.encoding.empty() && raw.train.is_encoded;
   if (is_fitted) rows = train.rows;
   split_and_limit(options, rows, out);
   describe_samples(out);

@@ -42,6 +42,7 @@ struct DataOptions {
 struct OpenedData {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> validation;  // null if there is none
+  std::size_t rows = 0;  // of the data before any are left out or held out for validation
   std::string format;
   /// What was detected and what becomes of it, for people: several lines.
   std::string description;
@@ -49,7 +50,7 @@ struct OpenedData {
   std::string headline;
   std::vector<std::string> warnings;
   std::vector<std::string> class_names;
-  std::string encoding;  // of a table's columns (TableEncoding::text); empty: none
+  std::string encoding;                      // RawSplit's
   std::optional<std::uint32_t> first_index;  // of LibSVM's format
   bool masks_are_numbered = false;           // RawSplit's
   std::string texts;             // how they became tokens (TextOptions::text); empty: no texts

@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -13,10 +14,10 @@
 
 namespace pipetrain {
 
-bool names_other_part(const std::string& file) {
-  static constexpr std::array<std::string_view, 10> kWords = {
-      "val",  "valid", "validation", "valset",  "eval",
-      "test", "tests", "testing",    "testset", "evaluation"};
+namespace {
+
+/// Whether one of the words of a file's name ("valTexts-1.txt": val, Texts, txt) is among these.
+bool has_word(const std::string& file, std::span<const std::string_view> words) {
   const std::string name = std::filesystem::path(file).filename().string();
   std::string word;
   for (std::size_t i = 0; i <= name.size(); ++i) {
@@ -25,12 +26,26 @@ bool names_other_part(const std::string& file) {
     const bool begins = !is_letter || (std::isupper(static_cast<unsigned char>(c)) && i > 0 &&
                                        std::islower(static_cast<unsigned char>(name[i - 1])));
     if (begins) {
-      if (std::ranges::find(kWords, word) != kWords.end()) return true;
+      if (std::ranges::find(words, word) != words.end()) return true;
       word.clear();
     }
     if (is_letter) word += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
   return false;
+}
+
+}  // namespace
+
+bool names_other_part(const std::string& file) {
+  static constexpr std::array<std::string_view, 10> kWords = {
+      "val",  "valid", "validation", "valset",  "eval",
+      "test", "tests", "testing",    "testset", "evaluation"};
+  return has_word(file, kWords);
+}
+
+bool names_training_part(const std::string& file) {
+  static constexpr std::array<std::string_view, 3> kWords = {"train", "training", "trainset"};
+  return has_word(file, kWords);
 }
 
 std::vector<std::string> list_files(const std::string& path) {

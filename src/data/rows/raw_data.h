@@ -60,8 +60,10 @@ struct TokenShard {
 struct RawSplit {
   std::vector<RawColumn> columns;
   std::shared_ptr<const std::vector<TokenShard>> shards = nullptr;
-  /// Of a table whose columns were encoded: how (TableEncoding::text).
+  /// Of a table: the names of its columns, and how they were encoded (TableEncoding::text); empty:
+  /// they have no names.
   std::string encoding = {};
+  bool is_encoded = false;  // its numbers are not just those of the table
   /// Whether texts were left out, for want of a tokenizer.
   bool leaves_out_texts = false;
   /// Tokens of a sample, where shards are to be cut into such; 0: as the model wants.

@@ -140,6 +140,8 @@ bool is_tfrecord(std::span<const std::byte> bytes);
 /// Whether a file's name has a word for a part that is not trained on: val, valid, test, …;
 /// "latest" has none.
 bool names_other_part(const std::string& file);
+/// The same for train, training, trainset.
+bool names_training_part(const std::string& file);
 
 /// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
 /// sorted by name.

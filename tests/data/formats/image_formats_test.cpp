@@ -35,6 +35,18 @@ TEST_F(Formats, FoldersOfImages) {
   const OpenedData parts = opened(path("s"), wants({3, 2, 3}, 2));
   ASSERT_TRUE(parts.validation);
   EXPECT_EQ(values(*parts.validation, 1), Doubles{1});
+  // What lies beside them is no class.
+  write("s/__MACOSX/notes", "x");
+  EXPECT_EQ(opened(path("s"), wants({3, 2, 3}, 2)).class_names.size(), 2u);
+  write("s/drafts/1.png", kPng);
+  const OpenedData again = opened(path("s"), wants({3, 2, 3}, 2));
+  EXPECT_EQ(again.class_names, (std::vector<std::string>{"a", "b"}));
+  expect_contains(again.description, "beside the folders of the parts, drafts is not read");
+  // Vehicles.
+  write("v/train/1.png", kPng);
+  write("v/bus/1.png", kPng);
+  EXPECT_EQ(opened(path("v"), wants({3, 2, 3}, 2)).class_names,
+            (std::vector<std::string>{"bus", "train"}));
 }
 
 // A PNG file of one gray pixel.

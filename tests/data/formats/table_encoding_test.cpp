@@ -106,6 +106,55 @@ TEST(TableEncoding, ColumnsOfTheSameNameStayApart) {
   EXPECT_EQ(read("a,a,b,y\n1,2,3,0\n", options).columns[0].values.to_doubles(), Doubles{3});
 }
 
+TEST(TableEncoding, NumbersWithNamesAreFoundByName) {
+  CsvOptions later;
+  const RawSplit got = read("a,b,price\n1,2,3\n4,5,6\n", {});
+  EXPECT_FALSE(got.is_encoded);
+  later.encoding = got.encoding;
+  // Another order, and a column that training did not have.
+  for (const char* text : {"price,b,id,a\n3,2,9,1\n6,5,9,4\n", "1,2,3\n4,5,6\n"}) {
+    const RawSplit other = read(text, later);
+    ASSERT_EQ(other.columns.size(), 2u) << text;
+    EXPECT_EQ(other.columns[0].values.to_doubles(), (Doubles{1, 2, 4, 5})) << text;
+    EXPECT_EQ(other.columns[1].values.to_doubles(), (Doubles{3, 6})) << text;
+    EXPECT_FALSE(other.is_encoded) << text;
+  }
+  // To be predicted: without labels.
+  for (const char* text : {"b,a\n2,1\n5,4\n", "1,2\n4,5\n"}) {
+    const RawSplit other = read(text, later);
+    ASSERT_EQ(other.columns.size(), 1u) << text;
+    EXPECT_EQ(other.columns[0].values.to_doubles(), (Doubles{1, 2, 4, 5})) << text;
+  }
+  EXPECT_NE(
+      refusal("a,c,price\n1,2,3\n", later).find("no column \"b\", which the model was trained"),
+      std::string::npos);
+  // Labels of another name, which are no features.
+  for (const char* text : {"b,a,cost\n2,1,3\n", "cost,b,a\n3,2,1\n", "id,class,b,a\n9,3,2,1\n"}) {
+    const RawSplit other = read(text, later);
+    EXPECT_EQ(other.columns[0].values.to_doubles(), (Doubles{1, 2})) << text;
+    EXPECT_EQ(other.columns[1].values.to_doubles(), Doubles{3}) << text;
+  }
+  // A label that training was told by its place.
+  CsvOptions placed = later;
+  for (const char* place : {"2", "-1", "last"}) {
+    placed.label_column = place;
+    EXPECT_EQ(read("price,b,a\n3,2,1\n", placed).columns[1].values.to_doubles(), Doubles{3});
+  }
+  EXPECT_NE(refusal("a,b,price\n1,,3\n", later).find("as it is in the training data"),
+            std::string::npos);
+  // Names that do not tell columns apart.
+  EXPECT_EQ(read("a,a,y\n1,2,3\n", {}).encoding, "");
+  EXPECT_EQ(read("1,2,3\n4,5,6\n", {}).encoding, "");
+}
+
+TEST(TableEncoding, ChosenNumbersWithoutNamesAreFoundByPlace) {
+  CsvOptions options, later;
+  options.drop = {"0"};
+  later.encoding = read("1,10,5\n2,20,6\n", options).encoding;
+  for (const char* text : {"9,7,0\n", "9,7\n"})
+    EXPECT_EQ(read(text, later).columns[0].values.to_doubles(), Doubles{7}) << text;
+}
+
 TEST(TableEncoding, ATableOfWordsMayHaveAHeader) {
   const auto rows = [](const std::string& text, CsvOptions options) {
     options.categories = CsvOptions::Categories::kOneHot;

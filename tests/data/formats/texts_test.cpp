@@ -58,6 +58,16 @@ TEST_F(Texts, PlainFilesAreOneTextOrLines) {
   EXPECT_EQ(read_texts(file, "text", options, {}).train.shards->at(0).tokens(), 4u);  // 6 0 6 0
 }
 
+TEST_F(Texts, AFolderHasTwoPartsIfOneFileIsForTraining) {
+  write("d/test.txt", "ab");
+  write("d/notes.txt", "ab");
+  EXPECT_TRUE(read_texts(path("d"), "text", bytes(), {}).validation.empty());
+  write("d/train.txt", "ab");
+  const RawData parts = read_texts(path("d"), "text", bytes(), {});
+  EXPECT_EQ(parts.train.shards->size(), 2u);
+  EXPECT_EQ(parts.validation.shards->size(), 1u);
+}
+
 TEST_F(Texts, PaddedWithIgnoredLabels) {
   const std::string file = write("t.jsonl", "{\"text\": \"ab abc\"}\n{\"text\": \"12\"}\n");
   TextOptions options = bytes();

@@ -126,6 +126,13 @@ TEST_F(Tokens, TextOfSeveralFilesOrEmpty) {
   write("b.txt", "");
   write("c.txt", "cd");
   EXPECT_EQ(read_text(directory()).train.shards->size(), 2u);
+  write("test.txt", "ef");  // may be a text like the others
+  EXPECT_EQ(read_text(directory()).train.shards->size(), 3u);
+  write("wiki.train.txt", "gh");
+  const RawData parts = read_text(directory());
+  EXPECT_EQ(parts.train.shards->size(), 3u);
+  ASSERT_TRUE(parts.validation.shards);
+  EXPECT_EQ(parts.validation.shards->at(0).file, path("test.txt"));
   const std::string empty = path("b.txt");
   expect_contains(data_error([&] { read_text(empty); }), "empty");
 }
