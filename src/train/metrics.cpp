@@ -8,8 +8,8 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::array<std::string_view, 9> kMetrics = {
-    "loss", "accuracy", "perplexity", "r2", "mae", "f1", "auc", "miou", "top-k"};
+constexpr std::array<std::string_view, 8> kMetrics = {"loss", "accuracy", "perplexity", "r2",
+                                                      "mae",  "f1",       "auc",        "miou"};
 
 }  // namespace
 
@@ -35,7 +35,6 @@ std::optional<double> metric_of(const EvaluationReport& report, std::string_view
   if (metric == "f1") return report.f1;
   if (metric == "auc") return report.auc;
   if (metric == "miou") return report.miou;
-  if (metric == "top-k") return report.top_k;
   if (const int k = top_of(metric); k > 0) return report.k == k ? report.top_k : std::nullopt;
   return report.r2;
 }

@@ -55,17 +55,19 @@ double parse_duration(const std::string& option, const std::string& text) {
   return value * scale;
 }
 
-SaveEvery SaveEvery::parse(const std::string& text) {
+SaveEvery SaveEvery::parse(const std::string& text) { return parse(text, setting("save-every")); }
+
+SaveEvery SaveEvery::parse(const std::string& text, const std::string& option) {
   if (text == "never" || text == "0") return {};
-  const auto [value, unit] = split_unit(setting("save-every"), "100, 2ep or 10min", text);
+  const auto [value, unit] = split_unit(option, "100, 2ep or 10min", text);
   if (unit.empty() || unit == "step" || unit == "steps") {
-    PT_CHECK(value == std::floor(value), kUsage, "{} takes whole steps, not \"{}\"",
-             setting("save-every"), printable(text));
+    PT_CHECK(value == std::floor(value), kUsage, "{} takes whole steps, not \"{}\"", option,
+             printable(text));
     return {Unit::kSteps, value};
   }
   if (unit == "ep" || unit == "epoch" || unit == "epochs") return {Unit::kEpochs, value};
   PT_CHECK(seconds_of(unit) > 0, kUsage, "{} takes the units steps, ep, s, min and h, not \"{}\"",
-           setting("save-every"), printable(unit));
+           option, printable(unit));
   return {Unit::kSeconds, value * seconds_of(unit)};
 }
 

@@ -21,8 +21,9 @@ struct SaveEvery {
   Unit unit = Unit::kNever;
   double value = 0;
 
-  /// Error (kUsage) names the option.
+  /// Error (kUsage) names the option, --save-every without one.
   static SaveEvery parse(const std::string& text);
+  static SaveEvery parse(const std::string& text, const std::string& option);
 };
 
 /// Seconds of "90", "30s", "10min", "2h", "1d". Error (kUsage) names the option.

@@ -102,9 +102,7 @@ class Scorer {
     confusion.classes = last_ ? shape_[shape_.rank() - 1] : shape_[1];
     PT_CHECK(k_ >= 1 && k_ <= confusion.classes, kUsage, "{} {}: the model has {} classes",
              setting("top-k"), k_, confusion.classes);
-    PT_CHECK(confusion.classes <= 65536 &&
-                 confusion.classes * confusion.classes < (std::int64_t{1} << 28),
-             kUsage, "{} classes are too many for a confusion matrix", confusion.classes);
+    if (!has_confusion_matrix(confusion.classes)) return;
     confusion.counts.resize(static_cast<std::size_t>(confusion.classes * confusion.classes));
     kept_.resize(static_cast<std::size_t>(confusion.classes));
     truth_.resize(kept_.size());
@@ -155,7 +153,7 @@ class Scorer {
         if (row[c * step] > row[label * step] || (row[c * step] == row[label * step] && c < label))
           ++before;
       }
-      ++confusion.counts[label * classes + best];
+      if (!confusion.counts.empty()) ++confusion.counts[label * classes + best];
       ++confusion.counted;
       if (before < k_) ++confusion.in_top_k;
       keep(row, step, row[best * step], label);
@@ -210,7 +208,7 @@ class Scorer {
   }
 
   Scores finish() {
-    if (kept_.empty()) {
+    if (out_.confusion.classes == 0 && kept_.empty()) {
       PT_CHECK(numbers_ > 0, kData, "there is nothing to score");
       out_.mae = absolute_ / static_cast<double>(numbers_);
       if (spread_.total() > 0) out_.r2 = 1 - squares_ / spread_.total();
@@ -240,6 +238,7 @@ class Scorer {
   void finish_classes() {
     const Confusion& confusion = out_.confusion;
     out_.top_k = share(confusion.in_top_k, confusion.counted);
+    if (confusion.counts.empty()) return;
     for (std::int64_t c = 0; c < confusion.classes; ++c) {
       std::int64_t labels = 0, predictions = 0;
       for (std::int64_t other = 0; other < confusion.classes; ++other) {
@@ -322,6 +321,10 @@ bool gives_probabilities(const TrainingGraph& graph, std::size_t output) {
   return found && graph.graph[found->node].op->name != "LogSoftmax";
 }
 
+bool has_confusion_matrix(std::int64_t classes) {
+  return classes > 0 && classes < (std::int64_t{1} << 14);
+}
+
 bool needs_outputs(std::string_view metric) {
   return top_of(metric) > 0 || metric == "f1" || metric == "auc" || metric == "miou" ||
          metric == "mae";
@@ -337,7 +340,8 @@ bool offers(const Loss& loss, std::string_view metric) {
   if (metric == "r2") return loss.kind == LossKind::kSquaredError;
   if (metric == "mae") return regression;
   if (const int k = top_of(metric); k > 0) return loss.counts_correct() && loss.classes >= k;
-  return (one_class || loss.kind == LossKind::kBinaryCrossEntropy) && metric != "top-k";
+  return one_class ? has_confusion_matrix(loss.classes)
+                   : loss.kind == LossKind::kBinaryCrossEntropy;
 }
 
 void add_scores(EvaluationReport& report, const Scores& scores, int k) {

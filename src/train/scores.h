@@ -19,7 +19,7 @@ class Predictor;
 /// Rows are labels, columns predictions.
 struct Confusion {
   std::int64_t classes = 0;
-  std::vector<std::int64_t> counts;  // [label × classes + prediction]
+  std::vector<std::int64_t> counts;  // [label × classes + prediction]; empty: too many classes
   std::int64_t in_top_k = 0, counted = 0;
 };
 
@@ -34,8 +34,9 @@ struct ClassScore {
 
 /// What a task has; the rest is empty.
 struct Scores {
-  Confusion confusion;              // no classes: not a single label
-  std::vector<ClassScore> classes;  // classes, or labels of which a sample may have several
+  Confusion confusion;  // no classes: not a single label
+  /// Classes, unless they are too many, or labels of which a sample may have several.
+  std::vector<ClassScore> classes;
   double top_k = 0;
   std::optional<double> f1, auc, miou;  // means over the classes that occur
   std::optional<double> mae, r2;        // of regressions
@@ -54,6 +55,9 @@ std::optional<double> area_under_curve(std::span<const float> scores,
 /// Whether an output of the model is what a Softmax over classes or a Sigmoid gives.
 bool gives_probabilities(const TrainingGraph& graph, std::size_t output);
 
+/// Whether classes are few enough for a confusion matrix and what follows from it; others have
+/// top-k accuracy only.
+bool has_confusion_matrix(std::int64_t classes);
 /// Whether a metric needs the outputs besides the loss: top5, f1, auc, miou, mae.
 bool needs_outputs(std::string_view metric);
 /// Whether an evaluation with a loss has a metric.

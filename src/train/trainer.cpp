@@ -360,7 +360,8 @@ class Training {
       body();
     } catch (Error& error) {
       // The stages are as they were; other processes may not have failed.
-      const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel;
+      const bool sound = error.kind() == ErrorKind::kData || error.kind() == ErrorKind::kModel ||
+                         error.kind() == ErrorKind::kUsage;
       if (sound && !network_.processes() && saving_.enabled() && step > first_step_) {
         saving_.finish();
         if (saving_.last_written().filename() != checkpoint_name(step))

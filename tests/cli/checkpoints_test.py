@@ -130,6 +130,15 @@ class Signals(Checkpoints):
         self.assertEqual((status["first_step"], status["step"]), (1, end["steps"]))
         self.assertEqual(status["total_steps"], 1000000)
 
+    def test_max_time_counts_from_the_first_start(self):
+        first = {"PIPETRAIN_FIRST_START": str(int(time.time()) - 3600)}
+        self.succeed("train", *LONG, "--run-dir", "run", "--max-time", "59min", environment=first)
+        end = self.last_event("run_end")
+        self.assertEqual((end["status"], end["steps"]), ("max_time", 1))
+        # A new run with restarts has its own.
+        self.succeed("train", *SMALL, "--epochs", "1", "--restarts", "1", "--run-dir", "other", "--max-time", "59min", environment=first)
+        self.assertNotIn("max_time", (self.folder / "other/events.jsonl").read_text())
+
 
 class Resume(Checkpoints):
     def stop_and_resume(self, *more):

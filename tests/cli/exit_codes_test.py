@@ -47,6 +47,9 @@ class Usage(Case):
             self.refused("usage", *run, "--lr-schedule", f"exponential:every={every}", says=["--lr-step", "1e+15", every])
         self.refused("usage", *run, "--lr-schedule", "multistep:at=4,over=time", "--max-time", "1min", says=["--lr-milestones", "--lr-over", "50%"])
         self.succeed(*run, "--lr-schedule", "multistep:at=50%,over=time", "--max-time", "1min", "--dry-run")
+        err = self.refused("usage", *run, "--val-every", "1.5", says='--val-every takes whole steps, not "1.5"')
+        self.assertNotIn("--save-every", err)
+        self.refused("usage", *run, "--lr", "find", "--dry-run", says=["--lr find", "leave out --dry-run"])
 
     def test_a_schedule_that_is_misspelled_is_answered_with_the_right_one(self):
         err = self.refused("usage", "train", MODEL, "--lr-schedule", "cosin", says=["--lr-schedule", 'did you mean "cosine"?'])

@@ -150,6 +150,17 @@ class Launch(Case):
         self.assertEqual((record["state"], record["exit_code"]), ("ended", code))
         return err
 
+    def test_one_that_fails_at_once_does_not_hide_the_run_to_resume(self):
+        train = [*TRAIN, "--max-steps", "2", "-q"]
+        latest = self.folder / "runs" / "latest"
+        self.succeed("launch", "--hosts", self.hosts, "--", *train, environment=MPI)
+        first = latest.resolve()
+        self.assertTrue((first / "trained.onnx").exists())
+        self.refused("usage", "launch", "--hosts", self.hosts, "--", *train, "--lr-schedule", "linear:min=1", environment=MPI)
+        self.assertEqual(latest.resolve(), first)
+        self.succeed("launch", "--hosts", self.hosts, "--", *train, environment=MPI)
+        self.assertNotEqual(latest.resolve(), first)
+
     def test_kills_change_no_bit(self):
         """Each rank, and mpirun, which leaves its processes behind."""
         steps = ["--max-steps", "600", "--save-every", "5"]

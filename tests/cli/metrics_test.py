@@ -54,6 +54,17 @@ class Metrics(Case):
         self.refused("usage", "train", *SMALL, "--eval-every", "0", "--best-metric", "accuracy", "--max-steps", "1",
                      says=["--best-metric accuracy needs validations, which --eval-every 0 turns off"])
 
+    def test_top_k_needs_no_confusion_matrix(self):
+        self.succeed("new", "gpt", "--depth", "1", "--width", "16", "--heads", "1", "--vocab", "17000", "--context", "8", "-o", "gpt.onnx")
+        source = random.Random(4)
+        self.write("t.bin", b"".join(source.randrange(17000).to_bytes(2, "little") for _ in range(400)))
+        model = ["gpt.onnx", "--data", "t.bin", "--device", "cpu"]
+        self.succeed("train", "-m", *model, "-b", "8", "--val-split", "0.2", "--max-steps", "2", "--val-every", "1", "--best-metric", "top5",
+                              "--run-dir", "run")
+        report = parse(self.succeed("eval", *model, "--top-k", "3", "--json")[0])
+        self.assertTrue(0 <= report["top3"] <= 1)
+        self.refused("usage", "eval", *model, "--confusion", "matrix.csv", says="17000 classes are too many for a confusion matrix")
+
     def test_the_best_model_may_be_the_one_of_the_best_f1(self):
         self.succeed("train", *SMALL, "--best-metric", "f1", "--epochs", "2", "--run-dir", "run", "-q")
         found = [parse(line) for line in (self.folder / "run/events.jsonl").read_text().splitlines()]
@@ -80,6 +91,20 @@ class Logs(Case):
         self.write("file", "")
         self.refused("resource", "train", *SMALL, "--max-steps", "1", "--log-to", "tensorboard:file/tb",
                      says=['cannot create the folder "file/tb": Not a directory'])
+
+    def test_mlflow_does_not_end_the_training(self):
+        train = ["train", *SMALL, "--run-dir", "run", "--log-to", "mlflow:store"]
+        self.succeed(*train, "--max-steps", "2", "-q")
+        (first,) = [path for path in (self.folder / "store/0").iterdir() if path.is_dir()]
+        (first / "metrics/train/loss").unlink()
+        (first / "metrics/train/loss").mkdir()
+        _, err = self.succeed("--resume", "run", "--max-steps", "4")
+        self.assertEqual(err.count("--log-to mlflow"), 1, err)
+        self.assertIn("training goes on", err)
+        # What replaces a run is another one.
+        self.succeed(*train, "--max-steps", "2", "-q", "--overwrite")
+        (second,) = [path for path in (self.folder / "store/0").iterdir() if path.is_dir() and path != first]
+        self.assertEqual(len((second / "metrics/train/loss").read_text().splitlines()), 2)
 
     def test_the_earlier_name_still_means_tensorboard(self):
         self.write("c.toml", "tensorboard = true\n")

@@ -268,6 +268,15 @@ class Suggestions(Case):
             with self.subTest(given):
                 self.refused("usage", "train", given, "1", says=f"did you mean {meant}?")
 
+    def test_settings_that_nothing_uses_are_told(self):
+        run = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "1"]
+        _, err = self.succeed(*run, "--lr-step", "2", "--lr-gamma", "0.5", "--lr-power", "2", "--momentum", "0.8", "--run-dir", "a")
+        for option, whose in (("--lr-step", "--lr-schedule cosine"), ("--lr-gamma", "--lr-schedule cosine"), ("--lr-power", "--lr-schedule cosine"),
+                              ("--momentum", "--optimizer adamw")):
+            self.assertIn(f"warning: {option} is not used by {whose}\n", err)
+        _, err = self.succeed(*run, "--lr-schedule", "step", "--lr-step", "2", "--lr-gamma", "0.5", "--optimizer", "sgd", "--momentum", "0.8", "--run-dir", "b")
+        self.assertNotIn("is not used by", err)
+
     def test_values_are_known_without_their_dashes(self):
         self.refused("usage", "-m", "m.onnx", "--schedule", "zbv", says="did you mean 'zb-v'")
         self.refused("usage", "-m", "m.onnx", "--optimizer", "AdamW", says='did you mean "adamw"?')

@@ -32,6 +32,22 @@ RIVALS = [
 ]
 
 
+class OtherFolder(Case):
+    def test_the_best_model_goes_along(self):
+        run = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "64", "--val-split", "0.2", "--val-every", "2", "--save-every", "2", "--keep", "9",
+               "--device", "cpu", "--threads", "1", "--lr-schedule", "constant", "--bn", "frozen"]
+        self.succeed(*run, "--max-steps", "6", "--run-dir", "a", "-q")
+        steps = [json.loads(line) for line in (self.folder / "a/events.jsonl").read_text().splitlines()]
+        best = [event for event in steps if event["event"] == "run_end"][0]["best"]["step"]
+        for source, folder in (("a", "b"), ("a/checkpoints/step-000004", "c")):
+            _, err = self.succeed(f"--resume={source}", "--run-dir", folder, "--max-steps", "8", "--lr", "0", "--save-every", "1")
+            self.assertNotIn("is lost", err)
+            if best == 6 and folder == "c":
+                continue  # a model that the run in the other folder does not know
+            kept = json.loads(self.succeed("eval", f"{folder}/trained.onnx", "--data", DATA, "--device", "cpu", "--json")[0])["loss"]
+            self.assertEqual(kept, json.loads(self.succeed("eval", "a/trained.onnx", "--data", DATA, "--device", "cpu", "--json")[0])["loss"])
+
+
 class Names(Case):
     def test_a_schedule_is_no_folder_of_its_name(self):
         (self.folder / "gpipe").mkdir()

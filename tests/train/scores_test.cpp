@@ -24,11 +24,18 @@ TEST(Scores, TasksHaveTheirMetrics) {
   Loss loss;
   loss.kind = LossKind::kSquaredError;
   for (const char* metric : {"loss", "r2", "mae"}) EXPECT_TRUE(offers(loss, metric)) << metric;
-  for (const char* metric : {"accuracy", "f1", "auc", "miou", "perplexity", "top5", "top-k"})
+  for (const char* metric : {"accuracy", "f1", "auc", "miou", "perplexity", "top5"})
     EXPECT_FALSE(offers(loss, metric)) << metric;
   loss.kind = LossKind::kBinaryCrossEntropy;
   for (const char* metric : {"f1", "auc", "miou"}) EXPECT_TRUE(offers(loss, metric)) << metric;
   for (const char* metric : {"r2", "mae"}) EXPECT_FALSE(offers(loss, metric)) << metric;
+  loss.kind = LossKind::kCrossEntropy;
+  loss.classes = 50257;
+  loss.correct = {0};
+  EXPECT_TRUE(offers(loss, "top5"));
+  for (const char* metric : {"f1", "auc", "miou"}) EXPECT_FALSE(offers(loss, metric)) << metric;
+  loss.classes = 1000;
+  for (const char* metric : {"f1", "auc", "miou"}) EXPECT_TRUE(offers(loss, metric)) << metric;
 }
 
 }  // namespace

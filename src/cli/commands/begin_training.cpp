@@ -2,11 +2,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 
+#include "base/error.h"
+#include "base/log.h"
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
 #include "processes/process_group.h"
+#include "train/export.h"
 #include "train/fresh_weights.h"
 #include "train/replica_run.h"
 #include "train/resume.h"
@@ -16,10 +20,34 @@ namespace pipetrain {
 
 namespace fs = std::filesystem;
 
+double most_seconds(const Options& options) {
+  if (options.max_time.empty()) return 0;
+  const double limit = parse_duration("--max-time", options.max_time);
+  if (options.run.optimization.rate_by_time) return limit;
+  constexpr double kLeast = 1e-9;  // one step
+  return std::max(kLeast, limit - seconds_before_restart());
+}
+
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,
                         const FoundCheckpoint* found) {
   const bool goes_on = found && !options.resume_weights_only;
   return goes_on ? first_round(network, found->checkpoint) : 0;
+}
+
+void take_best_model(FoundCheckpoint& found, const fs::path& folder) {
+  Checkpoint& checkpoint = found.checkpoint;
+  const fs::path checkpoints = found.path.parent_path();
+  std::error_code ignored;
+  const bool same = !folder.empty() && fs::equivalent(checkpoints, folder / "checkpoints", ignored);
+  if (same || !checkpoint.best || !checkpoint.best_weights.empty()) return;
+  const std::int64_t best = checkpoint.best->step;
+  try {
+    checkpoint.best_weights = exported_weights(
+        best == checkpoint.step ? checkpoint
+                                : read_checkpoint(checkpoints / checkpoint_name(best)));
+  } catch (const Error& error) {
+    log_debug("train", "{}", error.what());  // the end says so, if no model is better
+  }
 }
 
 void initialize(const Options& options, PipelineRun& run) {
@@ -65,8 +93,7 @@ int follow(const Options& options, PlannedNetwork& network, const Start& start, 
   TrainingOptions training;
   std::optional<ProgramCut> cut;
   training.save.patience_seconds = options.run.pipeline.timeout_seconds;
-  if (options.run.optimization.rate_by_time)
-    training.max_seconds = parse_duration("--max-time", options.max_time);
+  if (options.run.optimization.rate_by_time) training.max_seconds = most_seconds(options);
   PipelineRun run(network, first_step(options, network, start.checkpoint()));
   begin_with(options, run, start.checkpoint(), training, cut);
   std::optional<Commits> commits;

@@ -26,9 +26,17 @@ struct Start {
   const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
 };
 
+/// The time that the limit of the run leaves to this process; 0: any. A limit that the learning
+/// rate spans counts the seconds of the checkpoint instead.
+double most_seconds(const Options& options);
+
 /// The step at which the first round of a run begins.
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,
                         const FoundCheckpoint* found);
+
+/// Has a checkpoint hold the weights of the run's best model if the run goes on in another `folder`
+/// (empty: a new one), where no checkpoint has them.
+void take_best_model(FoundCheckpoint& found, const std::filesystem::path& folder);
 
 /// Writes the initial weights that --init asks for into a run.
 void initialize(const Options& options, PipelineRun& run);

@@ -182,6 +182,8 @@ class Evaluator {
       scores = outputs_.add(report, options_.top_k);
       PT_CHECK(options_.confusion.empty() || scores.confusion.classes > 0, kUsage,
                "the model is no classifier: it has no confusion matrix");
+      PT_CHECK(options_.confusion.empty() || !scores.confusion.counts.empty(), kUsage,
+               "{} classes are too many for a confusion matrix", scores.confusion.classes);
       if (!options_.confusion.empty())
         write_or_print(options_.confusion, confusion_csv(scores.confusion, names_));
     }

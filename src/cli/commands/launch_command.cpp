@@ -19,6 +19,7 @@
 #include "cli/commands/launched_training.h"
 #include "cli/commands/replica_mode.h"
 #include "cli/commands/run_folder.h"
+#include "cli/commands/supervise.h"
 #include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
 #include "cli/options/resume_command_line.h"
@@ -219,7 +220,8 @@ int launch_command(Options& options) {
                             options.max_restarts, needed.least,       needed.spare};
   // Before what an earlier launch has left is deleted.
   if (!train.dry_run) check_run_folder(train);
-  ::setenv(kLaunchedVariable, "1", 1);
+  note_first_start();
+  ::setenv(kLaunchedVariable, train.run_dir.empty() ? kNamedFolder : "1", 1);
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",

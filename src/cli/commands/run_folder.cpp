@@ -74,28 +74,6 @@ bool has_only_a_failed_run(const fs::path& folder) {
   return !error && !last.empty() && (!ended || failed);
 }
 
-/// Creates a folder of a new name below that of all runs.
-fs::path make_named_folder(const std::string& model) {
-  const fs::path runs = folder_of_runs();
-  const std::time_t time = std::time(nullptr);
-  std::tm local{};
-  localtime_r(&time, &local);
-  char stamp[32];
-  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-  const std::string base = fs::path(model).stem().string() + "-" + stamp;
-  std::error_code error = make_directories(runs);
-  for (int attempt = 0; attempt < 1000; ++attempt) {
-    const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
-    const bool is_new = fs::create_directory(folder, error);
-    if (is_new) error = sync_directory(runs);
-    if (error) break;
-    if (is_new) return folder;
-  }
-  PT_FAIL(kResource,
-          "cannot create a run folder in \"{}\": {}; choose another place with --run-dir",
-          runs.string(), error.message());
-}
-
 /// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
 /// run; empty: none.
 fs::path make_run_folder(const Options& options, const fs::path& resumed, bool is_checked) {
@@ -109,7 +87,7 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed, bool i
              error.message());
     return folder;
   }
-  return make_named_folder(options.run.model.path);
+  return new_run_folder(options.run.model.path);
 }
 
 /// A configuration file that starts the run again.
@@ -137,9 +115,24 @@ void check_run_folder(const Options& options) {
 }
 
 fs::path new_run_folder(const std::string& model) {
-  const fs::path folder = make_named_folder(model);
-  call_latest(folder);
-  return folder;
+  const fs::path runs = folder_of_runs();
+  const std::time_t time = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&time, &local);
+  char stamp[32];
+  std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+  const std::string base = fs::path(model).stem().string() + "-" + stamp;
+  std::error_code error = make_directories(runs);
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const fs::path folder = runs / (attempt ? fmt::format("{}-{}", base, attempt + 1) : base);
+    const bool is_new = fs::create_directory(folder, error);
+    if (is_new) error = sync_directory(runs);
+    if (error) break;
+    if (is_new) return folder;
+  }
+  PT_FAIL(kResource,
+          "cannot create a run folder in \"{}\": {}; choose another place with --run-dir",
+          runs.string(), error.message());
 }
 
 RunFolder::~RunFolder() {

@@ -14,8 +14,9 @@ namespace pipetrain {
 /// Error (kUsage) for a --run-dir that has files of another run, unless that is resumed or
 /// overwritten.
 void check_run_folder(const Options& options);
-/// Set by `launch`, which has checked the folder.
+/// Set by `launch`, which has checked the folder: kNamedFolder if it has chosen its name, too.
 inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
+inline constexpr const char* kNamedFolder = "named";
 
 /// The folder of one run, locked for the lifetime of this object.
 class RunFolder {
@@ -52,8 +53,8 @@ class RunFolder {
       false;  // the name of an early one, below the folder of all runs, was chosen here
 };
 
-/// Creates the folder of a new run of this model, whose name is new, and has the link "latest"
-/// point to it. Error (kResource) if that is not possible.
+/// Creates the folder of a new run of this model, whose name is new. Error (kResource) if that is
+/// not possible.
 std::filesystem::path new_run_folder(const std::string& model);
 
 /// The path of the trained model. Error (kUsage) for an existing file without --overwrite.

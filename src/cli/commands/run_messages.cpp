@@ -10,6 +10,7 @@
 #include "base/setting.h"
 #include "base/units.h"
 #include "cli/commands/replica_mode.h"
+#include "cli/options/option_values.h"
 #include "cli/output/terminal.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameters.h"
@@ -232,6 +233,7 @@ void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
 }  // namespace
 
 void log_start(const Options& options, const PlannedNetwork& network) {
+  for (const std::string& text : unused_settings(options)) log_warning("train", "{}", text);
   log_model(options, network);
   log_batch(options, network);
   log_plan(options, network);

@@ -8,9 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +37,7 @@ constexpr double kMarkSeconds = 0.02;  // the same until the run is marked
 constexpr double kBusyShare = 0.01;    // of a core: a process that computes so much is not stuck
 constexpr const char* kMarked = "journal.txt";  // no process replaces it
 constexpr std::size_t kLogBytes = 4096;         // of a log in a crash report
+constexpr const char* kFirstStart = "PIPETRAIN_FIRST_START";
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {
@@ -254,6 +258,14 @@ class Supervisor {
   bool stops_ = false;
   int mark_ = -1;  // the locked journal: over NFS, only a file open for writing can be locked so
 };
+
+void note_first_start() { ::setenv(kFirstStart, fmt::format("{}", std::time(nullptr)).c_str(), 1); }
+
+double seconds_before_restart() {
+  const char* text = std::getenv(kFirstStart);
+  const std::time_t first = text ? std::strtoll(text, nullptr, 10) : 0;
+  return first > 0 ? std::max(0.0, std::difftime(std::time(nullptr), first)) : 0;
+}
 
 bool is_disk_wait(std::string_view stat) {
   const std::size_t name = stat.rfind(')');  // "PID (NAME) STATE …"; NAME may contain any character

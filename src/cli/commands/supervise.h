@@ -48,6 +48,12 @@ class Supervision {
 /// returns what `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
 
+/// Has the processes of a run that may be restarted know when its first one began.
+void note_first_start();
+/// Seconds since then, on the clock of the day, which several hosts share; 0 for a run that nothing
+/// restarts.
+double seconds_before_restart();
+
 /// Whether a thread waits in the kernel for a file, by its line in /proc/PROCESS/task/THREAD/stat.
 bool is_disk_wait(std::string_view stat);
 /// Whether it waits for a reader of standard output or standard error, by its line in …/syscall.

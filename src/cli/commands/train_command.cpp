@@ -1,8 +1,11 @@
 // pipetrain train: plan, train, export; the run folder keeps what was decided and what happened.
 #include <algorithm>
 #include <csignal>
+#include <exception>
 #include <filesystem>
+#include <new>
 #include <optional>
+#include <string_view>
 
 #include "base/cores.h"
 #include "base/error.h"
@@ -77,11 +80,6 @@ fs::path folder_in_log_to(const Options& options, const std::string& name) {
   return {};
 }
 
-/// The time limit of the run; 0: none.
-double most_seconds(const Options& options) {
-  return options.max_time.empty() ? 0 : parse_duration("--max-time", options.max_time);
-}
-
 /// The run of process 0.
 class LeadingRun {
  public:
@@ -104,7 +102,8 @@ class LeadingRun {
                    ? folder_ / "tb"
                    : folder_in_log_to(options, "tensorboard")),
         mlflow_(folder_in_log_to(options, "mlflow"), folder_ / "mlflow-run.txt",
-                folder_.filename().string(), recorded_settings(options)),
+                /*goes_on=*/!start.resumed.empty(), folder_.filename().string(),
+                recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
         recorder_(network, options.trace, options.trace_steps) {}
@@ -325,6 +324,7 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   }
   if (!start.goes_on) return start;
   start.resumed = folder_to_resume(options, *start.found);
+  if (!processes || processes->leads()) take_best_model(*start.found, start.resumed);
   start.output = take_outputs(*start.found, start.resumed, options);
   return start;
 }
@@ -339,7 +339,8 @@ void resolve(Options& options, ProcessGroup* processes) {
   // Without data the command is a benchmark of a fixed number of steps.
   OptimizationConfig& optimization = options.run.optimization;
   if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
-      optimization.epochs == 1)
+      std::ranges::none_of(options.settings,
+                           [](const Assignment& one) { return one.first == "--epochs"; }))
     optimization.max_steps = 100;
 }
 
@@ -415,7 +416,10 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
     write_plan_and_profile(options, network, folder);
     write_configuration(options, network, folder);
     return LeadingRun(options, network, start, run_folder, output, status, signals).run();
-  } catch (const Error& error) {
+  } catch (const std::bad_alloc&) {
+    stop_copying_log("out of memory");
+    throw;
+  } catch (const std::exception& error) {
     stop_copying_log(error.what());
     throw;
   }
@@ -440,11 +444,14 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
-  RunFolder folder(supervision || std::getenv(kLaunchedVariable), has_folder);
+  const char* launched = std::getenv(kLaunchedVariable);
+  RunFolder folder(supervision || launched,
+                   has_folder && !(launched && std::string_view(launched) == kNamedFolder));
   replace_head(options, start, processes, folder);
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,
              "--lr find needs a new run of a single process; leave out mpirun and --resume");
+    PT_CHECK(!options.dry_run, kUsage, "--lr find runs steps; leave out --dry-run");
     return find_learning_rate(options);
   }
   if (options.run.pipeline.schedule == "auto") {
@@ -476,6 +483,7 @@ int train_command(Options& options) {
            "--restarts needs a single process; whatever starts several has to restart them");
   resolve_verbosity(options);
   check_run_folder(options);
+  note_first_start();
   constexpr double kLater = 5;  // than the process itself would notice that it stands still
   return supervise(options.restarts, options.run.pipeline.timeout_seconds + kLater,
                    [&](Supervision& s) { return train_in(options, nullptr, &s); });

@@ -1,8 +1,11 @@
 #include "cli/options/option_values.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "cli/options/optimizer_help.h"
@@ -130,6 +133,39 @@ void resolve_values(Options& options) {
     run.optimization.warmup = end.value;
     run.optimization.warmup_is_fraction = end.is_share;
   }
+}
+
+std::vector<std::string> unused_settings(const Options& options) {
+  using Kind = LearningRateKind;
+  const LearningRateSettings& rate = options.run.optimization.learning_rate;
+  const LearningRateSettings by_default;
+  const OptimizerSettings& optimizer = options.run.optimization.optimizer;
+  const OptimizerRow& row = row_of(optimizer.kind);
+  std::vector<std::string> out;
+  const auto check = [&](bool is_given, bool is_used, const char* option, const char* whose,
+                         std::string_view name) {
+    if (is_given && !is_used)
+      out.push_back(fmt::format("{} is not used by {} {}", option, whose, name));
+  };
+  const auto check_rate = [&](bool is_given, const char* option,
+                              std::initializer_list<Kind> readers) {
+    check(is_given, std::ranges::count(readers, rate.kind) > 0, option, "--lr-schedule",
+          name_of(rate.kind));
+  };
+  check_rate(rate.gamma != by_default.gamma, "--lr-gamma",
+             {Kind::kStep, Kind::kMultistep, Kind::kExponential});
+  check_rate(!options.lr_step.empty(), "--lr-step", {Kind::kStep, Kind::kExponential});
+  check_rate(rate.power != by_default.power, "--lr-power", {Kind::kPolynomial});
+  check_rate(rate.decay_fraction != by_default.decay_fraction, "--lr-decay-fraction", {Kind::kWsd});
+  const auto check_optimizer = [&](bool is_given, bool is_used, const char* option) {
+    check(is_given, is_used, option, "--optimizer", row.name);
+  };
+  check_optimizer(!options.momentum.empty(), row.momentum.has_value(), "--momentum");
+  check_optimizer(!options.beta1.empty(), row.beta1.has_value(), "--beta1");
+  check_optimizer(!options.beta2.empty(), row.beta2.has_value(), "--beta2");
+  check_optimizer(!options.epsilon.empty(), row.epsilon.has_value(), "--eps");
+  check_optimizer(optimizer.nesterov, row.reads_nesterov, "--nesterov");
+  return out;
 }
 
 }  // namespace pipetrain

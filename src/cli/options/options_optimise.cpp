@@ -174,7 +174,7 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
           .affects(ResultEffect::kNone);
   validate.aliases = {"--eval-every"};
   validate.set = [&optimization](const std::string& v) {
-    const SaveEvery every = SaveEvery::parse(v);
+    const SaveEvery every = SaveEvery::parse(v, "--val-every");
     PT_CHECK(every.unit != SaveEvery::Unit::kSeconds, kUsage,
              "--val-every takes steps or epochs (500, 2ep, never), not {}", printable(v));
     optimization.evaluate_every = every.unit == SaveEvery::Unit::kNever ? 0 : every.value;

@@ -7,10 +7,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/log.h"
 #include "base/output_file.h"
 
 namespace pipetrain {
@@ -52,12 +54,12 @@ void make_experiment(const fs::path& folder) {
 
 }  // namespace
 
-MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, std::string name,
+MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, bool goes_on, std::string name,
                      const std::vector<std::pair<std::string, std::string>>& parameters)
     : name_(std::move(name)), start_(now_in_milliseconds()) {
   if (store.empty()) return;
   const fs::path experiment = fs::absolute(store).lexically_normal() / kExperiment;
-  id_ = read_if_file(id_file, 64).value_or("");
+  if (goes_on) id_ = read_if_file(id_file, 64).value_or("");
   if (id_.ends_with('\n')) id_.pop_back();
   if (!is_id(id_)) id_ = new_id();
   folder_ = experiment / id_;
@@ -77,18 +79,30 @@ MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, std::string
 void MlflowRun::write(std::int64_t step, const Scalars& scalars) {
   if (folder_.empty()) return;
   const std::int64_t now = now_in_milliseconds();
-  for (const auto& [tag, value] : scalars) {
-    if (!std::isfinite(value)) continue;
-    const fs::path path = folder_ / "metrics" / tag;
-    std::error_code error;
-    fs::create_directories(path.parent_path(), error);
-    write_text(path, OutputMode::kAppend, fmt::format("{} {} {}\n", now, value, step),
-               "--log-to mlflow: ");
-  }
+  warning_on_error([&] {
+    for (const auto& [tag, value] : scalars) {
+      if (!std::isfinite(value)) continue;
+      const fs::path path = folder_ / "metrics" / tag;
+      std::error_code error;
+      fs::create_directories(path.parent_path(), error);
+      write_text(path, OutputMode::kAppend, fmt::format("{} {} {}\n", now, value, step),
+                 "--log-to mlflow: ");
+    }
+  });
 }
 
 void MlflowRun::end(bool success) {
-  if (!folder_.empty()) write_meta(success ? Status::kFinished : Status::kFailed);
+  if (folder_.empty()) return;
+  warning_on_error([&] { write_meta(success ? Status::kFinished : Status::kFailed); });
+}
+
+void MlflowRun::warning_on_error(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& error) {
+    if (!std::exchange(has_warned_, true))
+      log_warning("mlflow", "{}; training goes on", error.message());
+  }
 }
 
 void MlflowRun::write_meta(Status status) const {
