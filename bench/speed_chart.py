@@ -37,6 +37,7 @@ def groups(text):
     # In the small tables "times as fast" stands twice: the second is that of 2 threads.
     for heading, column, cpu in [("### Zen 5, small networks", "times as fast", "Zen 5, AVX-512"),
                                  ("### Zen 4, small networks", "2 threads", "Zen 4, AVX-512"),
+                                 ("### Xeon with AMX, small networks", "2 threads", "Xeon, AVX-512"),
                                  ("### AVX2, small networks", "times as fast", "AVX2 only")]:
         speeds = [float(row[column]) for row in rows_below(text, heading)]
         out.append((f"{len(speeds)} small networks, LeNet to BERT", cpu, speeds))
