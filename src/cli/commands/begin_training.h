@@ -26,8 +26,8 @@ struct Start {
   const FoundCheckpoint* checkpoint() const { return found ? &*found : nullptr; }
 };
 
-/// The time that the limit of the run leaves to this process; 0: any. A limit that the learning
-/// rate spans counts the seconds of the checkpoint instead.
+/// Seconds that --max-time leaves to this process; 0: no limit. Where the learning rate spans the
+/// limit, the seconds of the checkpoint count instead, and this is the whole limit.
 double most_seconds(const Options& options);
 
 /// The step at which the first round of a run begins.

@@ -50,8 +50,7 @@ int supervise(int most, double stall_seconds, const std::function<int(Supervisio
 
 /// Has the processes of a run that may be restarted know when its first one began.
 void note_first_start();
-/// Seconds since then, on the clock of the day, which several hosts share; 0 for a run that nothing
-/// restarts.
+/// Seconds since then by wall-clock time, which hosts share; 0 for a run that nothing restarts.
 double seconds_before_restart();
 
 /// Whether a thread waits in the kernel for a file, by its line in /proc/PROCESS/task/THREAD/stat.

@@ -338,7 +338,7 @@ RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
       others.push_back(printable(name));
     }
   }
-  // A "train" among others is a vehicle.
+  // Without other parts, "train" is a class like its neighbours: a vehicle.
   const bool has_parts = train && (others.empty() || validation || test);
   if (!has_parts) {
     out.train = read_folder(path, out);

@@ -48,8 +48,9 @@ constexpr std::size_t kNoLabel = std::numeric_limits<std::size_t>::max();
 std::size_t find_label(const CsvOptions& options, const Record& header, std::size_t columns,
                        const std::string& name, std::vector<std::string>& notes);
 
-/// The column of the labels in a table whose header has another name for them than that of the
-/// training, or kNoLabel: one that is no feature, by its name, alone or last.
+/// The label column of a table whose header lacks the name that the labels had in training: a
+/// column that is no feature and is named like labels, is the only such column, or the last of the
+/// table. kNoLabel if there is none.
 std::size_t label_beside(const TableEncoding& features, const Record& header);
 
 /// Error (kData) if a header has a name more often than it is `given`, not counting the label.
