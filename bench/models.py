@@ -48,7 +48,7 @@ REAL_MODELS = {
     "efficientnet-b0": Model("EfficientNet-B0, 224²", "torchvision", {"image": 224}, 8, 10, images=True),
     "mobilenet-v3-l": Model("MobileNetV3-L, 224²", "torchvision", {"image": 224}, 16, 10, images=True),
     "convnext-t": Model("ConvNeXt-T, 224²", "torchvision", {"image": 224}, 8, 4, rate=1e-3, images=True),
-    "dlrm": Model("DLRM, 8 tables of 200,000 × 64", "own", {"classes": 2}, 512, 10),
+    "dlrm": Model("DLRM, 8 tables of 200,000 × 64", "own", {"classes": 2}, 512, 10, rate=1e-4),
     "fcn-resnet50": Model("FCN-ResNet-50, 224²", "torchvision", {"image": 224, "classes": 21}, 4, 3, images=True),
     "deeplab-v3": Model("DeepLabV3-MobileNetV3, 224²", "torchvision", {"image": 224, "classes": 21}, 8, 4, images=True),
     "lstm-wikitext": Model("LSTM 2×1024, 33,278 words, 35 tokens", "own", {"vocab": 33278, "context": 35}, 20, 5),
