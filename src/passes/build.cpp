@@ -61,7 +61,10 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   bound_inputs(training);  // on the model's own Gather nodes
   // Before the backward pass: what is found has its own gradient.
   fuse_patterns(training.graph, training.outputs);
-  if (options.expand_group_norms) expand_group_norms(training.graph);
+  if (options.expand_for_gpus) {
+    expand_group_norms(training.graph);
+    expand_patches(training.graph);
+  }
   with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
                [&] { attach_loss(training, options.loss); });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest

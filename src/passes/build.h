@@ -13,8 +13,8 @@ enum class FusionTarget : std::uint8_t { kNone, kCpu, kGpu };
 struct BuildOptions {
   LowerOptions lower;
   LossOptions loss;
-  bool with_gradients = true;       // false: forward and loss only
-  bool expand_group_norms = false;  // for devices without kernels for GroupNorm
+  bool with_gradients = true;    // false: forward and loss only
+  bool expand_for_gpus = false;  // nodes that GPUs run as several others
   /// Of the tensors around convolutions; reference kernels take row-major ones only.
   Layout feature_map_layout = Layout::kRowMajor;
   /// The storage type of matmul/conv operands and results: kFloat32, or a narrower type for mixed

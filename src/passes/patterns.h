@@ -35,6 +35,9 @@ int join_slices(Graph& graph);
 /// The opposite of a pattern, for devices without kernels for GroupNorm: a LayerNorm of rows that
 /// are groups, and a scale and a shift per channel.
 int expand_group_norms(Graph& graph);
+/// Convolutions of up to 4 channels, as of images, whose windows lie side by side and cover their
+/// input, as products over patches: cuDNN's weight gradients of so few channels are slow.
+int expand_patches(Graph& graph);
 
 /// All patterns, in an order in which each enables the next. `outputs` stay computed.
 void fuse_patterns(Graph& graph, std::span<const ValueId> outputs);

@@ -177,44 +177,67 @@ class PrecisionPass {
            (value.producer && graph_[value.producer].part == Part::kPrepare);
   }
 
-  /// `id` as matmul/conv reads it: itself or its narrow copy. A forward copy serves all later
-  /// readers, a backward copy only readers of the same forward node.
+  /// `id` as matmul/conv reads it: itself or its narrow copy. A view of what has a copy is a view
+  /// of that copy.
   ValueId cast(ValueId id, const Node& reader) {
     if (graph_[id].type.dtype != DType::kFloat32) return id;
+    if (const ValueId copy = find_copy(id, reader)) return copy;
     const Part part = is_weight(id) ? Part::kPrepare : reader.part;
+    ValueId& added = copies_[{id, part, in_backward(part) ? reader.gradient_of : NodeId{}}];
+    const ValueId viewed = find_viewed_copy(id, reader);
+    added = viewed ? add_node("Reshape", {{"shape", graph_[id].type.shape.dims()}}, viewed, id,
+                              part, reader)
+                   : add_node("Cast", {{"to", static_cast<std::int64_t>(narrow_)}}, id, id, part,
+                              reader);
+    return added;
+  }
+
+  static bool in_backward(Part part) {
+    return part == Part::kInputGradient || part == Part::kWeightGradient;
+  }
+
+  /// A forward copy serves all later readers, a backward copy only readers of the same forward
+  /// node.
+  ValueId find_copy(ValueId id, const Node& reader) const {
     for (const auto& [made, place] :
          {std::pair(Part::kPrepare, NodeId{}), std::pair(Part::kForward, NodeId{}),
           std::pair(Part::kInputGradient, reader.gradient_of)}) {
       const auto found = copies_.find({id, made, place});
       if (found != copies_.end()) return found->second;
     }
-    const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
-    const auto [found, added] =
-        copies_.try_emplace({id, part, backward ? reader.gradient_of : NodeId{}});
-    if (added) found->second = add_cast(id, part, reader);
-    return found->second;
+    return {};
   }
 
-  ValueId add_cast(ValueId id, Part part, const Node& reader) {
+  /// The copy of what `id` is a view of.
+  ValueId find_viewed_copy(ValueId id, const Node& reader) const {
+    while (graph_[id].producer && (graph_[graph_[id].producer].op->flags & kView)) {
+      id = graph_[graph_[id].producer].inputs[0];
+      if (const ValueId copy = find_copy(id, reader)) return copy;
+    }
+    return {};
+  }
+
+  /// Adds a node that makes the narrow copy of `id`.
+  ValueId add_node(const char* op, Attributes attributes, ValueId input, ValueId id, Part part,
+                   const Node& reader) {
     Value copy;
     copy.name = fmt::format("{} rounded", graph_[id].name);
     copy.type = graph_[id].type;
     copy.type.dtype = narrow_;
-    const bool backward = part == Part::kInputGradient || part == Part::kWeightGradient;
-    copy.role = backward ? Role::kGradient : Role::kActivation;
+    copy.role = in_backward(part) ? Role::kGradient : Role::kActivation;
     const ValueId out{static_cast<int>(graph_.values.size())};
     Node node;
-    node.op = find_op("Cast");
-    node.attributes = {{"to", static_cast<std::int64_t>(narrow_)}};
-    node.inputs = {id};
+    node.op = find_op(op);
+    node.attributes = std::move(attributes);
+    node.inputs = {input};
     node.outputs = {out};
     node.name = copy.name;
     node.part = part;
-    if (backward) node.gradient_of = reader.gradient_of;
+    if (in_backward(part)) node.gradient_of = reader.gradient_of;
     copy.producer = {static_cast<int>(graph_.nodes.size())};
+    root_.push_back(node.op->flags & kView ? root(input) : out);
     graph_.values.push_back(std::move(copy));
     graph_.nodes.push_back(std::move(node));
-    root_.push_back(out);
     return out;
   }
 

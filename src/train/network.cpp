@@ -357,7 +357,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
     options.batched_micro_batches = apart || most == 1 ? 1 : micro_batches_;
     options.batched_like = graph_.get();
   }
-  options.expand_group_norms = on_gpu;
+  options.expand_for_gpus = on_gpu;
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
   return options;
 }

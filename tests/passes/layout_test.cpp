@@ -262,7 +262,7 @@ TEST(Layout, GroupNormsAreForCpusOnly) {
   for (const bool expands : {false, true}) {
     BuildOptions options;
     options.lower.micro_batch = 2;
-    options.expand_group_norms = expands;
+    options.expand_for_gpus = expands;
     const TrainingGraph training =
         build_training_graph(model, classify_tensors(model, {}), options);
     const auto count = [&](std::string_view op) {

@@ -61,7 +61,10 @@ class Primitives {
                      [&](Graph& graph) { fuse_patterns(graph, std::span(&result, 1)); });
   }
   std::string expanded(ValueId result) {
-    return rewritten(result, 1e-5, [](Graph& graph) { expand_group_norms(graph); });
+    return rewritten(result, 1e-5, [](Graph& graph) {
+      expand_group_norms(graph);
+      expand_patches(graph);
+    });
   }
   const Node& node(std::string_view op) const {
     for (const Node& node : graph_.nodes) {
@@ -337,6 +340,30 @@ TEST(Patterns, GroupNormWithoutItsKernel) {
   const ValueId y = p.add("GroupNorm", {p.input({2, 6, 4, 5}), p.input({6}), p.input({6})},
                           {{"groups", std::int64_t{3}}});
   EXPECT_EQ(p.expanded(y), "Add LayerNorm Mul");
+}
+
+TEST(Patterns, PatchesAsProducts) {
+  const auto convolved = [](Shape x, Shape w, Ints strides, bool bias, std::string name = "group",
+                            Attributes::Value value = std::int64_t{1}) {
+    Primitives p;
+    std::vector<ValueId> operands = {p.input(x), p.input(w)};
+    if (bias) operands.push_back(p.input({w[0]}));
+    return p.expanded(p.add("Conv", operands, {{"strides", strides}, {name, value}}));
+  };
+  const std::string product = "MatMul Transpose Transpose";
+  EXPECT_EQ(convolved({2, 3, 8, 12}, {5, 3, 4, 4}, {4, 4}, true), product);
+  EXPECT_EQ(convolved({2, 3, 8, 12}, {5, 3, 2, 4}, {2, 4}, false), product);
+  EXPECT_EQ(convolved({2, 1, 12}, {5, 1, 3}, {3}, true), product);
+  EXPECT_EQ(convolved({2, 3, 4, 6, 8}, {5, 3, 2, 3, 4}, {2, 3, 4}, true), product);
+  // Windows that overlap, leave a rest, lie apart or reach into padding; single positions; groups;
+  // as many channels as feature maps have.
+  EXPECT_EQ(convolved({2, 3, 8, 12}, {5, 3, 4, 4}, {4, 2}, true), "Conv");
+  EXPECT_EQ(convolved({2, 3, 9, 12}, {5, 3, 4, 4}, {4, 4}, true), "Conv");
+  EXPECT_EQ(convolved({2, 3, 8, 8}, {5, 3, 2, 2}, {2, 2}, true, "dilations", Ints{2, 2}), "Conv");
+  EXPECT_EQ(convolved({2, 3, 6, 6}, {5, 3, 4, 4}, {4, 4}, true, "pads", Ints{1, 1, 1, 1}), "Conv");
+  EXPECT_EQ(convolved({2, 3, 8, 12}, {5, 3, 1, 1}, {1, 1}, true), "Conv");
+  EXPECT_EQ(convolved({2, 4, 8, 12}, {6, 2, 4, 4}, {4, 4}, true, "group", std::int64_t{2}), "Conv");
+  EXPECT_EQ(convolved({2, 8, 8, 12}, {5, 8, 4, 4}, {4, 4}, true), "Conv");
 }
 
 TEST(Patterns, RotaryInRows) {

@@ -196,6 +196,46 @@ TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {
   for (const auto& [value, count] : casts) EXPECT_EQ(count, 1) << value;
 }
 
+/// Two products read a norm over sequences, which an addition reads too: weight gradients read
+/// both of their operands under another shape.
+TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 5}, {"", 6}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("scale", weights({6}));
+  builder.initializer("w1", weights({6, 6}));
+  builder.initializer("w2", weights({6, 6}));
+  builder.initializer("w3", weights({30, 4}));
+  builder.node("LayerNormalization", {"x", "scale"}, {"n"}, {}, "norm");
+  builder.node("MatMul", {"n", "w1"}, {"p"}, {}, "first");
+  builder.node("MatMul", {"n", "w2"}, {"q"}, {}, "second");
+  builder.node("Mul", {"p", "q"}, {"pq"}, {}, "product");
+  builder.node("Add", {"n", "pq"}, {"sum"}, {}, "sum");
+  builder.node("Flatten", {"sum"}, {"flat"}, {}, "flat");
+  builder.node("MatMul", {"flat", "w3"}, {"y"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  const TrainingGraph training =
+      build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}), kNarrow);
+  const Graph& graph = training.graph;
+  const auto root = [&](ValueId id) {
+    while (graph[id].producer && (graph[graph[id].producer].op->flags & kView))
+      id = graph[graph[id].producer].inputs[0];
+    return id;
+  };
+  std::map<std::pair<int, int>, int> casts;  // by what is rounded and the node it is a gradient of
+  for (const Node& node : graph.nodes) {
+    if (node.op->name == "Cast")
+      EXPECT_EQ(++casts[std::pair(root(node.inputs[0]).index, node.gradient_of.index)], 1)
+          << node.name;
+    if (node.part != Part::kWeightGradient || node.op->name != "MatMul") continue;
+    for (const ValueId id : node.inputs) EXPECT_EQ(graph[id].type.dtype, kNarrow) << node.name;
+  }
+  const auto is_cast_of_norm = [&](const auto& cast) {
+    return graph[ValueId{cast.first.first}].name == "n";
+  };
+  EXPECT_EQ(std::ranges::count_if(casts, is_cast_of_norm), 1);
+}
+
 TEST(Precision, FloatLeavesTheGraphAlone) {
   BuildOptions options;
   options.lower.micro_batch = 3;

@@ -178,7 +178,7 @@ std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64
   options.lower.micro_batch = samples;
   options.precision = precision;
   if (precision != DType::kFloat32) options.feature_map_layout = Layout::kChannelsLast;
-  options.expand_group_norms = true;
+  options.expand_for_gpus = true;
   options.fusion = FusionTarget::kGpu;
   return std::make_unique<TrainingGraph>(
       build_training_graph(model, classify_tensors(model, {}), options));

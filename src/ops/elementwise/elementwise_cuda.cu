@@ -137,6 +137,30 @@ __global__ void add_up(Summands summands, FloatView y, std::int64_t count) {
   }
 }
 
+/// The same in groups, of at most kCount summands.
+template <int kCount>
+__global__ void __launch_bounds__(kBlock, kResident)
+    add_up_wide(Summands summands, FloatView y, std::int64_t groups) {
+  for (std::int64_t group = first_of_thread(); group < groups; group += step_of_thread()) {
+    WideFloats sum = load_wide(summands.x[0], group);
+#pragma unroll
+    for (int k = 1; k < kCount; ++k) {
+      if (k >= summands.count) break;
+      const WideFloats next = load_wide(summands.x[k], group);
+#pragma unroll
+      for (int i = 0; i < kWide; ++i) sum.values[i] += next.values[i];
+    }
+    store_wide(y, group, sum);
+  }
+}
+
+bool is_wide(const Summands& summands, const FloatView& y, std::int64_t count) {
+  for (int k = 0; k < summands.count; ++k) {
+    if (!is_wide(count, summands.x[k], summands.x[k], y)) return false;
+  }
+  return true;
+}
+
 template <class F, class Y>
 __global__ void map_broadcast(F f, Strided plan, ConstFloatView a, ConstFloatView b, Y y,
                               std::int64_t count) {
@@ -301,7 +325,17 @@ void launch_comparison(const Coded& function, const Strided& plan, const ConstFl
 
 void launch_sum(const Summands& summands, const FloatView& y, std::int64_t count,
                 const CudaQueue& queue) {
-  PT_LAUNCH(add_up, blocks_for(count, queue), kBlock, queue.stream, summands, y, count);
+  const std::int64_t groups = count / kWide;
+  if (summands.count == 2) {
+    map_flat(Add<float>(), summands.x[0], summands.x[1], y, count, queue);
+  } else if (!is_wide(summands, y, count)) {
+    PT_LAUNCH(add_up, blocks_for(count, queue), kBlock, queue.stream, summands, y, count);
+  } else if (summands.count <= 4) {
+    PT_LAUNCH(add_up_wide<4>, blocks_for(groups, queue), kBlock, queue.stream, summands, y, groups);
+  } else {
+    PT_LAUNCH(add_up_wide<kMostSummands>, blocks_for(groups, queue), kBlock, queue.stream, summands,
+              y, groups);
+  }
 }
 
 void launch_restore(const ConstFloatView& x, const FloatView& y, std::int64_t count,

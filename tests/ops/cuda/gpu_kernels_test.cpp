@@ -86,8 +86,10 @@ TEST(GpuKernels, ComparisonsAndRemainders) {
 }
 
 TEST(GpuKernels, SumsAndRows) {
-  for (const std::size_t count : {2, 3, 5})
-    check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{{7, 31}}), 1e-6);
+  for (const std::size_t count : {1, 2, 3, 4, 5, 16}) {
+    for (const std::int64_t columns : {31, 32})  // one by one, and eight at once
+      check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{{7, columns}}), 1e-6);
+  }
   const InputSpec rows{{2, 3}, 0, 0, DType::kInt64, {0, 4, -1, 2, 2, -5}};
   for (const std::int64_t axis : {0, 1}) check_cpu("Gather", {{"axis", axis}}, {{{5, 5, 6}}, rows});
 }
