@@ -86,6 +86,7 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
   const bool same_directory = fs::equivalent(directory, source_directory, ignored);
   const std::string output_name = output.filename().string();
   const std::set<std::string> replaced = locations_used_by(output);
+  const bool in_place = overwrite_input && fs::equivalent(output, source, ignored);
   std::set<std::string> taken = {output_name};
   // True if the name, beside the output, is one of the files that are read.
   const auto is_input = [&](const std::string& name) {
@@ -96,7 +97,7 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
   const auto may_keep = [&](const std::string& location) {
     if (!is_plain_name(location) || taken.contains(location)) return false;
     if (!fs::exists(fs::symlink_status(directory / location, ignored))) return true;
-    return replaced.contains(location) && (overwrite_input || !is_input(location));
+    return replaced.contains(location) && (in_place || !is_input(location));
   };
   std::size_t number = 0;
   for (auto& [location, file] : files) {

@@ -218,6 +218,18 @@ class Head {
     tensor.clear_external_data();
     tensor.clear_data_location();
     tensor.set_raw_data(values.data(), values.size() * sizeof(float));
+    declare(tensor.name(), axis);
+  }
+
+  /// What else says how large a tensor is: it may be an input, too, as all are before IR version 4.
+  void declare(const std::string& name, int axis) {
+    for (auto* list : {graph_.mutable_input(), graph_.mutable_value_info()}) {
+      for (onnx::ValueInfo& info : *list) {
+        if (info.name() != name || !info.type().tensor_type().has_shape()) continue;
+        onnx::TensorShape* shape = info.mutable_type()->mutable_tensor_type()->mutable_shape();
+        if (axis < shape->dim_size()) shape->mutable_dim(axis)->set_dim_value(classes_);
+      }
+    }
   }
 
   /// Declared shapes of what the layer reaches get the new number of classes.

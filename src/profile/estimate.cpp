@@ -41,7 +41,7 @@ double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>&
   return read + written;
 }
 
-Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device) {
+Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device, int slots) {
   PT_CHECK(
       device.flops_per_second > 0 && device.bytes_per_second > 0 && device.launch_seconds >= 0,
       kUsage,
@@ -54,6 +54,7 @@ Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& devic
   out.device = device.name;
   out.backend = "estimate";
   out.accumulate_seconds_per_byte = 3 / device.bytes_per_second;
+  out.update_seconds_per_byte = (3 + 2 * slots) / device.bytes_per_second;
   out.workspace_bytes.assign(graph.nodes.size(), 0);
   out.node_seconds.reserve(graph.nodes.size());
   for (const Node& node : graph.nodes) {

@@ -31,9 +31,10 @@ double node_bytes(const Graph& graph, const Node& node, const std::vector<bool>&
 
 /// The profile by the roofline model (Williams, Waterman, Patterson 2009): a node takes the longer
 /// of its arithmetic and its traffic, after its launch. Views take nothing, no node has a
-/// workspace, and adding a weight gradient to its accumulator moves three bytes a byte. Error
-/// (kUsage) when a speed is not positive.
-Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device);
+/// workspace, and adding a weight gradient to its accumulator moves three bytes a byte. An update
+/// does the same, and reads and writes the optimizer's state, of `slots` numbers per parameter.
+/// Error (kUsage) when a speed is not positive.
+Profile estimate_profile(const TrainingGraph& training, const DeviceSpeed& device, int slots = 0);
 
 /// How many threads of a stage pay off, of `most`: several threads cost a start and an end in every
 /// kernel, which small kernels do not make up for, and which takes many times as long while other

@@ -23,7 +23,11 @@ std::vector<int> micro_batch_counts(const RunConfig& config, const SearchScope& 
   if (!scope.micro_batches || !config.pipeline.profile_path.empty()) return {static_cast<int>(own)};
   std::set<int> counts = {static_cast<int>(own)};
   const std::int64_t batch = config.optimization.batch_size;
-  for (std::int64_t count = 1; count < batch; count *= 2) counts.insert(static_cast<int>(count));
+  for (std::int64_t count = 1; count < batch; count *= 2) {
+    // As many as there are of the same size, where the batch cannot be divided.
+    const std::int64_t samples = (batch + count - 1) / count;
+    counts.insert(static_cast<int>((batch + samples - 1) / samples));
+  }
   counts.insert(static_cast<int>(batch));
   return {counts.begin(), counts.end()};
 }
@@ -109,7 +113,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
     request.schedules.push_back(schedule.name);
   }
   request.fewer_devices = scope.fewer_devices;
-  request.recompute = config.pipeline.recompute != Recompute::kNone;
+  request.recompute = config.pipeline.recompute;
   request.chunks = config.pipeline.chunks;
   request.memory_limit_bytes = config.pipeline.memory_limit_bytes;
   request.optimizer_bytes_per_parameter_byte = kept_slots(config.optimization.optimizer);
@@ -147,7 +151,7 @@ void take_over(const Candidate& candidate, RunConfig& config) {
   pipeline.micro_batches = candidate.micro_batches;
   pipeline.micro_batch_size = 0;
   pipeline.cuts = candidate.plan.cuts();
-  pipeline.recompute = candidate.recompute ? Recompute::kAll : Recompute::kNone;
+  if (candidate.recompute) pipeline.recompute = Recompute::kAll;
 }
 
 }  // namespace pipetrain

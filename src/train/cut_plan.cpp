@@ -271,8 +271,21 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
+/// Several stages of a device share its memory: equally, or else as they need it, which is checked
+/// later.
+Plan plan_within(const ChainCosts& costs, PlanRequest& request, std::size_t device_limit) {
+  try {
+    return plan_stages(costs, request);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kResource || request.memory_limit_bytes == device_limit) throw;
+    request.memory_limit_bytes = device_limit;
+    return plan_stages(costs, request);
+  }
+}
+
 /// Chooses the cuts. Stores the planner's request in `request`.
-Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanRequest& request) {
+Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size_t planner_limit,
+                PlanRequest& request) {
   const std::vector<int>& replicas = network.config().pipeline.replicas;
   if (!network.config().pipeline.plan_path.empty()) {
     const PlanChoice choice =
@@ -286,7 +299,11 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
   if (network.config().pipeline.plan_replicas) {
     request.stages = 0;
     request.devices = network.config().pipeline.devices;
-    if (network.topology()) request.topology = first_devices(*network.topology(), request.devices);
+    // Devices beyond the cores of a measured machine have the same links.
+    const std::optional<Topology>& topology = network.topology();
+    const bool is_named = !network.config().pipeline.topology.empty();
+    if (topology && (is_named || request.devices <= topology->devices()))
+      request.topology = first_devices(*topology, request.devices);
     return plan_devices(network.costs(), request);
   }
   request.loads = network.schedule().loads(request.micro_batches);
@@ -297,14 +314,18 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, PlanReque
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
-    Plan plan = plan_stages(network.costs(), request);
+    Plan plan = plan_within(network.costs(), request, planner_limit);
     request.topology.device_speed.clear();
     if (replicas.empty()) {
       move_cuts_for_schedule(network, request, plan);
       return plan;
     }
     cuts = plan.cuts();
+    PT_CHECK(cuts.size() + 1 == replicas.size(), kUsage,
+             "{} names {} stages, but the model can be cut into {} only", setting("replicas"),
+             replicas.size(), cuts.size() + 1);
   }
+  request.memory_limit_bytes = planner_limit;
   std::vector<DeviceRange> places;
   for (const int count : replicas)
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
@@ -371,7 +392,7 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
                         const std::vector<int>& cuts) {
   PlanRequest request = request_of(network, planner_limit);
-  Plan plan = plan_chain(network, cuts, request);
+  Plan plan = plan_chain(network, cuts, planner_limit, request);
   add_notes(network, plan);
   const int stages = static_cast<int>(plan.stages.size());
   std::vector<int> starts = {0};

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/formats/table_encoding.h"
+#include "onnx_io/subgraph.h"
 #include "onnx_io/writer.h"
 #include "train/adapter_file.h"
 #include "train/network.h"
@@ -72,6 +73,51 @@ HostTensor merge(const LoadedModel& model, const Adapter& adapter,
   return merged_weight(adapter, model.model.find_initializer(adapter.weight)->to_float32(), a, b);
 }
 
+/// The tensors of the file that something reads beside copies of them, which have values of their
+/// own.
+std::set<std::string> read_beside_copies(const LoadedModel& model) {
+  std::set<std::pair<std::size_t, std::size_t>> of_copies;  // nodes and their inputs
+  for (const UntiedCopy& copy : model.copies) of_copies.insert({copy.node, copy.slot});
+  std::set<std::string> names;
+  for (const OnnxValue& output : model.file.outputs) names.insert(output.name);
+  for (std::size_t n = 0; n < model.file.nodes.size(); ++n) {
+    const OnnxNode& node = model.file.nodes[n];
+    for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
+      if (!of_copies.contains({n, slot})) names.insert(node.inputs[slot]);
+    }
+    if (has_subgraphs(node)) names.merge(captured_names(node));
+  }
+  return names;
+}
+
+using ReadTensor = std::function<HostTensor(const std::string&)>;
+
+/// Copies whose values differ from their original's become tensors of the file. `read` has to
+/// outlive `values`.
+void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues& values,
+                ExportEdits& edits) {
+  const std::set<std::string> read_too = read_beside_copies(model);
+  for (const UntiedCopy& copy : model.copies) {
+    const HostTensor value = read(copy.name);
+    if (!value) continue;
+    const auto original = values.find(copy.original);
+    if (original == values.end() && !read_too.contains(copy.original)) {
+      values[copy.original] = [&read, name = copy.name] { return read(name); };
+      continue;
+    }
+    if (original != values.end()) {
+      const HostTensor kept = original->second();
+      // Still equal: the file can keep sharing them.
+      if (std::memcmp(value.view().data, kept.view().data, value.type().bytes()) == 0) continue;
+    }
+    std::string name = copy.name;
+    if (model.file.nodes[copy.node].op_type == "Identity") name += ".untied";  // its result's name
+    while (model.file.find_initializer(name)) name += "_";
+    edits.added.push_back({name, value, copy.original});
+    edits.rewritten.push_back({copy.node, copy.slot, name});
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> export_weights(const LoadedModel& model,
@@ -89,7 +135,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     adapted[adapter.weight] = &adapter;
     not_in_file.insert({adapter.a, adapter.b});
   }
-  const auto value_of = [&](const std::string& name) {
+  const ReadTensor value_of = [&](const std::string& name) {
     const auto adapter = adapted.find(name);
     return adapter == adapted.end() ? read(name) : merge(model, *adapter->second, read);
   };
@@ -105,18 +151,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
       return expanded(read(parameter.name), batch);
     };
   }
-  for (const UntiedCopy& copy : model.copies) {
-    const HostTensor value = value_of(copy.name);
-    const auto original = values.find(copy.original);
-    if (!value || original == values.end()) continue;
-    const HostTensor kept = original->second();
-    // Still equal: the file can keep sharing them.
-    if (std::memcmp(value.view().data, kept.view().data, value.type().bytes()) == 0) continue;
-    const bool through_identity = model.file.nodes[copy.node].op_type == "Identity";
-    const std::string name = through_identity ? copy.name + ".untied" : copy.name;
-    edits.added.push_back({name, value, copy.original});
-    edits.rewritten.push_back({copy.node, copy.slot, name});
-  }
+  add_copies(model, value_of, values, edits);
   std::vector<std::string> separate;
   for (const ExportEdits::Added& added : edits.added) separate.push_back(printable(added.name));
   std::vector<std::string> restored;

@@ -49,6 +49,8 @@ ProfiledNetwork::ProfiledNetwork(Network network)
                               : topology_->memory_bytes),
       chain_(linearise(graph())),
       profile_(make_profile()) {
+  // The devices that are planned for are those of the topology.
+  if (estimated_) first_devices(*topology_, schedule().devices());
   if (processes() && config().pipeline.topology.empty())
     topology_ =
         topology_of_processes(*processes(), schedule().devices(), topology_, config().pipeline);
@@ -90,10 +92,13 @@ void ProfiledNetwork::forget_measured_links() const {
 /// All use the profile of process 0: it stays empty elsewhere if it would have to be measured.
 Profile ProfiledNetwork::make_profile() const {
   const PipelineConfig& pipeline = config().pipeline;
+  const int slots = state_slots(config().optimization.optimizer);
   if (estimated_) {
-    return estimate_profile(graph(), {.name = topology_->name,
-                                      .flops_per_second = topology_->flops_per_second,
-                                      .bytes_per_second = topology_->memory_bytes_per_second});
+    return estimate_profile(graph(),
+                            {.name = topology_->name,
+                             .flops_per_second = topology_->flops_per_second,
+                             .bytes_per_second = topology_->memory_bytes_per_second},
+                            slots);
   }
   if (!pipeline.profile_path.empty()) return read_profile(pipeline.profile_path, graph());
   if (!leads()) return {};
@@ -104,7 +109,8 @@ Profile ProfiledNetwork::make_profile() const {
   gpu.allow_tensor_floats(config().model.tensor_floats);
   options.tensor_floats = config().model.tensor_floats;
   if (!options.brief) return measure_device_profile(graph(), gpu, options);
-  return known_device_profile(graph(), gpu, options).value_or(estimate_profile(graph(), kSomeGpu));
+  return known_device_profile(graph(), gpu, options)
+      .value_or(estimate_profile(graph(), kSomeGpu, slots));
 }
 
 /// Reorders the nodes as in the given plan, or for better cuts.

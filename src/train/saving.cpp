@@ -86,6 +86,8 @@ Saving::Saving(const SaveSettings& settings, std::int64_t step, std::int64_t bat
 Saving::~Saving() {
   {
     const std::lock_guard lock(mutex_);
+    // After an error the best model may still wait for its turn.
+    if (!waiting_) waiting_ = std::exchange(deferred_, std::nullopt);
     ending_ = true;
   }
   changed_.notify_all();

@@ -78,6 +78,13 @@ class FineTuning(Case):
         loss = [event["loss"] for event in events((self.folder / "validated/events.jsonl").read_text()) if event["event"] == "val"][-1]
         out, _ = self.succeed("eval", "validated.onnx", "--data", DATA, "--limit", "320", "--json", "--device", "cpu")
         self.assertAlmostEqual(json.loads(out)["loss"], loss, delta=2e-5)
+        # Also of a checkpoint. Adapters may be written without a model, but no model over the one that they belong to.
+        out, err = self.succeed("eval", "--follow", "validated", "--data", DATA, "--limit", "320", "--json", "--device", "cpu")
+        self.assertAlmostEqual(json.loads(out.splitlines()[-1])["loss"], loss, delta=2e-5)
+        self.assertNotIn("is not part of the model", err)
+        self.succeed("export", "whole", "--adapter", "alone.safetensors")
+        self.assertEqual(self.sha("whole.safetensors"), self.sha("alone.safetensors"))
+        self.refused("usage", "train", "-m", "whole.onnx", *lora[2:], "-o", "whole.onnx", "--overwrite", says="--lora")
 
     def test_adapters_that_cannot_be(self):
         self.refused("usage", "train", *SGD, "--lora", "4:targets=none*", says=["none*", "inspect --params"])

@@ -5,7 +5,7 @@ import os
 import unittest
 
 from labels_test import linear
-from program import DATA, MODEL, Case, events
+from program import DATA, MODEL, MODELS, Case, events
 
 SMALL = ["-m", MODEL, "--data", DATA, "--limit", "200", "--device", "cpu", "--threads", "1"]
 # The loss falls, then rises: the best model is not the last one.
@@ -37,6 +37,24 @@ class BestModel(Results):
         self.assertEqual(self.content("last/trained.onnx"), self.content("run/last.onnx"))
         self.assertEqual(self.content("last/best.onnx"), self.content("out.onnx"))
         self.assertEqual(self.end_of("last")["output_step"], end["steps"])
+
+    def test_a_model_may_be_replaced_by_its_best_form(self):
+        self.succeed("train", *RISING, "--run-dir", "run", "-o", "out.onnx", "-q")
+        self.write("m.onnx", (MODELS / "digits-cnn.onnx").read_bytes())
+        self.succeed("train", "-m", "m.onnx", *RISING[2:], "--run-dir", "again", "-o", "m.onnx", "--overwrite", "-q")
+        self.assertEqual(self.content("m.onnx"), self.content("out.onnx"))
+        self.assertEqual(self.content("again/last.onnx"), self.content("run/last.onnx"))
+
+    def test_the_last_model_of_an_earlier_end_does_not_stay(self):
+        first = [*SMALL, "--val-split", "0.2", "--lr", "1e-3", "--lr-schedule", "constant"]
+        self.succeed("train", *first, "--max-steps", "6", "--run-dir", "run", "-q")
+        self.write("run/last.onnx", b"old")
+        self.succeed("--resume", "run", "--max-steps", "12", "-q")
+        end = self.end_of("run")
+        if end["best"]["step"] == end["steps"]:
+            self.assertFalse((self.folder / "run/last.onnx").exists())
+        else:
+            self.assertNotEqual(self.content("run/last.onnx"), b"old")
 
     def test_standard_output_gets_the_best_model_too(self):
         self.succeed("train", *RISING, "--run-dir", "run", "-o", "out.onnx", "-q")

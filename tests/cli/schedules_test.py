@@ -25,6 +25,14 @@ class Verify(Case):
     def test_files(self):
         self.equal("--schedule", str(SCHEDULES / "chimera-4x4.schedule"), "--batch-size", "16")
         self.equal("--schedule", str(SCHEDULES / "dualpipev-4x8.schedule"), "--batch-size", "16", "--recompute", "all")
+        # A replica that runs most of the micro-batches.
+        uneven = self.write("uneven.schedule", "pipetrain-schedule 1\nname uneven\nrule sync\nstages 2\nunits 4\nplacement 0+1 1+0\n"
+                            "route 0 0 0 1\ntransfers no\nedge 0>1 0\nedge 1>0 0\n"
+                            "device 0: 0F0 0F1 0F2 1F3 1B3 0B0 0B1 0B2 0A 1A 0U 1U\n"
+                            "device 1: 0F3 1F0 1F1 1F2 1B0 1B1 1B2 0B3 0A 1A 0U 1U\n")
+        self.equal("--schedule", uneven, "--batch-size", "16")
+        self.refused("usage", "train", "-m", MODEL, "--data", DATA, *CPU, "--schedule", str(SCHEDULES / "chimera-4x4.schedule"), "--batch-size",
+                     "16", "--drop-last", "--accumulators", "4", says="--accumulators")
         mixed = self.write("mixed.csv", "0F0,0F1,0B0,0I1,0W1\n1F0,1B0,1F1,1I1,1W1\n")
         self.equal("--schedule", mixed, "--batch-size", "8", "--gpus", "2")
 

@@ -136,6 +136,17 @@ TEST_F(ExternalWriterTest, TheInputAndItsDataMayBeReplacedWhenAsked) {
   EXPECT_EQ(value(read_onnx(directory_ / "in.onnx"), "a"), (std::vector<double>{5, 6}));
 }
 
+TEST_F(ExternalWriterTest, ACopyOfTheInputIsReplacedWithoutTheDataOfBoth) {
+  put_file(directory_ / "in.data", data_);
+  const OnnxModel model = save_external({external("a", "in.data", "4")});
+  fs::copy_file(directory_ / "in.onnx", directory_ / "copy.onnx");
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "copy.onnx",
+                {.overwrite_input = true});
+  EXPECT_EQ(get_file(directory_ / "in.data"), data_);
+  EXPECT_EQ(value(read_onnx(directory_ / "in.onnx"), "a"), (std::vector<double>{1, 2}));
+  EXPECT_EQ(value(read_onnx(directory_ / "copy.onnx"), "a"), (std::vector<double>{5, 6}));
+}
+
 TEST_F(ExternalWriterTest, TheBuilderWritesExternalDataToo) {
   OnnxBuilder builder("big");
   builder.input("x", DType::kFloat32, {{"", 2}});

@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
+#include "base/input_file.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "pt_onnx.pb.h"
@@ -104,6 +108,41 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     EXPECT_TRUE(std::all_of(stem.begin(), stem.end(), [](float v) { return v == 0.5F; }));
     EXPECT_EQ(model.outputs[0].dims.back().value, 3) << c.kind;
   }
+}
+
+/// As in files before IR version 4, and with shapes of all values.
+TEST(NewHead, WhatDeclaresItsWeightsFollows) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  write_classifier(from, "Gemm");
+  onnx::Model model;
+  const auto parsed = [](const std::filesystem::path& path) {
+    onnx::Model out;
+    EXPECT_TRUE(out.ParseFromString(read_file(path, ErrorKind::kData, 1 << 20)));
+    return out;
+  };
+  model = parsed(from);
+  const std::map<std::string, std::vector<std::int64_t>> shapes = {{"w", {10, 4}}, {"b", {10}}};
+  for (const auto& [name, dims] : shapes) {
+    for (onnx::ValueInfo* info :
+         {model.mutable_graph()->add_input(), model.mutable_graph()->add_value_info()}) {
+      info->set_name(name);
+      onnx::TensorShape& shape = *info->mutable_type()->mutable_tensor_type()->mutable_shape();
+      for (const std::int64_t d : dims) shape.add_dim()->set_dim_value(d);
+    }
+  }
+  write_file(from, model.SerializeAsString());
+  replace_head(from, to, "", 3, 1);
+  const onnx::Graph graph = parsed(to).graph();
+  int seen = 0;
+  for (const auto* list : {&graph.input(), &graph.value_info()}) {
+    for (const onnx::ValueInfo& info : *list) {
+      if (!shapes.contains(info.name())) continue;
+      EXPECT_EQ(info.type().tensor_type().shape().dim(0).dim_value(), 3) << info.name();
+      ++seen;
+    }
+  }
+  EXPECT_EQ(seen, 4);
 }
 
 TEST(NewHead, LeavesABatchOfAsManySamplesAsClassesAlone) {

@@ -152,6 +152,22 @@ TEST(Estimate, FasterDevicesAndSmallerBatchesTakeLess) {
   EXPECT_LT(large, 4 * small);  // weights are read once, kernels launched once
 }
 
+TEST(Estimate, AnUpdateMovesTheStateOfTheOptimizer) {
+  const TrainingGraph training = two_layers();
+  std::size_t bytes = 0;
+  for (const Parameter& parameter : training.parameters)
+    bytes += training.graph[parameter.value].type.bytes();
+  const auto seconds_of_step = [&](int slots) {
+    Profile profile = estimate_profile(training, {"a device", 1e9, 1e9, 1e-6}, slots);
+    EXPECT_NEAR(profile.update_seconds_per_byte, (3 + 2 * slots) * 1e-9, 1e-15);
+    double seconds = 0;
+    for (const ChainCost& element : chain_costs(training, linearise(training), profile).elements)
+      seconds += element.step_seconds;
+    return seconds;
+  };
+  EXPECT_NEAR(seconds_of_step(2) - seconds_of_step(0), 4e-9 * static_cast<double>(bytes), 1e-12);
+}
+
 TEST(Estimate, FillsTheCostsOfTheChain) {
   const TrainingGraph training = two_layers();
   const Chain chain = linearise(training);

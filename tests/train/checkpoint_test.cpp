@@ -331,6 +331,17 @@ TEST(Saving, WritesWhileOthersWorkAndSaysWhatCameOfIt) {
   EXPECT_EQ(list_checkpoints(settings.folder).size(), 2U);
 }
 
+TEST(Saving, WhatWaitsWhenTrainingFailsIsWritten) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder / "checkpoints";
+  {
+    Saving saving(settings, 0, 8);
+    saving.defer(small_checkpoint(2));
+  }
+  EXPECT_EQ(list_checkpoints(settings.folder).size(), 1U);
+}
+
 TEST(Saving, WhatHasWaitedIsWrittenBeforeWhatIsNewer) {
   const TemporaryDirectory folder;
   SaveSettings settings;

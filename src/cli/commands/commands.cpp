@@ -308,6 +308,10 @@ void resolve_forward(Options& options, const std::string& command) {
     log_info(command, "note     {} computes on CPU cores, not on GPUs", command);
     options.device = "cpu";
   }
+  for (const char* name : {"--precision", "--gpus", "--micro-batches", "--micro-batch-size"}) {
+    if (std::ranges::find(options.given, name, &Assignment::first) != options.given.end())
+      log_warning(command, "{} has no effect: {} computes in float32 on one stage", name, command);
+  }
   options.gpus = 0;
   resolve_device(options, command);
   if (const int threads = options.run.pipeline.threads; threads > 0) omp_set_num_threads(threads);
@@ -357,6 +361,9 @@ void replace_classifier(Options& options, const std::string& to) {
            printable(from), printable(to), printable(head.weight),
            head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
            options.num_classes, head.classes_before);
+  if (options.run.model.adapters.rank > 0 && options.run.model.parameters.train_only.empty())
+    log_info("train", "note     beside --lora the new layer is frozen; --train-only {}{} trains it",
+             printable(head.weight), head.bias.empty() ? "" : "," + printable(head.bias));
   options.run.model.path = to;
 }
 

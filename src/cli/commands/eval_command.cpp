@@ -251,13 +251,19 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
         resolve_model(options, "eval");
         resolve_device(options, "eval");
         // The checkpoint knows it, the model may be as it was before training.
+        const ModelConfig trained = options_of("train", checkpoint.run.settings).run.model;
+        options.run.model.parameters = trained.parameters;
+        options.run.model.adapters = trained.adapters;
         follow_training(describe_training(true, training_of(newer), {}), options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
         started.emplace(*network);
         evaluator.emplace(options, assertion, *started);
       }
-      for (const auto& [name, value] : exported_weights(checkpoint))
-        started->runtime().write(name, value);
+      for (const auto& [name, value] : exported_weights(checkpoint)) {
+        const bool placed = started->runtime().write(name, value);
+        if (!placed && done.size() == 1)
+          log_warning("eval", "{} of the checkpoint is not part of the model", printable(name));
+      }
       last = evaluator->evaluate_and_show(&checkpoint);
       std::fflush(stdout);
     }

@@ -12,6 +12,7 @@
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "data/files/file_bytes.h"
+#include "train/adapter_file.h"
 #include "train/fingerprint.h"
 
 namespace pipetrain {
@@ -41,13 +42,13 @@ int export_command(Options& options) {
   }
   PT_CHECK(!options.from.empty(), kUsage,
            "no checkpoint given; use --from with a checkpoint or the folder of a run");
-  PT_CHECK(!options.output.empty(), kUsage,
+  PT_CHECK(!options.output.empty() || !options.adapter.empty(), kUsage,
            "no output given; use --output FILE, or - for standard output");
   const std::string output = options.output;
   const bool to_stdout = output == "-", overwrite = options.overwrite;
-  PT_CHECK(overwrite || to_stdout || !fs::exists(output), kUsage,
+  PT_CHECK(overwrite || to_stdout || output.empty() || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
-  if (!to_stdout) delete_stale_temporaries(output);
+  if (!to_stdout && !output.empty()) delete_stale_temporaries(output);
   const FoundCheckpoint found = read_steadily(options.from);
   for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
   take_over(found, "export", options);
@@ -63,6 +64,12 @@ int export_command(Options& options) {
     const auto tensor = weights.find(name);
     return tensor == weights.end() ? HostTensor() : tensor->second;
   };
+  if (output.empty()) {
+    write_adapters(options.adapter, model, read);
+    log_info("export", "saved    {} from {} (step {})", printable(options.adapter),
+             found.path.string(), found.checkpoint.step);
+    return 0;
+  }
   const fs::path file =
       to_stdout ? fs::temp_directory_path() / fmt::format("pipetrain-{}.onnx", ::getpid())
                 : fs::path(output);

@@ -125,7 +125,7 @@ constexpr std::string_view kExitCodes[][2] = {
     {"3", "the model cannot be read or trained"},
     {"4", "data missing, damaged or out of range"},
     {"5", "not enough devices, memory or disk space"},
-    {"6", "diverged: the loss is not finite"},
+    {"6", "diverged: the loss is not finite, or more than half of the steps were skipped"},
     {"7", "a device failed or stalled during the run, or --verify-every found a difference"},
     {"8", "eval --assert failed, or verify found a difference"},
     {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},

@@ -178,7 +178,7 @@ class ExtraColumns {
       const std::int64_t width = type.shape.rank() == 2 ? type.shape[1] : 1;
       const bool fits = class_names_.empty() ||
                         width == static_cast<std::int64_t>(class_names_.size()) || several_;
-      if (!fits || (width < 2 && !several_) || width > kMostClasses) continue;
+      if (!fits || (width < 2 && !several_)) continue;
       scores_ = k;
       classes_ = static_cast<std::size_t>(width);
       activated_ = gives_probabilities(graph, k);
@@ -218,9 +218,6 @@ class ExtraColumns {
     if (std::ranges::any_of(all, [](double x) { return std::isnan(x); })) return {};
     return static_cast<std::size_t>(std::ranges::max_element(all) - all.begin());
   }
-
-  // More columns than this are a vocabulary.
-  static constexpr std::int64_t kMostClasses = 1000;
 
   std::vector<std::size_t> rows_;  // of the samples; empty: all of them in order
   std::vector<std::string> class_names_;

@@ -271,8 +271,11 @@ void log_commits(const Commits& commits, double seconds) {
            100 * commits.seconds() / std::max(seconds, 1e-9));
 }
 
-std::string resume_command(const fs::path& folder) {
-  return fmt::format("pipetrain --resume={}", printable(folder.string()));
+std::string resume_command(const Options& options, const fs::path& folder) {
+  // A rate that goes by the time needs the time, which is not taken from checkpoints.
+  const bool by_time = options.run.optimization.rate_by_time;
+  return fmt::format("pipetrain --resume={}{}", printable(folder.string()),
+                     by_time ? " --max-time=" + options.max_time : "");
 }
 
 void log_saved(const WrittenModels& written, const fs::path& folder) {
@@ -291,7 +294,7 @@ void log_saved(const WrittenModels& written, const fs::path& folder) {
            written.output == "-" ? "standard output" : written.output, which, folder.string());
 }
 
-void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
+void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
              const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
              const fs::path& folder) {
   log_speed(network, summary, recorder);
@@ -299,7 +302,7 @@ void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
   log_saved(written, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,
-             network.total_steps(), resume_command(folder));
+             network.total_steps(), resume_command(options, folder));
 }
 
 }  // namespace pipetrain

@@ -25,11 +25,11 @@ void log_memory(const PipelineRun& run);
 void log_commits(const Commits& commits, double seconds);
 
 /// The command that resumes a run.
-std::string resume_command(const std::filesystem::path& folder);
+std::string resume_command(const Options& options, const std::filesystem::path& folder);
 /// Where the trained model is.
 void log_saved(const WrittenModels& written, const std::filesystem::path& folder);
 /// The summary of a run that was not interrupted. `output`: where the trained model is.
-void log_end(const PlannedNetwork& network, const TrainingSummary& summary,
+void log_end(const Options& options, const PlannedNetwork& network, const TrainingSummary& summary,
              const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
              const std::filesystem::path& folder);
 

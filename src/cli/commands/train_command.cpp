@@ -236,7 +236,7 @@ class LeadingRun {
     log_info("train", "stopped  by {} after step {} · saved {}{} · resume: {}",
              name_of_signal(signal), summary_.steps, summary_.last_checkpoint.filename().string(),
              summary_.best ? fmt::format(" (the best so far: {})", words_on(*summary_.best)) : "",
-             resume_command(folder_));
+             resume_command(options_, folder_));
   }
 
   void end_by_itself() {
@@ -245,7 +245,7 @@ class LeadingRun {
                                                          : "ok";
     events_.run_end(end, 0, summary_, output_, written_.step);
     status_.end(end, 0);
-    log_end(network_, summary_, account_, recorder_, written_, folder_);
+    log_end(options_, network_, summary_, account_, recorder_, written_, folder_);
   }
 
   const Options& options_;
@@ -444,6 +444,13 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
+  std::error_code unknown;
+  PT_CHECK(
+      options.run.model.adapters.rank == 0 || options.output.empty() ||
+          !fs::equivalent(options.output, options.run.model.path, unknown),
+      kUsage,
+      "with --lora, --output cannot be the model, which the run needs as it was to go on; give "
+      "another --output");
   const char* launched = std::getenv(kLaunchedVariable);
   RunFolder folder(supervision || launched,
                    has_folder && !(launched && std::string_view(launched) == kNamedFolder));

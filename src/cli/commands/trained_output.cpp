@@ -137,12 +137,24 @@ WrittenModels write_trained_model(const Options& options, PipelineRun& run, cons
   written.best = summary.best;
   written.last_step = summary.steps;
   written.step = last ? summary.steps : summary.best->step;
+  const auto write_other = [&] {
+    const std::string other =
+        (fs::path(spare).parent_path() / (options.save == "last" ? "best.onnx" : "last.onnx"))
+            .string();
+    if (best) {
+      written.other = other;
+      run.export_model(other, options.overwrite, last ? &*best : nullptr);
+    } else if (summary.best && summary.best->step == summary.steps) {
+      // That of an earlier end of this run.
+      for (const char* part : {"", ".data"}) fs::remove(other + part);
+    }
+  };
+  std::error_code unknown;
+  const bool replaces_input = fs::equivalent(path, options.run.model.path, unknown);
+  if (replaces_input) write_other();  // while the model can still be read
   const std::vector<std::string> changes =
       write_model(options, run, path, spare, last ? nullptr : &*best);
-  if (best) {
-    written.other = (fs::path(spare).parent_path() / (last ? "best.onnx" : "last.onnx")).string();
-    run.export_model(written.other, options.overwrite, last ? &*best : nullptr);
-  }
+  if (!replaces_input) write_other();
   for (const std::string& change : changes) log_info("train", "note     {}", change);
   return written;
 } catch (const Error& error) {

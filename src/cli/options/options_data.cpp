@@ -136,7 +136,8 @@ void describe_files(Table& table, DataOptions& data) {
       .key = "dtype";
   formats
       .text("--label-column", data.csv.label_column, "NAME|N|none",
-            "label column of a CSV; default: the last", kReadCommands)
+            "label column of a CSV; default: one named label, target, class or y, else the last",
+            kReadCommands)
       .affects(ResultEffect::kContent)
       .key = "label";
   describe_columns(formats, data.csv);

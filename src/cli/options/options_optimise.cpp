@@ -204,8 +204,8 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
   patience.key = "patience";
   best_settings
       .choice("--save", save, {"best", "last"},
-              "which model --output and RUN/trained.onnx are with validation; the other one is "
-              "RUN/last.onnx or RUN/best.onnx",
+              "which model is written with validation; the other one is RUN/last.onnx or "
+              "RUN/best.onnx",
               "train")
       .affects(ResultEffect::kNone)
       .key = "save";
@@ -214,7 +214,9 @@ void describe_validation(Table& table, OptimizationConfig& optimization, std::st
 
 /// How many steps there are, and of how many samples.
 void describe_steps(Table& table, OptimizationConfig& optimization) {
-  table.integer("--epochs", optimization.epochs, 0, "passes over the training data", "train")
+  table
+      .integer("--epochs", optimization.epochs, 0,
+               "passes over the training data; without --data: 100 steps", "train")
       .affects(ResultEffect::kDerived)
       .in_short_help = true;
   table.integer("--max-steps", optimization.max_steps, 0, "steps, instead of --epochs", "train")

@@ -149,8 +149,8 @@ void describe_launch(Table& table, Options& options) {
              "launch");
   table.path("--discover", options.discover, PathUse::kRead, "SCRIPT",
              "a program that prints the currently available hosts, instead of --hosts", "launch");
-  table.integer("--min", options.least_hosts, 1,
-                "minimum number of hosts; training does not run with fewer", "launch");
+  table.integer("--min", options.least_hosts, 1, "minimum number of hosts that have to be there",
+                "launch");
   table.automatic("--max", options.most_hosts, "maximum number of hosts to use; auto: all",
                   "launch");
   table.integer("--max-restarts", options.max_restarts, 0,

@@ -58,10 +58,11 @@ void describe_faults(Table& table, Options& options) {
 void describe_checkpoints(Table& table, Options& options) {
   table.group = "Checkpoints";
   table.effect = ResultEffect::kNone;
-  OptionSpec& resume = table.add("--resume", "",
-                                 "resume from the newest checkpoint; auto: start a new run if "
-                                 "there is none; PATH: resume from this one",
-                                 "train");
+  OptionSpec& resume =
+      table.add("--resume", "",
+                "resume from the newest checkpoint of --run-dir, or of runs/latest; "
+                "auto: start a new run if there is none; PATH: resume from this one",
+                "train");
   resume.optional_value = "auto|PATH";
   resume.path = PathUse::kRead;
   resume.in_short_help = true;
@@ -90,7 +91,7 @@ void describe_checkpoints(Table& table, Options& options) {
   every_settings.group = table.group;
   every_settings.effect = table.effect;
   OptionSpec& keep = every_settings.add(
-      "--keep", "N|all", "number of newest checkpoints to keep, besides the best", "train");
+      "--keep", "N|all", "number of newest checkpoints to keep, from 2, besides the best", "train");
   keep.aliases = {"--keep-last"};
   keep.key = "keep";
   keep.set = [&options](const std::string& v) {
@@ -133,7 +134,7 @@ void describe_output(Table& table, Options& options) {
       .means("schedule", "the schedule, as text")
       .means("doctor", "where --measure writes; default: the file that the planner reads")
       .means("export", "the model")
-      .means("report", "the page; default: RUN/report.html")
+      .means("report", "the page; default: RUN/report.html, of several runs comparison.html")
       .means("predict", "the outputs; default: standard output")
       .means("data", "the data set, as npz, CSV or tokens")
       .aliases = {"-o"};
@@ -150,7 +151,7 @@ void describe_output(Table& table, Options& options) {
                  "steps between log lines; auto: one a second at most, fewer in long runs", "train")
       .aliases = {"--log-interval"};
   table.path("--metrics", options.metrics, PathUse::kWrite, "FILE|-",
-             "metrics as JSON Lines; default: RUN/events.jsonl", "train");
+             "metrics as JSON Lines; default: RUN/events.jsonl, which report reads", "train");
   table.flag("--json", options.json, "print JSON",
              "inspect profile plan simulate eval verify tune schedule trace doctor generate");
   OptionSpec& log_to =

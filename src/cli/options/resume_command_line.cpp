@@ -22,7 +22,8 @@ bool is_kept(const OptionSpec& spec) {
   // Initialization is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimization"};
-  static const std::set<std::string> names = {"--save-every", "--keep", "--on-error"};
+  static const std::set<std::string> names = {"--save-every", "--keep", "--on-error",
+                                              "--verify-every"};
   return groups.contains(spec.group) || names.contains(spec.name);
 }
 

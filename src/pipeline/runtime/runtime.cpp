@@ -335,8 +335,8 @@ void Runtime::set_round_notes(RoundNotes notes) { sharing_->set_notes(std::move(
 
 HostTensor Runtime::read(const std::string& name) const { return replicas_->read(name); }
 
-void Runtime::write(const std::string& name, const HostTensor& value) {
-  replicas_->write(name, value);
+bool Runtime::write(const std::string& name, const HostTensor& value) {
+  return replicas_->write(name, value);
 }
 
 StageContent Runtime::content(int stage, int version) const {

@@ -61,7 +61,8 @@ class Runtime {
   std::vector<StageContent> own_contents() const;
   /// A parameter or running statistic by name; an empty tensor when no stage here holds it.
   HostTensor read(const std::string& name) const;
-  void write(const std::string& name, const HostTensor& value);
+  /// Whether a stage here holds it.
+  bool write(const std::string& name, const HostTensor& value);
   /// The state of a stage of this process, between rounds. In an asynchronous round also inside
   /// MicroBatchSource::updated(), for the updated stage and the version given there.
   StageContent content(int stage, int version = 0) const;

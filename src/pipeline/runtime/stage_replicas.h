@@ -86,7 +86,7 @@ class StageReplicas {
 
   // Weights and gradients by name, and the state of whole stages, as in Runtime.
   HostTensor read(const std::string& name) const;
-  void write(const std::string& name, const HostTensor& value);
+  bool write(const std::string& name, const HostTensor& value);
   HostTensor read_gradient(const std::string& name) const;
   void exchange_averages();
   void release_activations();

@@ -14,12 +14,14 @@ HostTensor StageReplicas::read(const std::string& name) const {
   return out;
 }
 
-void StageReplicas::write(const std::string& name, const HostTensor& value) {
+bool StageReplicas::write(const std::string& name, const HostTensor& value) {
+  bool found = false;
   for (const auto& replicas : replicas_) {
     for (const StageReplica& replica : replicas) {
-      if (replica.stage) replica.stage->write(name, value);
+      if (replica.stage && replica.stage->write(name, value)) found = true;
     }
   }
+  return found;
 }
 
 HostTensor StageReplicas::read_gradient(const std::string& name) const {

@@ -89,6 +89,13 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
   return most;
 }
 
+/// Micro-batches of the replica that runs most of them.
+int most_of_a_replica(const Program& program, int stage) {
+  std::vector<int> counts(at(program.replicas(stage)), 0);
+  for (int m = 0; m < program.micro_batches; ++m) ++counts[at(program.replica_of(stage, m))];
+  return *std::ranges::max_element(counts);
+}
+
 void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
   const Held held = held_micro_batches(program);
   const bool evaluates = program.rule == UpdateRule::kNone;
@@ -96,7 +103,7 @@ void add_entries(const Program& program, std::vector<StageCapacity>& capacity) {
   const std::vector<int> gradient_run = outstanding(program, /*gradient=*/true);
   for (int stage = 0; stage < program.stages; ++stage) {
     StageCapacity& needs = capacity[at(stage)];
-    const int own = (program.micro_batches + program.replicas(stage) - 1) / program.replicas(stage);
+    const int own = most_of_a_replica(program, stage);
     int later = 0, earlier = 0;
     for (const Edge& edge : program.edges) {
       if (edge.from_stage != stage) continue;
@@ -158,6 +165,9 @@ void add_accumulators(const std::vector<const Program*>& programs, int leaves,
     PT_CHECK(!is_asynchronous(program->rule), kUsage,
              "{} needs a synchronous schedule such as 1f1b, but {} {} updates stages while others "
              "compute",
+             setting("accumulators"), setting("schedule"), printable(program->schedule));
+    PT_CHECK(program->route.empty(), kUsage,
+             "{} needs replicas that take turns, but {} {} has a route of its own",
              setting("accumulators"), setting("schedule"), printable(program->schedule));
     for (int s = 0; s < program->stages; ++s) {
       const int replicas = program->replicas(s);

@@ -1,9 +1,11 @@
 #include "pipeline/schedule/generate.h"
 
 #include <algorithm>
+#include <bit>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "pipeline/program/complete.h"
 #include "pipeline/schedule/schedule_table.h"
 #include "pipeline/schedule/warm_up.h"
@@ -31,8 +33,8 @@ void check_sizes(const ScheduleOptions& options, const ScheduleDescription& sche
   PT_CHECK(options.stages >= 1 && options.stages <= kMaximumStages, kUsage,
            "a pipeline needs 1 to {} stages, got {}", kMaximumStages, options.stages);
   PT_CHECK(options.micro_batches >= 1 && options.micro_batches <= kMaximumMicroBatches, kUsage,
-           "a step needs 1 to {} micro-batches, got {}", kMaximumMicroBatches,
-           options.micro_batches);
+           "a step, and an epoch of an asynchronous schedule, has 1 to {} micro-batches, not {}",
+           kMaximumMicroBatches, options.micro_batches);
   if (schedule.placement == Placement::kLoop) {
     PT_CHECK(options.chunks >= 1 && options.chunks <= options.stages, kUsage,
              "schedule '{}' needs 1 to {} chunks on each device, got {}", schedule.name,
@@ -171,6 +173,9 @@ void place_as_tree(Program& program) {
   const Program before = program;
   for (std::size_t s = 0; s < program.placement.size(); ++s) {
     const std::vector<int>& devices = before.placement[s];
+    PT_CHECK(std::has_single_bit(devices.size()), kUsage,
+             "{} needs 1, 2, 4 or another power of two of replicas, but stage {} has {}; give {}",
+             setting("accumulators"), s, devices.size(), setting("replicas"));
     for (std::size_t place = 0; place < devices.size(); ++place) {
       const auto replica = static_cast<std::size_t>(
           replica_at(static_cast<int>(place), static_cast<int>(devices.size()), /*in_tree=*/true));

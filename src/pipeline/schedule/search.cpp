@@ -120,7 +120,7 @@ std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& pe
       for (const int chunks : per_device) {
         if (places * chunks > static_cast<int>(chain.elements.size())) continue;
         for (const bool recompute : {false, true}) {
-          if (recompute && !request.recompute) continue;
+          if (request.recompute == (recompute ? Recompute::kNone : Recompute::kAll)) continue;
           Cut cut{.places = places,
                   .replicas = std::min(micro_batches, request.devices / places),
                   .micro_batches = micro_batches,

@@ -21,11 +21,11 @@ struct SearchRequest {
   std::vector<int> micro_batches;
   /// The costs of the chain with this number of micro-batches.
   std::function<const ChainCosts&(int micro_batches)> costs;
-  std::vector<std::string> schedules;  // empty: all synchronous ones
-  bool fewer_devices = true;           // also try idle devices and replicas
-  bool recompute = true;               // try recompute as well
-  int chunks = 2;                      // stages of a device in interleaved schedules
-  std::size_t memory_limit_bytes = 0;  // of a device; 0: none
+  std::vector<std::string> schedules;      // empty: all synchronous ones
+  bool fewer_devices = true;               // also try idle devices and replicas
+  Recompute recompute = Recompute::kAuto;  // kAuto: with and without
+  int chunks = 2;                          // stages of a device in interleaved schedules
+  std::size_t memory_limit_bytes = 0;      // of a device; 0: none
   double optimizer_bytes_per_parameter_byte = 2;
   double shared_bytes_per_parameter_byte = 0;  // of these, what replicas divide among themselves
   /// Links between devices; without levels they cost nothing.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "graph/op.h"
 
 namespace pipetrain {
@@ -139,14 +140,25 @@ class Slicer {
   /// Running statistics go where their batch statistics are computed: every stage that prepares
   /// them has a copy, of the same bits.
   void place_statistics() {
+    std::map<ValueId, NodeId> updating;  // the first node of each statistic
     for (std::size_t i = 0; i < training_.statistics.size(); ++i) {
       const NodeId producer = graph_[training_.statistics[i].batch_mean].producer;
-      const std::set<int> stages =
-          graph_[producer].part == Part::kPrepare
-              ? preparing_stages(graph_[producer])
-              : std::set<int>{out_.stage_of_node[static_cast<std::size_t>(producer.index)]};
+      const std::set<int> stages = stages_of_statistics(producer);
       for (const int s : stages) stage(s).statistics.push_back(static_cast<int>(i));
+      const auto [first, added] =
+          updating.try_emplace(training_.statistics[i].state_mean, producer);
+      PT_CHECK(added || stages_of_statistics(first->second) == stages, kUsage,
+               "\"{}\" and \"{}\" update the same running statistics, so they have to lie in one "
+               "stage; use {} 1, or {} with cuts that are not between them",
+               printable(graph_[first->second].name), printable(graph_[producer].name),
+               setting("gpus"), setting("split"));
     }
+  }
+
+  std::set<int> stages_of_statistics(NodeId producer) const {
+    return graph_[producer].part == Part::kPrepare
+               ? preparing_stages(graph_[producer])
+               : std::set<int>{out_.stage_of_node[static_cast<std::size_t>(producer.index)]};
   }
 
   void place_parameters() {

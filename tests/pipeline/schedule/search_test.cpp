@@ -19,7 +19,7 @@ Candidate replicas_with(const ChainCosts& chain, double bytes_per_second, double
   request.micro_batches = {2};
   request.costs = [&](int) -> const ChainCosts& { return chain; };
   request.schedules = {"1f1b"};
-  request.recompute = false;
+  request.recompute = Recompute::kNone;
   request.topology.levels = {{"processes of a host", 2, bytes_per_second, 0, all_reduce}};
   const std::vector<Candidate> found = search(request);
   const auto replicas = std::ranges::find(found, 2, &Candidate::replicas);
