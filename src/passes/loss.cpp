@@ -229,6 +229,12 @@ class LossBuilder {
   }
 
   void add_label(DType dtype, Shape shape) {
+    const std::int64_t samples = training_.micro_batch;
+    PT_CHECK(shape.rank() >= 1 && shape[0] == samples, kUsage,
+             "output \"{}\" does not have one row for each sample: its shape is {} for {} "
+             "sample{}; name another one with {}, or use {} output if it is the loss",
+             printable(training_.loss.output), builder_.shape(output_).text(), samples,
+             samples == 1 ? "" : "s", setting("logits"), setting("loss"));
     Value label;
     label.name = "label";
     label.type = {dtype, std::move(shape)};

@@ -33,7 +33,9 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
     return slot == 1 || slot == 2;
   }
   if (op == "Gemm") return slot <= 2;
-  if (is_one_of(op, {"MatMul", "Einsum"})) return slot <= 1;
+  if (op == "DeformConv") return slot == 1 || slot == 3;
+  if (op == "MatMul") return slot <= 1;
+  if (op == "Einsum") return true;
   if (op == "Gather") return slot == 0;
   if (is_one_of(op, {"LayerNormalization", "GroupNormalization", "InstanceNormalization",
                      "BatchNormalization"})) {
@@ -41,7 +43,7 @@ bool is_parameter_slot(const OnnxNode& node, std::size_t slot) {
   }
   if (is_one_of(op, {"RMSNormalization", "SimplifiedLayerNormalization", "PRelu"}))
     return slot == 1;
-  if (is_one_of(op, {"LSTM", "GRU", "RNN"})) return slot >= 1 && slot <= 3;
+  if (is_one_of(op, {"LSTM", "GRU", "RNN"})) return (slot >= 1 && slot <= 3) || slot == 7;
   return false;
 }
 
@@ -91,7 +93,10 @@ class Classifier {
  public:
   explicit Classifier(const OnnxModel& model) {
     data_.reserve(model.nodes.size());
-    for (const OnnxValue& input : model.inputs) data_.insert(input.name);
+    for (const OnnxValue& input : model.inputs) {
+      data_.insert(input.name);
+      inputs_.insert(input.name);
+    }
     for (std::size_t n = 0; n < model.nodes.size(); ++n) {
       const OnnxNode& outer = model.nodes[n];
       if (n + kNamesAhead < model.nodes.size()) {
@@ -101,7 +106,9 @@ class Classifier {
         add_uses(outer);
         continue;
       }
-      for (OnnxNode& node : with_inner_nodes(outer)) add_uses(inner_.emplace_back(std::move(node)));
+      std::vector<OnnxNode> nodes = with_inner_nodes(outer);
+      for (const OnnxNode& node : nodes) add_states(node);
+      for (OnnxNode& node : nodes) add_uses(inner_.emplace_back(std::move(node)));
     }
     for (const OnnxInitializer& initializer : model.initializers) {
       const auto kind = initializer.metadata.find(std::string(kKindKey));
@@ -112,13 +119,14 @@ class Classifier {
   TensorRule classify(const std::string& name, const Shape& shape, const HostTensor& value,
                       const OnnxMetadata& metadata) const {
     if (is_running_statistic(name)) return {TensorUse::kRunningStatistic, "running statistic"};
+    const auto kind = metadata.find(std::string(kKindKey));
+    if (kind != metadata.end() && kind->second.find("PARAMETER") != std::string::npos)
+      return {TensorUse::kTrained, "PyTorch parameter"};
     if (shape.rank() == 0 && !is_gain(name)) return {TensorUse::kFrozen, "scalar constant"};
     if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name)) {
       return {TensorUse::kFrozen, "single-element constant"};
     }
-    if (const auto kind = metadata.find(std::string(kKindKey)); kind != metadata.end()) {
-      if (kind->second.find("PARAMETER") != std::string::npos)
-        return {TensorUse::kTrained, "PyTorch parameter"};
+    if (kind != metadata.end()) {
       if (kind->second.find("CONSTANT_TENSOR") != std::string::npos && !is_vector(shape) &&
           !is_uniform(value) && !has_pattern(value) && reached_slot(name))
         return classify_kernel(name, shape);
@@ -153,6 +161,8 @@ class Classifier {
             arithmetic_with_data(name, learned || part ? kAnyOperator : kMovement)) {
       if (has_parameter_name(name))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
+      if (is_vector(shape) && !has_torch_metadata_ && scales_input(*node))
+        return taken_for_constant("mean or deviation of an input", shape);
       if (is_vector(shape) && !has_torch_metadata_ && !constant)
         return {TensorUse::kTrained, "vector operand of " + node->op_type};
       if (part) return {TensorUse::kTrained, "part of an operand of " + node->op_type};
@@ -186,6 +196,15 @@ class Classifier {
   }
 
  private:
+  /// What a Loop or Scan carries along, and the elements of what a Scan reads: data.
+  void add_states(const OnnxNode& node) {
+    if (!has_subgraphs(node) || node.op_type == "If") return;
+    const std::vector<std::string> inputs = read_subgraph(node, "body").inputs;
+    // A Loop's counter and condition come first.
+    for (std::size_t i = node.op_type == "Loop" ? 2 : 0; i < inputs.size(); ++i)
+      data_.insert(states_.emplace_back(inputs[i]));
+  }
+
   void add_uses(const OnnxNode& node) {
     const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
     bool data = false;
@@ -196,6 +215,15 @@ class Classifier {
     }
     for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
     if (data) data_.insert_all(node.outputs);
+    const bool keeps = is_one_of(node.op_type, {"Cast", "Reshape", "Transpose", "Sub", "Div"});
+    if (keeps && node.has_input(0) && inputs_.contains(node.inputs[0])) {
+      for (const std::string& output : node.outputs) inputs_.insert(output);
+    }
+  }
+
+  /// Whether a node subtracts from an input or divides it, as Keras' Normalization does.
+  bool scales_input(const OnnxNode& node) const {
+    return is_one_of(node.op_type, {"Sub", "Div"}) && inputs_.contains(node.inputs[0]);
   }
 
   static constexpr int kMaximumDepth = 32;
@@ -326,6 +354,8 @@ class Classifier {
   }
 
   std::deque<OnnxNode> inner_;        // copies of nodes with sub-graphs, and the nodes of those
+  std::deque<std::string> states_;    // names of what loops carry along
+  std::set<std::string> inputs_;      // inputs of the model, scaled by constants or not
   NameSet data_;                      // depend on what is fed, not on its shape alone
   NameTable<std::vector<Use>> uses_;  // of what is not data
   bool has_torch_metadata_ = false;

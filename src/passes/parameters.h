@@ -40,8 +40,9 @@ struct UntiedCopy {
 bool is_statistic_slot(const OnnxNode& node, std::size_t slot);
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
-/// running statistics, scalars (but not a module's gain), PyTorch's own metadata, parameter slots
-/// of operators, operands of arithmetic. A tensor counts for a slot or an operand if only what
+/// running statistics, what PyTorch's metadata call a parameter, scalars (but not a module's gain),
+/// the rest of these metadata, parameter slots of operators, operands of arithmetic (but not means
+/// and deviations of inputs). A tensor counts for a slot or an operand if only what
 /// moves its elements lies between; through differentiable arithmetic on weights, such as weight
 /// normalization or W + B A, if it is named like a parameter, or is a module's or a matrix and
 /// neither its name nor its values are a constant's (`parameter_names.h`).

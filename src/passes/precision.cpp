@@ -177,18 +177,22 @@ class PrecisionPass {
            (value.producer && graph_[value.producer].part == Part::kPrepare);
   }
 
-  /// `id` as matmul/conv reads it: itself or its narrow copy. A view of what has a copy is a view
-  /// of that copy.
+  using Copies = std::map<std::tuple<ValueId, Part, NodeId>, ValueId>;
+
+  /// `id` as matmul/conv reads it: itself or its narrow copy. What has a copy under another shape
+  /// is a view of that copy.
   ValueId cast(ValueId id, const Node& reader) {
     if (graph_[id].type.dtype != DType::kFloat32) return id;
-    if (const ValueId copy = find_copy(id, reader)) return copy;
+    if (const ValueId copy = find_copy(copies_, id, reader)) return copy;
     const Part part = is_weight(id) ? Part::kPrepare : reader.part;
-    ValueId& added = copies_[{id, part, in_backward(part) ? reader.gradient_of : NodeId{}}];
-    const ValueId viewed = find_viewed_copy(id, reader);
-    added = viewed ? add_node("Reshape", {{"shape", graph_[id].type.shape.dims()}}, viewed, id,
-                              part, reader)
-                   : add_node("Cast", {{"to", static_cast<std::int64_t>(narrow_)}}, id, id, part,
-                              reader);
+    const NodeId place = in_backward(part) ? reader.gradient_of : NodeId{};
+    const ValueId first = find_copy(first_copies_, root(id), reader);
+    const ValueId added = first ? add_node("Reshape", {{"shape", graph_[id].type.shape.dims()}},
+                                           first, id, part, reader)
+                                : add_node("Cast", {{"to", static_cast<std::int64_t>(narrow_)}}, id,
+                                           id, part, reader);
+    copies_[{id, part, place}] = added;
+    if (!first) first_copies_[{root(id), part, place}] = added;
     return added;
   }
 
@@ -197,22 +201,15 @@ class PrecisionPass {
   }
 
   /// A forward copy serves all later readers, a backward copy only readers of the same forward
-  /// node.
-  ValueId find_copy(ValueId id, const Node& reader) const {
+  /// node; that of a weight gradient, which may be delayed, only others in it.
+  static ValueId find_copy(const Copies& copies, ValueId id, const Node& reader) {
     for (const auto& [made, place] :
          {std::pair(Part::kPrepare, NodeId{}), std::pair(Part::kForward, NodeId{}),
-          std::pair(Part::kInputGradient, reader.gradient_of)}) {
-      const auto found = copies_.find({id, made, place});
-      if (found != copies_.end()) return found->second;
-    }
-    return {};
-  }
-
-  /// The copy of what `id` is a view of.
-  ValueId find_viewed_copy(ValueId id, const Node& reader) const {
-    while (graph_[id].producer && (graph_[graph_[id].producer].op->flags & kView)) {
-      id = graph_[graph_[id].producer].inputs[0];
-      if (const ValueId copy = find_copy(id, reader)) return copy;
+          std::pair(Part::kInputGradient, reader.gradient_of),
+          std::pair(Part::kWeightGradient, reader.gradient_of)}) {
+      if (made == Part::kWeightGradient && reader.part != made) continue;
+      const auto found = copies.find({id, made, place});
+      if (found != copies.end()) return found->second;
     }
     return {};
   }
@@ -246,7 +243,8 @@ class PrecisionPass {
   DType narrow_;
   std::vector<ValueId> root_;
   std::vector<bool> fixed_, demanded_;
-  std::map<std::tuple<ValueId, Part, NodeId>, ValueId> copies_;
+  Copies copies_;        // by what is copied
+  Copies first_copies_;  // by what that is a view of
 };
 
 }  // namespace

@@ -271,15 +271,16 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
-/// Several stages of a device share its memory: equally, or else as they need it, which is checked
-/// later.
-Plan plan_within(const ChainCosts& costs, PlanRequest& request, std::size_t device_limit) {
+/// `plan` of the request. Several stages of a device share its memory: equally, or else as they
+/// need it, which is checked later.
+template <class MakePlan>
+Plan plan_within(PlanRequest& request, std::size_t device_limit, const MakePlan& plan) {
   try {
-    return plan_stages(costs, request);
+    return plan(request);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kResource || request.memory_limit_bytes == device_limit) throw;
     request.memory_limit_bytes = device_limit;
-    return plan_stages(costs, request);
+    return plan(request);
   }
 }
 
@@ -314,7 +315,9 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
-    Plan plan = plan_within(network.costs(), request, planner_limit);
+    Plan plan = plan_within(request, planner_limit, [&](const PlanRequest& one) {
+      return plan_stages(network.costs(), one);
+    });
     request.topology.device_speed.clear();
     if (replicas.empty()) {
       move_cuts_for_schedule(network, request, plan);
@@ -325,7 +328,6 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
              "{} names {} stages, but the model can be cut into {} only", setting("replicas"),
              replicas.size(), cuts.size() + 1);
   }
-  request.memory_limit_bytes = planner_limit;
   std::vector<DeviceRange> places;
   for (const int count : replicas)
     places.push_back({places.empty() ? 0 : places.back().first + places.back().count, count});
@@ -336,7 +338,9 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
       request.topology.levels =
           first_devices(*network.topology(), network.schedule().devices()).levels;
   }
-  return plan_with_cuts(network.costs(), request, cuts, {}, places);
+  return plan_within(request, planner_limit, [&](const PlanRequest& one) {
+    return plan_with_cuts(network.costs(), one, cuts, {}, places);
+  });
 }
 
 /// Whether an update needs all gradients at once. Error (kUsage) if the schedule does not allow

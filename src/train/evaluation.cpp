@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -9,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/setting.h"
 #include "train/as_process_0.h"
 #include "train/batch_source.h"
@@ -122,7 +124,13 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last) {
 bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
                std::optional<BestResult>& best) {
   const std::string& metric = network.config().optimization.best_metric;
-  const std::optional<double> value = metric_of(report, metric);
+  std::optional<double> value = metric_of(report, metric);
+  if (!value && (metric == "auc" || metric == "r2")) {
+    log_warning("train", "the validation at step {} has no {}: {}", report.step, metric,
+                metric == "auc" ? "one class only, scores that are no numbers, or too many of them"
+                                : "all targets are equal");
+    value = std::numeric_limits<double>::quiet_NaN();
+  }
   PT_CHECK(value, kUsage, "{} {} is not available for a {}", setting("best-metric"), metric,
            network.graph().loss.task);
   if (best && best->metric != metric) best.reset();  // a run that is resumed with another one

@@ -96,7 +96,10 @@ using ReadTensor = std::function<HostTensor(const std::string&)>;
 /// outlive `values`.
 void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues& values,
                 ExportEdits& edits) {
-  const std::set<std::string> read_too = read_beside_copies(model);
+  std::set<std::string> read_too = read_beside_copies(model);
+  for (const UntiedCopy& copy : model.copies) {
+    if (!read(copy.name)) read_too.insert(copy.original);  // a copy that keeps its values
+  }
   for (const UntiedCopy& copy : model.copies) {
     const HostTensor value = read(copy.name);
     if (!value) continue;

@@ -84,14 +84,24 @@ std::unique_ptr<Predictor> TextModel::make(std::size_t tokens) const {
 
 void TextModel::prepare(std::size_t tokens) {
   if (predictor_ && tokens <= capacity_) return;
-  capacity_ = fixed_ ? fixed_ : (tokens + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock;
-  try {
-    predictor_ = make(capacity_);
-  } catch (const Error&) {
-    // The model may take the text, and nothing behind it.
-    if (fixed_ || capacity_ == tokens) throw;
-    capacity_ = tokens;
-    predictor_ = make(capacity_);
+  const std::size_t known = predictor_ ? capacity_ : 0;  // that the model takes
+  std::vector<std::size_t> sizes = {fixed_};
+  if (!fixed_) {
+    sizes = {(tokens + kTokensPerBlock - 1) / kTokensPerBlock * kTokensPerBlock};
+    if (sizes[0] != tokens) sizes.push_back(tokens);  // the text, and nothing behind it
+  }
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    try {
+      predictor_ = make(sizes[i]);
+      capacity_ = sizes[i];
+      break;
+    } catch (const Error& error) {
+      const bool by_size = error.kind() == ErrorKind::kModel || error.kind() == ErrorKind::kUsage;
+      if (by_size && i + 1 < sizes.size()) continue;
+      if (!by_size || known == 0) throw;
+      fixed_ = known;  // no more than these
+      return;
+    }
   }
   const TrainingGraph& graph = predictor_->graph();
   for (output_ = 0; output_ < graph.outputs.size(); ++output_) {
@@ -124,12 +134,16 @@ void TextModel::check_ids(std::span<const TokenId> ids) const {
 std::size_t TextModel::vocabulary() {
   prepare(1);
   const TrainingGraph& graph = predictor_->graph();
-  return static_cast<std::size_t>(graph.graph[graph.outputs[output_]].type.shape[2]);
+  const auto words = static_cast<std::size_t>(graph.graph[graph.outputs[output_]].type.shape[2]);
+  predictor_.reset();  // says nothing about how many tokens the model takes
+  return words;
 }
 
 std::vector<float> TextModel::next_logits(std::span<const TokenId> ids) {
-  if (fixed_ && ids.size() > fixed_) ids = ids.last(fixed_);
+  const auto last_ones = [&] { return fixed_ ? ids.last(std::min(fixed_, ids.size())) : ids; };
+  ids = last_ones();
   prepare(ids.size());
+  ids = last_ones();
   check_ids(ids);
   std::vector<std::int32_t> tokens(capacity_), mask(capacity_);
   for (std::size_t i = 0; i < ids.size(); ++i) {

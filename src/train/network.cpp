@@ -364,7 +364,11 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
 
 std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool evaluation) const {
   BuildOptions options = build_options(samples, evaluation);
-  auto graph = build_at_size(model_, options);
+  const auto size = [&] {  // mostly the rest of the data
+    return fmt::format("a micro-batch of {} (see {})", samples, setting("drop-last"));
+  };
+  auto graph = evaluation ? build_at_size(model_, options)
+                          : with_context(size, [&] { return build_at_size(model_, options); });
   if (evaluation || has_same_nodes(*graph, *graph_)) return graph;
   // Shapes may fuse differently (one sample broadcasts); a cut must not go through a fused node.
   options.fusion = FusionTarget::kNone;

@@ -148,14 +148,16 @@ class Scorer {
       const auto label = static_cast<std::size_t>(y[i]);
       std::size_t best = 0;
       int before = 0;  // classes with a higher score than the label
+      bool is_number = true;
       for (std::size_t c = 0; c < classes; ++c) {
+        is_number = is_number && !std::isnan(row[c * step]);
         if (row[c * step] > row[best * step]) best = c;
         if (row[c * step] > row[label * step] || (row[c * step] == row[label * step] && c < label))
           ++before;
       }
       if (!confusion.counts.empty()) ++confusion.counts[label * classes + best];
       ++confusion.counted;
-      if (before < k_) ++confusion.in_top_k;
+      if (is_number && before < k_) ++confusion.in_top_k;
       keep(row, step, row[best * step], label);
     }
   }

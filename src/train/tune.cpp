@@ -39,7 +39,7 @@ Key key_of(const TuneCandidate& candidate) {
           candidate.devices,
           candidate.threads,
           candidate.micro_batches,
-          candidate.recompute,
+          pipeline.recompute == Recompute::kAll,
           loop ? pipeline.chunks : 1,
           static_cast<int>(pipeline.replicas.size()),
           candidate.config.model.precision};

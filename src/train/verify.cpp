@@ -1,7 +1,9 @@
 #include "train/verify.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 
 #include "base/error.h"
@@ -112,7 +114,7 @@ Verification verify(PipelineRun& run) {
   const std::vector<double> losses = units.losses();
   for (std::size_t k = 0; k < losses.size(); ++k) {
     ++result.losses;
-    if (losses[k] != expected[k])
+    if (std::bit_cast<std::uint64_t>(losses[k]) != std::bit_cast<std::uint64_t>(expected[k]))
       result.different.push_back(fmt::format("loss of micro-batch {}", k));
   }
   const TrainingGraph& graph = network.graph();

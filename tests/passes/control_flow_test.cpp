@@ -94,6 +94,29 @@ TEST(ControlFlow, AKnownCountUnrolls) {
   std::set<std::string> names;
   for (const Node& node : training.graph.nodes) names.insert(node.name);
   EXPECT_EQ(names.size(), 3U);
+  EXPECT_EQ(training.parameters.size(), 1U);
+}
+
+// Of two layers in a loop, the second reads what the first has made of what is carried along.
+TEST(ControlFlow, WeightsOfSeveralLayersInALoopAreTrained) {
+  const ModelParts layers =
+      body({node_part("MatMul", {"s", "V"}, {"h"}), node_part("Relu", {"h"}, {"r"}),
+            node_part("MatMul", {"r", "W"}, {"t"}), node_part("Identity", {"go"}, {"still"})},
+           {"i", "go", "s"}, {"still", "t"});
+  ModelParts parts;
+  parts.opsets = {encode_opset("", 17)};
+  HostTensor weights(TensorType{DType::kFloat32, {2, 2}});
+  float next = 0.3F;
+  for (float& x : weights.span<float>()) x = next = 3.6F * next * (1 - next);
+  parts.initializers = {encode_tensor("n", HostTensor::scalar<std::int64_t>(2)),
+                        encode_tensor("V", weights), encode_tensor("W", weights)};
+  parts.inputs = {value_part("x", DType::kFloat32, {{"batch", -1}, {"", 2}})};
+  parts.outputs = {value_part("y", DType::kFloat32, {{"batch", -1}, {"", 2}})};
+  parts.nodes = {node_part("Loop", {"n", "", "x"}, {"y"}) + graph_attribute("body", layers)};
+  const std::string bytes = parts.bytes();
+  const TrainingGraph training =
+      lowered(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}));
+  EXPECT_EQ(training.parameters.size(), 2U);
 }
 
 // A Loop that carries nothing may leave its condition out; each round's result is stacked.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 
+#include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "passes/build.h"
@@ -77,6 +78,36 @@ TEST(Loss, OfMixedLabelsIsTheCrossEntropyWithProbabilities) {
   EXPECT_NEAR(got[0].span<const float>()[0], loss, 1e-5);
   for (std::size_t i = 0; i < 2 * kClasses; ++i)
     EXPECT_NEAR(got[1].span<const float>()[i], gradient[i], 1e-5);
+}
+
+/// The rows of two inputs below each other, and their mean.
+TEST(Loss, NeedsARowForEachSample) {
+  for (const bool twice : {true, false}) {
+    OnnxBuilder builder("rows");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", kClasses}});
+    builder.output("y", DType::kFloat32, {{"rows", -1}, {"", kClasses}});
+    builder.initializer("w", HostTensor(TensorType{DType::kFloat32, {kClasses, kClasses}}));
+    builder.node("MatMul", {"x", "w"}, {"h"}, {}, "product");
+    if (twice)
+      builder.node("Concat", {"h", "h"}, {"y"}, {OnnxAttribute::of_int("axis", 0)}, "both");
+    else
+      builder.node("ReduceMean", {"h"}, {"y"}, {OnnxAttribute::of_ints("axes", {0})}, "mean");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    for (const char* kind : {"cross-entropy", "mse"}) {
+      LossOptions loss;
+      loss.loss = kind;
+      try {
+        with_loss(model, loss);
+        ADD_FAILURE() << kind;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kUsage) << error.what();
+        EXPECT_NE(std::string(error.what()).find("one row for each sample"), std::string::npos)
+            << error.what();
+      }
+    }
+  }
 }
 
 TEST(Loss, OfMixedLabelsHasNoClassWeights) {

@@ -196,8 +196,8 @@ TEST(Precision, AWeightIsRoundedOnceForAllItsUses) {
   for (const auto& [value, count] : casts) EXPECT_EQ(count, 1) << value;
 }
 
-/// Two products read a norm over sequences, which an addition reads too: weight gradients read
-/// both of their operands under another shape.
+/// Three products read a norm over sequences, the first one as rows, and an addition reads it, too;
+/// weight gradients read both of their operands under another shape.
 TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
   OnnxBuilder builder("net");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 5}, {"", 6}});
@@ -205,14 +205,17 @@ TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
   builder.initializer("scale", weights({6}));
   builder.initializer("w1", weights({6, 6}));
   builder.initializer("w2", weights({6, 6}));
-  builder.initializer("w3", weights({30, 4}));
+  for (const char* name : {"w3", "w4"}) builder.initializer(name, weights({30, 4}));
   builder.node("LayerNormalization", {"x", "scale"}, {"n"}, {}, "norm");
+  builder.node("Flatten", {"n"}, {"row"}, {}, "row");
+  builder.node("MatMul", {"row", "w4"}, {"early"}, {}, "early");
   builder.node("MatMul", {"n", "w1"}, {"p"}, {}, "first");
   builder.node("MatMul", {"n", "w2"}, {"q"}, {}, "second");
   builder.node("Mul", {"p", "q"}, {"pq"}, {}, "product");
   builder.node("Add", {"n", "pq"}, {"sum"}, {}, "sum");
   builder.node("Flatten", {"sum"}, {"flat"}, {}, "flat");
-  builder.node("MatMul", {"flat", "w3"}, {"y"}, {}, "head");
+  builder.node("MatMul", {"flat", "w3"}, {"late"}, {}, "late");
+  builder.node("Add", {"early", "late"}, {"y"}, {}, "both");
   const std::string bytes = builder.bytes();
   const TrainingGraph training =
       build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}), kNarrow);

@@ -192,7 +192,7 @@ class Evaluator {
       if (checkpoint) json.update({{"step", report.step}, {"epoch", report.epoch}});
       json.update(json_of(report));
       if (options_.details) json["classes"] = json_of(scores.classes, names_);
-      print(json.dump(checkpoint ? -1 : 2) + "\n");
+      print(json.dump(checkpoint ? -1 : 2, ' ', false, Json::error_handler_t::replace) + "\n");
     } else if (options_.confusion != "-") {
       print((checkpoint ? fmt::format("step {}  ", report.step) : "") + text_of(report));
       if (options_.details) print(table_of(scores.classes, names_));
@@ -245,6 +245,7 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
         log_debug("eval", "{}", error.what());  // deleted while it was read
         continue;
       }
+      const bool is_first = !started;
       if (!started) {
         if (options.run.model.path.empty() && options.arguments.empty())
           options.run.model.path = model_of(newer, "eval");
@@ -254,6 +255,11 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
         const ModelConfig trained = options_of("train", checkpoint.run.settings).run.model;
         options.run.model.parameters = trained.parameters;
         options.run.model.adapters = trained.adapters;
+        std::error_code unknown;
+        if (trained.adapters.rank > 0 &&
+            !fs::equivalent(options.run.model.path, model_of(newer, "eval"), unknown))
+          log_warning("eval", "the run's adapters are added to {}, which is not the run's model",
+                      printable(options.run.model.path));
         follow_training(describe_training(true, training_of(newer), {}), options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
         started.emplace(*network);
@@ -261,7 +267,7 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
       }
       for (const auto& [name, value] : exported_weights(checkpoint)) {
         const bool placed = started->runtime().write(name, value);
-        if (!placed && done.size() == 1)
+        if (!placed && is_first)
           log_warning("eval", "{} of the checkpoint is not part of the model", printable(name));
       }
       last = evaluator->evaluate_and_show(&checkpoint);

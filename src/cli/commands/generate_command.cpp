@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -103,7 +104,17 @@ int generate_command(Options& options) {
   if (ids.empty() && end) ids.push_back(*end);
   PT_CHECK(!ids.empty(), kUsage, "the prompt has no tokens; give a text with --prompt");
   const std::size_t prompt_tokens = ids.size();
-  std::vector<float> logits = network.next_logits(ids);
+  bool is_cut = false;
+  const auto next_logits = [&] {
+    std::vector<float> out = network.next_logits(ids);
+    if (network.length() > 0 && ids.size() > network.length() && !std::exchange(is_cut, true))
+      log_warning("generate",
+                  "the text is longer than the {} tokens that the model takes: its "
+                  "beginning no longer counts",
+                  network.length());
+    return out;
+  };
+  std::vector<float> logits = next_logits();
   // Vocabularies of models are often padded, and those of tokenizers may have unused ids.
   PT_CHECK(
       2 * logits.size() >= tokenizer.vocabulary(), kModel,
@@ -113,12 +124,7 @@ int generate_command(Options& options) {
   Continuation continuation(tokenizer, options.prompt, ids, !options.json);
   bool ended = false;
   for (std::int64_t i = 0; i < options.max_tokens && !ended; ++i) {
-    if (network.length() > 0 && ids.size() == network.length() + 1)
-      log_warning("generate",
-                  "the text is longer than the {} tokens that the model takes: its "
-                  "beginning no longer counts",
-                  network.length());
-    if (i > 0) logits = network.next_logits(ids);
+    if (i > 0) logits = next_logits();
     const TokenId next = choose_token(logits, sampling, ids.size());
     ended = end && next == *end;
     ids.push_back(next);

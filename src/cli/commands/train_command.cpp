@@ -106,7 +106,8 @@ class LeadingRun {
                 recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, max_seconds_),
-        recorder_(network, options.trace, options.trace_steps) {}
+        recorder_(network, options.trace, options.trace_steps,
+                  start.goes_on ? start.found->checkpoint.step : 0) {}
 
   /// Returns the exit code.
   int run() {
@@ -444,6 +445,10 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
     check_output(options, options.output, /*replaces_own=*/false);
+  const char* launched = std::getenv(kLaunchedVariable);
+  RunFolder folder(supervision || launched,
+                   has_folder && !(launched && std::string_view(launched) == kNamedFolder));
+  replace_head(options, start, processes, folder);
   std::error_code unknown;
   PT_CHECK(
       options.run.model.adapters.rank == 0 || options.output.empty() ||
@@ -451,10 +456,6 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
       kUsage,
       "with --lora, --output cannot be the model, which the run needs as it was to go on; give "
       "another --output");
-  const char* launched = std::getenv(kLaunchedVariable);
-  RunFolder folder(supervision || launched,
-                   has_folder && !(launched && std::string_view(launched) == kNamedFolder));
-  replace_head(options, start, processes, folder);
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,
              "--lr find needs a new run of a single process; leave out mpirun and --resume");

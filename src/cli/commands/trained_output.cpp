@@ -137,6 +137,10 @@ WrittenModels write_trained_model(const Options& options, PipelineRun& run, cons
   written.best = summary.best;
   written.last_step = summary.steps;
   written.step = last ? summary.steps : summary.best->step;
+  std::error_code unknown;
+  const auto same_file = [&](const std::string& one, const std::string& two) {
+    return fs::equivalent(one, two, unknown);
+  };
   const auto write_other = [&] {
     const std::string other =
         (fs::path(spare).parent_path() / (options.save == "last" ? "best.onnx" : "last.onnx"))
@@ -144,13 +148,13 @@ WrittenModels write_trained_model(const Options& options, PipelineRun& run, cons
     if (best) {
       written.other = other;
       run.export_model(other, options.overwrite, last ? &*best : nullptr);
-    } else if (summary.best && summary.best->step == summary.steps) {
+    } else if (summary.best && summary.best->step == summary.steps && !same_file(other, path) &&
+               !same_file(other, options.run.model.path)) {
       // That of an earlier end of this run.
-      for (const char* part : {"", ".data"}) fs::remove(other + part);
+      for (const char* part : {"", ".data"}) fs::remove(other + part, unknown);
     }
   };
-  std::error_code unknown;
-  const bool replaces_input = fs::equivalent(path, options.run.model.path, unknown);
+  const bool replaces_input = same_file(path, options.run.model.path);
   if (replaces_input) write_other();  // while the model can still be read
   const std::vector<std::string> changes =
       write_model(options, run, path, spare, last ? nullptr : &*best);

@@ -17,6 +17,7 @@
 #include "cli/commands/same_start.h"
 #include "cli/options/config_file.h"
 #include "cli/output/output.h"
+#include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "pipeline/schedule/generate.h"
 #include "processes/process_group.h"
@@ -103,7 +104,7 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
                        : "cuda"},
       {"--schedule", candidate.devices > 1 ? pipeline.schedule : "1f1b"},
       {"--threads", fmt::format("{}", candidate.threads)},
-      {"--recompute", candidate.recompute ? "all" : "none"}};
+      {"--recompute", std::string(name_of(pipeline.recompute))}};
   if (!whole) chosen.emplace_back("--micro-batches", fmt::format("{}", candidate.micro_batches));
   if (candidate.config.model.precision != options.run.model.precision)
     chosen.emplace_back("--precision", precision_text(candidate));

@@ -22,8 +22,7 @@ bool is_kept(const OptionSpec& spec) {
   // Initialization is not repeated on resume.
   if (spec.name == "--init" || spec.name == "--num-classes") return false;
   static const std::set<std::string> groups = {"Model", "Data", "Pipeline", "Optimization"};
-  static const std::set<std::string> names = {"--save-every", "--keep", "--on-error",
-                                              "--verify-every"};
+  static const std::set<std::string> names = {"--save-every", "--keep", "--on-error"};
   return groups.contains(spec.group) || names.contains(spec.name);
 }
 

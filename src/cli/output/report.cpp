@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "base/log.h"
 #include "base/units.h"
 #include "cli/options/options.h"
 #include "cli/output/line_chart.h"
@@ -316,7 +317,12 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
 std::optional<TraceFile> trace_of(const RecordedRun& run) {
   const std::string path = run.option("trace");
   if (path.empty() || !std::filesystem::is_regular_file(path)) return std::nullopt;
-  return read_trace(path);
+  try {
+    return read_trace(path);
+  } catch (const Error& error) {
+    log_warning("report", "without its trace: {}", error.what());
+    return std::nullopt;
+  }
 }
 
 }  // namespace

@@ -36,7 +36,15 @@ const EventJson& part(const EventJson& event, const char* key) {
   return found != event.end() ? *found : nothing;
 }
 
+/// Of a run that went on after an end or an error, the latest start counts.
 void take_start(const EventJson& event, RecordedRun& run) {
+  run.config.clear();
+  run.error.clear();
+  run.ended = false;
+  run.status.clear();
+  run.exit_code = 0;
+  run.seconds = run.first_step_s = run.steady_step_ms = kUnknown;
+  run.output.clear();
   run.name = text(event, "run");
   run.version = text(event, "version");
   run.model = text(part(event, "model"), "file");
@@ -92,12 +100,18 @@ void take_end(const EventJson& event, RecordedRun& run) {
   run.output = text(event, "output");
 }
 
+/// Steps behind a checkpoint are done again by a run that goes on from it.
+void add_record(StepRecord record, std::vector<StepRecord>& records) {
+  while (!records.empty() && records.back().step >= record.step) records.pop_back();
+  records.push_back(std::move(record));
+}
+
 void take(const EventJson& event, RecordedRun& run) {
   const std::string kind = text(event, "event");
   if (kind == "run_start") take_start(event, run);
   if (kind == "plan") take_plan(event, run);
-  if (kind == "step") run.steps.push_back(step_of(event));
-  if (kind == "val") run.validations.push_back(step_of(event));
+  if (kind == "step") add_record(step_of(event), run.steps);
+  if (kind == "val") add_record(step_of(event), run.validations);
   if (kind == "run_end") take_end(event, run);
   if (kind == "error") run.error = text(event, "message");
 }

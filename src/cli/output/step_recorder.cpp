@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace pipetrain {
 namespace {
@@ -22,12 +23,12 @@ std::int64_t step_number(std::string_view text, const std::string& all) {
 }  // namespace
 
 StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
-                           const std::string& steps)
+                           const std::string& steps, std::int64_t done)
     : network_(network),
       predicted_seconds_(network.predicted_step_seconds()),
       is_estimate_(network.profile().is_estimate) {
   if (path.empty()) return;
-  first_ = std::min(kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
+  first_ = std::min(done + kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
   last_ = first_ + 2;
   if (!steps.empty()) {
     const std::size_t dash = steps.find('-');
@@ -68,6 +69,8 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
 }
 
 void StepRecorder::finish() {
+  if (writer_ && written_seconds_ == 0)
+    log_warning("trace", "the trace is empty: none of the steps {} to {} was run", first_, last_);
   if (writer_) writer_->end();
   writer_.reset();
 }

@@ -16,8 +16,10 @@ namespace pipetrain {
 class StepRecorder {
  public:
   /// `path`: a trace file to write, or empty. `steps`: "FIRST-LAST" or one number, counted from 1;
-  /// empty: the first steps that are warm. Error (kUsage) for anything else.
-  StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps);
+  /// empty: the first steps that are warm, after the `done` ones of a run that goes on. Error
+  /// (kUsage) for anything else.
+  StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps,
+               std::int64_t done);
 
   /// Of a step, when the run began: the times of an estimated profile are replaced at its end.
   double predicted_seconds() const { return predicted_seconds_; }

@@ -42,28 +42,25 @@ class TextReader {
              printable(options.end_of_text));
   }
 
-  /// One sample after the other, of all files; the tokens of each file are a shard.
-  RawSplit pack(const std::vector<TextTable>& tables) {
-    std::vector<TokenShard> shards;
+  /// One sample after the other, of all files.
+  RawSplit pack(const std::vector<TextTable>& tables, const std::string& path) {
     const bool narrow = tokenizer_.vocabulary() <= 1 + std::numeric_limits<std::uint16_t>::max();
+    std::string bytes;
     for (const TextTable& table : tables) {
-      std::string bytes;
       for (TokenIds& ids : encode(table, /*seconds=*/false)) {
         const TokenIds whole = with_end(tokenizer_.assemble(std::move(ids), {}, SIZE_MAX).ids);
         tokens_ += whole.size();
         for (const TokenId id : whole)
           bytes.append(reinterpret_cast<const char*>(&id), narrow ? 2 : 4);
       }
-      if (bytes.empty()) continue;
-      TokenShard shard;
-      shard.file = table.file;
-      shard.content = FileBytes(std::move(bytes));
-      shard.dtype = narrow ? DType::kUint16 : DType::kUint32;
-      shard.from_tokenizer = true;
-      shards.push_back(std::move(shard));
     }
     RawSplit out;
-    if (shards.empty()) return out;
+    if (bytes.empty()) return out;
+    std::vector<TokenShard> shards(1);
+    shards[0].file = tables.size() == 1 ? tables[0].file : path;
+    shards[0].content = FileBytes(std::move(bytes));
+    shards[0].dtype = narrow ? DType::kUint16 : DType::kUint32;
+    shards[0].from_tokenizer = true;
     out.shards = std::make_shared<const std::vector<TokenShard>>(std::move(shards));
     out.window = options_.sample_length();
     return out;
@@ -284,7 +281,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   std::size_t length = options.sample_length();
   const auto read = [&](std::vector<TextTable> from) {
     return rows ? reader.pad(joined_texts(std::move(from), path), length, next_tokens)
-                : reader.pack(from);
+                : reader.pack(from, path);
   };
   out.train = read(std::move(tables));
   PT_CHECK(!out.train.empty() && reader.tokens() > 0, kData, "\"{}\" has no text: it is empty",

@@ -60,6 +60,22 @@ RawSplit to_split(std::vector<TokenShard> shards) {
   return {{}, std::make_shared<const std::vector<TokenShard>>(std::move(shards))};
 }
 
+/// Texts one after the other, so that samples may begin in one file and end in the next.
+std::vector<TokenShard> joined(std::vector<TokenShard> texts, const std::string& path) {
+  if (texts.size() < 2) return texts;
+  std::size_t size = 0;
+  for (const TokenShard& text : texts) size += text.content.size();
+  std::string bytes;
+  bytes.reserve(size);
+  for (const TokenShard& text : texts) {
+    bytes += text.content.text();
+    text.content.check();
+  }
+  std::vector<TokenShard> out;
+  out.push_back({path, FileBytes(std::move(bytes)), DType::kUint8, 0});
+  return out;
+}
+
 }  // namespace
 
 bool is_llmc_tokens(std::span<const std::byte> bytes) {
@@ -100,8 +116,8 @@ RawData read_text(const std::string& path) {
     if (shard.content.size() > 0) (other ? validation : train).push_back(std::move(shard));
   }
   PT_CHECK(!train.empty(), kData, "\"{}\" has no text: it is empty", printable(path));
-  out.train = to_split(std::move(train));
-  if (!validation.empty()) out.validation = to_split(std::move(validation));
+  out.train = to_split(joined(std::move(train), path));
+  if (!validation.empty()) out.validation = to_split(joined(std::move(validation), path));
   return out;
 }
 

@@ -91,6 +91,8 @@ void import_dropout(ImportContext& context) {
     }
     return;
   }
+  if (ratio == 1.0 && context.output_count() == 1)
+    return context.set_output(0, builder.add("Mul", {x, builder.scalar(0)}));
   const Attributes attributes = {{"ratio", ratio}, {"key", next_key(builder.graph())}};
   context.set_output(0, builder.add("Dropout", {x}, attributes));
   if (context.output_count() > 1) {

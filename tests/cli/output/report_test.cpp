@@ -45,6 +45,20 @@ TEST(Report, ReadsARunThatGoesOn) {
   EXPECT_FALSE(run.ended);
 }
 
+TEST(Report, OfARunThatWentOnTheLatestPartCounts) {
+  const std::string failed = R"({"event":"error","message":"no memory"})"
+                             "\n"
+                             R"({"event":"run_end","status":"error","exit_code":5})"
+                             "\n";
+  const RecordedRun run = record_of(kEvents + failed + kEvents);
+  EXPECT_EQ(run.steps.size(), 2u);
+  EXPECT_EQ(run.validations.size(), 1u);
+  EXPECT_EQ(run.config.size(), 2u);
+  EXPECT_EQ(run.error, "");
+  EXPECT_FALSE(run.ended);
+  EXPECT_EQ(run.exit_code, 0);
+}
+
 TEST(Report, NamesTheLineThatIsNoEvent) {
   try {
     record_of(std::string(kEvents) + "nonsense\n{}\n");

@@ -64,8 +64,11 @@ TEST_F(Texts, AFolderHasTwoPartsIfOneFileIsForTraining) {
   EXPECT_TRUE(read_texts(path("d"), "text", bytes(), {}).validation.empty());
   write("d/train.txt", "ab");
   const RawData parts = read_texts(path("d"), "text", bytes(), {});
-  EXPECT_EQ(parts.train.shards->size(), 2u);
-  EXPECT_EQ(parts.validation.shards->size(), 1u);
+  EXPECT_EQ(parts.train.shards->at(0).tokens(), 4u);  // 6 0 6 0, of two files
+  EXPECT_EQ(parts.validation.shards->at(0).tokens(), 2u);
+  const auto bound = bind_data(parts.train, next_tokens(3), {});
+  EXPECT_EQ(values(*bound.dataset, 0), (Doubles{6, 0, 6}));
+  EXPECT_EQ(values(*bound.dataset, 1), (Doubles{0, 6, 0}));
 }
 
 TEST_F(Texts, PaddedWithIgnoredLabels) {

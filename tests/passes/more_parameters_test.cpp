@@ -1,0 +1,64 @@
+// Tensors that are trained although they are small or lie in loops, and statistics of inputs.
+#include <gtest/gtest.h>
+
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/parameters.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor uneven_numbers(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
+  float next = 0.3F;
+  for (float& x : out.span<float>()) x = next = 3.6F * next * (1 - next);
+  return out;
+}
+
+OnnxModel read_back(const OnnxBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+OnnxBuilder of_four() {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("layer.weight", uneven_numbers({4, 4}));
+  return builder;
+}
+
+TEST(MoreParameters, WhatPyTorchRecordedIsTrainedWhateverItsSize) {
+  OnnxBuilder builder = of_four();
+  builder.initializer("logit_scale", uneven_numbers({}));
+  builder.initializer("temperature", uneven_numbers({1}));
+  builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+  builder.node("Mul", {"h", "logit_scale"}, {"s"});
+  builder.node("Div", {"s", "temperature"}, {"y"});
+  OnnxModel model = read_back(builder);
+  EXPECT_EQ(classify_tensors(model, {}).at("logit_scale").use, TensorUse::kFrozen);
+  for (OnnxInitializer& tensor : model.initializers)
+    tensor.metadata["pkg.torch.export.graph_signature.InputSpec.kind"] = "InputKind.PARAMETER";
+  const auto rules = classify_tensors(model, {});
+  for (const char* name : {"layer.weight", "logit_scale", "temperature"})
+    EXPECT_EQ(rules.at(name).use, TensorUse::kTrained) << name;
+}
+
+TEST(MoreParameters, StatisticsThatNormalizeAnInputAreNot) {
+  OnnxBuilder builder = of_four();
+  builder.initializer("model/normalization/Sub/y:0", uneven_numbers({1, 4}));
+  builder.initializer("model/normalization/Div/y:0", uneven_numbers({1, 4}));
+  builder.initializer("model/later/Sub/y:0", uneven_numbers({1, 4}));
+  builder.node("Cast", {"x"}, {"c"}, {OnnxAttribute::of_int("to", 1)});
+  builder.node("Sub", {"c", "model/normalization/Sub/y:0"}, {"s"});
+  builder.node("Div", {"s", "model/normalization/Div/y:0"}, {"n"});
+  builder.node("MatMul", {"n", "layer.weight"}, {"h"});
+  builder.node("Sub", {"h", "model/later/Sub/y:0"}, {"y"});
+  const auto rules = classify_tensors(read_back(builder), {});
+  EXPECT_EQ(rules.at("model/normalization/Sub/y:0").use, TensorUse::kFrozen);
+  EXPECT_EQ(rules.at("model/normalization/Div/y:0").use, TensorUse::kFrozen);
+  EXPECT_EQ(rules.at("model/later/Sub/y:0").use, TensorUse::kTrained);
+}
+
+}  // namespace
+}  // namespace pipetrain
