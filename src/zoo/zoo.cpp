@@ -68,7 +68,7 @@ constexpr std::array<ZooNetwork, 11> kNetworks = {{
 }};
 
 // Beyond any existing network; products of three of them fit 64 bits.
-constexpr std::int64_t kLargestSize = 65536;
+constexpr std::int64_t kLargestSize = 65536, kLargestVocabulary = std::int64_t{1} << 20;
 
 struct Size {
   std::string_view name;
@@ -110,8 +110,9 @@ ZooModel build_zoo_network(const ZooNetwork& network, const ZooOptions& request)
     if (wanted == 0) continue;
     PT_CHECK(network.defaults.*size.field > 0, kUsage, "{} does not apply to {}, which has: {}",
              setting(size.name), network.name, settings_of(network));
-    PT_CHECK(wanted > 0 && wanted <= kLargestSize, kUsage, "{} must be from 1 to {}, not {}",
-             setting(size.name), kLargestSize, wanted);
+    const std::int64_t largest = size.name == "vocab" ? kLargestVocabulary : kLargestSize;
+    PT_CHECK(wanted > 0 && wanted <= largest, kUsage, "{} must be from 1 to {}, not {}",
+             setting(size.name), largest, wanted);
     options.*size.field = wanted;
   }
   if (options.heads > 0 && request.heads == 0) {

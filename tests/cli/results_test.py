@@ -91,6 +91,15 @@ class GoingOn(Results):
         self.assertEqual(self.end_of("run")["steps"], 4)
         self.refused("usage", "--resume", "nowhere", says="nowhere")
 
+    def test_one_command_line_begins_and_goes_on_also_with_lists(self):
+        self.write("m.onnx", linear(2, 2))
+        self.write("t.csv", "a,b,c,y\n" + "".join(f"{i % 3},{i % 5},7,{i % 2}\n" for i in range(40)))
+        run = ["train", "-m", "m.onnx", "--data", "t.csv", "--feature-columns", "a,b", "--batch-size", "8", "--lr-schedule", "multistep",
+               "--lr-milestones", "3,5", "--device", "cpu", "--run-dir", "run", "--resume=auto", "-q"]
+        for steps in (2, 4):
+            self.succeed(*run, "--max-steps", str(steps))
+            self.assertEqual(self.end_of("run")["steps"], steps)
+
     def test_results_go_where_the_first_command_said(self):
         self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run", "-o", "out.onnx", "--log-every", "3", "--tensorboard",
                      "--status-file", "status.json", "-q")

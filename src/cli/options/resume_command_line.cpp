@@ -232,6 +232,7 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
   const Specs specs = train_options();
   std::vector<Setting> taken;
   for (const auto& [name, value] : kept_settings(found, specs)) {
+    if (sets_same_part(options.given, name, value)) continue;  // lists would be joined
     // The model may have been named without its option.
     const bool is_given =
         is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());

@@ -361,6 +361,10 @@ class Binder {
         return last_to_first ? ", channels moved to the front" : ", channels moved to the back";
       }
     }
+    PT_CHECK(!has_other_order(have, want), kData,
+             "array {} of {} has samples of shape {}, but {} \"{}\" expects {}: the axes are in "
+             "another order; transpose the array, or the model's input",
+             quoted(raw), printable(raw.file), have.text(), kind, printable(name), want.text());
     return ", reshaped";
   }
 

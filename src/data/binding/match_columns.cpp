@@ -225,6 +225,15 @@ std::string list_columns(std::span<const RawColumn> columns) {
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
+bool has_other_order(const Shape& one, const Shape& other) {
+  std::vector<std::int64_t> a = one.dims(), b = other.dims();
+  for (auto* dims : {&a, &b}) std::erase(*dims, 1);
+  if (a == b) return false;
+  std::ranges::sort(a);
+  std::ranges::sort(b);
+  return a == b;
+}
+
 std::string hint_at_width(const RawColumn& raw) {
   const auto width = static_cast<std::size_t>(raw.sample_shape().count());
   if (raw.field_names.size() != width) return {};

@@ -36,6 +36,9 @@ Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
 /// "x" float32 (28, 28), "y" uint8 ()
 std::string list_columns(std::span<const RawColumn> columns);
 
+/// Whether two shapes have the same extents, those of 1 aside, in different orders.
+bool has_other_order(const Shape& one, const Shape& other);
+
 /// What a model of this table would take, for errors; empty: it is no table.
 std::string hint_at_width(const RawColumn& raw);
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -444,10 +445,13 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
   std::string train = folder ? "" : only_file(path, "csv"), validation;
   if (folder) {
     for (const std::string& file : list_files(path)) {
-      const std::string stem = fs::path(file).filename().string();
+      std::string stem = fs::path(file).filename().string();
+      for (char& c : stem) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      for (const char* packed : {".gz", ".xz"}) {
+        if (stem.ends_with(packed)) stem.resize(stem.size() - 3);
+      }
       const auto is = [&](std::string_view word) {
-        return stem == fmt::format("{}.csv", word) || stem == fmt::format("{}.csv.gz", word) ||
-               stem == fmt::format("{}.tsv", word) || stem == fmt::format("{}.tsv.gz", word);
+        return stem == fmt::format("{}.csv", word) || stem == fmt::format("{}.tsv", word);
       };
       if (is("train")) train = file;
       if (is("val") || is("valid") || is("validation") || (is("test") && validation.empty())) {
@@ -458,7 +462,9 @@ RawData read_csv(const std::string& path, const CsvOptions& options) {
   }
   const auto read = [](const std::string& file, CsvOptions chosen,
                        std::vector<std::string>& notes) {
-    if (!chosen.delimiter && (file.ends_with(".tsv") || file.ends_with(".tsv.gz"))) {
+    const bool tabs =
+        file.ends_with(".tsv") || file.ends_with(".tsv.gz") || file.ends_with(".tsv.xz");
+    if (!chosen.delimiter && tabs) {
       chosen.delimiter = '\t';
     }
     const FileBytes content = FileBytes::open_inflated(file);

@@ -70,7 +70,7 @@ bool begins_with_names(const std::vector<Record>& records) {
 bool has_words_above_numbers(const Record& first, const Record& second) {
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
     const std::string_view cell = first[i];
-    if (cell.empty() || number_in(cell) || !number_in(second[i])) continue;
+    if (is_missing(cell) || number_in(cell) || !number_in(second[i])) continue;
     if (!begins_like_number(cell)) return true;
   }
   return false;

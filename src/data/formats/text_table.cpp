@@ -229,16 +229,22 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   PT_CHECK(reader.next(fields), kData, "\"{}\" has no rows", printable(file));
   std::vector<std::string> names(fields.begin(), fields.end());
   const auto is_known = [&](const std::string& cell) {
+    return !cell.empty() &&
+           (cell == options.column || cell == options.pair || cell == table.label_column);
+  };
+  const auto is_usual = [&](const std::string& cell) {
     return (is_name_of_texts(cell) && cell.find(' ') == std::string::npos) ||
-           role_of_name(cell) == ColumnRole::kLabel ||
-           (!cell.empty() &&
-            (cell == options.column || cell == options.pair || cell == table.label_column));
+           role_of_name(cell) == ColumnRole::kLabel;
+  };
+  const auto looks_like_header = [&] {
+    const std::vector<Record> head =
+        first_records(text, delimiter == ' ' ? ',' : delimiter, name, /*comments=*/false);
+    return begins_with_names(head) ||
+           (std::ranges::any_of(names, is_usual) && differs_from_rows(head));
   };
   const bool header = table.header == CsvOptions::Header::kYes ||
                       (table.header == CsvOptions::Header::kAuto &&
-                       (std::any_of(names.begin(), names.end(), is_known) ||
-                        begins_with_names(first_records(text, delimiter == ' ' ? ',' : delimiter,
-                                                        name, /*comments=*/false))));
+                       (std::ranges::any_of(names, is_known) || looks_like_header()));
   bool more = true;
   if (header) {
     more = reader.next(fields);

@@ -37,7 +37,27 @@ ClassNumbers number_classes(const std::vector<std::string>& words) {
   return out;
 }
 
+namespace {
+
+/// Numbers that are all names of classes: words of the training, of which these data have only
+/// such that are numbers.
+void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
+  if (raw.role != ColumnRole::kLabel || raw.values.dtype() != DType::kInt64) return;
+  HostTensor numbers(raw.values.type());
+  const auto in = raw.values.span<std::int64_t>();
+  for (std::size_t row = 0; row < in.size(); ++row) {
+    const auto found = std::ranges::find(known, std::to_string(in[row]));
+    if (found == known.end()) return;
+    numbers.span<std::int64_t>()[row] = found - known.begin();
+  }
+  raw.values = numbers;
+  raw.class_names = known;
+}
+
+}  // namespace
+
 void follow_class_names(RawColumn& raw, const std::vector<std::string>& known) {
+  if (!known.empty() && raw.class_names.empty()) follow_numbers(raw, known);
   if (known.empty() || raw.class_names.empty() || raw.class_names == known) return;
   HostTensor numbers(raw.values.type());
   const auto in = raw.values.span<std::int64_t>();

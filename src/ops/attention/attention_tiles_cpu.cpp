@@ -49,12 +49,27 @@ Packed pack(const Lines<Element>& source, std::int64_t lines, std::int64_t depth
   return out;
 }
 
+/// Keys or values as the columns of scores, of which products read whole blocks: those behind the
+/// last key are zeros.
+std::int64_t floats_of_keys(std::int64_t keys, std::int64_t width) {
+  return floats_of(round_up(keys, kBlock), width);
+}
+Packed pack_keys(const Lines<Bits>& source, std::int64_t keys, std::int64_t width, float* to) {
+  const Packed out = pack<Order::kPairs>(source, keys, width, to);
+  const std::int64_t panels = round_up(keys, kSide) / kSide;
+  std::fill_n(out.data + panels * out.tiles * kTile,
+              (round_up(keys, kBlock) / kSide - panels) * out.tiles * kTile, Bits{});
+  return out;
+}
+
 struct Plan {
   explicit Plan(const Geometry& geometry)
       : g(geometry),
         row_stride(round_up(g.keys, kBlock)),
-        rows(std::min(std::clamp(kBlockFloats / row_stride / kBlock * kBlock, kBlock, kMostRows),
-                      round_up(g.queries, kBlock))),
+        rows(std::min(
+            std::clamp(kBlockFloats / std::max<std::int64_t>(1, row_stride) / kBlock * kBlock,
+                       kBlock, kMostRows),
+            round_up(g.queries, kBlock))),
         group(g.heads / g.key_heads) {}
 
   Geometry g;
@@ -144,7 +159,7 @@ class Head {
 
 std::int64_t forward_floats(const Plan& plan) {
   const Geometry& g = plan.g;
-  return floats_of(g.keys, g.width) + floats_of(g.value_width, g.keys) +
+  return floats_of_keys(g.keys, g.width) + floats_of(g.value_width, g.keys) +
          floats_of(plan.rows, g.width) + plan.rows * plan.row_stride +
          floats_of(plan.rows, plan.row_stride) + plan.rows * round_up(g.value_width, kSide) +
          plan.rows;
@@ -161,7 +176,7 @@ void forward(const tiles::Instructions& instructions, const Plan& plan, const La
   const Head work(instructions, plan);
   const auto head = [&](float* lane, std::int64_t b, std::int64_t kv) {
     WorkspaceSlices slices(lane);
-    float* const key_memory = slices.take(floats_of(g.keys, g.width));
+    float* const key_memory = slices.take(floats_of_keys(g.keys, g.width));
     float* const value_memory = slices.take(floats_of(g.value_width, g.keys));
     float* const query_memory = slices.take(floats_of(plan.rows, g.width));
     float* const scores = slices.take(plan.rows * plan.row_stride);
@@ -169,8 +184,8 @@ void forward(const tiles::Instructions& instructions, const Plan& plan, const La
     float* const sums = slices.take(plan.rows * round_up(g.value_width, kSide));
     float* const factors = slices.take(plan.rows);
     instructions.begin();
-    const Packed keys = pack<Order::kPairs>(Lines<Bits>{k + g.k.at(b, kv, 0), g.k.step, 1}, g.keys,
-                                            g.width, key_memory);
+    const Packed keys =
+        pack_keys(Lines<Bits>{k + g.k.at(b, kv, 0), g.k.step, 1}, g.keys, g.width, key_memory);
     const Packed values = pack<Order::kPairs>(Lines<Bits>{v + g.v.at(b, kv, 0), 1, g.v.step},
                                               g.value_width, g.keys, value_memory);
     for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {
@@ -204,7 +219,7 @@ void forward(const tiles::Instructions& instructions, const Plan& plan, const La
 std::int64_t gradient_floats(const Plan& plan) {
   const Geometry& g = plan.g;
   const std::int64_t widest = round_up(std::max(g.width, g.value_width), kSide);
-  return floats_of(g.keys, g.width) + floats_of(g.keys, g.value_width) +
+  return floats_of_keys(g.keys, g.width) + floats_of_keys(g.keys, g.value_width) +
          floats_of(g.width, g.keys) +
          round_up(g.keys, kBlock) * (round_up(g.width, kSide) + round_up(g.value_width, kSide)) +
          3 * plan.rows * plan.row_stride + floats_of(plan.row_stride, plan.rows) +
@@ -265,8 +280,8 @@ void gradient(const tiles::Instructions& instructions, const Plan& plan, const L
   const Head work(instructions, plan);
   const auto head = [&](float* lane, std::int64_t b, std::int64_t kv) {
     WorkspaceSlices slices(lane);
-    float* const key_memory = slices.take(floats_of(g.keys, g.width));
-    float* const value_memory = slices.take(floats_of(g.keys, g.value_width));
+    float* const key_memory = slices.take(floats_of_keys(g.keys, g.width));
+    float* const value_memory = slices.take(floats_of_keys(g.keys, g.value_width));
     float* const row_memory = slices.take(floats_of(g.width, g.keys));
     float* const key_sums = slices.take(round_up(g.keys, kBlock) * round_up(g.width, kSide));
     float* const value_sums =
@@ -280,12 +295,11 @@ void gradient(const tiles::Instructions& instructions, const Plan& plan, const L
     float* const sums = slices.take(plan.rows * widest);
     instructions.begin();
     const Bits *key = k + g.k.at(b, kv, 0), *value = v + g.v.at(b, kv, 0);
-    const Packed keys =
-        pack<Order::kPairs>(Lines<Bits>{key, g.k.step, 1}, g.keys, g.width, key_memory);
+    const Packed keys = pack_keys(Lines<Bits>{key, g.k.step, 1}, g.keys, g.width, key_memory);
     const Packed key_rows =
         pack<Order::kPairs>(Lines<Bits>{key, 1, g.k.step}, g.width, g.keys, row_memory);
     const Packed values =
-        pack<Order::kPairs>(Lines<Bits>{value, g.v.step, 1}, g.keys, g.value_width, value_memory);
+        pack_keys(Lines<Bits>{value, g.v.step, 1}, g.keys, g.value_width, value_memory);
     std::fill_n(key_sums, round_up(g.keys, kBlock) * round_up(g.width, kSide), 0.0F);
     std::fill_n(value_sums, round_up(g.keys, kBlock) * round_up(g.value_width, kSide), 0.0F);
     for (std::int64_t h = kv * plan.group; h < (kv + 1) * plan.group; ++h) {

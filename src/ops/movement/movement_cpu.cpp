@@ -58,7 +58,7 @@ Made make_trilu(const KernelRequest& request) {
   const std::int64_t columns = shape[shape.rank() - 1];
   const std::int64_t matrices = shape.count(0, shape.rank() - 2);
   const bool upper = request.node.attributes.integer("upper", 1) != 0;
-  const std::int64_t k = request.node.attributes.integer("k", 0);
+  const std::int64_t k = std::clamp(request.node.attributes.integer("k", 0), -rows, columns);
   return make_kernel(
       [=](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
 #pragma omp parallel for schedule(static) if (matrices * rows * columns > 65536)

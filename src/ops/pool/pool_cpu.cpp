@@ -108,7 +108,8 @@ bool is_fours(const PoolShape& shape) {
     return axis.kernel == 2 && axis.stride == 2 && axis.dilation == 1 && axis.pad_begin == 0 &&
            2 * axis.output <= axis.input;
   };
-  return d.input == 1 && d.kernel == 1 && d.output == 1 && halves(h) && halves(w);
+  return d.input == 1 && d.kernel == 1 && d.output == 1 && d.pad_begin == 0 && halves(h) &&
+         halves(w);
 }
 
 /// max_plane() for those windows, row-major: all four taps at once.

@@ -22,8 +22,8 @@ __device__ inline float unclipped_value(const GpuFunction& f, float x) {
       return 1 / (1 + std::exp(-x));
     case 1:  // Tanh
       return std::tanh(x);
-    case 2:  // Relu
-      return x > 0 ? x : 0;
+    case 2:  // Relu, of which NaN stays NaN
+      return x < 0 ? 0 : x;
     case 3:  // Affine
       return f.alpha * x + f.beta;
     case 4:  // LeakyRelu

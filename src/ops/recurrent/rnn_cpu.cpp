@@ -38,7 +38,7 @@ std::unique_ptr<Kernel> make_rnn_of(const KernelRequest& request) {
 #pragma omp simd
                 for (std::int64_t j = 0; j < tile.units; ++j) {
                   const float z = x[j] + p[j];
-                  to[j] = kTanh ? vector_math::tanh(z) : (z > 0.0f ? z : 0.0f);
+                  to[j] = kTanh ? vector_math::tanh(z) : (z < 0.0f ? 0.0f : z);
                 }
               }
             });

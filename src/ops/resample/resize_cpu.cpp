@@ -71,7 +71,9 @@ void resample_innermost(const Resampling& work, const EvenTerms& terms, const fl
     for (std::int64_t term = 0; term < terms.count; ++term) {
       const std::int32_t* __restrict index = terms.index.data() + term * outputs;
       const float* __restrict weight = terms.weight.data() + term * outputs;
-      for (std::int64_t i = 0; i < outputs; ++i) to[i] += weight[i] * from[index[i]];
+      // Terms that are missing have weight 0, and what they read may be infinite.
+      for (std::int64_t i = 0; i < outputs; ++i)
+        to[i] += weight[i] == 0 ? 0.0F : weight[i] * from[index[i]];
     }
   }
 }

@@ -85,6 +85,25 @@ TEST(Bind, FlatRowsAreReshaped) {
   EXPECT_EQ(values(*got.dataset, 0), (Doubles{1, 2, 3, 4}));
 }
 
+TEST(Bind, AxesInAnotherOrderAreRefused) {
+  const auto bound = [](Shape have, Shape want) {
+    const std::int64_t count = have.count();
+    std::vector<std::int64_t> dims = have.dims();
+    dims.insert(dims.begin(), 1);
+    std::vector<float> numbers(static_cast<std::size_t>(count), 1);
+    return bind_data(split({column<float>("x", Shape(dims), numbers), column<int>("y", {1}, {0})}),
+                     {{float_input("image", want)}, classes(2)}, {});
+  };
+  for (const auto& [have, want] : {std::pair<Shape, Shape>{{4, 3}, {3, 4}},
+                                   {{2, 3, 4, 5}, {5, 2, 3, 4}},
+                                   {{4, 3, 1}, {1, 3, 4}}}) {
+    EXPECT_NE(data_error([&, one = have, other = want] { bound(one, other); }).find("transpose"),
+              std::string::npos);
+  }
+  EXPECT_NO_THROW(bound({4, 3}, {1, 4, 3}));
+  EXPECT_NO_THROW(bound({4, 3}, {2, 6}));
+}
+
 TEST(Bind, ImagesWithChannelsLastAreTransposed) {
   // One image of height 1, width 2, three channels: pixels (r, g, b).
   const BoundData got = bind_data(

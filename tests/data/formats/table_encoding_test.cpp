@@ -180,6 +180,8 @@ TEST(TableEncoding, ARowIsNotLostAsAHeader) {
     return parse_csv(text, "t.csv", options, notes).columns[0].rows();
   };
   EXPECT_EQ(rows(",male,yes\n22,female,no\n23,male,no\n24,female,yes\n25,male,no\n"), 5u);
+  for (const char* gap : {"?", "NA", "null"})
+    EXPECT_EQ(rows(std::string(gap) + ",1,0\n5,2,1\n6,3,0\n"), 3u) << gap;
   EXPECT_EQ(rows("round,red,yes\n"), 1u);
   std::string colors = "violet,high\n";
   for (int i = 0; i < 100; ++i) colors += "red,low\nblue,low\n";

@@ -126,6 +126,7 @@ void check_all_tiled(const tiles::Instructions& instructions) {
        false,
        {70, 34}},
       {rows, {{2, 45, 12}, {2, 36, 6}, {2, 36, 4}, {2, 1, 45, 1}}},
+      {{}, {{1, 4, 200, 16}, {1, 1, 16, 16}, {1, 1, 16, 128}}},  // half a block of keys
   };
   for (const TiledAttention& one : cases) check_tiled(one, instructions);
   // The last query sees keys, the others none: their masks swallow all scores.

@@ -213,6 +213,11 @@ TEST(Movement, Trilu) {
   expect_values(run_op("Trilu", with(0, -1), {x})[0], {2, 3}, {0, 0, 0, 3, 0, 0});
   expect_values(run_op("Trilu", with(0, 1), {bools({2, 3}, {1, 1, 1, 1, 1, 1})})[0], {2, 3},
                 {1, 1, 0, 1, 1, 1});
+  using Limits = std::numeric_limits<std::int64_t>;
+  for (const std::int64_t k : {Limits::min(), Limits::max()}) {
+    for (const std::int64_t upper : {0, 1})
+      check_cpu("Trilu", with(upper, k), {{.shape = {3, 5, 4}}}, 0);
+  }
   for (const std::int64_t k : {-7, -1, 0, 2, 7}) {
     for (const std::int64_t upper : {0, 1}) {
       check_cpu("Trilu", with(upper, k), {{.shape = {3, 5, 4}}}, 0);

@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include <cmath>
+#include <limits>
 
 #include "base/vectors.h"
 #include "ops/matmul/gemm_cpu.h"
@@ -237,6 +238,15 @@ double slope_at(const Attributes& attributes, double x, DType stored, Backend ba
                    r = as_float(doubles({1, 1}, {0}), stored);
   const auto y = run_op("Rnn", attributes, {as_float(doubles({1, 1, 1}, {x}), stored), r}, backend);
   return run_op("RnnGrad", attributes, {one, {}, r, y[0]}, backend)[0].to_doubles()[0];
+}
+
+TEST(Recurrent, NotANumberStaysOneBehindARelu) {
+  const Attributes attributes = layer("Relu");
+  const HostTensor x = floats({1, 1, 1}, {std::numeric_limits<float>::quiet_NaN()});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const auto y = run_op("Rnn", attributes, {x, floats({1, 1}, {0})}, backend);
+    EXPECT_TRUE(std::isnan(y[0].to_doubles()[0]));
+  }
 }
 
 // Beyond the clip the gradient is 0, however the value at the limit was rounded.

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 
 #include "support/op_check.h"
@@ -86,6 +87,18 @@ TEST(Resize, SizesFromScales) {
   EXPECT_EQ(sizes(10, 0.9F), (Sizes{9, 9, 9}));
   EXPECT_EQ(sizes(3, 1.6666666F), (Sizes{5, 5, 5}));
   EXPECT_EQ(sizes(6, 0.6F), (Sizes{3, 3, 3}));
+}
+
+TEST(Resize, InfinitiesStayWhereTheyAre) {
+  const float hidden = -std::numeric_limits<float>::infinity();
+  const Imported node = import_node(
+      "Resize", 19, {{"mode", std::string("linear")}},
+      {data(floats({1, 1, 2}, {hidden, 1})), absent(), absent(), constant(int64s({3}, {1, 1, 4}))});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    const std::vector<double> y = node.run(backend)[0].to_doubles();
+    EXPECT_EQ(y[0], hidden);
+    EXPECT_EQ(y[3], 1);
+  }
 }
 
 TEST(Resize, NearestRounding) {
