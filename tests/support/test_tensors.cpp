@@ -101,8 +101,8 @@ void expect_within(const HostTensor& actual, const HostTensor& expected, double 
   for (std::size_t i = 0; i < a.size(); ++i) {
     const bool same_special = (std::isnan(a[i]) && std::isnan(e[i])) || a[i] == e[i];
     const double error = std::fabs(a[i] - e[i]), size = std::fabs(e[i]) + scale[i];
-    if (same_special || (std::isfinite(a[i]) && error <= tolerance * size + kSmallestNormal))
-      continue;
+    const bool finite = std::isfinite(a[i]) && std::isfinite(e[i]);
+    if (same_special || (finite && error <= tolerance * size + kSmallestNormal)) continue;
     worst = std::max(worst, error / size);
     if (wrong++ == 0) first = fmt::format("element {}: {} instead of {}", i, a[i], e[i]);
   }
@@ -128,6 +128,8 @@ void expect_values(const HostTensor& actual, const Shape& shape, const std::vect
   for (std::size_t i = 0; i < a.size(); ++i) {
     if (std::isnan(values[i])) {
       EXPECT_TRUE(std::isnan(a[i])) << "element " << i << ": " << a[i];
+    } else if (std::isinf(values[i])) {
+      EXPECT_EQ(a[i], values[i]) << "element " << i;
     } else if (a[i] != values[i]) {
       EXPECT_NEAR(a[i], values[i], tolerance * (1 + std::fabs(values[i]))) << "element " << i;
     }
