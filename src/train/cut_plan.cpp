@@ -271,16 +271,16 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
-/// `plan` of the request. Several stages of a device share its memory: equally, or else as they
-/// need it, which is checked later.
+/// The result of `plan`, which reads the request. Several stages of a device share its memory
+/// equally or, if that fails, as they need it: the sum is checked after the layout.
 template <class MakePlan>
 Plan plan_within(PlanRequest& request, std::size_t device_limit, const MakePlan& plan) {
   try {
-    return plan(request);
+    return plan();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kResource || request.memory_limit_bytes == device_limit) throw;
     request.memory_limit_bytes = device_limit;
-    return plan(request);
+    return plan();
   }
 }
 
@@ -315,9 +315,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
-    Plan plan = plan_within(request, planner_limit, [&](const PlanRequest& one) {
-      return plan_stages(network.costs(), one);
-    });
+    Plan plan =
+        plan_within(request, planner_limit, [&] { return plan_stages(network.costs(), request); });
     request.topology.device_speed.clear();
     if (replicas.empty()) {
       move_cuts_for_schedule(network, request, plan);
@@ -338,9 +337,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
       request.topology.levels =
           first_devices(*network.topology(), network.schedule().devices()).levels;
   }
-  return plan_within(request, planner_limit, [&](const PlanRequest& one) {
-    return plan_with_cuts(network.costs(), one, cuts, {}, places);
-  });
+  return plan_within(request, planner_limit,
+                     [&] { return plan_with_cuts(network.costs(), request, cuts, {}, places); });
 }
 
 /// Whether an update needs all gradients at once. Error (kUsage) if the schedule does not allow

@@ -97,11 +97,14 @@ using ReadTensor = std::function<HostTensor(const std::string&)>;
 void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues& values,
                 ExportEdits& edits) {
   std::set<std::string> read_too = read_beside_copies(model);
+  std::vector<HostTensor> copied;
   for (const UntiedCopy& copy : model.copies) {
-    if (!read(copy.name)) read_too.insert(copy.original);  // a copy that keeps its values
+    copied.push_back(read(copy.name));
+    if (!copied.back()) read_too.insert(copy.original);  // by a copy that keeps its values
   }
-  for (const UntiedCopy& copy : model.copies) {
-    const HostTensor value = read(copy.name);
+  for (std::size_t i = 0; i < copied.size(); ++i) {
+    const UntiedCopy& copy = model.copies[i];
+    const HostTensor& value = copied[i];
     if (!value) continue;
     const auto original = values.find(copy.original);
     if (original == values.end() && !read_too.contains(copy.original)) {

@@ -364,8 +364,9 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
 
 std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool evaluation) const {
   BuildOptions options = build_options(samples, evaluation);
-  const auto size = [&] {  // mostly the rest of the data
-    return fmt::format("a micro-batch of {} (see {})", samples, setting("drop-last"));
+  const auto size = [&] {
+    return fmt::format("building the network for a micro-batch of {} instead of {} (see {})",
+                       samples, graph_->micro_batch, setting("drop-last"));
   };
   auto graph = evaluation ? build_at_size(model_, options)
                           : with_context(size, [&] { return build_at_size(model_, options); });

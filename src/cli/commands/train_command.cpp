@@ -454,8 +454,8 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
       options.run.model.adapters.rank == 0 || options.output.empty() ||
           !fs::equivalent(options.output, options.run.model.path, unknown),
       kUsage,
-      "with --lora, --output cannot be the model, which the run needs as it was to go on; give "
-      "another --output");
+      "with --lora, --output cannot replace the model, whose weights are needed to resume the run; "
+      "give another --output");
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,
              "--lr find needs a new run of a single process; leave out mpirun and --resume");

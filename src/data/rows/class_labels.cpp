@@ -39,8 +39,8 @@ ClassNumbers number_classes(const std::vector<std::string>& words) {
 
 namespace {
 
-/// Numbers that are all names of classes: words of the training, of which these data have only
-/// such that are numbers.
+/// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in these
+/// data: numbers that are names of classes become the numbers of those classes.
 void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
   if (raw.role != ColumnRole::kLabel || raw.values.dtype() != DType::kInt64) return;
   HostTensor numbers(raw.values.type());
