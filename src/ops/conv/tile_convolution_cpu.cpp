@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/conv/padded_gradient_cpu.h"
+#include "ops/conv/padded_pass_cpu.h"
 #include "ops/conv/tile_windows_cpu.h"
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -239,6 +241,8 @@ void store_in_order(const TileConvolution& shape, const float* gradients, bool a
 
 std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_gradient,
                                        const tiles::Instructions& instructions) {
+  if (padded_pass_pays(shape, input_gradient))
+    return make_padded_pass(shape, input_gradient, instructions);
   const int threads = omp_get_max_threads();
   const std::size_t ordered = shape.taps() > 1 ? weight_bytes(shape, sizeof(Bits)) : 0;
   if (!input_gradient) {
@@ -268,6 +272,7 @@ std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_
 
 std::unique_ptr<Kernel> make_tile_weight_gradient(const TileConvolution& shape,
                                                   const tiles::Instructions& instructions) {
+  if (padded_gradient_pays(shape)) return make_padded_gradient(shape, instructions);
   const int threads = omp_get_max_threads();
   const std::size_t bytes = (shape.taps() > 1 ? weight_bytes(shape, sizeof(float)) : 0) +
                             tiles::run_workspace_bytes(gradient_shape(shape), threads);

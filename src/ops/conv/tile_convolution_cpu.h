@@ -1,7 +1,8 @@
 // Convolutions of bfloat16 feature maps in blocks of 16 channels, as products on tiles
 // (ops/matmul/tile_worker_cpu.h). Rows of a product are positions of all samples, or they are what
-// is summed over; the taps of a window are gathered while an operand is packed. Include it from
-// *_cpu.cpp files and tests only.
+// is summed over; the taps of a window are gathered while an operand is packed, or, with stride 1,
+// share one packed map with zeros between its rows (padded_pass_cpu.h, padded_gradient_cpu.h).
+// Include it from *_cpu.cpp files and tests only.
 #pragma once
 
 #include <cstdint>

@@ -33,9 +33,9 @@ void multiply_portable(std::int64_t steps, const Panels& a, const Panels& b, boo
       const std::uint16_t* right = b.first + column / kSide * b.distance + column % kSide * 2;
       float& to = sums[row * stride + column];
       float sum = add ? to : 0.0F;
-      for (std::int64_t step = 0; step < steps; ++step, left += kTile, right += kTile) {
+      for (std::int64_t step = 0; step < steps; ++step, right += kTile) {
         for (std::int64_t k = 0; k < kStep; ++k)
-          sum += product(left[k], right[k / 2 * kStep + k % 2]);
+          sum += product(left[a.tile(step) + k], right[k / 2 * kStep + k % 2]);
       }
       to = sum;
     }
@@ -113,7 +113,8 @@ PIPETRAIN_BFLOAT16 void multiply_vectors(std::int64_t steps, const Panels& a, co
       for (int j = 0; j < kColumns; ++j)
         held[i][j] = add ? _mm512_loadu_ps(to + i * stride + j * kSide) : _mm512_setzero_ps();
     }
-    for (std::int64_t step = 0; step < steps; ++step, left += kTile, right += kTile) {
+    for (std::int64_t step = 0; step < steps; ++step, right += kTile) {
+      const std::uint16_t* const tile = left + a.tile(step);
       for (std::int64_t pair = 0; pair < kSide; ++pair) {
         __m512bh columns[kColumns];
 #pragma GCC unroll 2
@@ -123,7 +124,7 @@ PIPETRAIN_BFLOAT16 void multiply_vectors(std::int64_t steps, const Panels& a, co
 #pragma GCC unroll 16
         for (int i = 0; i < kGroup; ++i) {
           std::int32_t both = 0;
-          std::memcpy(&both, left + i * kStep + 2 * pair, sizeof both);
+          std::memcpy(&both, tile + i * kStep + 2 * pair, sizeof both);
           const auto line = reinterpret_cast<__m512bh>(_mm512_set1_epi32(both));
 #pragma GCC unroll 2
           for (int j = 0; j < kColumns; ++j)
@@ -215,16 +216,17 @@ template <int kRows, int kColumns>
     if constexpr (kRows > 1) _tile_zero(2);
     if constexpr (kRows * kColumns > 2) _tile_zero(3);
   }
-  for (std::int64_t at = 0; at < steps * kTile; at += kTile) {
-    _tile_loadd(6, top + at, kLine);
-    _tile_loadd(4, left + at, kLine);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const std::int64_t of_a = a.tile(step), of_b = step * kTile;
+    _tile_loadd(6, top + of_b, kLine);
+    _tile_loadd(4, left + of_a, kLine);
     _tile_dpbf16ps(0, 4, 6);
     if constexpr (kColumns > 1) {
-      _tile_loadd(7, right + at, kLine);
+      _tile_loadd(7, right + of_b, kLine);
       _tile_dpbf16ps(1, 4, 7);
     }
     if constexpr (kRows > 1) {
-      _tile_loadd(5, lower + at, kLine);
+      _tile_loadd(5, lower + of_a, kLine);
       _tile_dpbf16ps(2, 5, 6);
     }
     if constexpr (kRows * kColumns > 2) _tile_dpbf16ps(3, 5, 7);

@@ -12,10 +12,14 @@ constexpr std::int64_t kSide = 16;          // rows or columns of a tile
 constexpr std::int64_t kStep = 32;          // its elements along k
 constexpr std::int64_t kTile = 16 * kStep;  // its elements
 
-/// Up to three panels of tiles, `distance` elements apart, which follow each other along k.
+/// Up to three panels of tiles, `distance` elements apart. The tiles of a panel follow each other
+/// along k, or begin where `tiles` says, in elements from the panel's begin on.
 struct Panels {
   const std::uint16_t* first;
   std::int64_t distance;
+  const std::int64_t* tiles = nullptr;  // of a of MultiplyTiles only
+
+  std::int64_t tile(std::int64_t step) const { return tiles ? tiles[step] : step * kTile; }
 };
 
 /// sums (rows `stride` floats apart) = (or +=) a b. A tile of a has a row in each of its lines, one

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <string_view>
+
 #include "base/index.h"
 #include "base/vectors.h"
 #include "ops/conv/conv_cases.h"
+#include "ops/conv/padded_gradient_cpu.h"
+#include "ops/conv/padded_pass_cpu.h"
 #include "ops/conv/pair_weight_gradient_cpu.h"
 #include "ops/conv/tile_convolution_cpu.h"
 #include "ops/conv/tile_image_cpu.h"
@@ -52,6 +56,11 @@ std::vector<ConvCase> tile_cases() {
       {"gaps", {2, 16, 11, 10}, {16, 16, 2, 2}, {3, 3}, one, none},
       {"many_positions", {3, 16, 21, 19}, {32, 16, 3, 3}, one, one, around},
       {"deep", {1, 352, 4, 4}, {16, 352, 3, 3}, one, one, around},
+      {"padded", {2, 64, 12, 11}, {48, 64, 3, 3}, one, one, around},
+      {"padded_valid", {2, 32, 20, 19}, {64, 32, 3, 3}, one, one, none},
+      {"padded_dilated", {2, 32, 16, 18}, {80, 32, 3, 3}, one, two, {2, 2, 2, 2}},
+      {"padded_5x5", {2, 96, 24, 26}, {32, 96, 5, 5}, one, one, {1, 3, 3, 0}},
+      {"padded_row", {2, 32, 3, 40}, {32, 32, 1, 3}, one, one, {0, 1, 0, 1}},
   };
 }
 
@@ -92,6 +101,59 @@ TEST(TileConvolution, FollowsTheReference) {
     for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::portable());
   }
   omp_set_num_threads(1);
+}
+
+TEST(TileConvolution, WithVectorsFollowsTheReference) {
+  if (!has_avx512_bfloat16()) GTEST_SKIP() << "this processor has no AVX512_BF16";
+  for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::vectors());
+}
+
+TEST(TileConvolution, WithAmxFollowsTheReference) {
+  if (!has_amx()) GTEST_SKIP() << "this processor has no AMX";
+  for (const ConvCase& c : tile_cases()) check_on_tiles(c, tiles::amx());
+}
+
+TEST(TileConvolution, GivesTheSameBitsWithAnyNumberOfThreads) {
+  for (const ConvCase& c : tile_cases()) {
+    SCOPED_TRACE(c.name);
+    const auto shape = tile_convolution(conv_geometry(c.attributes(), c.x, c.w)).value();
+    const HostTensor x = to_layout(narrow_map(c.x, 1), Layout::kBlocked16);
+    const HostTensor w = narrow_map(c.w, 2);
+    const HostTensor dy = to_layout(narrow_map(c.y(), 3), Layout::kBlocked16);
+    const auto run = [&](int threads) {
+      omp_set_num_threads(threads);
+      const auto forward = make_tile_pass(shape, /*input_gradient=*/false, tiles::portable());
+      const auto gradient = make_tile_weight_gradient(shape, tiles::portable());
+      return std::pair{run_on_tiles(*forward, {x, w}, dy.type()),
+                       run_on_tiles(*gradient, {x, dy}, {DType::kFloat32, c.w})};
+    };
+    const auto alone = run(1), three = run(3);
+    expect_same_bits(three.first, alone.first);
+    expect_same_bits(three.second, alone.second);
+  }
+  omp_set_num_threads(1);
+}
+
+TEST(TileConvolution, PacksMapsOnceWhereThatAddsFewZeros) {
+  const auto shape = [](const ConvCase& c) {
+    return tile_convolution(conv_geometry(c.attributes(), c.x, c.w)).value();
+  };
+  const auto pays = [&](const ConvCase& c) {
+    return padded_pass_pays(shape(c), /*input_gradient=*/false);
+  };
+  for (const ConvCase& c : tile_cases()) {
+    SCOPED_TRACE(c.name);
+    const bool padded = std::string_view(c.name).starts_with("padded");
+    if (padded || c.strides != Ints{1, 1}) EXPECT_EQ(pays(c), padded);
+    EXPECT_GE(padded_gradient_pays(shape(c)), padded);
+  }
+  const Ints one = {1, 1}, around = {1, 1, 1, 1};
+  EXPECT_TRUE(pays({"", {1, 32, 7, 7}, {32, 32, 3, 3}, one, one, around}));
+  EXPECT_FALSE(pays({"", {1, 32, 6, 6}, {32, 32, 3, 3}, one, one, around}));
+  EXPECT_FALSE(pays({"", {1, 48, 9, 9}, {32, 48, 3, 3}, one, one, around}));
+  // The gradient of the outputs has whole pairs of blocks.
+  EXPECT_TRUE(padded_pass_pays(shape({"", {1, 48, 9, 9}, {32, 48, 3, 3}, one, one, around}),
+                               /*input_gradient=*/true));
 }
 
 /// Sums of the channels of dy.
