@@ -55,7 +55,7 @@ int expand_patches(Graph& graph) {
     const ValueId patches = rewriter.emit(
         "Transpose", {rewriter.reshape(node.inputs[0], Shape(apart))}, {{"perm", perm}})[0];
     std::vector<ValueId> operands = node.inputs;
-    operands[0] = rewriter.reshape(patches, {x.count() / features, features});
+    operands[0] = rewriter.reshape(patches, {x[0], x.count() / features / x[0], features});
     operands[1] = rewriter.reshape(node.inputs[1], {w[0], features});
     if (!operands.back()) operands.pop_back();  // no bias
     const ValueId rows = rewriter.emit(

@@ -11,13 +11,15 @@
 namespace pipetrain {
 namespace {
 
-std::string coupled(const OnnxBuilder& builder, std::int64_t samples, std::string loss) {
+std::string coupled(const OnnxBuilder& builder, std::int64_t samples, std::string loss,
+                    bool for_gpus = false) {
   const std::string bytes = builder.bytes();
   const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
   BuildOptions options;
   options.lower.micro_batch = samples;
   options.loss.labels = LabelHint::kGenerated;
   options.loss.loss = std::move(loss);
+  options.expand_for_gpus = for_gpus;
   return build_training_graph(model, classify_tensors(model, {}), options).coupled_samples;
 }
 
@@ -77,6 +79,18 @@ TEST(CoupledSamples, AreFound) {
   };
   EXPECT_EQ(found(similarity), "\"similarity\" (MatMul)");
   EXPECT_EQ(found(similarity, 1), "\"similarity\" (MatMul)");
+}
+
+TEST(CoupledSamples, AreFoundBehindPatchesOfImages) {
+  for (const bool for_gpus : {false, true}) {
+    OnnxBuilder builder("network");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 4}, {"", 4}});
+    builder.output("y", DType::kFloat32, {});
+    builder.initializer("w", HostTensor::of<float>({2, 3, 2, 2}, std::vector<float>(24, 0.1F)));
+    builder.node("Conv", {"x", "w"}, {"h"}, {OnnxAttribute::of_ints("strides", {2, 2})}, "patches");
+    builder.node("Softmax", {"h"}, {"y"}, {axis(0)}, "shares");
+    EXPECT_EQ(coupled(builder, 4, "mse", for_gpus), "\"shares\" (Softmax)") << for_gpus;
+  }
 }
 
 TEST(CoupledSamples, AreNotFoundWhereThereAreNone) {

@@ -173,10 +173,9 @@ void forward(const Plan& plan, const Lanes& lanes, Tensors in, Tensors out, floa
           float* row = scores + i * plan.row_stride;
           const float maximum = finish_scores(g, block.row(i), mask, row, nullptr);
           const float sum = exponentiate(width, maximum, row);
-          factors[i] = sum > 0 ? 1.0f / sum : 0.0f;
+          factors[i] = factor_of(sum);
           if (lse) {
-            lse[(b * g.heads + h) * g.queries + first + i] =
-                sum > 0 ? maximum + vector_math::log(sum) : kHidden;
+            lse[(b * g.heads + h) * g.queries + first + i] = log_sum(maximum, sum);
           }
         }
         if (!y) continue;

@@ -92,10 +92,10 @@ __global__ void forward(Heads g, Masks masks, ConstFloatView q, ConstFloatView k
     __syncthreads();
   }
   if (threadIdx.x == 0 && lse)
-    lse[row] = total > 0 ? highest + std::log(total) : -std::numeric_limits<float>::infinity();
+    lse[row] = total == 0 ? -std::numeric_limits<float>::infinity() : highest + std::log(total);
   for (int part = 0; y && part < kWidest / kThreads; ++part) {
     const std::int64_t e = part * kThreads + threadIdx.x;
-    if (e < g.value_width) y[place(g.y, b, h, i) + e] = total > 0 ? sums[part] / total : 0.0f;
+    if (e < g.value_width) y[place(g.y, b, h, i) + e] = total == 0 ? 0.0f : sums[part] / total;
   }
 }
 
@@ -130,7 +130,7 @@ __device__ float score_gradient(const Heads& g, const Masks& masks, ConstFloatVi
                                 float* masked) {
   float capped;
   const float score = score_of(g, masks, query, key, b, h, i, j, &capped);
-  *share = score > -std::numeric_limits<float>::infinity() ? std::exp(score - lse) * factor : 0.0f;
+  *share = score == -std::numeric_limits<float>::infinity() ? 0.0f : std::exp(score - lse) * factor;
   float d = 0;
   for (std::int64_t e = 0; e < g.value_width; ++e) d += dy[e] * value[e];
   d = *share * (d - delta);

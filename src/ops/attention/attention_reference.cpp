@@ -71,6 +71,16 @@ Tensor at_or_empty(Tensors tensors, std::size_t index) {
   return index < tensors.size() ? tensors[index] : Tensor{};
 }
 
+/// The highest score; NaN if one is.
+double highest(const std::vector<double>& scores) {
+  double out = kHidden;
+  for (const double score : scores) {
+    if (score > out || score != score) out = score;
+    if (out != out) break;
+  }
+  return out;
+}
+
 template <class T>
 void forward(const Geometry& g, Tensors in, Tensors out) {
   const Scores<T> scores(g, in[0].as<T>(), in[1].as<T>(), at_or_empty(in, 3),
@@ -81,10 +91,10 @@ void forward(const Geometry& g, Tensors in, Tensors out) {
   for_each_query(g, [&](std::int64_t b, std::int64_t h, std::int64_t i) {
     const std::int64_t kv = h / (g.heads / g.key_heads);
     const std::vector<double> score = scores.of(b, h, i);
-    const double maximum = score.empty() ? kHidden : *std::max_element(score.begin(), score.end());
+    const double maximum = highest(score);
     std::vector<double> sum(static_cast<std::size_t>(g.value_width), 0);
     double total = 0;
-    for (std::int64_t j = 0; maximum > kHidden && j < g.keys; ++j) {
+    for (std::int64_t j = 0; maximum != kHidden && j < g.keys; ++j) {
       const double share = std::exp(score[static_cast<std::size_t>(j)] - maximum);
       if (share == 0) continue;
       total += share;
@@ -93,12 +103,12 @@ void forward(const Geometry& g, Tensors in, Tensors out) {
     }
     if (lse) {
       lse[(b * g.heads + h) * g.queries + i] =
-          static_cast<T>(total > 0 ? maximum + std::log(total) : kHidden);
+          static_cast<T>(total == 0 ? kHidden : maximum + std::log(total));
     }
     if (!y) return;
     T* to = y + g.y.at(b, h, i);
     for (std::size_t e = 0; e < sum.size(); ++e) {
-      to[e] = static_cast<T>(total > 0 ? sum[e] / total : 0);
+      to[e] = static_cast<T>(total == 0 ? 0 : sum[e] / total);
     }
   });
 }
@@ -127,13 +137,13 @@ void gradient(const Geometry& g, Tensors in, Tensors out) {
     const double delta = dot(dyi, y + g.y.at(b, h, i), g.value_width);
     double shift = static_cast<double>(lse[row]), sum = 1;
     if (has_lost_digits(shift) && !score.empty()) {
-      shift = *std::max_element(score.begin(), score.end());
+      shift = highest(score);
       sum = 0;
-      for (const double s : score) sum += s > kHidden ? std::exp(s - shift) : 0;
+      for (const double s : score) sum += s != kHidden ? std::exp(s - shift) : 0;
     }
     for (std::int64_t j = 0; j < g.keys; ++j) {
       const double s = score[static_cast<std::size_t>(j)];
-      const double share = s > kHidden ? std::exp(s - shift) / sum : 0;
+      const double share = s != kHidden ? std::exp(s - shift) / sum : 0;
       const std::int64_t at_k = g.k.at(b, kv, j), at_v = g.v.at(b, kv, j);
       double d = share * (dot(dyi, v + at_v, g.value_width) - delta);
       if (dmask) dmask[row * g.keys + j] = static_cast<T>(d);

@@ -117,13 +117,16 @@ inline float finish_scores(const Geometry& g, const ScoreRow& row, const Tensor&
   return maximum;
 }
 
-/// Scores become e^(score - shift), all 0 when the shift is -inf; returns their sum.
+/// Scores become e^(score - shift), all 0 when the shift is -inf, but for NaN; returns their sum.
 inline float exponentiate(std::int64_t count, float shift, float* __restrict scores) {
-  if (shift == kHidden) {
-    std::fill_n(scores, count, 0.0f);
-    return 0;
-  }
   float sum = 0;
+  if (shift == kHidden) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      scores[j] = scores[j] != scores[j] ? scores[j] : 0.0f;
+      sum += scores[j];
+    }
+    return sum;
+  }
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t j = 0; j < count; ++j) {
     const float power = vector_math::exp_nonpositive(scores[j] - shift);
@@ -131,6 +134,13 @@ inline float exponentiate(std::int64_t count, float shift, float* __restrict sco
     sum += power;
   }
   return sum;
+}
+
+/// What the sum of a row's powers divides by: nothing where every key is hidden. NaN stays NaN.
+inline float factor_of(float sum) { return sum == 0 ? 0.0f : 1.0f / sum; }
+/// The logarithm of the sum of e^score.
+inline float log_sum(float maximum, float sum) {
+  return sum > 0 ? maximum + vector_math::log(sum) : sum == 0 ? kHidden : sum;
 }
 
 /// Scores become attention weights again, in the backward pass.
@@ -141,7 +151,7 @@ inline void recompute_weights(std::int64_t count, float lse, float maximum,
     return;
   }
   const float sum = exponentiate(count, maximum, scores);
-  const float factor = sum > 0 ? 1.0f / sum : 0.0f;
+  const float factor = factor_of(sum);
   for (std::int64_t j = 0; j < count; ++j) scores[j] *= factor;
 }
 

@@ -198,10 +198,9 @@ void forward(const tiles::Instructions& instructions, const Plan& plan, const La
           float* const row = scores + i * plan.row_stride;
           const float maximum = finish_scores(g, block.row(i), mask, row, nullptr);
           const float sum = exponentiate(block.keys, maximum, row);
-          factors[i] = sum > 0 ? 1.0F / sum : 0.0F;
+          factors[i] = factor_of(sum);
           if (lse) {
-            lse[(b * g.heads + h) * g.queries + first + i] =
-                sum > 0 ? maximum + vector_math::log(sum) : kHidden;
+            lse[(b * g.heads + h) * g.queries + first + i] = log_sum(maximum, sum);
           }
         }
         if (!y) continue;

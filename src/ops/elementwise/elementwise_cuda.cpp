@@ -160,11 +160,19 @@ Made make_comparison(const KernelRequest& request, const CudaQueue& queue) {
 
 Made make_where(const KernelRequest& request, const CudaQueue& queue) {
   Strided plan;
-  const auto size = static_cast<int>(size_of(request.outputs[0].dtype));
-  if (size > 8 || request.inputs[1].dtype != request.outputs[0].dtype ||
-      request.inputs[2].dtype != request.outputs[0].dtype || !lies_alike(request) ||
-      !strided(request, plan))
-    return nullptr;
+  const DType a = request.inputs[1].dtype, b = request.inputs[2].dtype;
+  const DType y = request.outputs[0].dtype;
+  const auto size = static_cast<int>(size_of(y));
+  const bool alike = size <= 8 && a == y && b == y;
+  const bool floats = is_stored_float(a) && is_stored_float(b) && is_stored_float(y);
+  if ((!alike && !floats) || !lies_alike(request) || !strided(request, plan)) return nullptr;
+  if (!alike) {
+    return make_kernel([=](In in, In out, const RunContext&) {
+      if (out[0].count() > 0)
+        launch_where(plan, in[0].as<std::uint8_t>(), numbers_at(in, 1), numbers_at(in, 2),
+                     places_at(out, 0), out[0].count(), queue);
+    });
+  }
   return make_kernel([=](In in, In out, const RunContext&) {
     if (out[0].count() > 0)
       launch_where(plan, in[0].as<std::uint8_t>(), in[1].data, in[2].data, out[0].data, size,

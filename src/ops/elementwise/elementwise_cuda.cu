@@ -127,25 +127,21 @@ void map_flat(F f, const ConstFloatView& a, const ConstFloatView& b, const Float
   }
 }
 
-__global__ void add_up(Summands summands, FloatView y, std::int64_t count) {
+__global__ void add_up(PT_LARGE(Summands) summands, FloatView y, std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     float sum = summands.x[0][i];
-    for (int k = 1; k < kMostSummands; ++k) {
-      if (k < summands.count) sum += summands.x[k][i];
-    }
+    for (int k = 1; k < summands.count; ++k) sum += summands.x[k][i];
     y[i] = sum;
   }
 }
 
-/// The same in groups, of at most kCount summands.
-template <int kCount>
+/// The same in groups, some of whose summands are loaded together.
 __global__ void __launch_bounds__(kBlock, kResident)
-    add_up_wide(Summands summands, FloatView y, std::int64_t groups) {
+    add_up_wide(PT_LARGE(Summands) summands, FloatView y, std::int64_t groups) {
   for (std::int64_t group = first_of_thread(); group < groups; group += step_of_thread()) {
     WideFloats sum = load_wide(summands.x[0], group);
-#pragma unroll
-    for (int k = 1; k < kCount; ++k) {
-      if (k >= summands.count) break;
+#pragma unroll 4
+    for (int k = 1; k < summands.count; ++k) {
       const WideFloats next = load_wide(summands.x[k], group);
 #pragma unroll
       for (int i = 0; i < kWide; ++i) sum.values[i] += next.values[i];
@@ -265,8 +261,8 @@ void map_strided(F f, const Strided& plan, const ConstFloatView& a, const ConstF
              });
 }
 
-template <class T>
-__global__ void select(Strided plan, const std::uint8_t* condition, const T* a, const T* b, T* y,
+template <class From, class To>
+__global__ void select(Strided plan, const std::uint8_t* condition, From a, From b, To y,
                        std::int64_t count) {
   for (std::int64_t i = first_of_thread(); i < count; i += step_of_thread()) {
     std::int64_t at[3];
@@ -285,7 +281,7 @@ struct Same {
 template <class T>
 void choose(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
             void* y, std::int64_t count, const CudaQueue& queue) {
-  PT_LAUNCH(select<T>, blocks_for(count, queue), kBlock, queue.stream, plan, condition,
+  PT_LAUNCH((select<const T*, T*>), blocks_for(count, queue), kBlock, queue.stream, plan, condition,
             static_cast<const T*>(a), static_cast<const T*>(b), static_cast<T*>(y), count);
 }
 
@@ -330,11 +326,8 @@ void launch_sum(const Summands& summands, const FloatView& y, std::int64_t count
     map_flat(Add<float>(), summands.x[0], summands.x[1], y, count, queue);
   } else if (!is_wide(summands, y, count)) {
     PT_LAUNCH(add_up, blocks_for(count, queue), kBlock, queue.stream, summands, y, count);
-  } else if (summands.count <= 4) {
-    PT_LAUNCH(add_up_wide<4>, blocks_for(groups, queue), kBlock, queue.stream, summands, y, groups);
   } else {
-    PT_LAUNCH(add_up_wide<kMostSummands>, blocks_for(groups, queue), kBlock, queue.stream, summands,
-              y, groups);
+    PT_LAUNCH(add_up_wide, blocks_for(groups, queue), kBlock, queue.stream, summands, y, groups);
   }
 }
 
@@ -349,6 +342,13 @@ void launch_where(const Strided& plan, const std::uint8_t* condition, const void
   if (size == 2) choose<std::uint16_t>(plan, condition, a, b, y, count, queue);
   if (size == 4) choose<std::uint32_t>(plan, condition, a, b, y, count, queue);
   if (size == 8) choose<std::uint64_t>(plan, condition, a, b, y, count, queue);
+}
+
+void launch_where(const Strided& plan, const std::uint8_t* condition, const ConstFloatView& a,
+                  const ConstFloatView& b, const FloatView& y, std::int64_t count,
+                  const CudaQueue& queue) {
+  PT_LAUNCH((select<ConstFloatView, FloatView>), blocks_for(count, queue), kBlock, queue.stream,
+            plan, condition, a, b, y, count);
 }
 
 }  // namespace elementwise

@@ -134,8 +134,12 @@ void launch_integral(const Coded& function, const Strided& plan, const void* a, 
 /// y = condition ? a : b, elements of `size` bytes (1, 2, 4 or 8).
 void launch_where(const Strided& plan, const std::uint8_t* condition, const void* a, const void* b,
                   void* y, int size, std::int64_t count, const CudaQueue& queue);
+/// The same of floats that are stored in different types.
+void launch_where(const Strided& plan, const std::uint8_t* condition, const ConstFloatView& a,
+                  const ConstFloatView& b, const FloatView& y, std::int64_t count,
+                  const CudaQueue& queue);
 /// The sum of several tensors of one size, rounded once.
-constexpr int kMostSummands = 16;
+constexpr int kMostSummands = 64;
 struct Summands {
   ConstFloatView x[kMostSummands];
   int count = 0;

@@ -27,7 +27,11 @@ class MatMulKernel final : public Kernel {
         descriptors_(plan, request, queue.tensor_floats) {
     whole_ = epilogue_.by_library && !splits_k() && choose(epilogue_, /*whole=*/true);
     library_adds_bias_ = epilogue_.bias && (whole_ || choose(epilogue_, /*whole=*/false));
-    is_there_ = whole_ || library_adds_bias_ || choose(ProductEpilogue(), /*whole=*/false);
+    // add_bias() takes rows that follow each other.
+    const bool adds_bias = epilogue_.bias && !library_adds_bias_;
+    is_there_ = whole_ || library_adds_bias_ ||
+                (!(adds_bias && request.outputs[0].layout == Layout::kPaddedRows) &&
+                 choose(ProductEpilogue(), /*whole=*/false));
     // The library adds a bias of the result's type only.
     if (library_adds_bias_ && request.inputs[2].dtype != result_type_)
       bias_bytes_ = rounded_up(static_cast<std::size_t>(plan.n) * size_of(result_type_));

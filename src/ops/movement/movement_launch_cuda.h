@@ -10,7 +10,7 @@ namespace pipetrain::movement {
 
 /// CopyPlan as a kernel argument.
 struct CopyWalk {
-  static constexpr int kMostDimensions = 6;
+  static constexpr int kMostDimensions = 8;
   int dimensions = 0;
   std::int64_t sizes[kMostDimensions] = {};
   std::int64_t target[kMostDimensions] = {};

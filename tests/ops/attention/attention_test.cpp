@@ -170,6 +170,35 @@ TEST(Attention, GradientsOfRowsWhoseKeysAreAllMasked) {
   }
 }
 
+// A query or a key that is NaN, and a mask of +inf.
+TEST(Attention, NanStays) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  InputSpec q{{1, 1, 2, 2}}, k{{1, 1, 3, 2}}, mask{{2, 3}};
+  const InputSpec v{{1, 1, 3, 2}}, dy{{1, 1, 2, 2}};
+  for (const int kind : {0, 1, 2}) {
+    q.values = {kind == 0 ? nan : 1, 2, 0.5, 0.25};
+    k.values = {1, 2, kind == 1 ? nan : 3, 4, 5, 6};
+    mask.values = {0, kind == 2 ? infinity : 0, 0, 0, 0, 0};
+    check_cpu("Attention", {}, {q, k, v, mask});
+    const HostTensor in[] = {floats(q.shape, {q.values.begin(), q.values.end()}),
+                             floats(k.shape, {k.values.begin(), k.values.end()}),
+                             ramp(v.shape, 0.3),
+                             floats(mask.shape, {mask.values.begin(), mask.values.end()})};
+    for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+      const auto out = run_op("Attention", {}, {in[0], in[1], in[2], in[3]}, backend);
+      EXPECT_TRUE(std::isnan(out[0].span<float>()[0]));
+      EXPECT_TRUE(std::isnan(out[1].span<float>()[0]));
+      EXPECT_EQ(std::isnan(out[0].span<float>()[2]), kind == 1);
+      const auto gradients =
+          run_op("AttentionGrad", {},
+                 {ramp(dy.shape, 0.5), in[0], in[1], in[2], in[3], {}, out[0], out[1]}, backend);
+      EXPECT_TRUE(std::isnan(gradients[0].span<float>()[0]));
+      EXPECT_EQ(std::isnan(gradients[0].span<float>()[2]), kind == 1);
+    }
+  }
+}
+
 TEST(Attention, RefusesWhatDoesNotFit) {
   const TensorType q{DType::kFloat32, {1, 2, 3, 4}}, k{DType::kFloat32, {1, 2, 5, 4}};
   expect_error(ErrorKind::kModel, "incompatible shapes", [&] {

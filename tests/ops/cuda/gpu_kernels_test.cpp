@@ -86,7 +86,7 @@ TEST(GpuKernels, ComparisonsAndRemainders) {
 }
 
 TEST(GpuKernels, SumsAndRows) {
-  for (const std::size_t count : {1, 2, 3, 4, 5, 16}) {
+  for (const std::size_t count : {1, 2, 3, 4, 5, 17, 64}) {
     for (const std::int64_t columns : {31, 32})  // one by one, and eight at once
       check_cpu("Sum", {}, std::vector<InputSpec>(count, InputSpec{{7, columns}}), 1e-6);
   }

@@ -114,6 +114,26 @@ TEST(GpuWide, CopiesOfRuns) {
   check_copy("Expand", {{"shape", Ints{3, 5, 48}}}, {{5, 1}});
   check_copy("Transpose", {{"perm", Ints{0, 2, 1, 3}}}, {{2, 5, 3, 32}});
   check_copy("Transpose", {{"perm", Ints{1, 0}}}, {{37, 64}});
+  check_copy("Transpose", {{"perm", Ints{0, 2, 4, 6, 1, 3, 5, 7}}}, {{2, 3, 2, 2, 2, 3, 2, 4}});
+}
+
+// Mixed precision leaves small operands in float32.
+TEST(GpuWide, WhereOfFloatsInSeveralTypes) {
+  HostTensor shown(TensorType{DType::kBool, {3, 4}});
+  for (std::size_t i = 0; i < 12; ++i) shown.span<bool>()[i] = i % 3 != 0;
+  const HostTensor wide = random_tensor({DType::kFloat32, {3, 4}}, 1);
+  const HostTensor narrow = as_float(random_tensor({DType::kFloat32, {3, 4}}, 2), DType::kBFloat16);
+  const auto check = [&](const HostTensor& a, const HostTensor& b, DType to) {
+    const auto results =
+        run_in_every_order(wide_node("Where", {}), {shown, a, b}, {TensorType{to, {3, 4}}});
+    ASSERT_EQ(results.size(), 1U) << "no kernel";
+    const auto in_double = [](const HostTensor& t) { return as_float(t, DType::kFloat64); };
+    expect_close(in_double(results[0]), run_op("Where", {}, {shown, in_double(a), in_double(b)})[0],
+                 to == DType::kBFloat16 ? 0.004 : 0);
+  };
+  check(narrow, floats({}, {0}), DType::kBFloat16);
+  check(narrow, wide, DType::kFloat32);
+  check(wide, floats({}, {0}), DType::kBFloat16);
 }
 
 // Stored types are converted element by element, or eight at once.
