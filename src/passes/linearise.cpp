@@ -312,6 +312,25 @@ std::vector<std::string> names_of(const Node& node) {
 
 }  // namespace
 
+bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
+  return std::ranges::equal(one.graph.nodes, other.graph.nodes, [](const Node& a, const Node& b) {
+    return a.op == b.op && a.name == b.name &&
+           a.attributes.text("members", "") == b.attributes.text("members", "");
+  });
+}
+
+bool has_same_groups(const TrainingGraph& one, const TrainingGraph& other) {
+  const auto groups = [](const TrainingGraph& training) {
+    std::vector<std::pair<std::string, std::string>> out;
+    for (const Node& node : training.graph.nodes) {
+      if (node.part == Part::kForward)
+        out.emplace_back(node.name, node.attributes.text("members", ""));
+    }
+    return out;
+  };
+  return groups(one) == groups(other);
+}
+
 std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages,
                               const TrainingGraph& to) {
   std::map<std::string, std::vector<int>> known;

@@ -27,6 +27,11 @@ std::vector<std::vector<int>> inputs_of(const TrainingGraph& training, const Cha
 std::vector<int> stages_of_chain(const TrainingGraph& training, const Chain& chain,
                                  const std::vector<int>& starts);
 
+/// Whether two variants of a model have the same nodes in the same order.
+bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other);
+/// Whether their forward nodes compute the same nodes of the model.
+bool has_same_groups(const TrainingGraph& one, const TrainingGraph& other);
+
 /// Maps the stages of one graph to another variant of the same model (another micro-batch size,
 /// evaluation), by ONNX node.
 std::vector<int> carry_stages(const TrainingGraph& from, const std::vector<int>& stages,

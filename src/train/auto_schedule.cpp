@@ -87,7 +87,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   SearchRequest request;
   request.batch = config.optimization.batch_size;
   request.devices = config.pipeline.devices;
-  request.processors = costs.processors();
+  request.processors = scope.processors > 0 ? scope.processors : costs.processors();
   request.waking = costs.waking();
   request.micro_batches = micro_batch_counts(config, scope, costs.own());
   if (scope.profile_seconds > 0) {

@@ -20,10 +20,11 @@ struct FoundSchedules {
 };
 
 struct SearchScope {
-  bool micro_batches = false;             // try other numbers of micro-batches than the run's own
-  bool fewer_devices = false;             // leave devices idle, or use them as replicas
-  bool asynchronous = false;              // try schedules that train with older weights too
-  const Network* same_data = nullptr;     // of the same model: its data are taken
+  bool micro_batches = false;          // try other numbers of micro-batches than the run's own
+  bool fewer_devices = false;          // leave devices idle, or use them as replicas
+  bool asynchronous = false;           // try schedules that train with older weights too
+  int processors = 0;                  // that the devices of several processes have; 0: of this one
+  const Network* same_data = nullptr;  // of the same model: its data are taken
   std::optional<Topology> topology = {};  // where no option names one; nothing: what was measured
   double profile_seconds = 0;  // after which no other number of micro-batches is profiled; 0: all
 };

@@ -186,15 +186,6 @@ DataSpec data_spec_of(const TrainingGraph& graph) {
   return spec;
 }
 
-/// Whether two graphs have the same operators in the same order.
-bool has_same_nodes(const TrainingGraph& one, const TrainingGraph& other) {
-  return std::equal(one.graph.nodes.begin(), one.graph.nodes.end(), other.graph.nodes.begin(),
-                    other.graph.nodes.end(), [](const Node& a, const Node& b) {
-                      return a.op == b.op && a.name == b.name &&
-                             a.attributes.text("members", "") == b.attributes.text("members", "");
-                    });
-}
-
 }  // namespace
 
 Network::Network(const RunConfig& config, RunMode mode, ProcessGroup* processes,
@@ -371,9 +362,12 @@ std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool eval
   auto graph = evaluation ? build_at_size(model_, options)
                           : with_context(size, [&] { return build_at_size(model_, options); });
   if (evaluation || has_same_nodes(*graph, *graph_)) return graph;
+  // Other weights may pay to be packed.
+  options.pack_weights = false;
+  graph = build_at_size(model_, options);
+  if (has_same_groups(*graph, *graph_)) return graph;
   // Shapes may fuse differently (one sample broadcasts); a cut must not go through a fused node.
   options.fusion = FusionTarget::kNone;
-  options.pack_weights = false;
   return build_at_size(model_, options);
 }
 

@@ -130,11 +130,28 @@ void PipelineRun::add_evaluation_programs() {
   // Evaluated in rounds, so that only the samples of one round are in memory.
   constexpr std::int64_t kRound = 64;
   evaluated_samples_ = std::min(samples, units * network_.micro_batch());
+  const std::vector<Edge> edges = evaluation_edges();
   for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
     if (size == 0) continue;
     evaluation_programs_.push_back(
-        std::make_unique<Program>(network_.programs().evaluation(static_cast<int>(size))));
+        std::make_unique<Program>(network_.programs().evaluation(static_cast<int>(size), edges)));
   }
+}
+
+std::vector<Edge> PipelineRun::evaluation_edges() const {
+  std::vector<Edge> edges;
+  for (const Variant& variant : evaluations_) {
+    const std::vector<int> stages =
+        carry_stages(network_.graph(), network_.stage_of_forward(), *variant.graph);
+    const Slices slices = slice_stages(*variant.graph, stages, network_.stages());
+    for (const ValueEdge& edge : slices.edges) {
+      const bool known = std::ranges::any_of(
+          edges, [&](const Edge& e) { return e.from_stage == edge.from && e.to_stage == edge.to; });
+      if (!edge.gradient && !known)
+        edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes)});
+    }
+  }
+  return edges;
 }
 
 std::vector<RuntimeVariant> PipelineRun::runtime_variants() const {

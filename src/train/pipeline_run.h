@@ -75,6 +75,7 @@ class PipelineRun {
   void add_variant(std::int64_t samples, bool evaluation);
   void add_training_programs(std::int64_t first_step);
   void add_evaluation_programs();
+  std::vector<Edge> evaluation_edges() const;
 
   PlannedNetwork& network_;
   std::vector<Variant> training_;  // the full micro-batch first

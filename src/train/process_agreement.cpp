@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/index.h"
 #include "base/setting.h"
 #include "partition/topology_file.h"
 #include "processes/process_group.h"
@@ -33,6 +36,13 @@ std::vector<T> get_numbers(ByteReader& reader) {
 /// Neighbours in the pipeline are in one process where they can be.
 int process_of(int device, int devices, const ProcessGroup* processes) {
   return processes ? device * processes->size() / devices : 0;
+}
+
+int different_gpus(const std::vector<int>& gpu_ids, const ProcessGroup* processes) {
+  std::set<std::pair<int, int>> gpus;
+  const int devices = static_cast<int>(gpu_ids.size());
+  for (int d = 0; d < devices; ++d) gpus.emplace(process_of(d, devices, processes), gpu_ids[at(d)]);
+  return static_cast<int>(gpus.size());
 }
 
 CoreShare share_cores(const PipelineConfig& config, int devices, ProcessGroup* processes) {

@@ -33,6 +33,9 @@ struct CoreShare {
 /// The process of each device; null: one process has all.
 int process_of(int device, int devices, const ProcessGroup* processes);
 
+/// The GPUs that a run has; processes number theirs from 0.
+int different_gpus(const std::vector<int>& gpu_ids, const ProcessGroup* processes);
+
 /// Processes of a machine that may use the same cores divide them among their devices; all stages
 /// get as many threads, which decide bits. Error (kUsage) for more processes than devices.
 CoreShare share_cores(const PipelineConfig& config, int devices, ProcessGroup* processes);

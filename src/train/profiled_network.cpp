@@ -1,7 +1,6 @@
 #include "train/profiled_network.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/cores.h"
@@ -18,6 +17,7 @@
 #include "profile/measure.h"
 #include "profile/measure_device.h"
 #include "train/model_order.h"
+#include "train/process_agreement.h"
 #include "train/process_topology.h"
 
 namespace pipetrain {
@@ -199,7 +199,7 @@ bool ProfiledNetwork::take_times(const KernelTimes& times, double update_seconds
 int ProfiledNetwork::processors() const {
   if (estimated_) return 0;
   const std::vector<int>& gpus = config().pipeline.gpu_ids;
-  if (!gpus.empty()) return static_cast<int>(std::set<int>(gpus.begin(), gpus.end()).size());
+  if (!gpus.empty()) return different_gpus(gpus, processes());
   return std::max(1, cores().cores / threads());
 }
 

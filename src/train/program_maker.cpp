@@ -196,12 +196,12 @@ Program ProgramMaker::training(int units) const {
   return program;
 }
 
-Program ProgramMaker::evaluation(int units) const {
+Program ProgramMaker::evaluation(int units, const std::vector<Edge>& edges) const {
   const int smallest = schedule_.fixed_units() > 0 ? schedule_.fixed_units()
                        : schedule_.rule_ == UpdateRule::kDoubleBuffer
                            ? units_per_update_
                            : std::max(1, schedule_.config_.devices);
-  Program program = lower(forward_program(training(smallest), units), edges_);
+  Program program = lower(forward_program(training(smallest), units), edges);
   check(program);
   return program;
 }

@@ -53,8 +53,9 @@ class ProgramMaker {
 
   /// The checked program of a round of that many micro-batches.
   Program training(int units) const;
-  /// Forwards only, on the same devices.
-  Program evaluation(int units) const;
+  /// Forwards only, on the same devices. `edges` of evaluation's graphs, which lack nodes such as
+  /// Dropout, so that other stages exchange values.
+  Program evaluation(int units, const std::vector<Edge>& edges) const;
   /// Warm-up forwards of each stage; empty if the schedule sets them itself.
   const std::vector<int>& warm_up() const { return warm_; }
 

@@ -11,6 +11,8 @@
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "ops/conv/conv.h"
+#include "ops/conv/tile_convolution_cpu.h"
+#include "ops/conv/tile_image_cpu.h"
 #include "passes/build.h"
 #include "passes/linearise.h"
 #include "pipeline/program/check.h"
@@ -138,6 +140,55 @@ void expect_no_allocations(const TrainingGraph& graph) {
 TEST(Runtime, StagesAllocateNothingInSteadyState) {
   expect_no_allocations(*test::training_graph(test::difficult_network(/*tied=*/false), 4));
   expect_no_allocations(*blocked_graph(grouped_network()));
+}
+
+/// Runs a kernel of convolutions of bfloat16 numbers, whose values do not matter, twice.
+void expect_no_allocations(Kernel& kernel, const std::vector<TensorType>& in,
+                           const TensorType& out) {
+  std::vector<HostTensor> held;
+  std::vector<Tensor> inputs;
+  for (const TensorType& type : in) {
+    held.emplace_back(type);
+    inputs.push_back(held.back().view());
+  }
+  const HostTensor result(out);
+  const std::vector<Tensor> outputs = {result.view()};
+  const Buffer workspace(kernel.workspace_bytes());
+  RunContext context;
+  context.workspace = workspace.data();
+  prctl(PR_SET_NAME, "device 0");
+  for (const bool again : {false, true}) {
+    counting = again;
+    allocations = 0;
+    kernel.run(inputs, outputs, context);
+    counting = false;
+  }
+  EXPECT_EQ(allocations.load(), 0);
+}
+
+TEST(Kernels, OfConvolutionsOnTilesAllocateNothing) {
+  const auto blocked = [](std::int64_t channels, std::int64_t size) {
+    return TensorType{DType::kBFloat16, Shape{1, channels, size, size}, Layout::kBlocked16};
+  };
+  const TensorType weights{DType::kBFloat16, Shape{32, 32, 3, 3}};
+  for (const std::int64_t stride : {1, 2}) {
+    const WindowAxis axis{16, 3, stride, 1, 1, 1, 16 / stride};
+    const TileConvolution shape{1, 32, 32, axis, axis};
+    const TensorType x = blocked(32, 16), y = blocked(32, axis.output);
+    expect_no_allocations(*make_tile_pass(shape, false, tiles::portable()), {x, weights}, y);
+    expect_no_allocations(*make_tile_pass(shape, true, tiles::portable()), {y, weights}, x);
+    expect_no_allocations(*make_tile_weight_gradient(shape, tiles::portable()), {x, y},
+                          {DType::kFloat32, weights.shape});
+  }
+  const ConvGeometry geometry = conv_geometry({{"strides", Ints{2, 2}}, {"pads", Ints{1, 1, 1, 1}}},
+                                              {1, 3, 16, 16}, {16, 3, 3, 3});
+  const TileImage image = tile_image(geometry).value();
+  const TensorType x{DType::kBFloat16, Shape{1, 3, 16, 16}}, y = blocked(16, 8);
+  const Shape w{16, 3, 3, 3};
+  expect_no_allocations(*make_tile_image_forward(image, tiles::portable()),
+                        {x, {DType::kBFloat16, w}}, y);
+  expect_no_allocations(*make_tile_image_weight_gradient(image, tiles::portable()), {x, y},
+                        {DType::kFloat32, w});
 }
 
 }  // namespace

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import unittest
 
+import onnx_file
 from process_case import DIGITS, PLUGIN, RUN, STREAM, ProcessCase
 from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, digits, events, parse
 
@@ -99,6 +100,26 @@ class Processes(ProcessCase):
         self.succeed(*run, "--run-dir", "one")
         self.train_in(3, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
+
+    def test_evaluation_exchanges_other_values_than_training(self):
+        # Evaluation has no Dropout: its input, of stage 0, is read by stage 2 too.
+        layers = [onnx_file.node("MatMul", ["x", "w0"], ["h"], "first"), onnx_file.node("LayerNormalization", ["h", "one", "one"], ["n"], "norm"),
+                  onnx_file.node("Dropout", ["n", "ratio", "yes"], ["d"], "drop"), onnx_file.node("MatMul", ["d", "w1"], ["m"], "second"),
+                  onnx_file.node("Softmax", ["m"], ["s"], "shares"), onnx_file.node("MatMul", ["s", "w2"], ["t"], "third"),
+                  onnx_file.node("Concat", ["t", "d"], ["c"], "join", axis=1), onnx_file.node("MatMul", ["c", "w3"], ["y"], "last")]
+        weights = [onnx_file.tensor(f"w{i}", [8 if i == 3 else 4, 4], [0.3, -0.2, 0.5, 0.1] * (8 if i == 3 else 4)) for i in range(4)]
+        switches = [onnx_file.tensor("one", [4], [1] * 4), onnx_file.tensor("ratio", [], [0.25]), onnx_file.tensor("yes", [], b"\1", kind=onnx_file.BOOL)]
+        self.write("m.onnx", onnx_file.model(layers, initializers=[*weights, *switches]))
+        self.write("d.csv", "a,b,c,d,label\n" + "".join(f"{i % 3},{i % 5},{i % 7},{i % 2},{i % 4}\n" for i in range(80)))
+        run = [*RUN, "-m", "m.onnx", "--data", "d.csv", "--val-split", "0.2", "--batch-size", "16", "--micro-batches", "4", "--epochs", "2",
+               "--split", "drop,join", "--save-every", "never"]
+        for schedule in ("1f1b", "gpipe"):
+            self.succeed(*run, "--schedule", schedule, "--run-dir", f"one-{schedule}", "--gpus", "3")
+            self.train_in(3, *run, "--schedule", schedule, "--run-dir", f"three-{schedule}")
+            one, three = ([event["loss"] for event in events((self.folder / f"{count}-{schedule}" / "events.jsonl").read_text())
+                           if event["event"] == "val"] for count in ("one", "three"))
+            self.assertEqual(len(one), 2)
+            self.assertEqual(three, one)
 
     def test_all_must_be_told_the_same(self):
         for other in ("--optimizer=sgd", "--no-shuffle", "--resume=auto", "--dry-run"):

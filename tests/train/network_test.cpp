@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "passes/linearise.h"
 #include "support/temporary_directory.h"
 #include "zoo/zoo.h"
 
@@ -51,6 +52,27 @@ TEST_F(ReplicatedNetwork, PreparesNothingForOneMicroBatch) {
   EXPECT_EQ(nodes(2, 2), (std::pair{packed, 0}));
   config_.pipeline.replicas = {1, 1};
   EXPECT_GT(nodes(2).first, 0);
+}
+
+// A few samples that are left over pay for no packed weights, but are fused as the others are.
+TEST_F(ReplicatedNetwork, FusesTheRemainderAsTheOtherMicroBatches) {
+  const ZooModel zoo = build_zoo_network(
+      *find_zoo_network("bert"), {.width = 256, .depth = 1, .vocab = 64, .context = 16});
+  std::ofstream(config_.model.path, std::ios::binary) << zoo.onnx.bytes();
+  config_.optimization.batch_size = 33;
+  config_.pipeline.micro_batch_size = 16;
+  config_.pipeline.devices = 1;
+  config_.pipeline.replicas = {};
+  const Network network(config_);
+  const auto remainder = network.graph_of(1, /*evaluation=*/false);
+  const auto fused = [](const TrainingGraph& training) {
+    return std::ranges::count_if(training.graph.nodes, [](const Node& node) {
+      return node.part == Part::kForward && node.op->name == "Fused";
+    });
+  };
+  EXPECT_FALSE(has_same_nodes(*remainder, network.graph()));
+  EXPECT_GT(fused(network.graph()), 0);
+  EXPECT_EQ(fused(*remainder), fused(network.graph()));
 }
 
 }  // namespace

@@ -44,5 +44,15 @@ TEST(ProcessAgreement, ProcessesOfAMachineShareItsCores) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
+TEST(ProcessAgreement, EachProcessHasGpusOfItsOwn) {
+  EXPECT_EQ(different_gpus({0, 0, 1}, nullptr), 2);
+  MemoryWorld world(2, 8);
+  const auto errors = in_processes(world, 2, [](ProcessGroup& group) {
+    EXPECT_EQ(different_gpus({0, 0}, &group), 2);
+    EXPECT_EQ(different_gpus({0, 1, 0, 0}, &group), 3);
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -124,6 +124,7 @@ FoundSchedules choose_schedule_together(Options& options, SearchScope scope,
   if (pipeline.topology.empty())
     scope.topology =
         topology_of_processes(*processes, pipeline.devices, measured_topology(), pipeline);
+  if (!pipeline.gpu_ids.empty()) scope.processors = different_gpus(pipeline.gpu_ids, processes);
   FoundSchedules found;
   const int threads = std::exchange(pipeline.threads, cores.threads);
   ByteWriter mine;

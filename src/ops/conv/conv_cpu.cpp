@@ -347,6 +347,7 @@ bool convolution_takes_bfloat16(const KernelRequest& request) {
 
 bool conv_weight_gradient_adds(const KernelRequest& request) {
   if (!is_float32(request) && !is_bfloat16(request)) return false;
+  if (is_bfloat16(request) && !convolution_takes_bfloat16(request)) return false;
   const TensorType &x = request.inputs[0], &dy = request.inputs[1], &dw = request.outputs[0];
   if (own_split(request, x, dw, dy) || own_tiles(request, x, dw, dy) ||
       own_tile_image(request, x, dw, dy) || own_winograd(request, x, dw, dy) ||

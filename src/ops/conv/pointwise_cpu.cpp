@@ -63,11 +63,10 @@ void multiply_samples(const Pointwise& shape, bool input_gradient, const MatrixO
                       const Element* from, const float* bias, Element* to, std::byte* workspace,
                       int threads) {
   const GemmShape product_shape = sample_shape(shape, input_gradient);
-  const int inner = threads_of_sample(shape, threads), teams = inner == 1 ? threads : 1;
+  const int inner = threads_of_sample(shape, threads);
   const std::size_t bytes = product_bytes<Element, Element>(product_shape, inner);
-#pragma omp parallel for schedule(static) num_threads(teams)
-  for (std::int64_t n = 0; n < shape.batch; ++n) {
-    std::byte* own = workspace + static_cast<std::size_t>(omp_get_thread_num()) * bytes;
+  const auto multiply = [&](std::int64_t n, int thread) {
+    std::byte* own = workspace + static_cast<std::size_t>(thread) * bytes;
     const MatrixOf<Element> sample{from + n * product_shape.k * product_shape.n, product_shape.n,
                                    1};
     Element* result = to + n * product_shape.m * product_shape.n;
@@ -78,7 +77,13 @@ void multiply_samples(const Pointwise& shape, bool input_gradient, const MatrixO
         for (std::int64_t p = 0; p < product_shape.n; ++p) line[p] += bias[m];
       }
     }
+  };
+  if (inner > 1) {  // not within a parallel region, which would start threads again and again
+    for (std::int64_t n = 0; n < shape.batch; ++n) multiply(n, 0);
+    return;
   }
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t n = 0; n < shape.batch; ++n) multiply(n, omp_get_thread_num());
 }
 
 /// The sum of a channel of dy over all samples.

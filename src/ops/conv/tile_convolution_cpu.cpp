@@ -143,10 +143,9 @@ const Bits* ordered_weights(const TileConvolution& shape, bool input_gradient,
   return ordered;
 }
 
-void forward(const TileConvolution& shape, const tiles::Instructions& instructions, const Bits* x,
-             const Bits* w, const float* bias, Bits* y, std::byte* workspace, int threads) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(shape.taps()));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
+void forward(const TileConvolution& shape, const tiles::Instructions& instructions,
+             const std::vector<std::int64_t>& order, const Bits* x, const Bits* w,
+             const float* bias, Bits* y, std::byte* workspace, int threads) {
   w = ordered_weights(shape, /*input_gradient=*/false, order, w, workspace, threads);
   const GemmShape product = pass_shape(shape);
   const Windows windows{instructions,        x,          shape.inputs,  positions_of_x(shape),
@@ -158,31 +157,41 @@ void forward(const TileConvolution& shape, const tiles::Instructions& instructio
              workspace, threads);
 }
 
-/// A product for each pair of phases, so that none multiplies by zeros between the outputs.
-void input_gradient(const TileConvolution& shape, const tiles::Instructions& instructions,
-                    const Bits* dy, const Bits* w, Bits* dx, std::byte* workspace, int threads) {
-  const std::vector<Phase> down = phases_of(shape.rows), across = phases_of(shape.columns);
-  std::vector<std::int64_t> order;
-  bool reaches_all = true;
-  for (const Phase& rows : down) {
-    for (const Phase& columns : across) {
-      const std::int64_t taps = rows.axis.kernel * columns.axis.kernel;
-      reaches_all = reaches_all && taps > 0;
-      for (std::int64_t t = 0; t < taps; ++t) {
-        const std::int64_t row = rows.first_tap + t / columns.axis.kernel * rows.tap_step;
-        const std::int64_t column = columns.first_tap + t % columns.axis.kernel * columns.tap_step;
-        order.push_back(row * shape.columns.kernel + column);
+/// The phases of both axes of x, and the taps of their pairs in turn.
+struct Phases {
+  explicit Phases(const TileConvolution& shape)
+      : down(phases_of(shape.rows)), across(phases_of(shape.columns)) {
+    for (const Phase& rows : down) {
+      for (const Phase& columns : across) {
+        const std::int64_t taps = rows.axis.kernel * columns.axis.kernel;
+        reaches_all = reaches_all && taps > 0;
+        for (std::int64_t t = 0; t < taps; ++t) {
+          const std::int64_t row = rows.first_tap + t / columns.axis.kernel * rows.tap_step;
+          const std::int64_t column =
+              columns.first_tap + t % columns.axis.kernel * columns.tap_step;
+          order.push_back(row * shape.columns.kernel + column);
+        }
       }
     }
   }
-  if (!reaches_all) {
+
+  std::vector<Phase> down, across;
+  std::vector<std::int64_t> order;
+  bool reaches_all = true;
+};
+
+/// A product for each pair of phases, so that none multiplies by zeros between the outputs.
+void input_gradient(const TileConvolution& shape, const tiles::Instructions& instructions,
+                    const Phases& phases, const Bits* dy, const Bits* w, Bits* dx,
+                    std::byte* workspace, int threads) {
+  if (!phases.reaches_all) {
     const std::int64_t maps = shape.batch * shape.inputs, size = positions_of_x(shape);
 #pragma omp parallel for schedule(static) num_threads(threads)
     for (std::int64_t map = 0; map < maps; ++map) std::fill_n(dx + map * size, size, Bits{0});
   }
-  w = ordered_weights(shape, /*input_gradient=*/true, order, w, workspace, threads);
-  for (const Phase& rows : down) {
-    for (const Phase& columns : across) {
+  w = ordered_weights(shape, /*input_gradient=*/true, phases.order, w, workspace, threads);
+  for (const Phase& rows : phases.down) {
+    for (const Phase& columns : phases.across) {
       const GemmShape product = pass_shape(shape, rows, columns);
       if (product.k == 0) continue;
       const Windows windows{instructions,         dy,        shape.outputs, positions_of_y(shape),
@@ -246,17 +255,20 @@ std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_
   const int threads = omp_get_max_threads();
   const std::size_t ordered = shape.taps() > 1 ? weight_bytes(shape, sizeof(Bits)) : 0;
   if (!input_gradient) {
+    std::vector<std::int64_t> order(static_cast<std::size_t>(shape.taps()));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
     return make_kernel(
         [=, &instructions](std::span<const Tensor> in, std::span<const Tensor> out,
                            const RunContext& context) {
-          forward(shape, instructions, in[0].as<Bits>(), in[1].as<Bits>(),
+          forward(shape, instructions, order, in[0].as<Bits>(), in[1].as<Bits>(),
                   data_or_null<float>(in, 2), out[0].as<Bits>(), context.workspace, threads);
         },
         ordered + tiles::run_workspace_bytes(pass_shape(shape), threads));
   }
+  const Phases phases(shape);
   std::size_t most = 0;
-  for (const Phase& rows : phases_of(shape.rows)) {
-    for (const Phase& columns : phases_of(shape.columns)) {
+  for (const Phase& rows : phases.down) {
+    for (const Phase& columns : phases.across) {
       const GemmShape product = pass_shape(shape, rows, columns);
       if (product.k > 0) most = std::max(most, tiles::run_workspace_bytes(product, threads));
     }
@@ -264,7 +276,7 @@ std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_
   return make_kernel(
       [=, &instructions](std::span<const Tensor> in, std::span<const Tensor> out,
                          const RunContext& context) {
-        pipetrain::input_gradient(shape, instructions, in[0].as<Bits>(), in[1].as<Bits>(),
+        pipetrain::input_gradient(shape, instructions, phases, in[0].as<Bits>(), in[1].as<Bits>(),
                                   out[0].as<Bits>(), context.workspace, threads);
       },
       ordered + most);

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
 
 #include "ops/kernel/adding_kernel.h"
 #include "ops/kernel/element_types.h"
@@ -108,27 +109,29 @@ class ImageForward final : public Kernel {
       : shape_(shape),
         inner_(make_tile_pass(shape.inner, /*input_gradient=*/false, instructions)),
         places_(shape, *inner_, sizeof(Bits)),
+        inputs_{{{Places::map_type(shape)}, {{DType::kBFloat16, Places::weight_shape(shape)}}, {}}},
         threads_(omp_get_max_threads()) {}
 
   std::size_t workspace_bytes() const override { return places_.bytes(); }
   void run(std::span<const Tensor> in, std::span<const Tensor> out,
            const RunContext& context) override {
-    const Tensor map{Places::map_type(shape_), places_.map(context.workspace)};
-    const Tensor weights{{DType::kBFloat16, Places::weight_shape(shape_)},
-                         places_.weights(context.workspace)};
+    auto& [map, weights, bias] = inputs_;
+    map.data = places_.map(context.workspace);
+    weights.data = places_.weights(context.workspace);
+    bias.data = in.size() > 2 ? in[2].data : nullptr;
     spread_image(shape_, in[0].as<Bits>(), map.as<Bits>(), threads_);
     auto* const to = weights.as<Bits>();
     const auto* const from = in[1].as<Bits>();
     std::fill_n(to, weights.count(), Bits{0});
     for_each_weight(shape_, [&](std::int64_t w, std::int64_t inner) { to[inner] = from[w]; });
-    const Tensor inputs[] = {map, weights, in.size() > 2 ? in[2] : Tensor{}};
-    inner_->run(inputs, out, context);
+    inner_->run(inputs_, out, context);
   }
 
  private:
   TileImage shape_;
   std::unique_ptr<Kernel> inner_;
   Places places_;
+  std::array<Tensor, 3> inputs_;  // of inner_: map, weights, bias
   int threads_;
 };
 
@@ -138,6 +141,8 @@ class ImageWeightGradient final : public AddingKernel {
       : shape_(shape),
         inner_(make_tile_weight_gradient(shape.inner, instructions)),
         places_(shape, *inner_, sizeof(float)),
+        inputs_{{{Places::map_type(shape)}, {}}},
+        weights_{{DType::kFloat32, Places::weight_shape(shape)}},
         threads_(omp_get_max_threads()) {}
 
   std::size_t workspace_bytes() const override { return places_.bytes(); }
@@ -153,13 +158,13 @@ class ImageWeightGradient final : public AddingKernel {
  private:
   void make(std::span<const Tensor> in, std::span<const Tensor> out, const RunContext& context,
             bool add) {
-    const Tensor map{Places::map_type(shape_), places_.map(context.workspace)};
-    const Tensor weights{{DType::kFloat32, Places::weight_shape(shape_)},
-                         places_.weights(context.workspace)};
+    auto& [map, dy] = inputs_;
+    map.data = places_.map(context.workspace);
+    dy.data = in[1].data;
+    weights_.data = places_.weights(context.workspace);
     spread_image(shape_, in[0].as<Bits>(), map.as<Bits>(), threads_);
-    const Tensor inputs[] = {map, in[1]}, outputs[] = {weights};
-    inner_->run(inputs, outputs, context);
-    const auto* const from = weights.as<float>();
+    inner_->run(inputs_, {&weights_, 1}, context);
+    const auto* const from = weights_.as<float>();
     auto* const to = out[0].as<float>();
     for_each_weight(shape_, [&](std::int64_t w, std::int64_t inner) {
       to[w] = add ? to[w] + from[inner] : from[inner];
@@ -169,6 +174,8 @@ class ImageWeightGradient final : public AddingKernel {
   TileImage shape_;
   std::unique_ptr<Kernel> inner_;
   Places places_;
+  std::array<Tensor, 2> inputs_;  // of inner_: map, dy
+  Tensor weights_;                // their gradients by inner_
   int threads_;
 };
 

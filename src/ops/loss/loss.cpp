@@ -1,6 +1,10 @@
 // The losses that training attaches, and their gradients.
 #include "ops/loss/loss.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+
 #include "base/error.h"
 #include "ops/registry/all_ops.h"
 #include "ops/registry/registry.h"
@@ -29,10 +33,12 @@ CrossEntropy cross_entropy_of(const Attributes& attributes, const Shape& logits)
 void check_labels(const CrossEntropy& loss, const std::int64_t* labels) {
   for (std::int64_t row = 0; row < loss.rows; ++row) {
     const std::int64_t label = labels[row];
+    const bool ignores = loss.ignore_index != std::numeric_limits<std::int64_t>::min();
     PT_CHECK((label >= 0 && label < loss.classes) || label == loss.ignore_index, kData,
              "label {} at position {} of the micro-batch is out of range: the model has classes 0 "
-             "to {} (ignored label: {})",
-             label, row, loss.classes - 1, loss.ignore_index);
+             "to {}{}",
+             label, row, loss.classes - 1,
+             ignores ? fmt::format(" (ignored label: {})", loss.ignore_index) : "");
   }
 }
 

@@ -145,8 +145,9 @@ int DeviceWorker::take_entry(const Instruction& instruction, bool gradient, int&
   const int entry = count++ % static_cast<int>(holders.size());
   const int holder = std::exchange(holders[at(entry)], instruction.micro_batch);
   if (holder < 0) return entry;
+  const auto& values = setup_.values[at(round_.micro_batch(instruction.stage, holder).variant)];
   for (const int edge : transport_.edges_from(instruction.stage, gradient)) {
-    if (!reaches(edge, holder)) continue;
+    if (!values[at(edge)] || !reaches(edge, holder)) continue;
     const Wait wait(*this, round_.program->device_of(transport_.edge(edge).to, holder));
     Link& link = transport_.link(edge, holder);
     const LinkWait link_wait(link, link.is_released(holder));

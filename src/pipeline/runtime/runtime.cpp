@@ -208,8 +208,8 @@ RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
   if (error_) std::rethrow_exception(error_);
   replicas_->end_round(round_state_->early_end.get());
   RoundResult result = result_of_round();
-  if (setup_->options.processes) finish_with_others(result);
   if (!setup_->options.devices.empty()) time_receives(program, result.events);
+  if (setup_->options.processes) finish_with_others(result);
   return result;
 }
 
