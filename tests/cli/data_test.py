@@ -291,6 +291,10 @@ class Images(Case):
         err = self.refused("data", *self.train, "--epochs", "1", says=["07.ppm", "truncated"])
         self.assertNotIn("internal", err)
         self.losses("skipped", "--epochs", "1", "--on-bad-sample", "skip")
+        first = self.folder / "p/class0/00.ppm"
+        first.write_bytes(first.read_bytes()[:500])
+        self.losses("skipped", "--epochs", "1", "--on-bad-sample", "skip", "--overwrite")
+        self.refused("data", *self.train, "--epochs", "1", says="00.ppm")
 
     def test_classes_keep_their_numbers(self):
         self.losses("run", "--epochs", "2")

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/binding/allowed_values.h"
 #include "data/binding/bind_tokens.h"
 #include "data/binding/input_scale.h"
 #include "data/binding/lacking_classes.h"
@@ -125,8 +126,11 @@ class Binder {
     const bool images = raw.dtype() == DType::kUint8;
     if (images) {
       has_images_ = true;
-      const std::optional<ImageShape> image = image_shape_of(input.sample_shape);
-      set_channels(options_.normalization, scale, image ? *image : ImageShape{}, input.name);
+      PT_CHECK(is_float(input.dtype) || options_.normalization.mean.empty(), kUsage,
+               "{} per channel needs an input of real numbers, but \"{}\" is {}",
+               setting("normalize"), printable(input.name), name_of(input.dtype));
+      const auto image = image_shape_of(input.sample_shape, raw.sample_shape());
+      if (image) set_channels(options_.normalization, scale, *image, input.name);
     }
     std::string how;
     auto source = match_.inputs[index].fields == 0
@@ -135,10 +139,16 @@ class Binder {
     PT_CHECK(source, kData, "{} \"{}\" of {} do not fit the input \"{}\" {}",
              images ? "images" : "rows", printable(raw.name), printable(raw.file),
              printable(input.name), input.sample_shape.text());
+    const Allowed allowed = before_division(allowed_in(input), scale.divisor);
+    skip_or_refuse(raw.source->find_bad_elements(allowed), raw, "input", input.name);
     const Column column{input.name, input.dtype, input.sample_shape};
     note_column("input", column, "from " + quoted(raw) + how + scale_text(scale));
     add(column, std::move(source));
-    if (options_.on_bad_sample == BadSample::kSkip) look_for_bad_rows(raw);
+    if (options_.on_bad_sample == BadSample::kSkip) {
+      look_for_bad_rows(raw);
+    } else {
+      raw.source->check(0);
+    }
   }
 
   // All bad samples must be known before step 1 only if they are skipped.
@@ -312,21 +322,6 @@ class Binder {
 
   // ---- what they share ----
 
-  // How labels could fit that have another size than the model's outputs.
-  std::string hint_at_labels(const RawColumn& raw, const Shape& want, std::string_view kind) const {
-    if (kind != "labels" || !spec_.label) return {};
-    const Shape have = raw.sample_shape();
-    if (have.rank() == 2 && want.rank() == 2 && has_images_)
-      return fmt::format("; bring images and masks to {} x {}", want[1], want[0]);
-    const bool compares = is_float(spec_.label->dtype) && !spec_.label->probability;
-    if (compares && have.count() == 1)
-      return fmt::format(
-          "; the model has several outputs for one number; if the labels are classes, write whole "
-          "numbers and give {} cross-entropy",
-          setting("loss"));
-    return {};
-  }
-
   // Fits the part of a row to the shape that is wanted; returns what was done, for the note.
   std::string fit(const RawColumn& raw, const Match& match, const Shape& want, const char* kind,
                   const std::string& name, ArraySource& source) const {
@@ -350,7 +345,10 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty()
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_width(raw) + hint_at_tokenizer(split_) + hint_at_labels(raw, want, kind));
+            : hint_at_width(raw) + hint_at_tokenizer(split_) +
+                  (kind == std::string_view("labels")
+                       ? hint_at_labels(raw, *spec_.label, want, has_images_)
+                       : ""));
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
@@ -368,35 +366,25 @@ class Binder {
     return ", reshaped";
   }
 
-  Allowed allowed_in(const ModelInput& input) const {
-    Allowed out = allowed_by_type(input.dtype);
-    if (input.upper_bound >= 0 && !is_float(input.dtype)) {
-      out = Allowed::whole(0, input.upper_bound - 1);
-    }
-    return out;
-  }
-
-  Allowed allowed_in(const LabelSpec& label) const {
-    if (label.classes >= 0) {
-      Allowed out = Allowed::whole(0, label.classes - 1);
-      out.also = label.ignore_index;
-      return out;
-    }
-    Allowed out = allowed_by_type(label.dtype);
-    if (label.probability) out.kind = Allowed::Kind::kUnit;
-    return out;
-  }
-
-  void check(const RawColumn& raw, const ArraySource& source, Allowed allowed, const char* kind,
-             const std::string& name) {
-    const bool skip = options_.on_bad_sample == BadSample::kSkip;
-    // Numbers become floats, and are divided.
+  // Numbers become floats, and are divided.
+  static Allowed before_division(Allowed allowed, double divisor) {
     if (allowed.largest < std::numeric_limits<double>::max())
-      allowed.largest *= std::min(1.0, source.divisor);
-    const std::vector<BadElement> bad =
-        find_bad_elements(source.values, source.first, source.count, allowed,
-                          std::numeric_limits<std::size_t>::max());
+      allowed.largest *= std::min(1.0, divisor);
+    return allowed;
+  }
+
+  void check(const RawColumn& raw, const ArraySource& source, const Allowed& allowed,
+             const char* kind, const std::string& name) {
+    const std::vector<BadElement> bad = find_bad_elements(source.values, source.first, source.count,
+                                                          before_division(allowed, source.divisor),
+                                                          std::numeric_limits<std::size_t>::max());
     if (kind == std::string_view("label")) refuse_lacking_classes(spec_.label, raw, bad, place());
+    skip_or_refuse(bad, raw, kind, name);
+  }
+
+  void skip_or_refuse(const std::vector<BadElement>& bad, const RawColumn& raw, const char* kind,
+                      const std::string& name) {
+    const bool skip = options_.on_bad_sample == BadSample::kSkip;
     // What many samples share is no mistake in single ones.
     const bool many = bad.size() > 1 && bad.size() * kManyBadSamples > raw.rows();
     for (const BadElement& element : bad) {

@@ -234,6 +234,19 @@ bool has_other_order(const Shape& one, const Shape& other) {
   return a == b;
 }
 
+std::string hint_at_labels(const RawColumn& raw, const LabelSpec& label, const Shape& want,
+                           bool of_images) {
+  const Shape have = raw.sample_shape();
+  if (have.rank() == 2 && want.rank() == 2 && of_images)
+    return fmt::format("; bring images and masks to {} x {}", want[1], want[0]);
+  if (is_float(label.dtype) && !label.probability && have.count() == 1)
+    return fmt::format(
+        "; the model has several outputs for one number; if the labels are classes, write whole "
+        "numbers and give {} cross-entropy",
+        setting("loss"));
+  return {};
+}
+
 std::string hint_at_width(const RawColumn& raw) {
   const auto width = static_cast<std::size_t>(raw.sample_shape().count());
   if (raw.field_names.size() != width) return {};

@@ -42,4 +42,8 @@ bool has_other_order(const Shape& one, const Shape& other);
 /// What a model of this table would take, for errors; empty: it is no table.
 std::string hint_at_width(const RawColumn& raw);
 
+/// How labels could fit that have another size than the model's outputs, `want`; empty: no idea.
+std::string hint_at_labels(const RawColumn& raw, const LabelSpec& label, const Shape& want,
+                           bool of_images);
+
 }  // namespace pipetrain

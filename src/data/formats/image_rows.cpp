@@ -101,7 +101,7 @@ class ImageRows final : public RowSource {
  public:
   ImageRows(std::shared_ptr<const ImageStore> store, std::optional<RequiredSize> required)
       : store_(std::move(store)), required_(required) {
-    const Image first = decode(0);
+    const Image first = first_that_decodes();
     first_ = {first.channels, first.height, first.width, false};
   }
   std::size_t rows() const override { return store_->size(); }
@@ -116,17 +116,7 @@ class ImageRows final : public RowSource {
 
   std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions& options,
                                      const PixelScale& scale, std::string& how) const override {
-    std::optional<ImageShape> shape = image_shape_of(want);
-    // Flat: the rows of the planes, of the first image's size.
-    if (!shape && want.rank() == 1) {
-      const auto pixels = static_cast<std::int64_t>(first_.height * first_.width);
-      if (want.count() % pixels == 0) {
-        const auto channels = static_cast<std::size_t>(want.count() / pixels);
-        if (channels == 1 || channels == 3 || channels == 4) {
-          shape = {channels, first_.height, first_.width, false};
-        }
-      }
-    }
+    const std::optional<ImageShape> shape = image_shape_of(want, sample_shape());
     if (!shape) return nullptr;
     constexpr std::string_view kFits[] = {"center-cropped", "stretched", "padded with zeros"};
     how = fmt::format(", decoded to {} x {} x {}; other sizes are {}", shape->channels,
@@ -135,6 +125,19 @@ class ImageRows final : public RowSource {
   }
 
  private:
+  Image first_that_decodes() const {
+    std::optional<Error> of_first;
+    for (std::size_t row = 0; row < rows(); ++row) {
+      try {
+        return decode(row);
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kData) throw;
+        if (!of_first) of_first = error;
+      }
+    }
+    throw *of_first;
+  }
+
   Image decode(std::size_t row) const {
     Image image = decode_image(store_->read(row).bytes(), store_->locate(row));
     check_size(required_, image, *store_, row);

@@ -58,8 +58,8 @@ struct RequiredSize {
   std::size_t height = 0, width = 0;
 };
 
-/// Reads the first image, for the shape. Error kData. With a required size, images of another one
-/// are errors where they are read.
+/// Reads the first image that is not damaged, for the shape. Error kData if all are. With a
+/// required size, images of another one are errors where they are read.
 std::shared_ptr<const RowSource> make_image_rows(std::shared_ptr<const ImageStore> store,
                                                  std::optional<RequiredSize> required = {});
 

@@ -91,16 +91,22 @@ void cut_out(const ImagePlanes& image, const PhiloxBlock& bits, double amount) {
   }
 }
 
-// Blends every value with `other(pixel)`: 1 leaves it, 0 gives the other, above 1 goes away from
-// it.
+// Where values are those of pixels, they stay 0 … white.
+void clip(float& value, float white) {
+  if (white > 0) value = std::clamp(value, 0.0f, white);
+}
+
+// Blends every color with `other(pixel)`: 1 leaves it, 0 gives the other, above 1 goes away from
+// it. The fourth channel is no color but the opacity.
 template <class Other>
-void blend(const ImagePlanes& image, float share, Other&& other) {
+void blend(const ImagePlanes& image, float share, float white, Other&& other) {
   const std::size_t pixels = image.height * image.width;
   for (std::size_t i = 0; i < pixels; ++i) {
     const float base = (1 - share) * other(i);
-    for (std::size_t c = 0; c < image.channels; ++c) {
+    for (std::size_t c = 0; c < std::min<std::size_t>(image.channels, 3); ++c) {
       float& value = image.data[c * pixels + i];
       value = share * value + base;
+      clip(value, white);
     }
   }
 }
@@ -112,7 +118,8 @@ float grey_of(const ImagePlanes& image, std::size_t pixel) {
          0.114f * image.data[2 * pixels + pixel];
 }
 
-void add_noise(const ImagePlanes& image, const PhiloxBlock& bits, float deviation) {
+void add_noise(const ImagePlanes& image, const PhiloxBlock& bits, float amount, float white) {
+  const float deviation = amount * (white > 0 ? white : 1);
   const PhiloxKey key{{bits.word[0], bits.word[1]}};
   const std::size_t count = image.channels * image.height * image.width;
   for (std::size_t i = 0; i < count; i += 4) {
@@ -120,8 +127,10 @@ void add_noise(const ImagePlanes& image, const PhiloxBlock& bits, float deviatio
     const NormalPair a = normal_pair(block.word[0], block.word[1]);
     const NormalPair b = normal_pair(block.word[2], block.word[3]);
     const float normals[4] = {a.first, a.second, b.first, b.second};
-    for (std::size_t k = 0; k < 4 && i + k < count; ++k)
+    for (std::size_t k = 0; k < 4 && i + k < count; ++k) {
       image.data[i + k] += deviation * normals[k];
+      clip(image.data[i + k], white);
+    }
   }
 }
 
@@ -244,8 +253,6 @@ ImageBox Augmentation::choose_box(const Occasion& occasion, const ImageBox& box,
 }
 
 void Augmentation::apply(const Occasion& occasion, const ImagePlanes& image, float white) const {
-  const std::size_t count = image.channels * image.height * image.width;
-  bool changed = false;
   for (std::size_t i = 0; i < operations_.size(); ++i) {
     const auto& [kind, amount] = operations_[i];
     const PhiloxBlock bits = draw(occasion, i);
@@ -265,33 +272,27 @@ void Augmentation::apply(const Occasion& occasion, const ImagePlanes& image, flo
         cut_out(image, bits, amount);
         break;
       case Kind::kBrightness:
-        blend(image, factor(bits.word[0], amount), [](std::size_t) { return 0.0f; });
-        changed = true;
+        blend(image, factor(bits.word[0], amount), white, [](std::size_t) { return 0.0f; });
         break;
       case Kind::kContrast: {
         double sum = 0;
         for (std::size_t p = 0; p < image.height * image.width; ++p) sum += grey_of(image, p);
         const auto mean = static_cast<float>(sum / static_cast<double>(image.height * image.width));
-        blend(image, factor(bits.word[0], amount), [mean](std::size_t) { return mean; });
-        changed = true;
+        blend(image, factor(bits.word[0], amount), white, [mean](std::size_t) { return mean; });
         break;
       }
       case Kind::kSaturation:
-        blend(image, factor(bits.word[0], amount),
+        blend(image, factor(bits.word[0], amount), white,
               [&](std::size_t pixel) { return grey_of(image, pixel); });
-        changed = true;
         break;
       case Kind::kNoise:
-        add_noise(image, bits, static_cast<float>(amount) * (white > 0 ? white : 1));
-        changed = true;
+        add_noise(image, bits, static_cast<float>(amount), white);
         break;
       case Kind::kMixup:
       case Kind::kCutmix:
         break;  // of whole batches, not of an image
     }
   }
-  if (!changed || white <= 0) return;
-  for (std::size_t i = 0; i < count; ++i) image.data[i] = std::clamp(image.data[i], 0.0f, white);
 }
 
 }  // namespace pipetrain

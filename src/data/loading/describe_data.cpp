@@ -99,13 +99,14 @@ std::string describe(const RawData& raw) {
                            column.sample_shape().text());
         continue;
       }
-      const ValueRange range = range_of(column.values.view().data, column.values.dtype(),
-                                        static_cast<std::size_t>(column.sample_shape().count()));
+      const std::size_t first =
+          column.rows() ? static_cast<std::size_t>(column.sample_shape().count()) : 0;
+      const ValueRange range = range_of(column.values.view().data, column.values.dtype(), first);
       out += fmt::format(
           "  {}: {} samples of \"{}\" {} {}, values of the first from {:.6g} to {:.6g}{}\n", name,
           column.rows(), printable(column.name), name_of(column.values.dtype()),
-          column.sample_shape().text(), column.rows() ? range.low : 0,
-          column.rows() ? range.high : 0, column.role == ColumnRole::kLabel ? " (labels)" : "");
+          column.sample_shape().text(), range.low, range.high,
+          column.role == ColumnRole::kLabel ? " (labels)" : "");
       out += column.role == ColumnRole::kLabel ? classes_of(column) : fields_of(column);
     }
   };

@@ -71,6 +71,12 @@ MixedDataset::MixedDataset(std::shared_ptr<const Dataset> whole, const Mixing& m
     label.dtype = DType::kFloat32;
     label.sample_shape = Shape{labels_.classes};
   }
+  PT_CHECK(
+      mixing_.cutmix == 0 || label.sample_shape.rank() < 2 || label.sample_shape.count() == 1,
+      kUsage,
+      "{}: cutmix mixes labels by the area of the rectangle, which fits no labels of pixels as "
+      "these, {}; mixup does",
+      setting("augment"), label.sample_shape.text());
 }
 
 MixedDataset::Rectangle MixedDataset::Mixture::rectangle_of(const ImageShape& image) const {

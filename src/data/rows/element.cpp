@@ -192,6 +192,13 @@ std::vector<BadElement> find_bad_elements(const HostTensor& values, std::size_t 
   return out;
 }
 
+std::optional<BadElement> find_bad_element(std::span<const float> values, const Allowed& allowed) {
+  const auto bad =
+      std::ranges::find_if(values, [&](float value) { return !is_allowed(value, allowed); });
+  if (bad == values.end()) return std::nullopt;
+  return BadElement{0, fmt::format("{}", *bad), reason_against(*bad, allowed)};
+}
+
 Allowed allowed_by_type(DType dtype) {
   if (dtype == DType::kFloat32) return {.largest = std::numeric_limits<float>::max()};
   // What rounds to the largest number.

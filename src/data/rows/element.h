@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,9 @@ struct BadElement {
 std::vector<BadElement> find_bad_elements(const HostTensor& values, std::size_t first,
                                           std::size_t count, const Allowed& allowed,
                                           std::size_t maximum);
+
+/// The first of them that is not allowed.
+std::optional<BadElement> find_bad_element(std::span<const float> values, const Allowed& allowed);
 
 /// What a type holds: the range of whole numbers of an integer type or bool, and the finite numbers
 /// of a float type.

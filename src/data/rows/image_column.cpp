@@ -73,6 +73,12 @@ std::optional<ImageShape> image_shape_of(const Shape& shape) {
   return std::nullopt;
 }
 
+std::optional<ImageShape> image_shape_of(const Shape& shape, const Shape& first) {
+  const std::int64_t pixels = first[1] * first[2], channels = shape.count() / pixels;
+  const bool is_flat = shape.rank() == 1 && shape.count() % pixels == 0 && are_channels(channels);
+  return image_shape_of(is_flat ? Shape{channels, first[1], first[2]} : shape);
+}
+
 void ImageColumn::gather(std::span<const std::size_t> indices, Tensor out) const {
   gather_all(std::nullopt, indices, out);
 }

@@ -20,6 +20,8 @@ struct ImageShape {
 };
 /// None if the shape is not an image of 1, 3 or 4 channels.
 std::optional<ImageShape> image_shape_of(const Shape& sample_shape);
+/// A flat shape is that of planes of the size of `first`, which is (channels, height, width).
+std::optional<ImageShape> image_shape_of(const Shape& sample_shape, const Shape& first);
 
 class ImageColumn : public ColumnSource {
  public:

@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "data/images/image_options.h"
 #include "data/rows/column_source.h"
+#include "data/rows/element.h"
 #include "tensor/tensor.h"
 
 namespace pipetrain {
@@ -17,7 +19,8 @@ class RowSource {
   virtual ~RowSource() = default;
   virtual std::size_t rows() const = 0;
   virtual DType dtype() const = 0;
-  /// What a model with free dimensions gets: the first image's, or the widest row's.
+  /// What a model with free dimensions gets: that of the first image that can be read, or the
+  /// widest row's.
   virtual Shape sample_shape() const = 0;
   /// "cats/12.png", "shard-0.tar member 12.png"
   virtual std::string locate(std::size_t row) const = 0;
@@ -32,6 +35,12 @@ class RowSource {
                                              const PixelScale& scale, std::string& how) const = 0;
   /// Error kData if the row cannot be read.
   virtual void check(std::size_t row) const = 0;
+  /// Rows with values that are not allowed, one value of each; none of rows whose values are known
+  /// only once they are decoded.
+  virtual std::vector<BadElement> find_bad_elements(const Allowed& allowed) const {
+    static_cast<void>(allowed);
+    return {};
+  }
 };
 
 }  // namespace pipetrain

@@ -43,6 +43,18 @@ class SparseSource final : public RowSource {
     return fmt::format("{} line {}", printable(rows_->file), rows_->lines[row]);
   }
   void check(std::size_t) const override {}
+  std::vector<BadElement> find_bad_elements(const Allowed& allowed) const override {
+    std::vector<BadElement> out;
+    for (std::size_t row = 0; row < rows(); ++row) {
+      const std::size_t first = row ? rows_->ends[row - 1] : 0;
+      const std::span values = std::span(rows_->values).subspan(first, rows_->ends[row] - first);
+      if (auto bad = find_bad_element(values, allowed)) {
+        bad->row = row;
+        out.push_back(*std::move(bad));
+      }
+    }
+    return out;
+  }
   std::unique_ptr<ColumnSource> bind(const Shape& want, const ImageOptions&,
                                      const PixelScale& scale, std::string& how) const override {
     if (want.count() < rows_->width) return nullptr;

@@ -147,6 +147,21 @@ TEST_F(Formats, LibSvm) {
   }
 }
 
+TEST_F(Formats, LibSvmValuesFitTheInput) {
+  DataSpec spec = wants({2}, 2);
+  spec.inputs[0].dtype = DType::kInt64;
+  spec.inputs[0].upper_bound = 100;
+  const std::string file = write("a.svm", "1 1:2.7 2:5\n0 1:3 2:500\n0 2:99\n");
+  expect_contains(data_error([&] { opened(file, spec); }),
+                  "a.svm line 1; 2 of 3 samples are like that");
+  DataOptions options;
+  options.bind.on_bad_sample = BadSample::kSkip;
+  const OpenedData good = opened(file, spec, options);
+  EXPECT_EQ(values(*good.train, 0), (Doubles{0, 99}));
+  expect_contains(good.description, "value 2.7 of input \"in\" is not a whole number");
+  expect_contains(good.description, "value 500 of input \"in\" out of range 0..99");
+}
+
 TEST_F(Formats, LibSvmIndicesCountAsInTheTrainingData) {
   DataOptions options;
   options.validation_path = write("v.svm", "0 1:7\n");

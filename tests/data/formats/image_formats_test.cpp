@@ -138,6 +138,21 @@ TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {
                   "3 means");
 }
 
+TEST_F(Formats, FlatInputsAreNormalizedByChannel) {
+  write("d/a/1.png", kPng);
+  DataOptions options;
+  options.bind.normalization = Normalization::parse("imagenet");
+  const Doubles planes = values(*opened(path("d"), wants({3, 2, 3}, 1), options).train, 0);
+  EXPECT_NEAR(planes[0], (1 - 0.485) / 0.229, 1e-5);
+  EXPECT_EQ(values(*opened(path("d"), wants({18}, 1), options).train, 0), planes);
+  // One of bytes cannot hold what is normalized.
+  DataSpec bytes = wants({3, 2, 3}, 1);
+  bytes.inputs[0].dtype = DType::kUint8;
+  expect_contains(data_error([&] { opened(path("d"), bytes, options); }, ErrorKind::kUsage),
+                  "`normalize` per channel needs an input of real numbers, but \"in\" is uint8");
+  EXPECT_EQ(values(*opened(path("d"), bytes).train, 0), kPlanes);
+}
+
 TEST_F(Formats, AugmentationIsOfTheStepAndOfTrainingOnly) {
   write("d/a/1.png", kPng);
   write("d/b/1.png", kPng);
@@ -194,6 +209,13 @@ TEST_F(Formats, BadImagesAreNamedOrLeftOut) {
   const OpenedData good = opened(path("d"), wants({3, 2, 3}, 2), options);
   EXPECT_EQ(values(*good.train, 1), (Doubles{0, 1}));
   expect_contains(good.description, "1 bad sample skipped");
+  // The first of them, too.
+  write("d/a/1.png", kPng.substr(0, 50));
+  std::filesystem::remove(bad);
+  EXPECT_EQ(values(*opened(path("d"), wants({3, 2, 3}, 2), options).train, 1), Doubles{1});
+  expect_contains(data_error([&] { opened(path("d"), wants({3, 2, 3}, 2)); }), path("d/a/1.png"));
+  write("d/b/1.png", kPng.substr(0, 40));
+  expect_contains(data_error([&] { read_source(path("d"), {}); }), path("d/a/1.png"));
 }
 
 std::string web_shard(char type, const std::string& first) {

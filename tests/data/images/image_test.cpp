@@ -294,6 +294,37 @@ TEST(Augment, OtherOperationsKeepToTheirRanges) {
   }
 }
 
+// As torchvision's, which clip after each of them. By hand for factors 1.5 and 0.6: 1.5 becomes 1,
+// whose distance from the mean 0.5 becomes 0.3.
+TEST(Augment, ColorsAreClippedAfterEachOperation) {
+  const std::vector<float> image = {0, 1};
+  const auto factors_of = [&](std::uint64_t sample) {
+    const Augmentation::Occasion occasion{1, 0, sample};
+    const auto bright = augmented("brightness:0.9", occasion, image, 1, 1, 2, 0);
+    const auto contrast = augmented("brightness:0,contrast:0.9", occasion, image, 1, 1, 2, 0);
+    return std::pair(bright[1], contrast[1] - contrast[0]);
+  };
+  int clipped = 0;
+  for (std::uint64_t sample = 0; sample < 100; ++sample) {
+    const auto [bright, contrast] = factors_of(sample);
+    const auto out = augmented("brightness:0.9,contrast:0.9", {1, 0, sample}, image, 1, 1, 2, 1);
+    const float white = std::min(bright, 1.0f), mean = white / 2;
+    EXPECT_NEAR(out[0], std::clamp(mean - contrast * mean, 0.0f, 1.0f), 1e-5);
+    EXPECT_NEAR(out[1], std::clamp(mean + contrast * mean, 0.0f, 1.0f), 1e-5);
+    clipped += bright > 1.4 && contrast < 0.7;
+  }
+  EXPECT_GT(clipped, 3);
+}
+
+TEST(Augment, OpacityIsNoColor) {
+  const std::vector<float> image = {0.1f, 0.2f, 0.3f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f};
+  const auto out =
+      augmented("brightness:0.9,contrast:0.9,saturation:0.9", {1, 2, 3}, image, 4, 1, 2);
+  EXPECT_NE(out[0], image[0]);
+  EXPECT_EQ(out[6], image[6]);
+  EXPECT_EQ(out[7], image[7]);
+}
+
 TEST(Augment, AnotherOperationInTheListChangesNoOther) {
   const std::vector<float> image = {1, 2, 3, 4};
   for (std::uint64_t sample = 0; sample < 50; ++sample) {

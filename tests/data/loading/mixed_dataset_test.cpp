@@ -143,15 +143,21 @@ TEST(MixedDataset, StepsDifferAndRepeat) {
 }
 
 TEST(MixedDataset, WhatCannotBeMixedIsRefused) {
-  const auto mix = [](Pure data, const Mixing& mixing) {
+  const auto mix = [](Pure data, const Mixing& mixing, const MixedLabels& labels = {4, 0}) {
     return data_error(
         [&] {
-          const MixedDataset mixed(std::make_shared<Pure>(std::move(data)), mixing, 1, {4, 0});
+          const MixedDataset mixed(std::make_shared<Pure>(std::move(data)), mixing, 1, labels);
         },
         ErrorKind::kUsage);
   };
   expect_contains(mix(Pure(DType::kInt64), {.mixup = 1}), "\"x\" is int64");
   expect_contains(mix(Pure(DType::kFloat32, {9, 9}), {.mixup = 1}), "one label per sample");
+  // Targets that are images: a rectangle would be pasted into the input alone.
+  const Pure images(DType::kFloat32, {1, kSide, kSide});
+  expect_contains(mix(images, {.cutmix = 1}, {}), "cutmix");
+  EXPECT_NO_THROW(MixedDataset(std::make_shared<Pure>(images), {.mixup = 1}, 1, {}));
+  EXPECT_NO_THROW(MixedDataset(std::make_shared<Pure>(DType::kFloat32, Shape{3}), {.cutmix = 1}, 1,
+                               MixedLabels{}));
 }
 
 TEST(MixedDataset, AnIgnoredLabelIsRefused) {

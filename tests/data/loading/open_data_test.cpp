@@ -42,6 +42,13 @@ TEST_F(OpenData, TableIntoAnImageModel) {
   expect_contains(got.description, "6 training samples");
 }
 
+TEST_F(OpenData, DescribesArraysWithoutRows) {
+  RawData raw{"x.npz", "NumPy archive (npz)", {}, {}, {}};
+  raw.train.columns.push_back({"x", HostTensor({DType::kFloat32, {0, 1000000000}}), "x.npz"});
+  expect_contains(describe(raw),
+                  "0 samples of \"x\" float32 (1000000000), values of the first from 0 to 0");
+}
+
 TEST_F(OpenData, RecognisesEveryFormat) {
   const auto format = [&](const std::string& path) { return read_source(path, {}).format; };
   EXPECT_EQ(format(write("a.tsv", "1\t2\n")), "CSV, without a header");

@@ -1,0 +1,22 @@
+#include "data/binding/allowed_values.h"
+
+namespace pipetrain {
+
+Allowed allowed_in(const ModelInput& input) {
+  if (input.upper_bound >= 0 && !is_float(input.dtype))
+    return Allowed::whole(0, input.upper_bound - 1);
+  return allowed_by_type(input.dtype);
+}
+
+Allowed allowed_in(const LabelSpec& label) {
+  if (label.classes >= 0) {
+    Allowed out = Allowed::whole(0, label.classes - 1);
+    out.also = label.ignore_index;
+    return out;
+  }
+  Allowed out = allowed_by_type(label.dtype);
+  if (label.probability) out.kind = Allowed::Kind::kUnit;
+  return out;
+}
+
+}  // namespace pipetrain

@@ -1,0 +1,14 @@
+// The values that a model's inputs and its loss take.
+#pragma once
+
+#include "data/rows/data_spec.h"
+#include "data/rows/element.h"
+
+namespace pipetrain {
+
+/// What the type holds; of an embedding's input, the numbers of its rows.
+Allowed allowed_in(const ModelInput& input);
+/// Class numbers and what the loss ignores, probabilities, or what the type holds.
+Allowed allowed_in(const LabelSpec& label);
+
+}  // namespace pipetrain
