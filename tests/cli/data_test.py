@@ -16,7 +16,7 @@ import zipfile
 import zlib
 
 from labels_test import linear
-from program import SECONDS, Case, events
+from program import SECONDS, Case, events, parse
 
 SMALL = ["--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
 
@@ -315,6 +315,18 @@ class Images(Case):
         # Without training the file is what it was.
         self.losses("none", "--epochs", "0")
         self.assertEqual((self.folder / "none.onnx").read_bytes(), (self.folder / "net.onnx").read_bytes())
+
+    def test_folders_called_by_numbers(self):
+        # The class of the folder "2" is number 3, behind those of "0", "1" and "10".
+        for kind in range(11):
+            (self.folder / f"n/{kind}").mkdir(parents=True)
+            for i in range(4):
+                self.write(f"n/{kind}/{i}.ppm", b"P6\n16 16\n255\n" + bytes([20 * kind + i] * 768))
+        self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "11", "-o", "eleven.onnx")
+        self.succeed("train", "-m", "eleven.onnx", "--data", "n", "--epochs", "2", *SMALL, "-o", "out.onnx")
+        self.succeed("data", "convert", "n", "-o", "n.npz")
+        found = [parse(self.succeed("eval", "out.onnx", "--data", data, "--device", "cpu", "--json")[0]) for data in ("n", "n.npz")]
+        self.assertAlmostEqual(found[0]["loss"], found[1]["loss"], places=6)
 
     def test_predictions_name_files_and_classes(self):
         for kind, name in enumerate(["ape", 'b,"ee', "cat"]):

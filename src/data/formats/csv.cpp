@@ -54,7 +54,9 @@ struct Labels {
   RawColumn column(const std::string& file, std::vector<std::uint32_t> lines) {
     const Shape shape{static_cast<std::int64_t>(size())};
     const auto make = [&](const auto& numbers) {
-      return make_column("y", file, ColumnRole::kLabel, shape, numbers, std::move(lines));
+      RawColumn out = make_column("y", file, ColumnRole::kLabel, shape, numbers, std::move(lines));
+      out.may_be_words = !are_words;
+      return out;
     };
     if (are_words) {
       ClassNumbers classes = number_classes(words);

@@ -163,7 +163,8 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 };
 
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
-                    std::vector<std::string>& notes, std::size_t length) {
+                    std::vector<std::string>& notes, std::size_t length,
+                    std::int64_t ignored_label) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
@@ -194,7 +195,12 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   }
   PT_CHECK(!lines.empty(), kData, "\"{}\" has no lines", printable(path));
   if (files.size() > 1) lines.clear();
-  return columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes, length);
+  RawSplit out = columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes,
+                            length, ignored_label);
+  for (RawColumn& column : out.columns)
+    column.may_be_words = column.role == ColumnRole::kLabel && column.class_names.empty() &&
+                          column.values.shape().rank() == 1;
+  return out;
 }
 
 }  // namespace
@@ -210,7 +216,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
   return std::nullopt;
 }
 
-RawData read_jsonl(const std::string& path, std::size_t length) {
+RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
   const bool folder = std::filesystem::is_directory(path);
@@ -223,10 +229,10 @@ RawData read_jsonl(const std::string& path, std::size_t length) {
   }
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
-  out.train = read_files(train, path, out.notes, length);
+  out.train = read_files(train, path, out.notes, length, ignored_label);
   if (!validation.empty())
-    out.validation =
-        read_files(validation, path, out.notes, std::max(length, out.train.row_length));
+    out.validation = read_files(validation, path, out.notes, std::max(length, out.train.row_length),
+                                ignored_label);
   return out;
 }
 

@@ -30,6 +30,32 @@ constexpr std::pair<std::string_view, SourcePart> kParts[] = {
     {"test", SourcePart::kTest},
 };
 
+// "x.npy.gz" is called "x" and ends in ".npy.gz"; a file that is called otherwise has no ending.
+struct ArrayFile {
+  std::string name, ending;
+};
+ArrayFile split_file_name(const std::string& file) {
+  const std::string name = std::filesystem::path(file).filename().string();
+  for (const char* packed : {"", ".gz", ".xz"}) {
+    const std::string ending = std::string(kExtension) + packed;
+    if (name.ends_with(ending)) return {name.substr(0, name.size() - ending.size()), ending};
+  }
+  return {std::filesystem::path(name).stem().string(), ""};
+}
+
+// Labels that are strings, as classes; none where the array has other elements.
+std::optional<RawColumn> labels_of_words(const std::string& name, const std::string& shown,
+                                         const FileBytes& content) {
+  const std::vector<std::string> words = parse_npy_words(content.bytes(), shown);
+  if (words.empty()) return std::nullopt;
+  ClassNumbers classes = number_classes(words);
+  const Shape rows{static_cast<std::int64_t>(words.size())};
+  return RawColumn{name,  HostTensor::of<std::int64_t>(rows, classes.numbers),
+                   shown, ColumnRole::kLabel,
+                   {},    std::move(classes.names),
+                   {}};
+}
+
 // Sorts arrays by the part that their key names.
 class ArrayParts {
  public:
@@ -40,18 +66,11 @@ class ArrayParts {
            const FileBytes& content) {
     const NpyHeader header = parse_npy_header(content.bytes(), shown);
     auto& part = parts_[static_cast<std::size_t>(name.part.value_or(SourcePart::kTrain))];
-    if (const auto words = parse_npy_words(content.bytes(), shown);
-        !words.empty() && role_of_name(name.base) == ColumnRole::kLabel) {
-      ClassNumbers classes = number_classes(words);
-      part.push_back({name.base,
-                      HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(words.size())},
-                                                   classes.numbers),
-                      shown,
-                      ColumnRole::kLabel,
-                      {},
-                      std::move(classes.names),
-                      {}});
-      return;
+    if (role_of_name(name.base) == ColumnRole::kLabel) {
+      if (auto labels = labels_of_words(name.base, shown, content)) {
+        part.push_back(*std::move(labels));
+        return;
+      }
     }
     if (header.dtype == DType::kUndefined || header.shape.rank() == 0) {
       out_.notes.push_back(fmt::format("array \"{}\" is left out: {}", printable(key),
@@ -148,9 +167,9 @@ RawData read_npy(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
     ArrayParts parts(path, "NumPy arrays (npy)");
     std::vector<std::string> files = list_files(path), keys;
-    std::erase_if(files, [](const std::string& file) { return !file.ends_with(kExtension); });
-    for (const std::string& file : files)
-      keys.push_back(std::filesystem::path(file).stem().string());
+    std::erase_if(files,
+                  [](const std::string& file) { return split_file_name(file).ending.empty(); });
+    for (const std::string& file : files) keys.push_back(split_file_name(file).name);
     const std::vector<PartName> names = split_part_names(keys);
     for (std::size_t i = 0; i < files.size(); ++i)
       parts.add(keys[i], names[i], files[i], FileBytes::open_inflated(files[i]));
@@ -159,11 +178,17 @@ RawData read_npy(const std::string& path) {
   RawData out{path, "NumPy array (npy)", {}, {}, {}};
   const auto add = [&](const std::string& file, const std::string& name, ColumnRole role) {
     const FileBytes content = FileBytes::open_inflated(file);
+    if (role == ColumnRole::kLabel) {
+      if (auto labels = labels_of_words(name, file, content)) {
+        out.train.columns.push_back(*std::move(labels));
+        return;
+      }
+    }
     out.train.columns.push_back({name, parse_npy(content.bytes(), file), file, role, {}, {}, {}});
   };
   const std::string source = only_file(path, "npy");
   const std::filesystem::path inputs(source);
-  const std::string stem = inputs.stem().string();
+  const auto [stem, ending] = split_file_name(source);
   add(source, stem, ColumnRole::kInput);
   constexpr std::pair<std::string_view, std::string_view> kBeside[] = {
       {"x", "y"},           {"X", "y"},           {"X", "Y"},
@@ -180,7 +205,8 @@ RawData read_npy(const std::string& path) {
     }
     std::string name = stem;
     name.replace(at, input.size(), label);
-    const std::filesystem::path beside = inputs.parent_path() / (name + std::string(kExtension));
+    const std::filesystem::path beside =
+        inputs.parent_path() / (name + (ending.empty() ? std::string(kExtension) : ending));
     if (!std::filesystem::is_regular_file(beside)) continue;
     add(beside.string(), name, ColumnRole::kLabel);
     out.notes.push_back(fmt::format("labels from \"{}\" beside it", beside.filename().string()));

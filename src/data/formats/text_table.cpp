@@ -52,7 +52,9 @@ class LabelRows {
     std::vector<RaggedRows> all;
     all.push_back(std::move(rows_));
     std::vector<std::string> notes;
-    return columns_of(std::move(all), file, lines, notes).columns.at(0);
+    RawColumn out = columns_of(std::move(all), file, lines, notes).columns.at(0);
+    out.may_be_words = out.class_names.empty();
+    return out;
   }
 
  private:

@@ -27,7 +27,6 @@ namespace {
 namespace fs = std::filesystem;
 using TextLayout = TextOptions::Layout;
 
-constexpr std::int64_t kIgnoredLabel = -100;
 constexpr std::size_t kMostTokens = std::size_t{1} << 20;  // of a sample
 constexpr std::size_t kTextsAtOnce = 64;
 
@@ -168,7 +167,8 @@ class TextReader {
         types.span<std::int8_t>()[at] =
             static_cast<std::int8_t>(inside ? samples[row].types[i] : 0);
         if (next_tokens)
-          labels.span<std::int32_t>()[at] = static_cast<std::int32_t>(inside ? id : kIgnoredLabel);
+          labels.span<std::int32_t>()[at] =
+              static_cast<std::int32_t>(inside ? id : options_.ignored_label);
       }
     }
     RawSplit out;

@@ -119,7 +119,8 @@ class ExampleColumns {
     }
   }
 
-  RawSplit result(const std::string& path, std::vector<std::string>& notes) {
+  RawSplit result(const std::string& path, std::vector<std::string>& notes,
+                  std::int64_t ignored_label) {
     PT_CHECK(records_ > 0, kData, "\"{}\" has no records", printable(path));
     RawSplit out;
     std::vector<RaggedRows> all;
@@ -130,7 +131,7 @@ class ExampleColumns {
         all.push_back(std::move(rows));
       }
     }
-    if (!all.empty()) out = columns_of(std::move(all), path, {}, notes);
+    if (!all.empty()) out = columns_of(std::move(all), path, {}, notes, 0, ignored_label);
     for (RawColumn& column : out.columns) {
       if (column.role == ColumnRole::kUnknown) column.role = role_of_name(last_part(column.name));
     }
@@ -252,7 +253,7 @@ bool is_tfrecord(std::span<const std::byte> bytes) {
          masked_checksum(bytes.first(8)) == little_endian(bytes.subspan(8, 4));
 }
 
-RawData read_tfrecord(const std::string& path) {
+RawData read_tfrecord(const std::string& path, std::int64_t ignored_label) {
   RawData out{path, "TFRecord", {}, {}, {}};
   ExampleColumns train, validation;
   bool has_train = false, has_other = false;
@@ -266,8 +267,8 @@ RawData read_tfrecord(const std::string& path) {
     (other ? has_other : has_train) = true;
   }
   if (!has_train) std::swap(train, validation);
-  out.train = train.result(path, out.notes);
-  if (has_train && has_other) out.validation = validation.result(path, out.notes);
+  out.train = train.result(path, out.notes, ignored_label);
+  if (has_train && has_other) out.validation = validation.result(path, out.notes, ignored_label);
   return out;
 }
 

@@ -84,6 +84,8 @@ class SampleParts {
   void finish(const std::string& file, const std::string& sample,
               std::map<std::string, FileBytes>& parts) {
     const std::string shown = fmt::format("{} member {}", printable(file), printable(sample));
+    const bool has_class_part =
+        std::ranges::any_of(parts, [](const auto& part) { return is_class_part(part.first); });
     std::size_t images = 0, classes = 0, arrays = 0;
     for (const auto& [part, content] : parts) {
       const std::string name = fmt::format("{}.{}", shown, printable(part));
@@ -101,7 +103,7 @@ class SampleParts {
       } else if (is_class_part(part)) {
         PT_CHECK(++classes == 1, kData, "{} has two classes", shown);
         classes_.push_back(class_in(content.text(), name));
-      } else if (part == "json" && classes == 0) {
+      } else if (part == "json" && !has_class_part) {
         if (const auto label = label_in_json(content.text(), name)) {
           ++classes;
           classes_.push_back(*label);

@@ -199,10 +199,13 @@ constexpr Reader kReaders[] = {
      }},
     {"webdataset",
      [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
-    {"tfrecord", [](const std::string& path, const DataOptions&) { return read_tfrecord(path); }},
+    {"tfrecord",
+     [](const std::string& path, const DataOptions& options) {
+       return read_tfrecord(path, options.text.ignored_label);
+     }},
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
-       return read_jsonl(path, options.text.sample_length());
+       return read_jsonl(path, options.text.sample_length(), options.text.ignored_label);
      }},
     {"libsvm", [](const std::string& path,
                   const DataOptions& options) { return read_libsvm(path, options.first_index); }},

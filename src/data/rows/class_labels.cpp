@@ -39,10 +39,10 @@ ClassNumbers number_classes(const std::vector<std::string>& words) {
 
 namespace {
 
-/// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in these
-/// data: numbers that are names of classes become the numbers of those classes.
+/// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in this
+/// table: numbers that are names of classes become the numbers of those classes.
 void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
-  if (raw.role != ColumnRole::kLabel || raw.values.dtype() != DType::kInt64) return;
+  if (!raw.may_be_words || raw.values.dtype() != DType::kInt64) return;
   HostTensor numbers(raw.values.type());
   const auto in = raw.values.span<std::int64_t>();
   for (std::size_t row = 0; row < in.size(); ++row) {

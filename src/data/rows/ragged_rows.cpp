@@ -12,8 +12,6 @@ namespace pipetrain {
 namespace {
 
 constexpr const char* kMaskName = "attention_mask";
-// What the loss passes over by default, as in PyTorch.
-constexpr std::int64_t kIgnored = -100;
 
 bool is_token_name(std::string_view name) {
   return name == "input_ids" || name == kMaskName || name == "token_type_ids" || name == "labels";
@@ -170,7 +168,7 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
 
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length) {
+                    std::size_t length, std::int64_t ignored_label) {
   RawSplit out;
   PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
   using Kind = RaggedRows::Kind;
@@ -204,6 +202,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
       out.columns.push_back(std::move(column));
       continue;
     }
+    const std::int64_t filling = role == ColumnRole::kLabel ? ignored_label : 0;
     std::size_t most = each.longest();
     // Rows that are equally long by chance are padded like others of tokens.
     const bool are_tokens = is_list(each) && each.ends_ == token_ends;
@@ -220,10 +219,10 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
              printable(file), printable(each.name_), most);
     if (!same) {
       notes.push_back(fmt::format("rows of \"{}\" are padded to {} with {}", printable(each.name_),
-                                  most, role == ColumnRole::kLabel ? kIgnored : 0));
+                                  most, filling));
       if (role != ColumnRole::kLabel && !mask) mask = each.mask(most, file, lines);
     }
-    column.values = each.values(most, role == ColumnRole::kLabel ? kIgnored : 0);
+    column.values = each.values(most, filling);
     each = {};  // memory
     out.columns.push_back(std::move(column));
   }

@@ -36,6 +36,9 @@ struct RawColumn {
   bool is_optional = false;
   /// Of a matrix read from a table: the words of each column of codes, empty for others.
   std::vector<std::vector<std::string>> field_words = {};
+  /// Of labels that are numbers in a table of text, one a row: a training with other words among
+  /// them has read such numbers as words.
+  bool may_be_words = false;
 
   std::size_t rows() const;
   DType dtype() const;

@@ -112,8 +112,10 @@ bool has_images(const std::string& folder);
 RawData read_webdataset(const std::string& path);
 
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
-/// without labels are one stream; others are padded to `length`, or to the longest.
-RawData read_jsonl(const std::string& path, std::size_t length = 0);
+/// without labels are one stream; others are padded to `length`, or to the longest, and labels with
+/// `ignored_label`.
+RawData read_jsonl(const std::string& path, std::size_t length = 0,
+                   std::int64_t ignored_label = -100);
 
 /// Whether a format may have texts: "text", "jsonl", "csv", "tsv".
 bool may_have_texts(std::string_view format);
@@ -133,8 +135,9 @@ bool is_megatron_index(std::span<const std::byte> bytes);
 RawData read_libsvm(const std::string& path, std::optional<std::uint32_t> first_index = {});
 bool is_libsvm_line(std::string_view line);
 
-/// TFRecord files of tf.train.Example: numbers, images, and bytes of one length.
-RawData read_tfrecord(const std::string& path);
+/// TFRecord files of tf.train.Example: numbers, images, and bytes of one length. Labels of
+/// several lengths are padded with `ignored_label`.
+RawData read_tfrecord(const std::string& path, std::int64_t ignored_label = -100);
 bool is_tfrecord(std::span<const std::byte> bytes);
 
 /// Whether a file's name has a word for a part that is not trained on: val, valid, test, …;

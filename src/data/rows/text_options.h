@@ -18,7 +18,8 @@ struct TextOptions {
   std::string end_of_text;  // the token after each text; empty: by the tokenizer
 
   // What the reader is told besides.
-  std::size_t model_length = 0;    // 0: not known, or any
+  std::int64_t ignored_label = -100;  // of padding: what the loss passes over
+  std::size_t model_length = 0;       // 0: not known, or any
   std::size_t trained_length = 0;  // of the samples that the model was trained with; 0: not known
   bool one_row_per_text = false;
   bool one_label_per_text = false;  // what the model computes is a row for each text

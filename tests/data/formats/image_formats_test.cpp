@@ -248,6 +248,11 @@ TEST_F(Formats, WebDatasetOfEveryTar) {
   EXPECT_EQ(opened(path("shards"), wants({3, 2, 3}, 2)).train->size(), 4u);
   const std::string json = tar_member("1.png", kPng) + tar_member("1.json", R"({"label": 3})");
   EXPECT_EQ(values(*opened(write("j.tar", json), wants({3, 2, 3}, 4)).train, 1), Doubles{3});
+  // A member of its own is before them.
+  for (const char* part : {"1.cls", "1.label"}) {
+    const std::string both = tar_member(part, "2") + json;
+    EXPECT_EQ(values(*opened(write("b.tar", both), wants({3, 2, 3}, 4)).train, 1), Doubles{2});
+  }
   const std::string missing = tar_member("1.png", kPng) + tar_member("1.cls", "0") +
                               tar_member("2.png", kPng) + tar_member("3.png", kPng);
   expect_contains(data_error([&] { read_source(write("m.tar", missing), {}); }), "m.tar member 2");

@@ -1,5 +1,6 @@
 // Arrays written by NumPy 2, byte for byte.
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include "data/files/npz_writer.h"
 #include "data/files/zip_archive.h"
@@ -301,6 +302,27 @@ TEST_F(Npz, LabelsBesideASingleArray) {
   EXPECT_EQ(raw.train.columns[1].values.to_doubles(), Doubles{7});
   write("labels.npy", simple("<i4", "(1,)", little(7, 4)));
   EXPECT_EQ(read_npy(write("mixed.npy", simple("|u1", "(1, 2)", "ab"))).train.columns.size(), 1u);
+}
+
+TEST_F(Npz, LabelsBesideASingleArrayMayBeStringsOrPacked) {
+  write("y.npy", simple("|S1", "(2,)", "ba"));
+  const RawData words = read_npy(write("x.npy", simple("|u1", "(2, 1)", "\x05\x06")));
+  ASSERT_EQ(words.train.columns.size(), 2u);
+  EXPECT_EQ(words.train.columns[1].class_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(words.train.columns[1].values.to_doubles(), (Doubles{1, 0}));
+  const auto pack = [&](const std::string& name, const std::string& content) {
+    gzFile file = ::gzopen(path(name).c_str(), "wb");
+    ::gzwrite(file, content.data(), static_cast<unsigned>(content.size()));
+    ::gzclose(file);
+    return path(name);
+  };
+  std::filesystem::create_directories(path("d"));
+  pack("d/y.npy.gz", simple("<i4", "(1,)", little(7, 4)));
+  const RawData packed = read_npy(pack("d/x.npy.gz", simple("|u1", "(1, 1)", "a")));
+  ASSERT_EQ(packed.train.columns.size(), 2u);
+  EXPECT_EQ(packed.train.columns[0].name, "x");
+  EXPECT_EQ(packed.train.columns[1].values.to_doubles(), Doubles{7});
+  EXPECT_EQ(read_npy(path("d")).train.columns.size(), 2u);
 }
 
 TEST(PartName, ToldFromPrefixOrSuffix) {

@@ -204,6 +204,20 @@ TEST_F(Texts, AMaskIsMadeFromPadding) {
   EXPECT_TRUE(bind_data(read_jsonl(file).train, without, {}).warnings.empty());
 }
 
+TEST_F(Texts, LabelsArePaddedWithWhatTheLossIgnores) {
+  const std::string rows = write("t.jsonl",
+                                 "{\"input_ids\": [5, 6], \"labels\": [1, 2]}\n"
+                                 "{\"input_ids\": [7], \"labels\": [3]}\n");
+  EXPECT_EQ(read_jsonl(rows).train.columns[1].values.to_doubles(), (Doubles{1, 2, 3, -100}));
+  EXPECT_EQ(read_jsonl(rows, 0, 0).train.columns[1].values.to_doubles(), (Doubles{1, 2, 3, 0}));
+  TextOptions options = bytes();
+  options.layout = TextOptions::Layout::kPad;
+  options.length = 4;
+  options.ignored_label = 9;
+  const RawData texts = read_texts(write("t.txt", "ab\nab abc\n"), "text", options, {});
+  EXPECT_EQ(texts.train.columns[3].values.to_doubles(), (Doubles{6, 0, 9, 9, 6, 4, 7, 0}));
+}
+
 TEST_F(Texts, SettingsGoThroughMetadata) {
   TextOptions options;
   options.column = "body";
