@@ -76,6 +76,28 @@ class NextTokens(Case):
         self.assertIn("a row of 8 tokens for each text", out)
         self.assertIn("attention_mask", out)
 
+    def test_texts_need_the_tokenizer_of_the_training(self):
+        (self.folder / "models").mkdir()
+        self.train("run", "--max-steps", "2", "--save-every", "2step", "-o", "models/out.onnx")
+        self.write("plain.txt", "ab cd ef\nab ab\n" * 20)
+        self.write("only.jsonl", '{"text": "ab cd ef"}\n' * 20)
+        (self.folder / "elsewhere").mkdir()
+        (self.folder / "tokenizer.json").rename(self.folder / "elsewhere/tokenizer.json")
+        for command in ("eval", "predict"):
+            for data in ("plain.txt", "only.jsonl"):
+                self.refused("usage", command, "models/out.onnx", "--data", data, "--device", "cpu", says=["--tokenizer FILE", '"tokenizer.json"'])
+        # The run has a copy, another file of this name is not taken for it.
+        self.write("tokenizer.json", byte_pairs(normalizer={"type": "NFC"}))
+        out, _ = self.succeed("eval", "--follow", "run", "--data", "plain.txt", "--device", "cpu", "--json")
+        asked, _ = self.succeed("eval", "models/out.onnx", "--data", "plain.txt", "--tokenizer", "elsewhere/tokenizer.json", "--device", "cpu", "--json")
+        self.assertEqual(parse(out.splitlines()[-1])["loss"], parse(asked)["loss"])
+
+    def test_padding_is_what_the_loss_ignores(self):
+        self.write("rows.jsonl", "".join(json.dumps({"input_ids": ids, "labels": ids}) + "\n" for ids in ([1, 2, 3], [4, 5], [6, 7, 8]) * 4))
+        for data in (["--data", "texts.jsonl", "--tokenizer", "tokenizer.json:layout=pad"], ["--data", "rows.jsonl"]):
+            found = [parse(self.succeed("eval", "gpt.onnx", *data, "--device", "cpu", "--json", *more)[0])["loss"] for more in ([], ["--ignore-index", "39"])]
+            self.assertEqual(*found)
+
     def test_resumed_with_the_same_bits(self):
         self.train("whole", "--max-steps", "6", "-o", "whole.onnx")
         self.train("half", "--max-steps", "3", "--save-every", "3step")

@@ -208,6 +208,11 @@ class Evaluator {
   OutputMetrics outputs_{run_};
 };
 
+void log_data_warnings(const PlannedNetwork& network) {
+  for (const std::string& warning : network.data().warnings)
+    log_info("eval", "note     {}", warning);
+}
+
 /// Waits until a run has begun in a folder, which need not be there yet.
 void wait_for_run(const fs::path& run) {
   std::error_code error;
@@ -217,6 +222,17 @@ void wait_for_run(const fs::path& run) {
   if (has_begun()) return;
   log_info("eval", "waiting for a run in {}", printable(run.string()));
   while (!has_begun()) ::usleep(200000);
+}
+
+/// Reads data as the run does that is in `folder`, which has a copy of its tokenizer.
+void follow_run(const FoundCheckpoint& found, const fs::path& folder, RunConfig& config) {
+  TextOptions& text = config.data.text;
+  const bool is_given = !text.tokenizer.empty();
+  follow_training(describe_training(true, training_of(found), {}), config);
+  std::error_code error;
+  if (is_given || text.name.empty() || !fs::is_regular_file(folder / text.name, error)) return;
+  text.tokenizer = (folder / text.name).string();
+  text.from_model = true;
 }
 
 /// Evaluates every checkpoint of a run as it appears, until the run has ended.
@@ -260,8 +276,9 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
             !fs::equivalent(options.run.model.path, model_of(newer, "eval"), unknown))
           log_warning("eval", "the run's adapters are added to {}, which is not the run's model",
                       printable(options.run.model.path));
-        follow_training(describe_training(true, training_of(newer), {}), options.run);
+        follow_run(newer, run, options.run);
         network.emplace(plan_network(options.run, RunMode::kEvaluate));
+        log_data_warnings(*network);
         started.emplace(*network);
         evaluator.emplace(options, assertion, *started);
       }
@@ -298,6 +315,7 @@ int eval_command(Options& options) {
   resolve_plan(options);
   resolve_device(options, "eval");
   PlannedNetwork network = plan_network(options.run, RunMode::kEvaluate);
+  log_data_warnings(network);
   PipelineRun run(network);
   const EvaluationReport report =
       Evaluator(options, assertion, run).evaluate_and_show(/*checkpoint=*/nullptr);

@@ -302,6 +302,7 @@ int predict_command(Options& options) {
   const Predictor predictor(options.run.model, options.run.pipeline.backend,
                             samples_at_once(options, raw), shapes_of_samples(model, raw));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);
+  for (const std::string& warning : raw.warnings) log_info("predict", "note     {}", warning);
   for (const std::string& note : bound.notes) log_info("predict", "{}", note);
   std::shared_ptr<const Dataset> data = bound.dataset;
   if (options.run.data.limit > 0) data = first_samples(data, options.run.data.limit);

@@ -315,6 +315,15 @@ class Binder {
       from += fmt::format(", ignored where \"{}\" is 0", printable(spec_.inputs[i].name));
       break;
     }
+    // A model without a mask computes padding, too, but does not learn to predict it.
+    const auto given = shifted->mask ? std::nullopt : mask_beside(split_, tokens);
+    if (given) {
+      shifted->mask = tokens;
+      shifted->mask->values = split_.columns[*given].values;
+      shifted->mask = cut(*shifted->mask);
+      std::erase(match_.unused, *given);
+      from += fmt::format(", ignored where \"{}\" is 0", split_.columns[*given].name);
+    }
     const Column column{label.name, label.dtype, label.sample_shape};
     note_column("labels", column, std::move(from));
     add(column, std::move(shifted));
@@ -476,8 +485,10 @@ BoundData bind_data(const RawSplit& split, const DataSpec& spec, const BindOptio
     out.divisors.assign(spec.inputs.size(), 1.0);
     out.dataset = bind_token_stream(shards, spec, out.notes);
     out.rows = out.dataset->size();
-    if (std::string warning = warning_about_bytes(shards, spec); !warning.empty())
+    if (std::string warning = warning_about_bytes(shards, spec); !warning.empty()) {
+      out.notes.push_back(warning);
       out.warnings.push_back(std::move(warning));
+    }
     return out;
   };
   return read_and_check(bind, check_mapped_files);

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/setting.h"
-#include "data/rows/column_source.h"
 #include "data/rows/element.h"
 
 namespace pipetrain {
@@ -143,6 +142,14 @@ TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   std::vector<TokenShard> shards;
   shards.push_back({raw.file, FileBytes(std::move(ids)), DType::kUint32, 0});
   return std::make_shared<const std::vector<TokenShard>>(std::move(shards));
+}
+
+std::optional<std::size_t> mask_beside(const RawSplit& split, const ArraySource& tokens) {
+  const auto found = std::ranges::find(split.columns, "attention_mask", &RawColumn::name);
+  if (found == split.columns.end() || found->source || is_float(found->dtype()) ||
+      found->values.type().count() != tokens.values.type().count())
+    return std::nullopt;
+  return static_cast<std::size_t>(found - split.columns.begin());
 }
 
 }  // namespace pipetrain

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "data/rows/column_source.h"
 #include "data/rows/data_spec.h"
 #include "data/rows/dataset.h"
 #include "data/rows/raw_data.h"
@@ -22,8 +24,8 @@ using TokenShards = std::shared_ptr<const std::vector<TokenShard>>;
 std::shared_ptr<const Dataset> bind_token_stream(const TokenShards& shards, const DataSpec& spec,
                                                  std::vector<std::string>& notes);
 
-/// A warning if the tokens are the bytes of a text and the model has a vocabulary of its own; empty:
-/// none.
+/// A warning if the tokens are the bytes of a text and the model has a vocabulary of its own;
+/// empty: none.
 std::string warning_about_bytes(const TokenShards& shards, const DataSpec& spec);
 
 /// How texts that were left out become tokens, for errors; empty: there are none.
@@ -32,5 +34,8 @@ std::string hint_at_tokenizer(const RawSplit& split);
 /// A single array of whole numbers with one axis, given to a model that predicts the next token, is
 /// a stream too; null if that is not what `split` and `spec` are.
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);
+
+/// The attention_mask that comes with rows of tokens, by its number among the columns.
+std::optional<std::size_t> mask_beside(const RawSplit& split, const ArraySource& tokens);
 
 }  // namespace pipetrain

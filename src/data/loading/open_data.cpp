@@ -295,7 +295,13 @@ RawData read_source(const std::string& path, const DataOptions& options) {
     PT_CHECK(reader != std::end(kReaders), kUsage, "unknown {} {}; one of: auto, {}",
              setting("format"), printable(format), format_names());
     const TextOptions& text = options.text;
-    if (text.tokenizer.empty()) return reader->read(path, options);
+    if (text.tokenizer.empty()) {
+      RawData out = reader->read(path, options);
+      const bool are_bytes = may_have_texts(format) && out.train.shards &&
+                             out.train.shards->front().dtype == DType::kUint8;
+      // A model that was trained with a tokenizer needs that, which read_texts() asks for.
+      if (!are_bytes || text.name.empty()) return out;
+    }
     PT_CHECK(may_have_texts(format) || text.from_model, kUsage,
              "{} is for text, JSON Lines and CSV, but \"{}\" is {}", setting("tokenizer"),
              printable(path), format);

@@ -409,6 +409,21 @@ TEST(Bind, NextTokensOfLongerRowsAreIgnoredWhereMasked) {
   EXPECT_EQ(values(*got.dataset, 2), (Doubles{2, 3, -100}));
 }
 
+// A model that takes tokens alone computes padding, too, but does not learn to predict it.
+TEST(Bind, PaddingIsNoNextToken) {
+  const DataSpec spec{{{"input_ids", DType::kInt64, {3}, 10}}, next_tokens(3, 10)};
+  const BoundData got =
+      bind_data(split({column<int>("input_ids", {2, 3}, {1, 2, 0, 4, 5, 6}),
+                       column<int>("attention_mask", {2, 3}, {1, 1, 0, 1, 1, 1})}),
+                spec, {});
+  EXPECT_EQ(values(*got.dataset, 1), (Doubles{2, -100, -100, 5, 6, -100}));
+  EXPECT_TRUE(got.warnings.empty());
+  const BoundData longer = bind_data(split({column<int>("input_ids", {1, 4}, {1, 2, 3, 0}),
+                                            column<int>("attention_mask", {1, 4}, {1, 1, 1, 0})}),
+                                     spec, {});
+  EXPECT_EQ(values(*longer.dataset, 1), (Doubles{2, 3, -100}));
+}
+
 TEST(Bind, AnArrayWithOneAxisIsAStreamOfTokens) {
   const DataSpec spec{{{"input_ids", DType::kInt64, {2}, 10}}, next_tokens(2, 10)};
   const BoundData got =
