@@ -17,6 +17,7 @@ RIVALS = [
     (["--micro-batches", "4"], ["--micro-batch-size", "8"]),
     (["--micro-batch-size", "8"], ["--micro-batches", "4"]),
     (["--gpus", "3"], ["--plan", "two.json"]),
+    (["--gpus", "3"], ["--replicas", "2"]),
     (["--gpus", "3"], SPLIT),
     (["--plan", "two.json"], ["--gpus", "3"]),
     (["--plan", "two.json"], SPLIT),
@@ -78,6 +79,20 @@ class Parts(Case):
         settings, stages = newest()
         self.assertEqual(stages, "2")
         self.assertEqual([s for s in settings if s.startswith("--schedule")], ["--schedule=zb", "--schedule=:memory-units=3"])
+
+
+    def test_parts_given_by_themselves_outlive_the_value(self):
+        self.succeed(*SMALL, "--max-steps", "5", "--save-every", "1", "--keep", "all", "--val-split", "0.25", "--val-every", "never", "--save", "last",
+                     "--on-bad-sample", "skip", "--replicas", "2", "--shard-optimizer", "--run-dir", "run")
+        self.succeed("--resume=run", "--max-steps", "7", "--save-every", "2", "--best-metric", "accuracy", "--val-every", "1", "--on-error", "nan=stop",
+                     "--replicas", "2,2", "-q")
+        self.assertEqual(len(list(self.folder.glob("run/checkpoints/step-*"))), 7)
+        settings = json.loads((self.folder / "run/checkpoints/step-000007/manifest.json").read_text())["settings"]
+        for part in ("--save-every=:keep=all", "--best-metric=:save=last", "--on-error=:bad-sample=skip", "--replicas=:shard-optimizer=true"):
+            self.assertIn(part, settings)
+        # One that is given again takes its place.
+        self.succeed("--resume=run", "--max-steps", "8", "--keep", "2", "-q")
+        self.assertLess(len(list(self.folder.glob("run/checkpoints/step-*"))), 4)  # with the best one
 
 
 class EarlierNames(Case):

@@ -299,12 +299,15 @@ bool is_ruled_out(const std::string& name, const std::map<std::string, std::stri
       {"--val-split", "--val-data"}, {"--gpus", "--plan"},
       {"--gpus", "--split"},         {"--plan", "--split"},
       {"--plan", "--replicas"}};
+  if (const auto device = values.find("--device"); name == "--gpu-ids" && device != values.end())
+    return device->second == "cpu" || device->second == "reference";
   return std::ranges::any_of(pairs, [&](const auto& pair) {
     const auto& [one, other] = pair;
     if (name != one && name != other) return false;
     const auto rival = values.find(name == one ? other : one);
     if (rival == values.end()) return false;
-    // No part of the training data for validation ("0", "0.0", "0%") leaves other data for it alone.
+    // No part of the training data for validation ("0", "0.0", "0%") leaves other data for it
+    // alone.
     return rival->first != "--val-split" ||
            rival->second.find_first_not_of("0.%") != std::string::npos;
   });

@@ -48,22 +48,24 @@ bool sets_same_part(const std::vector<Setting>& settings, const std::string& nam
          });
 }
 
-/// Options given now override these of a checkpoint.
+/// Whether options given now put one of a checkpoint out of force, besides those that exclude each
+/// other: replicas and plans hold for the devices and the schedule that they were made for.
 bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
-  // Besides those that exclude each other: replicas and plans hold for the devices and the schedule
-  // that they were made for.
-  static const std::map<std::string, std::vector<std::string>> more = {
+  static const std::map<std::string, std::vector<std::string>> rivals = {
       {"--plan", {"--schedule"}},
       {"--split", {"--replicas"}},
+      {"--gpus", {"--gpu-ids"}},
+      {"--gpu-ids", {"--gpus"}},
       {"--replicas", {"--gpus", "--split", "--schedule"}}};
-  const auto found = more.find(name);
-  const auto is_given = [&](const std::string& rival) { return has(given, rival); };
-  std::map<std::string, std::string> values;
-  for (const auto& [option, value] : given) {
-    if (sets_whole(value)) values[option] = value;
-  }
-  return is_given(name) || is_ruled_out(name, values) ||
-         (found != more.end() && std::ranges::any_of(found->second, is_given));
+  const auto found = rivals.find(name);
+  if (found != rivals.end() && std::ranges::any_of(found->second, [&](const std::string& rival) {
+        return has(given, rival);
+      }))
+    return true;
+  // Replicas say how many devices there are, unless the planner chooses them for that many.
+  return name == "--gpus" && std::ranges::any_of(given, [](const Setting& s) {
+           return s.first == "--replicas" && sets_whole(s.second) && !s.second.starts_with("auto");
+         });
 }
 
 using Specs = std::map<std::string, OptionSpec>;
@@ -230,14 +232,18 @@ std::string sums_in(const Specs& specs, const std::string& name, const std::stri
 std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
                                       const Options& options) {
   const Specs specs = train_options();
+  const std::vector<Setting> kept = kept_settings(found, specs);
+  std::vector<Setting> open = overlay(kept, options.given);
+  open.resize(open.size() - options.given.size());
   std::vector<Setting> taken;
-  for (const auto& [name, value] : kept_settings(found, specs)) {
-    if (sets_same_part(options.given, name, value)) continue;  // lists would be joined
+  for (const Setting& setting : kept) {
+    const auto& [name, value] = setting;
     // The model may have been named without its option.
-    const bool is_given =
-        is_overruled(name, options.given) || (name == "--model" && !options.arguments.empty());
+    const bool is_given = std::ranges::count(open, setting) == 0 ||
+                          is_overruled(name, options.given) ||
+                          (name == "--model" && !options.arguments.empty());
     const std::string tree = is_given ? sums_in(specs, name, value) : "";
-    if (!is_given) taken.emplace_back(name, value);
+    if (!is_given) taken.push_back(setting);
     if (!tree.empty()) taken.emplace_back(name, tree);  // what is given comes after it
   }
   check_paths(found, specs, taken, command);

@@ -178,6 +178,15 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   EXPECT_EQ(adapted.at("lora-targets"), "q*,v*");
 }
 
+TEST(Overlay, StagesOnTheCpuPutGpuNumbersOutOfForce) {
+  const std::vector<Assignment> gpus = {{"--gpu-ids", "0,0"}};
+  for (const char* device : {"cpu", "reference"}) {
+    const std::vector<Assignment> given = {{"--device", device}, {"--gpus", "2"}};
+    EXPECT_EQ(overlay(gpus, given), given);
+  }
+  EXPECT_EQ(overlay(gpus, {{"--device", "cuda"}}).size(), 2);
+}
+
 TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
   Options options;
   std::set<std::string> written;
