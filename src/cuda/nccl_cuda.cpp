@@ -10,7 +10,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/setting.h"
 #include "cuda/device_cuda.h"
 #include "device/nvidia_libraries.h"
 
@@ -55,9 +54,8 @@ Nccl load() {
   void* library = found.handle;
   PT_CHECK(library != nullptr, kResource,
            "NCCL cannot be loaded ({}); it is Debian's package libnccl2 or PyPI's "
-           "nvidia-nccl-cu13, whose libnccl.so.2 PIPETRAIN_NCCL can name; without it leave out "
-           "{} nccl",
-           found.problem, setting("edge"));
+           "nvidia-nccl-cu13, whose libnccl.so.2 PIPETRAIN_NCCL can name",
+           found.problem);
   Nccl nccl{};
   find(library, "ncclGetVersion", nccl.get_version);
   find(library, "ncclGetUniqueId", nccl.get_unique_id);

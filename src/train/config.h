@@ -2,7 +2,6 @@
 // on the files it names alone.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -86,14 +85,6 @@ struct PipelineConfig {
   bool pin = true;
   double timeout_seconds = 60;
 };
-
-/// Whether --deterministic forbids NCCL sums, whose order is not fixed for more than two replicas.
-inline bool adds_in_one_order(const PipelineConfig& pipeline) {
-  const auto many = [](int count) { return count > 2; };
-  return pipeline.deterministic &&
-         (pipeline.plan_replicas ||
-          std::any_of(pipeline.replicas.begin(), pipeline.replicas.end(), many));
-}
 
 /// What happens when the loss, or with kSkip a gradient, is not finite: an Error (kDiverged); the
 /// step is skipped (synchronous schedules); nothing.

@@ -391,6 +391,12 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
 
 }  // namespace
 
+bool adds_in_one_order(const PipelineConfig& pipeline, const Program& program) {
+  return pipeline.deterministic && std::ranges::any_of(program.placement, [](const auto& devices) {
+           return devices.size() > 2;
+         });
+}
+
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
                         const std::vector<int>& cuts) {
   PlanRequest request = request_of(network, planner_limit);
@@ -414,6 +420,12 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
+  PT_CHECK(network.config().pipeline.edge != "nccl" ||
+               !adds_in_one_order(network.config().pipeline, program),
+           kUsage,
+           "{} sums the gradients of more than two replicas in a fixed order, which NCCL does not "
+           "guarantee; leave out {} nccl",
+           setting("deterministic"), setting("edge"));
   set_links(network, program.edges, program.placement, costs);
   if (const std::optional<CoreSharing> waking = network.waking()) {
     share_cores(program, *waking, network.processors(), costs);

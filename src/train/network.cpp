@@ -297,7 +297,8 @@ void Network::choose_micro_batch() {
   } else if (whole) {
     PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
              "{} {} does not split mini-batches; leave out {}", setting("schedule"),
-             pipeline.schedule, setting("micro-batches"));
+             pipeline.schedule,
+             setting(pipeline.micro_batch_size ? "micro-batch-size" : "micro-batches"));
     micro_batch_ = batch;
   } else if (pipeline.micro_batch_size > 0) {
     PT_CHECK(pipeline.micro_batch_size <= batch, kUsage, "{} {} is more than {} {}",

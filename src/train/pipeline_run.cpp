@@ -41,12 +41,22 @@ int most_open_micro_batches(const Program& program) {
   return static_cast<int>(most);
 }
 
+/// NCCL. Error (kResource), with advice, where it cannot be used.
+Collectives& nccl(const std::string& advice) {
+  try {
+    return cuda_plugin().collectives();
+  } catch (const Error& error) {
+    throw Error(error.kind(), error.message() + "; " + advice);
+  }
+}
+
 /// How GPUs exchange values; null: by copies. Direct copies need no multiprocessors, so NCCL is
 /// only used if GPUs cannot copy from each other, or on request.
-Collectives* exchange_of_gpus(const PipelineConfig& pipeline) {
+Collectives* exchange_of_gpus(const PipelineConfig& pipeline, bool in_one_order) {
   const std::set<int> ids(pipeline.gpu_ids.begin(), pipeline.gpu_ids.end());
-  if (ids.size() < 2 || pipeline.edge == "copy" || adds_in_one_order(pipeline)) return nullptr;
-  if (pipeline.edge == "nccl") return &cuda_plugin().collectives();
+  if (ids.size() < 2 || pipeline.edge == "copy" || in_one_order) return nullptr;
+  if (pipeline.edge == "nccl")
+    return &nccl(fmt::format("without it leave out {} nccl", setting("edge")));
   for (const int from : ids) {
     for (const int to : ids) {
       if (from == to || cuda_plugin().reaches(from, to)) continue;
@@ -185,14 +195,16 @@ RuntimeOptions PipelineRun::runtime_options() const {
     options.devices.push_back(here ? &cuda_plugin().open(id) : nullptr);
     if (here) options.devices.back()->allow_tensor_floats(network_.config().model.tensor_floats);
   }
+  const bool in_one_order =
+      adds_in_one_order(network_.config().pipeline, network_.predicted_program());
   if (!network_.processes()) {
-    options.collectives = exchange_of_gpus(network_.config().pipeline);
+    options.collectives = exchange_of_gpus(network_.config().pipeline, in_one_order);
   } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {
-    PT_CHECK(!adds_in_one_order(network_.config().pipeline), kUsage,
+    PT_CHECK(!in_one_order, kUsage,
              "with several processes, NCCL sums the gradients of more than two GPU replicas in an "
              "order that may change from run to run; leave out {}",
              setting("deterministic"));
-    options.collectives = &cuda_plugin().collectives();
+    options.collectives = &nccl("without it start one process, for the GPUs of one machine");
     options.device_numbers = network_.config().pipeline.gpu_ids;
   }
   options.processes = network_.processes();

@@ -95,6 +95,13 @@ class Documents(Case):
         document = self.document("simulate", MODEL, "--gpus", "2", "--schedule", "zb-h1", "--micro-batch-size", "8")
         self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("zb-h1", 8)])
         self.refused("usage", "simulate", MODEL, "--gpus", "2", "--schedule", "auto", says="--schedules")
+        # Schedules that send whole mini-batches are simulated beside those that split them.
+        document = self.document("simulate", MODEL, "--gpus", "2", "-b", "64", "--micro-batch-size", "16")
+        self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("gpipe", 4), ("1f1b", 4), ("pipedream", 1)])
+        document = self.document("simulate", MODEL, "--gpus", "2", "--schedules", "pipedream-2bw", "--micro-batches", "4")
+        self.assertEqual([row["micro_batches"] for row in document["rows"]], [4])
+        self.refused("usage", "plan", MODEL, "--gpus", "2", "--schedule", "pipedream", "--micro-batch-size", "8",
+                     says="does not split mini-batches; leave out --micro-batch-size")
 
     def test_eval(self):
         document = self.document("eval", MODEL, "--data", DATA)

@@ -42,6 +42,8 @@ class Plan(Case):
         document = parse(out)
         self.assertEqual([stage["devices"] for stage in document["stages"]], [1, 1, 1])
         self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--replicas", "2,1", says="--replicas")
+        self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--gpus", "4", "--activation-compression", "abc",
+                     says='--activation-compression takes a number, not "abc"')
 
     def test_too_many_states_for_pipedreams_planner(self):
         self.refused("resource", "plan", "--pipedream-profile", profile("inception_v3"), "--gpus", "4", "--compat",

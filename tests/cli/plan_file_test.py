@@ -92,6 +92,11 @@ class PlanFile(Case):
         self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", "--gpus", "2",
                      says=("plan.json", "3 devices", "--gpus"))
 
+    def test_devices_of_a_plan_are_no_gpus(self):
+        """Without --gpus and --device, a plan is for the CPU."""
+        _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--plan", "plan.json", "--dry-run")
+        self.assertIn("3 stages", err)
+
     def test_what_a_plan_decides_is_not_given_beside_it(self):
         for more in (["--split", "block.conv1"], ["--replicas", "2,1,1"], ["--recompute", "all"]):
             self.refused("usage", "train", "-m", MODEL, "--device", "cpu", "--plan", "plan.json", *more, says=("plan.json", more[0]))

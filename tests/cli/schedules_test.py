@@ -88,6 +88,21 @@ class Plans(Case):
         self.assertAlmostEqual(shown / predicted, 1, delta=0.01)
         self.assertIn("searched: ", out)
 
+    def test_the_nodes_of_a_split_say_how_many_devices_there_are(self):
+        split = ["--data", DATA, "--device", "cpu", "--split", "block.conv1,last.conv"]
+        self.assertEqual(self.stages("train", MODEL, *split), self.stages("train", MODEL, *split, "--gpus", "3"))
+        self.refused("usage", "train", MODEL, *split, "--gpus", "2", says="--split names 3 stages for 3 devices, but --gpus is 2")
+        # Two of its stages are on each device.
+        split[-1] = "wide.conv,block.conv1,last.conv"
+        on_two = self.stages("train", MODEL, *split, "--schedule", "interleaved-1f1b")
+        self.assertEqual(on_two, self.stages("train", MODEL, *split, "--schedule", "interleaved-1f1b", "--gpus", "2"))
+        rows = parse(self.succeed("simulate", MODEL, *split, "--schedules", "1f1b,interleaved-1f1b", "--micro-batches", "4", "--json")[0])["rows"]
+        self.assertEqual([len(row["peak_bytes"]) for row in rows], [4, 4])
+
+    def stages(self, *arguments):
+        """What a dry run says of the stages and their threads."""
+        return [line for line in self.succeed(*arguments, "-v", "--dry-run")[1].splitlines() if "thread" in line]
+
     def test_an_estimate_is_not_printed_as_a_prediction(self):
         self.succeed("new", "mlp", "--depth", "4", "--width", "1024", "-o", "wide.onnx", "-q")
         run = ["train", "--model", "wide.onnx", *CPU, "--batch-size", "2048", "--micro-batches", "2", "--max-steps", "3", "--save-every", "never"]

@@ -64,6 +64,16 @@ with tempfile.TemporaryDirectory() as name:
     train(folder, "resnet18", "--precision", "bf16", "--gpus", 2, "--gpu-ids", "0,1", "--schedule", "zb-v")
     for edge in ("copy", "nccl"):
         train(folder, "gpt-nano", "--precision", "bf16", "--gpus", 2, "--replicas", 2, "--edge", edge)
+    train(folder, "gpt-nano", "--replicas", 2)  # on as many GPUs
+    run(folder, "plan", "gpt-nano.onnx", "--gpus", 3, "--replicas", 3, "-b", 4, "-o", "three.json")
+    result = train(folder, "gpt-nano", "--plan", "three.json", "--gpu-ids", "0,0,1", "--micro-batches", 3, "--edge", "nccl", "--deterministic", code=2)
+    check("leave out --edge nccl" in result.stderr, "sums of three replicas in one order", result)
+    result = train(folder, "gpt-nano", "--gpus", 2, "--edge", "nccl", code=5, PIPETRAIN_NCCL="/nowhere/libnccl.so.2")
+    check("without it leave out --edge nccl" in result.stderr, "no NCCL", result)
+    # A run on GPUs goes on without them.
+    train(folder, "gpt-nano", "--gpu-ids", "0,0", "--save-every", 1)
+    result = run(folder, "train", "--resume=run", "--device", "cpu", "--gpus", 2, "--max-steps", 3)
+    check("--gpu-ids" not in result.stderr, "the GPUs of a run that goes on without", result)
     run(folder, "profile", "resnet18.onnx", "--device", "cuda", "--precision", "bf16", "-b", 4)
     # A failing call ends the run of one stage and of several with one sentence.
     for call, code in (("malloc:2", 5), ("host:2", 5), ("copy:30", 7), ("synchronize:20", 7), ("record:5", 7), ("record:40", 7),

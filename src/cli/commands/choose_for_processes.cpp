@@ -39,6 +39,16 @@ int devices_of_cuts(const PipelineConfig& pipeline) {
 
 }  // namespace
 
+int devices_with_cuts(const PipelineConfig& pipeline, int gpus) {
+  const int of_cuts = pipeline.replicas.empty() ? devices_of_cuts(pipeline) : 0;
+  if (of_cuts == 0 || (gpus > 0 && pipeline.split.empty())) return gpus;
+  PT_CHECK(gpus == 0 || gpus == of_cuts, kUsage,
+           "--split names {} stages for {} device{}, but --gpus is {}; leave out --gpus, or give "
+           "--split other nodes",
+           pipeline.split.size() + 1, of_cuts, of_cuts == 1 ? "" : "s", gpus);
+  return of_cuts;
+}
+
 void take_devices_of_processes(Options& options, ProcessGroup* processes) {
   const PipelineConfig& pipeline = options.run.pipeline;
   const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&

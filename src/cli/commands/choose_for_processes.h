@@ -8,6 +8,11 @@ namespace pipetrain {
 
 class ProcessGroup;
 
+/// The devices that stages need whose beginnings are known, from --split or a resumed checkpoint,
+/// or else `gpus`, the number that --gpus gives (0: none). Error (kUsage) where --gpus gives
+/// another number than --split.
+int devices_with_cuts(const PipelineConfig& pipeline, int gpus);
+
 /// Without stages given: as many devices as processes, or as the stages of --split need. Error
 /// (kUsage) where these cannot be divided among the processes.
 void take_devices_of_processes(Options& options, ProcessGroup* processes);

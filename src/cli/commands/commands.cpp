@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/schedule_command.h"
 #include "cli/commands/trace_command.h"
 #include "cli/output/report.h"
@@ -24,6 +25,7 @@
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/schedule_file.h"
 #include "processes/process_group.h"
+#include "train/program_maker.h"
 #include "zoo/zoo.h"
 
 namespace pipetrain {
@@ -245,6 +247,48 @@ void choose_gpus_of_processes(PipelineConfig& pipeline, int count, ProcessGroup&
   }
 }
 
+namespace {
+
+/// Takes schedule, micro-batches and devices from a plan file unless the command line sets them.
+void take_plan(Options& options) {
+  PipelineConfig& pipeline = options.run.pipeline;
+  if (pipeline.plan_path.empty()) return;
+  PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
+           "--plan {} already sets the stages and their devices; leave out {}",
+           printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
+  PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
+           "--plan {} already sets which stages recompute; leave out --recompute",
+           printable(pipeline.plan_path));
+  const PlanChoice plan = read_plan_outline(pipeline.plan_path);
+  if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
+  if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
+    pipeline.micro_batches = *plan.micro_batches;
+  if (names_schedule_file(pipeline.schedule)) return;
+  int stages = 0;
+  for (const DeviceRange& range : plan.devices) stages += range.count;
+  const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));
+  PT_CHECK(options.gpus == 0 || options.gpus == devices, kUsage,
+           "--plan {} is for {} device{}, but {} {}; leave that out, or make another plan",
+           printable(pipeline.plan_path), devices, devices == 1 ? "" : "s",
+           pipeline.gpu_ids.empty() ? "--gpus is" : "the number of --gpu-ids is", options.gpus);
+  options.gpus = devices;
+}
+
+/// Takes the number of devices, which --gpus leaves open, from what else says it. `processes`: of
+/// the run, which have been considered already.
+void take_devices(Options& options, const std::string& command, bool on_gpus,
+                  const ProcessGroup* processes) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  take_plan(options);
+  // Each schedule that is simulated may need another number of devices for the stages of --split.
+  if (!processes && command != "simulate") options.gpus = devices_with_cuts(pipeline, options.gpus);
+  if (!on_gpus || options.gpus > 0) return;
+  for (const int count : pipeline.replicas) options.gpus += count;
+  if (names_schedule_file(pipeline.schedule)) options.gpus = RunSchedule(pipeline).devices();
+}
+
+}  // namespace
+
 void resolve_device(Options& options, const std::string& command, ProcessGroup* processes) {
   PipelineConfig& pipeline = options.run.pipeline;
   const std::string& device = options.device;
@@ -253,15 +297,16 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   PT_CHECK(pipeline.replica_updates.waits() || command == "train" || command == "verify", kUsage,
            "{} supports only --replica-mode sync: steps of other modes cannot be predicted",
            command);
-  PT_CHECK(pipeline.edge != "nccl" || !adds_in_one_order(pipeline), kUsage,
-           "--deterministic sums the gradients of more than two replicas in a fixed order, which "
-           "NCCL does not guarantee; leave out --edge nccl");
   const auto ids = static_cast<int>(pipeline.gpu_ids.size());
   PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
            "--gpu-ids lists {} devices, but --gpus is {}", ids, options.gpus);
   if (ids > 0) options.gpus = ids;
-  if (device == "cuda" || ids > 0 ||
-      (device == "auto" && options.gpus > 0 && command != "plan" && command != "simulate")) {
+  const bool gives_gpus = options.gpus > 0;
+  const bool on_gpus =
+      device == "cuda" || ids > 0 ||
+      (device == "auto" && (gives_gpus || processes) && command != "plan" && command != "simulate");
+  take_devices(options, command, on_gpus, processes);
+  if (on_gpus) {
     try {
       if (processes) {
         options.gpus = options.gpus > 0 ? options.gpus : processes->size();
@@ -273,8 +318,9 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
       if (error.kind() != ErrorKind::kResource) throw;
       const int count = std::max(options.gpus, 1);
       const std::string asked = ids > 0            ? "--gpu-ids"
-                                : options.gpus > 0 ? fmt::format("--gpus {}", options.gpus)
-                                                   : "--device cuda";
+                                : gives_gpus       ? fmt::format("--gpus {}", options.gpus)
+                                : device == "cuda" ? "--device cuda"
+                                                   : "by several processes";
       const std::string instead =
           ids > 0 ? fmt::format("give --device cpu --gpus {} instead of --gpu-ids", count)
           : device == "cuda" ? "give --device cpu instead of --device cuda"
@@ -317,29 +363,6 @@ void resolve_forward(Options& options, const std::string& command) {
   if (const int threads = options.run.pipeline.threads; threads > 0) omp_set_num_threads(threads);
 }
 
-void resolve_plan(Options& options) {
-  PipelineConfig& pipeline = options.run.pipeline;
-  if (pipeline.plan_path.empty()) return;
-  PT_CHECK(pipeline.split.empty() && pipeline.replicas.empty() && !pipeline.plan_replicas, kUsage,
-           "--plan {} already sets the stages and their devices; leave out {}",
-           printable(pipeline.plan_path), pipeline.split.empty() ? "--replicas" : "--split");
-  PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
-           "--plan {} already sets which stages recompute; leave out --recompute",
-           printable(pipeline.plan_path));
-  const PlanChoice plan = read_plan_outline(pipeline.plan_path);
-  if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
-  if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
-    pipeline.micro_batches = *plan.micro_batches;
-  if (names_schedule_file(pipeline.schedule)) return;
-  int stages = 0;
-  for (const DeviceRange& range : plan.devices) stages += range.count;
-  const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));
-  PT_CHECK(options.gpus == 0 || options.gpus == devices, kUsage,
-           "--plan {} is for {} device{}, but --gpus is {}; leave out --gpus, or make another plan",
-           printable(pipeline.plan_path), devices, devices == 1 ? "" : "s", options.gpus);
-  options.gpus = devices;
-}
-
 void resolve_model(Options& options, const std::string& command) {
   std::string& path = options.run.model.path;
   if (path.empty() && !options.arguments.empty()) {
@@ -351,6 +374,13 @@ void resolve_model(Options& options, const std::string& command) {
            printable(options.arguments.front()), command);
   PT_CHECK(!path.empty(), kUsage,
            "no model given; use --model FILE, or create one: pipetrain new mlp -o mlp.onnx");
+  const auto sets_lora = [&](bool as_a_whole) {
+    return std::ranges::any_of(options.settings, [&](const Assignment& setting) {
+      return setting.first == "--lora" && sets_whole(setting.second) == as_a_whole;
+    });
+  };
+  PT_CHECK(sets_lora(/*as_a_whole=*/true) || !sets_lora(/*as_a_whole=*/false), kUsage,
+           "--lora-targets and --lora-alpha need --lora N");
 }
 
 void replace_classifier(Options& options, const std::string& to) {

@@ -32,7 +32,8 @@ int launch_command(Options& options);
 int completion_command(Options& options);
 int help_command(Options& options);
 
-/// Chooses the devices of the stages. Error (kResource) if they are missing, with commands that
+/// Chooses the devices of the stages, also by a plan, which may set the schedule and micro-batches
+/// that the command line leaves open. Error (kResource) if they are missing, with commands that
 /// would work. `processes`: of the run, each with the GPUs of its own machine; null: a single
 /// process.
 void resolve_device(Options& options, const std::string& command,
@@ -51,8 +52,6 @@ void log_choice(const Options& options, double step_seconds);
 /// that was chosen and planned.
 std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& network,
                              int devices);
-/// Takes schedule, micro-batches and devices from a plan file unless the command line sets them.
-void resolve_plan(Options& options);
 /// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
 void replace_classifier(Options& options, const std::string& to);
 /// Error for an output whose folder does not exist (kUsage) or is not writable (kResource).

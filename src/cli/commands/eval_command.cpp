@@ -312,7 +312,6 @@ int eval_command(Options& options) {
   }
   if (!options.follow.empty()) return follow(options, assertion);
   resolve_model(options, "eval");
-  resolve_plan(options);
   resolve_device(options, "eval");
   PlannedNetwork network = plan_network(options.run, RunMode::kEvaluate);
   log_data_warnings(network);

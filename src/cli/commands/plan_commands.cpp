@@ -1,7 +1,6 @@
 // pipetrain profile, plan and simulate: results that people can read and scripts can edit.
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "cli/commands/pipedream_plan.h"
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
+#include "cli/options/option_table.h"
 #include "cli/output/kernel_rates.h"
 #include "cli/output/output.h"
 #include "cli/output/terminal.h"
@@ -41,7 +41,6 @@ using Json = nlohmann::ordered_json;
 void prepare(Options& options, const std::string& command, ProcessGroup* processes = nullptr) {
   if (!processes || processes->leads()) resolve_verbosity(options);
   resolve_model(options, command);
-  resolve_plan(options);
   resolve_device(options, command, processes);
   // A named topology describes devices that need not be present.
   options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
@@ -111,7 +110,8 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   plan.compat = !options.compat.empty();
   plan.fewer_machines = options.fewer_machines;
   if (!options.activation_compression.empty())
-    plan.activation_compression = std::strtod(options.activation_compression.c_str(), nullptr);
+    plan.activation_compression =
+        parse_real("--activation-compression", options.activation_compression);
   plan.output = options.output;
   plan.json = options.json;
   return plan;
@@ -283,16 +283,22 @@ int simulate_command(Options& options) {
       "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
   PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
            "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
+  int devices = options.run.pipeline.devices;
   for (const std::string& schedule : schedules_to_simulate(options)) {
     const PipelineConfig& pipeline = options.run.pipeline;
     std::vector<std::int64_t> counts = {pipeline.micro_batches};
     const ScheduleDescription* description = find_schedule(schedule);
     const bool drains = description == nullptr || !is_asynchronous(description->rule);
+    const bool whole = description && sends_whole_mini_batches(description->rule);
     if (counts[0] == 0 && pipeline.micro_batch_size == 0 && drains) counts = {2, 4, 8, 16};
     for (const std::int64_t count : counts) {
       RunConfig config = options.run;
       config.pipeline.schedule = schedule;
-      config.pipeline.micro_batches = drains ? count : 0;
+      config.pipeline.micro_batches = whole ? 0 : count;
+      if (whole) config.pipeline.micro_batch_size = 0;
+      if (const int needed = devices_with_cuts(config.pipeline, options.gpus); needed > 0)
+        config.pipeline.devices = needed;
+      devices = config.pipeline.devices;
       if (count > config.optimization.batch_size) continue;
       const PlannedNetwork network = plan_network(config);
       const double step = network.predicted_step_seconds();
@@ -330,12 +336,11 @@ int simulate_command(Options& options) {
                       {"peak_bytes", bytes}});
     }
   }
-  print(options.json ? Json{{"schema", "pipetrain.simulation/1"},
-                            {"stages", options.run.pipeline.devices},
-                            {"rows", rows}}
-                               .dump(2) +
-                           "\n"
-                     : table);
+  print(options.json
+            ? Json{{"schema", "pipetrain.simulation/1"}, {"stages", devices}, {"rows", rows}}.dump(
+                  2) +
+                  "\n"
+            : table);
   return 0;
 }
 

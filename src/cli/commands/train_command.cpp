@@ -333,7 +333,6 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
 /// Resolves automatic options, except those that depend on the model.
 void resolve(Options& options, ProcessGroup* processes) {
   resolve_model(options, "train");
-  resolve_plan(options);
   resolve_device(options, "train", processes);
   PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
            "--output - and --metrics - cannot share standard output");

@@ -60,7 +60,6 @@ int verify_command(Options& options) {
            "--replica-mode other than sync has no step to compare; verify a run: pipetrain verify "
            "--replay RUN");
   resolve_model(options, "verify");
-  resolve_plan(options);
   resolve_device(options, "verify");
   OptimizationConfig& optimization = options.run.optimization;
   // As many steps as an asynchronous schedule needs to be full twice.
