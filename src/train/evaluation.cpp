@@ -39,8 +39,8 @@ void check_metric(const PlannedNetwork& network) {
   const std::string what = settings.patience > 0
                                ? setting("patience")
                                : setting("best-metric") + " " + settings.best_metric;
-  PT_CHECK(!network.evaluation_data(), kUsage, "{} needs validations, which {} 0 turns off", what,
-           setting("eval-every"));
+  PT_CHECK(!network.evaluation_data(), kUsage, "{} needs validations, which {} never turns off",
+           what, setting("val-every"));
   PT_FAIL(kUsage, "{} needs validation data; give {} or {}", what, setting("val-split"),
           setting("val-data"));
 }
@@ -118,7 +118,11 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last) {
       settings.evaluate_every *
       (settings.evaluate_by_steps ? 1 : static_cast<double>(network.batches_per_epoch()));
   const auto steps = std::max<std::int64_t>(1, std::llround(every));
-  return last || step % steps == 0;
+  // Asynchronous schedules end their rounds with the epochs: what is due inside of one is done
+  // there.
+  const std::int64_t before =
+      std::max<std::int64_t>(0, step - (network.asynchronous() ? network.batches_per_epoch() : 1));
+  return last || step / steps > before / steps;
 }
 
 bool note_best(const EvaluationReport& report, const PlannedNetwork& network,

@@ -62,6 +62,15 @@ void take_out_transfers(Program& program) {
   program.lowered = false;
 }
 
+/// Those that train.
+std::string schedules_with_replicas() {
+  std::vector<std::string> names;
+  for (const ScheduleDescription& each : schedules()) {
+    if (each.takes_replicas && each.rule != UpdateRule::kNone) names.push_back(each.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 }  // namespace
 
 bool RunSchedule::balances_warm_up() const {
@@ -92,8 +101,8 @@ RunSchedule::RunSchedule(const PipelineConfig& config) : config_(config) {
            "{} {} is forward-only; choose one that trains, such as 1f1b", setting("schedule"),
            config.schedule);
   PT_CHECK((config.replicas.empty() && !config.plan_replicas) || schedule.takes_replicas, kUsage,
-           "{} {} has one device per stage; {} works with gpipe, 1f1b or pipedream",
-           setting("schedule"), config.schedule, setting("replicas"));
+           "{} {} has one device per stage; {} works with {}", setting("schedule"), config.schedule,
+           setting("replicas"), schedules_with_replicas());
   rule_ = schedule.rule;
   if (config.shard_optimizer) check_shared_updates(rule_, config.schedule, !config.gpu_ids.empty());
 }

@@ -79,6 +79,19 @@ class Usage(Case):
                      says=["--micro-batch-size 1000", "--batch-size 32"])
         self.refused("usage", *run, "--warmup", "1e300", says="--warmup takes 1e+300 steps, but the run has only 1")
 
+    def test_an_option_that_nothing_reads_is_named(self):
+        run = ["train", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "2", "--dry-run"]
+        for options, says in ((["--staleness", "4"], "--staleness is not used by --replica-mode sync"),
+                              (["--virtual-stages", "3"], "--virtual-stages is not used by --schedule 1f1b"),
+                              (["--warm-up-tolerance", "0.1"], "--warm-up-tolerance is not used by --schedule 1f1b"),
+                              (["--trace-steps", "3-5"], "--trace-steps has no effect without --trace FILE"),
+                              (["--lr-schedule", "constant", "--min-lr", "1e-5"], "--min-lr is not used by --lr-schedule constant")):
+            self.assertIn(says, self.succeed(*run, *options)[1])
+        for options in (["--schedule", "interleaved-1f1b", "--virtual-stages", "3"], ["--schedule", "1f1b-auto", "--warm-up-tolerance", "0.1"],
+                        ["--min-lr", "1e-5"]):
+            self.assertNotIn("not used", self.succeed(*run, *options)[1])
+        self.refused("usage", *run, "--schedule", "zb-v", "--replicas", "2", says="--replicas works with gpipe, 1f1b, 1f1b-eager, 1f1b-auto, pipedream, ")
+
     def test_a_batch_for_no_memory_is_a_matter_of_memory(self):
         self.refused("resource", "-m", MODEL, "--batch-size", "100000000000", "--max-steps", "1", "--device", "cpu",
                      says=("12500000000 samples are too large", "TiB"))

@@ -164,6 +164,16 @@ class Labels(Labelled):
         self.assertEqual(losses[0], losses[2])
 
 
+    def test_predictions_have_classes_where_the_loss_is_said(self):
+        self.write("m.onnx", linear(4, 3, beside=True))
+        self.write("d.jsonl", "".join(json.dumps({"x": row["x"]}) + "\n" for row in self.rows(lambda i: 0, count=3)))
+        predict = ["predict", "m.onnx", "--data", "d.jsonl", "--device", "cpu"]
+        self.assertNotIn("class", events(self.succeed(*predict)[0])[0])
+        for row in events(self.succeed(*predict, "--loss", "cross-entropy", "--logits", "z")[0]):
+            self.assertEqual(row["class"], row["z"].index(max(row["z"])))
+            self.assertAlmostEqual(sum(row["probabilities"].values()), 1, places=4)
+
+
 class BadSamples(Labelled):
     def refused_labels(self, label, *more, outputs=3, **says):
         data = self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows(label)))

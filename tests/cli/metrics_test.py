@@ -52,7 +52,7 @@ class Metrics(Case):
         self.refused("usage", "train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--best-metric", "accuracy", "--max-steps", "1",
                      says=["--best-metric accuracy needs validation data", "--val-split"])
         self.refused("usage", "train", *SMALL, "--eval-every", "0", "--best-metric", "accuracy", "--max-steps", "1",
-                     says=["--best-metric accuracy needs validations, which --eval-every 0 turns off"])
+                     says=["--best-metric accuracy needs validations, which --val-every never turns off"])
 
     def test_top_k_needs_no_confusion_matrix(self):
         self.succeed("new", "gpt", "--depth", "1", "--width", "16", "--heads", "1", "--vocab", "17000", "--context", "8", "-o", "gpt.onnx")

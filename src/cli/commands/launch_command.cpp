@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <set>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -150,9 +151,22 @@ Options train_options(std::vector<std::string>& words) {
 int evaluate_run(const Options& train) {
   PT_CHECK(!train.run.data.validation_path.empty(), kUsage,
            "TF_CONFIG makes this task an evaluator, which needs --val-data");
-  Options evaluation =
-      parse_options("eval", {"--follow", train.run_dir, "--data", train.run.data.validation_path,
-                             "--device", train.device});
+  // The checkpoints name the model, and evaluation has its own devices and outputs.
+  static const std::set<std::string> others = {"--model", "--data", "--gpus", "--gpu-ids",
+                                               "--config"};
+  Options unused;
+  std::set<std::string> left_out = others;
+  for (const OptionSpec& spec : describe_options(unused)) {
+    if (spec.path == PathUse::kWrite) left_out.insert(spec.name);
+  }
+  std::vector<Assignment> settings;
+  for (const Assignment& setting : train.given) {
+    if (!left_out.contains(setting.first)) settings.push_back(setting);
+  }
+  settings.insert(settings.end(), {{"--follow", train.run_dir},
+                                   {"--data", train.run.data.validation_path},
+                                   {"--device", train.device}});
+  Options evaluation = options_of("eval", settings);
   return eval_command(evaluation);
 }
 
@@ -161,7 +175,9 @@ int evaluate_run(const Options& train) {
 void take_commits(const std::string& every, const Options& train, LaunchRecord& record,
                   LaunchedTraining& training) {
   const bool wanted = every != "never";
-  if (wanted && every != "auto") parse_integer("--commit-every", every, 1);
+  const std::string steps = !wanted || every == "auto"
+                                ? every
+                                : fmt::format("{}", parse_integer("--commit-every", every, 1));
   const bool goes_on = (wanted && train.resume == "auto") || train.dry_run;
   if (record.has_commits() && !goes_on) {
     training.delete_on_hosts(record.commits_folder(), record.hosts());
@@ -169,7 +185,7 @@ void take_commits(const std::string& every, const Options& train, LaunchRecord& 
   }
   if (!wanted) return;
   if (!record.has_commits()) record.choose_new_commits();
-  ::setenv(CommitSettings::kVariable, (every + ":" + record.commits_folder().string()).c_str(), 1);
+  ::setenv(CommitSettings::kVariable, (steps + ":" + record.commits_folder().string()).c_str(), 1);
 }
 
 /// Whether another launch of the same run may need what this one has left in memory.

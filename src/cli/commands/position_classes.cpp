@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "train/export.h"
-
 namespace pipetrain {
 
-PositionClasses::PositionClasses(const OnnxModel& model, const TrainingGraph& graph) {
-  const TrainingDescription training = described_training(model.metadata);
+PositionClasses::PositionClasses(const TrainingDescription& training, const TrainingGraph& graph) {
   if (training.loss != "cross-entropy") return;
   for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
     const TensorType& type = graph.graph[graph.outputs[k]].type;

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "graph/graph.h"
-#include "onnx_io/model.h"
 #include "passes/training_graph.h"
+#include "train/export.h"
 
 namespace pipetrain {
 
 class PositionClasses {
  public:
-  /// By what the model says of its training; nothing for other models.
-  PositionClasses(const OnnxModel& model, const TrainingGraph& graph);
+  /// By how the model was trained; nothing for other models.
+  PositionClasses(const TrainingDescription& training, const TrainingGraph& graph);
   /// Adds the name of the output, or its values: (N, T) for scores (N, T, C), (N, …) for (N, C, …).
   /// -1 where a score is not a number.
   void add_name(std::vector<std::string>& names) const;

@@ -69,14 +69,14 @@ std::string json_text(const std::string& text) {
 class ExtraColumns {
  public:
   ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
-               const TrainingGraph& graph)
+               const TrainingGraph& graph, const TrainingDescription& training)
       : class_names_(trained_classes(model)) {
     if (const auto* good = dynamic_cast<const GoodRows*>(bound.dataset.get())) rows_ = good->rows();
     for (const RawColumn& column : raw.columns) {
       if (column.source && !column.source->name(0).empty()) files_ = column.source;
       if (class_names_.empty()) class_names_ = column.class_names;
     }
-    find_scores(model, graph);
+    find_scores(graph, training);
     if (files_) names_.push_back("file");
     if (scores_ && !several_) {
       names_.push_back("class");
@@ -165,9 +165,8 @@ class ExtraColumns {
   }
 
  private:
-  /// The output that has a score for each class or label, by what the model says of its training.
-  void find_scores(const OnnxModel& model, const TrainingGraph& graph) {
-    TrainingDescription training = described_training(model.metadata);
+  /// The output that has a score for each class or label, by how the model was trained.
+  void find_scores(const TrainingGraph& graph, const TrainingDescription& training) {
     several_ = training.loss == "bce";
     if (training.loss != "cross-entropy" && !several_ && class_names_.empty()) return;
     for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
@@ -232,6 +231,14 @@ class ExtraColumns {
   std::vector<std::int64_t> kept_classes_;
   std::vector<float> kept_probabilities_;  // [row][class]
 };
+
+/// How a model was trained: what is given of the loss, else what the model says.
+TrainingDescription training_in_force(const OnnxModel& model, const LossOptions& given) {
+  TrainingDescription training = described_training(model.metadata);
+  if (given.loss != "auto") training.loss = given.loss;
+  if (!given.output.empty()) training.loss_output = given.output;
+  return training;
+}
 
 /// Concatenates parts of an array.
 HostTensor joined(const std::vector<HostTensor>& pieces) {
@@ -317,8 +324,9 @@ int predict_command(Options& options) {
                    "with a second output"
                  : "");
   }
-  ExtraColumns extra(raw.train, bound, model, graph);
-  const PositionClasses positions(model, graph);
+  const TrainingDescription training = training_in_force(model, options.run.model.loss);
+  ExtraColumns extra(raw.train, bound, model, graph, training);
+  const PositionClasses positions(training, graph);
   std::vector<std::string> names = graph.output_names;
   positions.add_name(names);
   RowWriter rows(form == "npz" ? "" : options.output);

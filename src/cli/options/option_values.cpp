@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/options/optimizer_help.h"
+#include "pipeline/schedule/generate.h"
 
 namespace pipetrain {
 namespace {
@@ -152,6 +153,8 @@ std::vector<std::string> unused_settings(const Options& options) {
     check(is_given, std::ranges::count(readers, rate.kind) > 0, option, "--lr-schedule",
           name_of(rate.kind));
   };
+  check(rate.minimum != by_default.minimum, rate.kind != Kind::kConstant, "--min-lr",
+        "--lr-schedule", name_of(rate.kind));
   check_rate(rate.gamma != by_default.gamma, "--lr-gamma",
              {Kind::kStep, Kind::kMultistep, Kind::kExponential});
   check_rate(!options.lr_step.empty(), "--lr-step", {Kind::kStep, Kind::kExponential});
@@ -165,6 +168,23 @@ std::vector<std::string> unused_settings(const Options& options) {
   check_optimizer(!options.beta2.empty(), row.beta2.has_value(), "--beta2");
   check_optimizer(!options.epsilon.empty(), row.epsilon.has_value(), "--eps");
   check_optimizer(optimizer.nesterov, row.reads_nesterov, "--nesterov");
+  const PipelineConfig& pipeline = options.run.pipeline;
+  const PipelineConfig usual;
+  const ScheduleDescription* schedule = find_schedule(pipeline.schedule);
+  const auto check_schedule = [&](bool is_given, bool is_used, const char* option) {
+    check(is_given, is_used, option, "--schedule", printable(pipeline.schedule));
+  };
+  check_schedule(pipeline.chunks != usual.chunks,
+                 schedule && schedule->placement == Placement::kLoop, "--virtual-stages");
+  check_schedule(pipeline.memory_units != usual.memory_units, schedule && schedule->takes_memory,
+                 "--memory-units");
+  check_schedule(pipeline.warm_up_tolerance != usual.warm_up_tolerance,
+                 schedule && schedule->balances_warm_up, "--warm-up-tolerance");
+  const ReplicaUpdates& updates = pipeline.replica_updates;
+  check(updates.staleness >= 0, updates.mode == ReplicaMode::kAsync, "--staleness",
+        "--replica-mode", updates.waits() ? "sync" : "backup");
+  if (!options.trace_steps.empty() && options.trace.empty())
+    out.push_back("--trace-steps has no effect without --trace FILE");
   return out;
 }
 

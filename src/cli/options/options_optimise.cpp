@@ -304,14 +304,13 @@ void describe_optimization(Table& table, Options& options) {
   table
       .integer("--seed", optimization.seed, 0,
                "seed of sample order, dropout masks, validation split and initial weights",
-               "train profile plan simulate eval verify new data generate")
+               "train profile plan simulate verify new data generate")
       .affects(ResultEffect::kRecorded)
       .means("new", "seed of the weights")
       .means("generate", "seed of the tokens that are chosen at random")
       .means("data", "seed of the samples of data make")
       .means("simulate", "seed of --jitter")
       .means("profile plan verify", "seed of synthetic samples and dropout masks")
-      .means("eval", "seed of synthetic samples")
       .in_short_help = true;
   describe_validation(table, optimization, options.save);
 }

@@ -49,7 +49,7 @@ void describe_devices(Table& table, Options& options) {
               "device type of the stages; auto: GPUs if --gpus or --gpu-ids is given or mpirun has "
               "started several processes (plan and simulate: never), else the CPU; reference: slow "
               "kernels for comparison",
-              kFileCommands)
+              "train profile plan simulate eval predict verify generate")
       .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";
   OptionSpec& ids =
