@@ -92,6 +92,12 @@ class Usage(Case):
             self.assertNotIn("not used", self.succeed(*run, *options)[1])
         self.refused("usage", *run, "--schedule", "zb-v", "--replicas", "2", says="--replicas works with gpipe, 1f1b, 1f1b-eager, 1f1b-auto, pipedream, ")
 
+    def test_settings_of_adapters_need_adapters(self):
+        run = ["train", MODEL, "--data", DATA, "--device", "cpu", "--dry-run"]
+        for part in (["--lora-targets", "*conv*"], ["--lora-alpha", "16"]):
+            self.refused("usage", *run, *part, says="--lora-targets and --lora-alpha need --lora N")
+        self.succeed(*run, "--lora", "0", "--lora-alpha", "16")
+
     def test_a_batch_for_no_memory_is_a_matter_of_memory(self):
         self.refused("resource", "-m", MODEL, "--batch-size", "100000000000", "--max-steps", "1", "--device", "cpu",
                      says=("12500000000 samples are too large", "TiB"))

@@ -463,16 +463,6 @@ class Launch(Case):
         self.assertEqual(evaluator.returncode, 0, err)
         self.assertRegex(out.decode(), r"(?m)^step 20 .*accuracy")
 
-    def test_the_evaluator_reads_data_as_the_training_does(self):
-        self.succeed("new", "mlp", "-o", "mlp.onnx")
-        train = ["--", "train", "-m", "mlp.onnx", "--data", "d.txt", "--val-data", "d.txt", "--format", "csv", "--label-column", "first", "-b", "4",
-                 "--device", "cpu", "--threads", "1", "--no-pin", "--max-steps", "2", "--save-every", "1", "--run-dir", "run"]
-        self.write("d.txt", "\n".join(["first," + ",".join(f"x{i}" for i in range(784))] + [f"{i % 10}" + f",{i}" * 784 for i in range(8)]) + "\n")
-        for kind in ("chief", "evaluator"):
-            config = json.dumps({"cluster": {"chief": ["localhost:2222"]}, "task": {"type": kind, "index": 0}})
-            out, _ = self.succeed("launch", *train, environment=MPI | {"TF_CONFIG": config})
-        self.assertRegex(out, r"(?m)^step 2 .*accuracy")
-
     def test_arguments_of_uai_train(self):
         """One command for every node, with the folders of its containers."""
         (self.folder / "data").mkdir()

@@ -215,8 +215,8 @@ class Parsing(Case):
         self.assertGreater(len(every.splitlines()), len(out.splitlines()) + 30)
 
     def test_a_section_is_for_its_command(self):
-        config = self.write("c.toml", "seed = 3\n[eval]\nbatch_size = 7\n[train]\nepochs = 2\n")
-        self.assertEqual(self.printed("eval", "--config", config), ["batch-size = 7", "seed = 3"])
+        config = self.write("c.toml", "seed = 3\n[verify]\nbatch_size = 7\n[train]\nepochs = 2\n")
+        self.assertEqual(self.printed("verify", "--config", config), ["batch-size = 7", "seed = 3"])
         self.assertEqual(self.printed("train", "--config", config), ["epochs = 2", "seed = 3"])
 
     def test_mistakes_in_a_file_name_the_line(self):

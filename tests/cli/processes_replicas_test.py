@@ -16,6 +16,15 @@ class ProcessesReplicas(ProcessCase):
         self.train_in(4, *run, "--run-dir", "several")
         self.assertEqual(self.content("several"), self.content("one"))
 
+    def test_replicas_in_several_processes_are_for_gpus_unless_a_device_is_named(self):
+        run = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--batch-size", "32", "--threads", "1", "--dry-run"]
+        code, _, err = self.run_in(2, *run, "--replicas", "2", environment={"CUDA_VISIBLE_DEVICES": ""})
+        self.assertEqual(code, 5, err)
+        self.assertIn("2 GPUs requested (by several processes)", err)
+        self.assertIn("add --device cpu", err)
+        # Only CPUs take updates as they come.
+        self.train_in(2, *run, "--replica-mode", "async")
+
     def test_a_tree_of_sums_has_the_same_bits_for_every_number_of_replicas(self):
         for name, model, data in (("digits", MODEL, ["--data", DATA, "--limit", "224"]), ("gpt", "gpt.onnx", [])):
             if name == "gpt":

@@ -300,6 +300,16 @@ class Processes(ProcessCase):
         self.succeed(*run, "--run-dir", "alone")
         self.assertEqual(self.content("under"), self.content("alone"))
 
+    def test_the_evaluator_of_launch_reads_data_as_the_training_does(self):
+        self.succeed("new", "mlp", "-o", "mlp.onnx")
+        train = ["--", "train", "-m", "mlp.onnx", "--data", "d.txt", "--val-data", "d.txt", "--format", "csv", "--label-column", "first", "-b", "4",
+                 "--device", "cpu", "--threads", "1", "--no-pin", "--max-steps", "2", "--save-every", "1", "--run-dir", "run"]
+        self.write("d.txt", "\n".join(["first," + ",".join(f"x{i}" for i in range(784))] + [f"{i % 10}" + f",{i}" * 784 for i in range(8)]) + "\n")
+        for kind in ("chief", "evaluator"):
+            config = json.dumps({"cluster": {"chief": ["localhost:2222"]}, "task": {"type": kind, "index": 0}})
+            out, _ = self.succeed("launch", *train, environment={"TF_CONFIG": config, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        self.assertRegex(out, r"(?m)^step 2 .*accuracy")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -7,7 +7,7 @@ import threading
 import unittest
 
 from onnx_file import model, node, tensor
-from program import DATA, MODEL, MODELS, PROGRAM, Case, parse
+from program import DATA, MODEL, MODELS, PROGRAM, Case, events, parse
 
 SCHEDULES = MODELS.parent / "schedules"
 CPU = ("--device", "cpu")
@@ -164,6 +164,15 @@ class Plans(Case):
         self.succeed("new", "gpt", "--layers", "1", "--width", "8", "--heads", "2", "--vocab", "50", "--context", "8",
                      "--weights", "none", "-o", "hollow.onnx", "-q")
         self.refused("model", "--model", "hollow.onnx", *CPU, "--max-steps", "1")
+
+
+class Validation(Case):
+    def test_asynchronous_schedules_validate_where_they_drain(self):
+        """At the ends of epochs, here of seven steps."""
+        self.succeed("train", MODEL, "--data", DATA, "--limit", "134", "--val-split", "22", "-b", "16", "--epochs", "4", "--val-every", "10",
+                     "--device", "cpu", "--gpus", "2", "--schedule", "pipedream", "--run-dir", "run", "-q")
+        steps = [e["step"] for e in events((self.folder / "run/events.jsonl").read_text()) if e["event"] == "val"]
+        self.assertEqual(steps, [14, 21, 28])
 
 
 class Outputs(Case):

@@ -302,9 +302,11 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
            "--gpu-ids lists {} devices, but --gpus is {}", ids, options.gpus);
   if (ids > 0) options.gpus = ids;
   const bool gives_gpus = options.gpus > 0;
-  const bool on_gpus =
-      device == "cuda" || ids > 0 ||
-      (device == "auto" && (gives_gpus || processes) && command != "plan" && command != "simulate");
+  // Replicas that do not wait for each other compute on CPUs.
+  const bool has_processes = processes && pipeline.replica_updates.waits();
+  const bool on_gpus = device == "cuda" || ids > 0 ||
+                       (device == "auto" && (gives_gpus || has_processes) && command != "plan" &&
+                        command != "simulate");
   take_devices(options, command, on_gpus, processes);
   if (on_gpus) {
     try {
