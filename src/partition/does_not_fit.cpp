@@ -51,6 +51,7 @@ Variant variant_of(const ChainCosts& chain, const PlanRequest& request, int fine
   Variant out{chain, request};
   out.request.micro_batches *= finer;
   out.request.topology = {};
+  if (request.schedule.memory) out.request.loads.clear();  // of the request's own numbers
   const auto divisor = static_cast<std::size_t>(finer);
   for (ChainCost& element : out.chain.elements) {
     element.saved_bytes /= divisor;
@@ -119,6 +120,7 @@ std::vector<std::string> remedies(const StageCostModel& model, int stages) {
     if (bytes <= limit)
       out.push_back(fmt::format("{} auto ({})", setting("recompute"), bytes_text(bytes)));
   }
+  if (!request.schedule.memory) return out;  // what other numbers hold is not known
   for (int finer = 2; finer <= most_finer(request); finer *= 2) {
     const std::size_t bytes = least_memory(model, stages, recompute, finer);
     if (bytes > limit) continue;

@@ -155,8 +155,8 @@ void check_stage(const DocumentField& stage) {
 
 /// Refuses unknown fields and invalid values anywhere in the file.
 void check_fields(const DocumentField& root) {
-  root.allow_only({"schema", "model", "chain_nodes", "schedule", "micro_batches", "devices",
-                   "bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds",
+  root.allow_only({"schema", "model", "chain_nodes", "schedule", "virtual_stages", "micro_batches",
+                   "devices", "bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds",
                    "lower_bound_reason", "gap", "stages", "cut_reasons", "notes", "order",
                    "comment"});
   check_information(root, {"model", "lower_bound_reason", "comment"},
@@ -176,6 +176,9 @@ void check_fields(const DocumentField& root) {
 void take_run(const DocumentField& root, PlanChoice& out) {
   if (root.has("order")) out.order = root.at("order").text();
   if (root.has("schedule")) out.schedule = root.at("schedule").text();
+  if (root.has("virtual_stages")) {
+    out.virtual_stages = static_cast<int>(root.at("virtual_stages").integer(1, kMostParts));
+  }
   if (root.has("micro_batches")) {
     out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, kMostParts));
   }
@@ -243,7 +246,7 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
       {"chain_nodes", chain.elements.size()},
       {"schedule", request.schedule.name},
       {"micro_batches", request.micro_batches},
-      {"devices", plan.devices()},
+      {"devices", plan.devices() / request.stages_per_device},
       {"bottleneck_seconds", plan.bottleneck_seconds},
       {"mini_batch_seconds", plan.mini_batch_seconds},
       {"lower_bound_seconds", plan.lower_bound_seconds},
@@ -253,6 +256,7 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
       {"cut_reasons", plan.cut_reasons},
       {"notes", plan.notes},
   };
+  if (request.stages_per_device > 1) body["virtual_stages"] = request.stages_per_device;
   if (!order.empty()) body["order"] = order_text(order);
   return document_text(kPlanSchema, body);
 }

@@ -22,6 +22,7 @@ struct PlanChoice {
   std::vector<DeviceRange> devices;  // of each stage; without a word in the file one after another
   std::optional<std::string> schedule;
   std::optional<int> micro_batches;
+  std::optional<int> virtual_stages;  // of each device
   /// Of the model's nodes, as parse_order() reads it; empty: the standard one.
   std::string order;
 

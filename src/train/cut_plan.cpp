@@ -284,18 +284,25 @@ Plan plan_within(PlanRequest& request, std::size_t device_limit, const MakePlan&
   }
 }
 
+/// A process without a device would wait for the others, or they for it.
+void check_devices_of_processes(const ProfiledNetwork& network, int used, int wanted) {
+  PT_CHECK(!network.processes() || used == wanted, kUsage,
+           "the plan uses {} of {} devices, but each process needs one; start fewer processes, or "
+           "give {}",
+           used, wanted, setting("replicas"));
+}
+
 /// Chooses the cuts. Stores the planner's request in `request`.
 Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size_t planner_limit,
                 PlanRequest& request) {
   const std::vector<int>& replicas = network.config().pipeline.replicas;
   if (!network.config().pipeline.plan_path.empty()) {
-    const PlanChoice choice =
+    PlanChoice choice =
         read_plan(network.config().pipeline.plan_path, element_names(network.costs()));
+    choice.micro_batches.reset();  // the run's own number may be another one
     if (!choice.replicated() && choice.stages() == network.schedule().stages())
       request.loads = network.schedule().loads(request.micro_batches);
-    PlanRequest as_planned = request;
-    if (choice.schedule) as_planned.schedule = planned_schedule(*choice.schedule);
-    return plan_of_choice(network.costs(), as_planned, choice);
+    return plan_of_choice(network.costs(), request, choice);
   }
   if (network.config().pipeline.plan_replicas) {
     request.stages = 0;
@@ -305,7 +312,9 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     const bool is_named = !network.config().pipeline.topology.empty();
     if (topology && (is_named || request.devices <= topology->devices()))
       request.topology = first_devices(*topology, request.devices);
-    return plan_devices(network.costs(), request);
+    Plan plan = plan_devices(network.costs(), request);
+    check_devices_of_processes(network, plan.devices(), request.devices);
+    return plan;
   }
   request.loads = network.schedule().loads(request.micro_batches);
   if (!network.config().pipeline.split.empty()) {
@@ -318,6 +327,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     Plan plan =
         plan_within(request, planner_limit, [&] { return plan_stages(network.costs(), request); });
     request.topology.device_speed.clear();
+    check_devices_of_processes(network, static_cast<int>(plan.stages.size()), request.stages);
     if (replicas.empty()) {
       move_cuts_for_schedule(network, request, plan);
       return plan;

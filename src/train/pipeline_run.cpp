@@ -191,6 +191,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.timeout_seconds = network_.config().pipeline.timeout_seconds;
   for (const int id : network_.config().pipeline.gpu_ids) {
     const auto device = static_cast<int>(options.devices.size());
+    if (device == network_.devices()) break;  // the model has fewer stages than there are GPUs
     const bool here = network_.is_here(device);
     options.devices.push_back(here ? &cuda_plugin().open(id) : nullptr);
     if (here) options.devices.back()->allow_tensor_floats(network_.config().model.tensor_floats);
@@ -206,6 +207,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
              setting("deterministic"));
     options.collectives = &nccl("without it start one process, for the GPUs of one machine");
     options.device_numbers = network_.config().pipeline.gpu_ids;
+    options.device_numbers.resize(options.devices.size());
   }
   options.processes = network_.processes();
   options.buckets = network_.bucket_floats();

@@ -89,7 +89,14 @@ double PlannedNetwork::predicted_step_seconds() const {
 
 double PlannedNetwork::predicted_bubble() const {
   const double step = predicted_step_seconds();
-  if (asynchronous() || step <= 0) return prediction().bubble;
+  if (step <= 0) return prediction().bubble;
+  if (asynchronous()) {  // of the steady state, without the round's fill and drain
+    double busy = 0;
+    for (const StagePlan& stage : plan().stages)
+      busy += stage.forward_seconds * (stage.recompute ? 2 : 1) + stage.backward_seconds +
+              stage.step_seconds;
+    return std::max(0.0, 1 - busy * static_cast<double>(micro_batches()) / (step * devices()));
+  }
   return 1 - (1 - prediction().bubble) * prediction().makespan / step;
 }
 

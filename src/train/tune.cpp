@@ -34,7 +34,8 @@ using Key = std::tuple<std::string, int, int, std::int64_t, bool, int, int, DTyp
 
 Key key_of(const TuneCandidate& candidate) {
   const PipelineConfig& pipeline = candidate.config.pipeline;
-  const bool loop = candidate.devices > 1 && stages_per_device(pipeline.schedule, 2) > 1;
+  const bool loop = candidate.devices > 1 && find_schedule(pipeline.schedule) &&
+                    stages_per_device(pipeline.schedule, 2) > 1;
   return {candidate.devices == 1 ? "" : pipeline.schedule,
           candidate.devices,
           candidate.threads,
@@ -298,6 +299,7 @@ class Tuning {
       // Every process has devices.
       if (processes_ && way.places * way.replicas != scope_.most_devices) continue;
       if (way.places == 1 && way.chunks > 1) continue;  // the same work in more pieces
+      if (changes_results(way)) continue;
       if (!scope_.schedules && way.places > 1 && way.schedule != config.pipeline.schedule) continue;
       if (!scope_.recompute && way.recompute != (config.pipeline.recompute == Recompute::kAll))
         continue;
@@ -319,6 +321,14 @@ class Tuning {
       candidate.peak_bytes = way.peak_bytes;
       all.push_back(std::move(candidate));
     }
+  }
+
+  /// Whether the run as given has weights of another age, or other samples in its batch norms.
+  bool changes_results(const Candidate& way) const {
+    const ScheduleDescription* own = find_schedule(config_.pipeline.schedule);
+    const bool asynchronous = own && is_asynchronous(own->rule);
+    return (!scope_.asynchronous && way.asynchronous != asynchronous) ||
+           (!scope_.micro_batches && way.micro_batches != result_.candidates.front().micro_batches);
   }
 
   /// Schedules that do not split mini-batches, which the search does not simulate otherwise.

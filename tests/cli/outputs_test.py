@@ -100,6 +100,11 @@ class Documents(Case):
         self.assertEqual([(row["schedule"], row["micro_batches"]) for row in document["rows"]], [("gpipe", 4), ("1f1b", 4), ("pipedream", 1)])
         document = self.document("simulate", MODEL, "--gpus", "2", "--schedules", "pipedream-2bw", "--micro-batches", "4")
         self.assertEqual([row["micro_batches"] for row in document["rows"]], [4])
+        # Bubbles are those of the steady state.
+        for more in ([], ["--replicas", "2,1"]):
+            for row in self.document("simulate", MODEL, "--gpus", str(2 + len(more) // 2), *more, "--schedules", "pipedream,pipedream-2bw")["rows"]:
+                self.assertTrue(0 <= row["bubble"] < 0.8, row)
+        self.refused("usage", "simulate", MODEL, "--gpus", "2", "-b", "64", "--micro-batches", "100", says="--micro-batches 100")
         self.refused("usage", "plan", MODEL, "--gpus", "2", "--schedule", "pipedream", "--micro-batch-size", "8",
                      says="does not split mini-batches; leave out --micro-batch-size")
 

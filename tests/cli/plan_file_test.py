@@ -38,6 +38,13 @@ class PlanFile(Case):
         self.assertEqual(self.starts(followed), [0, 1, 14])
         self.assertEqual(before, after)
 
+    def test_the_stages_of_each_device_are_those_of_the_plan(self):
+        self.succeed("plan", "-m", MODEL, "--device", "cpu", "--gpus", "2", "--schedule", "interleaved-1f1b:virtual-stages=4", "-o", "many.json")
+        plan = parse((self.folder / "many.json").read_text())
+        self.assertEqual((plan["devices"], plan["virtual_stages"], len(plan["stages"])), (2, 4, 8))
+        _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--plan", "many.json", "--gpus", "2", "--dry-run")
+        self.assertIn("8 stages", err)
+
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]
         followed, _ = self.train()

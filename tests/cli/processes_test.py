@@ -154,6 +154,15 @@ class Processes(ProcessCase):
         plan = parse((self.folder / "run" / "plan.json").read_text())
         self.assertEqual(sum(stage.get("replicas", 1) for stage in plan["stages"]), 4)
 
+    def test_each_process_needs_a_device(self):
+        self.write("m.onnx", onnx_file.model([onnx_file.node("MatMul", ["x", "w"], ["y"], "only")],
+                                             initializers=[onnx_file.tensor("w", [4, 4], [0.5] * 16)]))
+        run = [*RUN, "-m", "m.onnx", "--batch-size", "16", "--max-steps", "2"]
+        self.assertRegex(self.train_in(4, *run, "--run-dir", "run"), "chose    (1 stage x 4|2 stages x 2) replicas")
+        code, _, err = self.run_in(4, *run, "--stages", "4", "--run-dir", "other")
+        self.assertEqual(code, 2, err)
+        self.assertIn("the plan uses 2 of 4 devices", err)
+
     def test_the_nodes_of_split_give_the_stages(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3"]
         two, four = [*run, "--split", "block.conv1"], [*run, "--split", "wide.conv,block.conv1,last.conv"]

@@ -79,6 +79,14 @@ class Tune(Case):
         self.assertIn(b"saved    fast.toml", err)
         self.succeed("--config", "fast.toml", "--dry-run")
 
+    def test_the_age_of_the_weights_stays(self):
+        out, _ = self.succeed(*SMALL, "--gpus", "2", "--budget", "8s", "--schedule", "pipedream", "--json", "-o", "fast.toml")
+        self.assertEqual({(c["schedule"], c["micro_batches"]) for c in parse(out)["candidates"]}, {("pipedream", 1)})
+
+    def test_a_schedule_of_a_file_stays(self):
+        self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "2", "-o", "two.schedule")
+        self.succeed(*SMALL, "--gpus", "2", "--budget", "1s", "--schedule", "two.schedule", "--micro-batches", "2", "--drop-last", "-o", "fast.toml")
+
     def test_it_decides_on_cuts_itself(self):
         self.refused("usage", *SMALL, "--replicas", "2,1", says="--replicas")
         self.refused("usage", *SMALL, "--budget", "soon", says="--budget")

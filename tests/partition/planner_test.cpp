@@ -382,7 +382,7 @@ TEST(Planner, SaysWhichScheduleHasNoMemoryRule) {
   }
 }
 
-TEST(Planner, AdvisesNoMicroBatchesWhereMiniBatchesAreSentWhole) {
+TEST(Planner, AdvisesNumbersOfMicroBatchesThatFit) {
   ChainCosts chain;
   for (int i = 0; i < 2; ++i) {
     chain.elements.push_back({});
@@ -406,8 +406,10 @@ TEST(Planner, AdvisesNoMicroBatchesWhereMiniBatchesAreSentWhole) {
     }
     return std::string();
   };
-  EXPECT_NE(advice("gpipe").find("`micro-batches` 2"), std::string::npos);
-  for (const char* schedule : {"pipedream", "pipedream-vertical"})
+  // The first stage holds two: of half the size it needs 100 bytes, of a quarter 50.
+  EXPECT_NE(advice("1f1b").find("`micro-batches` 4"), std::string::npos);
+  // gpipe holds all, and the others send mini-batches whole.
+  for (const char* schedule : {"gpipe", "pipedream", "pipedream-vertical"})
     EXPECT_EQ(advice(schedule).find("`micro-batches`"), std::string::npos) << schedule;
 }
 

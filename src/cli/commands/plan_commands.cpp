@@ -288,7 +288,7 @@ int simulate_command(Options& options) {
     const PipelineConfig& pipeline = options.run.pipeline;
     std::vector<std::int64_t> counts = {pipeline.micro_batches};
     const ScheduleDescription* description = find_schedule(schedule);
-    const bool drains = description == nullptr || !is_asynchronous(description->rule);
+    const bool drains = description && !is_asynchronous(description->rule);
     const bool whole = description && sends_whole_mini_batches(description->rule);
     if (counts[0] == 0 && pipeline.micro_batch_size == 0 && drains) counts = {2, 4, 8, 16};
     for (const std::int64_t count : counts) {
@@ -299,16 +299,13 @@ int simulate_command(Options& options) {
       if (const int needed = devices_with_cuts(config.pipeline, options.gpus); needed > 0)
         config.pipeline.devices = needed;
       devices = config.pipeline.devices;
+      PT_CHECK(count <= config.optimization.batch_size || counts.size() > 1, kUsage,
+               "--micro-batches {} are more than the {} samples of --batch-size", count,
+               config.optimization.batch_size);
       if (count > config.optimization.batch_size) continue;
       const PlannedNetwork network = plan_network(config);
       const double step = network.predicted_step_seconds();
-      double bubble = network.prediction().bubble;
-      if (network.asynchronous() && step > 0) {
-        double busy = 0;
-        for (const StagePlan& stage : network.plan().stages)
-          busy += stage.forward_seconds + stage.backward_seconds + stage.step_seconds;
-        bubble = 1 - busy / (step * network.stages());
-      }
+      const double bubble = network.predicted_bubble();
       std::string memory;
       Json bytes = Json::array();
       for (int s = 0; s < network.stages(); ++s) {
