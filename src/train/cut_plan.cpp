@@ -285,11 +285,12 @@ Plan plan_within(PlanRequest& request, std::size_t device_limit, const MakePlan&
 }
 
 /// A process without a device would wait for the others, or they for it.
-void check_devices_of_processes(const ProfiledNetwork& network, int used, int wanted) {
-  PT_CHECK(!network.processes() || used == wanted, kUsage,
+void check_devices_of_processes(const ProfiledNetwork& network, int used) {
+  const ProcessGroup* processes = network.processes();
+  PT_CHECK(!processes || network.process_of(used - 1) == processes->size() - 1, kUsage,
            "the plan uses {} of {} devices, but each process needs one; start fewer processes, or "
            "give {}",
-           used, wanted, setting("replicas"));
+           used, network.schedule().devices(), setting("replicas"));
 }
 
 /// Chooses the cuts. Stores the planner's request in `request`.
@@ -313,7 +314,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     if (topology && (is_named || request.devices <= topology->devices()))
       request.topology = first_devices(*topology, request.devices);
     Plan plan = plan_devices(network.costs(), request);
-    check_devices_of_processes(network, plan.devices(), request.devices);
+    check_devices_of_processes(network, plan.devices());
     return plan;
   }
   request.loads = network.schedule().loads(request.micro_batches);
@@ -327,8 +328,9 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     Plan plan =
         plan_within(request, planner_limit, [&] { return plan_stages(network.costs(), request); });
     request.topology.device_speed.clear();
-    check_devices_of_processes(network, static_cast<int>(plan.stages.size()), request.stages);
     if (replicas.empty()) {
+      const auto stages = static_cast<int>(plan.stages.size()), each = request.stages_per_device;
+      check_devices_of_processes(network, (stages + each - 1) / each);
       move_cuts_for_schedule(network, request, plan);
       return plan;
     }

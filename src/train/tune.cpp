@@ -276,6 +276,8 @@ class Tuning {
         search.topology = scope_.topology;
         search.asynchronous = scope_.asynchronous;
         search.same_data = &data_;
+        if (!config.pipeline.gpu_ids.empty())
+          search.processors = different_gpus(config.pipeline.gpu_ids, processes_);
         search.profile_seconds = kSearchShare / 2 * scope_.budget_seconds;
         add_found(config, find_schedules(config, search), all);
         if (scope_.asynchronous && config.pipeline.devices > 1) add_streams(config, all);

@@ -43,9 +43,10 @@ int devices_with_cuts(const PipelineConfig& pipeline, int gpus) {
   const int of_cuts = pipeline.replicas.empty() ? devices_of_cuts(pipeline) : 0;
   if (of_cuts == 0 || (gpus > 0 && pipeline.split.empty())) return gpus;
   PT_CHECK(gpus == 0 || gpus == of_cuts, kUsage,
-           "--split names {} stages for {} device{}, but --gpus is {}; leave out --gpus, or give "
-           "--split other nodes",
-           pipeline.split.size() + 1, of_cuts, of_cuts == 1 ? "" : "s", gpus);
+           "--split names {} stages for {} device{}, but {} {}; leave that out, or give --split "
+           "other nodes",
+           pipeline.split.size() + 1, of_cuts, of_cuts == 1 ? "" : "s",
+           pipeline.gpu_ids.empty() ? "--gpus is" : "the number of --gpu-ids is", gpus);
   return of_cuts;
 }
 

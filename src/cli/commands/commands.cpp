@@ -264,7 +264,8 @@ void take_plan(Options& options) {
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
     pipeline.micro_batches = *plan.micro_batches;
   if (names_schedule_file(pipeline.schedule)) return;
-  if (plan.virtual_stages) pipeline.chunks = *plan.virtual_stages;
+  if (plan.virtual_stages && plan.schedule == pipeline.schedule)
+    pipeline.chunks = *plan.virtual_stages;
   int stages = 0;
   for (const DeviceRange& range : plan.devices) stages += range.count;
   const int devices = std::max(1, stages / stages_per_device(pipeline.schedule, pipeline.chunks));

@@ -152,8 +152,8 @@ int evaluate_run(const Options& train) {
   PT_CHECK(!train.run.data.validation_path.empty(), kUsage,
            "TF_CONFIG makes this task an evaluator, which needs --val-data");
   // The checkpoints name the model, and evaluation has its own devices and outputs.
-  static const std::set<std::string> others = {"--model", "--data", "--gpus", "--gpu-ids",
-                                               "--config"};
+  static const std::set<std::string> others = {"--model",   "--data", "--gpus",
+                                               "--gpu-ids", "--edge", "--config"};
   Options unused;
   std::set<std::string> left_out = others;
   for (const OptionSpec& spec : describe_options(unused)) {
@@ -161,7 +161,8 @@ int evaluate_run(const Options& train) {
   }
   std::vector<Assignment> settings;
   for (const Assignment& setting : train.given) {
-    if (!left_out.contains(setting.first)) settings.push_back(setting);
+    const bool for_gpus = setting.first == "--precision" && setting.second.starts_with("tf32");
+    if (!left_out.contains(setting.first) && !for_gpus) settings.push_back(setting);
   }
   settings.insert(settings.end(), {{"--follow", train.run_dir},
                                    {"--data", train.run.data.validation_path},

@@ -241,6 +241,14 @@ void resolve_transposed_axis(WindowAxis& axis, std::int64_t output_padding,
   axis.pad_end = total - axis.pad_begin;
 }
 
+/// Positions at the end of a transposed convolution's output that a convolution of its gradient
+/// would reach with further windows, as output_padding of the stride or more makes them.
+std::int64_t positions_beyond(const WindowAxis& axis) {
+  const std::int64_t windows = (axis.input - 1) * axis.stride + axis.extent();
+  const std::int64_t rest = axis.output + axis.pad_begin + axis.pad_end - windows;
+  return rest < axis.stride ? 0 : rest - (axis.stride - 1);
+}
+
 void import_conv_transpose(ImportContext& context) {
   const Attributes& given = context.attributes();
   const Shape x = context.type(0).shape;
@@ -271,9 +279,15 @@ void import_conv_transpose(ImportContext& context) {
   Ints pads = auto_pad == "NOTSET" ? read("pads", 2 * rank, 0) : Ints(2 * rank, 0);
 
   std::vector<std::int64_t> shape{x[0], w[1] * group};
+  Ints zeros(2 * (rank + 2), 0);  // behind what windows reach
   for (std::size_t i = 0; i < rank; ++i) {
     WindowAxis axis{input[i], kernel[i], strides[i], dilations[i], pads[i], pads[i + rank], 0};
     resolve_transposed_axis(axis, output_padding[i], auto_pad, output[i]);
+    const std::int64_t beyond = positions_beyond(axis);
+    const std::int64_t from_padding = std::clamp<std::int64_t>(axis.pad_end, 0, beyond);
+    axis.pad_end -= from_padding;
+    axis.output -= beyond - from_padding;
+    zeros[rank + 4 + i] = beyond - from_padding;
     pads[i] = axis.pad_begin;
     pads[i + rank] = axis.pad_end;
     shape.push_back(axis.output);
@@ -285,6 +299,8 @@ void import_conv_transpose(ImportContext& context) {
                            {"pads", pads},
                            {"group", group},
                            {"output_shape", shape}});
+  if (std::ranges::any_of(zeros, [](std::int64_t n) { return n > 0; }))
+    y = builder.add("Pad", {y}, {{"pads", zeros}, {"value", 0.0}});
   if (context.has_input(2)) {
     std::vector<std::int64_t> bias(rank + 2, 1);
     bias[1] = shape[1];

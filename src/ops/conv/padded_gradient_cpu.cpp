@@ -37,8 +37,7 @@ class PaddedGradient {
         instructions_(instructions),
         line_{shape.batch, padded_axis(shape.rows), padded_axis(shape.columns)},
         depth_(depth_of(shape, line_.positions())),
-        copy_(tiles::round_up(depth_ + line_.highest_tap() - line_.lowest_tap() + 2, kTogether) *
-              kSide),
+        copy_(tiles::round_up(depth_ + line_.reach() + 2, kTogether) * kSide),
         row_blocks_((shape.outputs + kBlock - 1) / kBlock),
         threads_(tiles::useful_threads(
             {shape.outputs, shape.inputs * shape.taps(), line_.positions()}, threads)),
@@ -79,18 +78,18 @@ class PaddedGradient {
     }
   }
 
- private:
-  struct Panel {
-    std::int64_t block, tap;
-  };
-
-  /// What is packed at a time stays in the outer caches.
+  /// Positions that are packed at a time, which stay in the outer caches.
   static std::int64_t depth_of(const TileConvolution& shape, std::int64_t positions) {
     constexpr std::int64_t kElements = 1 << 19, kLeast = 768, kMost = 2048;
     const std::int64_t most =
         std::clamp(kElements / (shape.outputs + 2 * shape.inputs), kLeast, kMost);
     return tiles::chunk_of(positions, most, most, kTogether);
   }
+
+ private:
+  struct Panel {
+    std::int64_t block, tap;
+  };
 
   std::int64_t panel_count() const { return shape_.inputs / kSide * shape_.taps(); }
   std::int64_t column_blocks() const { return (panel_count() + 1) / 2; }
@@ -123,17 +122,16 @@ class PaddedGradient {
   void pack_copies(const Bits* x, std::int64_t begin, std::int64_t steps, Bits* b) const {
     const PaddedSource source{x, shape_.inputs, shape_.rows.input, shape_.columns.input};
     const std::int64_t lowest = line_.lowest_tap();
-    for_share(steps * kStep + line_.highest_tap() - lowest + 1,
-              [&](std::int64_t first, std::int64_t) {
-                std::array<const Bits*, kTogether + 1> from;
-                source.find(line_, begin + lowest + first, kTogether + 1, from.data());
-                for (std::int64_t block = 0; block < shape_.inputs / kSide; ++block) {
-                  for (std::int64_t odd = 0; odd < 2; ++odd) {
-                    instructions_.interleave(from.data() + odd, kTogether, block * source.block(),
-                                             b + (2 * block + odd) * copy_ + first * kSide);
-                  }
-                }
-              });
+    for_share(steps * kStep + line_.reach() + 1, [&](std::int64_t first, std::int64_t) {
+      std::array<const Bits*, kTogether + 1> from;
+      source.find(line_, begin + lowest + first, kTogether + 1, from.data());
+      for (std::int64_t block = 0; block < shape_.inputs / kSide; ++block) {
+        for (std::int64_t odd = 0; odd < 2; ++odd) {
+          instructions_.interleave(from.data() + odd, kTogether, block * source.block(),
+                                   b + (2 * block + odd) * copy_ + first * kSide);
+        }
+      }
+    });
   }
 
   const Bits* panel(const Bits* b, std::int64_t index) const {
@@ -198,7 +196,10 @@ class PaddedGradient {
 bool padded_gradient_pays(const TileConvolution& shape) {
   if (shape.rows.stride != 1 || shape.columns.stride != 1 || shape.taps() == 1) return false;
   const PaddedMaps line{shape.batch, padded_axis(shape.rows), padded_axis(shape.columns)};
-  return 3 * line.plane() <= 4 * shape.rows.output * shape.columns.output;
+  // Both copies of a chunk of positions are less than what all taps read of it.
+  const std::int64_t depth = PaddedGradient::depth_of(shape, line.positions());
+  return 3 * line.plane() <= 4 * shape.rows.output * shape.columns.output &&
+         2 * (depth + line.reach()) <= shape.taps() * depth;
 }
 
 std::unique_ptr<Kernel> make_padded_gradient(const TileConvolution& shape,

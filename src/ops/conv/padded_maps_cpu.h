@@ -42,7 +42,8 @@ struct PaddedMaps {
     return rows.tap(t / columns.taps) * width() + columns.tap(t % columns.taps);
   }
   std::int64_t lowest_tap() const { return rows.lowest() * width() + columns.lowest(); }
-  std::int64_t highest_tap() const { return rows.highest() * width() + columns.highest(); }
+  /// From the lowest tap to the highest.
+  std::int64_t reach() const { return rows.highest() * width() + columns.highest() - lowest_tap(); }
 };
 
 /// The maps that windows read, or the maps of which each position is a window.

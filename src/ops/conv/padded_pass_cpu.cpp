@@ -34,9 +34,10 @@ class PaddedPass {
         results_(input_gradient ? shape.inputs : shape.outputs),
         steps_(channels_ / kStep * shape.taps()),
         threads_(tiles::useful_threads({line_.positions(), results_, steps_ * kStep}, threads)),
-        rows_(rows_of(line_.positions(), channels_, threads_)),
-        packed_rows_(tiles::round_up(rows_ + line_.highest_tap() - line_.lowest_tap(), kTogether)) {
+        rows_(tiles::ApartSizes::chunk_rows({line_.positions(), results_, channels_}, threads_)),
+        packed_rows_(tiles::round_up(rows_ + line_.reach(), kTogether)) {
     for (std::int64_t tap = 0; tap < shape.taps(); ++tap) {
+      order_.push_back(tap);
       for (std::int64_t pair = 0; pair < channels_ / kStep; ++pair)
         tiles_.push_back((pair * packed_rows_ + line_.tap(tap) - line_.lowest_tap()) * kStep);
     }
@@ -51,6 +52,7 @@ class PaddedPass {
            std::byte* workspace) const {
     auto* const ordered = reinterpret_cast<Bits*>(workspace);
     Bits* const b = ordered + weights();
+    order_weights(shape_, /*input_gradient=*/true, order_, w, ordered, threads_);
 #pragma omp parallel num_threads(threads_)
     {
       const std::int64_t thread = omp_get_thread_num();
@@ -59,7 +61,6 @@ class PaddedPass {
                              static_cast<std::size_t>(thread) * own_bytes();
       auto* const a = reinterpret_cast<Bits*>(own);
       auto* const sums = reinterpret_cast<float*>(a + a_elements());
-      order_weights(w, ordered);
       pack_weights(ordered, b);
       instructions_.begin();
 #pragma omp for schedule(dynamic, 1)
@@ -83,34 +84,12 @@ class PaddedPass {
  private:
   static constexpr std::int64_t kTogether = 64;  // positions that are looked up at a time
 
-  /// Positions that a thread packs and multiplies at a time, which stay in its L2 cache.
-  static std::int64_t rows_of(std::int64_t positions, std::int64_t channels, int threads) {
-    constexpr std::int64_t kElements = 1 << 17;
-    const std::int64_t most =
-        std::clamp(kElements / channels / kBlock * kBlock, 2 * kBlock, 16 * kBlock);
-    const std::int64_t rounds = (positions + threads * most - 1) / (threads * most);
-    return tiles::round_up((positions + threads * rounds - 1) / (threads * rounds), kBlock);
-  }
-
   std::int64_t weights() const { return shape_.outputs * shape_.inputs * shape_.taps(); }
   std::int64_t b_elements() const { return results_ * steps_ * kStep; }
   std::int64_t a_elements() const { return packed_rows_ * channels_; }
   std::size_t own_bytes() const {
     return static_cast<std::size_t>(a_elements()) * sizeof(Bits) +
            static_cast<std::size_t>(rows_ * kBlock) * sizeof(float);
-  }
-
-  /// (outputs, inputs, taps) to (taps, outputs, inputs).
-  void order_weights(const Bits* w, Bits* to) const {
-    const std::int64_t inputs = shape_.inputs, taps = shape_.taps();
-#pragma omp for schedule(static)
-    for (std::int64_t o = 0; o < shape_.outputs; ++o) {
-      for (std::int64_t t = 0; t < taps; ++t) {
-        Bits* const line = to + (t * shape_.outputs + o) * inputs;
-        const Bits* const from = w + o * inputs * taps + t;
-        for (std::int64_t i = 0; i < inputs; ++i) line[i] = from[i * taps];
-      }
-    }
   }
 
   void pack_weights(const Bits* ordered, Bits* b) const {
@@ -132,7 +111,7 @@ class PaddedPass {
     const WindowAxis &down = shape_.rows, &across = shape_.columns;
     const PaddedSource source{map, channels_, input_gradient_ ? down.output : down.input,
                               input_gradient_ ? across.output : across.input};
-    const std::int64_t count = rows + line_.highest_tap() - line_.lowest_tap();
+    const std::int64_t count = rows + line_.reach();
     for (std::int64_t first = 0; first < count; first += kTogether) {
       std::array<const Bits*, kTogether> from;
       source.find(line_, top + line_.lowest_tap() + first, kTogether, from.data());
@@ -203,6 +182,7 @@ class PaddedPass {
   int threads_;
   std::int64_t rows_;                // of a thread at a time
   std::int64_t packed_rows_;         // of them and what their taps read
+  std::vector<std::int64_t> order_;  // of taps in the ordered weights
   std::vector<std::int64_t> tiles_;  // where the tiles of a step begin
 };
 
@@ -215,7 +195,9 @@ bool padded_pass_pays(const TileConvolution& shape, bool input_gradient) {
   if (channels % kStep != 0 || shape.outputs * shape.inputs * shape.taps() > kMostWeights)
     return false;
   const PaddedMaps line = PaddedPass::padded_line(shape, input_gradient);
-  return 3 * line.plane() <= 4 * line.rows.windows * line.columns.windows;
+  // What each chunk of positions packs beyond its own is less than half of what all taps read.
+  return 3 * line.plane() <= 4 * line.rows.windows * line.columns.windows &&
+         2 * line.reach() <= (shape.taps() - 1) * tiles::ApartSizes::most_rows(channels);
 }
 
 std::unique_ptr<Kernel> make_padded_pass(const TileConvolution& shape, bool input_gradient,

@@ -114,24 +114,6 @@ GemmShape gradient_shape(const TileConvolution& shape) {
   return {shape.outputs, shape.inputs * shape.taps(), shape.batch * positions_of_y(shape)};
 }
 
-/// (outputs, inputs, taps) to (outputs, taps, inputs), or for the input gradient (taps, outputs,
-/// inputs); `order` has the taps as they follow each other there.
-void order_weights(const TileConvolution& shape, bool input_gradient,
-                   const std::vector<std::int64_t>& order, const Bits* w, Bits* to, int threads) {
-  const std::int64_t inputs = shape.inputs, taps = shape.taps(), outputs = shape.outputs;
-  const std::int64_t row = input_gradient ? inputs : taps * inputs;
-  const std::int64_t tap = input_gradient ? outputs * inputs : inputs;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t o = 0; o < outputs; ++o) {
-    const Bits* from = w + o * inputs * taps;
-    for (std::size_t t = 0; t < order.size(); ++t) {
-      Bits* line = to + o * row + static_cast<std::int64_t>(t) * tap;
-      const Bits* numbers = from + order[t];
-      for (std::int64_t i = 0; i < inputs; ++i) line[i] = numbers[i * taps];
-    }
-  }
-}
-
 /// Puts weights of several taps in order in front of the workspace; returns what to read.
 const Bits* ordered_weights(const TileConvolution& shape, bool input_gradient,
                             const std::vector<std::int64_t>& order, const Bits* w,
@@ -232,6 +214,22 @@ std::optional<TileConvolution> tile_convolution(const ConvGeometry& geometry) {
   if (geometry.inputs % kSide != 0 || geometry.outputs % kSide != 0) return {};
   return TileConvolution{geometry.batch, geometry.inputs, geometry.outputs, geometry.window[0],
                          geometry.window[1]};
+}
+
+void order_weights(const TileConvolution& shape, bool input_gradient,
+                   const std::vector<std::int64_t>& order, const Bits* w, Bits* to, int threads) {
+  const std::int64_t inputs = shape.inputs, taps = shape.taps(), outputs = shape.outputs;
+  const std::int64_t row = input_gradient ? inputs : taps * inputs;
+  const std::int64_t tap = input_gradient ? outputs * inputs : inputs;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t o = 0; o < outputs; ++o) {
+    const Bits* from = w + o * inputs * taps;
+    for (std::size_t t = 0; t < order.size(); ++t) {
+      Bits* line = to + o * row + static_cast<std::int64_t>(t) * tap;
+      const Bits* numbers = from + order[t];
+      for (std::int64_t i = 0; i < inputs; ++i) line[i] = numbers[i * taps];
+    }
+  }
 }
 
 void store_in_order(const TileConvolution& shape, const float* gradients, bool add, float* dw,

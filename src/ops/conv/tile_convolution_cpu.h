@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "ops/conv/conv.h"
 #include "ops/matmul/tile_instructions_cpu.h"
@@ -28,6 +29,12 @@ std::optional<TileConvolution> tile_convolution(const ConvGeometry& geometry);
 /// The kernel of Conv (x, w, bias or null) -> y, or of ConvInputGrad (dy, w) -> dx.
 std::unique_ptr<Kernel> make_tile_pass(const TileConvolution& shape, bool input_gradient,
                                        const tiles::Instructions& instructions);
+
+/// Orders weights (outputs, inputs, taps): (outputs, taps, inputs), or for an input gradient (taps,
+/// outputs, inputs). `order` has the taps as they follow each other there.
+void order_weights(const TileConvolution& shape, bool input_gradient,
+                   const std::vector<std::int64_t>& order, const std::uint16_t* w,
+                   std::uint16_t* to, int threads);
 
 /// Writes gradients of weights (outputs, taps, inputs) to `dw` (outputs, inputs, taps), or adds
 /// them.

@@ -17,7 +17,7 @@ constexpr std::int64_t kTile = 16 * kStep;  // its elements
 struct Panels {
   const std::uint16_t* first;
   std::int64_t distance;
-  const std::int64_t* tiles = nullptr;  // of a of MultiplyTiles only
+  const std::int64_t* tiles = nullptr;  // only for operand a of MultiplyTiles
 
   std::int64_t tile(std::int64_t step) const { return tiles ? tiles[step] : step * kTile; }
 };

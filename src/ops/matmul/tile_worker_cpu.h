@@ -262,9 +262,12 @@ struct ApartSizes {
   ApartSizes(const GemmShape& shape, int threads)
       : chunk(chunk_rows(shape, threads)), own({chunk, shape.n, shape.k}, /*threads=*/1) {}
 
+  /// Rows of `k` numbers that stay in the L2 cache.
+  static std::int64_t most_rows(std::int64_t k) {
+    return std::clamp(kMostElements / k / kBlock * kBlock, 2 * kBlock, 16 * kBlock);
+  }
   static std::int64_t chunk_rows(const GemmShape& shape, int threads) {
-    const std::int64_t most =
-        std::clamp(kMostElements / shape.k / kBlock * kBlock, 2 * kBlock, 16 * kBlock);
+    const std::int64_t most = most_rows(shape.k);
     const std::int64_t rounds = (shape.m + threads * most - 1) / (threads * most);
     return round_up((shape.m + threads * rounds - 1) / (threads * rounds), kBlock);
   }

@@ -382,5 +382,40 @@ TEST(ConvTest, ConvTransposeShapes) {
   EXPECT_EQ(shape({{"dilations", Ints{2, 2}}}), (Shape{1, 4, 7, 7}));
 }
 
+// Output padding of the stride or more, which a dilation allows: zeros behind the result, unless
+// padding has cut it.
+TEST(ConvTest, ConvTransposeWithWideOutputPadding) {
+  const HostTensor x = random_tensor({DType::kFloat32, {1, 2, 3, 3}}, 1);
+  const HostTensor w = random_tensor({DType::kFloat32, {2, 4, 3, 3}}, 2);
+  const HostTensor bias = floats({4}, {1, 2, 3, 4});
+  const auto run = [&](Ints pads, Ints output_padding) {
+    const Attributes attributes = {
+        {"dilations", Ints{2, 2}}, {"pads", pads}, {"output_padding", output_padding}};
+    return import_node("ConvTranspose", 11, attributes, {data(x), data(w), data(bias)}).run()[0];
+  };
+  const HostTensor whole = run({0, 0, 0, 0}, {0, 0});
+  const HostTensor wider = run({0, 0, 0, 0}, {1, 2});
+  const HostTensor cut = run({0, 0, 1, 2}, {1, 1});
+  ASSERT_EQ(whole.shape(), (Shape{1, 4, 7, 7}));
+  ASSERT_EQ(wider.shape(), (Shape{1, 4, 8, 9}));
+  ASSERT_EQ(cut.shape(), (Shape{1, 4, 7, 6}));
+  const auto value = [](const HostTensor& y, std::int64_t c, std::int64_t row,
+                        std::int64_t column) {
+    const Shape& s = y.shape();
+    return y.view().as<float>()[(c * s[2] + row) * s[3] + column];
+  };
+  for (std::int64_t c = 0; c < 4; ++c) {
+    for (std::int64_t row = 0; row < 8; ++row) {
+      for (std::int64_t column = 0; column < 9; ++column) {
+        const bool inside = row < 7 && column < 7;
+        EXPECT_EQ(value(wider, c, row, column),
+                  inside ? value(whole, c, row, column) : static_cast<float>(c + 1));
+        if (row < 7 && column < 6)
+          EXPECT_EQ(value(cut, c, row, column), value(whole, c, row, column));
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <array>
 #include <string_view>
 
 #include "base/index.h"
@@ -60,6 +61,8 @@ std::vector<ConvCase> tile_cases() {
       {"padded_valid", {2, 32, 20, 19}, {64, 32, 3, 3}, one, one, none},
       {"padded_dilated", {2, 32, 16, 18}, {80, 32, 3, 3}, one, two, {2, 2, 2, 2}},
       {"padded_5x5", {2, 96, 24, 26}, {32, 96, 5, 5}, one, one, {1, 3, 3, 0}},
+      {"padded_chunks", {3, 32, 30, 31}, {32, 32, 3, 3}, one, one, around},
+      {"padded_one_sample", {1, 32, 24, 25}, {32, 32, 3, 3}, one, one, {2, 3, 2, 3}},
       {"padded_row", {2, 32, 3, 40}, {32, 32, 1, 3}, one, one, {0, 1, 0, 1}},
   };
 }
@@ -123,13 +126,17 @@ TEST(TileConvolution, GivesTheSameBitsWithAnyNumberOfThreads) {
     const auto run = [&](int threads) {
       omp_set_num_threads(threads);
       const auto forward = make_tile_pass(shape, /*input_gradient=*/false, tiles::portable());
+      const auto backward = make_tile_pass(shape, /*input_gradient=*/true, tiles::portable());
       const auto gradient = make_tile_weight_gradient(shape, tiles::portable());
-      return std::pair{run_on_tiles(*forward, {x, w}, dy.type()),
-                       run_on_tiles(*gradient, {x, dy}, {DType::kFloat32, c.w})};
+      return std::array{run_on_tiles(*forward, {x, w}, dy.type()),
+                        run_on_tiles(*backward, {dy, w}, x.type()),
+                        run_on_tiles(*gradient, {x, dy}, {DType::kFloat32, c.w})};
     };
-    const auto alone = run(1), three = run(3);
-    expect_same_bits(three.first, alone.first);
-    expect_same_bits(three.second, alone.second);
+    const auto alone = run(1);
+    for (const int threads : {3, 64}) {
+      const auto together = run(threads);
+      for (std::size_t i = 0; i < alone.size(); ++i) expect_same_bits(together[i], alone[i]);
+    }
   }
   omp_set_num_threads(1);
 }
@@ -150,6 +157,8 @@ TEST(TileConvolution, PacksMapsOnceWhereThatAddsFewZeros) {
   const Ints one = {1, 1}, around = {1, 1, 1, 1};
   EXPECT_TRUE(pays({"", {1, 32, 7, 7}, {32, 32, 3, 3}, one, one, around}));
   EXPECT_FALSE(pays({"", {1, 32, 6, 6}, {32, 32, 3, 3}, one, one, around}));
+  // Each chunk of positions would pack as many more as its windows reach.
+  EXPECT_FALSE(pays({"", {1, 2048, 64, 128}, {256, 2048, 3, 3}, one, {12, 12}, {12, 12, 12, 12}}));
   EXPECT_FALSE(pays({"", {1, 48, 9, 9}, {32, 48, 3, 3}, one, one, around}));
   // The gradient of the outputs has whole pairs of blocks.
   EXPECT_TRUE(padded_pass_pays(shape({"", {1, 48, 9, 9}, {32, 48, 3, 3}, one, one, around}),
