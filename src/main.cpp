@@ -3,6 +3,7 @@
 // stages need.
 #include <malloc.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,6 +49,16 @@ void give_back_large_blocks() {
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 #endif
+}
+
+/// A model may keep each tensor in a file of its own, and export has them all open: more than the
+/// 1024 files that shells allow a program at first.
+void allow_more_open_files() {
+  constexpr rlim_t kEnough = 1 << 16;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return;
+  limit.rlim_cur = std::min(limit.rlim_max, kEnough);
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // on failure: go on with fewer
 }
 
 /// The position of the command among the arguments: the first one that is neither an option nor the
@@ -150,6 +161,7 @@ int main(int argc, char** argv) {
   restart_with_passive_wait_policy(argv);
   pipetrain::write_settings_as(pipetrain::option_that_sets);
   give_back_large_blocks();
+  allow_more_open_files();
   pipetrain::report_terminations();
   const bool on_terminal = isatty(STDERR_FILENO) != 0;
   if (on_terminal) pipetrain::lay_out_log(pipetrain::message_for_terminal);

@@ -115,7 +115,7 @@ class Head {
                  "{}: \"{}\" comes from {}, which is not the last layer of a classifier "
                  "(a Gemm, MatMul or Conv); name its output with {}",
                  setting("num-classes"), printable(output), printable(op), setting("logits"));
-        if (op == "Reshape" && node->input_size() > 1) note_shape(node->input(1));
+        if (op == "Reshape" && node->input_size() > 1) note_shape(node->input(1), 0);
         value = node->input(0);
       }
       changed_.insert(value);
@@ -124,14 +124,17 @@ class Head {
   }
 
   /// A Reshape after the layer may spell out the number of classes, at the end of its shape.
-  void note_shape(const std::string& name) {
+  void note_shape(const std::string& name, int concats) {
+    PT_CHECK(concats < 16, kModel,
+             "{}: the shape of the Reshape after the last layer is made by too many Concats",
+             setting("num-classes"));
     for (onnx::Tensor& t : *graph_.mutable_initializer()) {
       if (t.name() == name) note_numbers(name, t);
     }
     for (onnx::Node& node : *graph_.mutable_node()) {
       if (node.output_size() != 1 || node.output(0) != name) continue;
       if (node.op_type() == "Concat" && node.input_size() > 0)
-        return note_shape(node.input(node.input_size() - 1));
+        return note_shape(node.input(node.input_size() - 1), concats + 1);
       if (node.op_type() != "Constant") continue;
       for (onnx::Attribute& attribute : *node.mutable_attribute()) {
         if (attribute.ints_size() > 0)

@@ -82,6 +82,27 @@ TEST(NewHead, AReshapeBehindItGetsTheNumberOfClasses) {
   EXPECT_EQ(tensor(model, "ten").value.to_int64s(), std::vector<std::int64_t>{3});
 }
 
+TEST(NewHead, AShapeMadeFromItselfIsRefused) {
+  OnnxBuilder builder("ring");
+  builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 10}});
+  builder.initializer("w", filled({4, 10}));
+  builder.initializer("one", HostTensor::of<std::int64_t>({1}, std::vector<std::int64_t>{-1}));
+  builder.node("MatMul", {"x", "w"}, {"h"}, {}, "fc");
+  builder.node("Concat", {"one", "shape"}, {"shape"}, {OnnxAttribute::of_int("axis", 0)}, "both");
+  builder.node("Reshape", {"h", "shape"}, {"logits"}, {}, "view");
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  builder.write(from);
+  try {
+    replace_head(from, to, "", 3, 1);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(std::string(error.what()).find("too many Concats"), std::string::npos);
+  }
+}
+
 TEST(NewHead, ReplacesEveryKindOfLastLayer) {
   const TemporaryDirectory folder;
   struct Case {
