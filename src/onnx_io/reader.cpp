@@ -446,6 +446,13 @@ OnnxSubgraph read_subgraph(const OnnxNode& node, std::string_view attribute) {
                         onnx::Graph graph;
                         PT_CHECK(graph.ParseFromString(found->s), kModel,
                                  "the sub-graph does not parse");
+                        for (const onnx::Tensor& tensor : graph.initializer()) {
+                          PT_CHECK(tensor.data_location() == 0, kModel,
+                                   "tensor '{}' is stored in another file, which is only read for "
+                                   "tensors outside sub-graphs; save the model without external "
+                                   "data",
+                                   printable(tensor.name()));
+                        }
                         return ModelDecoder("", {}).decode(graph, node);
                       });
 }

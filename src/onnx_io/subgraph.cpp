@@ -51,6 +51,21 @@ std::set<std::string> captured_names(const OnnxNode& node) {
   return out;
 }
 
+std::vector<std::string> float_tensors_inside(const OnnxNode& node) {
+  std::vector<std::string> out;
+  if (!has_subgraphs(node)) return out;
+  for (const std::string_view attribute : subgraph_attributes(node)) {
+    const OnnxSubgraph graph = read_subgraph(node, attribute);
+    for (const OnnxInitializer& tensor : graph.initializers) {
+      if (is_float(tensor.file_dtype) && tensor.shape.count() > 1) out.push_back(tensor.name);
+    }
+    for (const OnnxNode& inner : graph.nodes) {
+      for (std::string& name : float_tensors_inside(inner)) out.push_back(std::move(name));
+    }
+  }
+  return out;
+}
+
 std::vector<OnnxNode> with_inner_nodes(const OnnxNode& node) {
   std::vector<OnnxNode> out;
   if (has_subgraphs(node)) {

@@ -455,4 +455,19 @@ std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>
       count > kNamed ? ", …" : "", one ? "it" : "them", setting("train-only"));
 }
 
+std::string note_on_tensors_in_subgraphs(const OnnxModel& model) {
+  std::size_t count = 0;
+  std::string first;
+  for (const OnnxNode& node : model.nodes) {
+    const std::vector<std::string> names = float_tensors_inside(node);
+    if (first.empty() && !names.empty()) first = names[0];
+    count += names.size();
+  }
+  if (count == 0) return {};
+  return fmt::format(
+      "{} inside an If, Loop or Scan ({}{}) {} not trained, as only those of the main graph are",
+      count == 1 ? "a tensor" : fmt::format("{} tensors", count), printable(first),
+      count == 1 ? "" : ", …", count == 1 ? "is" : "are");
+}
+
 }  // namespace pipetrain

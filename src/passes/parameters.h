@@ -53,6 +53,10 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
 /// none.
 std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>& rules);
 
+/// One sentence on weights inside If, Loop and Scan, which are not trained; empty if there are
+/// none.
+std::string note_on_tensors_in_subgraphs(const OnnxModel& model);
+
 /// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied
 /// are tensors that are reached through an Identity node with a name of its own, and vectors of
 /// equal elements (fresh biases and norm gains) used at several places. Everything else that is

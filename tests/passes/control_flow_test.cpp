@@ -86,6 +86,22 @@ TEST(ControlFlow, AKnownConditionTakesItsBranch) {
   EXPECT_EQ(run(training, test::floats({1, 2}, {1, 2})), (std::vector<double>{0, 4.5}));
 }
 
+TEST(ControlFlow, WeightsInsideAreNamedAsNotTrained) {
+  EXPECT_EQ(note_on_tensors_in_subgraphs(model_of(if_node("c"))), "");
+  ModelParts own = body({node_part("MatMul", {"x", "V"}, {"t"})}, {}, {"t"});
+  own.initializers = {encode_tensor("V", weight())};
+  const ModelParts outer =
+      body({node_part("If", {"c"}, {"t"}) + graph_attribute("then_branch", own) +
+            graph_attribute("else_branch", own)},
+           {}, {"t"});
+  const OnnxModel model =
+      model_of(node_part("If", {"c"}, {"y"}) + graph_attribute("then_branch", own) +
+               graph_attribute("else_branch", outer));
+  EXPECT_EQ(note_on_tensors_in_subgraphs(model),
+            "3 tensors inside an If, Loop or Scan (V, …) are not trained, as only those of the "
+            "main graph are");
+}
+
 TEST(ControlFlow, AKnownCountUnrolls) {
   const TrainingGraph training = lowered(model_of(loop_node("n")));
   EXPECT_EQ(ops_of(training), "MatMul MatMul MatMul ");

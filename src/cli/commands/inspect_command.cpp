@@ -146,6 +146,8 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
     text += "note     " + note + "\n";
   if (const std::string note = note_on_uncertain_parameters(model.rules); !note.empty())
     text += "note     " + note + "\n";
+  if (const std::string note = note_on_tensors_in_subgraphs(model.file); !note.empty())
+    text += "note     " + note + "\n";
   if (options.show_params) {
     for (const auto& [name, rule] : model.rules)
       text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);

@@ -86,6 +86,8 @@ void log_model(const Options& options, const PlannedNetwork& network) {
     log_info("train", "note     {}", note);
   if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
     log_info("train", "note     {}", note);
+  if (const std::string note = note_on_tensors_in_subgraphs(network.model().file); !note.empty())
+    log_info("train", "note     {}", note);
   if (const std::string note = note_on_other_outputs(graph); !note.empty())
     log_info("train", "note     {}", note);
   if (network.data().synthetic) {
