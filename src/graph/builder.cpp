@@ -197,6 +197,25 @@ HostTensor ImportContext::constant(std::size_t index, std::string_view what) con
   return out;
 }
 
+std::int64_t ImportContext::scalar(std::size_t index, std::string_view what) const {
+  const std::vector<std::int64_t> values = constant(index, what).to_int64s();
+  PT_CHECK(values.size() == 1, kModel, "the {} of {} must be one number, got {}", what, op_type_,
+           values.size());
+  return values[0];
+}
+
+double ImportContext::real_scalar(std::size_t index, std::string_view what) const {
+  const std::vector<double> values = constant(index, what).to_doubles();
+  PT_CHECK(values.size() == 1, kModel, "the {} of {} must be one number, got {}", what, op_type_,
+           values.size());
+  return values[0];
+}
+
+void ImportContext::expect_outputs(std::size_t most) const {
+  PT_CHECK(outputs_.size() <= most, kModel, "{} has at most {} outputs, not {}", op_type_, most,
+           outputs_.size());
+}
+
 void ImportContext::set_output(std::size_t index, ValueId value) {
   if (index < outputs_.size()) outputs_[index] = value;
 }

@@ -110,6 +110,11 @@ class ImportContext {
   HostTensor constant_or_empty(std::size_t index) const;
   /// The input's content; Error (kModel) naming `what` when it is not constant.
   HostTensor constant(std::size_t index, std::string_view what) const;
+  /// The same for one number; Error (kModel) when the input has more elements, or none.
+  std::int64_t scalar(std::size_t index, std::string_view what) const;
+  double real_scalar(std::size_t index, std::string_view what) const;
+  /// Error (kModel) when the node lists more outputs than the operator has.
+  void expect_outputs(std::size_t most) const;
   void set_output(std::size_t index, ValueId value);
   std::span<const ValueId> outputs() const { return outputs_; }
 

@@ -17,19 +17,6 @@ constexpr const char* kCall = "pkg.torch.onnx.fx_node";
 constexpr const char* kFoldedFrom = "pkg.onnxscript.optimizer.folded_from";
 constexpr const char* kRule = "pkg.onnxscript.rewriter.rule_name";
 
-/// The strings of "['', 'fc1', 'linear']".
-std::vector<std::string> strings_in(std::string_view list) {
-  std::vector<std::string> out;
-  for (std::size_t at = list.find('\''); at != std::string_view::npos;
-       at = list.find('\'', at + 1)) {
-    const std::size_t end = list.find('\'', at + 1);
-    if (end == std::string_view::npos) break;
-    out.emplace_back(list.substr(at + 1, end - at - 1));
-    at = end;
-  }
-  return out;
-}
-
 /// An entry of the metadata of a node, which the reader keeps with its first output.
 std::string_view entry_of(const OnnxModel& model, const OnnxNode& node, const char* key) {
   if (node.outputs.empty()) return {};
@@ -87,6 +74,18 @@ std::int64_t dropouts_in_training_mode(const OnnxModel& model) {
 }
 
 }  // namespace
+
+std::vector<std::string> strings_in(std::string_view list) {
+  std::vector<std::string> out;
+  for (std::size_t at = list.find('\''); at != std::string_view::npos;
+       at = list.find('\'', at + 1)) {
+    const std::size_t end = list.find('\'', at + 1);
+    if (end == std::string_view::npos) break;
+    out.emplace_back(list.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return out;
+}
 
 std::string module_of(const OnnxModel& model, const OnnxNode& node) {
   // The last one is the call within the module.

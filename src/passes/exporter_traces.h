@@ -3,10 +3,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "onnx_io/model.h"
 
 namespace pipetrain {
+
+/// The strings of a list as Python writes it: "['', 'fc1', 'linear']".
+std::vector<std::string> strings_in(std::string_view list);
 
 /// The module that a node belongs to ("blocks.0.norm1"); empty if the file does not say.
 std::string module_of(const OnnxModel& model, const OnnxNode& node);

@@ -7,6 +7,8 @@
 #include <regex>
 #include <string_view>
 
+#include "passes/exporter_traces.h"
+
 namespace pipetrain {
 namespace {
 
@@ -84,12 +86,14 @@ bool belongs_to_module(const std::string& name) {
 }
 
 FoldedSources folded_sources(const std::string& list) {
-  static const std::regex quoted("'([^']*)'");
+  // std::regex recurses for each character; names in files are no longer either.
+  constexpr std::size_t kLongest = 4096;
   constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
                                                           "weight_hr_l", "bias_ih_l", "bias_hh_l"};
   FoldedSources sources;
-  for (std::sregex_iterator it(list.begin(), list.end(), quoted), end; it != end; ++it) {
-    const std::string name = (*it)[1], last = last_part(name);
+  for (const std::string& name : strings_in(list)) {
+    if (name.size() > kLongest) continue;
+    const std::string last = last_part(name);
     // Of recurrent layers: rnn.weight_ih_l0, rnn.bias_hh_l1_reverse.
     const bool recurrent =
         std::any_of(kRecurrent.begin(), kRecurrent.end(),

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/read_budget.h"
 
 namespace pipetrain {
 namespace {
@@ -95,6 +96,13 @@ class SequenceStep {
     return static_cast<std::size_t>(at[0] < 0 ? at[0] + count : at[0]);
   }
 
+  std::int64_t the_number(std::size_t index) const {
+    const std::vector<std::int64_t> found = known(index);
+    PT_CHECK(found.size() == 1, kModel, "{}: input {} must be one number, got {}", node_.label(),
+             index, found.size());
+    return found[0];
+  }
+
   ValueId number(std::int64_t value) {
     return builder_.constant(HostTensor::scalar<std::int64_t>(value));
   }
@@ -147,8 +155,11 @@ class SequenceStep {
     if (is_given && builder_.shape(tensor(1)).rank() > 0) {
       sizes = known(1);
     } else {
-      const std::int64_t most = is_given ? known(1).at(0) : 1;
+      const std::int64_t most = is_given ? the_number(1) : 1;
       PT_CHECK(most > 0, kModel, "{}: parts of {} elements", node_.label(), most);
+      const std::int64_t parts = extent / most;
+      PT_CHECK(parts < (std::int64_t{1} << 31), kModel, "{}: {} parts", node_.label(), parts);
+      ReadBudget::charge(64 * static_cast<std::uint64_t>(parts));
       for (std::int64_t begin = 0; begin < extent; begin += most)
         sizes.push_back(std::min(most, extent - begin));
     }

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import resource
 import shutil
 import struct
 import unittest
@@ -47,16 +48,20 @@ def with_functions(*functions):
               b"".join(field(9, one) for one in imports) + field(10, b"me")) for name, nodes in functions)
 
 
-def sequence_of_external(location):
-    """The weights in another file."""
+def external(name, location):
+    """A tensor (4, 4) in another file."""
     place = field(1, b"location") + field(2, location if isinstance(location, bytes) else location.encode())
-    return model([PRODUCT, node("Relu", ["h"], ["y"])],
-                 initializers=[varint(1, 4) + varint(1, 4) + varint(2, 1) + field(8, b"w") + field(13, place) + varint(14, 1)])
+    return varint(1, 4) + varint(1, 4) + varint(2, 1) + field(8, name.encode()) + field(13, place) + varint(14, 1)
+
+
+def sequence_of_external(location):
+    return model([PRODUCT, node("Relu", ["h"], ["y"])], initializers=[external("w", location)])
 
 
 CONSTRUCT = node("SequenceConstruct", ["h", "h"], ["q"], "construct")
 KERNEL = tensor("k", [1, 1, 2, 2], [1.0] * 4)
 BRANCH = graph([node("Identity", ["h"], ["b"])], [], [value_info("b", [4])])
+FAR_BRANCH = graph([], [], [value_info("b", [4])], [external("b", "b.bin")])
 
 
 def nested_loops(depth, trips):
@@ -141,6 +146,26 @@ MODELS = {
     "functions_that_double": (with_functions(("f0", [node("Relu", ["a"], ["b"])]), *[
         ("f%d" % i, [node("f%d" % (i - 1), ["a"], ["t"], domain="me"), node("f%d" % (i - 1), ["t"], ["b"], domain="me")]) for i in range(1, 40)]), ["me::f"]),
     "name_of_megabytes": (sequence(node("Relu", ["h"], ["y"], "n" * 5_000_000)), ["longer than the 4096 allowed"]),
+    "norm_of_60_outputs": (model([PRODUCT, node("LayerNormalization", ["h", "g"], ["y", *(f"o{i}" for i in range(59))], "it")],
+                                 initializers=[W, floats("g", 1, 1, 1, 1)]), ["node 'it'", "at most 3 outputs, not 60"]),
+    "unique_of_8_outputs": (model([PRODUCT, node("Unique", ["w"], ["u", *(f"o{i}" for i in range(7))], "it"), node("Relu", ["h"], ["y"])],
+                                  outputs=[value_info("y", ["batch", 4]), value_info("o6", [4], INT64)], initializers=[W]),
+                            ["node 'it'", "at most 4 outputs, not 8"]),
+    "split_in_2_to_40": (one("Split", opset=18, num_outputs=1 << 40), ["node 'it'"]),
+    "split_in_2_to_30": (one("Split", opset=18, num_outputs=1 << 30), ["node 'it'"]),
+    "split_in_one_of_2": (one("Split", "parts", initializers=[integers("parts", 2)], axis=1), ["node 'it'"]),
+    "reversed_2_to_33": (model([node("Expand", ["w", "shape"], ["e"]), node("ReverseSequence", ["e", "n"], ["r"], "it", batch_axis=0, time_axis=1),
+                                node("ReduceMax", ["r"], ["m"]), node("Add", ["x", "m"], ["y"])],
+                               initializers=[tensor("w", [1, 1], [1.0]), integers("shape", 1, 1 << 33), integers("n", 1)]), ["node 'it'"]),
+    "listed_2_to_33": (model([node("Expand", ["w", "shape"], ["e"]), node("SplitToSequence", ["e"], ["q"], "it", axis=1),
+                              node("ConcatFromSequence", ["q"], ["r"], axis=1), node("ReduceMax", ["r"], ["m"]), node("Add", ["x", "m"], ["y"])],
+                             initializers=[tensor("w", [1, 1], [1.0]), integers("shape", 1, 1 << 33)]), ["node 'it'"]),
+    "cropped_to_2_to_33": (image("Resize", "roi", "", "sizes", initializers=[floats("roi", 0, 0, 0, 0, 1, 1, 1, 0.5), integers("sizes", 1, 1, 2, 1 << 33)],
+                                 coordinate_transformation_mode="tf_crop_and_resize"), ["node 'it'"]),
+    "top_of_no_number": (one("TopK", "k", initializers=[integers("k")]), ["node 'it'", "one number"]),
+    "one_hot_of_2_to_61": (model([PRODUCT, node("Cast", ["h"], ["c"], to=INT64), node("OneHot", ["c", "d", "v"], ["y"], "it")],
+                                 initializers=[W, tensor("d", [], [1 << 61], INT64), floats("v", 0, 1)]), ["node 'it'"]),
+    "pool_that_wraps": (image("MaxPool", kernel_shape=[7, 7905747460161236407], dilations=[1, 7], pads=[3, 0, 3, 0]), ["node 'it'"]),
     "external_nul": (sequence_of_external(b"a\0b"), ["'w'"]),
     "external_deep": (sequence_of_external("a/" * 3_000 + "b"), ["'w'"]),
     "scan_of_nothing": (model([PRODUCT, node("Scan", ["h"], ["y"], "it", body=("graph", b""), num_scan_inputs=1)], initializers=[W]), ["node 'it'"]),
@@ -153,6 +178,11 @@ LARGE = {
                         initializers=[W, *[tensor(f"p{i}", [4], bytes(16)) for i in range(100_000)]]),
     "inputs": model([PRODUCT, node("Relu", ["h"], ["y"])], inputs=[value_info("x", ["batch", 4]), *[value_info(f"i{i}", ["batch", 1])
                                                                                                   for i in range(200_000)]], initializers=[W]),
+    "folded_name": model([PRODUCT, node("MatMul", ["h", "v"], ["y"])], initializers=[
+        W, tensor("v", [4, 4], [0.1 * i for i in range(16)]) + field(16, field(1, b"pkg.onnxscript.optimizer.folded_from") + field(2, b"['" + b"a" * 1_000_000 + b"']"))]),
+    "slice_of_nothing": sequence(node("Slice", ["h", "zero", "zero", "one"], ["e"]), node("Slice", ["e", "last", "before", "one", "last"], ["r"], "it"),
+                                 node("Concat", ["h", "r"], ["y"], axis=1),
+                                 initializers=[integers("zero", 0), integers("one", 1), integers("last", -1), integers("before", -(1 << 63))]),
     "dropouts": model([PRODUCT, *[node("Dropout", [f"c{i}" if i else "h"], [f"c{i + 1}" if i < 99_999 else "y"], f"n{i}") for i in range(100_000)]],
                       initializers=[W]),
 }
@@ -233,11 +263,27 @@ class HostileInputs(HostileCase):
             with self.subTest(name):
                 self.refused_as("model", [*parts, f"{name}.onnx"], "inspect", self.write(f"{name}.onnx", content))
 
+    def test_external_data_in_a_branch(self):
+        path = self.write("far.onnx", sequence(node("If", ["c"], ["y"], "it", then_branch=("graph", FAR_BRANCH), else_branch=("graph", FAR_BRANCH)),
+                                               initializers=[tensor("c", [], b"\1", BOOL)]))
+        self.refused_as("model", ["node 'it'", "'b'", "outside sub-graphs"], "inspect", path)
+
     def test_large_models_are_read_in_time(self):
         for name, content in LARGE.items():
             with self.subTest(name):
                 code, text = self.finish("inspect", self.write(f"{name}.onnx", content))
                 self.assertEqual(code, 0, text)
+
+    def test_more_data_files_than_a_shell_lets_a_program_open(self):
+        products = [node("MatMul", [f"h{i}" if i else "x", f"w{i}"], [f"h{i + 1}" if i < 99 else "y"], f"n{i}") for i in range(100)]
+        for i in range(100):
+            (self.folder / f"w{i}.bin").write_bytes(struct.pack("<16f", *(float(k % 5 == 0) for k in range(16))))
+        path = self.write("many.onnx", model(products, initializers=[external(f"w{i}", f"w{i}.bin") for i in range(100)]))
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, before)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, before[1]))
+        code, text = self.finish("train", path, "--loss", "mse", "--data", self.write("few.jsonl", 4 * PLAIN), "-b", "1", "-o", "out.onnx", *TRAIN[6:])
+        self.assertEqual(code, 0, text)
 
     def test_data(self):
         for name, (content, parts) in DATA_FILES.items():

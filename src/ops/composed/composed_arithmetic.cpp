@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/read_budget.h"
 #include "ops/composed/composed.h"
+#include "ops/kernel/constant_size.h"
 
 namespace pipetrain::composed {
 
@@ -111,6 +112,7 @@ void import_lrn(ImportContext& context) {
 
 /// 0, 1, 2 … along `axis` of a tensor of `rank` axes.
 ValueId ramp(GraphBuilder& builder, std::int64_t length, std::size_t rank, std::int64_t axis) {
+  expect_reasonable({DType::kInt64, Shape{length}});
   ReadBudget::charge(sizeof(std::int64_t) * static_cast<std::size_t>(length));
   std::vector<std::int64_t> values(static_cast<std::size_t>(length));
   std::iota(values.begin(), values.end(), 0);
@@ -147,7 +149,7 @@ void import_hardmax(ImportContext& context) {
 // values only.
 void import_one_hot(ImportContext& context) {
   GraphBuilder& builder = context.builder();
-  const std::int64_t depth = context.constant(1, "depth").to_int64s().at(0);
+  const std::int64_t depth = context.scalar(1, "depth");
   PT_CHECK(context.type(2).count() == 2 && depth > 0, kModel,
            "OneHot needs two values and a positive depth");
   std::vector<std::int64_t> dims = context.type(0).shape.dims();

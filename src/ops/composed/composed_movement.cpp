@@ -141,6 +141,8 @@ void import_reverse_sequence(ImportContext& context) {
   const Ints lengths = context.constant(1, "sequence_lens").to_int64s();
   PT_CHECK(static_cast<std::int64_t>(lengths.size()) == batch, kModel,
            "ReverseSequence of {} sequences got {} lengths", batch, lengths.size());
+  expect_reasonable({DType::kInt64, Shape{batch, time}});
+  ReadBudget::charge(sizeof(std::int64_t) * static_cast<std::size_t>(batch * time));
   std::vector<std::int64_t> source(static_cast<std::size_t>(batch * time));
   for (std::int64_t b = 0; b < batch; ++b) {
     const std::int64_t length = lengths[static_cast<std::size_t>(b)];

@@ -99,7 +99,7 @@ void import_dft(ImportContext& context) {
   const auto rank = static_cast<std::int64_t>(shape.rank());
   std::int64_t axis = context.attributes().integer("axis", 1);
   if (context.opset() >= 20) {
-    axis = context.has_input(2) ? context.constant(2, "axis").to_int64s().at(0) : -2;
+    axis = context.has_input(2) ? context.scalar(2, "axis") : -2;
   }
   PT_CHECK(axis >= -rank && axis < rank && axis != rank - 1 && axis != -1, kModel,
            "DFT cannot transform axis {} of {}", axis, shape.text());
@@ -110,7 +110,7 @@ void import_dft(ImportContext& context) {
   t.parts = shape[shape.rank() - 1];
   const std::int64_t size = shape[static_cast<std::size_t>(axis)];
   t.length = t.inverse && one_sided ? 2 * (size - 1) : size;
-  if (context.has_input(1)) t.length = context.constant(1, "dft_length").to_int64s().at(0);
+  if (context.has_input(1)) t.length = context.scalar(1, "dft_length");
   const std::int64_t half = t.length / 2 + 1;
   t.taken = t.inverse && one_sided ? half : t.length;
   t.given = !t.inverse && one_sided ? half : t.length;
@@ -124,9 +124,9 @@ void import_stft(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;  // (batch, samples, parts)
   PT_CHECK(shape.rank() == 3, kModel, "STFT needs (batch, samples, 1 or 2), got {}", shape.text());
-  const std::int64_t step = context.constant(1, "frame_step").to_int64s().at(0);
+  const std::int64_t step = context.scalar(1, "frame_step");
   std::int64_t length = context.has_input(2) ? context.type(2).count() : shape[1];
-  if (context.has_input(3)) length = context.constant(3, "frame_length").to_int64s().at(0);
+  if (context.has_input(3)) length = context.scalar(3, "frame_length");
   PT_CHECK(step >= 1 && length >= 1 && length <= shape[1], kModel,
            "STFT cannot cut {} samples into frames of {} every {}", shape[1], length, step);
   const std::int64_t frames = 1 + (shape[1] - length) / step;

@@ -7,13 +7,15 @@
 namespace pipetrain {
 namespace {
 
+constexpr std::int64_t kLimit = std::int64_t{1} << 31;
+
 Ints checked(const Attributes& attributes, std::string_view name, std::size_t length,
              std::int64_t fallback, std::int64_t least) {
   const Ints out = attributes.ints(name, Ints(length, fallback));
   PT_CHECK(out.size() == length, kModel, "{} must have {} entries, got {}", name, length,
            out.size());
   for (const std::int64_t value : out) {
-    PT_CHECK(value >= least && value < (std::int64_t{1} << 31), kModel,
+    PT_CHECK(value >= least && value < kLimit, kModel,
              "{} must be between {} and 2147483647, got {}", name, least, value);
   }
   return out;
@@ -53,8 +55,8 @@ Window make_window(const Attributes& attributes, const Shape& input, const Shape
   Window window(rank);
   for (std::size_t i = 0; i < rank; ++i) {
     WindowAxis& axis = window[i];
-    PT_CHECK(kernel[i] >= 1, kModel, "the kernel's extents must be positive, got {}",
-             kernel.text());
+    PT_CHECK(kernel[i] >= 1 && kernel[i] < kLimit, kModel,
+             "the kernel's extents must be between 1 and 2147483647, got {}", kernel.text());
     axis = {input[i], kernel[i], strides[i], dilations[i], pads[i], pads[i + rank], 0};
     const std::int64_t padded = axis.input + axis.pad_begin + axis.pad_end;
     PT_CHECK(padded >= axis.extent(), kModel,

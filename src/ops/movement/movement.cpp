@@ -97,7 +97,8 @@ void infer_split(InferContext& context) {
   const std::size_t axis = axis_of(context.attributes, x.shape.rank());
   const Ints sizes = context.attributes.ints("sizes");
   PT_CHECK(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) == x.shape[axis] &&
-               std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size >= 0; }),
+               std::all_of(sizes.begin(), sizes.end(),
+                           [&](std::int64_t size) { return size >= 0 && size <= x.shape[axis]; }),
            kModel, "cannot split {} along axis {} into {}", x.text(), axis,
            context.attributes.to_text());
   for (const std::int64_t size : sizes) {

@@ -153,6 +153,11 @@ ValueId slice(GraphBuilder& builder, ValueId x, Ints starts, Ints ends, Ints axe
     axes[i] = resolve_axis(axes[i], static_cast<std::int64_t>(shape.rank()));
     const std::int64_t dim = shape[static_cast<std::size_t>(axes[i])];
     PT_CHECK(steps[i] != 0, kModel, "a slice cannot have step 0");
+    if (dim == 0) {
+      starts[i] = ends[i] = 0;
+      whole = whole && steps[i] == 1;
+      continue;
+    }
     if (starts[i] < 0) starts[i] += dim;
     if (ends[i] < 0) ends[i] = ends[i] < -dim ? -1 : ends[i] + dim;
     const bool forward = steps[i] > 0;
@@ -185,6 +190,9 @@ void import_slice(ImportContext& context) {
                               std::move(ends), std::move(axes), steps));
 }
 
+constexpr std::int64_t kMostParts = std::int64_t{1} << 31;
+constexpr std::uint64_t kBytesOfPart = 64;  // at least, in the graph
+
 void import_split(ImportContext& context) {
   const std::int64_t axis =
       resolve_axis(context.attributes().integer("axis", 0), rank_of(context.type(0)));
@@ -194,17 +202,18 @@ void import_split(ImportContext& context) {
     // Equal parts; since opset 18 the last may be smaller.
     const auto parts = context.attributes().integer(
         "num_outputs", static_cast<std::int64_t>(context.output_count()));
-    PT_CHECK(parts > 0, kModel, "Split into {} parts", parts);
+    PT_CHECK(parts > 0 && parts < kMostParts, kModel, "Split into {} parts", parts);
     PT_CHECK(context.opset() >= 18 || dim % parts == 0, kModel,
              "cannot split {} along axis {} into {} equal parts", context.type(0).text(), axis,
              parts);
+    ReadBudget::charge(kBytesOfPart * static_cast<std::uint64_t>(parts));
     const std::int64_t size = (dim + parts - 1) / parts;
     for (std::int64_t left = dim; static_cast<std::int64_t>(sizes.size()) < parts;
          left -= sizes.back()) {
       sizes.push_back(std::min(size, left));
     }
   }
-  if (sizes.size() == 1) return context.set_output(0, context.input(0));
+  if (sizes.size() == 1 && sizes[0] == dim) return context.set_output(0, context.input(0));
   const std::vector<ValueId> parts =
       context.builder().add_all("Split", {context.input(0)}, {{"axis", axis}, {"sizes", sizes}});
   for (std::size_t i = 0; i < parts.size(); ++i) context.set_output(i, parts[i]);
@@ -259,8 +268,7 @@ void import_pad(ImportContext& context) {
   const std::string mode = context.attributes().text("mode", "constant");
   const Ints given = ints_at(context, 11, 1, "pads");
   double value = context.opset() < 11 ? context.attributes().real("value", 0) : 0;
-  if (context.opset() >= 11 && context.has_input(2))
-    value = context.constant(2, "value").to_doubles().at(0);
+  if (context.opset() >= 11 && context.has_input(2)) value = context.real_scalar(2, "value");
   Ints axes(shape.rank());
   std::iota(axes.begin(), axes.end(), 0);
   if (context.opset() >= 18 && context.has_input(3)) axes = context.constant(3, "axes").to_int64s();
@@ -320,10 +328,10 @@ void import_pad(ImportContext& context) {
 }
 
 void import_trilu(ImportContext& context) {
-  const HostTensor k = context.has_input(1) ? context.constant(1, "k") : HostTensor();
-  context.set_output(0, context.builder().add("Trilu", {context.input(0)},
-                                              {{"upper", context.attributes().integer("upper", 1)},
-                                               {"k", k ? k.to_int64s().at(0) : std::int64_t{0}}}));
+  const std::int64_t k = context.has_input(1) ? context.scalar(1, "k") : 0;
+  context.set_output(
+      0, context.builder().add("Trilu", {context.input(0)},
+                               {{"upper", context.attributes().integer("upper", 1)}, {"k", k}}));
 }
 
 /// DepthToSpace and SpaceToDepth: reshape to six axes, transpose, reshape.

@@ -177,6 +177,7 @@ Distinct find_distinct(const std::vector<T>& runs, std::int64_t count, std::int6
 }
 
 void import_unique(ImportContext& context) {
+  context.expect_outputs(4);
   GraphBuilder& builder = context.builder();
   context.constant(0, "input");
   ValueId x = context.input(0);
@@ -208,7 +209,7 @@ void import_unique(ImportContext& context) {
 
 // Window functions: cosines of 2 pi n / N, or of 2 pi n / (N - 1) when not periodic.
 void import_window_function(ImportContext& context) {
-  const std::int64_t size = context.constant(0, "size").to_int64s().at(0);
+  const std::int64_t size = context.scalar(0, "size");
   expect_reasonable({DType::kFloat32, Shape{size}});
   const bool periodic = context.attributes().integer("periodic", 1) != 0;
   const double period = static_cast<double>(periodic ? size : std::max<std::int64_t>(1, size - 1));

@@ -142,6 +142,7 @@ ValueId expanded(GraphBuilder& builder, ValueId x, const Shape& shape) {
 }
 
 void import_layer_norm(ImportContext& context) {
+  context.expect_outputs(3);
   GraphBuilder& builder = context.builder();
   const Shape shape = context.type(0).shape;
   const Attributes attributes = {{"axis", context.attributes().integer("axis", -1)},

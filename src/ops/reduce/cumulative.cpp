@@ -73,7 +73,7 @@ constexpr OpDef kCumulativeOps[] = {
 };
 
 void import_cumulative(ImportContext& context) {
-  const std::int64_t given = context.constant(1, "axis").to_int64s().at(0);
+  const std::int64_t given = context.scalar(1, "axis");
   const auto rank = static_cast<std::int64_t>(context.type(0).shape.rank());
   PT_CHECK(given >= -rank && given < rank, kModel, "axis {} does not exist in rank {}", given,
            rank);

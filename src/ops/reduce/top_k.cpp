@@ -52,8 +52,8 @@ void import_top_k(ImportContext& context) {
   const std::int64_t axis = context.attributes().integer("axis", -1);
   PT_CHECK(axis >= -rank && axis < rank, kModel, "axis {} does not exist in {}", axis,
            context.type(0).shape.text());
-  const std::int64_t k = context.opset() < 10 ? context.attributes().integer("k")
-                                              : context.constant(1, "k").to_int64s().at(0);
+  const std::int64_t k =
+      context.opset() < 10 ? context.attributes().integer("k") : context.scalar(1, "k");
   const std::vector<ValueId> outputs =
       context.builder().add_all("TopK", {context.input(0)},
                                 {{"axis", axis < 0 ? axis + rank : axis},

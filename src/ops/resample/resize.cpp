@@ -9,6 +9,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/read_budget.h"
+#include "ops/kernel/constant_size.h"
 #include "ops/registry/all_ops.h"
 
 namespace pipetrain {
@@ -170,6 +172,8 @@ void crop_axes(ImportContext& context, const Target& target, const Crop& crop,
     if (whole && target.sizes[axis] == shape[axis]) continue;
     PT_CHECK(target.sizes[axis] > 0, kModel, "Resize reduces axis {} of {} to size 0", axis,
              shape.text());
+    expect_reasonable({DType::kInt64, Shape{target.sizes[axis]}});
+    ReadBudget::charge(sizeof(std::int64_t) * static_cast<std::size_t>(target.sizes[axis]));
     Attributes attributes = sampling;
     attributes.set("axis", static_cast<std::int64_t>(axis));
     attributes.set("size", target.sizes[axis]);
