@@ -4,7 +4,7 @@ import json
 import pathlib
 import unittest
 
-from program import MODELS, Case, parse
+from program import MODEL, MODELS, Case, parse
 
 PROFILES = pathlib.Path(MODELS).parent / "tests" / "data" / "pipedream"
 
@@ -50,6 +50,20 @@ class Plan(Case):
                      "pipedream", says=["states", "without --compat"])
         out, _ = self.succeed("plan", "--pipedream-profile", profile("inception_v3"), "--gpus", "4", "--json")
         self.assertLess(parse(out)["gap"], 0.3)
+
+    def test_options_without_effect_are_refused(self):
+        given = ["plan", "--pipedream-profile", profile("vgg16"), "--gpus", "4"]
+        for more in (["--gpu-memory", "1GB"], ["--recompute", "all"], ["--micro-batches", "8"], ["--fewer-machines"],
+                     ["--activation-compression", "0.5"]):
+            self.refused("usage", *given, *more, says=more[0])
+        self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--topology", "pipedream-c", "--bandwidth", "1e9", says="--bandwidth")
+        for more in (["--bandwidth", "1e9"], ["--compat", "pipedream"], ["--fewer-machines"], ["--activation-compression", "0.5"]):
+            self.refused("usage", "plan", "-m", MODEL, *more, says=[more[0], "--pipedream-profile"])
+
+    def test_the_profile_is_printed(self):
+        out, _ = self.succeed("plan", "--pipedream-profile", profile("gnmt"), "--gpus", "4", "-o", "-")
+        self.assertEqual(out.count(" -- stage_id="), 48)
+        self.refused("usage", "plan", "--pipedream-profile", profile("gnmt"), "--gpus", "4", "-o", "-", "--json", says="--output -")
 
     def test_mistakes_are_named(self):
         self.refused("usage", "plan", "--pipedream-profile", "nowhere.txt", "--gpus", "4", says="nowhere.txt")

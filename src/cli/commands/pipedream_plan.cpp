@@ -217,7 +217,8 @@ Json json_of(const Comparison& comparison, const PipeDreamPlanOptions& options) 
   return out;
 }
 
-void write_stages(const Comparison& comparison, const std::string& path) {
+/// The profile with the stage of every layer.
+std::string staged_text(const Comparison& comparison) {
   PipeDreamProfile staged = comparison.profile;
   const GraphPlan& planned = comparison.priced ? *comparison.priced : comparison.own;
   for (std::size_t s = 0; s < planned.plan.stages.size(); ++s) {
@@ -227,14 +228,18 @@ void write_stages(const Comparison& comparison, const std::string& path) {
       staged.nodes[static_cast<std::size_t>(node)].stage = static_cast<int>(s);
     }
   }
-  write_file(path, pipedream_text(staged));
+  return pipedream_text(staged);
 }
 
 }  // namespace
 
 int plan_pipedream_profile(const PipeDreamPlanOptions& options) {
   const Comparison comparison = compare(options);
-  if (!options.output.empty() && options.output != "-") write_stages(comparison, options.output);
+  if (options.output == "-") {
+    print(staged_text(comparison));
+    return 0;
+  }
+  if (!options.output.empty()) write_file(options.output, staged_text(comparison));
   const std::string text =
       options.json ? document_text("pipetrain.pipedream-plan/1", json_of(comparison, options))
                    : table_of(comparison, options);

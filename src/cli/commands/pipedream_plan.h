@@ -19,8 +19,8 @@ struct PipeDreamPlanOptions {
   // Settings of PipeDream's planner: see CompatRequest.
   bool fewer_machines = false;
   std::optional<double> activation_compression;
-  /// Where to write the profile with the stage of every layer; empty: nowhere. With `compat`, of
-  /// PipeDream's plan.
+  /// Where to write the profile with the stage of every layer; empty: nowhere; "-": it is printed
+  /// instead of the plan. With `compat`, of PipeDream's plan.
   std::string output;
   bool json = false;
 };

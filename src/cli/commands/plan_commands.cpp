@@ -89,10 +89,25 @@ std::string fullest_device(const PlannedNetwork& network) {
       text(most->weights), text(most->activations), text(most->buffers), text(most->working));
 }
 
+bool is_given(const Options& options, std::string_view name) {
+  return std::ranges::find(options.given, name, &Assignment::first) != options.given.end();
+}
+
 PipeDreamPlanOptions pipedream_options(const Options& options) {
   PT_CHECK(options.svg.empty() && options.dot.empty() && !options.schedule_given, kUsage,
            "--pipedream-profile plans a profile, not a model: it takes neither --svg nor --dot nor "
            "--schedule");
+  for (const char* name : {"--gpu-memory", "--recompute", "--micro-batches", "--micro-batch-size",
+                           "--batch-size", "--split", "--plan"}) {
+    PT_CHECK(!is_given(options, name), kUsage,
+             "--pipedream-profile plans a profile, not a model: {} has no effect; leave it out",
+             name);
+  }
+  PT_CHECK(options.run.pipeline.topology.empty() || !is_given(options, "--bandwidth"), kUsage,
+           "--topology {} gives the bandwidth of every link; leave out --bandwidth",
+           printable(options.run.pipeline.topology));
+  PT_CHECK(!options.json || options.output != "-", kUsage,
+           "--json prints the plan and --output - the profile; leave out one of them");
   PipeDreamPlanOptions plan;
   plan.profile = options.pipedream_profile;
   plan.devices = options.gpus;
@@ -112,6 +127,10 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
   if (!options.activation_compression.empty())
     plan.activation_compression =
         parse_real("--activation-compression", options.activation_compression);
+  for (const char* name : {"--fewer-machines", "--activation-compression"}) {
+    PT_CHECK(plan.compat || !is_given(options, name), kUsage,
+             "{} is for PipeDream's own planner; add --compat pipedream, or leave it out", name);
+  }
   plan.output = options.output;
   plan.json = options.json;
   return plan;
@@ -254,6 +273,11 @@ int plan_command(Options& options) {
     const PipeDreamPlanOptions plan = pipedream_options(options);
     resolve_verbosity(options);
     return plan_pipedream_profile(plan);
+  }
+  for (const char* name :
+       {"--bandwidth", "--compat", "--fewer-machines", "--activation-compression"}) {
+    PT_CHECK(!is_given(options, name), kUsage,
+             "{} applies to --pipedream-profile, not to a model; leave it out", name);
   }
   return run_together(options.run.pipeline.timeout_seconds,
                       [&](ProcessGroup* processes) { return plan_in(options, processes); });
