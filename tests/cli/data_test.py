@@ -334,6 +334,7 @@ class Images(Case):
         self.losses("run", "--epochs", "1")
         files = sorted(str(path.relative_to(self.folder)) for path in (self.folder / "p").rglob("*.ppm"))
         out, _ = self.succeed("predict", "run.onnx", "--data", "p")
+        self.refused("usage", "predict", "run.onnx", "--data", "p", "--logits", "nonesuch", says=["--logits", "nonesuch"])
         rows = events(out)
         self.assertEqual([row["file"] for row in rows], files)
         names = ["ape", 'b,"ee', "cat"]

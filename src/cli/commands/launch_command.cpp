@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/log.h"
+#include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/launch_record.h"
 #include "cli/commands/launched_training.h"
@@ -24,6 +25,7 @@
 #include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
 #include "cli/options/resume_command_line.h"
+#include "pipeline/schedule/generate.h"
 #include "processes/child_process.h"
 #include "processes/launch_policy.h"
 #include "train/checkpoint.h"
@@ -114,6 +116,9 @@ int devices_of(const Options& train) {
   int devices = 0;
   for (const int replicas : pipeline.replicas) devices += replicas;
   if (devices > 0) return devices;
+  const ScheduleDescription* schedule = find_schedule(pipeline.schedule);
+  if (schedule && !schedule->takes_replicas && !pipeline.split.empty())
+    return devices_with_cuts(pipeline, 0);
   // A replica more, and gradients would be of older weights than they may be.
   const ReplicaUpdates& updates = pipeline.replica_updates;
   if (updates.mode == ReplicaMode::kAsync && updates.staleness >= 0) return updates.staleness + 1;

@@ -295,6 +295,10 @@ int predict_command(Options& options) {
   const std::string form = form_of(options);
   if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
   const OnnxModel model = read_onnx(options.run.model.path);
+  const std::string& logits = options.run.model.loss.output;
+  PT_CHECK(logits.empty() || std::ranges::count(model.outputs, logits, &OnnxValue::name) > 0,
+           kUsage, "--logits: {} has no output \"{}\"; \"pipetrain inspect\" lists its outputs",
+           printable(options.run.model.path), printable(logits));
   check_given_shapes(options.run.model, model);
   CsvOptions& table = options.run.data.csv;
   table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
