@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,6 +46,8 @@ struct PlanRequest {
   int micro_batches = 1;
   std::int64_t most_micro_batches = 0;  // that the mini-batch can be cut into; 0: any number
   PlannedSchedule schedule;
+  int memory_units = 0;  // of the schedule, for the plan's file; 0: its own number
+  std::optional<double> warm_up_tolerance;  // the same, where the schedule has one
   /// [stages], where they are known already: what each stage holds, instead of the schedule's
   /// memory rule. Of plan_stages() and plan_with_cuts().
   std::vector<ScheduleLoad> loads;
@@ -150,5 +153,9 @@ struct DeviceRange {
 Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::span<const int> cuts,
                     std::span<const Recompute> recompute = {},
                     std::span<const DeviceRange> devices = {});
+
+/// A plan of plan_devices() with its stages on devices 0, 1, … without a gap, and what they cost
+/// there: those that it leaves idle come last.
+Plan without_gaps(const ChainCosts& chain, const PlanRequest& request, Plan plan);
 
 }  // namespace pipetrain

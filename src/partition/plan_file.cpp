@@ -115,6 +115,7 @@ DeviceRange devices_of(const DocumentField& stage, int free) {
       first.fail(fmt::format("is {}, but the stages before take the devices up to {}", out.first,
                              free - 1));
     }
+    out.first = free;  // programs have no device without a stage, as where one was removed
   }
   return out;
 }
@@ -155,10 +156,10 @@ void check_stage(const DocumentField& stage) {
 
 /// Refuses unknown fields and invalid values anywhere in the file.
 void check_fields(const DocumentField& root) {
-  root.allow_only({"schema", "model", "chain_nodes", "schedule", "virtual_stages", "micro_batches",
-                   "devices", "bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds",
-                   "lower_bound_reason", "gap", "stages", "cut_reasons", "notes", "order",
-                   "comment"});
+  root.allow_only({"schema", "model", "chain_nodes", "schedule", "virtual_stages", "memory_units",
+                   "warm_up_tolerance", "micro_batches", "devices", "bottleneck_seconds",
+                   "mini_batch_seconds", "lower_bound_seconds", "lower_bound_reason", "gap",
+                   "stages", "cut_reasons", "notes", "order", "comment"});
   check_information(root, {"model", "lower_bound_reason", "comment"},
                     {"bottleneck_seconds", "mini_batch_seconds", "lower_bound_seconds"}, {});
   constexpr double kRounding = 1e-6, kMostGap = 1e18;
@@ -178,6 +179,12 @@ void take_run(const DocumentField& root, PlanChoice& out) {
   if (root.has("schedule")) out.schedule = root.at("schedule").text();
   if (root.has("virtual_stages")) {
     out.virtual_stages = static_cast<int>(root.at("virtual_stages").integer(1, kMostParts));
+  }
+  if (root.has("memory_units")) {
+    out.memory_units = static_cast<int>(root.at("memory_units").integer(1, kMostParts));
+  }
+  if (root.has("warm_up_tolerance")) {
+    out.warm_up_tolerance = root.at("warm_up_tolerance").real(0, 1);
   }
   if (root.has("micro_batches")) {
     out.micro_batches = static_cast<int>(root.at("micro_batches").integer(1, kMostParts));
@@ -257,6 +264,8 @@ std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanReque
       {"notes", plan.notes},
   };
   if (request.stages_per_device > 1) body["virtual_stages"] = request.stages_per_device;
+  if (request.memory_units > 0) body["memory_units"] = request.memory_units;
+  if (request.warm_up_tolerance) body["warm_up_tolerance"] = *request.warm_up_tolerance;
   if (!order.empty()) body["order"] = order_text(order);
   return document_text(kPlanSchema, body);
 }

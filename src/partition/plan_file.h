@@ -23,6 +23,8 @@ struct PlanChoice {
   std::optional<std::string> schedule;
   std::optional<int> micro_batches;
   std::optional<int> virtual_stages;  // of each device
+  std::optional<int> memory_units;    // of the schedule
+  std::optional<double> warm_up_tolerance;
   /// Of the model's nodes, as parse_order() reads it; empty: the standard one.
   std::string order;
 

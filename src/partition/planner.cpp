@@ -1,6 +1,7 @@
 // From costs to a plan of single devices: the exact cut, its numbers, a lower bound, reasons.
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "base/error.h"
 #include "partition/chain_cut.h"
@@ -126,6 +127,25 @@ Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::sp
                                   : lower_bound_of_devices(model);
   plan.lower_bound_seconds = bound.seconds;
   plan.lower_bound_reason = bound.reason;
+  return plan;
+}
+
+Plan without_gaps(const ChainCosts& chain, const PlanRequest& request, Plan plan) {
+  std::vector<DeviceRange> devices;
+  std::vector<Recompute> recompute;
+  bool has_gaps = false;
+  for (const StagePlan& stage : plan.stages) {
+    const int free = devices.empty() ? 0 : devices.back().first + devices.back().count;
+    has_gaps = has_gaps || stage.first_device != free;
+    devices.push_back({free, stage.replicas});
+    recompute.push_back(stage.recompute ? Recompute::kAll : Recompute::kNone);
+  }
+  if (!has_gaps) return plan;
+  Plan closed = plan_with_cuts(chain, request, plan.cuts(), recompute, devices);
+  plan.stages = std::move(closed.stages);
+  plan.cut_reasons = std::move(closed.cut_reasons);
+  plan.bottleneck_seconds = closed.bottleneck_seconds;
+  plan.mini_batch_seconds = closed.mini_batch_seconds;
   return plan;
 }
 

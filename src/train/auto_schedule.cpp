@@ -114,6 +114,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   }
   request.fewer_devices = scope.fewer_devices;
   request.recompute = config.pipeline.recompute;
+  request.warm_up_tolerance = config.pipeline.warm_up_tolerance;
   request.chunks = config.pipeline.chunks;
   request.memory_limit_bytes = config.pipeline.memory_limit_bytes;
   request.optimizer_bytes_per_parameter_byte = kept_slots(config.optimization.optimizer);

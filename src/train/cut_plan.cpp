@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -53,6 +54,14 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
     if (is_given && !replicated)
       plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
                                        setting("replicas")));
+  }
+  const std::optional<Topology>& topology = network.topology();
+  if (!pipeline.topology.empty() && topology && !pipeline.plan_replicas &&
+      std::ranges::any_of(topology->device_speed, [](double speed) { return speed != 1; })) {
+    plan.notes.push_back(
+        fmt::format("the devices of topology \"{}\" differ in speed, but this plan takes each for "
+                    "a full one; {} auto counts their speeds",
+                    printable(topology->name), setting("replicas")));
   }
   if (network.config().pipeline.topology.empty() && network.topology() && replicated &&
       !network.processes()) {
@@ -231,9 +240,23 @@ std::vector<std::vector<int>> devices_of(const Plan& plan) {
   return devices;
 }
 
+/// Whether the stages of each device fit into its memory together.
+bool fit_together(const ProfiledNetwork& network, const Plan& plan, std::size_t device_limit) {
+  if (device_limit == 0) return true;
+  for (const std::vector<int>& stages :
+       network.schedule().stages_of_devices(static_cast<int>(network.micro_batches()))) {
+    std::size_t bytes = 0;
+    for (const int stage : stages) {
+      if (stage < std::ssize(plan.stages)) bytes += plan.stages[at(stage)].memory.total();
+    }
+    if (bytes > device_limit) return false;
+  }
+  return true;
+}
+
 /// Fits the cuts of a plan to the schedule. An asynchronous one is as fast as its slowest stage.
 void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& request,
-                            Plan& plan) {
+                            std::size_t device_limit, Plan& plan) {
   if (network.asynchronous() || plan.stages.size() == 1 || network.mode() != RunMode::kTrain)
     return;
   Costs costs = costs_of_stages(network, plan, nullptr);
@@ -244,7 +267,8 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
                               /*gradient_sync=*/false, units);
   Program program = programs.training(units);
   set_links(network, program.edges, program.placement, costs);
-  plan = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
+  Plan moved = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
+  if (fit_together(network, moved, device_limit)) plan = std::move(moved);
 }
 
 /// The planner's request, without the parts that depend on how the cuts are chosen.
@@ -267,21 +291,40 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   if (network.config().pipeline.shard_optimizer)
     request.shared_bytes_per_parameter_byte = state_slots(network.config().optimization.optimizer);
   request.recompute = network.config().pipeline.recompute;
+  request.memory_units = network.config().pipeline.memory_units;
+  if (network.schedule().balances_warm_up())
+    request.warm_up_tolerance = network.config().pipeline.warm_up_tolerance;
   network.set_links(request);
   return request;
 }
 
-/// The result of `plan`, which reads the request. Several stages of a device share its memory
-/// equally or, if that fails, as they need it: the sum is checked after the layout.
+/// The result of `plan`, which reads the request. Several stages of a device have its memory as
+/// they need it, if so none has to recompute, or else equal shares. If these do not fit, the sum is
+/// checked after the layout.
 template <class MakePlan>
-Plan plan_within(PlanRequest& request, std::size_t device_limit, const MakePlan& plan) {
-  try {
-    return plan();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::kResource || request.memory_limit_bytes == device_limit) throw;
-    request.memory_limit_bytes = device_limit;
-    return plan();
+Plan plan_within(const ProfiledNetwork& network, PlanRequest& request, std::size_t device_limit,
+                 const MakePlan& make_plan) {
+  const std::size_t share = request.memory_limit_bytes;
+  if (share == device_limit) return make_plan();
+  const auto plan_with = [&](Recompute recompute, std::size_t limit) -> std::optional<Plan> {
+    const Recompute mode = std::exchange(request.recompute, recompute);
+    request.memory_limit_bytes = limit;
+    std::optional<Plan> plan;
+    try {
+      plan = make_plan();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+    }
+    request.recompute = mode;
+    return plan;
+  };
+  if (request.recompute == Recompute::kAuto) {
+    std::optional<Plan> plan = plan_with(Recompute::kNone, device_limit);
+    if (plan && fit_together(network, *plan, device_limit)) return std::move(*plan);
   }
+  if (std::optional<Plan> plan = plan_with(request.recompute, share)) return std::move(*plan);
+  request.memory_limit_bytes = device_limit;
+  return make_plan();
 }
 
 /// A process without a device would wait for the others, or they for it.
@@ -313,7 +356,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     const bool is_named = !network.config().pipeline.topology.empty();
     if (topology && (is_named || request.devices <= topology->devices()))
       request.topology = first_devices(*topology, request.devices);
-    Plan plan = plan_devices(network.costs(), request);
+    // Programs number devices without gaps.
+    Plan plan = without_gaps(network.costs(), request, plan_devices(network.costs(), request));
     check_devices_of_processes(network, plan.devices());
     return plan;
   }
@@ -325,13 +369,13 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
-    Plan plan =
-        plan_within(request, planner_limit, [&] { return plan_stages(network.costs(), request); });
+    Plan plan = plan_within(network, request, planner_limit,
+                            [&] { return plan_stages(network.costs(), request); });
     request.topology.device_speed.clear();
     if (replicas.empty()) {
       const auto stages = static_cast<int>(plan.stages.size()), each = request.stages_per_device;
       check_devices_of_processes(network, (stages + each - 1) / each);
-      move_cuts_for_schedule(network, request, plan);
+      move_cuts_for_schedule(network, request, planner_limit, plan);
       return plan;
     }
     cuts = plan.cuts();
@@ -349,7 +393,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
       request.topology.levels =
           first_devices(*network.topology(), network.schedule().devices()).levels;
   }
-  return plan_within(request, planner_limit,
+  return plan_within(network, request, planner_limit,
                      [&] { return plan_with_cuts(network.costs(), request, cuts, {}, places); });
 }
 

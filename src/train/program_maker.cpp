@@ -4,12 +4,14 @@
 #include <bit>
 
 #include "base/error.h"
+#include "base/index.h"
 #include "base/setting.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/complete.h"
 #include "pipeline/runtime/runtime_setup.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/lower.h"
+#include "pipeline/schedule/plan_costs.h"
 #include "pipeline/schedule/schedule_file.h"
 #include "pipeline/schedule/warm_up.h"
 
@@ -113,27 +115,35 @@ int RunSchedule::stages() const {
   return config_.devices * stages_per_device(config_.schedule, config_.chunks);
 }
 
+Program RunSchedule::outline(int micro_batches) const {
+  if (from_file_) return *from_file_;
+  // Long enough for an asynchronous pipeline to be full.
+  const int mini_batches = is_asynchronous(rule_) ? 2 * stages() + 2 : 1;
+  ScheduleOptions options;
+  options.name = config_.schedule;
+  options.stages = stages();
+  options.micro_batches = mini_batches * micro_batches;
+  options.replicas = config_.replicas;
+  options.chunks = config_.chunks;
+  options.memory_units = config_.memory_units;
+  options.micro_batches_per_update = rule_ == UpdateRule::kDoubleBuffer ? micro_batches : 0;
+  return generate(options);
+}
+
 std::vector<ScheduleLoad> RunSchedule::loads(int micro_batches) const {
-  Program program;
-  if (from_file_) {
-    program = *from_file_;
-  } else {
-    // Long enough for an asynchronous pipeline to be full.
-    const int mini_batches = is_asynchronous(rule_) ? 2 * stages() + 2 : 1;
-    ScheduleOptions options;
-    options.name = config_.schedule;
-    options.stages = stages();
-    options.micro_batches = mini_batches * micro_batches;
-    options.replicas = config_.replicas;
-    options.chunks = config_.chunks;
-    options.memory_units = config_.memory_units;
-    options.micro_batches_per_update = rule_ == UpdateRule::kDoubleBuffer ? micro_batches : 0;
-    program = generate(options);
-  }
+  const Program program = outline(micro_batches);
   std::vector<ScheduleLoad> loads;
   for (std::size_t s = 0; s < program.slots_per_stage.size(); ++s)
     loads.push_back({program.slots_per_stage[s], program.versions_per_stage[s]});
   return loads;
+}
+
+std::vector<std::vector<int>> RunSchedule::stages_of_devices(int micro_batches) const {
+  const Program program = outline(micro_batches);
+  std::vector<std::vector<int>> stages(at(program.devices));
+  for (std::size_t s = 0; s < program.placement.size(); ++s)
+    stages[at(program.placement[s].front())].push_back(static_cast<int>(s));
+  return stages;
 }
 
 ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
@@ -149,25 +159,7 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
   if (std::all_of(replicas_.begin(), replicas_.end(), [](int r) { return r == 1; }))
     replicas_.clear();
   if (!schedule_.balances_warm_up()) return;
-  WarmUpCosts warm;
-  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-    warm.forward_seconds.push_back(costs.stage[s].forward);
-    warm.backward_seconds.push_back(costs.stage[s].backward +
-                                    (recompute_[s] ? costs.stage[s].recompute : 0));
-    if (s + 1 < plan.stages.size()) {
-      double hop = costs.link.latency_seconds;
-      for (std::size_t e = 0; e < edges_.size(); ++e) {
-        const Edge& edge = edges_[e];
-        if (edge.from_stage != static_cast<int>(s) || edge.to_stage != static_cast<int>(s) + 1)
-          continue;
-        const LinkCost& link = costs.edge_link.empty() ? costs.link : costs.edge_link[e];
-        hop += link.latency_seconds - costs.link.latency_seconds +
-               static_cast<double>(edge.bytes_per_micro_batch) / link.bytes_per_second;
-      }
-      warm.hop_seconds.push_back(hop);
-    }
-  }
-  warm.replicas = replicas_;
+  WarmUpCosts warm = warm_up_costs(plan, edges_, costs);
   warm.tolerance = schedule_.config_.warm_up_tolerance;
   warm_ = balanced_warm_up(warm);
 }

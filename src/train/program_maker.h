@@ -34,9 +34,14 @@ class RunSchedule {
   bool balances_warm_up() const;
   /// What each stage holds in a round of that many micro-batches, for the planner.
   std::vector<ScheduleLoad> loads(int micro_batches) const;
+  /// The stages that each device has, in a schedule without replicas.
+  std::vector<std::vector<int>> stages_of_devices(int micro_batches) const;
 
  private:
   friend class ProgramMaker;
+
+  /// A round of that many micro-batches, or more if the schedule is asynchronous.
+  Program outline(int micro_batches) const;
 
   PipelineConfig config_;
   UpdateRule rule_ = UpdateRule::kSync;

@@ -45,6 +45,38 @@ class PlanFile(Case):
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--plan", "many.json", "--gpus", "2", "--dry-run")
         self.assertIn("8 stages", err)
 
+    def test_settings_of_the_schedule_are_those_of_the_plan(self):
+        for schedule, field, value in [("zb:memory-units=7", "memory_units", 7), ("1f1b-auto:warm-up-tolerance=0.5", "warm_up_tolerance", 0.5)]:
+            self.succeed("plan", "-m", MODEL, "--device", "cpu", "--gpus", "2", "--schedule", schedule, "-o", "set.json")
+            self.assertEqual(parse((self.folder / "set.json").read_text())[field], value)
+            out, _ = self.succeed("plan", "-m", MODEL, "--device", "cpu", "--plan", "set.json", "--json")
+            self.assertEqual(parse(out)[field], value)
+
+    def test_devices_without_a_stage_are_left_out(self):
+        self.plan["stages"][2]["first_device"] = 3
+        followed, _ = self.train()
+        self.assertEqual([stage["first_device"] for stage in followed["stages"]], [0, 1, 2])
+
+    def test_stages_recompute_only_where_they_do_not_fit(self):
+        """Two stages of a device share its memory as they need it."""
+        given = ["plan", "-m", MODEL, "--topology", "laptop", "--gpus", "2", "--schedule", "zb-v",
+                 "--split", "block.conv1,block.norm2,last.conv", "--json"]
+        kept = parse(self.succeed(*given, "--recompute", "none")[0])["stages"]
+        bytes_of = [stage["memory_bytes"] for stage in kept]
+        most = max(bytes_of[0] + bytes_of[3], bytes_of[1] + bytes_of[2])
+        limit = most * 5 // 4
+        self.assertLess(limit // 2, max(bytes_of))  # an equal share is too little
+        limited = parse(self.succeed(*given, "--gpu-memory", str(limit))[0])["stages"]
+        self.assertFalse(any(stage["recompute"] for stage in limited), limited)
+
+    def test_a_plan_says_where_speeds_do_not_count(self):
+        self.write("two.json", json.dumps({"schema": "pipetrain.topology/1", "name": "two", "levels": [
+            {"name": "link", "count": 2, "gigabytes_per_second": 10, "latency_microseconds": 5}],
+            "device": {"memory_gibibytes": 16, "teraflops_per_second": 1, "memory_gigabytes_per_second": 100, "speed": [1, 0.5]}}))
+        for replicas, says in [(["--replicas", "auto"], False), ([], True)]:
+            out, _ = self.succeed("plan", "-m", MODEL, "--gpus", "2", "--topology", "two.json", "--json", *replicas)
+            self.assertEqual(any("differ in speed" in note for note in parse(out)["notes"]), says, out)
+
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]
         followed, _ = self.train()

@@ -67,7 +67,7 @@ TEST(PlanFile, ComesBackAsItWas) {
 
 TEST(PlanFile, KeepsReplicasAndPlaces) {
   std::mt19937 random(12);
-  int replicated = 0;
+  int replicated = 0, closed = 0;
   for (int trial = 0; trial < 40; ++trial) {
     const ChainCosts chain = random_chain(random, 2 + trial % 9);
     PlanRequest request;
@@ -77,7 +77,9 @@ TEST(PlanFile, KeepsReplicasAndPlaces) {
     request.schedule = planned_schedule(trial % 2 ? "pipedream" : "1f1b");
     request.objective = Objective::kThroughput;
     if (trial % 3 == 0) request.topology.levels = {{"inner", 4, 8, 0}, {"outer", 2, 1, 0}};
-    const Plan plan = plan_devices(chain, request);
+    const Plan planned = plan_devices(chain, request);
+    const Plan plan = without_gaps(chain, request, planned);
+    closed += plan.stages.back().first_device != planned.stages.back().first_device;
     const PlanChoice choice = parse_plan(plan_text(plan, chain, request, "model.onnx"), "plan.json",
                                          element_names(chain));
     replicated += choice.replicated();
@@ -93,6 +95,7 @@ TEST(PlanFile, KeepsReplicasAndPlaces) {
     }
   }
   EXPECT_GT(replicated, 20);
+  EXPECT_GT(closed, 0);
   // Without a word on devices, stages lie one after another.
   const PlanChoice choice =
       parse_plan(document(R"("stages": [{"first_index": 0, "replicas": 3}, {"first_index": 2}])"),

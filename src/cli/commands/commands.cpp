@@ -261,6 +261,13 @@ void take_plan(Options& options) {
            printable(pipeline.plan_path));
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
+  if (plan.schedule == pipeline.schedule) {
+    const PipelineConfig usual;
+    if (plan.memory_units && pipeline.memory_units == usual.memory_units)
+      pipeline.memory_units = *plan.memory_units;
+    if (plan.warm_up_tolerance && pipeline.warm_up_tolerance == usual.warm_up_tolerance)
+      pipeline.warm_up_tolerance = *plan.warm_up_tolerance;
+  }
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
     pipeline.micro_batches = *plan.micro_batches;
   if (names_schedule_file(pipeline.schedule)) return;

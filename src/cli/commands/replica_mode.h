@@ -9,6 +9,8 @@
 
 namespace pipetrain {
 
+struct Checkpoint;
+
 /// Without --replicas, every process is one replica. `resumed`: the checkpoint that training
 /// resumes from, or null. If a run with backup workers resumes with another number of processes,
 /// the number of backup workers changes and the gradients per update stay the same, unless another

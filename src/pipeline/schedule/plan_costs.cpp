@@ -14,6 +14,11 @@ Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches
       seconds.backward_input += element.input_gradient_seconds;
       seconds.backward_weight += element.weight_gradient_seconds;
     }
+    // Of a device of the speed that the plan counts with.
+    if (const double whole = seconds.backward_input + seconds.backward_weight; whole > 0) {
+      seconds.backward_input *= stage.backward_seconds / whole;
+      seconds.backward_weight *= stage.backward_seconds / whole;
+    }
     seconds.recompute = stage.forward_seconds;
     seconds.update = stage.step_seconds * micro_batches;
     seconds.reduce = stage.all_reduce_seconds;
@@ -33,6 +38,29 @@ std::vector<Edge> edges_of_plan(const Plan& plan, const ChainCosts& chain) {
         {to, from, static_cast<std::int64_t>(chain.backward_bytes[cut]), /*gradient=*/true});
   }
   return edges;
+}
+
+WarmUpCosts warm_up_costs(const Plan& plan, const std::vector<Edge>& edges, const Costs& costs) {
+  WarmUpCosts warm;
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const StagePlan& stage = plan.stages[s];
+    warm.replicas.push_back(stage.replicas);
+    warm.forward_seconds.push_back(costs.stage[s].forward);
+    warm.backward_seconds.push_back(costs.stage[s].backward +
+                                    (stage.recompute ? costs.stage[s].recompute : 0));
+    if (s + 1 == plan.stages.size()) break;
+    double hop = costs.link.latency_seconds;
+    for (std::size_t e = 0; e < edges.size(); ++e) {
+      const Edge& edge = edges[e];
+      if (edge.from_stage != static_cast<int>(s) || edge.to_stage != static_cast<int>(s) + 1)
+        continue;
+      const LinkCost& link = costs.edge_link.empty() ? costs.link : costs.edge_link[e];
+      hop += link.latency_seconds - costs.link.latency_seconds +
+             static_cast<double>(edge.bytes_per_micro_batch) / link.bytes_per_second;
+    }
+    warm.hop_seconds.push_back(hop);
+  }
+  return warm;
 }
 
 }  // namespace pipetrain

@@ -1,7 +1,10 @@
 // Converts a plan to the simulator's costs.
 #pragma once
 
+#include <vector>
+
 #include "partition/plan.h"
+#include "pipeline/schedule/warm_up.h"
 #include "pipeline/simulate/simulate.h"
 
 namespace pipetrain {
@@ -14,5 +17,8 @@ Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches
 /// Returns the edges of the plan: every stage to the next and back, with the bytes of all tensors
 /// that cross the cut. (A model's own edges may skip stages: slice.h.)
 std::vector<Edge> edges_of_plan(const Plan& plan, const ChainCosts& chain);
+
+/// What balanced_warm_up() needs of a plan with these edges, as `costs` price its stages and links.
+WarmUpCosts warm_up_costs(const Plan& plan, const std::vector<Edge>& edges, const Costs& costs);
 
 }  // namespace pipetrain

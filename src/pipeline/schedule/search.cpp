@@ -171,6 +171,29 @@ std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most, std::s
   return chosen;
 }
 
+/// The link between two places of a row.
+LinkCost slowest_link(const SearchRequest& request, const Cut& cut, int from, int to) {
+  // Row r of places has device r of each: some rows may go over slower links than others.
+  LinkCost slowest;
+  for (int row = 0; row < cut.replicas; ++row) {
+    const LinkCost link =
+        link_between(request.topology, from * cut.replicas + row, to * cut.replicas + row);
+    if (row == 0 || link.bytes_per_second < slowest.bytes_per_second) slowest = link;
+  }
+  return slowest;
+}
+
+/// As ProgramMaker (train/program_maker.h) chooses it, for the cut as it is.
+std::vector<int> warm_up_of(const SearchRequest& request, const Cut& cut) {
+  Costs costs = costs_of_plan(cut.plan, *cut.chain, cut.share());
+  const std::vector<Edge> edges = edges_of_plan(cut.plan, *cut.chain);
+  for (const Edge& edge : edges)
+    costs.edge_link.push_back(slowest_link(request, cut, edge.from_stage, edge.to_stage));
+  WarmUpCosts warm = warm_up_costs(cut.plan, edges, costs);
+  warm.tolerance = request.warm_up_tolerance;
+  return balanced_warm_up(warm);
+}
+
 ScheduleOptions options_for(const std::string& name, const Cut& cut, int micro_batches) {
   ScheduleOptions options;
   options.name = name;
@@ -200,14 +223,7 @@ Round round_of(const SearchRequest& request, const ScheduleOptions& options, con
   for (const Edge& edge : round.program.edges) {
     const int from = round.program.placement[static_cast<std::size_t>(edge.from_stage)][0];
     const int to = round.program.placement[static_cast<std::size_t>(edge.to_stage)][0];
-    // Row r of places has device r of each: some rows may go over slower links than others.
-    LinkCost slowest;
-    for (int row = 0; row < cut.replicas; ++row) {
-      const LinkCost link =
-          link_between(request.topology, from * cut.replicas + row, to * cut.replicas + row);
-      if (row == 0 || link.bytes_per_second < slowest.bytes_per_second) slowest = link;
-    }
-    round.costs.edge_link.push_back(slowest);
+    round.costs.edge_link.push_back(slowest_link(request, cut, from, to));
   }
   return round;
 }
@@ -229,6 +245,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   const int rounds = candidate.asynchronous ? 2 * cut.places + 4 : 1;
   const int micro_batches = rounds * cut.share();
   ScheduleOptions options = options_for(name, cut, micro_batches);
+  if (description.balances_warm_up) options.warm = warm_up_of(request, cut);
   // What a stage holds: every micro-batch from its forward to its last backward, also where only
   // its inputs are kept meanwhile.
   const Program held = generate(options);

@@ -10,6 +10,7 @@
 
 #include "partition/plan.h"
 #include "pipeline/program/program.h"
+#include "pipeline/schedule/warm_up.h"
 #include "pipeline/simulate/simulate.h"
 
 namespace pipetrain {
@@ -26,6 +27,7 @@ struct SearchRequest {
   Recompute recompute = Recompute::kAuto;  // kAuto: with and without
   int chunks = 2;                          // stages of a device in interleaved schedules
   std::size_t memory_limit_bytes = 0;      // of a device; 0: none
+  double warm_up_tolerance = WarmUpCosts().tolerance;
   double optimizer_bytes_per_parameter_byte = 2;
   double shared_bytes_per_parameter_byte = 0;  // of these, what replicas divide among themselves
   /// Links between devices; without levels they cost nothing.

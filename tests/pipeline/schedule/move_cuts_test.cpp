@@ -85,6 +85,18 @@ struct Case {
   }
 };
 
+TEST(PlanCosts, BothPartsOfABackwardTakeTheTimeOfTheirDevice) {
+  const ChainCosts chain = random_chain(2, 1);
+  PlanRequest request;
+  request.stages = 2;
+  request.topology.levels = {{"link", 2, 1e9, 0}};
+  request.topology.device_speed = {1, 0.5};
+  const Costs costs = costs_of_plan(plan_stages(chain, request), chain, 1);
+  EXPECT_DOUBLE_EQ(costs.stage[0].backward_input, chain.elements[0].input_gradient_seconds);
+  EXPECT_DOUBLE_EQ(costs.stage[1].backward_input, 2 * chain.elements[1].input_gradient_seconds);
+  EXPECT_DOUBLE_EQ(costs.stage[1].backward_weight, 2 * chain.elements[1].weight_gradient_seconds);
+}
+
 TEST(MoveCuts, ComesNearTheBestOfAllCuts) {
   double worst = 0, gain = 0;
   int cases = 0;

@@ -43,5 +43,29 @@ TEST(Search, SumsOfReplicasHaveARateOfTheirOwn) {
   EXPECT_NEAR(sum_with(1, 4), bytes / 4, 1e-6);
 }
 
+TEST(Search, BalancedWarmUpHidesSlowLinks) {
+  ChainCosts chain;
+  for (int i = 0; i < 4; ++i) {
+    ChainCost& element = chain.elements.emplace_back();
+    element.forward_seconds = 1;
+    element.input_gradient_seconds = element.weight_gradient_seconds = 0.5;
+  }
+  chain.forward_bytes.assign(5, 2);
+  chain.backward_bytes.assign(5, 2);
+  SearchRequest request;
+  request.batch = 32;
+  request.devices = 4;
+  request.fewer_devices = false;
+  request.micro_batches = {32};
+  request.costs = [&](int) -> const ChainCosts& { return chain; };
+  request.schedules = {"1f1b", "1f1b-auto"};
+  request.recompute = Recompute::kNone;
+  request.topology.levels = {{"network", 4, 1, 0}};  // a hop takes as long as both passes
+  const std::vector<Candidate> found = search(request);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].schedule, "1f1b-auto");
+  EXPECT_LT(found[0].step_seconds, 0.8 * found[1].step_seconds);
+}
+
 }  // namespace
 }  // namespace pipetrain::test
