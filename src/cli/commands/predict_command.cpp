@@ -283,6 +283,13 @@ std::int64_t samples_at_once(const Options& options, const RawData& raw) {
   return std::max<std::int64_t>(1, samples);
 }
 
+void check_logits(const OnnxModel& model, const ModelConfig& config) {
+  const std::string& logits = config.loss.output;
+  PT_CHECK(logits.empty() || std::ranges::count(model.outputs, logits, &OnnxValue::name) > 0,
+           kUsage, "--logits: {} has no output \"{}\"; \"pipetrain inspect\" lists its outputs",
+           printable(config.path), printable(logits));
+}
+
 }  // namespace
 
 int predict_command(Options& options) {
@@ -295,10 +302,7 @@ int predict_command(Options& options) {
   const std::string form = form_of(options);
   if (!options.output.empty() && options.output != "-") delete_stale_temporaries(options.output);
   const OnnxModel model = read_onnx(options.run.model.path);
-  const std::string& logits = options.run.model.loss.output;
-  PT_CHECK(logits.empty() || std::ranges::count(model.outputs, logits, &OnnxValue::name) > 0,
-           kUsage, "--logits: {} has no output \"{}\"; \"pipetrain inspect\" lists its outputs",
-           printable(options.run.model.path), printable(logits));
+  check_logits(model, options.run.model);
   check_given_shapes(options.run.model, model);
   CsvOptions& table = options.run.data.csv;
   table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
