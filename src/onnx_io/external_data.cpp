@@ -147,7 +147,8 @@ ExternalFile ExternalFile::open(const std::filesystem::path& directory, const st
   const std::string who = printable(tensor);
   const std::string where = printable(location);
   PT_CHECK(!directory.empty(), kModel,
-           "tensor '{}' is stored in the file '{}', but the model was not read from a directory",
+           "tensor '{}' is stored in the file '{}', which is not read inside sub-graphs, nor where "
+           "the model is not read from a directory",
            who, where);
   const Descriptor base(::open(directory.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECTORY));
   PT_CHECK(base.get() >= 0, kModel, "cannot open the directory {}: {}",

@@ -51,8 +51,8 @@ Variant variant_of(const ChainCosts& chain, const PlanRequest& request, int fine
   Variant out{chain, request};
   out.request.micro_batches *= finer;
   out.request.topology = {};
-  if (request.schedule.memory)
-    out.request.loads.clear();  // which are those of its own micro-batches
+  // They are of the request's own number of micro-batches.
+  if (request.schedule.memory) out.request.loads.clear();
   const auto divisor = static_cast<std::size_t>(finer);
   for (ChainCost& element : out.chain.elements) {
     element.saved_bytes /= divisor;

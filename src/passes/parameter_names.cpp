@@ -86,7 +86,7 @@ bool belongs_to_module(const std::string& name) {
 }
 
 FoldedSources folded_sources(const std::string& list) {
-  // std::regex recurses for each character; names in files are no longer either.
+  // std::regex recurses for each character; names that the reader accepts are not longer than this.
   constexpr std::size_t kLongest = 4096;
   constexpr std::array<std::string_view, 5> kRecurrent = {"weight_ih_l", "weight_hh_l",
                                                           "weight_hr_l", "bias_ih_l", "bias_hh_l"};

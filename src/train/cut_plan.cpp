@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -57,7 +58,8 @@ void add_notes(const ProfiledNetwork& network, Plan& plan) {
   }
   const std::optional<Topology>& topology = network.topology();
   if (!pipeline.topology.empty() && topology && !pipeline.plan_replicas &&
-      std::ranges::any_of(topology->device_speed, [](double speed) { return speed != 1; })) {
+      std::ranges::any_of(topology->device_speed | std::views::take(network.schedule().devices()),
+                          [](double speed) { return speed != 1; })) {
     plan.notes.push_back(
         fmt::format("the devices of topology \"{}\" differ in speed, but this plan takes each for "
                     "a full one; {} auto counts their speeds",
@@ -298,9 +300,9 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
-/// The result of `plan`, which reads the request. Several stages of a device have its memory as
-/// they need it, if so none has to recompute, or else equal shares. If these do not fit, the sum is
-/// checked after the layout.
+/// The result of `plan`, which reads the request. Stages that share a device get what each needs if
+/// then none recomputes; otherwise equal shares. If these do not fit, the sum is checked after the
+/// layout.
 template <class MakePlan>
 Plan plan_within(const ProfiledNetwork& network, PlanRequest& request, std::size_t device_limit,
                  const MakePlan& make_plan) {
@@ -328,12 +330,12 @@ Plan plan_within(const ProfiledNetwork& network, PlanRequest& request, std::size
 }
 
 /// A process without a device would wait for the others, or they for it.
-void check_devices_of_processes(const ProfiledNetwork& network, int used) {
-  const ProcessGroup* processes = network.processes();
-  PT_CHECK(!processes || network.process_of(used - 1) == processes->size() - 1, kUsage,
-           "the plan uses {} of {} devices, but each process needs one; start fewer processes, or "
-           "give {}",
-           used, network.schedule().devices(), setting("replicas"));
+void check_processes_have_devices(const ProfiledNetwork& network, int used, int wanted,
+                                  std::string_view what) {
+  PT_CHECK(!network.processes() || used == wanted, kUsage,
+           "the plan has {} of {} {}, but each process needs one; start fewer processes, or give "
+           "{}",
+           used, wanted, what, setting("replicas"));
 }
 
 /// Chooses the cuts. Stores the planner's request in `request`.
@@ -358,7 +360,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
       request.topology = first_devices(*topology, request.devices);
     // Programs number devices without gaps.
     Plan plan = without_gaps(network.costs(), request, plan_devices(network.costs(), request));
-    check_devices_of_processes(network, plan.devices());
+    check_processes_have_devices(network, plan.devices(), request.devices, "devices");
     return plan;
   }
   request.loads = network.schedule().loads(request.micro_batches);
@@ -373,8 +375,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
                             [&] { return plan_stages(network.costs(), request); });
     request.topology.device_speed.clear();
     if (replicas.empty()) {
-      const auto stages = static_cast<int>(plan.stages.size()), each = request.stages_per_device;
-      check_devices_of_processes(network, (stages + each - 1) / each);
+      check_processes_have_devices(network, static_cast<int>(plan.stages.size()), request.stages,
+                                   "stages");
       move_cuts_for_schedule(network, request, planner_limit, plan);
       return plan;
     }
@@ -447,12 +449,6 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
 
 }  // namespace
 
-bool adds_in_one_order(const PipelineConfig& pipeline, const Program& program) {
-  return pipeline.deterministic && std::ranges::any_of(program.placement, [](const auto& devices) {
-           return devices.size() > 2;
-         });
-}
-
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
                         const std::vector<int>& cuts) {
   PlanRequest request = request_of(network, planner_limit);
@@ -476,12 +472,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
   const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
   Program program = programs.training(mini_batches * micro_batches);
-  PT_CHECK(network.config().pipeline.edge != "nccl" ||
-               !adds_in_one_order(network.config().pipeline, program),
-           kUsage,
-           "{} sums the gradients of more than two replicas in a fixed order, which NCCL does not "
-           "guarantee; leave out {} nccl",
-           setting("deterministic"), setting("edge"));
+  check_order_of_sums(network.config().pipeline, has_many_replicas(program));
   set_links(network, program.edges, program.placement, costs);
   if (const std::optional<CoreSharing> waking = network.waking()) {
     share_cores(program, *waking, network.processors(), costs);

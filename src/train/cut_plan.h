@@ -31,8 +31,4 @@ struct CutPlan {
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
                         const std::vector<int>& cuts);
 
-/// Whether the gradients of a program's replicas must be summed in one order, which NCCL does not
-/// guarantee for more than two of them.
-bool adds_in_one_order(const PipelineConfig& pipeline, const Program& program);
-
 }  // namespace pipetrain

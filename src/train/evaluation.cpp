@@ -125,6 +125,11 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last) {
   return last || step / steps > before / steps;
 }
 
+bool has_stalled(const OptimizationConfig& settings, const std::optional<BestResult>& best) {
+  return settings.patience > 0 && best && best->metric == settings.best_metric &&
+         best->stalled >= settings.patience;
+}
+
 bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
                std::optional<BestResult>& best) {
   const std::string& metric = network.config().optimization.best_metric;

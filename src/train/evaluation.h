@@ -13,6 +13,7 @@ class PipelineRun;
 class PlannedNetwork;
 class Predictor;
 struct BestResult;
+struct OptimizationConfig;
 struct Scores;
 
 /// Error (kUsage) when the metric of the best model, or early stopping, does not suit the network.
@@ -30,6 +31,9 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last);
 /// Whether it is the best so far, which `best` then says.
 bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
                std::optional<BestResult>& best);
+
+/// Whether as many validations as --patience says were no better than the best one.
+bool has_stalled(const OptimizationConfig& settings, const std::optional<BestResult>& best);
 
 /// Metrics that need the outputs besides the loss.
 class OutputMetrics {

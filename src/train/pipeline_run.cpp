@@ -197,7 +197,7 @@ RuntimeOptions PipelineRun::runtime_options() const {
     if (here) options.devices.back()->allow_tensor_floats(network_.config().model.tensor_floats);
   }
   const bool in_one_order =
-      adds_in_one_order(network_.config().pipeline, network_.predicted_program());
+      network_.config().pipeline.deterministic && has_many_replicas(network_.predicted_program());
   if (!network_.processes()) {
     options.collectives = exchange_of_gpus(network_.config().pipeline, in_one_order);
   } else if (!options.devices.empty() && network_.config().pipeline.edge != "copy") {

@@ -197,6 +197,18 @@ Program ProgramMaker::training(int units) const {
   return program;
 }
 
+bool has_many_replicas(const Program& program) {
+  return std::ranges::any_of(program.placement,
+                             [](const auto& devices) { return devices.size() > 2; });
+}
+
+void check_order_of_sums(const PipelineConfig& pipeline, bool many_replicas) {
+  PT_CHECK(pipeline.edge != "nccl" || !pipeline.deterministic || !many_replicas, kUsage,
+           "{} sums the gradients of more than two replicas in a fixed order, which NCCL does not "
+           "guarantee; leave out {} nccl",
+           setting("deterministic"), setting("edge"));
+}
+
 Program ProgramMaker::evaluation(int units, const std::vector<Edge>& edges) const {
   const int smallest = schedule_.fixed_units() > 0 ? schedule_.fixed_units()
                        : schedule_.rule_ == UpdateRule::kDoubleBuffer

@@ -74,4 +74,9 @@ class ProgramMaker {
   int units_per_update_;
 };
 
+/// Whether more than two replicas share a stage: NCCL sums their gradients in no fixed order.
+bool has_many_replicas(const Program& program);
+/// Error (kUsage) for --edge nccl where --deterministic asks for a fixed order of such sums.
+void check_order_of_sums(const PipelineConfig& pipeline, bool many_replicas);
+
 }  // namespace pipetrain

@@ -216,7 +216,8 @@ std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint
     const auto stage = static_cast<std::size_t>(s);
     const bool same_stages =
         checkpoint.updates.size() == static_cast<std::size_t>(network.stages());
-    content.updates = same_stages ? checkpoint.updates[stage] : checkpoint.step;
+    content.updates =
+        same_stages ? checkpoint.updates[stage] : checkpoint.step - checkpoint.loss_scale.skipped;
     content.stashed.clear();
     // The newest version is in `weights`; the stage takes of the others what it holds.
     for (std::size_t v = 0; cut && v + 1 < cut->versions[stage].size(); ++v) {

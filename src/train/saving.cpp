@@ -111,7 +111,9 @@ void Saving::decided(std::int64_t step) {
 }
 
 void Saving::save(Checkpoint checkpoint) {
-  if (deferred_) hand_over(*std::exchange(deferred_, std::nullopt));
+  // What waited may be newer: parts of several processes come with a later round.
+  if (deferred_ && deferred_->step < checkpoint.step)
+    hand_over(*std::exchange(deferred_, std::nullopt));
   hand_over(std::move(checkpoint));
 }
 

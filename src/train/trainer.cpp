@@ -69,9 +69,13 @@ class Training {
   TrainingSummary run() {
     rate_.start();
     std::int64_t step = first_step_;
-    // The run before was stopped between this step and its validation.
-    if (options_.resumed && options_.resumed->unevaluated && step < network_.total_steps())
-      save_after(step, evaluate_after(step, /*last=*/false), /*last=*/false);
+    if (options_.resumed && step < network_.total_steps()) {
+      // The run before was stopped between this step and its validation, or had stopped early.
+      if (options_.resumed->unevaluated)
+        save_after(step, evaluate_after(step, /*last=*/false), /*last=*/false);
+      else if (has_stalled(settings_, summary_.best))
+        summary_.end = RunEnd::kStalled;
+    }
     while (step < network_.total_steps() && summary_.end == RunEnd::kDone) {
       if (network_.asynchronous()) {
         const bool resumes = options_.cut && step == first_step_;
@@ -125,9 +129,7 @@ class Training {
     observer_.on_evaluation(*summary_.last_evaluation);
     const bool improved = note_best(*summary_.last_evaluation, network_, summary_.best);
     if (improved) keep_best(step);
-    if (settings_.patience > 0 && summary_.best && !last &&
-        summary_.best->stalled >= settings_.patience)
-      summary_.end = RunEnd::kStalled;
+    if (!last && has_stalled(settings_, summary_.best)) summary_.end = RunEnd::kStalled;
     return improved;
   }
 
@@ -147,16 +149,16 @@ class Training {
     how = may_save ? as_process_0(network_.processes(), how) : int{kNothing};
     if (how == kInParts) save_in_parts(step, reason);
     if (how == kWhole) {
-      const bool snapshot = snapshot_ && (reason || due.snapshot);
       Checkpoint checkpoint = checkpoint_of(step, reason ? reason : kForRestart);
-      if (snapshot) keep_snapshot(checkpoint, steady_seconds() - before);
+      if (snapshot_ && (reason || due.snapshot))
+        keep_snapshot(checkpoint, steady_seconds() - before);
       if (defers) {
         saving_.defer(std::move(checkpoint));
       } else if (reason) {
         saving_.save(std::move(checkpoint));
       }
     }
-    if (!reason) saving_.save_deferred();
+    if (!reason && !(parts_ && parts_->is_pending())) saving_.save_deferred();
     if (options_.commits && !last && summary_.end == RunEnd::kDone) {
       options_.commits->after_step(step, [&] {
         if (replicas_) replicas_->publish();
@@ -315,8 +317,7 @@ class Training {
 
   /// The reason for a checkpoint after a step; null: none is due.
   const char* decide_to_save(std::int64_t step, bool improved, bool last, bool due) {
-    if (!saving_.enabled()) return nullptr;
-    const char* reason = reason_to_save(improved, last, due);
+    const char* reason = saving_.enabled() ? reason_to_save(improved, last, due) : nullptr;
     if (reason) saving_.decided(step);
     return reason;
   }
@@ -333,7 +334,6 @@ class Training {
     return !waits && due ? "every" : nullptr;
   }
 
-  /// Between rounds.
   Checkpoint checkpoint_of(std::int64_t step, const char* reason) {
     if (replicas_) replicas_->publish();
     const std::vector<StageContent> contents = run_.runtime().contents();

@@ -42,6 +42,8 @@ class Metrics(Case):
         self.assertEqual(records[-1]["event"], "run_end")
         self.assertEqual(records[-1]["exit_code"], 6)
         self.assertEqual(records[-1]["status"], "diverged")
+        self.assertEqual(records[-1]["steps"], max(record["step"] for record in records if record["event"] == "step"))
+        self.assertGreater(records[-1]["seconds"], 0)
 
     def test_a_reader_that_goes_away_does_not_stop_the_training(self):
         with self.start("-m", MODEL, "--data", DATA, "--epochs", "1", "--metrics", "-") as process:

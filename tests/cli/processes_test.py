@@ -161,7 +161,7 @@ class Processes(ProcessCase):
         self.assertRegex(self.train_in(4, *run, "--run-dir", "run"), "chose    (1 stage x 4|2 stages x 2) replicas")
         code, _, err = self.run_in(4, *run, "--stages", "4", "--run-dir", "other")
         self.assertEqual(code, 2, err)
-        self.assertIn("the plan uses 2 of 4 devices", err)
+        self.assertIn("the plan has 2 of 4 stages", err)
 
     def test_the_nodes_of_split_give_the_stages(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3"]

@@ -33,6 +33,19 @@ RIVALS = [
 ]
 
 
+class StoppedEarly(Case):
+    def test_it_is_over(self):
+        def ends():
+            lines = (self.folder / "run/events.jsonl").read_text().splitlines()
+            return [(event["status"], event["steps"]) for event in map(json.loads, lines) if event["event"] == "run_end"]
+
+        self.succeed(*SMALL, "--lr", "0", "--bn", "frozen", "--val-split", "0.25", "--epochs", "9", "--patience", "2", "--run-dir", "run")
+        self.succeed("train", "--resume=run", "-q")
+        self.assertEqual(ends(), [("early_stop", 9)] * 2)
+        self.succeed("train", "--resume=run", "--patience", "4", "-q")
+        self.assertEqual(ends()[-1], ("early_stop", 15))
+
+
 class OtherFolder(Case):
     def test_the_best_model_goes_along(self):
         run = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "64", "--val-split", "0.2", "--val-every", "2", "--save-every", "2", "--keep", "9",

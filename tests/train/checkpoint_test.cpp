@@ -358,6 +358,21 @@ TEST(Saving, WhatHasWaitedIsWrittenBeforeWhatIsNewer) {
   EXPECT_EQ(saving.last_written().filename(), "step-000005");
 }
 
+// The parts of several processes are complete only after a later, better step has been deferred.
+TEST(Saving, WhatIsOlderComesBeforeWhatHasWaited) {
+  const TemporaryDirectory folder;
+  SaveSettings settings;
+  settings.folder = folder / "checkpoints";
+  Saving saving(settings, 0, 8);
+  saving.defer(small_checkpoint(5));
+  saving.save(small_checkpoint(4));
+  saving.finish();
+  std::vector<std::int64_t> steps;
+  for (const SaveOutcome& outcome : saving.take_outcomes()) steps.push_back(outcome.written->step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{4, 5}));
+  EXPECT_EQ(saving.last_written().filename(), "step-000005");
+}
+
 // The stages of an asynchronous round come to a step one after the other: what one step holds may
 // be complete only after the next ones have been decided on.
 TEST(Saving, CountsFromTheStepThatWasDecidedOn) {

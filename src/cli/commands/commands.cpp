@@ -271,7 +271,7 @@ void take_plan(Options& options) {
   if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
     pipeline.micro_batches = *plan.micro_batches;
   if (names_schedule_file(pipeline.schedule)) return;
-  if (plan.virtual_stages && plan.schedule == pipeline.schedule)
+  if (plan.virtual_stages && (!plan.schedule || plan.schedule == pipeline.schedule))
     pipeline.chunks = *plan.virtual_stages;
   int stages = 0;
   for (const DeviceRange& range : plan.devices) stages += range.count;
@@ -306,6 +306,9 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   PT_CHECK(pipeline.replica_updates.waits() || command == "train" || command == "verify", kUsage,
            "{} supports only --replica-mode sync: steps of other modes cannot be predicted",
            command);
+  // Those of plans and schedule files are checked when there is a program.
+  check_order_of_sums(pipeline,
+                      std::ranges::any_of(pipeline.replicas, [](int count) { return count > 2; }));
   const auto ids = static_cast<int>(pipeline.gpu_ids.size());
   PT_CHECK(ids == 0 || options.gpus == 0 || ids == options.gpus, kUsage,
            "--gpu-ids lists {} devices, but --gpus is {}", ids, options.gpus);

@@ -55,7 +55,7 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
       {"--plan", {"--schedule"}},
       {"--split", {"--replicas"}},
       {"--gpus", {"--gpu-ids"}},
-      {"--gpu-ids", {"--gpus", "--plan", "--split"}},
+      {"--gpu-ids", {"--gpus"}},
       {"--replicas", {"--gpus", "--split", "--schedule"}}};
   const auto found = rivals.find(name);
   if (found != rivals.end() && std::ranges::any_of(found->second, [&](const std::string& rival) {
@@ -63,8 +63,7 @@ bool is_overruled(const std::string& name, const std::vector<Setting>& given) {
       }))
     return true;
   // Replicas say how many devices there are, unless the planner chooses them for that many.
-  const bool counts_devices = name == "--gpus" || name == "--gpu-ids";
-  return counts_devices && std::ranges::any_of(given, [](const Setting& s) {
+  return name == "--gpus" && std::ranges::any_of(given, [](const Setting& s) {
            return s.first == "--replicas" && sets_whole(s.second) && !s.second.starts_with("auto");
          });
 }

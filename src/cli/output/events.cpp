@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -227,6 +228,7 @@ void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
 }
 
 void EventLog::step(const StepReport& report) {
+  last_step_ = report.step;
   Line line("step");
   line.json["step"] = report.step;
   line.json["total_steps"] = report.total_steps;
@@ -272,6 +274,7 @@ void EventLog::evaluation(const EvaluationReport& report) {
 void EventLog::checkpoint(const SaveOutcome& outcome) {
   Line line(outcome.written ? "checkpoint" : "warning");
   if (outcome.written) {
+    ++checkpoints_;
     line.json["step"] = outcome.written->step;
     line.json["path"] = outcome.written->path.string();
     line.json["bytes"] = outcome.written->bytes;
@@ -297,12 +300,12 @@ void EventLog::run_end(const std::string& status, int exit_code, const TrainingS
   Line line("run_end");
   line.json["status"] = status;
   line.json["exit_code"] = exit_code;
-  line.json["steps"] = summary.steps;
-  line.number("seconds", summary.seconds);
+  line.json["steps"] = std::max(summary.steps, last_step_);
+  line.number("seconds", summary.seconds > 0 ? summary.seconds : steady_seconds() - start_);
   line.number("first_step_s", summary.first_step_seconds);
   line.number("steady_step_ms", summary.steady_step_seconds * 1e3);
   if (summary.skipped_steps > 0) line.json["skipped_steps"] = summary.skipped_steps;
-  line.json["checkpoints"] = summary.checkpoints;
+  line.json["checkpoints"] = std::max(summary.checkpoints, checkpoints_);
   line.number("save_s", summary.save_seconds);
   line.json["output"] = output;
   if (output_step >= 0) line.json["output_step"] = output_step;

@@ -58,6 +58,9 @@ class EventLog {
   std::int64_t written_ = 0;  // to this file
   long sequence_ = 0;
   double start_ = 0;
+  // So far, for a run that ends with an error, whose summary is empty.
+  std::int64_t last_step_ = 0;
+  int checkpoints_ = 0;
 };
 
 }  // namespace pipetrain

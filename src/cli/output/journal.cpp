@@ -1,5 +1,6 @@
 #include "cli/output/journal.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -48,8 +49,12 @@ void Journal::step(const StepReport& report) {
   const std::string line =
       fmt::format("{} {:016x}{}{}\n", report.step, std::bit_cast<std::uint64_t>(report.loss),
                   report.weights_digest.empty() ? "" : " ", report.weights_digest);
-  // A full disk loses lines of the journal, not the run.
-  [[maybe_unused]] const ssize_t ignored = ::write(descriptor_, line.data(), line.size());
+  // A full disk loses lines of the journal, not the run, and no part of a line stays.
+  struct stat before {};
+  const bool can_undo = ::fstat(descriptor_, &before) == 0;
+  if (::write(descriptor_, line.data(), line.size()) != std::ssize(line) && can_undo)
+      [[maybe_unused]]
+    const int undone = ::ftruncate(descriptor_, before.st_size);
 }
 
 JournalContent read_journal(const fs::path& folder) {

@@ -195,7 +195,7 @@ bool padded_pass_pays(const TileConvolution& shape, bool input_gradient) {
   if (channels % kStep != 0 || shape.outputs * shape.inputs * shape.taps() > kMostWeights)
     return false;
   const PaddedMaps line = PaddedPass::padded_line(shape, input_gradient);
-  // What each chunk of positions packs beyond its own is less than half of what all taps read.
+  // What a whole chunk packs beyond its own positions is less than half of what all taps read.
   return 3 * line.plane() <= 4 * line.rows.windows * line.columns.windows &&
          2 * line.reach() <= (shape.taps() - 1) * tiles::ApartSizes::most_rows(channels);
 }
