@@ -342,6 +342,12 @@ TEST(Saving, WhatWaitsWhenTrainingFailsIsWritten) {
   EXPECT_EQ(list_checkpoints(settings.folder).size(), 1U);
 }
 
+std::vector<std::int64_t> steps_written(Saving& saving) {
+  std::vector<std::int64_t> steps;
+  for (const SaveOutcome& outcome : saving.take_outcomes()) steps.push_back(outcome.written->step);
+  return steps;
+}
+
 TEST(Saving, WhatHasWaitedIsWrittenBeforeWhatIsNewer) {
   const TemporaryDirectory folder;
   SaveSettings settings;
@@ -352,9 +358,7 @@ TEST(Saving, WhatHasWaitedIsWrittenBeforeWhatIsNewer) {
   saving.save(small_checkpoint(4));
   saving.defer(small_checkpoint(5));
   saving.finish();
-  std::vector<std::int64_t> steps;
-  for (const SaveOutcome& outcome : saving.take_outcomes()) steps.push_back(outcome.written->step);
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{3, 4, 5}));
+  EXPECT_EQ(steps_written(saving), (std::vector<std::int64_t>{3, 4, 5}));
   EXPECT_EQ(saving.last_written().filename(), "step-000005");
 }
 
@@ -367,9 +371,7 @@ TEST(Saving, WhatIsOlderComesBeforeWhatHasWaited) {
   saving.defer(small_checkpoint(5));
   saving.save(small_checkpoint(4));
   saving.finish();
-  std::vector<std::int64_t> steps;
-  for (const SaveOutcome& outcome : saving.take_outcomes()) steps.push_back(outcome.written->step);
-  EXPECT_EQ(steps, (std::vector<std::int64_t>{4, 5}));
+  EXPECT_EQ(steps_written(saving), (std::vector<std::int64_t>{4, 5}));
   EXPECT_EQ(saving.last_written().filename(), "step-000005");
 }
 

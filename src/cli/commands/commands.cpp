@@ -349,7 +349,7 @@ void resolve_device(Options& options, const std::string& command, ProcessGroup* 
   }
   PT_CHECK(pipeline.edge != "nccl" || !pipeline.gpu_ids.empty(), kUsage,
            "--edge nccl needs stages on GPUs: add --device cuda or --gpu-ids");
-  const bool computes = command != "plan" && command != "simulate" && command != "inspect";
+  const bool computes = command != "plan" && command != "simulate";
   PT_CHECK(!options.run.model.tensor_floats || !pipeline.gpu_ids.empty() || !computes, kUsage,
            "--precision tf32 is for GPUs; on the CPU use fp32, bf16 or fp16");
   PT_CHECK(

@@ -20,12 +20,8 @@ using tiles::kStep;
 using tiles::kTile;
 using Bits = std::uint16_t;  // of a bfloat16
 
-constexpr std::int64_t kTogether = 64;  // positions that are looked up at a time
+constexpr std::int64_t kTogether = PaddedMaps::kTogether;
 constexpr std::int64_t kSums = kBlock * kBlock;
-
-PaddedAxis padded_axis(const WindowAxis& axis) {
-  return {axis.input, axis.output, axis.kernel, -axis.pad_begin, axis.dilation};
-}
 
 /// A product (outputs × positions) (positions × panels), in which a panel is what one tap reads of
 /// a block of 16 channels. Of each block there are two copies in pairs of positions, which begin at
@@ -35,7 +31,7 @@ class PaddedGradient {
   PaddedGradient(const TileConvolution& shape, const tiles::Instructions& instructions, int threads)
       : shape_(shape),
         instructions_(instructions),
-        line_{shape.batch, padded_axis(shape.rows), padded_axis(shape.columns)},
+        line_(shape, /*input_gradient=*/false),
         depth_(depth_of(shape, line_.positions())),
         copy_(tiles::round_up(depth_ + line_.reach() + 2, kTogether) * kSide),
         row_blocks_((shape.outputs + kBlock - 1) / kBlock),
@@ -195,11 +191,10 @@ class PaddedGradient {
 
 bool padded_gradient_pays(const TileConvolution& shape) {
   if (shape.rows.stride != 1 || shape.columns.stride != 1 || shape.taps() == 1) return false;
-  const PaddedMaps line{shape.batch, padded_axis(shape.rows), padded_axis(shape.columns)};
+  const PaddedMaps line(shape, /*input_gradient=*/false);
   // Both copies of a chunk of positions are less than what all taps read of it.
   const std::int64_t depth = PaddedGradient::depth_of(shape, line.positions());
-  return 3 * line.plane() <= 4 * shape.rows.output * shape.columns.output &&
-         2 * (depth + line.reach()) <= shape.taps() * depth;
+  return line.adds_few_zeros() && 2 * (depth + line.reach()) <= shape.taps() * depth;
 }
 
 std::unique_ptr<Kernel> make_padded_gradient(const TileConvolution& shape,

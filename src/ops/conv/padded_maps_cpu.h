@@ -30,13 +30,28 @@ struct PaddedAxis {
 
 /// Positions of all samples on one line.
 struct PaddedMaps {
+  static constexpr std::int64_t kTogether = 64;  // positions that are looked up at a time
+
+  /// Of a forward pass and a weight gradient: the windows of y on x; of an input gradient: those of
+  /// x on dy.
+  PaddedMaps(const TileConvolution& shape, bool input_gradient)
+      : batch(shape.batch),
+        rows(axis_of(shape.rows, input_gradient)),
+        columns(axis_of(shape.columns, input_gradient)) {}
+  static PaddedAxis axis_of(const WindowAxis& axis, bool input_gradient) {
+    if (input_gradient)
+      return {axis.output, axis.input, axis.kernel, axis.pad_begin, -axis.dilation};
+    return {axis.input, axis.output, axis.kernel, -axis.pad_begin, axis.dilation};
+  }
+
   std::int64_t batch;
   PaddedAxis rows, columns;
 
   std::int64_t width() const { return columns.padded(); }
   std::int64_t plane() const { return rows.padded() * width(); }
   std::int64_t positions() const { return batch * plane(); }
-  std::int64_t taps() const { return rows.taps * columns.taps; }
+  /// At most a third as many zeros as windows.
+  bool adds_few_zeros() const { return 3 * plane() <= 4 * rows.windows * columns.windows; }
   /// How far from a window a tap reads.
   std::int64_t tap(std::int64_t t) const {
     return rows.tap(t / columns.taps) * width() + columns.tap(t % columns.taps);

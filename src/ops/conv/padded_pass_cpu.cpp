@@ -29,7 +29,7 @@ class PaddedPass {
       : shape_(shape),
         input_gradient_(input_gradient),
         instructions_(instructions),
-        line_{padded_line(shape, input_gradient)},
+        line_(shape, input_gradient),
         channels_(input_gradient ? shape.outputs : shape.inputs),
         results_(input_gradient ? shape.inputs : shape.outputs),
         steps_(channels_ / kStep * shape.taps()),
@@ -73,16 +73,8 @@ class PaddedPass {
     }
   }
 
-  static PaddedMaps padded_line(const TileConvolution& shape, bool input_gradient) {
-    const auto axis = [&](const WindowAxis& a) {
-      return input_gradient ? PaddedAxis{a.output, a.input, a.kernel, a.pad_begin, -a.dilation}
-                            : PaddedAxis{a.input, a.output, a.kernel, -a.pad_begin, a.dilation};
-    };
-    return {shape.batch, axis(shape.rows), axis(shape.columns)};
-  }
-
  private:
-  static constexpr std::int64_t kTogether = 64;  // positions that are looked up at a time
+  static constexpr std::int64_t kTogether = PaddedMaps::kTogether;
 
   std::int64_t weights() const { return shape_.outputs * shape_.inputs * shape_.taps(); }
   std::int64_t b_elements() const { return results_ * steps_ * kStep; }
@@ -194,9 +186,9 @@ bool padded_pass_pays(const TileConvolution& shape, bool input_gradient) {
   if (shape.rows.stride != 1 || shape.columns.stride != 1 || shape.taps() == 1) return false;
   if (channels % kStep != 0 || shape.outputs * shape.inputs * shape.taps() > kMostWeights)
     return false;
-  const PaddedMaps line = PaddedPass::padded_line(shape, input_gradient);
+  const PaddedMaps line(shape, input_gradient);
   // What a whole chunk packs beyond its own positions is less than half of what all taps read.
-  return 3 * line.plane() <= 4 * line.rows.windows * line.columns.windows &&
+  return line.adds_few_zeros() &&
          2 * line.reach() <= (shape.taps() - 1) * tiles::ApartSizes::most_rows(channels);
 }
 
