@@ -2,7 +2,7 @@
 FROM debian:12 AS build
 COPY . /source
 WORKDIR /source
-RUN bash -c '. scripts/packages.sh && need_packages "${BUILD_PACKAGES[@]}" file' \
+RUN bash -c '. scripts/packages.sh && need_packages "${BUILD_PACKAGES[@]}" dpkg-dev file' \
     && cmake --preset release -B /build -G Ninja -DPIPETRAIN_TESTS=OFF -DCMAKE_UNITY_BUILD=ON \
     && cmake --build /build --target pipetrain documents && cd /build && cpack -G DEB
 

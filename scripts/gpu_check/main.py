@@ -103,10 +103,15 @@ def print_verdict(stage, outcomes, word, seconds):
 
 def write_status(folder, status):
     """Replaces the measured part only."""
+    for path in (folder / "gpu-check.md", status):
+        if not path.is_file():
+            print(f"gpu-check: there is no {path}", file=sys.stderr)
+            return 2
     report = (folder / "gpu-check.md").read_text()
     before, _, rest = status.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     status.write_text(before + BEGIN + report + END + after)
+    return 0
 
 
 def environment_of(arguments, work):
@@ -142,8 +147,7 @@ def stopped(*_):
 def main():
     arguments = parse()
     if arguments.stage == "status":
-        write_status(arguments.output, STATUS)
-        return 0
+        return write_status(arguments.output, STATUS)
     chosen = stages_of(arguments, None)
     if not chosen:
         print(f"gpu-check: no step matches {arguments.only.pattern}", file=sys.stderr)

@@ -33,7 +33,8 @@ def find(build=None):
     if build:
         return Places(Path(build).resolve())
     bundle = ROOT.parents[1] / "bin"
-    return Places(bundle if (bundle / "pipetrain").is_file() else ROOT / "build")
+    in_bundle = ROOT.parent.name == "share" and (bundle / "pipetrain").is_file()
+    return Places(bundle if in_bundle else ROOT / "build")
 
 
 def read(name):

@@ -24,8 +24,12 @@ class Results:
         self.lock = threading.Lock()
         folder.mkdir(parents=True, exist_ok=True)
         self.outcomes = {}  # the latest of each step
+        self.place = {"gpu": gpu.text, "version": gpu.doctor.get("version", "")}
         for line in self.lines("results.jsonl"):
-            self.keep(Outcome(**json.loads(line), output=""))
+            fields = json.loads(line)
+            place = {name: fields.pop(name, None) for name in self.place}
+            if place == self.place:  # not those of another GPU, or of a rehearsal
+                self.keep(Outcome(**fields, output=""))
 
     def lines(self, name):
         path = self.folder / name
@@ -40,7 +44,7 @@ class Results:
             fields = dataclasses.asdict(outcome)
             fields.pop("output")
             with open(self.folder / "results.jsonl", "a") as file:
-                file.write(json.dumps(fields) + "\n")
+                file.write(json.dumps({**fields, **self.place}) + "\n")
             if outcome.verdict == "failed":
                 self.log_failure(outcome)
             (self.folder / "gpu-check.md").write_text(self.report())

@@ -152,6 +152,16 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("- passed: doctor", report)
         self.assertEqual(len((self.out / "results.jsonl").read_text().splitlines()), 3)
 
+    def test_results_of_another_gpu_do_not_count(self):
+        folder = self.fake_build(nccl_processes="exit 0")
+        self.check(4, "--only", "two-ranks", folder=folder)
+        results = self.out / "results.jsonl"
+        results.write_text(results.read_text().replace('"gpu": "', '"gpu": "another '))
+        self.check(1, "--only", "doctor", folder=folder)
+        report = (self.out / "gpu-check.md").read_text()
+        self.assertIn("- passed: doctor", report)
+        self.assertNotIn("two-ranks", report)
+
     def test_a_signal_ends_it_with_what_was_found(self):
         marker = self.work / "running"
         folder = self.fake_build(optim_tests=f"touch {marker}; sleep 600")

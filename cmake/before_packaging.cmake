@@ -1,0 +1,10 @@
+# Run by cpack before packaging. Without this program the packages would depend on nothing.
+find_program(SHLIBDEPS dpkg-shlibdeps)
+if(NOT SHLIBDEPS)
+  message(FATAL_ERROR "Debian packages need dpkg-shlibdeps (apt-get install dpkg-dev file)")
+endif()
+# Debian requires compressed manual pages.
+file(GLOB_RECURSE PAGES ${CPACK_TEMPORARY_DIRECTORY}/*/pipetrain.1)
+foreach(PAGE ${PAGES})
+  execute_process(COMMAND gzip -9nf ${PAGE} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()
