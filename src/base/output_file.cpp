@@ -67,15 +67,30 @@ int open_output(const std::filesystem::path& path, OutputMode mode, OutputTakes 
   return descriptor;
 }
 
+bool write_all(int descriptor, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t done = ::write(descriptor, text.data(), text.size());
+    if (done >= 0) text.remove_prefix(static_cast<std::size_t>(done));
+    if (done < 0 && errno != EINTR) return false;
+  }
+  return true;
+}
+
+bool write_all_or_nothing(int descriptor, std::string_view text) {
+  struct stat before {};
+  const bool can_undo = ::fstat(descriptor, &before) == 0 && S_ISREG(before.st_mode);
+  if (write_all(descriptor, text)) return true;
+  const int reason = errno;
+  if (can_undo && ::ftruncate(descriptor, before.st_size) == 0)
+    ::lseek(descriptor, before.st_size, SEEK_SET);
+  errno = reason;
+  return false;
+}
+
 void write_text(const std::filesystem::path& path, OutputMode mode, std::string_view text,
                 const std::string& who) {
   const int descriptor = open_output(path, mode, OutputTakes::kFiles, who);
-  int reason = 0;
-  while (reason == 0 && !text.empty()) {
-    const ssize_t done = ::write(descriptor, text.data(), text.size());
-    if (done >= 0) text.remove_prefix(static_cast<std::size_t>(done));
-    if (done < 0 && errno != EINTR) reason = errno;
-  }
+  int reason = write_all_or_nothing(descriptor, text) ? 0 : errno;
   if (::close(descriptor) != 0 && reason == 0) reason = errno;
   PT_CHECK(reason == 0, kResource, "{}cannot write \"{}\": {}", who, printable(path.string()),
            std::strerror(reason));

@@ -19,6 +19,12 @@ enum class OutputTakes : std::uint8_t { kFiles, kPipesToo };
 int open_output(const std::filesystem::path& path, OutputMode mode,
                 OutputTakes takes = OutputTakes::kFiles, const std::string& who = {});
 
+/// Writes all of a text, unless that fails; then errno has the reason.
+bool write_all(int descriptor, std::string_view text);
+/// The same, but a failure leaves no part of the text at the end of a regular file, where it would
+/// spoil what is written next.
+bool write_all_or_nothing(int descriptor, std::string_view text);
+
 /// Opens a file as above, writes a text, at once if it is short, and closes it.
 void write_text(const std::filesystem::path& path, OutputMode mode, std::string_view text,
                 const std::string& who = {});

@@ -186,6 +186,7 @@ class Resume(Checkpoints):
         _, err = self.succeed("--resume=run", "--epochs", "3", "--gpus", "3", "--schedule", "gpipe", "--lr", "0.0005")
         self.assertIn("lr 0.001 → 0.0005", err)
         self.assertIn("steps 20 → 30", err)
+        self.assertRegex(err, r"done     10 steps in [0-9.]+ s \(30 in all\)")
         self.assertNotIn("schedule", "".join(line for line in err.splitlines() if "→" in line))
         self.assertEqual(len(self.steps()), 30)
 

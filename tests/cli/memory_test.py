@@ -11,7 +11,7 @@ from program import DATA, EXIT, MODEL, Case
 FAILING = os.environ["FAILING_ALLOCATIONS"]
 FAILURES = os.environ.get("PIPETRAIN_FAILURES", "24")
 RUN = ["train", MODEL, "--data", DATA, "--limit", "64", "-b", "32", "--max-steps", "2", "--device", "cpu", "--stages", "2",
-       "--threads", "1", "--run-dir", "run", "-o", "trained.onnx", "--overwrite"]
+       "--threads", "1", "--run-dir", "run", "-o", "trained.onnx", "--overwrite", "--status-file", "status.json"]
 
 
 class Memory(Case):

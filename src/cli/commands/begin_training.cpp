@@ -28,6 +28,14 @@ double most_seconds(const Options& options) {
   return std::max(kLeast, limit - seconds_before_restart());
 }
 
+double seconds_left(const Options& options, const FoundCheckpoint* found) {
+  const double limit = most_seconds(options);
+  const bool goes_on = found && !options.resume_weights_only;
+  if (limit == 0 || !goes_on || !options.run.optimization.rate_by_time) return limit;
+  constexpr double kLeast = 1e-9;
+  return std::max(kLeast, limit - found->checkpoint.seconds);
+}
+
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,
                         const FoundCheckpoint* found) {
   const bool goes_on = found && !options.resume_weights_only;

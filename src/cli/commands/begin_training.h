@@ -29,6 +29,9 @@ struct Start {
 /// Seconds that --max-time leaves to this process; 0: no limit. Where the learning rate spans the
 /// limit, the seconds of the checkpoint count instead, and this is the whole limit.
 double most_seconds(const Options& options);
+/// What is left of them where the learning rate spans the limit and the run goes on from a
+/// checkpoint; most_seconds() otherwise.
+double seconds_left(const Options& options, const FoundCheckpoint* found);
 
 /// The step at which the first round of a run begins.
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,

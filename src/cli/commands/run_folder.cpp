@@ -182,6 +182,13 @@ void write_plan_and_profile(const Options& options, const PlannedNetwork& networ
                 options.run.model.path);
 }
 
+bool is_newer(const fs::path& file, const fs::path& other) {
+  std::error_code error, other_error;
+  const auto time = fs::last_write_time(file, error);
+  const auto other_time = fs::last_write_time(other, other_error);
+  return !error && !other_error && time >= other_time;
+}
+
 void write_configuration(const Options& options, const PlannedNetwork& network,
                          const fs::path& folder) {
   write_file(folder / "config.toml", config_of_run(options, network));

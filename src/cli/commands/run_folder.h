@@ -57,6 +57,10 @@ class RunFolder {
 /// not possible.
 std::filesystem::path new_run_folder(const std::string& model);
 
+/// Whether both files exist and the first one was written last. A model that is older than the
+/// last checkpoint is not that of all steps: the run was killed before it could write it.
+bool is_newer(const std::filesystem::path& file, const std::filesystem::path& other);
+
 /// The path of the trained model. Error (kUsage) for an existing file without --overwrite.
 /// `replaces_own`: a resumed run writes its own trained.onnx again.
 void check_output(const Options& options, const std::string& output, bool replaces_own,

@@ -187,9 +187,12 @@ bool shows_prediction(const StepRecorder& recorder, double measured) {
 void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
                const StepRecorder& recorder) {
   const double measured = summary.steady_step_seconds;
-  std::string text = fmt::format("{} step{} in {:.1f} s", summary.steps,
-                                 summary.steps == 1 ? "" : "s", summary.seconds);
-  if (summary.steps > 1 && measured > 0) {
+  const std::int64_t before = std::min(recorder.steps_before(), summary.steps);
+  const std::int64_t steps = summary.steps - before;
+  std::string text = fmt::format("{} step{} in {:.1f} s{}", steps, steps == 1 ? "" : "s",
+                                 summary.seconds,
+                                 before > 0 ? fmt::format(" ({} in all)", summary.steps) : "");
+  if (steps > 1 && measured > 0) {
     const bool waits = network.replica_updates().waits();  // else nothing was predicted
     const bool compares = waits && shows_prediction(recorder, measured);
     const auto beside = [&](const std::string& value) {

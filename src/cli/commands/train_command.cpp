@@ -105,7 +105,7 @@ class LeadingRun {
                 /*goes_on=*/!start.resumed.empty(), folder_.filename().string(),
                 recorded_settings(options)),
         max_seconds_(most_seconds(options)),
-        progress_(options.log_every, options.quiet, max_seconds_),
+        progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint())),
         recorder_(network, options.trace, options.trace_steps,
                   start.goes_on ? start.found->checkpoint.step : 0) {}
 
@@ -114,12 +114,10 @@ class LeadingRun {
     try {
       train_and_write();
     } catch (const Error& error) {
-      progress_.finish();
-      const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
-      events_.error(error.what());
-      status_.end(end, static_cast<int>(error.kind()), failed_process(error));
-      mlflow_.end(/*success=*/false);
-      events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
+      end_failed(error);
+      throw;
+    } catch (const std::bad_alloc&) {
+      end_failed(Error(ErrorKind::kResource, "not enough memory"));
       throw;
     }
     mlflow_.end(/*success=*/summary_.end != RunEnd::kStopped);
@@ -129,6 +127,15 @@ class LeadingRun {
   }
 
  private:
+  void end_failed(const Error& error) {
+    progress_.finish();
+    const char* end = error.kind() == ErrorKind::kDiverged ? "diverged" : "error";
+    events_.error(error.what());
+    status_.end(end, static_cast<int>(error.kind()), failed_process(error));
+    mlflow_.end(/*success=*/false);
+    events_.run_end(end, static_cast<int>(error.kind()), summary_, "");
+  }
+
   /// Of several processes, the one that an error began in; -1: not known.
   int failed_process(const Error& error) const {
     const ProcessGroup* processes = network_.all_processes();
@@ -369,15 +376,6 @@ void check_overwrite(const Options& options, const Start& start) {
            "--overwrite would delete the checkpoint {}, from which this run starts; give another "
            "--run-dir",
            printable(start.found->path.string()));
-}
-
-/// Whether both files exist and the first one was written last. A model that is older than the
-/// last checkpoint is not that of all steps: the run was killed before it could write it.
-bool is_newer(const fs::path& file, const fs::path& other) {
-  std::error_code error, other_error;
-  const auto time = fs::last_write_time(file, error);
-  const auto other_time = fs::last_write_time(other, other_error);
-  return !error && !other_error && time >= other_time;
 }
 
 /// Runs a planned network on process 0; returns the exit code.

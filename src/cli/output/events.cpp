@@ -80,26 +80,6 @@ void remove_full_files(const std::filesystem::path& path) {
   }
 }
 
-/// Writes a whole line or, in a regular file, nothing; errno has the reason.
-bool write_line(int descriptor, std::string_view text, bool own) {
-  struct stat before {};
-  const bool can_undo = own && ::fstat(descriptor, &before) == 0 && S_ISREG(before.st_mode);
-  while (!text.empty()) {
-    const ssize_t done = ::write(descriptor, text.data(), text.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) {
-      const int reason = errno;
-      // A partial line would corrupt the next one.
-      if (can_undo) [[maybe_unused]]
-        const int undone = ::ftruncate(descriptor, before.st_size);
-      errno = reason;
-      return false;
-    }
-    text.remove_prefix(static_cast<std::size_t>(done));
-  }
-  return true;
-}
-
 }  // namespace
 
 std::vector<std::filesystem::path> event_files(const std::filesystem::path& path) {
@@ -158,7 +138,9 @@ void EventLog::write(Line& line) {
   const std::string text =
       safe_text(line.json.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n";
   rotate(text.size());
-  if (write_line(descriptor_, text, !path_.empty())) {
+  const bool written = path_.empty() ? write_all(descriptor_, text)  // maybe not ours alone
+                                     : write_all_or_nothing(descriptor_, text);
+  if (written) {
     written_ += static_cast<std::int64_t>(text.size());
     return;
   }

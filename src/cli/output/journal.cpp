@@ -1,13 +1,10 @@
 #include "cli/output/journal.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <sstream>
 #include <system_error>
 
@@ -40,7 +37,7 @@ Journal::Journal(const fs::path& path, bool append) {
   descriptor_ = open_output(path, append ? OutputMode::kAppend : OutputMode::kReplace);
   // A line that a kill has cut off ends here, and an empty one tells that it was cut off.
   const std::string head = append ? "\n\n" : "# step, bits of the loss, SHA-256 of the weights\n";
-  [[maybe_unused]] const ssize_t ignored = ::write(descriptor_, head.data(), head.size());
+  write_all_or_nothing(descriptor_, head);
 }
 
 Journal::~Journal() { ::close(descriptor_); }
@@ -49,12 +46,7 @@ void Journal::step(const StepReport& report) {
   const std::string line =
       fmt::format("{} {:016x}{}{}\n", report.step, std::bit_cast<std::uint64_t>(report.loss),
                   report.weights_digest.empty() ? "" : " ", report.weights_digest);
-  // A full disk loses lines of the journal, not the run, and no part of a line stays.
-  struct stat before {};
-  const bool can_undo = ::fstat(descriptor_, &before) == 0;
-  if (::write(descriptor_, line.data(), line.size()) != std::ssize(line) && can_undo)
-      [[maybe_unused]]
-    const int undone = ::ftruncate(descriptor_, before.st_size);
+  write_all_or_nothing(descriptor_, line);  // a full disk loses lines of the journal, not the run
 }
 
 JournalContent read_journal(const fs::path& folder) {

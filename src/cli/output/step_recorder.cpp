@@ -23,12 +23,14 @@ std::int64_t step_number(std::string_view text, const std::string& all) {
 }  // namespace
 
 StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
-                           const std::string& steps, std::int64_t done)
+                           const std::string& steps, std::int64_t steps_before)
     : network_(network),
+      steps_before_(steps_before),
       predicted_seconds_(network.predicted_step_seconds()),
       is_estimate_(network.profile().is_estimate) {
   if (path.empty()) return;
-  first_ = std::min(done + kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
+  first_ =
+      std::min(steps_before + kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
   last_ = first_ + 2;
   if (!steps.empty()) {
     const std::size_t dash = steps.find('-');
@@ -48,7 +50,8 @@ StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& pat
 
 void StepRecorder::round(std::int64_t step, const Program& program, const RoundResult& result) {
   const bool as_predicted = program == network_.predicted_program();
-  if (as_predicted && step > std::min(kWarmSteps, network_.total_steps() / 2) &&
+  const std::int64_t done = step - steps_before_;
+  if (as_predicted && done > std::min(kWarmSteps, (network_.total_steps() - steps_before_) / 2) &&
       differences_.size() < kMostExplained) {
     differences_.push_back(explain(program, network_.prediction().events, result.events, 0,
                                    {network_.prediction().buckets, result.buckets}));

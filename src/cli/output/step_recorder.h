@@ -16,11 +16,13 @@ namespace pipetrain {
 class StepRecorder {
  public:
   /// `path`: a trace file to write, or empty. `steps`: "FIRST-LAST" or one number, counted from 1;
-  /// empty: the first steps that are warm, after the `done` ones of a run that goes on. Error
-  /// (kUsage) for anything else.
+  /// empty: the first steps that are warm, after the `steps_before` ones of a run that goes on.
+  /// Error (kUsage) for anything else.
   StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps,
-               std::int64_t done);
+               std::int64_t steps_before);
 
+  /// Steps that were done before a resume.
+  std::int64_t steps_before() const { return steps_before_; }
   /// Of a step, when the run began: the times of an estimated profile are replaced at its end.
   double predicted_seconds() const { return predicted_seconds_; }
   /// Whether that was from an estimate, which does not know this computer.
@@ -35,6 +37,7 @@ class StepRecorder {
 
  private:
   const PlannedNetwork& network_;
+  const std::int64_t steps_before_;
   const double predicted_seconds_;
   const bool is_estimate_;
   std::int64_t first_ = 0, last_ = -1;

@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <utility>
 
 #include "base/checksum.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/output_file.h"
 
 namespace pipetrain {
@@ -78,26 +81,26 @@ TensorBoard::TensorBoard(const std::filesystem::path& folder) {
   PT_CHECK(!error, kResource, "--log-to tensorboard: cannot create the folder \"{}\": {}",
            printable(folder.string()), error.message());
   const double now = clock_seconds();
-  const std::filesystem::path path =
-      folder / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<std::int64_t>(now),
-                           host_name(), ::getpid());
-  file_ = ::fdopen(
-      open_output(path, OutputMode::kReplace, OutputTakes::kFiles, "--log-to tensorboard: "), "wb");
-  PT_CHECK(file_, kResource, "--log-to tensorboard: cannot write \"{}\"", printable(path.string()));
-  const std::string first = tensorboard_record(wall_time_field(now) + field(3, "brain.Event:2"));
-  std::fwrite(first.data(), 1, first.size(), file_);
+  path_ = (folder / fmt::format("events.out.tfevents.{}.{}.{}", static_cast<std::int64_t>(now),
+                                host_name(), ::getpid()))
+              .string();
+  file_ = open_output(path_, OutputMode::kReplace, OutputTakes::kFiles, "--log-to tensorboard: ");
+  write(tensorboard_record(wall_time_field(now) + field(3, "brain.Event:2")));
 }
 
 TensorBoard::~TensorBoard() {
-  if (file_) std::fclose(file_);
+  if (file_ >= 0) ::close(file_);
 }
 
 void TensorBoard::write(std::int64_t step,
                         const std::vector<std::pair<std::string, double>>& scalars) {
-  if (!file_) return;
-  const std::string record = tensorboard_record(tensorboard_event(clock_seconds(), step, scalars));
-  std::fwrite(record.data(), 1, record.size(), file_);
-  std::fflush(file_);
+  if (file_ >= 0) write(tensorboard_record(tensorboard_event(clock_seconds(), step, scalars)));
+}
+
+void TensorBoard::write(const std::string& record) {
+  if (!write_all_or_nothing(file_, record) && !std::exchange(has_warned_, true))
+    log_warning("tensorboard", "cannot write {}: {}; training continues, but values will be missing",
+                printable(path_), std::strerror(errno));
 }
 
 }  // namespace pipetrain

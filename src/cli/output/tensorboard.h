@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -34,7 +33,11 @@ class TensorBoard {
 
  private:
   void write(std::int64_t step, const std::vector<std::pair<std::string, double>>& scalars);
-  std::FILE* file_ = nullptr;
+  void write(const std::string& record);
+
+  std::string path_;
+  int file_ = -1;
+  bool has_warned_ = false;
 };
 
 }  // namespace pipetrain
