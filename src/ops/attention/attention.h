@@ -70,11 +70,6 @@ struct Geometry {
   }
 };
 
-/// Whether ln Σ e^(score - maximum) has lost digits that a gradient needs when the maximum was
-/// added to it in float: all of them where a mask of -1e9, or of the lowest float, hides every key.
-/// Gradients then sum the attention weights of the row again.
-inline bool has_lost_digits(double lse) { return std::abs(lse) > 1000; }
-
 /// Whether y is (B, T, H D).
 bool in_rows(const Attributes& attributes, const TensorType& q);
 

@@ -6,6 +6,7 @@
 #include "ops/attention/attention_launch_cuda.h"
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
+#include "ops/kernel/log_sum.h"
 
 namespace pipetrain {
 namespace attention {
@@ -99,8 +100,7 @@ __global__ void forward(Heads g, Masks masks, ConstFloatView q, ConstFloatView k
   }
 }
 
-/// What makes the sum of each query's e^(score - lse) 1: other than 1 where lse has lost digits
-/// (attention::has_lost_digits).
+/// What makes the sum of each query's e^(score - lse) 1: other than 1 where lse has lost digits.
 __global__ void weight_factors(Heads g, Masks masks, ConstFloatView q, ConstFloatView k,
                                ConstFloatView lse, float* factors) {
   const std::int64_t row = blockIdx.x;
@@ -108,7 +108,7 @@ __global__ void weight_factors(Heads g, Masks masks, ConstFloatView q, ConstFloa
                      b = row / g.queries / g.heads;
   const std::int64_t kv = h / (g.heads / g.key_heads);
   const float shift = lse[row];
-  const bool lost = std::isfinite(shift) && std::abs(shift) > 1000;
+  const bool lost = std::isfinite(shift) && has_lost_digits(shift);
   const Range range = visible(g, masks, b, i);
   float sum = 0;
   for (std::int64_t j = range.begin + threadIdx.x; lost && j < range.end; j += kThreads) {

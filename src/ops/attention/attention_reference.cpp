@@ -4,6 +4,7 @@
 
 #include "ops/attention/attention.h"
 #include "ops/kernel/element_types.h"
+#include "ops/kernel/log_sum.h"
 
 namespace pipetrain::attention {
 namespace {
@@ -136,7 +137,7 @@ void gradient(const Geometry& g, Tensors in, Tensors out) {
     const T* dyi = dy + g.y.at(b, h, i);
     const double delta = dot(dyi, y + g.y.at(b, h, i), g.value_width);
     double shift = static_cast<double>(lse[row]), sum = 1;
-    if (has_lost_digits(shift) && !score.empty()) {
+    if (has_lost_digits(static_cast<float>(shift)) && !score.empty()) {
       shift = highest(score);
       sum = 0;
       for (const double s : score) sum += s != kHidden ? std::exp(s - shift) : 0;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "ops/attention/attention.h"
+#include "ops/kernel/log_sum.h"
 #include "ops/kernel/vector_math_cpu.h"
 
 namespace pipetrain::attention {

@@ -12,6 +12,7 @@
 
 #include "ops/cuda/grid_cuda.h"
 #include "ops/cuda/stored_access_cuda.h"
+#include "ops/kernel/log_sum.h"
 #include "ops/loss/loss_launch_cuda.h"
 
 namespace pipetrain::loss {
@@ -110,12 +111,13 @@ __device__ __forceinline__ void for_each_in_row(const RowPlace& row, Wide wide, 
 }
 
 /// Online softmax over the logits read so far: the greatest, the sum of e^(logit - greatest), and
-/// the sum of logits. Each logit is read once; the sum is rescaled when a greater one comes.
+/// the sum of logit - origin. Each logit is read once; the sum is rescaled when a greater one comes.
 /// `place` is where the greatest was first seen: its index, or that of its batch.
 struct Seen {
   float greatest = -std::numeric_limits<float>::infinity();
   int place = 0x7fffffff;
   float sum = 0, total = 0;
+  float origin = 0;  // which logits are summed relative to
 
   __device__ void raise(float value, int at) {
     if (sum != 0) sum *= exponential(greatest - value);
@@ -129,7 +131,7 @@ struct Seen {
     if (value > greatest) raise(value, at);
     if (value == greatest && at < place) place = at;  // before the groups, but visited after them
     sum += exponential(value - base());
-    total += value;
+    total += value - origin;
   }
   /// `adds`: whether the sum of logits is wanted.
   template <class Logits>
@@ -142,7 +144,24 @@ struct Seen {
     logits.for_each([&](float logit, int) { part += exponential(logit - subtract); });
     sum += part;
     if (!adds) return;
-    logits.for_each([&](float logit, int) { total += logit; });
+    logits.for_each([&](float logit, int) { total += logit - origin; });
+  }
+  /// Reads this thread's part of a row.
+  template <int kThreads>
+  __device__ __forceinline__ void read(const RowPlace& row, const ConstFloatView& logits,
+                                       bool adds) {
+    for_each_in_row<kThreads>(
+        row,
+        [&](int i, auto batch) {
+          batch.load(logits, i);
+          add(batch, i, adds);
+        },
+        [&](int i) { add(logits[i], i); });
+  }
+  /// The sum of e^(logit - greatest) over the threads of a row, given the greatest of all of them.
+  template <int kThreads>
+  __device__ float sum_over_row(float greatest_of_row) const {
+    return over_row<kThreads>(any() ? sum * exponential(greatest - greatest_of_row) : sum, SumOf());
   }
   /// The index of the greatest.
   template <int kThreads>
@@ -173,16 +192,10 @@ __global__ void cross_entropy(Entropy s, bool moves_wide, ConstFloatView x,
     const bool known = label >= 0 && label < s.classes;
     const float logit = known ? logits[place.skew + label] : 0.0f;
     Seen seen;
-    for_each_in_row<kThreads>(
-        place,
-        [&](int i, auto batch) {
-          batch.load(logits, i);
-          seen.add(batch, i, smooths);
-        },
-        [&](int i) { seen.add(logits[i], i); });
+    if (std::isfinite(logit)) seen.origin = logit;
+    seen.read<kThreads>(place, logits, smooths);
     const float greatest = over_row<kThreads>(seen.greatest, GreatestOf());
-    const float sum = over_row<kThreads>(
-        seen.any() ? seen.sum * exponential(seen.greatest - greatest) : seen.sum, SumOf());
+    const float sum = seen.sum_over_row<kThreads>(greatest);
     const float total = smooths ? over_row<kThreads>(seen.total, SumOf()) : 0.0f;
     bool hit = known && logit == greatest;  // in all threads of the row
     if (hit) {
@@ -191,15 +204,31 @@ __global__ void cross_entropy(Entropy s, bool moves_wide, ConstFloatView x,
       hit = over_row<kThreads>(first, FirstOf()) == place.skew + label;
     }
     if (threadIdx.x % kThreads != 0) continue;
-    const float log_sum = greatest + std::log(sum);
-    if (log_sums) log_sums[row] = log_sum;
+    const float log_sum = std::log(sum);  // relative to the greatest, as the target
+    if (log_sums) log_sums[row] = greatest + log_sum;
     const bool counts = label != s.ignored;
-    float target = known ? (1 - s.smoothing) * logit : std::numeric_limits<float>::quiet_NaN();
+    float target =
+        known ? (1 - s.smoothing) * (logit - greatest) : std::numeric_limits<float>::quiet_NaN();
     // Logits of other classes may be minus infinity (masked).
-    if (smooths) target += s.smoothing * (total / static_cast<float>(s.classes));
+    if (smooths)
+      target += s.smoothing * (total / static_cast<float>(s.classes) + (seen.origin - greatest));
     losses[row] = counts ? log_sum - target : 0;
     hits[row] = counts && hit ? 1 : 0;
   }
+}
+
+/// The probabilities of a row are e^(logit - shift) times the factor.
+struct RowScale {
+  float shift, factor;
+};
+/// All threads of the row call this, with the same log_sum, ln Σ e^logit.
+template <int kThreads>
+__device__ RowScale scale_of(const RowPlace& row, const ConstFloatView& logits, float log_sum) {
+  if (!has_lost_digits(log_sum)) return {log_sum, 1.0f};
+  Seen seen;
+  seen.read<kThreads>(row, logits, false);
+  const float greatest = over_row<kThreads>(seen.greatest, GreatestOf());
+  return {greatest, 1 / seen.sum_over_row<kThreads>(greatest)};
 }
 
 template <class Types, int kThreads>
@@ -216,12 +245,15 @@ __global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
     const std::int64_t label = labels[row];
     const bool counts = label != s.ignored;
     const int target = label >= 0 && label < s.classes ? place.skew + static_cast<int>(label) : -1;
-    const float scale = gy[0], log_sum = log_sums[row];
+    const RowScale softmax = scale_of<kThreads>(place, logits, log_sums[row]);
+    const float scale = gy[0], shift = softmax.shift, factor = softmax.factor;
     for_each_in_row<kThreads>(
         place,
         [&](int i, auto batch) {
           batch.load(logits, i);
-          batch.for_each([&](float& value, int) { value = exponential(value - log_sum) - spread; });
+          batch.for_each([&](float& value, int) {
+            value = exponential(value - shift) * factor - spread;
+          });
           const int at = target - i;
           if (at >= 0 && at % batch.kStep < kWide) {
             batch.for_each([&](float& value, int k) {
@@ -233,7 +265,7 @@ __global__ void __launch_bounds__(kBlock, Types::kKnown ? 4 : 1)
         },
         [&](int i) {
           const float wanted = spread + (i == target ? 1 - s.smoothing : 0.0f);
-          slopes[i] = counts ? (exponential(logits[i] - log_sum) - wanted) * scale : 0.0f;
+          slopes[i] = counts ? (exponential(logits[i] - shift) * factor - wanted) * scale : 0.0f;
         });
     // Matmuls may read the padding behind the row.
     for (std::int64_t i = s.classes + threadIdx.x % kThreads; i < s.stride; i += kThreads)

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/kernel/element_types.h"
+#include "ops/kernel/log_sum.h"
 #include "ops/kernel/vector_math_cpu.h"
 #include "ops/loss/loss.h"
 
@@ -19,56 +20,75 @@ void store(Tensors out, std::size_t index, double value) {
 
 // --- softmax cross-entropy ---
 
-struct RowLoss {
-  float log_sum;  // ln Σ e^x
-  float loss;
-  bool correct;
+// Logits count relative to the greatest of their row, or huge ones would lose the digits in which
+// they differ.
+
+/// The greatest of a row, and Σ e^(x - greatest).
+struct RowSum {
+  float greatest, sum;
 };
-
-/// The effect of class weights on one row.
-struct WeightedRow {
-  float of_label;   // weight of the label
-  float mean;       // of the weights
-  float mean_of_x;  // of the logits times their weights
-};
-WeightedRow weighted_row(const CrossEntropy& loss, const float* x, std::int64_t label) {
-  const float* __restrict weights = loss.weights.data();
-  float sum = 0, sum_of_x = 0;
-#pragma omp simd reduction(+ : sum, sum_of_x)
-  for (std::int64_t c = 0; c < loss.classes; ++c) {
-    sum += weights[c];
-    sum_of_x += weights[c] * x[c];
-  }
-  const auto classes = static_cast<float>(loss.classes);
-  return {weights[label], sum / classes, sum_of_x / classes};
-}
-
-float row_mean(const float* x, std::int64_t classes) {
-  float sum = 0;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t c = 0; c < classes; ++c) sum += x[c];
-  return sum / static_cast<float>(classes);
-}
-
-/// The loss of one row; label -1 stands for "ignored".
-RowLoss row_loss(const float* x, std::int64_t classes, std::int64_t label, float smoothing) {
-  float maximum = -std::numeric_limits<float>::infinity();
-#pragma omp simd reduction(max : maximum)
-  for (std::int64_t c = 0; c < classes; ++c) maximum = x[c] > maximum ? x[c] : maximum;
+RowSum row_sum(const float* x, std::int64_t classes) {
+  float greatest = -std::numeric_limits<float>::infinity();
+#pragma omp simd reduction(max : greatest)
+  for (std::int64_t c = 0; c < classes; ++c) greatest = x[c] > greatest ? x[c] : greatest;
   float sum = 0;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t c = 0; c < classes; ++c) {
-    sum += vector_math::exp_nonpositive(x[c] - maximum);
+    sum += vector_math::exp_nonpositive(x[c] - greatest);
   }
-  const float log_sum = vector_math::log(sum);
-  if (label < 0) return {maximum + log_sum, 0, false};
-  float target = x[label] - maximum;
-  if (smoothing > 0) {
-    target = (1 - smoothing) * target + smoothing * (row_mean(x, classes) - maximum);
+  return {greatest, sum};
+}
+
+/// The mean of x - greatest.
+float mean_below(const float* x, std::int64_t classes, float greatest) {
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < classes; ++c) sum += x[c] - greatest;
+  return sum / static_cast<float>(classes);
+}
+
+/// The mean of (x - greatest) times the weights of the classes.
+float weighted_mean_below(const CrossEntropy& loss, const float* x, float greatest) {
+  const float* __restrict weights = loss.weights.data();
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (std::int64_t c = 0; c < loss.classes; ++c) sum += weights[c] * (x[c] - greatest);
+  return sum / static_cast<float>(loss.classes);
+}
+
+/// Of the classes' weights.
+float mean_weight(const CrossEntropy& loss) {
+  float sum = 0;
+  for (const float weight : loss.weights) sum += weight;
+  return sum / static_cast<float>(loss.classes);
+}
+
+/// The loss of one row; `log_sum`: ln Σ e^(x - greatest).
+float row_loss(const CrossEntropy& loss, const float* x, std::int64_t label, float greatest,
+               float log_sum) {
+  const auto smoothing = static_cast<float>(loss.smoothing);
+  float target = x[label] - greatest;
+  if (loss.weights.empty()) {
+    if (smoothing > 0) {
+      target = (1 - smoothing) * target + smoothing * mean_below(x, loss.classes, greatest);
+    }
+    return log_sum - target;
   }
-  // The first of several equal largest elements is the prediction.
-  const bool correct = x[label] == maximum && std::find(x, x + label, maximum) == x + label;
-  return {maximum + log_sum, log_sum - target, correct};
+  const float of_label = loss.weights[static_cast<std::size_t>(label)];
+  const float hard = (1 - smoothing) * of_label * (log_sum - target);
+  // Logits of other classes may be minus infinity (masked).
+  if (smoothing == 0) return hard;
+  return hard + smoothing * (mean_weight(loss) * log_sum - weighted_mean_below(loss, x, greatest));
+}
+
+/// The probabilities of a row are e^(x - shift) times the factor.
+struct RowScale {
+  float shift, factor;
+};
+RowScale row_scale(const float* x, std::int64_t classes, float log_sum) {
+  if (!has_lost_digits(log_sum)) return {log_sum, 1};
+  const RowSum row = row_sum(x, classes);
+  return {row.greatest, 1 / row.sum};
 }
 
 class CrossEntropyCpu final : public Kernel {
@@ -89,21 +109,18 @@ class CrossEntropyCpu final : public Kernel {
     float* correct = losses + loss_.rows;
 #pragma omp parallel for schedule(static) if (loss_.rows * loss_.classes > kParallelElements)
     for (std::int64_t row = 0; row < loss_.rows; ++row) {
-      const std::int64_t label = labels[row] == loss_.ignore_index ? -1 : labels[row];
-      const RowLoss result = row_loss(x + row * loss_.classes, loss_.classes, label,
-                                      static_cast<float>(loss_.smoothing));
-      losses[row] = result.loss;
-      if (!loss_.weights.empty() && label >= 0) {
-        const float* logits = x + row * loss_.classes;
-        const WeightedRow weighted = weighted_row(loss_, logits, label);
-        const auto smoothing = static_cast<float>(loss_.smoothing);
-        losses[row] = (1 - smoothing) * weighted.of_label * (result.log_sum - logits[label]);
-        // Logits of other classes may be minus infinity (masked).
-        if (smoothing > 0)
-          losses[row] += smoothing * (weighted.mean * result.log_sum - weighted.mean_of_x);
-      }
-      correct[row] = result.correct ? 1.0f : 0.0f;
-      if (log_sums) log_sums[row] = result.log_sum;
+      const float* logits = x + row * loss_.classes;
+      const auto [greatest, sum] = row_sum(logits, loss_.classes);
+      const float log_sum = vector_math::log(sum);
+      if (log_sums) log_sums[row] = greatest + log_sum;
+      losses[row] = correct[row] = 0;
+      const std::int64_t label = labels[row];
+      if (label == loss_.ignore_index) continue;
+      losses[row] = row_loss(loss_, logits, label, greatest, log_sum);
+      // The first of several equal largest elements is the prediction.
+      const bool is_right = logits[label] == greatest &&
+                            std::find(logits, logits + label, greatest) == logits + label;
+      correct[row] = is_right ? 1.0f : 0.0f;
     }
     double loss_sum = 0;
     double correct_sum = 0;
@@ -125,6 +142,7 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
   const float gy = *in[3].as<float>();
   const auto smoothing = static_cast<float>(loss.smoothing);
   const float spread = smoothing / static_cast<float>(loss.classes);
+  const float mean = loss.weights.empty() ? 1.0f : mean_weight(loss);
 #pragma omp parallel for schedule(static) if (loss.rows * loss.classes > kParallelElements)
   for (std::int64_t row = 0; row < loss.rows; ++row) {
     // The gradient may be written over the logits.
@@ -134,21 +152,21 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
       std::fill_n(dx, loss.classes, 0.0f);
       continue;
     }
-    const float log_sum = in[2].as<float>()[row];
+    const auto [shift, factor] = row_scale(x, loss.classes, in[2].as<float>()[row]);
     if (!loss.weights.empty()) {
-      const WeightedRow weighted = weighted_row(loss, x, labels[row]);
       const float* __restrict weights = loss.weights.data();
-      const float total = (1 - smoothing) * weighted.of_label + smoothing * weighted.mean;
+      const float of_label = weights[labels[row]];
+      const float total = ((1 - smoothing) * of_label + smoothing * mean) * factor;
 #pragma omp simd
       for (std::int64_t c = 0; c < loss.classes; ++c) {
-        dx[c] = (vector_math::exp_nonpositive(x[c] - log_sum) * total - spread * weights[c]) * gy;
+        dx[c] = (vector_math::exp_nonpositive(x[c] - shift) * total - spread * weights[c]) * gy;
       }
-      dx[labels[row]] -= (1 - smoothing) * weighted.of_label * gy;
+      dx[labels[row]] -= (1 - smoothing) * of_label * gy;
       continue;
     }
 #pragma omp simd
     for (std::int64_t c = 0; c < loss.classes; ++c) {
-      dx[c] = (vector_math::exp_nonpositive(x[c] - log_sum) - spread) * gy;
+      dx[c] = (vector_math::exp_nonpositive(x[c] - shift) * factor - spread) * gy;
     }
     dx[labels[row]] -= (1 - smoothing) * gy;
   }

@@ -106,10 +106,14 @@ class LossImport {
     return builder_.add("ReduceSum", {x}, {{"axes", axes}, {"keepdims", std::int64_t{0}}});
   }
 
-  /// The sum of the weights; without any, the number of labels.
+  /// The sum of the weights; without any, the number of labels. 1 in place of 0: a micro-batch
+  /// whose labels are all ignored has no loss, which must not end the run.
   ValueId total_weight(ValueId weight) {
-    if (weight) return total(weight);
-    return builder_.scalar(static_cast<double>(builder_.shape(labels_).count()), dtype());
+    if (!weight)
+      return builder_.scalar(static_cast<double>(builder_.shape(labels_).count()), dtype());
+    const ValueId sum = total(weight);
+    const ValueId is_nothing = builder_.add("Equal", {sum, builder_.scalar(0, dtype())});
+    return builder_.add("Where", {is_nothing, builder_.scalar(1, dtype()), sum});
   }
 
   ImportContext& context_;

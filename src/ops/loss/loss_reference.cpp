@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "ops/kernel/element_types.h"
+#include "ops/kernel/log_sum.h"
 #include "ops/loss/loss.h"
 
 namespace pipetrain {
@@ -48,6 +49,19 @@ void cross_entropy(const CrossEntropy& loss, Tensors in, Tensors out) {
   store<T>(out, 1, correct);
 }
 
+/// The probabilities of a row are e^(x - shift) / sum.
+struct RowScale {
+  double shift, sum;
+};
+template <class T>
+RowScale row_scale(const T* x, std::int64_t classes, double log_sum) {
+  if (!has_lost_digits(static_cast<float>(log_sum))) return {log_sum, 1};
+  RowScale out{static_cast<double>(*std::max_element(x, x + classes)), 0};
+  for (std::int64_t c = 0; c < classes; ++c)
+    out.sum += std::exp(static_cast<double>(x[c]) - out.shift);
+  return out;
+}
+
 template <class T>
 void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
   const auto* labels = in[1].as<std::int64_t>();
@@ -64,10 +78,11 @@ void cross_entropy_gradient(const CrossEntropy& loss, Tensors in, Tensors out) {
       return loss.weights.empty() ? 1.0 : loss.weights[static_cast<std::size_t>(c)];
     };
     const double spread = loss.smoothing / static_cast<double>(loss.classes);
+    const auto [shift, sum] = row_scale(x, loss.classes, in[2].as<T>()[row]);
     double total = (1 - loss.smoothing) * weight(labels[row]);  // of the targets
     for (std::int64_t c = 0; c < loss.classes; ++c) total += spread * weight(c);
     for (std::int64_t c = 0; c < loss.classes; ++c) {
-      const double probability = std::exp(static_cast<double>(x[c]) - in[2].as<T>()[row]);
+      const double probability = std::exp(static_cast<double>(x[c]) - shift) / sum;
       const double target = ((c == labels[row] ? 1 - loss.smoothing : 0.0) + spread) * weight(c);
       dx[c] = static_cast<T>((probability * total - target) * gy);
     }

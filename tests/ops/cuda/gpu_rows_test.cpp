@@ -316,6 +316,15 @@ TEST(GpuRows, CrossEntropyOfShortAndLongRows) {
   }
 }
 
+TEST(GpuRows, CrossEntropyOfHugeLogits) {
+  for (const std::int64_t classes : {9, 600}) {
+    const HostTensor logits = random_tensor({DType::kFloat32, {5, classes}}, 9, 29'994, 30'006);
+    const HostTensor labels = int64s({5}, {0, classes - 1, -100, 1, 2});
+    check_cross_entropy(logits, labels, 0);
+    check_cross_entropy(logits, labels, 0.1);
+  }
+}
+
 /// Whether what lies behind `rows` rows, or behind all of a shorter matrix, is zero.
 bool is_padded_with_zeros(const HostTensor& tensor, std::int64_t rows) {
   const TensorType& type = tensor.type();

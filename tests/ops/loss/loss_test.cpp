@@ -111,6 +111,33 @@ TEST(SoftmaxCrossEntropy, LogitsOfOtherClassesMayBeMinusInfinity) {
   }
 }
 
+// Logits that all grow by the same number have the same loss and gradient.
+TEST(SoftmaxCrossEntropy, HugeLogitsKeepTheirDifferences) {
+  const auto shifted = [](float offset) {  // exact: the offsets are multiples of 64
+    return floats({2, 3}, {offset + 64, offset, offset + 64, offset, offset, offset});
+  };
+  const HostTensor classes = int64s({2}, {0, 2}), gy = HostTensor::scalar(1.0f);
+  for (const Attributes& attributes :
+       {Attributes{}, Attributes{{"label_smoothing", 0.1}},
+        Attributes{{"label_smoothing", 0.1}, {"class_weights", Reals{1, 2, 3}}}}) {
+    const auto expected =
+        run_op("SoftmaxCrossEntropy", attributes, {shifted(0), classes}, Backend::kReference);
+    const auto slopes = run_op("SoftmaxCrossEntropyGrad", attributes,
+                               {shifted(0), classes, expected[2], gy}, Backend::kReference);
+    for (const float offset : {64000.0F, 16777216.0F, -536870912.0F}) {
+      for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+        const HostTensor x = shifted(offset);
+        const auto out = run_op("SoftmaxCrossEntropy", attributes, {x, classes}, backend);
+        expect_values(out[0], {}, expected[0].to_doubles());
+        expect_values(out[1], {}, expected[1].to_doubles());
+        const auto gradient =
+            run_op("SoftmaxCrossEntropyGrad", attributes, {x, classes, out[2], gy}, backend);
+        expect_values(gradient[0], {2, 3}, slopes[0].to_doubles());
+      }
+    }
+  }
+}
+
 TEST(SoftmaxCrossEntropy, Gradients) {
   const InputSpec some = label_spec({1, -100, 4, 0});
   check_gradients("SoftmaxCrossEntropy", ignoring(-100), {{{4, 5}, -3, 3}, some});
@@ -238,6 +265,12 @@ TEST(LossImport, ReductionsWeightsAndIgnoredLabels) {
   EXPECT_NEAR(imported_loss(op, "sum", some, false, true), 2.57745194, 1e-6);
   EXPECT_NEAR(imported_loss(op, "mean", some, true, true), 1.66168594, 1e-6);
   EXPECT_NEAR(imported_loss(op, "sum", some, true, true), 2.49252892, 1e-6);
+}
+
+TEST(LossImport, NothingIsLostWhereAllLabelsAreIgnored) {
+  const std::vector<std::int64_t> none = {1, 1, 1, 1};
+  for (const bool weighted : {false, true})
+    EXPECT_EQ(imported_loss("SoftmaxCrossEntropyLoss", "mean", none, weighted, true), 0);
 }
 
 TEST(LossImport, CommonFormsAreFused) {
