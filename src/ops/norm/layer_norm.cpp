@@ -4,6 +4,8 @@
 // and bias (W) at different times.
 #include "ops/norm/layer_norm.h"
 
+#include <optional>
+
 #include "base/error.h"
 #include "ops/registry/all_ops.h"
 #include "ops/registry/registry.h"
@@ -136,8 +138,13 @@ constexpr OpDef kLayerNormOps[] = {
 
 // --- import ---
 
-ValueId expanded(GraphBuilder& builder, ValueId x, const Shape& shape) {
-  if (builder.shape(x) == shape) return x;
+/// A scale or bias in the shape of the normalized axes; nothing where it differs between rows.
+std::optional<ValueId> same_for_rows(GraphBuilder& builder, ValueId x, const Shape& shape) {
+  std::vector<std::int64_t> dims = builder.shape(x).dims();
+  while (dims.size() > shape.rank() && dims.front() == 1) dims.erase(dims.begin());
+  if (dims.size() > shape.rank()) return {};
+  x = builder.reshape(x, Shape(dims));
+  if (Shape(dims) == shape) return x;
   return builder.add("Expand", {x}, {{"shape", shape.dims()}});
 }
 
@@ -148,13 +155,22 @@ void import_layer_norm(ImportContext& context) {
   const Attributes attributes = {{"axis", context.attributes().integer("axis", -1)},
                                  {"epsilon", context.attributes().real("epsilon", 1e-5)}};
   const LayerNormGeometry geometry = layer_norm_geometry(attributes, shape);
-  std::vector<ValueId> inputs = {context.input(0),
-                                 expanded(builder, context.input(1), geometry.scale_shape)};
-  if (context.has_input(2)) {
-    inputs.push_back(expanded(builder, context.input(2), geometry.scale_shape));
+  std::vector<ValueId> inputs = {context.input(0)};
+  for (const std::size_t i : {1, 2}) {
+    if (!context.has_input(i)) break;
+    const auto vector = same_for_rows(builder, context.input(i), geometry.scale_shape);
+    if (!vector) break;
+    inputs.push_back(*vector);
   }
+  const std::size_t inside = inputs.size();
   const std::vector<ValueId> outputs = builder.add_all("LayerNorm", std::move(inputs), attributes);
-  context.set_output(0, outputs[0]);
+  ValueId y = outputs[0];
+  if (inside < 2) y = builder.add("Mul", {y, context.input(1)});
+  if (inside < 3 && context.has_input(2)) y = builder.add("Add", {y, context.input(2)});
+  PT_CHECK(builder.shape(y) == shape, kModel,
+           "LayerNormalization of {} with a scale or bias of more elements: {}", shape.text(),
+           builder.shape(y).text());
+  context.set_output(0, y);
   // ONNX keeps the normalised axes of the statistics as 1.
   std::vector<std::int64_t> dims = geometry.row_shape.dims();
   dims.resize(shape.rank(), 1);

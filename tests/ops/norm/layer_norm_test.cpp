@@ -101,6 +101,24 @@ TEST(LayerNormImport, StatisticsKeepTheirAxes) {
   expect_values(out[2], {1, 2, 1}, {1, 0.5});
 }
 
+// Scale and bias are broadcast to the input.
+TEST(LayerNormImport, ScalesOfMoreAxes) {
+  const ImportInput x = data(floats({2, 1, 2}, {1, 3, 2, 6}));
+  const auto imported = [&](HostTensor scale, HostTensor bias) {
+    return import_node("LayerNormalization", 17, {{"epsilon", 0.0}},
+                       {x, data(std::move(scale)), data(std::move(bias))});
+  };
+  const Imported vectors = imported(floats({1, 1, 2}, {1, 2}), floats({1, 2}, {0, 1}));
+  EXPECT_EQ(vectors.ops().find("Mul"), std::string::npos) << vectors.ops();
+  expect_values(vectors.run()[0], {2, 1, 2}, {-1, 3, -1, 3});
+  expect_values(imported(floats({2, 1, 2}, {1, 2, 3, 4}), floats({2}, {0, 1})).run()[0], {2, 1, 2},
+                {-1, 3, -3, 5});
+  expect_values(imported(floats({2}, {1, 2}), floats({2, 1, 1}, {5, 7})).run()[0], {2, 1, 2},
+                {4, 7, 6, 9});
+  expect_error(ErrorKind::kModel, "more elements",
+               [&] { imported(floats({2}, {1, 2}), floats({2, 3, 2}, std::vector<float>(12))); });
+}
+
 // The specification's epsilon is 1e-5, large compared with the variance here: 1e-6.
 TEST(LayerNormImport, EpsilonWhereNoneIsGiven) {
   const ImportInput x = data(floats({1, 1, 2}, {0, 0.002F})), one = data(floats({1}, {1})),
