@@ -14,7 +14,10 @@ namespace {
 
 using Rule = PrecisionRule;
 
-const Rule& rule_of(const Node& node) { return node.op->traits.precision; }
+const Rule& rule_of(const Node& node) {
+  static const Rule keeps_float{Rule::kFloat};
+  return node.attributes.flag("keep_float") ? keeps_float : node.op->traits.precision;
+}
 
 class PrecisionPass {
  public:
@@ -53,6 +56,20 @@ class PrecisionPass {
     std::set<ValueId> trained;  // logits
     for (const Node& node : graph_.nodes) {
       if (node.op->name == "SoftmaxCrossEntropyGrad") trained.insert(root(node.inputs[0]));
+    }
+    // Sampling positions, back to what computes them: a few bits would move them by pixels.
+    for (const Node& node : graph_.nodes) {
+      if (node.attributes.flag("keep_float"))
+        std::for_each(node.inputs.begin(), node.inputs.end(), fix);
+      if (node.op->name != "GridSample") continue;
+      for (ValueId id = node.inputs[1]; id;) {
+        fix(id);
+        const NodeId producer = graph_[id].producer;
+        const bool moves = producer && ((graph_[producer].op->flags & kView) ||
+                                        graph_[producer].op->name == "Transpose" ||
+                                        graph_[producer].op->name == "Slice");
+        id = moves ? graph_[producer].inputs[0] : ValueId{};
+      }
     }
     for (const ValueId id : training_.outputs) {
       if (!trained.contains(root(id))) fix(id);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
 #include <map>
 
 #include "base/error.h"
@@ -114,6 +116,75 @@ TEST(Precision, FunctionsThatNeedTheirBitsStayFloat) {
     const std::map<std::string, DType> forward = types_of(build(model, kNarrow), Part::kForward);
     EXPECT_EQ(forward.at("f"), kWide) << op;
   }
+}
+
+/// The forward node of an operator.
+const Node& node_of(const TrainingGraph& training, std::string_view op) {
+  const auto found = std::ranges::find_if(training.graph.nodes, [&](const Node& node) {
+    return node.op->name == op && node.part == Part::kForward;
+  });
+  EXPECT_NE(found, training.graph.nodes.end()) << op;
+  return *found;
+}
+
+/// x → MatMul → `nodes` from h, rows of 8, to r, rows of `width` → MatMul.
+TrainingGraph build_between(std::int64_t width, const std::function<void(OnnxBuilder&)>& nodes) {
+  OnnxBuilder builder("net", {.opset = 19, .ir_version = 9});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("w1", weights({6, 8}));
+  builder.initializer("w2", weights({width, 4}));
+  builder.node("MatMul", {"x", "w1"}, {"h"}, {}, "first");
+  nodes(builder);
+  builder.node("MatMul", {"r", "w2"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  return build(read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {}), kNarrow);
+}
+
+// 300² is infinite in float16.
+TEST(Precision, SquaresOfNormsStayFloat) {
+  const TrainingGraph training = build_between(8, [](OnnxBuilder& builder) {
+    builder.node("LpNormalization", {"h"}, {"r"}, {OnnxAttribute::of_int("axis", -1)}, "norm");
+  });
+  const ValueId squares = node_of(training, "ReduceSum").inputs[0];
+  EXPECT_EQ(training.graph[squares].type.dtype, kWide);
+}
+
+TEST(Precision, FourierTransformsStayFloat) {
+  const TrainingGraph training = build_between(16, [](OnnxBuilder& builder) {
+    builder.initializer("signal",
+                        HostTensor::of<std::int64_t>(Shape{3}, std::vector<std::int64_t>{0, 8, 1}));
+    builder.initializer("row",
+                        HostTensor::of<std::int64_t>(Shape{2}, std::vector<std::int64_t>{0, 16}));
+    builder.node("Reshape", {"h", "signal"}, {"s"}, {}, "as_signal");
+    builder.node("DFT", {"s"}, {"d"}, {OnnxAttribute::of_int("axis", 1)}, "transform");
+    builder.node("Reshape", {"d", "row"}, {"r"}, {}, "as_row");
+  });
+  int transforms = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (!node.attributes.flag("keep_float")) continue;
+    ++transforms;
+    for (const ValueId id : node.inputs)
+      EXPECT_EQ(training.graph[id].type.dtype, kWide) << node.name;
+  }
+  EXPECT_EQ(transforms, 2);  // forward and gradient
+}
+
+// bfloat16 has 8 bits, less than a pixel of a row of 512.
+TEST(Precision, SamplingPositionsStayFloat) {
+  const TrainingGraph training = build_between(8, [](OnnxBuilder& builder) {
+    builder.initializer(
+        "image", HostTensor::of<std::int64_t>(Shape{4}, std::vector<std::int64_t>{0, 2, 2, 2}));
+    builder.initializer("row",
+                        HostTensor::of<std::int64_t>(Shape{2}, std::vector<std::int64_t>{0, 8}));
+    builder.initializer("wo", weights({2, 2, 1, 1}));
+    builder.initializer("wd", weights({2, 2, 1, 1}));
+    builder.node("Reshape", {"h", "image"}, {"i"}, {}, "as_image");
+    builder.node("Conv", {"i", "wo"}, {"offsets"}, {}, "offsets");
+    builder.node("DeformConv", {"i", "wd", "offsets"}, {"d"}, {}, "deformed");
+    builder.node("Reshape", {"d", "row"}, {"r"}, {}, "as_row");
+  });
+  EXPECT_EQ(training.graph[node_of(training, "GridSample").inputs[1]].type.dtype, kWide);
 }
 
 TEST(Precision, FloatStaysWhereItIsPromised) {

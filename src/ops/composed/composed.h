@@ -15,6 +15,8 @@ std::span<const ImportRule> movement_imports();
 /// Fourier transforms: DFT, STFT.
 std::span<const ImportRule> spectrum_imports();
 
+/// x²; of floats a power, which mixed precision keeps in float32, where a product would overflow.
+ValueId square(GraphBuilder& builder, ValueId x);
 /// |x|^p, element by element.
 ValueId absolute_power(GraphBuilder& builder, ValueId x, double p);
 /// s^(1/p) for s >= 0. The gradient is undefined at s = 0; it is set to 0 there instead of

@@ -9,8 +9,13 @@
 
 namespace pipetrain::composed {
 
+ValueId square(GraphBuilder& builder, ValueId x) {
+  return is_float(builder.type(x).dtype) ? builder.add("PowScalar", {x}, {{"exponent", 2.0}})
+                                         : builder.add("Mul", {x, x});
+}
+
 ValueId absolute_power(GraphBuilder& builder, ValueId x, double p) {
-  if (p == 2) return builder.add("Mul", {x, x});
+  if (p == 2) return square(builder, x);
   const ValueId absolute = builder.add("Abs", {x});
   return p == 1 ? absolute : builder.add("PowScalar", {absolute}, {{"exponent", p}});
 }
@@ -19,11 +24,11 @@ ValueId root(GraphBuilder& builder, ValueId s, double p) {
   if (p == 1) return s;
   const DType dtype = builder.type(s).dtype;
   const ValueId zero = builder.scalar(0, dtype);
-  const ValueId positive = builder.add("Greater", {s, zero});
-  const ValueId safe = builder.add("Where", {positive, s, builder.scalar(1, dtype)});
+  const ValueId is_zero = builder.add("LessOrEqual", {s, zero});  // false for NaN, which stays
+  const ValueId safe = builder.add("Where", {is_zero, builder.scalar(1, dtype), s});
   const ValueId root = p == 2 ? builder.add("Sqrt", {safe})
                               : builder.add("PowScalar", {safe}, {{"exponent", 1 / p}});
-  return builder.add("Where", {positive, root, zero});
+  return builder.add("Where", {is_zero, zero, root});
 }
 
 namespace {
@@ -54,9 +59,9 @@ void import_lp_normalization(ImportContext& context) {
   const DType dtype = context.type(0).dtype;
   const ValueId sum =
       reduce(context, "ReduceSum", absolute_power(builder, x, p), {axis_of(context, -1)});
-  const ValueId positive = builder.add("Greater", {sum, builder.scalar(0, dtype)});
+  const ValueId is_zero = builder.add("LessOrEqual", {sum, builder.scalar(0, dtype)});
   const ValueId norm = root(builder, sum, p);
-  const ValueId safe = builder.add("Where", {positive, norm, builder.scalar(1, dtype)});
+  const ValueId safe = builder.add("Where", {is_zero, builder.scalar(1, dtype), norm});
   context.set_output(0, builder.add("Div", {x, safe}));
 }
 
@@ -76,8 +81,7 @@ void import_mean_variance_normalization(ImportContext& context) {
   const Ints axes = context.attributes().ints("axes", {0, 2, 3});
   const ValueId mean = reduce(context, "ReduceMean", context.input(0), axes);
   const ValueId centred = builder.add("Sub", {context.input(0), mean});
-  const ValueId variance =
-      reduce(context, "ReduceMean", builder.add("Mul", {centred, centred}), axes);
+  const ValueId variance = reduce(context, "ReduceMean", square(builder, centred), axes);
   const ValueId deviation =
       builder.add("Add", {root(builder, variance, 2), builder.scalar(1e-9, context.type(0).dtype)});
   context.set_output(0, builder.add("Div", {centred, deviation}));
@@ -93,8 +97,8 @@ void import_lrn(ImportContext& context) {
   const std::int64_t size = context.attributes().integer("size");
   PT_CHECK(size >= 1, kModel, "LRN needs a positive size, got {}", size);
   const ValueId x = context.input(0);
-  const ValueId squares = builder.reshape(builder.add("Mul", {x, x}),
-                                          {shape[0], 1, shape[1], shape.count(2, shape.rank())});
+  const ValueId squares =
+      builder.reshape(square(builder, x), {shape[0], 1, shape[1], shape.count(2, shape.rank())});
   const ValueId mean = builder.add("AveragePool", {squares},
                                    {{"strides", Ints{1, 1}},
                                     {"dilations", Ints{1, 1}},

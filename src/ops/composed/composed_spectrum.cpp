@@ -77,8 +77,11 @@ ValueId transform(GraphBuilder& builder, ValueId x, std::int64_t axis, const Tra
   if (dtype != DType::kFloat32) {
     matrix = builder.add("Cast", {matrix}, {{"to", static_cast<std::int64_t>(dtype)}});
   }
+  // Mixed precision has too few bits for the quiet parts of a signal.
   ValueId y = builder.add("MatMul", {x, matrix},
-                          {{"trans_a", std::int64_t{0}}, {"trans_b", std::int64_t{0}}});
+                          {{"trans_a", std::int64_t{0}},
+                           {"trans_b", std::int64_t{0}},
+                           {"keep_float", std::int64_t{1}}});
   dims[dims.size() - 2] = t.given;
   dims[dims.size() - 1] = t.result_parts;
   y = builder.reshape(y, Shape(std::move(dims)));

@@ -139,9 +139,13 @@ void differentiate_matmul(GradientContext& context) {
   const bool trans_b = context.attributes().flag("trans_b");
   const Shape a_shape = builder.shape(a);
   const Shape b_shape = builder.shape(b);
+  const auto product = [&](ValueId x, ValueId y, bool trans_x, bool trans_y) {
+    Attributes attributes = transposes(trans_x, trans_y);
+    if (context.attributes().flag("keep_float")) attributes.set("keep_float", std::int64_t{1});
+    return builder.add("MatMul", {x, y}, std::move(attributes));
+  };
   if (context.wants(0)) {
-    const ValueId da = trans_a ? builder.add("MatMul", {b, dy}, transposes(trans_b, true))
-                               : builder.add("MatMul", {dy, b}, transposes(false, !trans_b));
+    const ValueId da = trans_a ? product(b, dy, trans_b, true) : product(dy, b, false, !trans_b);
     context.set_input_gradient(0, builder.sum_to(da, a_shape));
   }
   if (context.wants(1)) {
@@ -149,8 +153,7 @@ void differentiate_matmul(GradientContext& context) {
     const bool one_b = b_shape.rank() == 2 && !trans_a && a_shape.rank() > 2;
     const ValueId x = one_b ? as_rows(builder, a) : a;
     const ValueId d = one_b ? as_rows(builder, dy) : dy;
-    const ValueId db = trans_b ? builder.add("MatMul", {d, x}, transposes(true, trans_a))
-                               : builder.add("MatMul", {x, d}, transposes(!trans_a, false));
+    const ValueId db = trans_b ? product(d, x, true, trans_a) : product(x, d, !trans_a, false);
     context.set_input_gradient(1, builder.sum_to(db, b_shape));
   }
   if (context.input_count() > 2 && context.input(2) && context.wants(2)) {

@@ -1,6 +1,6 @@
 // Matrix products: what the definition and the kernels share.
 //
-//   MatMul{trans_a, trans_b}(a, b[, bias]) -> y
+//   MatMul{trans_a, trans_b, keep_float}(a, b[, bias]) -> y
 //   a: (batch…, M, K), or (batch…, K, M) with trans_a     b: (batch…, K, N), or (batch…, N, K)
 //   bias: (N)     y: (batch…, M, N); batch axes broadcast as in numpy
 //

@@ -311,6 +311,10 @@ void import_pad(ImportContext& context) {
     std::int64_t& before = pads[axis];
     std::int64_t& after = pads[axis + shape.rank()];
     if (before >= 0 && after >= 0) continue;
+    PT_CHECK(
+        shape[axis] + std::min<std::int64_t>(0, before) + std::min<std::int64_t>(0, after) >= 0,
+        kModel, "pads {} and {} cut more than the {} elements of axis {}", before, after,
+        shape[axis], axis);
     starts.push_back(std::max<std::int64_t>(0, -before));
     ends.push_back(shape[axis] + std::min<std::int64_t>(0, after));
     cut_axes.push_back(static_cast<std::int64_t>(axis));

@@ -219,6 +219,10 @@ ValueId reduce(ImportContext& context, std::string_view op, ValueId x, const Int
 }
 
 void import_reduce(ImportContext& context) {
+  const DType dtype = context.type(0).dtype;
+  PT_CHECK(context.op_type() != "ReduceMean" || is_float(dtype) || size_of(dtype) >= 4, kModel,
+           "ReduceMean takes floats and integers of 32 and 64 bits, got {}",
+           context.type(0).text());
   context.set_output(0, reduce(context, context.op_type(), context.input(0), axes_of(context)));
 }
 
@@ -228,7 +232,7 @@ void import_l1(ImportContext& context) {
 }
 
 ValueId sum_of_squares(ImportContext& context) {
-  const ValueId squares = context.builder().add("Mul", {context.input(0), context.input(0)});
+  const ValueId squares = composed::square(context.builder(), context.input(0));
   return reduce(context, "ReduceSum", squares, axes_of(context));
 }
 void import_sum_square(ImportContext& context) { context.set_output(0, sum_of_squares(context)); }

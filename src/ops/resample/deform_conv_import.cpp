@@ -1,6 +1,10 @@
 // DeformConv: a convolution with an offset for every tap. It is composed of a GridSample at the
 // taps' positions, a modulation by the mask, and one matrix product per group, which provide its
 // gradients (Dai et al. 2017; with mask Zhu et al. 2019).
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
 #include "graph/builder.h"
 #include "ops/kernel/window.h"
@@ -10,6 +14,19 @@ namespace pipetrain {
 namespace {
 
 HostTensor floats(Shape shape) { return HostTensor(TensorType{DType::kFloat32, std::move(shape)}); }
+
+/// The grid coordinate of a pixel of an axis of `extent`: not below it by rounding, or a tap
+/// without an offset would have the slope of the pixels before it.
+float coordinate_of(double pixel, std::int64_t extent) {
+  const auto size = static_cast<float>(extent);
+  auto out = static_cast<float>((2 * pixel + 1) / static_cast<double>(extent) - 1);
+  const auto is_below = [&] {  // rounded once or twice, as kernels do
+    const float twice = std::min((out + 1) * size - 1, std::fma(out + 1, size, -1.0F));
+    return twice / 2 < static_cast<float>(pixel);
+  };
+  while (is_below()) out = std::nextafter(out, std::numeric_limits<float>::infinity());
+  return out;
+}
 
 /// Positions of the taps without offsets, (1, 1, taps, 2, OH, OW), in grid coordinates: pixel p of
 /// an axis of n pixels is (2 p + 1) / n - 1.
@@ -25,7 +42,7 @@ HostTensor tap_positions(const Window& window) {
       for (std::int64_t i = 0; i < rows.output * columns.output; ++i) {
         const std::int64_t o = axis == 0 ? i / columns.output : i % columns.output;
         const auto pixel = static_cast<double>(along.start(o) + step * along.dilation);
-        *to++ = static_cast<float>((2 * pixel + 1) / static_cast<double>(along.input) - 1);
+        *to++ = coordinate_of(pixel, along.input);
       }
     }
   }

@@ -85,6 +85,9 @@ AxisTaps<T> axis_taps(const GridGeometry& g, T number, std::int64_t extent) {
       du *= slope;
     }
   }
+  // As in PyTorch, the border counts as outside.
+  if (g.mode == GridMode::kLinear && g.padding != GridPadding::kZeros && (u <= 0 || u >= size - 1))
+    du = 0;
   // Far positions and NaN stay outside without overflowing an index.
   if (!(u > T(-1e9) && u < T(1e9))) u = T(-1e9);
   AxisTaps<T> out;

@@ -82,7 +82,7 @@ std::unique_ptr<Kernel> make_resample(const KernelRequest& request) {
   if (request.inputs[0].dtype != DType::kFloat32) return nullptr;
   const Resampling work = resampling_of(request);
   const Terms terms(work.map);
-  if (work.inner > 1) {
+  if (work.inner != 1) {
     return make_kernel(
         [work, terms](std::span<const Tensor> in, std::span<const Tensor> out, const RunContext&) {
           resample_rows(work, terms, in[0].as<float>(), out[0].as<float>());

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 
 #include "support/op_check.h"
 
@@ -29,6 +30,20 @@ TEST(Composed, NormsOfZerosAreZero) {
   const Attributes cubes = {{"p", std::int64_t{3}}};
   expect_values(result("GlobalLpPool", 22, cubes, {data(image)}), {1, 1, 1, 1},
                 {std::cbrt(27.0 + 64)});
+}
+
+TEST(Composed, NormsOfNanAreNan) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const ImportInput row = data(floats({1, 2}, {nan, 1})),
+                    image = data(floats({1, 1, 1, 2}, {nan, 1}));
+  const auto first = [](const char* op, const Attributes& attributes,
+                        const std::vector<ImportInput>& inputs) {
+    return import_node(op, 18, attributes, inputs).run()[0].to_doubles()[0];
+  };
+  EXPECT_TRUE(std::isnan(first("ReduceL2", {}, {row, constant(int64s({1}, {1}))})));
+  EXPECT_TRUE(std::isnan(first("LpNormalization", {}, {row})));
+  EXPECT_TRUE(std::isnan(first("LpPool", {{"kernel_shape", Ints{1, 2}}}, {image})));
+  EXPECT_TRUE(std::isnan(first("GlobalLpPool", {}, {image})));
 }
 
 // The gradient of a norm at zero is undefined; 0 keeps training alive where NaN would end it.

@@ -1,5 +1,9 @@
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <vector>
+
 #include "support/op_check.h"
 
 namespace pipetrain::test {
@@ -49,6 +53,46 @@ TEST(GridSample, Gradients) {
                       {{{1, 2, 3, 2, 4}}, positions({1, 2, 1, 2, 3})});
       check_gradients("GridSample", sampling("cubic", padding, align),
                       {{{2, 1, 5}}, positions({2, 4, 1})});
+    }
+  }
+}
+
+/// The gradient of the sum of the samples for the positions.
+HostTensor slopes(const Attributes& attributes, const HostTensor& x, const HostTensor& grid,
+                  Backend backend) {
+  const Shape sampled{x.shape()[0], x.shape()[1], grid.shape()[1], grid.shape()[2]};
+  HostTensor ones(TensorType{DType::kFloat32, sampled});
+  for (float& one : ones.span<float>()) one = 1;
+  return run_op("GridSampleGrad", attributes, {ones, x, grid}, backend)[1];
+}
+
+// torch.nn.functional.grid_sample(x, grid, align_corners=True): positions exactly on the border
+// count as outside.
+TEST(GridSample, SlopesOnTheBorder) {
+  const HostTensor x = floats({1, 1, 1, 4}, {1, 2, 4, 8});
+  const HostTensor grid = floats({1, 1, 4, 2}, {-1, 0, 1, 0, -0.5F, 0, 0.5F, 0});
+  for (const Backend backend : {Backend::kReference, Backend::kCpu}) {
+    for (const char* padding : {"border", "reflection"})
+      expect_values(slopes(sampling("linear", padding, 1), x, grid, backend), {1, 1, 4, 2},
+                    {0, 0, 0, 0, 1.5, 0, 6, 0});
+  }
+}
+
+// Taps without offsets are not before their pixels, or their slopes would be those of the pixels
+// before: an infinite one would be read.
+TEST(DeformConv, TapsWithoutOffsetsDoNotReadThePixelBefore) {
+  for (const std::int64_t extent : {7, 14, 56, 100}) {
+    const auto count = static_cast<std::size_t>(extent);
+    for (std::size_t pixel = 1; pixel < count; ++pixel) {
+      std::vector<float> values(count, 1);
+      values[pixel - 1] = std::numeric_limits<float>::infinity();
+      const Imported node =
+          import_node("DeformConv", 19, {},
+                      {data(floats({1, 1, extent, 1}, values)), data(floats({1, 1, 1, 1}, {1})),
+                       data(floats({1, 2, extent, 1}, std::vector<float>(2 * count)))});
+      for (const Backend backend : {Backend::kReference, Backend::kCpu})
+        EXPECT_TRUE(std::isfinite(node.run(backend)[0].to_doubles()[pixel]))
+            << extent << " " << pixel;
     }
   }
 }

@@ -224,6 +224,16 @@ TEST(Resize, GradientsAndCpu) {
   check_cpu("Resample", large, {{.shape = {4, 16, 32, 32}}});
 }
 
+TEST(Resize, NoElementsBehindTheAxis) {
+  const Attributes doubled = {{"axis", std::int64_t{2}},
+                              {"size", std::int64_t{8}},
+                              {"scale", 2.0},
+                              {"mode", std::string("linear")}};
+  for (const Backend backend : {Backend::kReference, Backend::kCpu})
+    expect_values(run_op("Resample", doubled, {floats({1, 1, 4, 0}, {})}, backend)[0], {1, 1, 8, 0},
+                  {});
+}
+
 // From position 0.4 · 5 = 2 to 1.2 · 5 = 6, beyond the last element.
 TEST(Resize, CropsAndExtrapolates) {
   const Attributes attributes = {
