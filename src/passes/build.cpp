@@ -11,6 +11,7 @@
 #include "passes/fuse_elementwise.h"
 #include "passes/fuse_matmul_epilogues.h"
 #include "passes/layout.h"
+#include "passes/match_accumulations.h"
 #include "passes/pack_weights.h"
 #include "passes/pad_rows.h"
 #include "passes/patterns.h"
@@ -114,9 +115,10 @@ TrainingGraph build_training_graph(const OnnxModel& model,
   if (options.with_gradients) {
     fuse_nodes(training, options.fusion);              // needs types and layouts, which it looks at
     if (options.pack_weights) pack_weights(training);  // needs the types: it rounds as it packs
-    if (options.batched_micro_batches > 1) {           // the last one: no node may move any more
-      if (options.batched_like) {
-        batch_weight_gradients_like(*options.batched_like, training);
+    if (options.first) match_accumulations(*options.first, training);  // of their final shapes
+    if (options.batched_micro_batches > 1) {  // the last one: no node may move any more
+      if (options.first) {
+        batch_weight_gradients_like(*options.first, training);
       } else {
         batch_weight_gradients(training, options.batched_micro_batches);
       }

@@ -28,9 +28,9 @@ struct BuildOptions {
   /// Micro-batches of a step. CPU weight gradients are batched over several of them where that is
   /// faster; with 1 none are.
   std::int64_t batched_micro_batches = 1;
-  /// The same network with larger micro-batches, of which the choice of batched gradients is
-  /// copied. Null: chosen by shapes.
-  const TrainingGraph* batched_like = nullptr;
+  /// The same network with larger micro-batches: its accumulators are shared, and its choice of
+  /// batched gradients is copied. Null: this is the first.
+  const TrainingGraph* first = nullptr;
 };
 
 /// Runs all passes on `model`, which must have been through untie_copies(); build.cpp has their

@@ -447,6 +447,9 @@ void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
 void mark_preparation(Graph& graph) {
   for (Node& node : graph.nodes) {
     if (node.part != Part::kForward || (node.op->flags & kRandom) || node.inputs.empty()) continue;
+    // A weight that is repeated for each sample: gradients, which micro-batches of several sizes
+    // share, have the size of the weight.
+    if (node.op->name == "Expand" && graph[node.inputs[0]].role != Role::kConstant) continue;
     const bool prepares = std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
       if (!id) return true;
       const Value& value = graph[id];

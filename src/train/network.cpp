@@ -348,7 +348,6 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
     // A product for several micro-batches would belong to several leaves of a tree of sums.
     const bool apart = asynchronous() || config_.pipeline.accumulators > 0;
     options.batched_micro_batches = apart || most == 1 ? 1 : micro_batches_;
-    options.batched_like = graph_.get();
   }
   options.expand_for_gpus = on_gpu;
   options.fusion = on_gpu ? FusionTarget::kGpu : on_cpu ? FusionTarget::kCpu : FusionTarget::kNone;
@@ -357,6 +356,7 @@ BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const
 
 std::unique_ptr<TrainingGraph> Network::graph_of(std::int64_t samples, bool evaluation) const {
   BuildOptions options = build_options(samples, evaluation);
+  options.first = graph_.get();
   const auto size = [&] {
     return fmt::format("building the network for a micro-batch of {} instead of {} (see {})",
                        samples, graph_->micro_batch, setting("drop-last"));

@@ -1,0 +1,70 @@
+"""A last micro-batch of fewer samples trains as the others do, whatever is computed otherwise for its size."""
+
+import random
+import unittest
+
+from onnx_file import INT64, model, node, tensor, value_info
+from program import Case, events
+
+RUN = ["--data", "rows.csv", "--device", "cpu", "--threads", "1", "--shuffle=false", "--optimizer", "sgd", "--lr", "0.5",
+       "--val-split", "0", "--run-dir", "run", "--overwrite", "--no-cache", "--save-every", "never"]
+
+
+def table(name, *dims):
+    count = 1
+    for dim in dims:
+        count *= dim
+    made = random.Random(name)
+    return tensor(name, dims, [made.uniform(-1, 1) for _ in range(count)])
+
+
+def network(nodes, *initializers):
+    """Two tokens of four features, and three classes from their eight results."""
+    return model([node("Reshape", ["x", "tokens_shape"], ["tokens"]), *nodes, node("Reshape", ["out", "row"], ["flat"]),
+                  node("MatMul", ["flat", "head"], ["y"], "head")],
+                 [value_info("x", ["batch", 8])], [value_info("y", ["batch", 3])],
+                 [tensor("tokens_shape", [3], [0, 2, 4], INT64), tensor("row", [2], [0, -1], INT64), *initializers])
+
+
+def class_token():
+    """A token that all samples share, as in vision transformers."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "one_token"], ["shape"], axis=0),
+                    node("Expand", ["token", "shape"], ["tokens_of_all"], "expand"),
+                    node("Concat", ["tokens_of_all", "tokens"], ["out"], axis=1)],
+                   table("token", 1, 1, 4), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
+
+
+def shared_query():
+    """Attention of a query that all samples share: with one sample it has the shapes of any attention."""
+    return network([node("MatMul", ["tokens", "wk"], ["key"], "key"), node("Transpose", ["key"], ["turned"], perm=[0, 2, 1]),
+                    node("MatMul", ["query", "turned"], ["scores"], "scores"), node("Softmax", ["scores"], ["shares"], axis=-1),
+                    node("MatMul", ["tokens", "wv"], ["value"], "value"), node("MatMul", ["shares", "value"], ["out"], "mix")],
+                   table("query", 1, 2, 4), table("wk", 4, 4), table("wv", 4, 4), table("head", 8, 3))
+
+
+class UnevenBatches(Case):
+    def losses(self, network, samples, batch, micro_batch):
+        made = random.Random(samples)
+        self.write("rows.csv", "".join(",".join([*(f"{made.uniform(-1, 1):.3f}" for _ in range(8)), str(row % 3)]) + "\n"
+                                       for row in range(samples)))
+        self.write("net.onnx", network)
+        self.succeed("train", "net.onnx", *RUN, "--epochs", "4", "--batch-size", str(batch), "--micro-batch-size", str(micro_batch))
+        return [event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
+
+    def same(self, network, samples, batch, sizes):
+        expected, *others = [self.losses(network, samples, batch, size) for size in sizes]
+        for found in others:
+            self.assertEqual(len(found), len(expected))
+            for one, other in zip(found, expected):
+                self.assertAlmostEqual(one, other, delta=1e-5)
+
+    def test_a_token_of_all_samples(self):
+        self.same(class_token(), samples=6, batch=4, sizes=(1, 2, 4))
+        self.same(class_token(), samples=9, batch=9, sizes=(3, 8))
+
+    def test_a_query_of_all_samples(self):
+        self.same(shared_query(), samples=9, batch=9, sizes=(3, 8))
+
+
+if __name__ == "__main__":
+    unittest.main()
