@@ -16,6 +16,7 @@
 
 #include "base/cache_directory.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/error.h"
 #include "base/index.h"
 #include "base/statistics.h"
@@ -69,7 +70,8 @@ TimingOptions timing(int threads) {
 
 CostCache cache_of_machine(bool cache) {
   return {cache ? default_cache_directory() : std::filesystem::path(),
-          fmt::format("{} ({}) · {}", processor_name(), vector_instructions(), build_name())};
+          fmt::format("{} ({}) · {}{}", processor_name(), vector_instructions(), build_name(),
+                      available_cores() > 1 ? "" : " · one core")};
 }
 
 /// What is measured together.

@@ -126,7 +126,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   } else if (scope.topology) {
     request.topology = first_devices(*scope.topology, request.devices);
   } else if (const std::optional<Topology> measured = measured_topology();
-             measured && !measured->levels.empty()) {
+             measured && !measured->levels.empty() && config.pipeline.gpu_ids.empty()) {
     // Stages beyond the cores of this machine use the same links as those on cores.
     request.topology = *measured;
     request.topology.levels.resize(1);

@@ -206,11 +206,15 @@ Costs costs_of_stages(const ProfiledNetwork& network, const Plan& plan, const Sl
   return costs;
 }
 
-/// Gives every edge the link between its devices, if those are not present or in several processes.
-/// (Within one process values are not copied: only the latency counts.) `placement`: by stage.
+/// Gives every edge the link between its devices, if those are not present, in several processes or
+/// GPUs. (Within one process CPU cores do not copy values: only the latency counts.) `placement`:
+/// by stage.
 void set_links(const ProfiledNetwork& network, const std::vector<Edge>& edges,
                const std::vector<std::vector<int>>& placement, Costs& costs) {
-  if (!network.estimated() && !network.processes()) return;
+  const std::vector<int>& gpus = network.config().pipeline.gpu_ids;
+  const bool links_gpus = !gpus.empty() && network.topology() &&
+                          network.topology()->devices() >= network.schedule().devices();
+  if (!network.estimated() && !network.processes() && !links_gpus) return;
   costs.edge_link.clear();
   for (const Edge& edge : edges) {
     // Of replicas the two that are farthest apart.
@@ -219,7 +223,8 @@ void set_links(const ProfiledNetwork& network, const std::vector<Edge>& edges,
     for (const int from : placement[at(edge.from_stage)]) {
       for (const int to : placement[at(edge.to_stage)]) {
         level = std::max(level, network.topology()->common_level(from, to));
-        copied = copied || network.process_of(from) != network.process_of(to);
+        copied = copied || network.process_of(from) != network.process_of(to) ||
+                 (links_gpus && from != to);
       }
     }
     if (level < 0) {
@@ -348,7 +353,8 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
     choice.micro_batches.reset();  // the run's own number may be another one
     if (!choice.replicated() && choice.stages() == network.schedule().stages())
       request.loads = network.schedule().loads(request.micro_batches);
-    return plan_of_choice(network.costs(), request, choice);
+    return plan_within(network, request, planner_limit,
+                       [&] { return plan_of_choice(network.costs(), request, choice); });
   }
   if (network.config().pipeline.plan_replicas) {
     request.stages = 0;

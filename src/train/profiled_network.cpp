@@ -28,8 +28,9 @@ const DeviceSpeed kSomeGpu = {
     .name = "a GPU", .flops_per_second = 40e12, .bytes_per_second = 1.5e12};
 
 std::optional<Topology> topology_of(const PipelineConfig& pipeline) {
-  if (pipeline.topology.empty()) return measured_topology();
-  return named_topology(pipeline.topology);
+  if (!pipeline.topology.empty()) return named_topology(pipeline.topology);
+  if (!pipeline.gpu_ids.empty()) return {};  // measured are links between CPU cores
+  return measured_topology();
 }
 
 /// Whether the devices of a topology are not present, but their speeds are known.
@@ -130,6 +131,11 @@ void ProfiledNetwork::choose_order() {
   if (!can_reorder(costs_, request.stages)) return;
   request.micro_batches = static_cast<int>(micro_batches());
   request.optimizer_bytes_per_parameter_byte = kept_slots(config().optimization.optimizer);
+  if (pipeline.shard_optimizer)
+    request.shared_bytes_per_parameter_byte = state_slots(config().optimization.optimizer);
+  request.memory_limit_bytes =
+      memory_limit_bytes_ * static_cast<std::size_t>(schedule().devices()) /
+      static_cast<std::size_t>(std::max(request.stages, schedule().devices()));
   request.loads = schedule().loads(request.micro_batches);
   request.recompute = pipeline.recompute;
   set_links(request);

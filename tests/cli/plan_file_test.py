@@ -68,6 +68,9 @@ class PlanFile(Case):
         self.assertLess(limit // 2, max(bytes_of))  # an equal share is too little
         limited = parse(self.succeed(*given, "--gpu-memory", str(limit))[0])["stages"]
         self.assertFalse(any(stage["recompute"] for stage in limited), limited)
+        self.succeed(*given[:-1], "--gpu-memory", str(limit), "-o", "limited.json")
+        followed, _ = self.succeed("plan", "-m", MODEL, "--topology", "laptop", "--plan", "limited.json", "--gpu-memory", str(limit), "--json")
+        self.assertFalse(any(stage["recompute"] for stage in parse(followed)["stages"]), followed)
 
     def test_a_plan_says_where_speeds_do_not_count(self):
         self.write("two.json", json.dumps({"schema": "pipetrain.topology/1", "name": "two", "levels": [
