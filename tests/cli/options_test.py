@@ -214,6 +214,15 @@ class Parsing(Case):
         self.assertIn("# epochs = 1", every)
         self.assertGreater(len(every.splitlines()), len(out.splitlines()) + 30)
 
+    def test_a_printed_file_has_what_several_options_add_up_to(self):
+        for words, lines in [(["--optimizer", "sgd:momentum=0.9", "--optimizer", "rmsprop"], ['optimizer = "rmsprop"']),
+                             (["--momentum", "0.5", "--optimizer", "sgd:momentum=0.9"], ['optimizer = "sgd:momentum=0.9"']),
+                             (["--on-nan", "stop", "--on-error", "nan=skip"], ['on-error = "nan=skip"']),
+                             (["--on-error", "bad-sample=skip", "--on-error", "nan=skip"], ['on-error = ["bad-sample=skip", "nan=skip"]']),
+                             (["--drop-columns", "a", "--drop-columns", "b,c"], ['drop-columns = "a,b,c"'])]:
+            self.assertEqual(self.printed("train", *words), lines)
+            self.assertEqual(self.printed("train", "--config", self.write("c.toml", "\n".join(lines) + "\n")), lines)
+
     def test_a_section_is_for_its_command(self):
         config = self.write("c.toml", "seed = 3\n[verify]\nbatch_size = 7\n[train]\nepochs = 2\n")
         self.assertEqual(self.printed("verify", "--config", config), ["batch-size = 7", "seed = 3"])

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/input_file.h"
+#include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
 
 namespace pipetrain {
@@ -169,16 +170,16 @@ std::string quoted_value(const std::string& value) {
   return out + "\"";
 }
 
-/// A setting of an option as a separate line; empty for other options.
-std::string part_line(const OptionSpec& spec, const std::string& value) {
-  if (value.rfind(':', 0) != 0) return {};
-  const std::size_t equal = std::min(value.find('='), value.size());
-  const std::string key = value.substr(1, equal - 1);
-  for (const OptionSpec& part : spec.parts) {
-    if (part.key == key && equal < value.size())
-      return fmt::format("{} = {}\n", part.name.substr(2), quoted_value(value.substr(equal + 1)));
+/// Adds the parts in a text to others. The last value of a part holds, unless values add up: a file
+/// may set it only once.
+void add_parts(const OptionSpec& spec, const std::string& text,
+               std::map<std::string, std::string>& parts) {
+  for (const auto& [key, value] : split_parts(spec.name, text)) {
+    const auto part = std::ranges::find(spec.parts, key, &OptionSpec::key);
+    if (part == spec.parts.end()) continue;
+    std::string& all = parts[part->name.substr(2)];
+    all = part->repeatable && !all.empty() ? all + "," + value : value;
   }
-  return {};
 }
 
 }  // namespace
@@ -266,19 +267,18 @@ std::string config_text(const Options& options, const std::string& command, bool
   std::string group;
   for (const OptionSpec& spec : describe_options(copy)) {
     if (!spec.applies_to(command) || left_out.contains(spec.name)) continue;
-    std::vector<std::string> values, parts;
+    std::vector<std::string> values;
+    std::map<std::string, std::string> parts;
     for (const auto& [name, value] : options.settings) {
       if (name != spec.name) continue;
-      const std::string part = part_line(spec, value);
-      if (!part.empty()) {
-        // The last value of a part holds; a file may set it only once.
-        const std::string key = part.substr(0, part.find('=') + 1);
-        std::erase_if(parts, [&](const std::string& line) { return line.starts_with(key); });
-        parts.push_back(part);
-      } else if (spec.repeatable)
+      const auto [own, rest] = spec.split_value(value);
+      if (own.empty() && !rest.empty()) {
+        add_parts(spec, rest.substr(1), parts);
+      } else if (spec.repeatable) {
         values.push_back(value);
-      else
+      } else {
         values = {value};
+      }
     }
     if (values.empty() && parts.empty() && !all) continue;
     if (group != spec.group) text += fmt::format("\n# {}\n", group = spec.group);
@@ -291,7 +291,8 @@ std::string config_text(const Options& options, const std::string& command, bool
     } else if (all) {
       text += fmt::format("# {} = {}\n", key, quoted_value(spec.get ? spec.get() : ""));
     }
-    for (const std::string& part : parts) text += part;
+    for (const auto& [name, value] : parts)
+      text += fmt::format("{} = {}\n", name, quoted_value(value));
   }
   return text;
 }

@@ -76,6 +76,23 @@ std::vector<std::string> split_list_of(const std::string& text) {
   return parts;
 }
 
+std::vector<Assignment> split_parts(const std::string& name, const std::string& text) {
+  std::vector<Assignment> parts;
+  for (const std::string& item : split_list_of(text)) {
+    const std::size_t equal = item.find('=');
+    if (equal == std::string::npos) {
+      PT_CHECK(!parts.empty(), kUsage, "{} takes settings as KEY=VALUE, not \"{}\"", name,
+               printable(item));
+      parts.back().second += "," + item;
+      continue;
+    }
+    std::string key = item.substr(0, equal);
+    std::ranges::replace(key, '_', '-');
+    parts.emplace_back(std::move(key), item.substr(equal + 1));
+  }
+  return parts;
+}
+
 void check_choice(const std::string& name, const std::string& value,
                   const std::vector<std::string>& choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return;
@@ -195,9 +212,8 @@ std::size_t settings_at(const std::string& value, const std::vector<OptionSpec>&
   return value.size();
 }
 
-void set_part(const std::string& outer, const std::vector<OptionSpec>& parts, std::string key,
-              const std::string& value) {
-  std::replace(key.begin(), key.end(), '_', '-');
+void set_part(const std::string& outer, const std::vector<OptionSpec>& parts,
+              const std::string& key, const std::string& value) {
   for (const OptionSpec& part : parts) {
     if (part.key == key) return part.set(value);
   }
@@ -207,21 +223,9 @@ void set_part(const std::string& outer, const std::vector<OptionSpec>& parts, st
           near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(keys, ", "));
 }
 
-/// "momentum=0.9,nesterov=true,at=10,20": what has no "=" belongs to the value before.
 void set_parts(const std::string& outer, const std::vector<OptionSpec>& parts,
                const std::string& text) {
-  std::vector<std::pair<std::string, std::string>> settings;
-  for (const std::string& item : split_list_of(text)) {
-    const std::size_t equal = item.find('=');
-    if (equal == std::string::npos) {
-      PT_CHECK(!settings.empty(), kUsage, "{} takes settings as KEY=VALUE, not \"{}\"", outer,
-               printable(item));
-      settings.back().second += "," + item;
-    } else {
-      settings.emplace_back(item.substr(0, equal), item.substr(equal + 1));
-    }
-  }
-  for (const auto& [key, value] : settings) set_part(outer, parts, key, value);
+  for (const auto& [key, value] : split_parts(outer, text)) set_part(outer, parts, key, value);
 }
 
 }  // namespace

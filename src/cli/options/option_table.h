@@ -40,6 +40,8 @@ bool parse_flag(const std::string& name, const std::string& text);
 std::pair<std::string, std::string> split_pair(const std::string& name, const std::string& text);
 /// "a,b" as its parts; empty ones are left out.
 std::vector<std::string> split_list_of(const std::string& text);
+/// "momentum=0.9,at=10,20" as keys and values: what has no "=" belongs to the value before.
+std::vector<Assignment> split_parts(const std::string& name, const std::string& text);
 /// Refuses what is not among the choices, with the nearest of them.
 void check_choice(const std::string& name, const std::string& value,
                   const std::vector<std::string>& choices);

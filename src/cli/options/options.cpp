@@ -127,6 +127,48 @@ bool takes_next(const OptionSpec& spec, const std::string& word) {
          !word.ends_with(".onnx");
 }
 
+const OptionSpec& spec_named(const std::vector<OptionSpec>& specs, const std::string& name) {
+  return *std::ranges::find(specs, name, &OptionSpec::name);
+}
+
+std::string key_of(const std::string& part) {
+  std::string key = part.substr(0, part.find('='));
+  std::ranges::replace(key, '_', '-');
+  return key;
+}
+
+/// What the settings of one layer set.
+struct Layer {
+  std::map<std::string, std::string> values;            // options' own, without their parts
+  std::set<std::pair<std::string, std::string>> parts;  // options and keys
+
+  void add(const std::vector<OptionSpec>& specs, const Assignment& setting) {
+    const auto& [name, value] = setting;
+    const auto [own, rest] = spec_named(specs, name).split_value(value);
+    if (sets_whole(value)) values[name] = own;
+    // "rank=8,alpha=16" is "8:alpha=16".
+    for (const std::string& part : split_list_of(rest.empty() ? own : rest.substr(1))) {
+      if (part.find('=') != part.npos) parts.emplace(name, key_of(part));
+    }
+  }
+};
+
+/// Takes what a value replaces out of the settings before it, as between layers: an earlier value
+/// with what is written in it, and the parts that both set.
+void discard_replaced(const std::vector<OptionSpec>& specs, const Assignment& now,
+                      std::vector<Assignment>& settings) {
+  const OptionSpec& spec = spec_named(specs, now.first);
+  if (!sets_whole(now.second) || spec.parts.empty()) return;
+  Layer layer;
+  layer.add(specs, now);
+  std::erase_if(settings, [&](const Assignment& earlier) {
+    if (earlier.first != now.first) return false;
+    return sets_whole(earlier.second)
+               ? !spec.repeatable
+               : layer.parts.contains({now.first, key_of(earlier.second.substr(1))});
+  });
+}
+
 /// The settings of a command line, by the options' own names.
 std::vector<Assignment> read_arguments(const std::string& command,
                                        const std::vector<std::string>& arguments,
@@ -169,7 +211,9 @@ std::vector<Assignment> read_arguments(const std::string& command,
       value = arguments[++i];
     }
     if (name == "--log-dir") value = "tensorboard:" + value;  // of TensorFlow's programs
-    settings.push_back(setting_of(*named.spec, named.part, value));
+    const Assignment setting = setting_of(*named.spec, named.part, value);
+    discard_replaced(specs, setting, settings);
+    settings.push_back(setting);
   }
   return settings;
 }
@@ -190,30 +234,6 @@ std::vector<Assignment> read_environment(const std::vector<OptionSpec>& specs,
   }
   return settings;
 }
-
-const OptionSpec& spec_named(const std::vector<OptionSpec>& specs, const std::string& name) {
-  return *std::ranges::find(specs, name, &OptionSpec::name);
-}
-
-std::string key_of(const std::string& part) {
-  std::string key = part.substr(0, part.find('='));
-  std::ranges::replace(key, '_', '-');
-  return key;
-}
-
-/// What the settings of one layer set.
-struct Layer {
-  std::map<std::string, std::string> values;            // options' own, without their parts
-  std::set<std::pair<std::string, std::string>> parts;  // options and keys
-
-  void add(const std::vector<OptionSpec>& specs, const Assignment& setting) {
-    const auto& [name, value] = setting;
-    const auto [own, rest] = spec_named(specs, name).split_value(value);
-    if (sets_whole(value)) values[name] = own;
-    for (const std::string& part : split_list_of(rest.empty() ? rest : rest.substr(1)))
-      parts.emplace(name, key_of(part));
-  }
-};
 
 /// Whether a part of an option that a layer sets by itself holds below another layer.
 bool outlives(const std::vector<OptionSpec>& specs, const Assignment& setting, const Layer& lower,

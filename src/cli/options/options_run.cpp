@@ -12,6 +12,7 @@ namespace {
 void describe_errors(Table& table, Options& options) {
   OptionSpec& errors = table.add("--on-error", "KEY=VALUE,…",
                                  "what to do about errors that need not end a run", kDataCommands);
+  errors.repeatable = true;
   Table kinds;
   kinds.group = "Data";
   kinds

@@ -187,6 +187,16 @@ TEST(Overlay, StagesOnTheCpuPutGpuNumbersOutOfForce) {
   EXPECT_EQ(overlay(gpus, {{"--device", "cuda"}}).size(), 2);
 }
 
+TEST(ParseOptions, AValueReplacesAnEarlierOneWithItsParts) {
+  const auto parsed = [](std::vector<std::string> words) { return parse_options("train", words); };
+  EXPECT_EQ(parsed({"--optimizer", "sgd:momentum=0.9", "--optimizer", "rmsprop"}).momentum, "");
+  EXPECT_EQ(parsed({"--momentum", "0.9", "--optimizer", "rmsprop"}).momentum, "0.9");
+  EXPECT_EQ(parsed({"--optimizer", "rmsprop:momentum=0.5", "--momentum", "0.9"}).momentum, "0.9");
+  const Options errors = parsed({"--on-error", "bad-sample=skip", "--on-error", "nan=skip"});
+  EXPECT_EQ(errors.run.data.bind.on_bad_sample, BadSample::kSkip);
+  EXPECT_EQ(errors.run.optimization.on_nonfinite, OnNonfinite::kSkip);
+}
+
 TEST(OptionTable, WhatIsWrittenIsMarkedSo) {
   Options options;
   std::set<std::string> written;
