@@ -16,15 +16,19 @@ namespace {
 
 constexpr int kMostFailures = 3;
 
-/// "10min" → 10 and "min".
+/// "10min" → 10 and "min", "2kep" → 2000 and "ep".
 std::pair<double, std::string> split_unit(const std::string& option, std::string_view examples,
                                           const std::string& text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  std::string unit(end, text.data() + text.size());
+  const double scale = unit.starts_with('k') ? 1e3 : unit.starts_with('M') ? 1e6 : 1;
+  if (scale > 1) unit.erase(0, 1);
+  value *= scale;
   PT_CHECK(error == std::errc() && std::isfinite(value) && value > 0 && value < 1e15, kUsage,
            "{} takes a positive number with a unit, such as {}, not \"{}\"", option, examples,
            printable(text));
-  return {value, std::string(end, text.data() + text.size())};
+  return {value, unit};
 }
 
 /// 0: not a unit of time.

@@ -441,6 +441,8 @@ TEST(Saving, DoesNotPutABrokenModelBeforeTheLastGoodOne) {
 TEST(SaveEvery, KnowsItsUnits) {
   EXPECT_EQ(SaveEvery::parse("never").unit, SaveEvery::Unit::kNever);
   EXPECT_EQ(SaveEvery::parse("100steps").value, 100);
+  EXPECT_EQ(SaveEvery::parse("2k").value, 2000);
+  EXPECT_EQ(SaveEvery::parse("1.5Msteps").value, 1'500'000);
   EXPECT_EQ(SaveEvery::parse("0.5ep").unit, SaveEvery::Unit::kEpochs);
   EXPECT_EQ(SaveEvery::parse("10min").value, 600);
   EXPECT_EQ(parse_duration("--max-time", "1.5h"), 5400);

@@ -31,8 +31,11 @@ RunLength parse_length(const std::string& option, const std::string& text) {
   ends("%", RunLength::Unit::kShare);
   ends("ep", RunLength::Unit::kEpochs);
   ends("sa", RunLength::Unit::kSamples);
+  const double scale = digits.ends_with('k') ? 1e3 : digits.ends_with('M') ? 1e6 : 1;
+  if (scale > 1) digits.pop_back();
   double value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  value *= scale;
   PT_CHECK(!digits.empty() && error == std::errc() && end == digits.data() + digits.size() &&
                std::isfinite(value) && value >= 0,
            kUsage,

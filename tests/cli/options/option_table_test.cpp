@@ -170,6 +170,8 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   EXPECT_EQ(given.at("weight-decay of tensors"), "*.bias=0");
   EXPECT_EQ(given.at("warmup"), "0.05 of the run");
   EXPECT_EQ(given.at("sample-weights"), "w.txt");
+  EXPECT_EQ(record({"--warmup", "2k"}).at("warmup"), "2000 steps");
+  EXPECT_EQ(record({"--warmup", "64ksa", "--batch-size", "64"}).at("warmup"), "1000 steps");
   EXPECT_EQ(record({"--lr-schedule", "cosine:over=time"}).at("lr-over"), "time");
   const std::map<std::string, std::string> adapted =
       record({"--lora", "rank=8,alpha=16,targets=q*,v*"});
