@@ -55,7 +55,9 @@ class Documents(Case):
         for name, option, says in [("train", "output", "trained model"), ("report", "output", "the page; default: RUN/report.html"),
                                    ("predict", "output", "the outputs"), ("plan", "output", "the plan, as JSON"),
                                    ("tune", "output", "the configuration"), ("train", "data", "training data:"),
-                                   ("eval", "data", "data: image folders"), ("new", "seed", "seed of the weights"),
+                                   ("eval", "data", "data: image folders"), ("simulate", "schedule", "the only schedule to simulate"),
+                                   ("plan", "schedule", "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; default: auto"),
+                                   ("new", "seed", "seed of the weights"),
                                    ("schedule", "width", "columns of the timeline"), ("new", "width", "width of the layers")]:
             with self.subTest(command=name, option=option):
                 out, _ = self.succeed("help", name, environment={"COLUMNS": "999"})

@@ -78,6 +78,12 @@ std::string with_default(const OptionSpec& spec, std::string_view help) {
   return value.empty() ? std::string(help) : fmt::format("{} [{}]", help, value);
 }
 
+/// What an option means to a command, which may have another default.
+std::string help_of_one(const OptionSpec& spec, const std::string& command) {
+  const std::string& help = spec.help_for(command);
+  return help.find("default: ") == std::string::npos ? with_default(spec, help) : help;
+}
+
 /// What an option means to every command that has it.
 std::string help_of_all(const OptionSpec& spec) {
   std::string out = spec.help;
@@ -125,7 +131,10 @@ constexpr std::string_view kExitCodes[][2] = {
     {"3", "the model cannot be read or trained"},
     {"4", "data missing, damaged or out of range"},
     {"5", "not enough devices, memory or disk space"},
-    {"6", "diverged: the loss is not finite, or more than half of the steps were skipped"},
+    {"6",
+     "diverged: the loss is not finite, or with --on-error nan=skip more than half of the steps "
+     "were "
+     "skipped (not in fp16)"},
     {"7", "a device failed or stalled during the run, or --verify-every found a difference"},
     {"8", "eval --assert failed, or verify found a difference"},
     {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},
@@ -139,7 +148,8 @@ constexpr std::string_view kEnvironment[][2] = {
      "toolkit, and the nvidia-* wheels of VIRTUAL_ENV and of the Python on PATH"},
     {"PIPETRAIN_RUNS_DIR", "folder for runs; default: runs"},
     {"PIPETRAIN_CACHE_DIR",
-     "cache of kernel timings and compiled GPU kernels; default: $XDG_CACHE_HOME/pipetrain"},
+     "cache of kernel timings and compiled GPU kernels; default: $XDG_CACHE_HOME/pipetrain, else "
+     "~/.cache/pipetrain"},
     {"PIPETRAIN_NCCL", "NCCL library, for communication between GPUs; default: libnccl.so.2"},
     {"PIPETRAIN_NVRTC", "NVRTC library, which compiles GPU kernels; default: libnvrtc.so.13"},
     {"PIPETRAIN_CUDA_GRAPHS",
@@ -162,7 +172,8 @@ constexpr std::string_view kSignals[][2] = {
 constexpr std::string_view kSyntax =
     "Options may come before or after the command. --batch_size and --batch-size mean the same, "
     "and so do --name value and --name=value. A switch also takes --no-name, =true or =false. -- "
-    "ends the options. Numbers may end in k, M, KiB, MiB or GiB. An option that is indented below "
+    "ends the options. Numbers may end in k, M, MB, GB, KiB, MiB or GiB. An option that is "
+    "indented below "
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
     "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
@@ -254,7 +265,7 @@ std::string full_help(const std::string& name) {
     if (!spec.applies_to(name)) continue;
     if (spec.group != group) flush();
     group = spec.group;
-    rows.emplace_back(usage_of(spec), with_default(spec, spec.help_for(name)));
+    rows.emplace_back(usage_of(spec), help_of_one(spec, name));
     for (const OptionSpec* part : parts_of(spec, name))
       rows.emplace_back("    " + part_usage(spec, *part),
                         fmt::format("{} ({})", with_default(*part, part->help), part->name));

@@ -1,4 +1,4 @@
-// Configuration files: options by their names without dashes, a subset of TOML.
+// Configuration files: options by their names without the leading dashes, a subset of TOML.
 //
 //   # how we train                   a comment
 //   lr = 1e-3                        numbers, true, false and words, bare or quoted

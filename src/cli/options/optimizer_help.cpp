@@ -35,8 +35,16 @@ struct Group {
   double value;
   std::vector<std::string_view> names;
 
+  /// "0.01 for adamw, adam and lamb".
   std::string text() const {
-    return fmt::format("{} {}", fmt::join(names, ", "), short_text(value));
+    std::string out = short_text(value);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      out += fmt::format("{}{}",
+                         i == 0                 ? " for "
+                         : i + 1 < names.size() ? ", "
+                                                : " and ",
+                         names[i]);
+    return out;
   }
 };
 
@@ -74,19 +82,14 @@ std::string optimizer_help() {
   return out;
 }
 
-std::string readers_of(std::optional<double> OptimizerRow::*number, std::string_view meaning) {
-  const std::vector<Group> groups = groups_of([&](const OptimizerRow& row) { return row.*number; });
-  const std::string means = meaning.empty() ? "" : fmt::format(": {}", meaning);
-  if (groups.size() == 1)
-    return fmt::format("of {}{}; {}", fmt::join(groups[0].names, ", "), means,
-                       short_text(groups[0].value));
-  std::string out = "of ";
-  for (const Group& group : groups) out += (&group == groups.data() ? "" : ", ") + group.text();
-  return out + means;
+std::string defaults_of(std::optional<double> OptimizerRow::*number) {
+  std::string out;
+  for (const Group& group : groups_of([&](const OptimizerRow& row) { return row.*number; }))
+    out += (out.empty() ? "" : ", ") + group.text();
+  return out;
 }
 
 std::string names_of_readers(bool OptimizerRow::*flag) { return names_where(flag); }
-std::string readers_of(bool OptimizerRow::*flag) { return "of " + names_where(flag); }
 
 std::string defaults_of(double OptimizerRow::*number) {
   std::vector<Group> groups = groups_of([&](const OptimizerRow& row) { return row.*number; });

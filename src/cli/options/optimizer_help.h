@@ -13,15 +13,12 @@ namespace pipetrain {
 std::vector<std::string> optimizer_names();
 std::string optimizer_help();
 
-/// "of adamw, adam; 0.9" or, where defaults differ, "of sgd, lars 0.9, rmsprop 0". `meaning` is put
-/// after the names: "of rmsprop: MEANING; 0.99".
-std::string readers_of(std::optional<double> OptimizerRow::*number, std::string_view meaning = "");
-/// "of sgd".
-std::string readers_of(bool OptimizerRow::*flag);
+/// Of those that have the number: "0.9 for sgd and lars, 0 for rmsprop".
+std::string defaults_of(std::optional<double> OptimizerRow::*number);
+/// Of all: "1e-3 for adamw and adam, 1 for lars, else 0.01".
+std::string defaults_of(double OptimizerRow::*number);
 /// "sgd".
 std::string names_of_readers(bool OptimizerRow::*flag);
-/// "adamw, adam 1e-3, lars 1, else 1e-2".
-std::string defaults_of(double OptimizerRow::*number);
 /// "adamw, lamb".
 std::string names_with_decoupled_decay();
 

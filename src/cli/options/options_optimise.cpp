@@ -33,27 +33,44 @@ void describe_optimizer(OptionSpec& optimizer, Options& options) {
   Table inner;
   OptimizerSettings& settings = options.run.optimization.optimizer;
   inner
-      .late_real("--momentum", options.momentum, readers_of(&OptimizerRow::momentum),
-                 kOptimizerCommands)
+      .late_real("--momentum", options.momentum,
+                 "momentum; default: " + defaults_of(&OptimizerRow::momentum), kOptimizerCommands)
       .recorded_as([&settings] { return in_force("momentum", settings.momentum); });
   inner
-      .flag("--nesterov", settings.nesterov, readers_of(&OptimizerRow::reads_nesterov),
+      .flag("--nesterov", settings.nesterov,
+            fmt::format("Nesterov momentum ({})", names_of_readers(&OptimizerRow::reads_nesterov)),
             kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
-  inner.late_real("--beta1", options.beta1, readers_of(&OptimizerRow::beta1), kOptimizerCommands)
+  inner
+      .late_real("--beta1", options.beta1,
+                 "decay of the running mean of gradients, for lion the weight of that mean in the "
+                 "step; default: " +
+                     defaults_of(&OptimizerRow::beta1),
+                 kOptimizerCommands)
       .recorded_as([&settings] { return in_force("beta1", settings.beta1); });
-  inner.late_real("--beta2", options.beta2, readers_of(&OptimizerRow::beta2), kOptimizerCommands)
+  inner
+      .late_real(
+          "--beta2", options.beta2,
+          "decay of the running mean of squared gradients, for lion of gradients; default: " +
+              defaults_of(&OptimizerRow::beta2),
+          kOptimizerCommands)
       .recorded_as([&settings] { return in_force("beta2", settings.beta2); });
-  inner.late_real("--eps", options.epsilon, readers_of(&OptimizerRow::epsilon), kOptimizerCommands)
+  inner
+      .late_real("--eps", options.epsilon,
+                 "added to the root that the step is divided by; default: " +
+                     defaults_of(&OptimizerRow::epsilon),
+                 kOptimizerCommands)
       .recorded_as([&settings] { return in_force("eps", settings.epsilon); });
   inner
       .late_real("--alpha", options.alpha,
-                 readers_of(&OptimizerRow::alpha, "decay of the mean square"), kOptimizerCommands)
+                 "decay of the running mean of squared gradients; default: " +
+                     defaults_of(&OptimizerRow::alpha),
+                 kOptimizerCommands)
       .recorded_as([&settings] { return in_force("alpha", settings.alpha); });
   inner
       .flag("--centered", settings.centered,
-            readers_of(&OptimizerRow::reads_centered) +
-                ": divide by an estimate of the standard deviation; not with momentum",
+            fmt::format("divide by an estimate of the standard deviation ({}); not with momentum",
+                        names_of_readers(&OptimizerRow::reads_centered)),
             kOptimizerCommands)
       .affects(ResultEffect::kRecorded);
   for (OptionSpec& part : inner.specs) part.of_value = true;

@@ -76,7 +76,8 @@ void describe_planning(Table& table, Options& options) {
   table.path("--confusion", options.confusion, PathUse::kWrite, "FILE|-",
              "write the confusion matrix as CSV, one row per label", "eval");
   table.choice("--to", options.to, {"npz", "csv", "jsonl"},
-               "output format; default: by the extension of --output, else jsonl", "predict");
+               "output format; default: by the extension of --output; jsonl on standard output",
+               "predict");
   table.text("--assert", options.assertion, "'accuracy>=0.97'",
              "exit with code 8 if the condition fails", "eval");
   describe_comparisons(table, options);

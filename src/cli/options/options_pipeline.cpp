@@ -38,8 +38,9 @@ void describe_devices(Table& table, Options& options) {
   PipelineConfig& pipeline = options.run.pipeline;
   table
       .integer("--gpus", options.gpus, 1,
-               "number of stages, one per device, also as --stages; with --device cpu that many "
-               "CPU stages; mpirun distributes them over processes",
+               "number of devices, also as --stages: each has one stage, or several in interleaved "
+               "and V schedules; with --device cpu they are groups of CPU cores; with --replicas "
+               "the sum of its numbers; mpirun distributes them over processes",
                "train profile plan simulate eval predict verify schedule")
       .affects(ResultEffect::kDerived)
       .aliases = {"--num-gpus", "--stages"};
@@ -47,8 +48,8 @@ void describe_devices(Table& table, Options& options) {
   table
       .choice("--device", options.device, {"auto", "cpu", "cuda", "reference"},
               "device type of the stages; auto: GPUs if --gpus or --gpu-ids is given or mpirun has "
-              "started several processes (plan and simulate: never), else the CPU; reference: slow "
-              "kernels for comparison",
+              "started several processes (plan: only with --gpu-ids; simulate: never), else the "
+              "CPU; reference: slow kernels for comparison",
               "train profile plan simulate eval predict verify generate")
       .affects(ResultEffect::kDerived)
       .environment = "PIPETRAIN_DEVICE";
@@ -84,7 +85,7 @@ void describe_devices(Table& table, Options& options) {
 void describe_limits(Table& table, PipelineConfig& pipeline) {
   OptionSpec& memory =
       table
-          .add("--gpu-memory", "SIZE", "memory limit of each stage, for example 4GiB; 0: none",
+          .add("--gpu-memory", "SIZE", "memory limit of each device, for example 4GiB; 0: none",
                kPlanCommands)
           .affects(ResultEffect::kNone);
   memory.set = [&pipeline](const std::string& v) {
@@ -257,7 +258,13 @@ void describe_pipeline(Table& table, Options& options) {
           .add("--schedule", "NAME|FILE|auto",
                "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation",
                kPlanCommands)
-          .affects(ResultEffect::kDerived);
+          .affects(ResultEffect::kDerived)
+          .means("plan",
+                 "pipeline schedule, see: pipetrain schedule list; auto: the best in simulation; "
+                 "default: auto, or 1f1b with -o, --json, --split or --replicas")
+          .means("simulate",
+                 "the only schedule to simulate, see: pipetrain schedule list; default: those of "
+                 "--schedules");
   schedule.in_short_help = true;
   schedule.path = PathUse::kRead;
   schedule.names_file = names_schedule_file;

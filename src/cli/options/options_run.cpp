@@ -183,9 +183,11 @@ void describe_output(Table& table, Options& options) {
 void describe_general(Table& table, Options& options) {
   table.group = "General";
   table.effect = ResultEffect::kNone;
-  OptionSpec& config = table.add(
-      "--config", "FILE|-",
-      "read options from a file, by their names without dashes; the command line wins", "*");
+  OptionSpec& config = table.add("--config", "FILE|-",
+                                 "read options from a file, where they are named without the "
+                                 "leading dashes (batch-size = 64); "
+                                 "the command line wins",
+                                 "*");
   config.aliases = {"-c"};
   config.environment = "PIPETRAIN_CONFIG";
   config.path = PathUse::kRead;
