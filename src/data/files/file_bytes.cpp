@@ -86,6 +86,12 @@ FileBytes FileBytes::open_inflated(const std::string& path) {
   return file;
 }
 
+FileBytes FileBytes::open_text(const std::string& path) {
+  FileBytes file = open_inflated(path);
+  check_not_utf16(file.text(), path);
+  return file;
+}
+
 FileBytes FileBytes::open_head(const std::string& path, std::size_t most) {
   const FileBytes file = open(path);
   if (is_gzip(file.bytes())) return FileBytes(inflate_gzip(file.bytes(), path, most));
@@ -99,6 +105,11 @@ FileBytes FileBytes::slice(std::size_t begin, std::size_t length) const {
   out.mapped_ = mapped_;
   out.bytes_ = bytes_.subspan(begin, length);
   return out;
+}
+
+void check_not_utf16(std::string_view text, const std::string& name) {
+  PT_CHECK(!text.starts_with("\xff\xfe") && !text.starts_with("\xfe\xff"), kData,
+           "\"{}\" is UTF-16; convert it: iconv -f utf-16 -t utf-8", printable(name));
 }
 
 std::uint64_t little_endian(std::span<const std::byte> bytes) {

@@ -23,6 +23,8 @@ class FileBytes {
   static FileBytes open(const std::string& path);
   /// As open; gzip (RFC 1952, several members too) and xz content is inflated.
   static FileBytes open_inflated(const std::string& path);
+  /// As open_inflated, of a text. Error kData if it is UTF-16, whose bytes no reader understands.
+  static FileBytes open_text(const std::string& path);
   /// The beginning, inflated: enough to recognise a format by, without the rest.
   static FileBytes open_head(const std::string& path, std::size_t most);
 
@@ -45,11 +47,14 @@ class FileBytes {
   std::span<const std::byte> bytes_;
 };
 
+/// Error (kData) if a text begins with the mark of UTF-16; `name`: of its file.
+void check_not_utf16(std::string_view text, const std::string& name);
+
 bool is_gzip(std::span<const std::byte> bytes);
 bool is_xz(std::span<const std::byte> bytes);
 
-/// Inflates a whole gzip or xz file; `name` is for errors (kData). With `most`, not more than about
-/// as many bytes, and what comes after them may be damaged.
+/// Inflates a whole gzip or xz file; `name` is for errors (kData). With `most`, not more than as
+/// many bytes, and what comes after them may be damaged.
 std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& name,
                          std::size_t most = SIZE_MAX);
 std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name,

@@ -24,6 +24,9 @@ std::uint64_t most_inflated(std::uint64_t compressed) {
   return kAlways + kPerByte * compressed;
 }
 
+// Bytes beyond those of the compressed file that there is room for at first.
+constexpr std::size_t kFirstRoom = 65536;
+
 // Makes room for more, and for a byte too many at last.
 void grow(std::string& out, std::size_t first, std::size_t largest) {
   out.resize(std::min(std::max(out.size() * 2, first), largest + 1));
@@ -73,11 +76,12 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
   std::string out;
   std::size_t read = 0, written = 0;
   while (written < most) {
-    if (written == out.size()) grow(out, bytes.size() * 4, largest);
+    if (written == out.size()) grow(out, std::min(bytes.size() + kFirstRoom, most), largest);
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(bytes.data() + read));
     stream.avail_in = static_cast<uInt>(std::min(kInflatePiece, bytes.size() - read));
     stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
-    stream.avail_out = static_cast<uInt>(std::min(kInflatePiece, out.size() - written));
+    stream.avail_out =
+        static_cast<uInt>(std::min(kInflatePiece, std::min(out.size(), most) - written));
     const uInt given_in = stream.avail_in, given_out = stream.avail_out;
     const int result = inflate(&stream, Z_NO_FLUSH);
     read += given_in - stream.avail_in;
@@ -97,6 +101,7 @@ std::string inflate_gzip(std::span<const std::byte> bytes, const std::string& na
              printable(name), read, bytes.size());
   }
   out.resize(written);
+  out.shrink_to_fit();
   return out;
 }
 
@@ -121,11 +126,12 @@ std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name
   std::string out;
   std::size_t written = 0;
   while (written < most) {
-    if (written == out.size()) grow(out, 65536, largest);
+    if (written == out.size()) grow(out, std::min(kFirstRoom, most), largest);
     stream.next_out = reinterpret_cast<std::uint8_t*>(out.data() + written);
-    stream.avail_out = out.size() - written;
+    stream.avail_out = std::min(out.size(), most) - written;
     const lzma_ret result = lzma_code(&stream, LZMA_FINISH);
-    written = out.size() - stream.avail_out;
+    written = static_cast<std::size_t>(stream.next_out -
+                                       reinterpret_cast<const std::uint8_t*>(out.data()));
     if (result == LZMA_STREAM_END) break;
     PT_CHECK(result != LZMA_MEMLIMIT_ERROR, kData, "\"{}\" needs more than 1 GiB to be inflated",
              printable(name));
@@ -135,6 +141,7 @@ std::string inflate_xz(std::span<const std::byte> bytes, const std::string& name
              bytes.size() - stream.avail_in, bytes.size());
   }
   out.resize(written);
+  out.shrink_to_fit();
   return out;
 }
 

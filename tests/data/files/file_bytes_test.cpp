@@ -24,6 +24,15 @@ TEST(Gzip, InflatesOneAndSeveralMembers) {
   EXPECT_EQ(inflate_gzip(bytes_of(padded), "f"), "hello hello hello\n");
 }
 
+TEST(Gzip, TakesNoMoreMemoryThanItNeeds) {
+  std::string many;
+  for (int i = 0; i < 60000; ++i) many += kHello;
+  EXPECT_EQ(inflate_gzip(bytes_of(many), "f", 4096).size(), 4096u);
+  const std::string whole = inflate_gzip(bytes_of(many), "f");
+  EXPECT_EQ(whole.size(), 18u * 60000);
+  EXPECT_LE(whole.capacity(), 2 * whole.size());
+}
+
 // Python: lzma.compress(b"1,2,0\n3,4,1\n")
 const std::string kXz = from_hex(
     "fd377a585a000004e6d6b4460200210116000000742fe5a301000b312c322c300a332c342c310a00be395ba6"
