@@ -290,6 +290,26 @@ class HostileInputs(HostileCase):
             with self.subTest(name):
                 self.refused_as("data", parts, "data", "inspect", self.write(name, content))
 
+    def test_links_in_the_place_of_folders(self):
+        path = self.folder / "images"
+        (path / "cats").mkdir(parents=True)
+        (path / "cats" / "1.png").write_bytes(png(1, 1, bytes(4)))
+        (path / "loop").symlink_to("loop")
+        (path / "cats" / "again").symlink_to("again")
+        code, text = self.finish("data", "inspect", str(path))
+        self.assertEqual(code, 0, text)
+        self.refused_as("data", ["n" * 100], "data", "inspect", "--format", "csv", "n" * 300)
+
+    @unittest.skipIf(os.getuid() == 0, "root reads every folder")
+    def test_folders_without_permission(self):
+        for name in ("train", "val"):
+            (self.folder / "parts" / name / "cats").mkdir(parents=True)
+            (self.folder / "parts" / name / "cats" / "1.png").write_bytes(png(1, 1, bytes(4)))
+        train = self.folder / "parts" / "train"
+        train.chmod(0)
+        self.addCleanup(train.chmod, 0o755)
+        self.refused_as("data", [str(train)], "data", "inspect", str(self.folder / "parts"))
+
     def test_numbers_that_no_float_holds(self):
         path = self.write("net.onnx", model([PRODUCT, node("Relu", ["h"], ["y"])], initializers=[W]))
         one = self.write("one.onnx", model([PRODUCT, node("MatMul", ["h", "v"], ["y"])], outputs=[value_info("y", ["batch", 1])],

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <filesystem>
@@ -25,8 +24,6 @@
 namespace pipetrain {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // Whole, and small enough for a double to have every digit.
 bool is_whole(double value) { return std::nearbyint(value) == value && std::fabs(value) < 0x1p53; }
@@ -59,6 +56,7 @@ struct Labels {
       return out;
     };
     if (are_words) {
+      PT_CHECK(!words.empty(), kData, "\"{}\" has no labels", printable(file));
       ClassNumbers classes = number_classes(words);
       RawColumn out = make(classes.numbers);
       out.class_names = std::move(classes.names);
@@ -443,47 +441,28 @@ RawSplit parse_csv(std::string_view text, const std::string& file, const CsvOpti
 
 RawData read_csv(const std::string& path, const CsvOptions& options) {
   RawData out{path, "", {}, {}, {}};
-  const bool folder = fs::is_directory(path);
-  std::string train = folder ? "" : only_file(path, "csv"), validation;
-  if (folder) {
-    for (const std::string& file : list_files(path)) {
-      std::string stem = fs::path(file).filename().string();
-      for (char& c : stem) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-      for (const char* packed : {".gz", ".xz"}) {
-        if (stem.ends_with(packed)) stem.resize(stem.size() - 3);
-      }
-      const auto is = [&](std::string_view word) {
-        return stem == fmt::format("{}.csv", word) || stem == fmt::format("{}.tsv", word);
-      };
-      if (is("train")) train = file;
-      if (is("val") || is("valid") || is("validation") || (is("test") && validation.empty())) {
-        validation = file;
-      }
-    }
-    PT_CHECK(!train.empty(), kData, "\"{}\" has no train.csv", printable(path));
-  }
+  const TableFiles files = std::filesystem::is_directory(path)
+                               ? table_files_in(path)
+                               : TableFiles{only_file(path, "csv"), ""};
+  PT_CHECK(!files.train.empty(), kData, "\"{}\" has no train.csv", printable(path));
   const auto read = [](const std::string& file, CsvOptions chosen,
                        std::vector<std::string>& notes) {
-    const bool tabs =
-        file.ends_with(".tsv") || file.ends_with(".tsv.gz") || file.ends_with(".tsv.xz");
-    if (!chosen.delimiter && tabs) {
-      chosen.delimiter = '\t';
-    }
-    const FileBytes content = FileBytes::open_inflated(file);
+    if (!chosen.delimiter && bare_name(file).ends_with(".tsv")) chosen.delimiter = '\t';
+    const FileBytes content = FileBytes::open_text(file);
     return parse_csv(content.text(), file == "-" ? "standard input" : file, chosen, notes);
   };
-  out.train = read(train, options, out.notes);
+  out.train = read(files.train, options, out.notes);
   std::vector<std::string> ignored;
-  if (!validation.empty()) {
+  if (!files.validation.empty()) {
     CsvOptions as_trained = options;
     as_trained.encoding = out.train.encoding;
     try {
-      out.validation = read(validation, as_trained, ignored);
+      out.validation = read(files.validation, as_trained, ignored);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kData || out.train.is_encoded) throw;
       // In competitions, test.csv lacks columns: how it fits is seen later.
       as_trained.encoding.clear();
-      out.validation = read(validation, as_trained, ignored);
+      out.validation = read(files.validation, as_trained, ignored);
     }
   }
   // Encoded columns have names also without a header.

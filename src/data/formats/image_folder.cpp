@@ -59,15 +59,39 @@ bool leads_back(const fs::directory_entry& entry) {
   }
 }
 
+void check_folder(const fs::path& folder, const std::error_code& error) {
+  PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
+           error.message());
+}
+
 // Folders below `folder`, by name.
 std::map<std::string, fs::path> folders_in(const fs::path& folder) {
   std::map<std::string, fs::path> out;
-  for (const auto& entry : fs::directory_iterator(folder)) {
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  check_folder(folder, error);
+  for (const auto& entry : entries) {
     const std::string name = entry.path().filename().string();
-    if (entry.is_directory() && !name.starts_with(".") && !leads_back(entry))
+    if (entry.is_directory(error) && !name.starts_with(".") && !leads_back(entry))
       out.emplace(name, entry.path());
   }
   return out;
+}
+
+// Calls `visit` for the files below `folder`, also behind links, until it returns false.
+template <class Visit>
+std::error_code visit_files(const fs::path& folder, const Visit& visit) {
+  constexpr auto kOptions = fs::directory_options::skip_permission_denied |
+                            fs::directory_options::follow_directory_symlink;
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code dangles;
+    if (!at->is_directory(dangles) || at.depth() > kDeepest || leads_back(*at))
+      at.disable_recursion_pending();
+    if (at->is_regular_file(dangles) && !visit(at->path())) break;
+  }
+  return error;
 }
 
 struct FoundImages {
@@ -78,19 +102,11 @@ struct FoundImages {
 // All images below `folder`.
 FoundImages images_below(const fs::path& folder) {
   FoundImages out;
-  constexpr auto kOptions = fs::directory_options::skip_permission_denied |
-                            fs::directory_options::follow_directory_symlink;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
-       at.increment(error)) {
-    if (at.depth() > kDeepest || leads_back(*at)) at.disable_recursion_pending();
-    std::error_code dangles;
-    if (!at->is_regular_file(dangles)) continue;
-    if (is_image_file(at->path())) out.files.push_back(at->path().string());
-    if (is_other_image(at->path())) out.others.push_back(at->path().string());
-  }
-  PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
-           error.message());
+  check_folder(folder, visit_files(folder, [&](const fs::path& file) {
+                 if (is_image_file(file)) out.files.push_back(file.string());
+                 if (is_other_image(file)) out.others.push_back(file.string());
+                 return true;
+               }));
   std::sort(out.files.begin(), out.files.end());
   std::sort(out.others.begin(), out.others.end());
   return out;
@@ -299,13 +315,12 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
 }  // namespace
 
 bool has_images(const std::string& folder) {
-  std::error_code error;
-  constexpr auto kOptions = fs::directory_options::skip_permission_denied;
-  for (fs::recursive_directory_iterator at(folder, kOptions, error), end; !error && at != end;
-       at.increment(error)) {
-    if (is_image_file(at->path())) return true;
-  }
-  return false;
+  bool found = false;
+  visit_files(folder, [&](const fs::path& file) {
+    found = is_image_file(file);
+    return !found;
+  });
+  return found;
 }
 
 RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
@@ -330,7 +345,7 @@ RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
   for (const auto& [name, folder] : folders) {
     if (name == "train" || name == "training") {
       train = folder;
-    } else if (name == "val" || name == "valid" || name == "validation") {
+    } else if (name == "val" || name == "valid" || name == "validation" || name == "dev") {
       validation = folder;
     } else if (name == "test" || name == "testing") {
       test = folder;

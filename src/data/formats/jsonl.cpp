@@ -1,7 +1,6 @@
 // JSON Lines: {"x": [0.5, 1], "y": 3} or {"input_ids": [5, 9, 2], "labels": [5, 9, 2]}, one object
 // a line.
 #include <algorithm>
-#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -170,7 +169,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   std::vector<std::uint32_t> lines;
   LineHandler handler(rows);
   for (const std::string& file : files) {
-    const FileBytes content = FileBytes::open_inflated(file);
+    const FileBytes content = FileBytes::open_text(file);
     for (TextLines text(content.text()); text.next_with_content();) {
       const std::string_view line = text.line();
       handler.begin_line();
@@ -219,12 +218,9 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
 RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
-  const bool folder = std::filesystem::is_directory(path);
-  const std::vector<std::string> files = list_files(path);
+  const std::vector<std::string> files = list_files(path, is_jsonl_name);
   for (const std::string& file : files) {
-    const std::string name = std::filesystem::path(file).filename().string();
-    if (folder && name.find(".jsonl") == std::string::npos) continue;
-    const bool other = files.size() > 1 && names_other_part(name);
+    const bool other = files.size() > 1 && names_other_part(file);
     (other ? validation : train).push_back(file);
   }
   if (train.empty()) std::swap(train, validation);

@@ -139,7 +139,7 @@ RawData read_libsvm(const std::string& path, std::optional<std::uint32_t> first_
   PT_CHECK(!std::filesystem::is_directory(path), kUsage,
            "\"{}\" is a folder, but {} libsvm reads one file", printable(path), setting("format"));
   const std::string source = only_file(path, "libsvm");
-  SvmFile file = parse_svm(FileBytes::open_inflated(source).text(), source);
+  SvmFile file = parse_svm(FileBytes::open_text(source).text(), source);
   const std::uint32_t first = first_index.value_or(file.least > 0 ? 1 : 0);
   PT_CHECK(file.least >= first, kData,
            "\"{}\" has the index {}, but the training data count from {}", printable(path),

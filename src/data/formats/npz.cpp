@@ -166,9 +166,9 @@ RawData read_npz(const std::string& path) {
 RawData read_npy(const std::string& path) {
   if (std::filesystem::is_directory(path)) {
     ArrayParts parts(path, "NumPy arrays (npy)");
-    std::vector<std::string> files = list_files(path), keys;
-    std::erase_if(files,
-                  [](const std::string& file) { return split_file_name(file).ending.empty(); });
+    const std::vector<std::string> files = list_files(
+        path, [](const std::string& name) { return !split_file_name(name).ending.empty(); });
+    std::vector<std::string> keys;
     for (const std::string& file : files) keys.push_back(split_file_name(file).name);
     const std::vector<PartName> names = split_part_names(keys);
     for (std::size_t i = 0; i < files.size(); ++i)

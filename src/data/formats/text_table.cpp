@@ -162,7 +162,7 @@ bool is_name_of_texts(std::string_view name) {
 }
 
 bool first_line_has_text(const std::string& file) {
-  const FileBytes content = FileBytes::open_inflated(file);
+  const FileBytes content = FileBytes::open_text(file);
   TextLines lines(content.text());
   const JsonValue json = parse_line(lines.next_with_content() ? lines.line() : "", printable(file));
   for (const auto& [key, value] : json.items()) {
@@ -177,7 +177,7 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
   out.file = file;
   LabelRows labels;
   std::string text, second, label;  // names
-  const FileBytes content = FileBytes::open_inflated(file);
+  const FileBytes content = FileBytes::open_text(file);
   for (TextLines lines(content.text()); lines.next_with_content();) {
     const std::string place = fmt::format("{} line {}", printable(file), lines.number());
     const JsonValue json = parse_line(lines.line(), place);
@@ -219,10 +219,10 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
                             const CsvOptions& table) {
   TextTable out;
   out.file = file;
-  const FileBytes content = FileBytes::open_inflated(file);
+  const FileBytes content = FileBytes::open_text(file);
   std::string_view text = content.text();
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // byte order mark
-  const bool tabs = file.ends_with(".tsv") || file.ends_with(".tsv.gz");
+  const bool tabs = bare_name(file).ends_with(".tsv");
   const char delimiter = table.delimiter ? table.delimiter : tabs ? '\t' : guess_delimiter(text);
   const std::string name = file == "-" ? "standard input" : file;
   RecordReader reader(text, delimiter == ' ' ? ',' : delimiter, name,
@@ -278,7 +278,7 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
 TextTable read_plain_text(const std::string& file, bool by_line) {
   TextTable out;
   out.file = file;
-  out.whole = FileBytes::open_inflated(file);
+  out.whole = FileBytes::open_text(file);
   if (!by_line) return out;
   for (TextLines lines(out.whole.text()); lines.next();) {
     if (lines.line().empty()) continue;

@@ -227,6 +227,32 @@ TextTable joined_texts(std::vector<TextTable> tables, const std::string& path) {
   return out;
 }
 
+/// The files of a path that may have texts in such a format: of a folder, those that are read
+/// without a tokenizer too.
+std::vector<std::string> files_with_texts(const std::string& path, const std::string& format) {
+  std::error_code error;
+  if (format == "text" || !fs::is_directory(path, error)) return list_files(path);
+  std::vector<std::string> out;
+  if (format == "jsonl") {
+    out = list_files(path, is_jsonl_name);
+  } else if (const TableFiles tables = table_files_in(path); !tables.train.empty()) {
+    out = {tables.train};
+    if (!tables.validation.empty()) out.push_back(tables.validation);
+  } else {
+    out = list_files(path, is_table_name);
+  }
+  PT_CHECK(!out.empty(), kData, "\"{}\" has no *.{}", printable(path), format);
+  return out;
+}
+
+/// Rows with labels are read from one file: for validation, rather from one that is called so than
+/// from one for tests.
+void prefer_validation(std::vector<std::string>& files, std::vector<std::string>& notes) {
+  if (std::ranges::all_of(files, names_test_part)) return;
+  if (std::erase_if(files, names_test_part) > 0)
+    notes.push_back("of its validation and test parts, the validation part is used");
+}
+
 }  // namespace
 
 TokenizerFile open_tokenizer_of(const TextOptions& options) {
@@ -251,7 +277,7 @@ bool may_have_texts(std::string_view format) {
 }
 
 bool has_texts(const std::string& path, const std::string& format) {
-  return format != "jsonl" || first_line_has_text(list_files(path)[0]);
+  return format != "jsonl" || first_line_has_text(files_with_texts(path, format)[0]);
 }
 
 RawData read_texts(const std::string& path, const std::string& format, const TextOptions& options,
@@ -260,7 +286,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
   CsvOptions where = table;
   if (format == "tsv" && !where.delimiter) where.delimiter = '\t';
   std::vector<std::string> files, other_files;
-  const std::vector<std::string> all = list_files(path);
+  const std::vector<std::string> all = files_with_texts(path, format);
   // Of plain texts, any may be called "test" unless one is called "train".
   const bool has_parts = format != "text" || std::ranges::any_of(all, names_training_part);
   for (const std::string& file : all) {
@@ -274,6 +300,7 @@ RawData read_texts(const std::string& path, const std::string& format, const Tex
                     (options.layout == TextLayout::kAuto && tables[0].labels.has_value());
   const bool next_tokens = rows && !options.one_row_per_text && !tables[0].labels;
   RawData out{path, "", {}, {}, {}};
+  if (rows) prefer_validation(other_files, out.notes);
   std::size_t texts = 0;
   for (const TextTable& each : tables) texts += each.size();
   const std::string name = tables[0].name;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <optional>
 
@@ -257,12 +256,11 @@ RawData read_tfrecord(const std::string& path, std::int64_t ignored_label) {
   RawData out{path, "TFRecord", {}, {}, {}};
   ExampleColumns train, validation;
   bool has_train = false, has_other = false;
-  const bool folder = std::filesystem::is_directory(path);
-  const std::vector<std::string> files = list_files(path);
+  const std::vector<std::string> files = list_files(path, [](const std::string& name) {
+    return bare_name(name).find("tfrecord") != std::string::npos;
+  });
   for (const std::string& file : files) {
-    const std::string name = std::filesystem::path(file).filename().string();
-    if (folder && name.find("tfrecord") == std::string::npos) continue;
-    const bool other = files.size() > 1 && names_other_part(name);
+    const bool other = files.size() > 1 && names_other_part(file);
     (other ? validation : train).add_file(file);
     (other ? has_other : has_train) = true;
   }

@@ -1,6 +1,5 @@
 // Streams of token ids: llm.c's shards, nanoGPT's headerless files, and the bytes of a text.
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -9,8 +8,6 @@
 namespace pipetrain {
 
 namespace {
-
-namespace fs = std::filesystem;
 
 // llm.c: 256 little-endian int32 (magic, version, token count, zeros), then the tokens.
 constexpr std::size_t kHeaderBytes = 1024;
@@ -85,8 +82,10 @@ bool is_llmc_tokens(std::span<const std::byte> bytes) {
 RawData read_tokens(const std::string& path, DType headerless_dtype) {
   RawData out{path, "", {}, {}, {}};
   std::vector<TokenShard> train, validation;
-  for (const std::string& file : list_files(path)) {
-    if (fs::is_directory(path) && !file.ends_with(".bin")) continue;
+  const auto is_token_name = [](const std::string& name) {
+    return bare_name(name).ends_with(".bin");
+  };
+  for (const std::string& file : list_files(path, is_token_name)) {
     TokenShard shard = open_shard(file, headerless_dtype);
     (names_other_part(file) ? validation : train).push_back(std::move(shard));
   }
@@ -111,7 +110,7 @@ RawData read_text(const std::string& path) {
   const std::vector<std::string> files = list_files(path);
   const bool has_parts = std::ranges::any_of(files, names_training_part);
   for (const std::string& file : files) {
-    TokenShard shard{file, FileBytes::open_inflated(file), DType::kUint8, 0};
+    TokenShard shard{file, FileBytes::open_text(file), DType::kUint8, 0};
     const bool other = has_parts && names_other_part(file);
     if (shard.content.size() > 0) (other ? validation : train).push_back(std::move(shard));
   }

@@ -157,9 +157,9 @@ class SampleParts {
   std::size_t samples_ = 0;
 };
 
-bool is_shard(std::string_view name) {
-  return name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".tgz") ||
-         name.ends_with(".tar.xz");
+bool is_shard(const std::string& name) {
+  const std::string bare = bare_name(name);
+  return bare.ends_with(".tar") || bare.ends_with(".tgz");
 }
 
 }  // namespace
@@ -168,12 +168,9 @@ RawData read_webdataset(const std::string& path) {
   RawData out{path, "WebDataset (tar)", {}, {}, {}};
   SampleParts train, validation;
   std::size_t train_shards = 0, other_shards = 0;
-  const bool folder = fs::is_directory(path);
-  const std::vector<std::string> files = list_files(path);
+  const std::vector<std::string> files = list_files(path, is_shard);
   for (const std::string& file : files) {
-    const std::string name = fs::path(file).filename().string();
-    if (folder && !is_shard(name)) continue;
-    const bool other = files.size() > 1 && names_other_part(name);
+    const bool other = files.size() > 1 && names_other_part(file);
     (other ? validation : train).add_shard(file);
     ++(other ? other_shards : train_shards);
   }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <optional>
@@ -27,13 +26,6 @@ namespace fs = std::filesystem;
 constexpr std::size_t kSyntheticSamples = 6400;  // 100 batches of 64
 constexpr std::size_t kHead = 4096;              // bytes that tell a format
 
-std::string lower_name(const fs::path& path) {
-  std::string name = path.filename().string();
-  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  if (name.ends_with(".gz") || name.ends_with(".xz")) name.resize(name.size() - 3);
-  return name;
-}
-
 bool is_one_of(std::string_view name, std::initializer_list<std::string_view> endings) {
   return std::ranges::any_of(endings,
                              [&](std::string_view ending) { return name.ends_with(ending); });
@@ -51,7 +43,7 @@ std::string detect_in_directory(const std::string& path) {
   bool idx = false, bin = false, csv = false, npy = false, tar = false, jsonl = false;
   bool megatron = false, tfrecord = false;
   for (const std::string& file : list_files(path)) {
-    const std::string name = lower_name(file);
+    const std::string name = bare_name(file);
     idx |= name.find("images") != std::string::npos && name.find("ubyte") != std::string::npos;
     bin |= is_one_of(name, {".bin"});
     csv |= name == "train.csv" || name == "train.tsv";
@@ -72,7 +64,7 @@ std::string detect_in_directory(const std::string& path) {
   if (has_images(path)) return "images";
   const std::vector<std::string> files = list_files(path);
   const auto is_text = [](const std::string& file) {
-    return looks_like_text(FileBytes::open(file).text());
+    return looks_like_text(FileBytes::open_head(file, kHead).text());
   };
   if (!files.empty() && std::ranges::all_of(files, is_text)) return "text";
   PT_FAIL(kData,
@@ -122,6 +114,7 @@ std::string detect_by_content(const std::string& path, const std::string& name) 
   }
   if (image_format(bytes) != ImageFormat::kNone) return "images";
   if (name.find("tfrecord") != std::string::npos) return "tfrecord";
+  check_not_utf16(content.text(), path);
   PT_CHECK(looks_like_text(content.text()), kData,
            "\"{}\" is in an unknown format; give {}, one of {}", printable(path), setting("format"),
            format_names());
@@ -137,7 +130,7 @@ std::string detect_format(const std::string& path) {
   PT_CHECK(fs::exists(files[0], error), kData, "there is no data file \"{}\"", printable(path));
   PT_CHECK(!fs::is_character_file(files[0], error) && !fs::is_block_file(files[0], error), kData,
            "\"{}\" is a device, not a file", printable(path));
-  const std::string name = lower_name(files[0]);
+  const std::string name = bare_name(files[0]);
   if (is_one_of(name, {".csv"})) return "csv";
   if (is_one_of(name, {".tsv", ".tab"})) return "tsv";
   if (is_one_of(name, {".txt", ".text", ".md"})) return "text";
@@ -167,10 +160,16 @@ std::vector<std::size_t> training_rows_of(const DataOptions& options, std::size_
   return out;
 }
 
+/// Bad cells are left to the check of samples where that skips some.
+CsvOptions table_options(const DataOptions& options) {
+  CsvOptions out = options.csv;
+  out.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
+  return out;
+}
+
 RawData read_table(const std::string& path, const DataOptions& options, char delimiter) {
-  CsvOptions csv = options.csv;
+  CsvOptions csv = table_options(options);
   csv.training_rows = [&options](std::size_t rows) { return training_rows_of(options, rows); };
-  csv.bad_cells_as_nan |= options.bind.on_bad_sample == BadSample::kSkip;
   if (!csv.delimiter) csv.delimiter = delimiter;
   return read_csv(path, csv);
 }
@@ -287,7 +286,7 @@ std::string format_names() {
 }
 
 RawData read_source(const std::string& path, const DataOptions& options) {
-  const auto read = [&] {
+  const auto read_by_format = [&]() -> RawData {
     const std::string format = options.format != "auto" ? options.format : detect_format(path);
     const auto reader = std::ranges::find(kReaders, format, &Reader::name);
     PT_CHECK(format != "synthetic", kUsage, "synthetic data cannot be read from \"{}\"",
@@ -307,7 +306,15 @@ RawData read_source(const std::string& path, const DataOptions& options) {
              printable(path), format);
     if (!may_have_texts(format) || (text.from_model && !has_texts(path, format)))
       return reader->read(path, options);
-    return read_texts(path, format, text, options.csv);
+    return read_texts(path, format, text, table_options(options));
+  };
+  const auto read = [&] {
+    try {
+      return read_by_format();
+    } catch (const fs::filesystem_error& error) {
+      PT_FAIL(kData, "cannot read \"{}\": {}", printable(error.path1().string()),
+              error.code().message());
+    }
   };
   RawData out = read_and_check(read, check_mapped_files);
   for (RawSplit* split : {&out.train, &out.validation}) {

@@ -5,8 +5,10 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -34,13 +36,34 @@ bool has_word(const std::string& file, std::span<const std::string_view> words) 
   return false;
 }
 
+/// Of the names of one file, its own and those of links beside it, the ones that are read: one for
+/// each part of the data that they name, or else the file's own. With others, its content would
+/// come twice.
+std::vector<std::string> without_repeats(std::vector<std::string> names, const std::string& own) {
+  if (names.size() == 1) return names;
+  // The plainest name first: of "train.csv" and "train-v3.csv", readers look for the former.
+  std::ranges::sort(names, {},
+                    [](const std::string& name) { return std::pair(name.size(), name); });
+  std::vector<std::string> out;
+  for (const auto& names_part : {names_other_part, names_training_part}) {
+    const auto found = std::ranges::find_if(names, names_part);
+    if (found != names.end() && std::ranges::count(out, *found) == 0) out.push_back(*found);
+  }
+  if (out.empty()) out.push_back(std::ranges::count(names, own) > 0 ? own : names[0]);
+  return out;
+}
+
 }  // namespace
 
-bool names_other_part(const std::string& file) {
-  static constexpr std::array<std::string_view, 10> kWords = {
-      "val",  "valid", "validation", "valset",  "eval",
-      "test", "tests", "testing",    "testset", "evaluation"};
+bool names_test_part(const std::string& file) {
+  static constexpr std::array<std::string_view, 4> kWords = {"test", "tests", "testing", "testset"};
   return has_word(file, kWords);
+}
+
+bool names_other_part(const std::string& file) {
+  static constexpr std::array<std::string_view, 8> kWords = {
+      "val", "valid", "validation", "valset", "dev", "devset", "eval", "evaluation"};
+  return has_word(file, kWords) || names_test_part(file);
 }
 
 bool names_training_part(const std::string& file) {
@@ -48,7 +71,14 @@ bool names_training_part(const std::string& file) {
   return has_word(file, kWords);
 }
 
-std::vector<std::string> list_files(const std::string& path) {
+std::string bare_name(const std::string& file) {
+  std::string name = std::filesystem::path(file).filename().string();
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  if (name.ends_with(".gz") || name.ends_with(".xz")) name.resize(name.size() - 3);
+  return name;
+}
+
+std::vector<std::string> list_files(const std::string& path, TakesName takes) {
   namespace fs = std::filesystem;
   const fs::path place(path);
   std::error_code error;
@@ -60,24 +90,51 @@ std::vector<std::string> list_files(const std::string& path) {
   fs::path folder = directory ? place : place.parent_path();
   if (folder.empty()) folder = ".";
   const std::string pattern = glob ? place.filename().string() : "*";
-  std::vector<std::string> out;
   fs::directory_iterator entries(folder, error);
   PT_CHECK(!error, kData, "cannot read the directory \"{}\": {}", printable(folder.string()),
            error.message());
   const fs::path here = fs::weakly_canonical(folder, error);
+  std::map<std::string, std::vector<std::string>> files;  // by their own names: all names
   for (const auto& entry : entries) {
-    // A link to a neighbour would bring the same content twice.
-    if (entry.is_symlink(error) &&
-        fs::weakly_canonical(entry.path(), error).parent_path() == here) {
-      continue;
-    }
     const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file(error) && fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) == 0) {
-      out.push_back((folder == "." && !directory ? fs::path(name) : entry.path()).string());
+    if (!entry.is_regular_file(error) || fnmatch(pattern.c_str(), name.c_str(), FNM_PERIOD) != 0)
+      continue;
+    if (directory && takes && !takes(name)) continue;
+    std::string own = name;
+    if (entry.is_symlink(error)) {
+      const fs::path target = fs::weakly_canonical(entry.path(), error);
+      if (target.parent_path() == here) own = target.filename().string();
     }
+    files[own].push_back(name);
+  }
+  std::vector<std::string> out;
+  for (const auto& [own, names] : files) {
+    for (const std::string& name : without_repeats(names, own))
+      out.push_back((folder == "." && !directory ? fs::path(name) : folder / name).string());
   }
   PT_CHECK(!out.empty() || directory, kData, "no file matches \"{}\"", printable(path));
   std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool is_table_name(const std::string& name) {
+  const std::string bare = bare_name(name);
+  return bare.ends_with(".csv") || bare.ends_with(".tsv");
+}
+
+bool is_jsonl_name(const std::string& name) {
+  return bare_name(name).find(".jsonl") != std::string::npos;
+}
+
+TableFiles table_files_in(const std::string& folder) {
+  TableFiles out;
+  for (const std::string& file : list_files(folder, is_table_name)) {
+    const std::string stem = std::filesystem::path(bare_name(file)).stem().string();
+    if (stem == "train") out.train = file;
+    const bool validation =
+        stem == "val" || stem == "valid" || stem == "validation" || stem == "dev";
+    if (validation || (stem == "test" && out.validation.empty())) out.validation = file;
+  }
   return out;
 }
 

@@ -140,15 +140,31 @@ bool is_libsvm_line(std::string_view line);
 RawData read_tfrecord(const std::string& path, std::int64_t ignored_label = -100);
 bool is_tfrecord(std::span<const std::byte> bytes);
 
-/// Whether a file's name has a word for a part that is not trained on: val, valid, test, …;
+/// Whether a file's name has a word for a part that is not trained on: val, valid, dev, test, …;
 /// "latest" has none.
 bool names_other_part(const std::string& file);
+/// The same for test, tests, testing, testset.
+bool names_test_part(const std::string& file);
 /// The same for train, training, trainset.
 bool names_training_part(const std::string& file);
 
-/// Files that a path names: itself, what a glob (* ? [) matches, or a directory's regular files;
-/// sorted by name.
-std::vector<std::string> list_files(const std::string& path);
+/// A file's name in small letters, without .gz and .xz: its end tells a format.
+std::string bare_name(const std::string& file);
+/// Whether files of tables, or of JSON Lines, are called so in folders.
+bool is_table_name(const std::string& name);
+bool is_jsonl_name(const std::string& name);
+
+/// Files that a path names: itself, what a glob (* ? [) matches, or those of a directory's regular
+/// files whose names `takes` accepts; sorted by name. Of a file and links to it beside it, one is
+/// listed, or one for each part of the data that they name.
+using TakesName = bool (*)(const std::string& name);
+std::vector<std::string> list_files(const std::string& path, TakesName takes = nullptr);
+/// The tables of a folder that are called train.csv, and val.csv or test.csv; empty if there are
+/// none.
+struct TableFiles {
+  std::string train, validation;
+};
+TableFiles table_files_in(const std::string& folder);
 /// The only one of them. Error kUsage if there are several, which this format does not take.
 std::string only_file(const std::string& path, std::string_view format);
 

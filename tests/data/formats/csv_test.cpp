@@ -260,6 +260,8 @@ TEST_F(CsvFiles, GzipAndDirectories) {
   const RawData raw = read_csv(directory(), {});
   EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 3}));
   EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{6});
+  write("dev.csv", "7,8\n");
+  EXPECT_EQ(read_csv(directory(), {}).validation.columns[1].values.to_doubles(), Doubles{8});
 }
 
 }  // namespace

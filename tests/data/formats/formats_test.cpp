@@ -66,6 +66,28 @@ TEST_F(Formats, JsonRowsArePaddedAsInTheTrainingData) {
   EXPECT_EQ(values(*opened(path("v.jsonl"), spec, options).train, 0), (Doubles{3, 0, 0, 0}));
 }
 
+TEST_F(Formats, JsonOfSeveralParts) {
+  write("d/TRAIN.JSONL", "{\"x\":[1],\"y\":0}\n{\"x\":[2],\"y\":1}\n");
+  write("d/dev.jsonl", "{\"x\":[3],\"y\":1}\n");
+  write("d/README.md", "# x\n");
+  const RawData raw = read_source(path("d"), {});
+  EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 2}));
+  ASSERT_FALSE(raw.validation.empty());
+  EXPECT_EQ(raw.validation.columns[0].values.to_doubles(), Doubles{3});
+}
+
+TEST_F(Formats, TextsInUtf16AreRefused) {
+  std::string wide = "\xff\xfe";
+  for (const char c : std::string("1 1:2\n")) wide += std::string{c, '\0'};
+  DataOptions options;
+  for (const char* format : {"text", "csv", "jsonl", "libsvm", "auto"}) {
+    options.format = format;
+    const std::string file = write("wide", wide);
+    expect_contains(data_error([&] { read_source(file, options); }),
+                    "is UTF-16; convert it: iconv -f utf-16 -t utf-8");
+  }
+}
+
 TEST_F(Formats, WrongJsonNamesTheLine) {
   const std::pair<const char*, const char*> bad[] = {
       {"{\"x\": [1, 2]}\n{\"x\": [1,}\n", "line 2"},

@@ -49,6 +49,23 @@ TEST_F(Formats, FoldersOfImages) {
             (std::vector<std::string>{"bus", "train"}));
 }
 
+TEST_F(Formats, FoldersOfImagesBehindLinks) {
+  write("elsewhere/1.png", kPng);
+  const auto link = [&](const std::string& name) {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::filesystem::create_symlink(path("elsewhere"), path(name));
+  };
+  link("d/train/cats");
+  EXPECT_EQ(opened(path("d"), wants({3, 2, 3}, 1)).class_names, std::vector<std::string>{"cats"});
+  link("d/dev/cats");
+  EXPECT_EQ(opened(path("d"), wants({3, 2, 3}, 1)).validation->size(), 1u);
+  // One that leads nowhere, or round in a circle, is no class.
+  std::filesystem::create_symlink("gone", path("d/train/dogs"));
+  std::filesystem::create_symlink("loop", path("d/train/loop"));
+  std::filesystem::create_symlink("..", path("d/train/up"));
+  EXPECT_EQ(opened(path("d"), wants({3, 2, 3}, 1)).class_names, std::vector<std::string>{"cats"});
+}
+
 // A PNG file of one gray pixel.
 std::string gray(int value) {
   const auto chunk = [](const std::string& content) {  // its type first

@@ -353,11 +353,12 @@ TEST(PartName, WordsInOtherNamesAreNoParts) {
 }
 
 TEST(PartName, FilesAreToldByWholeWords) {
-  for (const char* name : {"val.jsonl", "d/x-val-001.tar", "c_test2.bin", "Test.tsv",
-                           "myTestData.bin", "validation-00001", "eval.tfrecord"})
+  for (const char* name :
+       {"val.jsonl", "d/x-val-001.tar", "c_test2.bin", "Test.tsv", "myTestData.bin",
+        "validation-00001", "eval.tfrecord", "dev.jsonl", "c_dev_1.bin", "devset.tar"})
     EXPECT_TRUE(names_other_part(name)) << name;
   for (const char* name :
-       {"latest.jsonl", "contest.bin", "interval.csv", "values", "test/a.bin", ""})
+       {"latest.jsonl", "contest.bin", "interval.csv", "values", "test/a.bin", "devices.csv", ""})
     EXPECT_FALSE(names_other_part(name)) << name;
 }
 

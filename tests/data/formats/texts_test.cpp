@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "data/binding/bind.h"
@@ -69,6 +70,43 @@ TEST_F(Texts, AFolderHasTwoPartsIfOneFileIsForTraining) {
   const auto bound = bind_data(parts.train, next_tokens(3), {});
   EXPECT_EQ(values(*bound.dataset, 0), (Doubles{6, 0, 6}));
   EXPECT_EQ(values(*bound.dataset, 1), (Doubles{0, 6, 0}));
+}
+
+TEST_F(Texts, LabelledFoldersPreferValidationToTests) {
+  const auto rows = [](int count) {
+    std::string out;
+    for (int i = 0; i < count; ++i)
+      out += fmt::format("{{\"text\": \"the\", \"label\": {}}}\n", i % 2);
+    return out;
+  };
+  write("d/train.jsonl", rows(4));
+  write("d/validation.jsonl", rows(3));
+  write("d/test.jsonl", rows(2));
+  const RawData raw = read_texts(path("d"), "jsonl", words(), {});
+  EXPECT_EQ(raw.train.columns[0].rows(), 4u);
+  EXPECT_EQ(raw.validation.columns[0].rows(), 3u);
+  EXPECT_EQ(raw.notes[0], "of its validation and test parts, the validation part is used");
+  write("e/train.jsonl", rows(4));
+  write("e/test.jsonl", rows(2));
+  EXPECT_EQ(read_texts(path("e"), "jsonl", words(), {}).validation.columns[0].rows(), 2u);
+}
+
+TEST_F(Texts, OtherFilesOfAFolderAreNotRead) {
+  write("j/README.md", "# texts\n");
+  write("j/train.jsonl.gz", "{\"text\": \"ab\"}\n");  // not compressed after all
+  EXPECT_TRUE(has_texts(path("j"), "jsonl"));
+  EXPECT_EQ(read_texts(path("j"), "jsonl", bytes(), {}).train.shards->at(0).tokens(), 2u);  // 6 0
+  write("c/sample_submission.csv", "id,label\n1,0\n");
+  write("c/train.csv", "text,label\nthe un,1\nthe,0\n");
+  write("c/test.csv", "text,label\nun,1\n");
+  const RawData raw = read_texts(path("c"), "csv", words(), {});
+  EXPECT_EQ(raw.train.columns[0].rows(), 2u);
+  EXPECT_EQ(raw.validation.columns[0].rows(), 1u);
+  write("s/1.csv", "text\nab\n");
+  write("s/2.CSV", "text\nab\n");
+  write("s/notes", "");
+  EXPECT_EQ(read_texts(path("s"), "csv", bytes(), {}).train.shards->at(0).tokens(), 4u);
+  expect_contains(data_error([&] { has_texts(path("c"), "jsonl"); }), "has no *.jsonl");
 }
 
 TEST_F(Texts, PaddedWithIgnoredLabels) {

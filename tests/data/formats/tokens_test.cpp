@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "data/binding/bind.h"
-#include "data/rows/readers.h"
+#include "data/loading/open_data.h"
 #include "support/data_files.h"
 
 namespace pipetrain {
@@ -70,6 +70,18 @@ TEST_F(Tokens, HeaderlessFilesAreTwoOrFourBytesWide) {
   EXPECT_EQ(read_tokens(wide, DType::kUndefined).train.shards->front().dtype, DType::kUint32);
   EXPECT_EQ(read_tokens(wide, DType::kUint16).train.shards->front().tokens(), 200u);
   EXPECT_EQ(read_tokens(wide, DType::kUint32).train.shards->front().token(1), 1037u);
+}
+
+TEST_F(Tokens, FoldersOfCompressedFiles) {
+  // gzip of "1,2\n3,4\n", made by Python's gzip.compress(…, mtime=0)
+  const std::string packed = from_hex("1f8b080000000000020333d431e232d631e1020047936caf08000000");
+  write("tokens/train.bin.gz", packed);
+  write("tokens/val.bin.gz", packed);
+  const RawData tokens = read_source(path("tokens"), {});
+  EXPECT_EQ(tokens.train.shards->at(0).tokens(), 4u);
+  EXPECT_EQ(tokens.validation.shards->at(0).tokens(), 4u);
+  write("texts/a.txt.gz", packed);
+  EXPECT_EQ(read_source(path("texts"), {}).train.shards->at(0).content.text(), "1,2\n3,4\n");
 }
 
 TEST_F(Tokens, WrongFilesAreErrors) {

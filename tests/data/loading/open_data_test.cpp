@@ -99,6 +99,39 @@ TEST_F(OpenData, DirectoriesOfArraysAndOfTexts) {
   EXPECT_EQ(texts.train.shards->at(0).tokens(), 7u);  // the link brings nothing new
 }
 
+TEST_F(OpenData, LinksWhoseNamesCountAreRead) {
+  const auto link = [&](const std::string& target, const std::string& name) {
+    std::filesystem::create_symlink(target, path(name));
+  };
+  const auto rows = [](const RawSplit& split) {
+    return split.empty() ? 0 : split.columns[0].rows();
+  };
+  write("a/train-v3.csv", table(3));
+  write("a/holdout.csv", table(2));
+  link("train-v3.csv", "a/train.csv");
+  link("holdout.csv", "a/test.csv");
+  const RawData tables = read_source(path("a"), {});
+  EXPECT_EQ(rows(tables.train), 3u);
+  EXPECT_EQ(rows(tables.validation), 2u);
+  const std::string line = "{\"x\":[1],\"y\":0}\n";
+  write("b/data.jsonl", line + line + line);
+  write("b/sample.jsonl", line + line);
+  link("data.jsonl", "b/train.jsonl");
+  link("sample.jsonl", "b/val.jsonl");
+  const RawData parts = read_source(path("b"), {});
+  EXPECT_EQ(rows(parts.train), 3u);
+  EXPECT_EQ(rows(parts.validation), 2u);
+  // Neighbours that are not listed themselves.
+  write("c/a.tar", "");
+  write("c/b.bin", "");
+  link("b.bin", "c/b.tar");
+  using Names = std::vector<std::string>;
+  const auto is_tar = [](const std::string& name) { return name.ends_with(".tar"); };
+  EXPECT_EQ(list_files(path("c"), is_tar), (Names{path("c/a.tar"), path("c/b.tar")}));
+  EXPECT_EQ(list_files(path("c/*.tar")), (Names{path("c/a.tar"), path("c/b.tar")}));
+  EXPECT_EQ(list_files(path("c")), (Names{path("c/a.tar"), path("c/b.bin")}));
+}
+
 TEST_F(OpenData, BadCellsOfATableCanBeLeftOut) {
   DataOptions options = at(write("t.csv", "1,2,0\n1,oops,1\n5,6,1\n"));
   expect_contains(data_error([&] { open_data(options, image({2}, 2)); }), "line 2, column 2");
@@ -156,6 +189,9 @@ TEST_F(OpenData, SaysWhatItCannotRead) {
   write("other/a.xyz", std::string("\0", 1));
   expect_contains(error(path("other")), "unknown format");
   DataOptions options;
+  options.format = "csv";
+  const std::string long_name(300, 'a');
+  expect_contains(data_error([&] { read_source(long_name, options); }), "File name too long");
   options.format = "hdf5";
   expect_contains(data_error([&] { read_source("x", options); }, ErrorKind::kUsage),
                   "`format` hdf5");
