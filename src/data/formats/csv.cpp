@@ -45,6 +45,7 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
 struct Labels {
   bool are_words = false;
   std::vector<std::string> words;
+  std::vector<std::size_t> gaps;  // rows without a word
   std::vector<double> values;
 
   std::size_t size() const { return are_words ? words.size() : values.size(); }
@@ -59,6 +60,7 @@ struct Labels {
       PT_CHECK(!words.empty(), kData, "\"{}\" has no labels", printable(file));
       ClassNumbers classes = number_classes(words);
       RawColumn out = make(classes.numbers);
+      if (!gaps.empty()) out.values = with_unlabelled(out.values, gaps);
       out.class_names = std::move(classes.names);
       return out;
     }
@@ -281,8 +283,10 @@ class TableReader {
   }
 
   void take_label(std::string_view cell, std::uint32_t line) {
-    if (labels_.are_words) {
-      PT_CHECK(!cell.empty(), kData, "{} line {} has no label", name_, line);
+    if (labels_.are_words && cell.empty()) {
+      PT_CHECK(options_.bad_cells_as_nan, kData, "{} line {} has no label", name_, line);
+      labels_.gaps.push_back(lines_.size() - 1);
+    } else if (labels_.are_words) {
       labels_.words.emplace_back(cell);
     } else {
       labels_.values.push_back(number_at(label_, cell, line));

@@ -4,10 +4,12 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/files/text_lines.h"
+#include "data/formats/table_encoding.h"
 #include "data/rows/readers.h"
 #include "data/rows/sparse_rows.h"
 
@@ -27,8 +29,7 @@ std::string_view next_word(std::string_view& line) {
   return word;
 }
 
-template <class Number>
-bool parse_whole(std::string_view text, Number& out) {
+bool parse_whole(std::string_view text, std::uint32_t& out) {
   if (text.starts_with('+')) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
   return !text.empty() && error == std::errc() && end == text.data() + text.size();
@@ -49,26 +50,26 @@ SvmFile parse_svm(std::string_view text, const std::string& file) {
     const std::string_view label = next_word(line);
     if (label.empty()) continue;
     const auto place = [&] { return fmt::format("{} line {}", printable(file), lines.number()); };
-    double value = 0;
-    PT_CHECK(parse_whole(label, value) && std::abs(value) <= kLargestLabel, kData,
+    const std::optional<double> value = number_in(label);
+    PT_CHECK(value && std::abs(*value) <= kLargestLabel, kData,
              "{}: the label is \"{}\", not a number", place(), printable(std::string(label)));
-    out.labels.push_back(value);
+    out.labels.push_back(*value);
     std::int64_t before = -1;
     for (std::string_view word = next_word(line); !word.empty(); word = next_word(line)) {
       const std::size_t colon = std::min(word.find(':'), word.size());
       if (word.substr(0, colon) == "qid") continue;
       std::uint32_t index = 0;
-      float number_at = 0;
-      PT_CHECK(colon < word.size() && parse_whole(word.substr(0, colon), index) &&
-                   parse_whole(word.substr(colon + 1), number_at) && std::isfinite(number_at),
-               kData, "{}: \"{}\" is not index:value", place(), printable(std::string(word)));
+      const std::optional<double> number =
+          colon < word.size() ? number_in(word.substr(colon + 1)) : std::nullopt;
+      PT_CHECK(number && std::isfinite(*number) && parse_whole(word.substr(0, colon), index), kData,
+               "{}: \"{}\" is not index:value", place(), printable(std::string(word)));
       PT_CHECK(index < kMostColumns, kData, "{}: index {} is out of range 0..{}", place(), index,
                kMostColumns - 1);
       PT_CHECK(index > before, kData, "{}: index {} follows {}; indices must increase", place(),
                index, before);
       before = index;
       out.rows.positions.push_back(index);
-      out.rows.values.push_back(number_at);
+      out.rows.values.push_back(static_cast<float>(*number));
       out.least = std::min(out.least, index);
       out.rows.width = std::max(out.rows.width, index + 1);
     }
@@ -117,16 +118,14 @@ RawSplit to_split(SvmFile file, bool from_one, std::vector<std::string>& notes) 
 
 bool is_libsvm_line(std::string_view line) {
   line = line.substr(0, line.find('#'));
-  double label = 0;
-  if (!parse_whole(next_word(line), label)) return false;
+  if (!number_in(next_word(line))) return false;
   std::size_t pairs = 0;
   for (std::string_view word = next_word(line); !word.empty(); word = next_word(line)) {
     const std::size_t colon = std::min(word.find(':'), word.size());
     std::uint32_t index = 0;
-    double value = 0;
     const bool query = word.substr(0, colon) == "qid";
     if (colon == word.size() || !(query || parse_whole(word.substr(0, colon), index)) ||
-        !parse_whole(word.substr(colon + 1), value)) {
+        !number_in(word.substr(colon + 1))) {
       return false;
     }
     ++pairs;

@@ -14,6 +14,7 @@
 #include "data/formats/csv_records.h"
 #include "data/formats/table_encoding.h"
 #include "data/formats/table_header.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/ragged_rows.h"
 
 namespace pipetrain {
@@ -25,6 +26,9 @@ using JsonValue = nlohmann::json;
 /// Labels as they come: whole numbers, others, or words.
 class LabelRows {
  public:
+  /// `may_lack`: whether empty words are rows to be skipped.
+  explicit LabelRows(bool may_lack) : may_lack_(may_lack) {}
+
   void add(const JsonValue& value, const std::string& place) {
     if (value.is_string()) return add_word(value.get_ref<const std::string&>(), place);
     PT_CHECK(value.is_number() || value.is_boolean(), kData,
@@ -53,13 +57,18 @@ class LabelRows {
     all.push_back(std::move(rows_));
     std::vector<std::string> notes;
     RawColumn out = columns_of(std::move(all), file, lines, notes).columns.at(0);
+    if (!gaps_.empty()) out.values = with_unlabelled(out.values, gaps_);
     out.may_be_words = out.class_names.empty();
     return out;
   }
 
  private:
   void add_word(std::string_view word, const std::string& place) {
-    PT_CHECK(!word.empty(), kData, "{} has no label", place);
+    if (word.empty()) {
+      PT_CHECK(may_lack_, kData, "{} has no label", place);
+      gaps_.push_back(rows_.rows() + gaps_.size());
+      return;
+    }
     rows_.add(word);
     end(place);
   }
@@ -69,6 +78,8 @@ class LabelRows {
   }
 
   RaggedRows rows_{"label"};
+  bool may_lack_;
+  std::vector<std::size_t> gaps_;  // rows without a label
 };
 
 /// The columns that are used, by number in a list of names.
@@ -175,7 +186,7 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
                           const CsvOptions& table) {
   TextTable out;
   out.file = file;
-  LabelRows labels;
+  LabelRows labels(table.bad_cells_as_nan);
   std::string text, second, label;  // names
   const FileBytes content = FileBytes::open_text(file);
   for (TextLines lines(content.text()); lines.next_with_content();) {
@@ -260,7 +271,7 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   const ChosenColumns chosen =
       choose_columns(names, is_text, file, options, table,
                      /*last_is_label=*/names.size() > 1 && (!header || options.one_label_per_text));
-  LabelRows labels;
+  LabelRows labels(table.bad_cells_as_nan);
   for (; more; more = reader.next(fields)) {
     const std::string place = fmt::format("{} line {}", printable(file), reader.line());
     PT_CHECK(fields.size() == names.size(), kData, "{} has {} columns, the first line has {}",

@@ -228,6 +228,7 @@ class ExampleColumns {
     for (const std::int64_t value : feature.ints) rows.add(value);
     const std::size_t count = feature.floats.size() + feature.ints.size();
     if (rows.rows() == 0) single_[name] = count == 1;
+    if (count > 1 && single_[name] && rows.become_lists()) single_[name] = false;
     const bool single = single_[name] && count == 1;
     const std::string wrong =
         rows.end_row(single ? Shape{} : Shape{static_cast<std::int64_t>(count)});

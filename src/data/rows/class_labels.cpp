@@ -1,6 +1,8 @@
 #include "data/rows/class_labels.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <map>
 
 #include "base/error.h"
@@ -37,6 +39,18 @@ ClassNumbers number_classes(const std::vector<std::string>& words) {
   return out;
 }
 
+HostTensor with_unlabelled(const HostTensor& labels, std::span<const std::size_t> gaps) {
+  const std::vector<double> given = labels.to_doubles();
+  std::vector<double> out;
+  auto next = given.begin();
+  for (auto gap = gaps.begin(); next != given.end() || gap != gaps.end();) {
+    const bool is_gap = gap != gaps.end() && *gap == out.size();
+    out.push_back(is_gap ? std::numeric_limits<double>::quiet_NaN() : *next++);
+    if (is_gap) ++gap;
+  }
+  return HostTensor::of<double>(Shape{static_cast<std::int64_t>(out.size())}, out);
+}
+
 namespace {
 
 /// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in this
@@ -54,21 +68,33 @@ void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
   raw.class_names = known;
 }
 
+template <class Number>
+void renumber(RawColumn& raw, const std::vector<std::string>& known) {
+  HostTensor numbers(raw.values.type());
+  const auto in = raw.values.span<Number>();
+  const auto out = numbers.span<Number>();
+  for (std::size_t row = 0; row < in.size(); ++row) {
+    out[row] = in[row];
+    if (std::isnan(static_cast<double>(in[row]))) continue;
+    const std::string& word = raw.class_names[static_cast<std::size_t>(in[row])];
+    const auto found = std::ranges::find(known, word);
+    PT_CHECK(found != known.end(), kData, "label \"{}\" does not occur in the training data, {}",
+             printable(word), raw.locate(row));
+    out[row] = static_cast<Number>(found - known.begin());
+  }
+  raw.values = numbers;
+}
+
 }  // namespace
 
 void follow_class_names(RawColumn& raw, const std::vector<std::string>& known) {
   if (!known.empty() && raw.class_names.empty()) follow_numbers(raw, known);
   if (known.empty() || raw.class_names.empty() || raw.class_names == known) return;
-  HostTensor numbers(raw.values.type());
-  const auto in = raw.values.span<std::int64_t>();
-  for (std::size_t row = 0; row < in.size(); ++row) {
-    const std::string& word = raw.class_names[static_cast<std::size_t>(in[row])];
-    const auto found = std::ranges::find(known, word);
-    PT_CHECK(found != known.end(), kData, "label \"{}\" does not occur in the training data, {}",
-             printable(word), raw.locate(row));
-    numbers.span<std::int64_t>()[row] = found - known.begin();
+  if (is_float(raw.values.dtype())) {
+    renumber<double>(raw, known);  // with gaps
+  } else {
+    renumber<std::int64_t>(raw, known);
   }
-  raw.values = numbers;
   raw.class_names = known;
 }
 

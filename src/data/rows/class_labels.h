@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,9 @@ struct ClassNumbers {
   std::vector<std::string> names;
 };
 ClassNumbers number_classes(const std::vector<std::string>& words);
+/// Labels with rows that have none among them: nan, which is skipped with other bad samples.
+/// `gaps`: the numbers of these rows, ascending.
+HostTensor with_unlabelled(const HostTensor& labels, std::span<const std::size_t> gaps);
 
 /// Renumbers labels that were words by the training data's words, of which a validation file may
 /// know fewer. Error kData for a word that the training data lack.

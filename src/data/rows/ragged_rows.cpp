@@ -66,6 +66,12 @@ std::string RaggedRows::end_row(const Shape& shape) {
   return {};
 }
 
+bool RaggedRows::become_lists() {
+  if (kind_ != Kind::kWhole || shape_.rank() > 0) return false;
+  shape_ = Shape{1};
+  return true;
+}
+
 bool RaggedRows::same_length() const {
   for (std::size_t row = 0; row < rows(); ++row) {
     if (ends_[row] - begin(row) != ends_[0]) return false;

@@ -24,6 +24,9 @@ class RaggedRows {
   /// Ends a row. `shape`: () for a single value; only its first extent may differ from the first
   /// row's. Returns what is wrong, or nothing.
   std::string end_row(const Shape& shape);
+  /// Makes lists of one of the single whole numbers so far, before a row of more; false if the rows
+  /// are others.
+  bool become_lists();
   /// Whether they cannot become an array: real numbers in rows of different lengths.
   bool are_ragged_reals() const { return kind_ == Kind::kReal && !same_length(); }
 

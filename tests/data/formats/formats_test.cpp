@@ -169,6 +169,13 @@ TEST_F(Formats, LibSvm) {
   }
 }
 
+TEST_F(Formats, TinyNumbersOfLibSvmAreZero) {
+  const OpenedData data =
+      opened(write("t.svm", "1e-400 3:1e-50 4:2\n1 1:-1e-999\n"), wants({4}, 2));
+  EXPECT_EQ(values(*data.train, 0), (Doubles{0, 0, 0, 2, 0, 0, 0, 0}));
+  EXPECT_EQ(values(*data.train, 1), (Doubles{0, 1}));
+}
+
 TEST_F(Formats, LibSvmValuesFitTheInput) {
   DataSpec spec = wants({2}, 2);
   spec.inputs[0].dtype = DType::kInt64;

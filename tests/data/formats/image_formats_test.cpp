@@ -296,6 +296,24 @@ TEST_F(Formats, TfRecordsOfExamples) {
                   "record 0 is damaged: its checksum is wrong");
 }
 
+TEST_F(Formats, TfRecordsOfListsInAnyOrder) {
+  const auto ids_of = [&](std::initializer_list<const char*> rows) {
+    std::string file;
+    for (const char* ids : rows)
+      file += record(feature("ids", 3, field(1, ids)) + feature("label", 3, field(1, "\x01")));
+    return read_source(write("l.tfrecord", file), {}).train.columns.at(0).values.to_doubles();
+  };
+  EXPECT_EQ(ids_of({"\x07", "\x01\x02\x03", "\x08\x09"}), (Doubles{7, 0, 0, 1, 2, 3, 8, 9, 0}));
+  EXPECT_EQ(ids_of({"\x01\x02\x03", "\x07", "\x08\x09"}), (Doubles{1, 2, 3, 7, 0, 0, 8, 9, 0}));
+  // Rows of real numbers have one length.
+  const auto reals = [](std::initializer_list<float> numbers) {
+    return record(feature("ids", 2, field(1, little_floats(numbers))) +
+                  feature("label", 3, field(1, "\x01")));
+  };
+  const RawData raw = read_source(write("r.tfrecord", reals({1}) + reals({2, 3})), {});
+  EXPECT_EQ(raw.train.columns.size(), 1u);
+}
+
 // As generate_cifar10_tfrecords.py of TensorFlow's CIFAR-10 example writes them: the bytes of the
 // red plane, then those of the green and of the blue one.
 TEST_F(Formats, TensorFlowsCifar10) {

@@ -1,6 +1,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "data/binding/bind.h"
 #include "data/rows/readers.h"
 #include "support/data_files.h"
@@ -152,6 +154,16 @@ TEST_F(Texts, EveryTextNeedsItsLabel) {
   };
   expect_contains(refused("t.csv", "text,label\nthe,a\nun,\n"), "line 3 has no label");
   expect_contains(refused("t.jsonl", "{\"text\":\"the\",\"label\":\"\"}\n"), "line 1 has no label");
+  CsvOptions skip;
+  skip.bad_cells_as_nan = true;
+  for (const char* labels : {"b,,a", "1,,0"}) {
+    const std::string label(labels);
+    const std::string file = write(
+        "s.csv", "text,label\nthe," + label.substr(0, 1) + "\nun,\nthe," + label.substr(3) + "\n");
+    const Doubles got =
+        read_texts(file, "csv", words(), skip).train.columns.back().values.to_doubles();
+    EXPECT_TRUE(got.size() == 3 && got[0] == 1 && std::isnan(got[1]) && got[2] == 0) << labels;
+  }
   const RawData large =
       read_texts(write("t.jsonl", "{\"text\":\"the\",\"label\":18446744073709551615}\n"), "jsonl",
                  words(), {});

@@ -141,6 +141,19 @@ TEST_F(OpenData, BadCellsOfATableCanBeLeftOut) {
   expect_contains(got.description, "t.csv line 2");
 }
 
+TEST_F(OpenData, RowsWithoutALabelCanBeLeftOut) {
+  DataOptions options = at(write("t.csv", "x,label\n1,cat\n2,\n3,dog\n"));
+  expect_contains(data_error([&] { open_data(options, image({1}, 2)); }), "line 3 has no label");
+  options.bind.on_bad_sample = BadSample::kSkip;
+  options.validation_path = write("v.csv", "x,label\n4,dog\n5,\n");
+  const OpenedData got = open_data(options, image({1}, 2));
+  EXPECT_EQ(values(*got.train, 0), (Doubles{1, 3}));
+  EXPECT_EQ(values(*got.train, 1), (Doubles{0, 1}));
+  EXPECT_EQ(values(*got.validation, 1), Doubles{1});
+  EXPECT_EQ(got.class_names, (std::vector<std::string>{"cat", "dog"}));
+  expect_contains(got.warnings.at(0), "1 bad sample skipped");
+}
+
 TEST_F(OpenData, LimitsAndSplitsCountGoodSamples) {
   std::string text;
   for (int i = 0; i < 99; ++i) text += fmt::format("{},{},{}\n", i, i % 2 ? "oops" : "1", i % 3);
