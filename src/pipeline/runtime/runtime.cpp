@@ -196,6 +196,10 @@ RoundResult Runtime::run(const ProgramCut& cut, MicroBatchSource& source) {
 
 RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
                                MicroBatchSource& source) {
+  if (!setup_->options.processes) {  // a failure ends all processes
+    const std::lock_guard lock(mutex_);
+    error_ = nullptr;
+  }
   round_state_->start(program, cut, source);
   replicas_->start_round(program, cut);
   transport_->start_round(program, /*keep=*/cut == nullptr);
@@ -215,9 +219,7 @@ RoundResult Runtime::run_round(const Program& program, const ProgramCut* cut,
 
 /// Runs the lists of all devices, and returns when all have finished or failed.
 void Runtime::wait_for_devices() {
-  const bool is_shared = setup_->options.processes != nullptr;
   std::unique_lock lock(mutex_);
-  if (!is_shared) error_ = nullptr;  // a failure ends all processes
   running_ = static_cast<int>(threads_.size());
   round_state_->start_seconds = steady_seconds();
   ++round_;
@@ -227,7 +229,7 @@ void Runtime::wait_for_devices() {
   while (running_ > 0) {
     changed_.wait_for(lock, std::chrono::seconds(1), [&] { return running_ == 0; });
     if (running_ == 0) break;
-    if (is_shared && error_) {  // from before the round
+    if (error_) {  // from before the devices began
       lock.unlock();
       abort_waits();
       lock.lock();

@@ -48,12 +48,13 @@ bool MessageThread::stop() {
 
 void MessageThread::expect_signs_of_life() { group_.expect_signs_of_life(timeout_seconds_); }
 
-int MessageThread::tag_of(int link, int micro_batch) {
-  return ProcessGroup::kFreeTag + link * kMicroBatches + micro_batch % kMicroBatches;
+int MessageThread::tag_of(int link, int micro_batch) const {
+  return tags_.first + link * tags_.of_link + micro_batch % tags_.of_link;
 }
 
-void MessageThread::start_round() {
+void MessageThread::start_round(const LinkTags& tags) {
   const std::lock_guard lock(mutex_);
+  tags_ = tags;
   inboxes_.clear();
 }
 

@@ -39,9 +39,6 @@ class MessageTask {
 
 class MessageThread {
  public:
-  /// Distinct tags of one link: more than micro-batches in flight.
-  static constexpr int kMicroBatches = 1'024;
-
   /// `failed` is called from this thread when another process or a message has failed, at most once
   /// per round. `state`: what this process waits for (empty while a device computes), and its
   /// progress. `computes`: whether a device of this process computes. `notify`: called from this
@@ -81,8 +78,14 @@ class MessageThread {
   void end_wait();
   /// Called when all processes have created this thread.
   void expect_signs_of_life();
+  /// The tags of a round's messages, the same in all processes: from `first` on each link has
+  /// `of_link` of them, which its micro-batches take in turn. More than micro-batches in flight.
+  struct LinkTags {
+    int first = ProcessGroup::kFreeTag;
+    int of_link = 1;
+  };
   /// Begins a round without pending receives.
-  void start_round();
+  void start_round(const LinkTags& tags);
   /// Adds the receives of one replica in this round. Returns the inbox's number.
   int add(Inbox inbox);
   /// Sends a micro-batch's values; the channel's entry is released when they have left.
@@ -114,7 +117,7 @@ class MessageThread {
   bool wakes_after_post(bool needs_polling);
   bool look_at_messages();
   void say_alive();
-  static int tag_of(int link, int micro_batch);
+  int tag_of(int link, int micro_batch) const;
 
   ProcessGroup& group_;
   std::function<void(std::exception_ptr)> failed_;
@@ -128,6 +131,7 @@ class MessageThread {
   std::chrono::microseconds pause_{0};
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  LinkTags tags_;
   std::vector<Inbox> inboxes_;
   std::vector<Message> open_;
   std::vector<MessageTask*> tasks_;

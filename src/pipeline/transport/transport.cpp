@@ -106,13 +106,9 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   if (exchange_ && exchange_->reduces(*program_, stage)) {
     group = std::make_unique<CommunicatedReplicas>(sizes, std::move(streams), devices, *exchange_);
   } else if (apart) {
-    int tag =
-        ProcessGroup::kFreeTag + static_cast<int>(edges_.size()) * MessageThread::kMicroBatches;
-    for (int s = 0; s < stage; ++s)
-      tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
     auto remote =
         std::make_unique<RemoteReplicas>(*settings_.processes, *messages_, std::move(processes),
-                                         tag, sizes, owners, settings_.buckets);
+                                         first_tag_of(stage), sizes, owners, settings_.buckets);
     messages_->add(*remote);
     group = std::move(remote);
   } else if (settings_.devices.empty()) {
@@ -125,6 +121,14 @@ ReplicaGroup& Transport::group_replicas(int stage, const std::vector<std::size_t
   return *groups_[at(stage)];
 }
 
+/// The first tag of the sums of a stage; that of as many stages as there are: behind all of them.
+int Transport::first_tag_of(int stage) const {
+  int tag = ProcessGroup::kFreeTag;
+  for (int s = 0; s < stage; ++s)
+    tag += RemoteReplicas::tags(static_cast<int>(placement_[at(s)].size()));
+  return tag;
+}
+
 void Transport::expect_signs_of_life() {
   if (messages_) messages_->expect_signs_of_life();
 }
@@ -135,7 +139,13 @@ void Transport::start_round(const Program& program, bool keep) {
     if (group) group->reset();
   }
   if (exchange_) exchange_->start_round(program, keep);
-  if (messages_) messages_->start_round();
+  if (messages_) {
+    // Within a step a stage may be sent every micro-batch before it has done the first one.
+    constexpr int kAsynchronous = 1'024;  // more than are ever in flight
+    messages_->start_round(
+        {.first = first_tag_of(static_cast<int>(placement_.size())),
+         .of_link = is_asynchronous(program.rule) ? kAsynchronous : program.micro_batches});
+  }
   std::vector<LinkRound> rounds = plan_round(program);
   for (std::size_t l = 0; l < links_.size(); ++l) links_[l]->start_round(std::move(rounds[l]));
 }

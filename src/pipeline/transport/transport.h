@@ -124,6 +124,7 @@ class Transport {
   std::unique_ptr<Link> make_across(int number, const LinkEdge& stages);
   bool crosses(int from_device, int to_device) const;
   int link_of(int edge, int micro_batch) const;  // index into links_
+  int first_tag_of(int stage) const;
   std::vector<LinkRound> plan_round(const Program& program);
 
   TransportSettings settings_;
@@ -132,7 +133,7 @@ class Transport {
   std::map<std::tuple<int, int, bool>, int> numbers_;  // of edges
   std::vector<std::vector<int>> from_, to_;            // [2 × stage + gradient]
   std::vector<std::unique_ptr<Link>> links_;
-  std::mutex groups_mutex_;  // abort() may come while they are made
+  std::mutex groups_mutex_;                            // abort() may come while they are made
   std::vector<std::unique_ptr<ReplicaGroup>> groups_;  // [stages]; null: one replica
   std::vector<LinkEnd*> ends_;
   bool may_still_move_ = false;

@@ -167,7 +167,7 @@ TEST(Processes, ASilentReceiverEndsTheWaitForSends) {
         [] { return false; }, /*timeout_seconds=*/0.2);
     thread = &messages;
     messages.expect_signs_of_life();
-    messages.start_round();
+    messages.start_round({});
     Channel channel;
     channel.reset(1);
     static std::vector<std::byte> values(1 << 20);  // a pending send still reads it

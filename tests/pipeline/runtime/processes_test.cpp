@@ -40,6 +40,34 @@ TEST(Processes, GiveTheBitsOfOne) {
   }
 }
 
+/// gpipe sends all micro-batches of a step before it takes the first one back, and each replica
+/// receives its own in an order of its own.
+TEST(Processes, TellThousandsOfMicroBatchesInFlightApart) {
+  constexpr int kMicroBatches = 1'030;
+  constexpr std::int64_t kSize = 2;
+  SharedRun run("gpipe", 2, /*clip=*/false, {3, 3}, /*tied=*/false, kMicroBatches);
+  run.runtime.backend = Backend::kCpu;
+  const auto step = [&](const RuntimeOptions& options) {
+    Runtime runtime(run.variants, {&run.program}, options);
+    FixedData data(kMicroBatches * kSize, 5);
+    data.set_mini_batch(0, kMicroBatches * kSize, kSize, 0, kMicroBatchSizes);
+    runtime.run(run.program, data);
+    SharedOutcome outcome;
+    for (const MicroBatch& one : data.micro_batches()) outcome.losses.push_back(one.loss_sum);
+    add_values(runtime.contents(), outcome);
+    return outcome;
+  };
+  const SharedOutcome expected = step(run.runtime);
+  MemoryWorld world(2, 400);
+  std::vector<SharedOutcome> outcomes(2);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    outcomes[static_cast<std::size_t>(group.rank())] = step(run.of_process(group, 2));
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+  EXPECT_EQ(outcomes[1].losses, expected.losses);  // the second stage is there
+  EXPECT_TRUE(outcomes[0].values == expected.values);
+}
+
 /// The options of a process whose devices are recorded, and joined by communicators.
 RuntimeOptions recorded_devices_of(RuntimeOptions options, RecordedMachine& machine, int rank,
                                    int processes) {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "device/communicator.h"
 #include "passes/linearise.h"
 #include "pipeline/runtime/oracle.h"
 #include "support/placed_runtime.h"
@@ -230,6 +232,44 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   }
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   EXPECT_NO_THROW(runtime.run(program, data));
+}
+
+/// Communicators of which the first one cannot be made.
+class FailingCollectives final : public Collectives {
+ public:
+  explicit FailingCollectives(Collectives& others) : others_(others) {}
+  std::string name() const override { return others_.name(); }
+  CommunicatorId make_id() override { return others_.make_id(); }
+  std::unique_ptr<Communicator> connect(Device& device, const CommunicatorId& id, int rank,
+                                        int ranks, CommunicatorUse use) override {
+    PT_CHECK(connected_.exchange(true), kDevice, "no connection");
+    return others_.connect(device, id, rank, ranks, use);
+  }
+
+ private:
+  Collectives& others_;
+  std::atomic<bool> connected_{false};
+};
+
+// The devices begin long after the connections have failed: the program is long.
+TEST(Runtime, AFailureBeforeTheDevicesBeginIsNotLost) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 10'000), next = pipeline.program("1f1b", 3);
+  RecordedMachine machine(2, 11);
+  FailingCollectives collectives(machine.collectives());
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.collectives = &collectives;
+  for (int d = 0; d < 2; ++d) options.devices.push_back(&machine.device(d));
+  Runtime runtime(pipeline.variants, {&program, &next}, options);
+  FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  try {
+    runtime.run(program, data);
+    FAIL() << "the error was lost";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.message(), "no connection");
+  }
+  EXPECT_NO_THROW(runtime.run(next, data));
 }
 
 TEST(Runtime, SaysWhoWaitsForWhatAndSinceWhen) {
