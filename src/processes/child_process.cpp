@@ -26,8 +26,15 @@ namespace {
 constexpr std::size_t kMostLine = 64 << 10;  // bytes; longer ones are cut in two
 constexpr double kPatience = 0.5;            // seconds, for what is left behind to end by itself
 
-/// Those of this program that run: everything else below it was left behind.
+/// Those of this program that run.
 std::set<pid_t>& own_children() {
+  static std::set<pid_t> children;
+  return children;
+}
+
+/// Those that this process had before the program started any: a shell that has replaced itself by
+/// it leaves it what it had started, such as the tee of `exec pipetrain launch … > >(tee log)`.
+std::set<pid_t>& earlier_children() {
   static std::set<pid_t> children;
   return children;
 }
@@ -48,12 +55,14 @@ std::vector<pid_t> tree_of(pid_t process) {
   return tree;
 }
 
-/// The children that this program has not started. One that has ended may have left children of its
-/// own since they were listed, so they are listed again then.
+/// The children that programs started here have left behind. One that has ended may have left
+/// children of its own since they were listed, so they are listed again then.
 std::vector<pid_t> left_behind() {
   for (;;) {
     std::vector<pid_t> left = children_of(::getpid());
-    std::erase_if(left, [](pid_t process) { return own_children().contains(process); });
+    std::erase_if(left, [](pid_t process) {
+      return own_children().contains(process) || earlier_children().contains(process);
+    });
     if (std::erase_if(left, [](pid_t process) {
           return ::waitpid(process, nullptr, WNOHANG) == process;
         }) == 0)
@@ -79,6 +88,10 @@ ChildProcess::ChildProcess(const std::vector<std::string>& words,
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t parent = ::getpid();
+  if (own_children().empty()) {
+    const std::vector<pid_t> earlier = children_of(parent);
+    earlier_children() = {earlier.begin(), earlier.end()};
+  }
   if (::pipe2(out.data(), O_CLOEXEC) == 0 && ::pipe2(error.data(), O_CLOEXEC) == 0)
     process_ = ::fork();
   if (process_ < 0) {

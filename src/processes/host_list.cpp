@@ -29,7 +29,7 @@ std::optional<int> count_in(std::string_view text) {
 
 /// A name or an address, which no shell and no launcher takes for anything else.
 bool is_host_name(const std::string& name) {
-  constexpr std::string_view kOthers = "-_.[]:";
+  constexpr std::string_view kOthers = "-_.[]";
   return !name.empty() && name[0] != '-' && name.size() <= 255 &&
          std::ranges::all_of(name, [&](char letter) {
            return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') ||
@@ -42,9 +42,8 @@ std::optional<LaunchHost> host_in(const std::string& line) {
   std::istringstream words(line);
   LaunchHost host;
   words >> host.name;
-  // An IPv6 address has several colons, so its slots need "slots=".
   const std::size_t colon = host.name.find(':');
-  if (colon != std::string::npos && colon == host.name.rfind(':')) {
+  if (colon != std::string::npos) {
     const std::optional<int> slots = count_in(std::string_view(host.name).substr(colon + 1));
     if (!slots) return {};
     host.slots = *slots;
@@ -64,6 +63,13 @@ std::optional<LaunchHost> host_in(const std::string& line) {
   }
   if (!is_host_name(host.name)) return {};
   return host;
+}
+
+/// Whether a line begins with an IPv6 address, which has several colons.
+bool begins_with_ipv6(const std::string& line) {
+  std::string name;
+  std::istringstream(line) >> name;
+  return std::ranges::count(name, ':') > 1;
 }
 
 /// The host in "node1:2222".
@@ -111,6 +117,10 @@ std::vector<LaunchHost> parse_hosts(std::string_view text, const std::string& so
     ++number;
     line.resize(std::min(line.find('#'), line.size()));
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    // In -host, mpirun takes what is behind the first colon for a number of slots.
+    PT_CHECK(!begins_with_ipv6(line), kUsage,
+             "{}, line {}: mpirun takes no IPv6 addresses; give a host name in place of \"{}\"",
+             source, number, printable(line));
     const std::optional<LaunchHost> host = host_in(line);
     PT_CHECK(host, kUsage, "{}, line {}: \"{}\" is no host; write \"node1 slots=2\" or \"node1:2\"",
              source, number, printable(line));

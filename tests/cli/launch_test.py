@@ -80,6 +80,8 @@ class Refused(Case):
         config = json.dumps({"cluster": {"worker": ["localhost:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
         self.refuse("usage", environment={"TF_CONFIG": config}, says=["TF_CONFIG", "--run-dir"])
         self.refuse("usage", environment={"TF_CONFIG": "{}"}, says=["TF_CONFIG", "--hosts"])
+        config = json.dumps({"cluster": {"worker": ["[::1]:1"]}, "task": {"type": "worker", "index": 0}})
+        self.refuse("usage", environment={"TF_CONFIG": config}, says=["TF_CONFIG", "IPv6", "[::1]"])
 
 
 class Launch(Case):

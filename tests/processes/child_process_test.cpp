@@ -85,6 +85,21 @@ TEST(ChildProcess, NothingIsLeftOfIt) {
   }
 }
 
+// As a shell that has replaced itself by this program leaves it.
+TEST(ChildProcess, WhatRanBeforeItGoesOn) {
+  const pid_t before = ::fork();
+  if (before == 0) {
+    ::execlp("sleep", "sleep", "1000", nullptr);
+    ::_exit(127);
+  }
+  Output output;
+  ChildProcess child({"true"}, {}, output.taker());
+  EXPECT_TRUE(child.wait(steady_seconds() + kLong));
+  EXPECT_TRUE(is_alive(std::to_string(before)));
+  ::kill(before, SIGKILL);
+  ::waitpid(before, nullptr, 0);
+}
+
 TEST(ChildProcess, KilledWithAllBelowIt) {
   adopt_orphans();  // else what was killed may end later
   Output output;

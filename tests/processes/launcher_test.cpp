@@ -31,13 +31,15 @@ TEST(HostList, FilesAndDiscoveryScripts) {
                 "hosts"),
             (Hosts{{"node1", 2}, {"node2", 4}, {"10.0.0.3", 1}, {"node4", 1}}));
   EXPECT_EQ(parse_hosts("a\na:2\n", "hosts"), (Hosts{{"a", 3}})) << "as Open MPI adds them";
-  EXPECT_EQ(parse_hosts("fe80::1 slots=2\n", "hosts"), (Hosts{{"fe80::1", 2}}));
   EXPECT_TRUE(parse_hosts("", "hosts").empty());
   for (const char* line : {"a slots=0", "a slots=x", "a:x", "a:", "a b", "-H", "a;reboot", "$(a)",
                            "a slots=99999999999", "Traceback (most recent call last):", "\x1b[0m"})
     EXPECT_NE(refused(line), "") << line;
   EXPECT_EQ(refused("a\n<html>\n"),
             "hosts, line 2: \"<html>\" is no host; write \"node1 slots=2\" or \"node1:2\"");
+  EXPECT_EQ(refused("fe80::1 slots=2\n"),
+            "hosts, line 1: mpirun takes no IPv6 addresses; give a host name in place of "
+            "\"fe80::1 slots=2\"");
 }
 
 TEST(HostList, TensorFlow) {

@@ -96,6 +96,11 @@ HostSource host_source(const Options& options) {
     const TensorFlowCluster cluster = parse_tf_config(text);
     PT_CHECK(!cluster.hosts.empty(), kUsage,
              "TF_CONFIG names no chief and no worker; give --hosts FILE");
+    for (const LaunchHost& host : cluster.hosts) {
+      PT_CHECK(host.name.find(':') == std::string::npos, kUsage,
+               "TF_CONFIG: mpirun takes no IPv6 addresses; give a host name in place of {}",
+               host.name);
+    }
     return {Launcher::kMpirun, [hosts = cluster.hosts] { return hosts; }};
   }
   if (const char* nodes = std::getenv("SLURM_JOB_NODELIST")) {
