@@ -14,13 +14,13 @@ namespace pipetrain {
 ///     name 1f1b
 ///     rule sync
 ///     stages 2
-///     micro-batches 2
+///     units 2
 ///     placement 0 1
 ///     transfers yes
 ///     edge 0>1 4096
 ///     edge 1>0 4096
 ///     device 0: 0F0 0SF0>1 0F1 0SF1>1 0RB0<1 0B0 0RB1<1 0B1 0U
-///     device 1: 1RF0<0 1F0 1B0 1SB0>0 1RF1<0 1F1 1B1 1SB1>0 1U
+///     device 1: 1RF0<0 1F0 1RF1<0 1B0 1SB0>0 1F1 1B1 1SB1>0 1U
 ///
 /// with `recompute 0 1` (stages), `gradient-sync`, `route 0 1 0 1` (replica of each micro-batch)
 /// and `units-per-update 4` (rule double-buffer) where they apply. `placement` is the device of

@@ -148,7 +148,9 @@ std::vector<Cut> make_cuts(const SearchRequest& request, const std::set<int>& pe
 std::vector<const Cut*> promising(const std::vector<Cut>& cuts, int most, std::size_t limit) {
   std::vector<const Cut*> chosen;
   const auto fits = [limit](const Cut& cut) { return limit == 0 || cut.bytes <= limit; };
-  for (const int chunks : {1, 2, 3, 4, 5, 6, 7, 8}) {
+  std::set<int> per_device;
+  for (const Cut& cut : cuts) per_device.insert(cut.per_device);
+  for (const int chunks : per_device) {
     std::vector<const Cut*> all;
     for (const Cut& cut : cuts) {
       if (cut.per_device == chunks) all.push_back(&cut);

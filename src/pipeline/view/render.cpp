@@ -75,7 +75,8 @@ class Row {
 
 struct Extent {
   double end = 0;
-  double shortest = std::numeric_limits<double>::infinity();  // compute instruction
+  /// Compute instruction; infinite where none takes time.
+  double shortest = std::numeric_limits<double>::infinity();
 };
 
 Extent extent_of(const Program& program, const std::vector<std::vector<Event>>& events) {
@@ -100,7 +101,8 @@ struct Axis {
     // The shortest instruction gets a whole number of columns where that fits, so that equal
     // instructions look equal.
     const double columns_of_shortest = std::floor(scale * extent.shortest);
-    if (columns_of_shortest >= 1) scale = columns_of_shortest / extent.shortest;
+    if (columns_of_shortest >= 1 && std::isfinite(extent.shortest))
+      scale = columns_of_shortest / extent.shortest;
     columns = static_cast<std::size_t>(std::clamp(std::ceil(scale * extent.end), 1.0, room));
   }
   std::size_t column(double time) const {

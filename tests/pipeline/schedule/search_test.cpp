@@ -43,15 +43,35 @@ TEST(Search, SumsOfReplicasHaveARateOfTheirOwn) {
   EXPECT_NEAR(sum_with(1, 4), bytes / 4, 1e-6);
 }
 
-TEST(Search, BalancedWarmUpHidesSlowLinks) {
+ChainCosts equal_elements(int count) {
   ChainCosts chain;
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < count; ++i) {
     ChainCost& element = chain.elements.emplace_back();
     element.forward_seconds = 1;
     element.input_gradient_seconds = element.weight_gradient_seconds = 0.5;
   }
-  chain.forward_bytes.assign(5, 2);
-  chain.backward_bytes.assign(5, 2);
+  chain.forward_bytes.assign(static_cast<std::size_t>(count) + 1, 2);
+  chain.backward_bytes = chain.forward_bytes;
+  return chain;
+}
+
+TEST(Search, AnyNumberOfStagesOfADevice) {
+  const ChainCosts chain = equal_elements(64);
+  SearchRequest request;
+  request.batch = 8;
+  request.devices = 4;
+  request.fewer_devices = false;
+  request.micro_batches = {8};
+  request.costs = [&](int) -> const ChainCosts& { return chain; };
+  request.schedules = {"1f1b", "interleaved-1f1b"};
+  request.recompute = Recompute::kNone;
+  request.chunks = 9;
+  const std::vector<Candidate> found = search(request);
+  EXPECT_NE(std::ranges::find(found, "interleaved-1f1b", &Candidate::schedule), found.end());
+}
+
+TEST(Search, BalancedWarmUpHidesSlowLinks) {
+  const ChainCosts chain = equal_elements(4);
   SearchRequest request;
   request.batch = 32;
   request.devices = 4;

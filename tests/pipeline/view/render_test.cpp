@@ -97,6 +97,14 @@ TEST(RenderRows, ReplicasShareTheMicroBatches) {
     EXPECT_EQ(first.find(other), std::string::npos);
 }
 
+TEST(RenderRows, AreEmptyWhereOnlyTransfersTakeTime) {
+  const Program program = lowered(options_for("1f1b", 2, 2));
+  const Costs costs = uniform_costs(program, {0, 0, 0, 0, 0, 0}, {.latency_seconds = 0.001});
+  const std::string text = render_rows(program, simulate(program, costs).events, 40);
+  EXPECT_EQ(widths_of_lines(text), (std::vector<int>{40, 40, 39})) << text;
+  EXPECT_EQ(text.find_first_of("FB"), std::string::npos) << text;
+}
+
 TEST(RenderLegend, NamesWhatIsDrawn) {
   const Program program = lowered(options_for("zb-h1", 2, 4));
   const Simulation result = simulate(program, uniform_costs(program, {}));
