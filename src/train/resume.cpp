@@ -1,12 +1,14 @@
 #include "train/resume.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/setting.h"
 #include "train/export.h"
 #include "train/fingerprint.h"
@@ -234,10 +236,34 @@ std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint
 }
 
 void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
-  check_that_all_are_used(run.network(), checkpoint, /*same_network=*/false);
-  StageContent content;
-  content.weights = checkpoint.weights;
-  for (int s = 0; s < run.network().stages(); ++s) run.runtime().restore(s, content);
+  const PlannedNetwork& network = run.network();
+  check_that_all_are_used(network, checkpoint, /*same_network=*/false);
+  std::vector<std::string> left;
+  std::size_t tensors = 0;
+  for (const Value& value : network.graph().graph.values) {
+    if (value.role != Role::kParameter && value.role != Role::kState) continue;
+    ++tensors;
+    const auto found = checkpoint.weights.find(value.name);
+    if (found != checkpoint.weights.end() && found->second.type() == value.type) {
+      run.runtime().write(value.name, found->second);
+    } else {
+      left.push_back(fmt::format("\"{}\"", printable(value.name)));
+    }
+  }
+  PT_CHECK(left.size() < tensors, kUsage,
+           "the checkpoint has no tensor with the name and shape of one that {} trains; give "
+           "another {} or {}, or leave out {}",
+           printable(network.config().model.path), setting("model"), setting("resume"),
+           setting("resume-weights-only"));
+  if (left.empty() || !network.leads()) return;
+  constexpr std::size_t kNamed = 3;
+  const std::size_t all = left.size();
+  const bool more = all > kNamed;
+  left.resize(std::min(all, kNamed));
+  log_info("train",
+           "note     {} of {} tensors begin as in a new run, since the checkpoint has none of "
+           "their name and shape: {}{}",
+           all, tensors, fmt::join(left, ", "), more ? ", …" : "");
 }
 
 }  // namespace pipetrain

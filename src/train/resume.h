@@ -40,7 +40,8 @@ std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkp
 /// flight.
 std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint);
 
-/// Restores only the weights and running statistics.
+/// Restores only weights and running statistics: those that the checkpoint has with the same name
+/// and type. Says which others the network has. Error (kUsage) if there are no such tensors.
 void restore_weights(PipelineRun& run, const Checkpoint& checkpoint);
 
 }  // namespace pipetrain

@@ -228,6 +228,38 @@ class Resume(Checkpoints):
         self.succeed("train", *SMALL, "--epochs", "1", "--resume=run", "--resume-weights-only", "--optimizer", "sgd",
                      "--run-dir", "other")
 
+    def test_a_new_run_begins_with_the_weights_that_match(self):
+        def weights(run, step):
+            return safetensors(self.folder / run / f"checkpoints/step-{step:06}/weights.safetensors")
+
+        self.succeed("train", *SMALL, "--epochs", "1", "--run-dir", "run")
+        self.succeed("train", *SMALL, "--num-classes", "12", "--max-steps", "1", "--run-dir", "twelve")
+        other = ["train", "-m", "twelve/model.onnx", *SMALL[2:], "--resume=run", "--max-steps", "20"]
+        self.refused("usage", *other, says=["another network", "from the weights that match with --resume-weights-only"])
+        _, err = self.succeed(*other, "--resume-weights-only", "--lr", "0", "--max-steps", "1", "--run-dir", "other")
+        self.assertRegex(err, r'note     2 of \d+ tensors begin as in a new run.*: "head\.\w+", "head\.\w+"\n')
+        before, after = weights("run", 10), weights("other", 1)
+        self.assertEqual(len(before), len(after))
+        for name, value in before.items():
+            if not name.startswith("head") and "running" not in name:
+                self.assertEqual(after[name], value, name)
+        # First the head alone, then everything.
+        self.succeed("train", *SMALL, "--train-only", "head*", "--max-steps", "3", "--run-dir", "head")
+        _, err = self.succeed("train", *SMALL, "--resume=head", "--resume-weights-only", "--lr", "0", "--max-steps", "1", "--run-dir", "all")
+        self.assertIn(", …", err)
+        for name, value in weights("head", 3).items():
+            if "running" not in name:
+                self.assertEqual(weights("all", 1)[name], value, name)
+        self.succeed("new", "mlp", "--image", "8", "-o", "mlp.onnx")
+        self.refused("usage", "train", "-m", "mlp.onnx", *SMALL[2:], "--resume=run", "--resume-weights-only", "--max-steps", "1",
+                     says=["no tensor with the name and shape", "mlp.onnx"])
+
+    def test_batches_in_flight_restart_where_the_run_ends_earlier(self):
+        self.succeed("train", *SMALL, "--gpus", "2", "--schedule", "pipedream", "--epochs", "1", "--save-every", "3", "--keep", "all",
+                     "--run-dir", "run")
+        _, err = self.succeed("--resume=run/checkpoints/step-000003", "--max-steps", "7", "--run-dir", "rest")
+        self.assertIn("or the number of steps changed: mini-batches in flight restart", err)
+
     def test_a_folder_is_trained_in_by_one_process(self):
         process = self.start_long("--save-every", "never")
         self.refused("usage", "train", *SMALL, "--run-dir", "run", "--overwrite", says="another process")

@@ -99,6 +99,18 @@ class ProcessesCheckpoints(ProcessCase):
                 file = pathlib.Path("checkpoints", step, f"{kind}.safetensors")
                 self.assertEqual((self.folder / "private" / "run" / file).read_bytes(), (self.folder / "one" / file).read_bytes())
 
+    def test_each_process_takes_the_weights_that_match(self):
+        self.train_in(2, *DIGITS, "--max-steps", "10", "--run-dir", "run")
+        self.train_in(2, *DIGITS, "--num-classes", "12", "--max-steps", "1", "--run-dir", "twelve")
+        err = self.train_in(2, *DIGITS, "-m", "twelve/model.onnx", "--resume=run", "--resume-weights-only", "--lr", "0", "--max-steps", "1",
+                            "--run-dir", "other")
+        self.assertEqual(err.count("tensors begin as in a new run"), 1, err)
+        before, after = (tensors(self.folder / run, "weights") for run in ("run/checkpoints/step-000010", "other/checkpoints/step-000001"))
+        self.assertEqual(set(before), set(after))
+        for name, value in before.items():
+            if not name.startswith("head") and "running" not in name:
+                self.assertEqual(after[name], value, name)
+
     def test_a_killed_process_ends_all_and_loses_nothing(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--comm-timeout", "100000", "--run-dir", "run")
         self.wait_for("run/checkpoints/latest", process)
