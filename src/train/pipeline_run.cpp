@@ -12,6 +12,7 @@
 #include "passes/linearise.h"
 #include "passes/written_weights.h"
 #include "processes/process_group.h"
+#include "tensor/finite.h"
 #include "train/export.h"
 #include "train/replica_updates.h"
 
@@ -304,10 +305,21 @@ std::vector<std::string> PipelineRun::export_model(const std::string& path, bool
     });
   }
   const AveragedWeights averaged(network_, *runtime_);
-  return write([&](const std::string& name) {
-    const auto found = collected_.find(name);
-    return found == collected_.end() ? runtime_->read(name) : found->second;
-  });
+  return write([&](const std::string& name) { return trained_tensor(name); });
+}
+
+HostTensor PipelineRun::trained_tensor(const std::string& name) const {
+  const auto found = collected_.find(name);
+  return found == collected_.end() ? runtime_->read(name) : found->second;
+}
+
+std::string PipelineRun::nonfinite_weight() const {
+  for (const Parameter& parameter : network_.graph().parameters) {
+    if (!parameter.gradient) continue;
+    const HostTensor value = trained_tensor(parameter.name);
+    if (value && !all_finite(value.view())) return parameter.name;
+  }
+  return {};
 }
 
 AveragedWeights::AveragedWeights(const PlannedNetwork& network, Runtime& runtime)

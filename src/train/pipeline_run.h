@@ -58,6 +58,9 @@ class PipelineRun {
   /// The final state of the stages, at process 0 after collect_weights(): of other processes'
   /// stages only the weights.
   std::vector<StageContent> trained_contents() const;
+  /// After collect_weights(), at process 0: the name of a trained weight that is not finite; empty:
+  /// all are.
+  std::string nonfinite_weight() const;
   /// Writes the trained weights, or others of the model by name, into a copy of the user's file,
   /// and low-rank adapters alone to `adapters`; returns what was changed besides bytes.
   std::vector<std::string> export_model(const std::string& path, bool overwrite_input = false,
@@ -76,6 +79,8 @@ class PipelineRun {
   void add_training_programs(std::int64_t first_step);
   void add_evaluation_programs();
   std::vector<Edge> evaluation_edges() const;
+  /// A weight or running statistic, of whatever process.
+  HostTensor trained_tensor(const std::string& name) const;
 
   PlannedNetwork& network_;
   std::vector<Variant> training_;  // the full micro-batch first

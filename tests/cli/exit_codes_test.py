@@ -210,6 +210,13 @@ class Divergence(Case):
                      "--lr-schedule", "linear", "--warmup", "2", "--max-steps", "9", says=["a smaller --lr than 1e+30"])
 
 
+    def test_the_last_update_is_looked_at_too(self):
+        run = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--precision", "fp16", "--loss-scale", "1e30", "--max-steps", "1"]
+        self.refused("diverged", *run, "--run-dir", "run", says=["is not finite after step 1, the last one", "try: a smaller --lr"])
+        self.assertFalse((self.folder / "run/trained.onnx").exists())
+        self.succeed(*run, "--on-error", "nan=ignore", "--run-dir", "ignored")
+
+
 class Assertion(Case):
     def test_an_untrained_network_does_not_pass(self):
         self.refused("assertion", "eval", MODEL, "--data", DATA, "--assert", "accuracy>=0.97",

@@ -53,6 +53,20 @@ std::optional<NamedTensors> best_weights(const SaveSettings& save, const Trainin
   }
 }
 
+/// The loss of a step is computed before its update, so nothing has looked at what the last update
+/// has made.
+void check_last_update(const Options& options, const PipelineRun& run,
+                       const TrainingSummary& summary) {
+  if (options.run.optimization.on_nonfinite == OnNonfinite::kIgnore || summary.steps == 0) return;
+  const std::string weight = run.nonfinite_weight();
+  const std::string checkpoint = summary.last_checkpoint.string();
+  PT_CHECK(weight.empty(), kDiverged,
+           "weight \"{}\" is not finite after step {}, the last one\n"
+           "  try: a smaller --lr than {}, or --clip-norm 1{}",
+           printable(weight), summary.steps, options.run.optimization.learning_rate.peak,
+           checkpoint.empty() ? "" : "\n  last checkpoint: " + checkpoint);
+}
+
 /// Writes one model to `path` or to standard output; null: the last one.
 std::vector<std::string> write_model(const Options& options, PipelineRun& run,
                                      const std::string& path, const std::string& spare,
@@ -130,6 +144,7 @@ std::string words_on(const BestResult& best) {
 WrittenModels write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
                                   const std::string& spare, const SaveSettings& save,
                                   const TrainingSummary& summary) try {
+  check_last_update(options, run, summary);
   const std::optional<NamedTensors> best = best_weights(save, summary);
   const bool last = options.save == "last" || !best;
   WrittenModels written;

@@ -33,7 +33,8 @@ std::string words_on(const BestResult& best);
 /// Writes the trained model to `path`, or to standard output: with validation the best one or the
 /// last one, as --save says, and the other one to the run's folder. If that fails, it is kept as
 /// `spare` in the run's folder, or as a checkpoint where the model's own files have changed. Error
-/// (kResource, kModel) that names what was kept.
+/// (kResource, kModel) that names what was kept, kDiverged for a weight that the last update has
+/// made infinite or NaN.
 WrittenModels write_trained_model(const Options& options, PipelineRun& run, const std::string& path,
                                   const std::string& spare, const SaveSettings& save,
                                   const TrainingSummary& summary);
