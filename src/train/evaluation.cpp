@@ -18,6 +18,7 @@
 #include "train/network.h"
 #include "train/predict.h"
 #include "train/scores.h"
+#include "train/trainer.h"
 
 namespace pipetrain {
 namespace {
@@ -125,13 +126,24 @@ bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last) {
   return last || step / steps > before / steps;
 }
 
-bool has_stalled(const OptimizationConfig& settings, const std::optional<BestResult>& best) {
-  return settings.patience > 0 && best && best->metric == settings.best_metric &&
-         best->stalled >= settings.patience;
+bool lacks_evaluation(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  if (checkpoint.unevaluated) return true;
+  const std::int64_t step = checkpoint.step;
+  if (step != network.total_steps() || step == checkpoint.total_steps) return false;
+  const bool was_due = !checkpoint.in_flight() && is_evaluated(network, step, /*last=*/false);
+  return !was_due && is_evaluated(network, step, /*last=*/true);
 }
 
-bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
-               std::optional<BestResult>& best) {
+bool has_stalled(const OptimizationConfig& settings, const TrainingSummary& summary) {
+  if (settings.patience <= 0) return false;
+  const std::optional<BestResult>& best = summary.best;
+  if (!best) return summary.unmeasured >= settings.patience;
+  return best->metric == settings.best_metric && best->stalled >= settings.patience;
+}
+
+bool note_best(const PlannedNetwork& network, TrainingSummary& summary) {
+  const EvaluationReport& report = *summary.last_evaluation;
+  std::optional<BestResult>& best = summary.best;
   const std::string& metric = network.config().optimization.best_metric;
   std::optional<double> value = metric_of(report, metric);
   if (!value && (metric == "auc" || metric == "r2")) {
@@ -147,8 +159,8 @@ bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
                       (!best || (grows(metric) ? *value > best->value : *value < best->value));
   if (better) {
     best = BestResult{report.step, *value, metric};
-  } else if (best) {
-    ++best->stalled;
+  } else {
+    ++(best ? best->stalled : summary.unmeasured);
   }
   return better;
 }

@@ -12,9 +12,10 @@ namespace pipetrain {
 class PipelineRun;
 class PlannedNetwork;
 class Predictor;
-struct BestResult;
+struct Checkpoint;
 struct OptimizationConfig;
 struct Scores;
+struct TrainingSummary;
 
 /// Error (kUsage) when the metric of the best model, or early stopping, does not suit the network.
 /// Before the first step, not after the first epoch.
@@ -28,12 +29,15 @@ EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);
 
 /// Whether there is one after a step. `last`: the run ends there.
 bool is_evaluated(const PlannedNetwork& network, std::int64_t step, bool last);
-/// Whether it is the best so far, which `best` then says.
-bool note_best(const EvaluationReport& report, const PlannedNetwork& network,
-               std::optional<BestResult>& best);
+/// Whether a run that is resumed from a checkpoint has to validate its step first: the run before
+/// was stopped between the step and its validation, or went on where this one ends.
+bool lacks_evaluation(const PlannedNetwork& network, const Checkpoint& checkpoint);
+/// Whether the last evaluation is the best so far, which the summary then says.
+bool note_best(const PlannedNetwork& network, TrainingSummary& summary);
 
-/// Whether as many validations as --patience says were no better than the best one.
-bool has_stalled(const OptimizationConfig& settings, const std::optional<BestResult>& best);
+/// Whether as many validations as --patience says were no better than the best one, or had no
+/// finite value and there is no best one.
+bool has_stalled(const OptimizationConfig& settings, const TrainingSummary& summary);
 
 /// Metrics that need the outputs besides the loss.
 class OutputMetrics {

@@ -69,11 +69,11 @@ class Training {
   TrainingSummary run() {
     rate_.start();
     std::int64_t step = first_step_;
-    if (options_.resumed && step < network_.total_steps()) {
-      // The run before was stopped between this step and its validation, or had stopped early.
-      if (options_.resumed->unevaluated)
-        save_after(step, evaluate_after(step, /*last=*/false), /*last=*/false);
-      else if (has_stalled(settings_, summary_.best))
+    if (options_.resumed) {
+      const bool last = step == network_.total_steps();
+      if (lacks_evaluation(network_, *options_.resumed))
+        save_after(step, evaluate_after(step, last), last);
+      else if (!last && has_stalled(settings_, summary_))
         summary_.end = RunEnd::kStalled;
     }
     while (step < network_.total_steps() && summary_.end == RunEnd::kDone) {
@@ -81,7 +81,7 @@ class Training {
         const bool resumes = options_.cut && step == first_step_;
         const std::int64_t begin = resumes ? options_.resumed->round_start : step;
         step = stream(begin, resumes ? options_.cut : nullptr);
-        if (stopped_inside_) break;  // and saved there
+        if (summary_.end != RunEnd::kDone) break;  // stopped inside the round and saved there
       } else if (replicas_) {
         replica_update(step++);
       } else {
@@ -90,6 +90,7 @@ class Training {
       }
       look_at_requests();
       const bool last = step == network_.total_steps();
+      if (last && summary_.end == RunEnd::kTime) summary_.end = RunEnd::kDone;
       save_after(step, evaluate_after(step, last), last);
       if (!last && summary_.end == RunEnd::kDone) report_saves();
     }
@@ -127,9 +128,9 @@ class Training {
     });
     unevaluated_ = false;
     observer_.on_evaluation(*summary_.last_evaluation);
-    const bool improved = note_best(*summary_.last_evaluation, network_, summary_.best);
+    const bool improved = note_best(network_, summary_);
     if (improved) keep_best(step);
-    if (!last && has_stalled(settings_, summary_.best)) summary_.end = RunEnd::kStalled;
+    if (!last && has_stalled(settings_, summary_)) summary_.end = RunEnd::kStalled;
     return improved;
   }
 
@@ -409,8 +410,7 @@ class Training {
     const StreamEnd end = run_stream(run_, loader_, first, cut, callbacks);
     left_requests_ = end.left;
     summary_.end = end.reason;
-    stopped_inside_ = end.reason != RunEnd::kDone;
-    if (stopped_inside_) return first + end.batches;
+    if (end.reason != RunEnd::kDone) return first + end.batches;
     observer_.on_round(first + 1, cut ? cut->rest : run_.program(network_.round_units(first)),
                        end.result);
     StepReport utilisation;
@@ -482,9 +482,8 @@ class Training {
   bool unevaluated_ = false;    // a validation is due after the last step
   bool save_asked_ = false;     // in the last step
   bool save_wanted_ = false;
-  RunRequests left_requests_;    // of other processes in an asynchronous round
-  double last_done_ = 0;         // when the mini-batch before was done there
-  bool stopped_inside_ = false;  // an asynchronous round
+  RunRequests left_requests_;  // of other processes in an asynchronous round
+  double last_done_ = 0;       // when the mini-batch before was done there
   FiniteCheck finite_{run_, sampler_, saving_};
   OutputMetrics output_metrics_{run_};
   StepTimes times_{network_.graph(), options_.peak_flops};

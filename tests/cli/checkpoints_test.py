@@ -130,6 +130,13 @@ class Signals(Checkpoints):
         self.assertEqual((status["first_step"], status["step"]), (1, end["steps"]))
         self.assertEqual(status["total_steps"], 1000000)
 
+    def test_time_that_runs_out_in_the_last_step_cuts_nothing_off(self):
+        for run, schedule in [("a", "1f1b"), ("b", "pipedream")]:
+            _, err = self.succeed("train", *SMALL, "--gpus", "2", "--schedule", schedule, "--max-steps", "1", "--max-time", "0.001",
+                                  "--run-dir", run)
+            self.assertEqual(self.last_event("run_end", run)["status"], "ok")
+            self.assertNotIn("--max-time reached", err)
+
     def test_max_time_counts_from_the_first_start(self):
         first = {"PIPETRAIN_FIRST_START": str(int(time.time()) - 3600)}
         self.succeed("train", *LONG, "--run-dir", "run", "--max-time", "59min", environment=first)

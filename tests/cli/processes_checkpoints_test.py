@@ -111,6 +111,15 @@ class ProcessesCheckpoints(ProcessCase):
             if not name.startswith("head") and "running" not in name:
                 self.assertEqual(after[name], value, name)
 
+    def test_the_last_step_is_validated_and_its_update_looked_at(self):
+        self.train_in(2, *DIGITS, "--val-split", "0.2", "--max-steps", "6", "--save-every", "3", "--keep", "all", "--run-dir", "run")
+        self.train_in(2, "train", "--resume=run/checkpoints/step-000003", "--max-steps", "3", "--run-dir", "rest")
+        found = events((self.folder / "rest/events.jsonl").read_text())
+        self.assertEqual([event["step"] for event in found if event["event"] == "val"], [3])
+        code, _, err = self.run_in(2, *DIGITS, "--precision", "fp16", "--loss-scale", "1e30", "--max-steps", "1", "--run-dir", "bad")
+        self.assertEqual(code, 6, err)
+        self.assertIn("is not finite after step 1, the last one", err)
+
     def test_a_killed_process_ends_all_and_loses_nothing(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--comm-timeout", "100000", "--run-dir", "run")
         self.wait_for("run/checkpoints/latest", process)

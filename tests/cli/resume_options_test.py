@@ -46,6 +46,14 @@ class StoppedEarly(Case):
         self.assertEqual(ends()[-1], ("early_stop", 15))
 
 
+    def test_validations_without_a_value_count(self):
+        self.write("zeros.csv", "\n".join(row for row in digits()[:200] if row.endswith(",0")) + "\n")
+        _, err = self.succeed(*SMALL[:-1], "--val-data", "zeros.csv", "--best-metric", "auc", "--patience", "2", "--epochs", "9", "--run-dir", "run")
+        self.assertIn("early stopping: no finite auc in 2 validations", err)
+        end = json.loads((self.folder / "run/events.jsonl").read_text().splitlines()[-1])
+        self.assertEqual((end["status"], end["steps"]), ("early_stop", 8))
+
+
 class OtherFolder(Case):
     def test_the_best_model_goes_along(self):
         run = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "64", "--val-split", "0.2", "--val-every", "2", "--save-every", "2", "--keep", "9",

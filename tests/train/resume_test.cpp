@@ -249,6 +249,31 @@ TEST_F(Resume, NoValidationIsLeftOut) {
   }
 }
 
+// Where the run was stopped it now ends, which asks for a validation whether one was due or not.
+TEST_F(Resume, TheLastStepIsValidatedOnce) {
+  config_.data.validation_split = 0.2;
+  config_.optimization.warmup = 0;
+  const std::int64_t all = config_.optimization.max_steps;
+  for (const char* schedule : {"1f1b", "pipedream"}) {
+    set_schedule(schedule);
+    set_stages(2);
+    config_.optimization.evaluate_by_steps = schedule == std::string_view("1f1b");
+    config_.optimization.evaluate_every = config_.optimization.evaluate_by_steps ? 2 : 1;
+    for (int stop = 1; stop < 10; ++stop) {
+      const std::string name = fmt::format("{}-{}", schedule, stop);
+      const Outcome first = run(name, stop);
+      config_.optimization.max_steps = stop;
+      const Outcome second = run(name);
+      config_.optimization.max_steps = all;
+      EXPECT_TRUE(second.losses.empty()) << name;
+      EXPECT_FALSE(first.evaluations.contains(stop)) << name;
+      EXPECT_EQ(second.evaluations.size(), 1U) << name;
+      EXPECT_TRUE(second.evaluations.contains(stop)) << name;
+      EXPECT_TRUE(second.best) << name;
+    }
+  }
+}
+
 TEST_F(Resume, OnAnotherNumberOfStagesGivesTheSameLosses) {
   std::map<std::int64_t, double> expected;
   for (const int before : {1, 2, 3, 4, 6}) {

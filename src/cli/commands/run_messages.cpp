@@ -208,8 +208,12 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
       text += fmt::format(" · MFU {:.1f} %", summary.steady_utilisation * 100);
   }
   if (summary.end == RunEnd::kStalled) {
-    text += fmt::format(" · early stopping: no improvement of {} for {} validations",
-                        summary.best->metric, summary.best->stalled);
+    text += " · early stopping: ";
+    text += summary.best
+                ? fmt::format("no improvement of {} for {} validations", summary.best->metric,
+                              summary.best->stalled)
+                : fmt::format("no finite {} in {} validations",
+                              network.config().optimization.best_metric, summary.unmeasured);
   }
   log_info("train", "done     {}", text);
 }
