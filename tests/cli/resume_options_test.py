@@ -54,6 +54,19 @@ class StoppedEarly(Case):
         self.assertEqual((end["status"], end["steps"]), ("early_stop", 8))
 
 
+class FinishedRun(Case):
+    def test_it_writes_what_else_is_asked_for(self):
+        run = [*SMALL[:-1], "--lora", "2", "--val-split", "0.25", "--max-steps", "4", "--run-dir", "run", "--resume=auto"]
+        self.succeed(*run)
+        for more in (["--adapter", "a.safetensors"], ["--save", "last"]):
+            _, err = self.succeed("train", "--resume=run", *more)
+            self.assertNotIn("nothing left to train", err)
+        self.assertTrue((self.folder / "a.safetensors").exists())
+        # Only once; a job queue repeats its command line.
+        _, err = self.succeed(*run, "--adapter", "a.safetensors")
+        self.assertIn("nothing left to train", err)
+
+
 class OtherFolder(Case):
     def test_the_best_model_goes_along(self):
         run = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "64", "--val-split", "0.2", "--val-every", "2", "--save-every", "2", "--keep", "9",

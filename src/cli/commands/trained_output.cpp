@@ -1,5 +1,6 @@
 #include "cli/commands/trained_output.h"
 
+#include <algorithm>
 #include <iostream>
 #include <sstream>
 #include <utility>
@@ -135,6 +136,17 @@ void check_adapter(const Options& options) {
   PT_CHECK(options.output.empty() || place(options.adapter) != place(options.output), kUsage,
            "--adapter and --output are both \"{}\"; give them different files",
            printable(options.adapter));
+}
+
+bool has_written_all(const Options& options, const FoundCheckpoint& found,
+                     const std::string& output) {
+  const fs::path end = found.path / "manifest.json";
+  const bool saves_another = std::ranges::any_of(options.given, [&](const Assignment& setting) {
+    return setting.first == "--best-metric" && setting.second.find("save=") != std::string::npos &&
+           std::ranges::count(found.checkpoint.run.settings, setting) == 0;
+  });
+  return !saves_another && is_newer(output, end) &&
+         (options.adapter.empty() || is_newer(options.adapter, end));
 }
 
 std::string words_on(const BestResult& best) {

@@ -18,6 +18,11 @@ TrainingDescription training_of(const FoundCheckpoint& found);
 /// Error (kUsage) where --adapter cannot be written.
 void check_adapter(const Options& options);
 
+/// Whether a run that ended with this checkpoint has written what the options ask for since: its
+/// model (the best or the last one, as --save says now and has said then) and its adapters.
+bool has_written_all(const Options& options, const FoundCheckpoint& found,
+                     const std::string& output);
+
 /// Which models of a run have been written.
 struct WrittenModels {
   std::string output;              // the trained model; "-": to standard output
