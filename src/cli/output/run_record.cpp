@@ -100,18 +100,29 @@ void take_end(const EventJson& event, RecordedRun& run) {
   run.output = text(event, "output");
 }
 
-/// Steps behind a checkpoint are done again by a run that goes on from it.
-void add_record(StepRecord record, std::vector<StepRecord>& records) {
-  while (!records.empty() && records.back().step >= record.step) records.pop_back();
-  records.push_back(std::move(record));
+void remove_from(std::int64_t step, std::vector<StepRecord>& records) {
+  while (!records.empty() && records.back().step >= step) records.pop_back();
+}
+
+/// Steps behind a checkpoint are done again by a run that goes on from it, and their validations
+/// are void.
+void add_step(StepRecord record, RecordedRun& run) {
+  remove_from(record.step, run.validations);
+  remove_from(record.step, run.steps);
+  run.steps.push_back(std::move(record));
+}
+
+void add_validation(StepRecord record, RecordedRun& run) {
+  remove_from(record.step, run.validations);
+  run.validations.push_back(std::move(record));
 }
 
 void take(const EventJson& event, RecordedRun& run) {
   const std::string kind = text(event, "event");
   if (kind == "run_start") take_start(event, run);
   if (kind == "plan") take_plan(event, run);
-  if (kind == "step") add_record(step_of(event), run.steps);
-  if (kind == "val") add_record(step_of(event), run.validations);
+  if (kind == "step") add_step(step_of(event), run);
+  if (kind == "val") add_validation(step_of(event), run);
   if (kind == "run_end") take_end(event, run);
   if (kind == "error") run.error = text(event, "message");
 }

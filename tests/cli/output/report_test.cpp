@@ -59,6 +59,15 @@ TEST(Report, OfARunThatWentOnTheLatestPartCounts) {
   EXPECT_EQ(run.exit_code, 0);
 }
 
+// The run has gone back to a step before the validation.
+TEST(Report, ValidationsOfStepsThatAreDoneAgainAreVoid) {
+  const std::string start(kEvents, std::string_view(kEvents).find('\n') + 1);
+  const RecordedRun run =
+      record_of(kEvents + start + R"({"event":"step","step":2,"loss":2})" + "\n");
+  EXPECT_EQ(run.steps.size(), 2u);
+  EXPECT_TRUE(run.validations.empty());
+}
+
 TEST(Report, NamesTheLineThatIsNoEvent) {
   try {
     record_of(std::string(kEvents) + "nonsense\n{}\n");
