@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <type_traits>
 
@@ -92,8 +93,8 @@ std::set<std::string> read_beside_copies(const LoadedModel& model) {
 
 using ReadTensor = std::function<HostTensor(const std::string&)>;
 
-/// Copies whose values differ from their original's become tensors of the file. `read` has to
-/// outlive `values`.
+/// Copies whose values differ from their original's become tensors of the file, also those that
+/// were not trained and keep their initial values. `read` has to outlive `values`.
 void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues& values,
                 ExportEdits& edits) {
   std::set<std::string> read_too = read_beside_copies(model);
@@ -102,29 +103,57 @@ void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues&
     copied.push_back(read(copy.name));
     if (!copied.back()) read_too.insert(copy.original);  // by a copy that keeps its values
   }
+  std::map<std::string, std::string> added;  // names in the file, by copy
   for (std::size_t i = 0; i < copied.size(); ++i) {
     const UntiedCopy& copy = model.copies[i];
-    const HostTensor& value = copied[i];
-    if (!value) continue;
+    HostTensor value = copied[i];
     const auto original = values.find(copy.original);
-    if (original == values.end() && !read_too.contains(copy.original)) {
-      values[copy.original] = [&read, name = copy.name] { return read(name); };
-      continue;
-    }
-    if (original != values.end()) {
+    if (original == values.end()) {
+      if (!value) continue;  // neither was trained
+      if (!read_too.contains(copy.original)) {
+        values[copy.original] = [&read, name = copy.name] { return read(name); };
+        continue;
+      }
+    } else {
+      if (!value) value = model.model.find_initializer(copy.name)->to_float32();
       const HostTensor kept = original->second();
       // Still equal: the file can keep sharing them.
       if (std::memcmp(value.view().data, kept.view().data, value.type().bytes()) == 0) continue;
     }
-    std::string name = copy.name;
-    if (model.file.nodes[copy.node].op_type == "Identity") name += ".untied";  // its result's name
-    while (model.file.find_initializer(name)) name += "_";
-    edits.added.push_back({name, value, copy.original});
+    std::string& name = added[copy.name];
+    if (name.empty()) {
+      name = copy.name;
+      if (model.file.nodes[copy.node].op_type == "Identity")
+        name += ".untied";  // its result's name
+      while (model.file.find_initializer(name)) name += "_";
+      edits.added.push_back({name, value, copy.original});
+    }
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
 }
 
+/// Whether training changes a tensor: itself, or by its adapter.
+bool may_change(const LoadedModel& model, const std::string& name) {
+  const auto rule = model.rules.find(name);
+  return (rule != model.rules.end() && rule->second.use != TensorUse::kFrozen) ||
+         std::ranges::count(model.adapters, name, &Adapter::weight) > 0;
+}
+
 }  // namespace
+
+std::set<std::string> initial_values_in_export(const LoadedModel& model, const Graph& graph) {
+  std::set<std::string> names;
+  for (const Adapter& adapter : model.adapters) names.insert(adapter.weight);
+  for (const UntiedCopy& copy : model.copies) {
+    if (may_change(model, copy.original)) names.insert(copy.name);
+  }
+  for (const Node& node : graph.nodes) {
+    for (const ValueId id : node.inputs) {
+      if (id && graph[id].role == Role::kParameter) names.erase(graph[id].name);
+    }
+  }
+  return names;
+}
 
 std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,

@@ -3,9 +3,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "graph/graph.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint.h"
 #include "train/loaded_model.h"
@@ -21,6 +23,10 @@ std::vector<std::string> export_weights(const LoadedModel& model,
                                         const std::function<HostTensor(const std::string&)>& read,
                                         const OnnxMetadata& metadata, const std::string& path,
                                         bool overwrite_input, const std::string& adapters = {});
+
+/// The tensors of `model.model` whose initial values export_weights() needs after a training of
+/// `graph`: weights beside adapters, and copies that are not trained although their original is.
+std::set<std::string> initial_values_in_export(const LoadedModel& model, const Graph& graph);
 
 /// What the metadata of a trained file record about its training, for eval and predict.
 struct TrainingDescription {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -413,11 +414,10 @@ std::vector<std::int64_t> Network::batch_sizes() const {
 
 void Network::release_initial_weights() {
   for (const Parameter& parameter : graph_->parameters) graph_->graph[parameter.value].data = {};
+  const std::set<std::string> exported = initial_values_in_export(model_, graph_->graph);
   for (OnnxModel* model : {&model_.file, &model_.model}) {
     for (OnnxInitializer& initializer : model->initializers) {
-      // An exported weight is that of the file with its adapter's product added.
-      if (!std::ranges::count(model_.adapters, initializer.name, &Adapter::weight))
-        initializer.value = {};
+      if (!exported.contains(initializer.name)) initializer.value = {};
     }
   }
 }

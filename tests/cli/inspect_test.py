@@ -121,6 +121,16 @@ class Exports(Case):
                     if mode:
                         self.assertIn("1 BatchNormalization and 2 Dropout layers are in training mode", found[0])
 
+    def test_a_merged_bias_that_is_not_trained_keeps_its_zeros(self):
+        heads = [onnx_file.node("Gemm", ["x", "w1", "b"], ["logits"], "head"), onnx_file.node("Gemm", ["x", "w2", "b"], ["aux"], "auxiliary")]
+        tensors = [*(onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")), onnx_file.tensor("b", [4], [0] * 4)]
+        outputs = [onnx_file.value_info(name, ["batch", 4]) for name in ("logits", "aux")]
+        self.write("m.onnx", onnx_file.model(heads, outputs=outputs, initializers=tensors))
+        self.succeed("train", "m.onnx", "--logits", "logits", *CPU, "--max-steps", "3", "-o", "t.onnx", "--run-dir", "run")
+        written = floats_in(self.folder / "t.onnx")
+        self.assertTrue(all(written["b"]), written)
+        self.assertEqual(written["b@auxiliary.2"], (0,) * 4)
+
     def test_merged_tensors_get_their_names_back(self):
         self.write("m.onnx", merged())
         self.write("d.csv", "".join(f"{i / 40:.2f},{i % 4}\n" for i in range(40)))

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "onnx_io/builder.h"
+#include "passes/build.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -58,6 +59,91 @@ TEST(Export, KeepsValuesOfTensorsThatOnlyCopiesRead) {
     EXPECT_EQ(written.file.initializers.size(), 2U);
     path = next;
   }
+}
+
+/// Heads "a", "b" and so on with biases of zeros that an exporter has merged into "bias".
+LoadedModel merged_heads(const std::filesystem::path& path, int count) {
+  OnnxBuilder builder("heads");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("bias", filled({4}, 0));
+  for (int i = 0; i < count; ++i) {
+    const std::string head(1, static_cast<char>('a' + i));
+    builder.output(head, DType::kFloat32, {{"batch", -1}, {"", 4}});
+    builder.initializer(head + ".weight", filled({4, 4}, 0.5F));
+    builder.node("Gemm", {"x", head + ".weight", "bias"}, {head}, {}, head);
+  }
+  builder.write(path);
+  return loaded(path);
+}
+
+/// What the heads of an exported file add.
+std::vector<float> biases_of_heads(const LoadedModel& written) {
+  std::vector<float> out;
+  for (const OnnxNode& node : written.file.nodes)
+    out.push_back(written.file.find_initializer(node.inputs[2])->to_float32().span<float>()[0]);
+  return out;
+}
+
+TEST(Export, CopiesThatAreNotTrainedKeepTheirValues) {
+  const TemporaryDirectory folder;
+  const LoadedModel model = merged_heads(folder / "heads.onnx", 2);
+  const auto read = [](const std::string& name) {
+    return name == "bias" ? filled({4}, 3) : HostTensor();  // the loss needs one head only
+  };
+  export_weights(model, read, {}, (folder / "trained.onnx").string(), false);
+  EXPECT_EQ(biases_of_heads(loaded(folder / "trained.onnx")), (std::vector<float>{3, 0}));
+}
+
+TEST(Export, ACopyAtSeveralPlacesIsOneTensor) {
+  const TemporaryDirectory folder;
+  LoadedModel model = merged_heads(folder / "heads.onnx", 3);
+  ASSERT_EQ(model.copies.size(), 2U);
+  model.copies[1].name = model.copies[0].name;
+  const auto read = [&](const std::string& name) {
+    if (name == model.copies[0].name) return filled({4}, 5);
+    return name == "bias" ? filled({4}, 3) : HostTensor();
+  };
+  export_weights(model, read, {}, (folder / "trained.onnx").string(), false);
+  const LoadedModel written = loaded(folder / "trained.onnx");
+  EXPECT_EQ(biases_of_heads(written), (std::vector<float>{3, 5, 5}));
+  EXPECT_EQ(written.file.initializers.size(), model.file.initializers.size() + 1);
+}
+
+TEST(Export, NeedsTheInitialValuesOfCopiesThatAreNotTrained) {
+  const TemporaryDirectory folder;
+  const LoadedModel model = merged_heads(folder / "heads.onnx", 2);
+  BuildOptions options;
+  options.lower.micro_batch = 2;
+  options.loss.output = "a";
+  const TrainingGraph training = build_training_graph(model.model, model.rules, options);
+  EXPECT_EQ(initial_values_in_export(model, training.graph), (std::set<std::string>{"bias@b.2"}));
+}
+
+TEST(Export, CopiesOfAdaptedWeightsKeepTheirValues) {
+  const TemporaryDirectory folder;
+  OnnxBuilder builder("merged");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.initializer("first.weight", filled({4, 4}, 0.5F));
+  builder.node("Identity", {"first.weight"}, {"second.weight"});
+  builder.node("MatMul", {"x", "first.weight"}, {"h"}, {}, "first");
+  builder.node("MatMul", {"h", "second.weight"}, {"y"}, {}, "second");
+  builder.write(folder / "merged.onnx");
+  ModelConfig config;
+  config.path = (folder / "merged.onnx").string();
+  config.adapters.rank = 1;
+  config.adapters.targets = {"first.weight"};
+  const LoadedModel model = load_model(config);
+  ASSERT_EQ(model.adapters.size(), 1U);
+  const auto read = [&](const std::string& name) {
+    if (name == model.adapters[0].a) return filled({1, 4}, 1);
+    if (name == model.adapters[0].b) return filled({4, 1}, 2);
+    return HostTensor();
+  };
+  export_weights(model, read, {}, (folder / "trained.onnx").string(), false);
+  const LoadedModel written = loaded(folder / "trained.onnx");
+  EXPECT_EQ(first_number(written, "first.weight"), 2.5F);
+  EXPECT_EQ(first_number(written, "second.weight"), 0.5F);
 }
 
 }  // namespace
