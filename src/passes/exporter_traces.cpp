@@ -26,20 +26,6 @@ std::string_view entry_of(const OnnxModel& model, const OnnxNode& node, const ch
   return entry == metadata->second.end() ? std::string_view() : entry->second;
 }
 
-/// The names after "%p_" in "args = (%x, %p_fc_weight, %p_fc_bias)": parameters, with underscores
-/// for dots.
-std::vector<std::string_view> parameters_of_call(std::string_view call) {
-  constexpr std::string_view kPrefix = "%p_";
-  std::vector<std::string_view> out;
-  for (std::size_t at = call.find(kPrefix); at != std::string_view::npos;
-       at = call.find(kPrefix, at)) {
-    at += kPrefix.size();
-    const std::size_t end = call.find_first_of(",)] ", at);
-    out.push_back(call.substr(at, end == std::string_view::npos ? end : end - at));
-  }
-  return out;
-}
-
 bool multiplies(const OnnxNode& node) {
   return node.op_type == "Conv" || node.op_type == "ConvTranspose" || node.op_type == "Gemm" ||
          node.op_type == "MatMul";
@@ -93,6 +79,22 @@ std::string module_of(const OnnxModel& model, const OnnxNode& node) {
   return scopes.size() < 2 ? std::string() : scopes[scopes.size() - 2];
 }
 
+std::string_view call_of(const OnnxModel& model, const OnnxNode& node) {
+  return entry_of(model, node, kCall);
+}
+
+std::vector<std::string_view> parameters_of_call(std::string_view call) {
+  constexpr std::string_view kPrefix = "%p_";
+  std::vector<std::string_view> out;
+  for (std::size_t at = call.find(kPrefix); at != std::string_view::npos;
+       at = call.find(kPrefix, at)) {
+    at += kPrefix.size();
+    const std::size_t end = call.find_first_of(",)] ", at);
+    out.push_back(call.substr(at, end == std::string_view::npos ? end : end - at));
+  }
+  return out;
+}
+
 std::string folded_from(const OnnxMetadata& tensor) {
   const auto entry = tensor.find(kFoldedFrom);
   return entry == tensor.end() ? std::string() : entry->second;
@@ -104,7 +106,7 @@ std::string removed_bias_of(const OnnxModel& model, const OnnxNode& node) {
   std::string prefix = module.empty() ? module : module + "_";
   std::ranges::replace(prefix, '.', '_');
   std::string found;
-  for (const std::string_view parameter : parameters_of_call(entry_of(model, node, kCall))) {
+  for (const std::string_view parameter : parameters_of_call(call_of(model, node))) {
     if (!parameter.starts_with(prefix) || !parameter.ends_with("bias")) continue;
     if (!found.empty()) return {};  // it does not say which
     found = (module.empty() ? module : module + ".") + std::string(parameter.substr(prefix.size()));

@@ -16,6 +16,13 @@ std::vector<std::string> strings_in(std::string_view list);
 /// The module that a node belongs to ("blocks.0.norm1"); empty if the file does not say.
 std::string module_of(const OnnxModel& model, const OnnxNode& node);
 
+/// The call of PyTorch that a node is a part of, which is one line for all of its nodes:
+/// "%norm : … = call_function[…](args = (%x, %p_fc_weight), …)"; empty if the file does not say.
+std::string_view call_of(const OnnxModel& model, const OnnxNode& node);
+
+/// The parameters that a call takes: the names after "%p_", with underscores for dots.
+std::vector<std::string_view> parameters_of_call(std::string_view call);
+
 /// PyTorch's name of the bias that the exporter removed from a node because it was all zeros; empty
 /// if it removed none.
 std::string removed_bias_of(const OnnxModel& model, const OnnxNode& node);

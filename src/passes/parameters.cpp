@@ -400,15 +400,8 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
     if (!is_float(dtype)) return;
     TensorRule rule = classifier.classify(name, shape, value, metadata);
     rule.decays = classifier.decays(name, shape);
-    if (rule.use != TensorUse::kRunningStatistic) {
-      if (!options.train_only.empty()) {
-        const bool chosen = matches_any(options.train_only, name);
-        rule = {chosen ? TensorUse::kTrained : TensorUse::kFrozen,
-                (chosen ? "" : "not in ") + setting("train-only"), rule.decays};
-      }
-      if (matches_any(options.freeze, name))
-        rule = {TensorUse::kFrozen, setting("freeze"), rule.decays};
-    }
+    if (rule.use != TensorUse::kRunningStatistic && matches_any(options.train_only, name))
+      rule = {TensorUse::kTrained, setting("train-only"), rule.decays};
     rules[name] = rule;
   };
   for (const OnnxInitializer& initializer : model.initializers) {
@@ -423,6 +416,17 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                      [&] { return node.tensor_attribute("value"); });
     if (value) add(node.outputs[0], value.dtype(), value.shape(), value, {});
   }
+  return rules;
+}
+
+void freeze_tensors(std::map<std::string, TensorRule>& rules, const ParameterOptions& options) {
+  for (auto& [name, rule] : rules) {
+    if (rule.use == TensorUse::kRunningStatistic) continue;
+    if (!options.train_only.empty() && !matches_any(options.train_only, name))
+      rule = {TensorUse::kFrozen, "not in " + setting("train-only"), rule.decays};
+    if (matches_any(options.freeze, name))
+      rule = {TensorUse::kFrozen, setting("freeze"), rule.decays};
+  }
   for (const auto& globs : {options.freeze, options.train_only}) {
     for (const std::string& glob : globs) {
       const bool used = std::any_of(rules.begin(), rules.end(), [&](const auto& rule) {
@@ -433,7 +437,6 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                printable(glob), setting("params"));
     }
   }
-  return rules;
 }
 
 std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>& rules) {

@@ -27,11 +27,12 @@ struct ParameterOptions {
   bool untie = true;                    // give tensors that an exporter merged copies of their own
 };
 
-/// A tensor that an exporter merged with others, trained as a separate copy.
+/// A tensor that an exporter merged with others, trained as a separate copy, at one of the places
+/// where it is used.
 struct UntiedCopy {
   std::string name;      // of the copy, as reported
   std::string original;  // initializer that holds the initial value
-  // Where the copy is used: input `slot` of `nodes[node]` of the model as it was read.
+  // The place: input `slot` of `nodes[node]` of the model as it was read.
   std::size_t node = 0;
   std::size_t slot = 0;
 };
@@ -45,9 +46,13 @@ bool is_statistic_slot(const OnnxNode& node, std::size_t slot);
 /// and deviations of inputs). A tensor counts for a slot or an operand if only what
 /// moves its elements lies between; through differentiable arithmetic on weights, such as weight
 /// normalization or W + B A, if it is named like a parameter, or is a module's or a matrix and
-/// neither its name nor its values are a constant's (`parameter_names.h`).
+/// neither its name nor its values are a constant's (`parameter_names.h`). What `train_only`
+/// matches counts as trained. freeze_tensors() follows, behind untie_copies().
 std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
                                                    const ParameterOptions& options);
+
+/// Freezes what the options say. Error (kUsage) for a pattern without a match.
+void freeze_tensors(std::map<std::string, TensorRule>& rules, const ParameterOptions& options);
 
 /// One sentence on the doubtful tensors of the rules, and how to train them; empty if there are
 /// none.
@@ -59,8 +64,9 @@ std::string note_on_tensors_in_subgraphs(const OnnxModel& model);
 
 /// Replaces merged tensors by copies of their own, in the model, and returns what was done. Untied
 /// are tensors that are reached through an Identity node with a name of its own, and vectors of
-/// equal elements (fresh biases and norm gains) used at several places. Everything else that is
-/// shared stays tied. Rules for the copies are added to `rules`.
+/// equal elements (fresh biases and norm gains) used at several places, unless the file says that
+/// these are calls of one module. Everything else that is shared stays tied. Rules for the copies
+/// are added to `rules`.
 std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules);
 
 /// Whether `text` matches a glob of `*` and `?`.

@@ -1,4 +1,7 @@
 // Gives tensors that an exporter merged, since they had equal values, copies of their own.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -41,6 +44,9 @@ class Untier {
  private:
   struct Use {
     std::size_t node = 0, slot = 0;  // of model_.nodes
+    /// Which parameter of PyTorch it is, of those that were merged: the same at all calls of a
+    /// module. Empty if the file does not say.
+    std::string parameter;
     friend bool operator==(const Use&, const Use&) = default;
   };
 
@@ -55,7 +61,8 @@ class Untier {
         continue;
       }
       const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
-                                 originals_.contains(node.inputs[0]) && node.function.empty() &&
+                                 node.has_output(0) && originals_.contains(node.inputs[0]) &&
+                                 node.function.empty() &&
                                  use_of(node.inputs[0]) != TensorUse::kFrozen;
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
@@ -79,19 +86,42 @@ class Untier {
       for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
         const std::string& name = node.inputs[slot];
         if (!is_merged_vector(node, name)) continue;
-        uses.push_back({name, {n, slot}});
-        places[name].push_back({n, slot});
+        uses.push_back({name, {n, slot, parameter_of(node, slot)}});
+        places[name].push_back(uses.back().second);
       }
     }
     std::map<std::string, Use> owners;
     for (const auto& [name, found] : places) owners[name] = owner_of(name, found);
+    std::map<std::pair<std::string, std::string>, std::string> known;  // copies of parameters
     for (const auto& [name, use] : uses) {
-      if (use == owners[name]) continue;
+      const Use& owner = owners[name];
+      const bool names_parameter = !use.parameter.empty();
+      if (use == owner || (names_parameter && use.parameter == owner.parameter)) continue;
       OnnxNode& node = model_.nodes.edit()[use.node];
+      std::string& input = node.inputs[use.slot];
+      const auto copy = known.find({name, use.parameter});
+      if (copy != known.end()) {
+        input = copy->second;
+        copies_.push_back({input, name, index_as_read_[use.node], use.slot});
+        continue;
+      }
       const bool statistic = is_statistic_slot(node, use.slot);
-      node.inputs[use.slot] = name_of_copy(node, use.slot, name);
-      add_copy(name, node.inputs[use.slot], index_as_read_[use.node], use.slot, statistic);
+      input = name_of_copy(node, use.slot, name);
+      if (names_parameter) known[{name, use.parameter}] = input;
+      add_copy(name, input, index_as_read_[use.node], use.slot, statistic);
     }
+  }
+
+  /// By the parameters that the call of a node takes, and the place among its nodes. A call may
+  /// read merged parameters at several nodes, and a module may be called several times.
+  std::string parameter_of(const OnnxNode& node, std::size_t slot) {
+    if (is_statistic_slot(node, slot)) return {};
+    const std::string_view call = call_of(model_, node);
+    const std::vector<std::string_view> parameters = parameters_of_call(call);
+    if (parameters.empty()) return {};
+    const std::string place = fmt::format("{} {} {}", node.op_type, slot, node.inputs[slot]);
+    return fmt::format("{} {} of {}", place, places_in_call_[fmt::format("{} {}", place, call)]++,
+                       fmt::join(parameters, " "));
   }
 
   bool is_merged_vector(const OnnxNode& node, const std::string& name) const {
@@ -113,7 +143,7 @@ class Untier {
       return may_own(use) && module_of(model_, model_.nodes[use.node]) == module;
     });
     if (named != places.end()) return *named;
-    return may_own(places[0]) ? places[0] : Use{kNotRead, 0};
+    return may_own(places[0]) ? places[0] : Use{kNotRead, 0, {}};
   }
 
   /// PyTorch's name, where the file tells the module.
@@ -151,8 +181,9 @@ class Untier {
   OnnxModel& model_;
   std::map<std::string, TensorRule>& rules_;
   std::map<std::string, OnnxInitializer> originals_;
-  std::set<std::string> statistics_;        // values that serve as running statistics
-  std::vector<std::size_t> index_as_read_;  // of each node that is left
+  std::set<std::string> statistics_;                   // values that serve as running statistics
+  std::vector<std::size_t> index_as_read_;             // of each node that is left
+  std::map<std::string, std::size_t> places_in_call_;  // that were seen so far
   std::vector<UntiedCopy> copies_;
 };
 

@@ -92,10 +92,11 @@ TEST(Build, FrozenFrontNeedsNoGradientNodes) {
   const OnnxModel model = read(two_layers());
   ParameterOptions parameters;
   parameters.freeze = {"w1"};
+  auto rules = classify_tensors(model, parameters);
+  freeze_tensors(rules, parameters);
   BuildOptions options;
   options.lower.micro_batch = 3;
-  const TrainingGraph training =
-      build_training_graph(model, classify_tensors(model, parameters), options);
+  const TrainingGraph training = build_training_graph(model, rules, options);
   EXPECT_EQ(training.accumulations.size(), 1U);
   for (const Node& node : training.graph.nodes) EXPECT_NE(node.op->name, "TanhGrad");
 }

@@ -18,7 +18,9 @@ namespace {
 TrainingGraph built(const OnnxModel& model, const ParameterOptions& parameters = {}) {
   BuildOptions options;
   options.lower.micro_batch = 1;
-  return build_training_graph(model, classify_tensors(model, parameters), options);
+  auto rules = classify_tensors(model, parameters);
+  freeze_tensors(rules, parameters);
+  return build_training_graph(model, rules, options);
 }
 
 void refused(const std::function<void()>& body, const std::string& with) {

@@ -84,6 +84,13 @@ std::map<std::string, int> histogram_of(const LoadedModel& model) {
   return histogram;
 }
 
+/// The originals of copies, by copy.
+std::map<std::string, std::string> originals_of(const LoadedModel& model) {
+  std::map<std::string, std::string> originals;
+  for (const UntiedCopy& copy : model.copies) originals[copy.name] = copy.original;
+  return originals;
+}
+
 Json json_of_file(const Options& options, const LoadedModel& model) {
   Json json = {{"schema", "pipetrain.inspect/1"},
                {"file", options.run.model.path},
@@ -106,8 +113,8 @@ Json json_of_file(const Options& options, const LoadedModel& model) {
                                   {"use", use_name(rule.use)},
                                   {"reason", rule.reason}});
   }
-  for (const UntiedCopy& copy : model.copies)
-    json["copies"].push_back({{"name", copy.name}, {"original", copy.original}});
+  for (const auto& [name, original] : originals_of(model))
+    json["copies"].push_back({{"name", name}, {"original", original}});
   return json;
 }
 
@@ -131,7 +138,7 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
   for (const auto& [use, count] : uses) text += fmt::format(" {}:{}", use, count);
   if (!model.copies.empty())
     text += fmt::format("  ({} of them merged by the exporter, trained separately)",
-                        model.copies.size());
+                        originals_of(model).size());
   if (!model.expanded.empty())
     text += fmt::format("  ({} of them expanded to the batch by the exporter, trained as one)",
                         model.expanded.size());

@@ -1,0 +1,199 @@
+// Tensors that an exporter merged have copies of their own where they were several parameters.
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
+#include "passes/parameters.h"
+
+namespace pipetrain {
+namespace {
+
+HostTensor equal_elements(Shape shape, float value) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  for (float& x : out.span<float>()) x = value;
+  return out;
+}
+
+/// Numbers without a pattern, as random ones are.
+HostTensor irregular(Shape shape) {
+  HostTensor out(TensorType{DType::kFloat32, shape});
+  float last = 0.3F;
+  for (float& x : out.span<float>()) x = (last = 3.9F * last * (1 - last)) - 0.5F;
+  return out;
+}
+
+OnnxModel read_model(const OnnxBuilder& builder) {
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+OnnxBuilder of_images() {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
+  builder.output("y", DType::kFloat32, {});
+  return builder;
+}
+
+TensorUse use_in(const std::map<std::string, TensorRule>& rules, const std::string& name) {
+  return rules.at(name).use;
+}
+
+/// The rules for a model with copies, as the options have them.
+std::map<std::string, TensorRule> rules_with(OnnxModel model, const ParameterOptions& options) {
+  auto rules = classify_tensors(model, options);
+  untie_copies(model, rules);
+  freeze_tensors(rules, options);
+  return rules;
+}
+
+TEST(UntieCopies, StatisticsMergedWithGainsComeApart) {
+  OnnxBuilder builder = of_images();
+  builder.initializer("ones", equal_elements({4}, 1));
+  builder.initializer("zeros", equal_elements({4}, 0));
+  builder.node("Identity", {"ones"}, {"norm.running_var"});
+  builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {},
+               "norm");
+  OnnxModel model = read_model(builder);
+  auto rules = classify_tensors(model, {});
+  EXPECT_EQ(use_in(rules, "ones"), TensorUse::kTrained);
+  EXPECT_EQ(use_in(rules, "zeros"), TensorUse::kTrained);
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 2U);
+  EXPECT_EQ(use_in(rules, "norm.running_var"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(use_in(rules, "zeros@norm.3"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(model.nodes[0].inputs[3], "zeros@norm.3");
+}
+
+TEST(UntieCopies, MergedBiasesComeApartMatricesStayTied) {
+  OnnxBuilder builder("test");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("w", irregular({4, 4}));
+  builder.initializer("b", equal_elements({4}, 0));
+  builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "first");
+  builder.node("Gemm", {"h", "w", "b"}, {"y"}, {}, "second");
+  OnnxModel model = read_model(builder);
+  auto rules = classify_tensors(model, {});
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].name, "b@second.2");
+  EXPECT_EQ(copies[0].original, "b");
+  EXPECT_EQ(copies[0].node, 1U);
+  EXPECT_EQ(model.nodes[1].inputs, (std::vector<std::string>{"h", "w", "b@second.2"}));
+}
+
+// Exporters fold the gains of group norms to (C, 1, 1) and merge those of the same size.
+TEST(UntieCopies, MergedGainsOfGroupNormsComeApart) {
+  OnnxBuilder builder = of_images();
+  for (const char* name : {"ones", "zeros"})
+    builder.initializer(name, equal_elements({4}, name[0] == 'o' ? 1.0F : 0.0F));
+  builder.initializer("val_28", equal_elements({4, 1, 1}, 1));
+  builder.node("InstanceNormalization", {"x", "ones", "zeros"}, {"first"});
+  builder.node("Mul", {"first", "val_28"}, {"scaled"}, {}, "scale");
+  builder.node("InstanceNormalization", {"scaled", "ones", "zeros"}, {"second"});
+  builder.node("Mul", {"second", "val_28"}, {"y"}, {}, "scale_again");
+  OnnxModel model = read_model(builder);
+  for (OnnxInitializer& tensor : model.initializers) {
+    if (tensor.name == "val_28")
+      tensor.metadata["pkg.onnxscript.optimizer.folded_from"] = "['norm.weight', 'val_27']";
+  }
+  auto rules = classify_tensors(model, {});
+  EXPECT_EQ(use_in(rules, "val_28"), TensorUse::kTrained);
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(copies[0].name, "val_28@scale_again.1");
+}
+
+// An exporter has merged second.bias with first.bias.
+TEST(UntieCopies, FlagsTakeCopiesByTheirOwnNames) {
+  OnnxBuilder builder = of_images();
+  builder.initializer("first.weight", irregular({4, 4, 1, 1}));
+  builder.initializer("second.weight", irregular({4, 4, 1, 1}));
+  builder.initializer("first.bias", equal_elements({4}, 0));
+  builder.node("Identity", {"first.bias"}, {"second.bias"});
+  builder.node("Conv", {"x", "first.weight", "first.bias"}, {"h"});
+  builder.node("Conv", {"h", "second.weight", "second.bias"}, {"y"});
+  const OnnxModel model = read_model(builder);
+  const auto biases = [&](const ParameterOptions& options) {
+    const auto rules = rules_with(model, options);
+    return std::pair(use_in(rules, "first.bias"), use_in(rules, "second.bias"));
+  };
+  const std::pair first(TensorUse::kTrained, TensorUse::kFrozen),
+      second(TensorUse::kFrozen, TensorUse::kTrained);
+  EXPECT_EQ(biases({.freeze = {"second.bias"}, .train_only = {}}), first);
+  EXPECT_EQ(biases({.freeze = {"second.*"}, .train_only = {}}), first);
+  EXPECT_EQ(biases({.freeze = {"first.*"}, .train_only = {}}), second);
+  EXPECT_EQ(biases({.freeze = {}, .train_only = {"second.*"}}), second);
+}
+
+TEST(UntieCopies, AnIdentityWithoutAnOutputIsNone) {
+  OnnxBuilder builder = of_images();
+  builder.initializer("weight", irregular({4, 4, 1, 1}));
+  builder.node("Conv", {"x", "weight"}, {"y"});
+  builder.node("Identity", {"weight"}, {});
+  builder.node("Identity", {"weight"}, {""});
+  OnnxModel model = read_model(builder);
+  auto rules = classify_tensors(model, {});
+  EXPECT_EQ(use_in(rules, "weight"), TensorUse::kTrained);
+  EXPECT_TRUE(untie_copies(model, rules).empty());
+}
+
+/// Normalizations one behind another that read the same gain, and what PyTorch's exporter says of
+/// them: each is a call with the gain of a module, of which these are the names.
+OnnxModel norms_in_turn(const std::vector<std::string>& modules) {
+  OnnxBuilder builder("norms");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("gain", equal_elements({4}, 1));
+  std::string last = "x";
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const std::string next = i + 1 < modules.size() ? "h" + std::to_string(i) : "y";
+    builder.node("LayerNormalization", {last, "gain"}, {next}, {}, "n" + std::to_string(i));
+    last = next;
+  }
+  OnnxModel model = read_model(builder);
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    model.value_metadata[model.nodes[i].outputs[0]]["pkg.torch.onnx.fx_node"] =
+        "%layer_norm_" + std::to_string(i) +
+        " : [num_users=1] = call_function[target=torch.ops.aten.layer_norm.default](args = (%x, "
+        "[4], %p_" +
+        modules[i] + "_weight), kwargs = {})";
+  }
+  return model;
+}
+
+std::vector<std::string> gains_of(const OnnxModel& model) {
+  std::vector<std::string> gains;
+  for (const OnnxNode& node : model.nodes) gains.push_back(node.inputs[1]);
+  return gains;
+}
+
+TEST(UntieCopies, CallsOfOneModuleShareTheirParameters) {
+  using Names = std::vector<std::string>;
+  const auto gains = [](const std::vector<std::string>& modules) {
+    OnnxModel model = norms_in_turn(modules);
+    auto rules = classify_tensors(model, {});
+    untie_copies(model, rules);
+    return gains_of(model);
+  };
+  EXPECT_EQ(gains({"norm", "norm"}), (Names{"gain", "gain"}));
+  EXPECT_EQ(gains({"norm1", "norm2"}), (Names{"gain", "gain@n1.1"}));
+  EXPECT_EQ(gains({"norm1", "norm2", "norm1", "norm2"}),
+            (Names{"gain", "gain@n1.1", "gain", "gain@n1.1"}));
+}
+
+TEST(UntieCopies, ParametersOfOneCallComeApart) {
+  OnnxModel model = norms_in_turn({"cell", "cell"});
+  for (const char* output : {"h0", "y"})
+    model.value_metadata[output]["pkg.torch.onnx.fx_node"] =
+        "%cell : [num_users=1] = call_function[target=cell](args = (%x, %p_first, %p_second))";
+  auto rules = classify_tensors(model, {});
+  const auto copies = untie_copies(model, rules);
+  ASSERT_EQ(copies.size(), 1U);
+  EXPECT_EQ(gains_of(model), (std::vector<std::string>{"gain", "gain@n1.1"}));
+}
+
+}  // namespace
+}  // namespace pipetrain
