@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "base/setting.h"
 #include "onnx_io/model_file.h"
+#include "onnx_io/subgraph.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
 
@@ -31,6 +32,7 @@ class Layers {
   explicit Layers(const OnnxModel& model) : model_(model) {
     for (std::size_t n = 0; n < model.nodes.size(); ++n) {
       for (const std::string& input : model.nodes[n].inputs) users_[input].push_back(n);
+      for (const std::string& name : captured_names(model.nodes[n])) users_[name].push_back(n);
     }
     for (const OnnxInitializer& tensor : model.initializers) shapes_[tensor.name] = tensor.shape;
   }
@@ -52,6 +54,7 @@ class Layers {
     if (users == users_.end()) return false;
     for (const std::size_t n : users->second) {
       const OnnxNode& node = model_.nodes[n];
+      if (!node.has_output(0)) return false;
       const bool in_place = node.inputs.size() > 1 && node.inputs[1] == value &&
                             std::ranges::count(node.inputs, value) == 1 && node.domain.empty();
       if (node.op_type == "Transpose" && !transposed && shapes_.at(weight).rank() == 2) {

@@ -143,6 +143,22 @@ TEST(Adapters, AWeightThatSomethingElseReadsHasNone) {
   EXPECT_EQ(adapted.adapters[0].weight, "fc.weight");
 }
 
+TEST(Adapters, NodesWithoutOutputsAreNoLayers) {
+  OnnxBuilder builder("outputs");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("fc.weight", weights({4, 4}));
+  builder.initializer("turned.weight", weights({4, 4}));
+  builder.initializer("unused.weight", weights({4, 4}));
+  builder.node("MatMul", {"x", "fc.weight"}, {"h"});
+  builder.node("MatMul", {"h", "turned.weight"}, {"y"});
+  builder.node("Transpose", {"turned.weight"}, {}, {OnnxAttribute::of_ints("perm", {1, 0})});
+  builder.node("MatMul", {"h", "unused.weight"}, {});
+  const Adapted adapted = adapt(parsed(builder), {.rank = 2});
+  ASSERT_EQ(adapted.adapters.size(), 1U);
+  EXPECT_EQ(adapted.adapters[0].weight, "fc.weight");
+}
+
 TEST(Adapters, MergedWeightsAreThoseOfTheDefinition) {
   // W + 2 B A for W = 0, computed by hand: B A = [[4, 5], [8, 10], [12, 15]] for B = [[1], [2],
   // [3]] and A = [[4, 5]].

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "onnx_io/encode.h"
 #include "onnx_io/reader.h"
+#include "passes/adapters.h"
 #include "passes/build.h"
 #include "passes/execute.h"
 #include "support/onnx_parts.h"
@@ -100,6 +101,24 @@ TEST(ControlFlow, WeightsInsideAreNamedAsNotTrained) {
   EXPECT_EQ(note_on_tensors_in_subgraphs(model),
             "3 tensors inside an If, Loop or Scan (V, …) are not trained, as only those of the "
             "main graph are");
+}
+
+TEST(ControlFlow, AWeightThatABranchReadsHasNoAdapter) {
+  OnnxModel model = model_of(if_node("c"));
+  OnnxInitializer own = *model.find_initializer("W");
+  own.name = "V";
+  model.initializers.push_back(std::move(own));
+  for (const char* name : {"V", "W"}) {
+    OnnxNode product;
+    product.op_type = "MatMul";
+    product.inputs = {"x", name};
+    product.outputs = {std::string("x") + name};
+    model.nodes.edit().push_back(std::move(product));
+  }
+  auto rules = classify_tensors(model, {});
+  const std::vector<Adapter> adapters = add_adapters(model, rules, {.rank = 1}, 1);
+  ASSERT_EQ(adapters.size(), 1U);
+  EXPECT_EQ(adapters[0].weight, "V");
 }
 
 TEST(ControlFlow, AKnownCountUnrolls) {
