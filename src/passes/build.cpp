@@ -1,6 +1,9 @@
 // The order of the passes, and beside each what it needs before it.
 #include "passes/build.h"
 
+#include <algorithm>
+#include <map>
+
 #include "base/error.h"
 #include "graph/op.h"
 #include "passes/batch_weight_gradients.h"
@@ -23,19 +26,23 @@ namespace {
 /// Finds the number of embedding rows that each integer input indexes.
 void bound_inputs(TrainingGraph& training) {
   const Graph& graph = training.graph;
-  for (GraphInput& input : training.inputs) {
-    for (const Node& node : graph.nodes) {
-      if (node.op->name != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
-      ValueId indices = node.inputs[1];
-      while (const NodeId producer = graph[indices].producer) {
-        const std::string_view op = graph[producer].op->name;
-        if (op != "Reshape" && op != "Cast" && op != "Transpose") break;
-        indices = graph[producer].inputs[0];
-      }
-      if (indices != input.value) continue;
-      const std::int64_t rows = graph[node.inputs[0]].type.shape[0];
-      input.upper_bound = input.upper_bound < 0 ? rows : std::min(input.upper_bound, rows);
-    }
+  std::map<ValueId, GraphInput*> inputs;
+  for (GraphInput& input : training.inputs) inputs[input.value] = &input;
+  std::vector<ValueId> sources(graph.values.size());  // whose elements a value has; absent: its own
+  const auto source_of = [&](ValueId value) {
+    const ValueId source = sources[static_cast<std::size_t>(value.index)];
+    return source ? source : value;
+  };
+  for (const Node& node : graph.nodes) {
+    const std::string_view op = node.op->name;
+    if (op == "Reshape" || op == "Cast" || op == "Transpose")
+      sources[static_cast<std::size_t>(node.outputs[0].index)] = source_of(node.inputs[0]);
+    if (op != "Gather" || node.attributes.integer("axis", 0) != 0) continue;
+    const auto input = inputs.find(source_of(node.inputs[1]));
+    if (input == inputs.end()) continue;
+    const std::int64_t rows = graph[node.inputs[0]].type.shape[0];
+    std::int64_t& bound = input->second->upper_bound;
+    bound = bound < 0 ? rows : std::min(bound, rows);
   }
 }
 

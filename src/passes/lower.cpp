@@ -283,7 +283,7 @@ class Lowering {
   void stand_for(const std::string& name, const TensorOrList& value) {
     lists_.erase(name);
     if (value.list) {
-      lists_[name] = *value.list;
+      keep_list(lists_, name, *value.list);
     } else {
       name_value(name, value.tensor);
     }
@@ -316,7 +316,7 @@ class Lowering {
     const std::vector<TensorOrList> outputs = expand_control_flow(node, inputs, builder_, add);
     for (std::size_t i = 0; i < node.outputs.size() && i < outputs.size(); ++i) {
       if (outputs[i].list) {
-        lists_[node.outputs[i]] = *outputs[i].list;
+        keep_list(lists_, node.outputs[i], *outputs[i].list);
       } else {
         set_value(node.outputs[i], outputs[i].tensor);
       }
@@ -328,7 +328,10 @@ class Lowering {
                                          const std::vector<TensorOrList>& arguments) {
     const std::size_t hidden_outside = hidden_.size();
     const ValueLists lists_outside = lists_;
-    ReadBudget::charge(sizeof(ValueLists::value_type) * lists_.size());
+    std::uint64_t bytes = 0;
+    for (const auto& [name, list] : lists_)
+      bytes += sizeof(ValueLists::value_type) + sizeof(ValueId) * list.values.size();
+    ReadBudget::charge(bytes);
     ++subgraphs_;
     for (std::size_t i = 0; i < graph.inputs.size() && i < arguments.size(); ++i) {
       stand_for(graph.inputs[i], arguments[i]);

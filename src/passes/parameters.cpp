@@ -1,6 +1,7 @@
 #include "passes/parameters.h"
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <set>
 
@@ -20,6 +21,7 @@ constexpr std::string_view kKindKey = "pkg.torch.export.graph_signature.InputSpe
 struct Use {
   const OnnxNode* node;
   std::size_t slot;
+  bool meets_data;  // the node has another input that depends on data
 };
 
 bool is_one_of(std::string_view text, std::initializer_list<std::string_view> list) {
@@ -207,12 +209,19 @@ class Classifier {
 
   void add_uses(const OnnxNode& node) {
     const bool shape_only = is_one_of(node.op_type, {"Shape", "Size"});
-    bool data = false;
+    bool reads_data = false;
+    std::vector<std::size_t> others;  // slots
     for (std::size_t slot = 0; slot < node.inputs.size(); ++slot) {
-      const bool is_data = data_.contains(node.inputs[slot]);
-      if (!is_data) uses_.add(node.inputs[slot]).first->push_back({&node, slot});
-      data = data || (!shape_only && is_data);
+      if (node.inputs[slot].empty()) continue;
+      if (data_.contains(node.inputs[slot])) {
+        reads_data = true;
+      } else {
+        others.push_back(slot);
+      }
     }
+    for (const std::size_t slot : others)
+      uses_.add(node.inputs[slot]).first->push_back({&node, slot, reads_data});
+    bool data = reads_data && !shape_only;
     for (const std::string& name : captured_names(node)) data = data || data_.contains(name);
     if (data) data_.insert_all(node.outputs);
     const bool keeps = is_one_of(node.op_type, {"Cast", "Reshape", "Transpose", "Sub", "Div"});
@@ -293,71 +302,76 @@ class Classifier {
     return found ? *found : none;
   }
 
-  /// Whether the tensor is used as running statistics only. An exporter may have merged one with a
-  /// bias.
-  bool is_running_statistic(const std::string& name) const {
+  /// Whether the tensor, `depth` nodes before the value of this name, is used as running statistics
+  /// only. An exporter may have merged one with a bias.
+  bool is_running_statistic(const std::string& name, int depth = 0) const {
     const std::vector<Use>& uses = uses_of(name);
-    return !uses.empty() && std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
-      return is_statistic_slot(*use.node, use.slot) ||
-             (use.node->op_type == "Identity" && is_running_statistic(use.node->outputs[0]));
-    });
-  }
-
-  bool meets_data(const OnnxNode& node, std::size_t slot) const {
-    for (std::size_t i = 0; i < node.inputs.size(); ++i) {
-      if (i != slot && data_.contains(node.inputs[i])) return true;
-    }
-    return false;
+    return depth <= kMaximumDepth && !uses.empty() &&
+           std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+             return is_statistic_slot(*use.node, use.slot) ||
+                    (use.node->op_type == "Identity" && use.slot == 0 && use.node->has_output(0) &&
+                     is_running_statistic(use.node->outputs[0], depth + 1));
+           });
   }
 
   /// Operators between a tensor and a weight's slot, as long as no data are involved.
   enum Way : std::uint8_t { kMovement, kAnyOperator };
+  /// What is looked for: the layer of data whose weight a tensor is, or is a part of; the
+  /// arithmetic node that combines it with data. A class token that is expanded and concatenated
+  /// with data counts as well.
+  enum Goal : std::uint8_t { kSlot, kArithmetic };
 
   static bool passes(const OnnxNode& node, std::size_t slot, Way way) {
     if (way == kMovement) return passes_weight(node, slot);
     return passes_gradient(node, slot);
   }
 
-  /// The layer of data whose weight the tensor is, or is a part of.
+  static bool is_goal(const Use& use, int depth, Goal goal) {
+    if (!use.meets_data) return false;
+    if (goal == kSlot) return is_parameter_slot(*use.node, use.slot);
+    return is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) ||
+           (depth > 0 && use.node->op_type == "Concat");
+  }
+
   const OnnxNode* reached_slot(const std::string& name, Way way = kMovement) const {
-    std::set<std::string> seen;
-    return first_use(name, 0, way, seen, [this](const Use& use, int) {
-      return is_parameter_slot(*use.node, use.slot) && meets_data(*use.node, use.slot);
-    });
+    return first_use(name, 0, way, kSlot);
   }
 
-  /// The arithmetic node that combines the tensor with data. A class token that is expanded and
-  /// concatenated with data counts as well.
   const OnnxNode* arithmetic_with_data(const std::string& name, Way way) const {
-    std::set<std::string> seen;
-    return first_use(name, 0, way, seen, [this](const Use& use, int depth) {
-      const bool combines = is_one_of(use.node->op_type, {"Add", "Sub", "Mul", "Div"}) ||
-                            (depth > 0 && use.node->op_type == "Concat");
-      return combines && meets_data(*use.node, use.slot);
-    });
+    return first_use(name, 0, way, kArithmetic);
   }
 
-  /// The first use that `is_wanted`, of the tensor or of what is made of it without data, `depth`
-  /// nodes behind it.
-  template <typename Wanted>
-  const OnnxNode* first_use(const std::string& name, int depth, Way way,
-                            std::set<std::string>& seen, const Wanted& is_wanted) const {
-    if (depth > kMaximumDepth || !seen.insert(name).second) return nullptr;
-    for (const Use& use : uses_of(name)) {
-      if (is_wanted(use, depth)) return use.node;
-      if (!passes(*use.node, use.slot, way) || meets_data(*use.node, use.slot)) continue;
+  /// The first use that is the goal, of the tensor or of what is made of it without data, `depth`
+  /// nodes behind it. What a search has found is kept for those that come by later.
+  const OnnxNode* first_use(const std::string& name, int depth, Way way, Goal goal) const {
+    const std::vector<Use>& uses = uses_of(name);
+    if (depth > kMaximumDepth || uses.empty()) return nullptr;
+    Found& found = found_[way][goal][name];
+    if (found.node || found.depth <= depth) return found.node;
+    found.depth = depth;
+    for (const Use& use : uses) {
+      if (is_goal(use, depth, goal)) return found.node = use.node;
+      if (use.meets_data || !passes(*use.node, use.slot, way)) continue;
       for (const std::string& output : use.node->outputs) {
-        if (const OnnxNode* node = first_use(output, depth + 1, way, seen, is_wanted)) return node;
+        if (const OnnxNode* node = first_use(output, depth + 1, way, goal))
+          return found.node = node;
       }
     }
     return nullptr;
   }
+
+  /// The result of a search from a value.
+  struct Found {
+    const OnnxNode* node = nullptr;
+    int depth = kMaximumDepth + 1;  // nodes before the value: with fewer, a search goes further
+  };
 
   std::deque<OnnxNode> inner_;        // copies of nodes with sub-graphs, and the nodes of those
   std::deque<std::string> states_;    // names of what loops carry along
   std::set<std::string> inputs_;      // inputs of the model, scaled by constants or not
   NameSet data_;                      // depend on what is fed, not on its shape alone
   NameTable<std::vector<Use>> uses_;  // of what is not data
+  mutable std::array<std::array<std::map<std::string_view, Found>, 2>, 2> found_;  // by Way, Goal
   bool has_torch_metadata_ = false;
 };
 

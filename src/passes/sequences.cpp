@@ -56,7 +56,7 @@ class SequenceStep {
 
   void put(ValueList out) {
     PT_CHECK(!node_.outputs.empty(), kModel, "{} has no output", node_.label());
-    lists_[node_.outputs[0]] = std::move(out);
+    keep_list(lists_, node_.outputs[0], std::move(out));
   }
 
   const ValueList* list(std::size_t index) const {
@@ -129,6 +129,7 @@ class SequenceStep {
   }
 
   ValueId joined() {
+    ReadBudget::charge(sizeof(ValueId) * sequence().size());
     std::vector<ValueId> values = sequence();
     PT_CHECK(!values.empty(), kModel, "{}: its sequence is empty", node_.label());
     const bool is_new = node_.int_attribute("new_axis", 0) != 0;
@@ -207,6 +208,11 @@ bool is_sequence_operator(const OnnxNode& node) {
   const bool named =
       node.op_type.find("Sequence") != std::string::npos || node.op_type.starts_with("Optional");
   return named && node.domain.empty() && sequence_operators().contains(node.op_type);
+}
+
+void keep_list(ValueLists& lists, const std::string& name, ValueList list) {
+  ReadBudget::charge(sizeof(ValueId) * list.values.size());
+  lists[name] = std::move(list);
 }
 
 std::vector<ValueId> expand_sequence(const OnnxNode& node, const std::vector<ValueId>& inputs,

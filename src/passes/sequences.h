@@ -35,6 +35,9 @@ struct TensorOrList {
 /// By name.
 using ValueLists = std::map<std::string, ValueList>;
 
+/// Gives a list its name. The memory that it takes is charged to the file that is read.
+void keep_list(ValueLists& lists, const std::string& name, ValueList list);
+
 /// Operators on sequences or optionals.
 const std::set<std::string>& sequence_operators();
 bool is_sequence_operator(const OnnxNode& node);
