@@ -285,6 +285,10 @@ NewHead replace_head(const std::filesystem::path& from, const std::filesystem::p
       [&] {
         NewHead head =
             Head(graph, classes, seed).replace(output.empty() ? graph.output(0).name() : output);
+        auto& entries = *model.mutable_metadata_props();
+        for (int i = entries.size(); i-- > 0;) {
+          if (entries.Get(i).key() == kClassNamesEntry) entries.DeleteSubrange(i, 1);
+        }
         head.files = write_with_data(model, from.parent_path(), to);
         return head;
       });

@@ -8,6 +8,9 @@
 
 namespace pipetrain {
 
+/// The entry of a model's metadata that has the names of its classes, a line for each.
+inline constexpr const char* kClassNamesEntry = "pipetrain.classes";
+
 struct NewHead {
   std::string weight, bias;  // the tensors that were replaced; no bias: empty
   std::int64_t classes_before = 0;
@@ -17,10 +20,10 @@ struct NewHead {
 /// Writes the model at `from` with `classes` outputs to `to`, which is replaced if it is there. The
 /// last layer is the Gemm, MatMul (with an Add) or Conv that makes `output` (empty: the first
 /// output), before a Softmax, Sigmoid, Flatten, Reshape or pooling. Its new weights are uniform
-/// within 1 / sqrt(fan in), as PyTorch's, by the seed. Names, types and all else of the file stay;
-/// shapes that it declares behind the layer follow. External data are copied into one file beside
-/// `to`, its name with ".data" behind, without those of the old head. Error (kModel) when there is
-/// no such layer or its tensors are shared.
+/// within 1 / sqrt(fan in), as PyTorch's, by the seed. Names, types and all else of the file stay,
+/// except for the names of its classes; shapes that it declares behind the layer follow. External
+/// data are copied into one file beside `to`, its name with ".data" behind, without those of the
+/// old head. Error (kModel) when there is no such layer or its tensors are shared.
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
                      const std::string& output, std::int64_t classes, std::uint64_t seed);
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/formats/table_encoding.h"
+#include "onnx_io/new_head.h"
 #include "onnx_io/subgraph.h"
 #include "onnx_io/writer.h"
 #include "train/adapter_file.h"
@@ -21,7 +22,7 @@
 namespace pipetrain {
 namespace {
 
-constexpr const char* kClasses = "pipetrain.classes";  // a line for each
+constexpr const char* kDataEntry = "pipetrain.data";
 constexpr const char* kLoss = "pipetrain.loss";
 constexpr const char* kLossOutput = "pipetrain.loss-output";
 constexpr const char* kIgnoreIndex = "pipetrain.ignore-index";
@@ -254,13 +255,13 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
                                const OnnxMetadata& before) {
   OnnxMetadata out;
   if (!trained) return out;
-  if (training.synthetic) out["pipetrain.data"] = "synthetic";
   std::string names;
   for (const std::string& name : training.class_names) names += name + "\n";
-  if (!names.empty()) out[kClasses] = names;
+  if (!names.empty()) out[kClassNamesEntry] = names;
   const auto set = [&](const char* key, const std::string& value, std::string_view by_rule) {
     if (value != by_rule || before.contains(key)) out[key] = value;
   };
+  set(kDataEntry, training.synthetic ? "synthetic" : "", "");
   set(kLoss, training.loss, "");
   set(kLossOutput, training.loss_output, "");
   set(kIgnoreIndex, fmt::format("{}", training.ignore_index), "-100");
@@ -359,7 +360,7 @@ TrainingDescription described_training(const OnnxMetadata& metadata) {
 }
 
 std::vector<std::string> trained_classes(const OnnxModel& model) {
-  const auto found = model.metadata.find(kClasses);
+  const auto found = model.metadata.find(kClassNamesEntry);
   std::vector<std::string> names;
   if (found == model.metadata.end()) return names;
   const std::string& text = found->second;

@@ -195,6 +195,20 @@ void write_layer(const std::filesystem::path& path, const std::string& op,
   write_file(path, model.SerializeAsString());
 }
 
+TEST(NewHead, NamesOfTheClassesBeforeAreDropped) {
+  const TemporaryDirectory folder;
+  OnnxBuilder builder("named");
+  builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 2}});
+  builder.initializer("w", filled({4, 2}));
+  builder.node("MatMul", {"x", "w"}, {"logits"}, {}, "fc");
+  builder.metadata("author", "somebody");
+  builder.metadata(kClassNamesEntry, "cat\ndog\n");
+  builder.write(folder.path() / "from.onnx");
+  replace_head(folder.path() / "from.onnx", folder.path() / "to.onnx", "", 3, 1);
+  EXPECT_EQ(read_onnx(folder.path() / "to.onnx").metadata, (OnnxMetadata{{"author", "somebody"}}));
+}
+
 TEST(NewHead, ADamagedLayerIsRefused) {
   const TemporaryDirectory folder;
   const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";

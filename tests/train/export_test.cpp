@@ -39,6 +39,15 @@ float first_number(const LoadedModel& model, const std::string& name) {
   return model.model.find_initializer(name)->to_float32().span<float>()[0];
 }
 
+TEST(Export, SaysNoLongerThatDataWereSynthetic) {
+  TrainingDescription training;
+  training.synthetic = true;
+  const OnnxMetadata synthetic = describe_training(true, training, {});
+  EXPECT_EQ(synthetic.at("pipetrain.data"), "synthetic");
+  EXPECT_EQ(describe_training(true, {}, synthetic).at("pipetrain.data"), "");
+  EXPECT_FALSE(describe_training(true, {}, {}).contains("pipetrain.data"));
+}
+
 TEST(Export, KeepsValuesOfTensorsThatOnlyCopiesRead) {
   const TemporaryDirectory folder;
   std::filesystem::path path = folder.path() / "0.onnx";
