@@ -173,6 +173,24 @@ class Labels(Labelled):
             self.assertEqual(row["class"], row["z"].index(max(row["z"])))
             self.assertAlmostEqual(sum(row["probabilities"].values()), 1, places=4)
 
+    def test_probabilities_are_named_apart_from_outputs(self):
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["logits"]), onnx_file.node("Softmax", ["logits"], ["probabilities"]),
+                 onnx_file.node("Relu", ["logits"], ["probability"])]
+        outputs = [onnx_file.value_info(name, ["batch", 3]) for name in ("logits", "probabilities", "probability")]
+        weight = onnx_file.tensor("w", [4, 3], [0.01 * i for i in range(12)])
+        self.write("m.onnx", onnx_file.model(nodes, outputs=outputs, initializers=[weight]))
+        self.write("d.jsonl", "".join(json.dumps({"x": row["x"]}) + "\n" for row in self.rows(lambda i: 0, count=3)))
+        predict = ["predict", "m.onnx", "--data", "d.jsonl", "--device", "cpu", "--loss", "cross-entropy", "--logits", "logits"]
+        for line in self.succeed(*predict)[0].splitlines():
+            row = json.loads(line, object_pairs_hook=list)
+            self.assertEqual([key for key, _ in row], ["logits", "probabilities", "probability", "class", "probabilities_"])
+            values = dict(row)
+            for (_, mine), own in zip(values["probabilities_"], values["probabilities"]):
+                self.assertAlmostEqual(mine, own, places=5)
+        header = self.succeed(*predict, "--to", "csv")[0].partition("\n")[0].split(",")
+        self.assertEqual(len(header), len(set(header)), header)
+        self.assertEqual(header[-3:], ["probability__0", "probability__1", "probability__2"])
+
 
 class BadSamples(Labelled):
     def refused_labels(self, label, *more, outputs=3, **says):

@@ -65,11 +65,12 @@ std::string json_text(const std::string& text) {
 
 /// Extra columns after the outputs of a row: its file if the samples are files; of a classifier the
 /// predicted class, its name if classes have names, and the probabilities. In an archive they are
-/// arrays.
+/// arrays. Their names get underscores where outputs have them already.
 class ExtraColumns {
  public:
   ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
-               const TrainingGraph& graph, const TrainingDescription& training)
+               const TrainingGraph& graph, const TrainingDescription& training,
+               const std::vector<std::string>& outputs)
       : class_names_(trained_classes(model)) {
     if (const auto* good = dynamic_cast<const GoodRows*>(bound.dataset.get())) rows_ = good->rows();
     for (const RawColumn& column : raw.columns) {
@@ -83,15 +84,20 @@ class ExtraColumns {
       if (!class_names_.empty()) names_.push_back("class_name");
     }
     for (std::string& name : names_) {
-      while (std::ranges::count(graph.output_names, name) > 0) name += "_";
+      while (std::ranges::count(outputs, name) > 0) name += "_";
     }
+    while (std::ranges::count(outputs, probabilities_name_) > 0) probabilities_name_ += "_";
+    const auto begins = [&](const std::string& output) {
+      return output == probability_name_ || output.starts_with(probability_name_ + "_");
+    };
+    while (std::ranges::any_of(outputs, begins)) probability_name_ += "_";
   }
 
   std::string header() const {
     std::string out;
     for (const std::string& name : names_) out += "," + name;
     for (std::size_t c = 0; scores_ && c < classes_; ++c)
-      out += "," + quoted_cell("probability_" + name_of_class(c));
+      out += "," + quoted_cell(probability_name_ + "_" + name_of_class(c));
     return out;
   }
 
@@ -125,7 +131,7 @@ class ExtraColumns {
       for (std::size_t c = 0; c < classes_; ++c)
         rest += fmt::format("{}{}:{}", c > 0 ? "," : "", json_text(name_of_class(c)),
                             std::isnan(all[c]) ? "null" : fmt::format("{:.6g}", all[c]));
-      rest = ",\"probabilities\":{" + rest + "}";
+      rest = "," + json_text(probabilities_name_) + ":{" + rest + "}";
     }
     std::string out;
     for (std::size_t i = 0; i < names_.size(); ++i)
@@ -156,12 +162,10 @@ class ExtraColumns {
                                        Shape{std::ssize(kept_classes_)}, kept_classes_)));
       if (!class_names_.empty()) arrays.emplace_back(*name++, npy_text(kept_names_));
     }
-    std::string last = "probabilities";
-    while (std::ranges::count(arrays, last, [](const auto& array) { return array.first; }) > 0)
-      last += "_";
     const auto classes = static_cast<std::int64_t>(classes_);
     const Shape shape{std::ssize(kept_probabilities_) / classes, classes};
-    arrays.emplace_back(last, npy_text(HostTensor::of<float>(shape, kept_probabilities_)));
+    arrays.emplace_back(probabilities_name_,
+                        npy_text(HostTensor::of<float>(shape, kept_probabilities_)));
   }
 
  private:
@@ -223,10 +227,12 @@ class ExtraColumns {
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::size_t classes_ = 0;
-  bool activated_ = false;          // which are probabilities already
-  bool several_ = false;            // a sample may have several labels
-  bool one_label_ = false;          // a score of the second of two classes
-  std::vector<std::string> names_;  // of the columns
+  bool activated_ = false;                            // which are probabilities already
+  bool several_ = false;                              // a sample may have several labels
+  bool one_label_ = false;                            // a score of the second of two classes
+  std::vector<std::string> names_;                    // of the columns before the probabilities
+  std::string probabilities_name_ = "probabilities";  // of all together
+  std::string probability_name_ = "probability";      // of a table's columns, before the class
   std::vector<std::string> kept_files_, kept_names_;
   std::vector<std::int64_t> kept_classes_;
   std::vector<float> kept_probabilities_;  // [row][class]
@@ -333,10 +339,10 @@ int predict_command(Options& options) {
                  : "");
   }
   const TrainingDescription training = training_in_force(model, options.run.model.loss);
-  ExtraColumns extra(raw.train, bound, model, graph, training);
   const PositionClasses positions(training, graph);
   std::vector<std::string> names = graph.output_names;
   positions.add_name(names);
+  ExtraColumns extra(raw.train, bound, model, graph, training, names);
   RowWriter rows(form == "npz" ? "" : options.output);
   std::vector<std::vector<HostTensor>> pieces(names.size());
   const auto batch = static_cast<std::size_t>(predictor.batch());
