@@ -14,6 +14,7 @@ namespace {
 constexpr double kLeft = 64, kRight = 14, kTop = 30, kBottom = 38;
 constexpr double kLetter = 6.5, kNameLine = 34, kNameRow = 16;  // of the names of curves
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr std::size_t kColors = 6;  // that the page's style has
 
 struct Range {
   double low = kInfinity, high = -kInfinity;
@@ -32,6 +33,12 @@ struct Range {
 
 bool finite(const Curve& curve, std::size_t i) {
   return std::isfinite(curve.x[i]) && std::isfinite(curve.y[i]);
+}
+
+/// The classes of a line of a curve.
+std::string classes_of(const Curve& curve, std::size_t number) {
+  return fmt::format("curve c{}{}{}", number % kColors, number < kColors ? "" : " dashed",
+                     curve.faint ? " faint" : "");
 }
 
 class Drawing {
@@ -102,10 +109,11 @@ class Drawing {
     std::size_t drawn = 0;
     const auto end_line = [&] {
       if (drawn == 1) {
-        out_ += fmt::format("<circle class=\"p{}\" r=\"2.5\" {}/>\n", number, last_point_);
+        out_ +=
+            fmt::format("<circle class=\"p{}\" r=\"2.5\" {}/>\n", number % kColors, last_point_);
       } else if (drawn > 1) {
-        out_ += fmt::format("<polyline class=\"c{}{}\" points=\"{}\"/>\n", number,
-                            curve.faint ? " faint" : "", points);
+        out_ += fmt::format("<polyline class=\"{}\" points=\"{}\"/>\n", classes_of(curve, number),
+                            points);
       }
       points.clear();
       drawn = 0;
@@ -171,9 +179,9 @@ class Drawing {
                             xml_text(curve.name));
         const double line = x - width_of(curve.name) - 8;
         out_ += fmt::format(
-            "<line class=\"c{0}{1}\" x1=\"{2:.1f}\" x2=\"{3:.1f}\" y1=\"{4:.0f}\" "
-            "y2=\"{4:.0f}\"/>\n",
-            row[i], curve.faint ? " faint" : "", line - 16, line, y - 4);
+            "<line class=\"{0}\" x1=\"{1:.1f}\" x2=\"{2:.1f}\" y1=\"{3:.0f}\" "
+            "y2=\"{3:.0f}\"/>\n",
+            classes_of(curve, row[i]), line - 16, line, y - 4);
         x -= name_width(row[i]);
       }
       y += kNameRow;

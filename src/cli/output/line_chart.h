@@ -21,7 +21,8 @@ struct LineChart {
 
 /// An <svg> element without script or font; empty if no point is finite. Curves of many points are
 /// drawn by the least and the largest of each pixel's worth, so that outliers stay visible. The
-/// page's style gives the classes c0, c1, … their colours.
+/// page's style gives the classes c0 to c5 of lines and p0 to p5 of points their colours; further
+/// curves have the same ones and are dashed.
 std::string line_chart(const LineChart& chart);
 
 /// An exponential mean with a bias correction; points that are not finite are passed over.

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <regex>
+#include <set>
+#include <sstream>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -107,6 +110,21 @@ TEST(Report, CurvesAsATable) {
             "val_accuracy\n"
             "1,0.5,2.5,,0.5,,20,0.5,,0.5,,\n"
             "2,1,,,0.25,,16,0,,0.3,2.25,0.875\n");
+}
+
+TEST(Report, CurvesOfManyRunsHaveColors) {
+  const std::vector<RecordedRun> runs(14, record_of(kEvents));
+  const std::string page = comparison_html(runs);
+  const std::string style = page.substr(0, page.find("</style>"));
+  std::set<std::string> looks;  // of lines
+  const std::regex drawn("<(polyline|line|circle) class=\"([^\"]*)\"");
+  for (std::sregex_iterator i(page.begin(), page.end(), drawn), end; i != end; ++i) {
+    if (i->str(1) == "line") looks.insert(i->str(2));
+    std::istringstream classes(i->str(2));
+    for (std::string name; classes >> name;)
+      EXPECT_TRUE(std::regex_search(style, std::regex("\\." + name + "[{,]"))) << name;
+  }
+  EXPECT_GE(looks.size(), 12U);
 }
 
 TEST(LineChart, KeepsOutliersAndBreaksAtGaps) {
