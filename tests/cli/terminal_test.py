@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import shutil
+import signal
 import struct
 import subprocess
 import termios
@@ -53,8 +54,8 @@ in flight 3 2 1 · weight copies 1 1 1 · staleness 0 0 0
 
 
 class Terminal(Case):
-    def on_terminal(self, columns, *arguments, **environment):
-        """What the program writes to a terminal of so many columns, on both streams."""
+    def on_terminal(self, columns, *arguments, interrupt_after=None, code=0, **environment):
+        """What the program writes to a terminal of so many columns, on both streams. It gets SIGINT once it has written `interrupt_after`."""
         try:
             ours, theirs = pty.openpty()
         except OSError as error:  # a root without /dev/pts
@@ -74,8 +75,11 @@ class Terminal(Case):
             if not piece:
                 break
             content += piece
+            if interrupt_after and interrupt_after in content:
+                process.send_signal(signal.SIGINT)
+                interrupt_after = None
         os.close(ours)
-        self.assertEqual(process.wait(SECONDS), 0, content)
+        self.assertEqual(process.wait(SECONDS), code, content)
         return content.decode()
 
     def test_live_lines_fit_the_window(self):
@@ -95,6 +99,13 @@ class Terminal(Case):
             self.assertEqual([int(line.split("/")[0].split()[-1]) for line in lasting], [1, 200, 400])
             for line in lasting:
                 self.assertLess(len(line), columns)
+
+    def test_the_answer_to_a_signal_stays(self):
+        text = self.on_terminal(100, *RUN, "--epochs", "1000000", "--log-every", "10000000", "--save-every", "1000000", "--gpus", "2", "--run-dir",
+                                "run", interrupt_after=b"\x1b[1A", code=130)
+        _, answer, rest = text.partition("finishing the step and saving; a second signal stops at once\r\n")
+        self.assertTrue(answer, text)
+        self.assertFalse(rest.startswith("\r\x1b[K\x1b[1A"), rest)
 
     def test_the_lasting_lines_are_the_same_everywhere(self):
         """The transcript of a run, with what is measured masked, on terminals of two widths, in a pipe and in another language."""

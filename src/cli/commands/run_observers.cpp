@@ -1,5 +1,6 @@
 #include "cli/commands/run_observers.h"
 
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -25,7 +26,12 @@ void Watcher::on_round(std::int64_t step, const Program& program, const RoundRes
   reports_.progress.utilisation(busy);
 }
 
+void Watcher::keep_answer() {
+  if (signals_.stop() != 0 && !std::exchange(is_stopping_, true)) reports_.progress.keep_lines();
+}
+
 void Watcher::on_step(const StepReport& report) {
+  keep_answer();
   if (reports_.supervision) reports_.supervision->note_step(report.step);
   reports_.folder.set_latest();
   reports_.events.step(report);
@@ -45,6 +51,7 @@ void Watcher::on_step(const StepReport& report) {
 }
 
 void Watcher::on_evaluation(const EvaluationReport& report) {
+  keep_answer();
   reports_.events.evaluation(report);
   reports_.board.evaluation(report);
   reports_.mlflow.evaluation(report);
@@ -52,6 +59,7 @@ void Watcher::on_evaluation(const EvaluationReport& report) {
 }
 
 void Watcher::on_checkpoint(const SaveOutcome& outcome) {
+  keep_answer();
   reports_.events.checkpoint(outcome);
   if (!outcome.written) {
     reports_.progress.clear();

@@ -45,10 +45,14 @@ class Watcher final : public TrainingObserver {
   RunRequests requests() override { return {signals_.stop() != 0, signals_.take_save()}; }
 
  private:
+  /// Has the answer to a signal stay on the terminal.
+  void keep_answer();
+
   PipelineRun& run_;
   RunReports reports_;
   Signals& signals_;
   SlowStart slow_start_;
+  bool is_stopping_ = false;
 };
 
 /// Of the other processes.

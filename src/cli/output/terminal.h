@@ -37,6 +37,8 @@ class Progress {
   void status(const StepReport& report);
   /// Clears the live lines before other output.
   void clear();
+  /// Leaves them where they are: other output lies below them already.
+  void keep_lines() { lines_ = 0; }
   /// Ends live lines, and prints the last step and validation if they were not printed yet.
   void finish();
 
