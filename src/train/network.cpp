@@ -15,6 +15,7 @@
 #include "data/rows/readers.h"
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
+#include "passes/linearise.h"
 #include "processes/process_group.h"
 #include "profile/estimate.h"
 #include "train/data_shards.h"
