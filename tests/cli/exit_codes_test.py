@@ -63,6 +63,13 @@ class Usage(Case):
         self.refused("usage", "schedule", "show", "1f1b", "--gpus", "4", "--micro-batches", "1000000", says=["1000000 micro-batches", "at most 262144"])
         self.refused("usage", "plan", MODEL, "--gpus", "100000", says=["--gpus", "at most 4096"])
 
+    def test_a_number_beyond_32_bits_is_no_smaller_one(self):
+        run = ["train", MODEL, "--device", "cpu", "--dry-run"]
+        for flag, value in [("--replicas", "4294967297,4294967297"), ("--gpu-ids", "4294967296"), ("--staleness", "4294967300"),
+                            ("--replica-mode", "async:staleness=4294967300"), ("--replica-mode", "backup:4294967297")]:
+            self.refused("usage", *run, flag, value, says=[flag if "staleness" not in value else "--staleness", "must be at most", "42949"])
+        self.refused("usage", "schedule", "show", "1f1b", "--micro-batches", "4294967304", says="are too many to show; give at most 262144")
+
     def test_an_output_that_exists_is_refused_before_anything_is_done(self):
         self.write("there.onnx", "")
         err = self.refused("usage", "train", MODEL, "--data", DATA, "--num-classes", "10", "-o", "there.onnx", says="--overwrite")

@@ -123,6 +123,12 @@ class Documents(Case):
         for shell, sign in [("zsh", "#compdef pipetrain"), ("fish", "complete -c pipetrain")]:
             out, _ = self.succeed("completion", shell)
             self.assertIn(sign, out)
+            if shell == "zsh":
+                # OPTION[HELP]:MESSAGE:ACTION, where other colons have a backslash.
+                specs = re.findall(r"^        '(\*?--.*)'$", out, re.MULTILINE)
+                self.assertGreater(len(specs), 100)
+                for spec in specs:
+                    self.assertIn(len(re.findall(r"(?<!\\):", spec)), (0, 2), spec)
             if shutil.which(shell):
                 subprocess.run([shell, "-n", self.write(shell, out)], check=True)
         self.refused("usage", "completion", "tcsh", says="bash, zsh or fish")
@@ -167,6 +173,11 @@ class Parsing(Case):
         self.assertEqual(sorted(lines), ["batch-size = 8", 'device = "cpu"', "lr = 3", "seed = 2"])
         lines = self.printed("--device", "reference", environment={"PIPETRAIN_DEVICE": "cpu", "PIPETRAIN_CONFIG": first})
         self.assertEqual(sorted(lines), ["batch-size = 8", 'device = "reference"', "lr = 1", "seed = 1"])
+
+    def test_a_name_of_another_tool_means_the_same_in_a_file(self):
+        config = self.write("c.toml", 'log_dir = "logs"\n')
+        self.assertEqual(self.printed("--config", config), ['log-to = "tensorboard:logs"'])
+        self.assertEqual(self.printed("--log_dir", "logs"), ['log-to = "tensorboard:logs"'])
 
     def test_a_part_in_a_file_does_not_outlive_its_option(self):
         config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\n')

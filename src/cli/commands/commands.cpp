@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -431,7 +432,9 @@ int show_schedule_command(Options& options) {
   ScheduleCommandOptions schedule;
   schedule.arguments = options.arguments;
   schedule.stages = options.gpus > 0 ? options.gpus : schedule.stages;
-  if (pipeline.micro_batches > 0) schedule.micro_batches = static_cast<int>(pipeline.micro_batches);
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (pipeline.micro_batches > 0)
+    schedule.micro_batches = static_cast<int>(std::min(kMost, pipeline.micro_batches));
   schedule.replicas = fmt::format("{}", fmt::join(pipeline.replicas, ","));
   if (options.gpus == 0 && !pipeline.replicas.empty())
     schedule.stages = static_cast<int>(pipeline.replicas.size());

@@ -230,7 +230,8 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
     if (values.size() > 1 && !found.spec->repeatable)
       line.fail(fmt::format("{} takes one value", found.spec->name));
     for (const std::string& given : values) {
-      const std::string value = is_earlier ? current_spelling("--" + key, given)->second : given;
+      const std::string value = is_earlier ? current_spelling("--" + key, given)->second
+                                           : value_under_own_name("--" + key, given);
       settings.push_back(setting_of(*found.spec, found.part, value));
       try {
         found.spec->set(settings.back().second);

@@ -46,6 +46,12 @@ std::int64_t parse_integer(const std::string& name, const std::string& text, std
   return static_cast<std::int64_t>(value);
 }
 
+int parse_int(const std::string& name, const std::string& text, int least, int most) {
+  const std::int64_t value = parse_integer(name, text, least);
+  PT_CHECK(value <= most, kUsage, "{} must be at most {}, not {}", name, most, text);
+  return static_cast<int>(value);
+}
+
 double parse_memory(const std::string& name, const std::string& text) {
   const double bytes = parse_real(name, text);
   PT_CHECK(bytes >= 0 && bytes < 1e18, kUsage, "{} must be from 0 to 1e18 bytes, not {}", name,

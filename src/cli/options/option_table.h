@@ -32,6 +32,9 @@ inline constexpr const char* kOptimizerCommands = "train plan simulate verify";
 double parse_real(const std::string& name, std::string text);
 /// A whole number of at least `least`.
 std::int64_t parse_integer(const std::string& name, const std::string& text, std::int64_t least);
+/// The same of at most `most`.
+int parse_int(const std::string& name, const std::string& text, int least,
+              int most = std::numeric_limits<int>::max());
 /// Bytes, from 0 to 1e18.
 double parse_memory(const std::string& name, const std::string& text);
 /// "true", "on", "1", "yes", "" and their opposites.

@@ -210,8 +210,8 @@ std::vector<Assignment> read_arguments(const std::string& command,
                (named.part ? named.part : named.spec)->value, command);
       value = arguments[++i];
     }
-    if (name == "--log-dir") value = "tensorboard:" + value;  // of TensorFlow's programs
-    const Assignment setting = setting_of(*named.spec, named.part, value);
+    const Assignment setting =
+        setting_of(*named.spec, named.part, value_under_own_name(name, value));
     discard_replaced(specs, setting, settings);
     settings.push_back(setting);
   }

@@ -10,6 +10,8 @@ namespace pipetrain {
 
 namespace {
 
+constexpr int kMostDevices = 4096;  // as many stages as a schedule has at most
+
 /// What some schedules ask for: with them in one value, alone for `pipetrain schedule`.
 void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipeline) {
   const auto rows = [&pipeline](Table& to, const char* commands) {
@@ -62,8 +64,7 @@ void describe_devices(Table& table, Options& options) {
     pipeline.gpu_ids.clear();
     for (std::size_t begin = 0; begin <= v.size();) {
       const std::size_t comma = std::min(v.find(',', begin), v.size());
-      pipeline.gpu_ids.push_back(
-          static_cast<int>(parse_integer("--gpu-ids", v.substr(begin, comma - begin), 0)));
+      pipeline.gpu_ids.push_back(parse_int("--gpu-ids", v.substr(begin, comma - begin), 0));
       begin = comma + 1;
     }
   };
@@ -146,7 +147,7 @@ ReplicaUpdates parse_replica_mode(const std::string& text, const ReplicaUpdates&
   updates.backup = 0;
   if (mode == "backup") {
     updates.mode = ReplicaMode::kBackup;
-    updates.backup = static_cast<int>(parse_integer(name + " backup", rest, 1));
+    updates.backup = parse_int(name + " backup", rest, 1);
     return updates;
   }
   updates.mode = mode == "async" ? ReplicaMode::kAsync : ReplicaMode::kSync;
@@ -154,7 +155,7 @@ ReplicaUpdates parse_replica_mode(const std::string& text, const ReplicaUpdates&
   constexpr std::string_view kKey = "staleness=";
   PT_CHECK(mode == "async" && rest.starts_with(kKey), kUsage,
            "{} must be sync, async, async:staleness=N or backup:N, not {}", name, printable(text));
-  updates.staleness = static_cast<int>(parse_integer("--staleness", rest.substr(kKey.size()), 0));
+  updates.staleness = parse_int("--staleness", rest.substr(kKey.size()), 0);
   return updates;
 }
 
@@ -186,8 +187,7 @@ void describe_replica_updates(Table& table, ReplicaUpdates& updates) {
                "train verify")
           .affects(ResultEffect::kDerived);
   staleness.set = [&updates](const std::string& v) {
-    updates.staleness =
-        v == "auto" ? -1 : static_cast<int>(parse_integer("--staleness", v, /*least=*/0));
+    updates.staleness = v == "auto" ? -1 : parse_int("--staleness", v, /*least=*/0);
   };
   staleness.get = [&updates] {
     return updates.staleness < 0 ? "auto" : fmt::format("{}", updates.staleness);
@@ -210,7 +210,7 @@ void describe_replicas(Table& table, Options& options) {
     for (std::size_t begin = 0; begin <= v.size();) {
       const std::size_t comma = std::min(v.find(',', begin), v.size());
       pipeline.replicas.push_back(
-          static_cast<int>(parse_integer("--replicas", v.substr(begin, comma - begin), 1)));
+          parse_int("--replicas", v.substr(begin, comma - begin), 1, kMostDevices));
       begin = comma + 1;
     }
   };

@@ -126,6 +126,10 @@ std::optional<std::pair<std::string, std::string>> current_spelling(const std::s
   return std::pair<std::string, std::string>("--log-to", on ? "tensorboard" : "none");
 }
 
+std::string value_under_own_name(const std::string& name, const std::string& value) {
+  return name == "--log-dir" ? "tensorboard:" + value : value;
+}
+
 void take_work_folder(std::vector<std::string>& arguments) {
   for (std::size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
     const std::string name = arguments[i].substr(0, arguments[i].find('='));

@@ -13,8 +13,12 @@ namespace pipetrain {
 std::optional<std::pair<std::string, std::string>> current_spelling(const std::string& name,
                                                                     const std::string& value);
 
-/// Takes "--work_dir DIR" out of the arguments of a training and changes to that folder, as UAI Train
-/// has it. Error (kUsage) when that is not possible.
+/// What a value that was given by this name of an option is by the option's own name: "--log-dir
+/// DIR" of TensorFlow's programs is "--log-to tensorboard:DIR".
+std::string value_under_own_name(const std::string& name, const std::string& value);
+
+/// Takes "--work_dir DIR" out of the arguments of a training and changes to that folder, as UAI
+/// Train has it. Error (kUsage) when that is not possible.
 void take_work_folder(std::vector<std::string>& arguments);
 
 /// What an option of another tool ("--amp") is here ("--precision bf16"); empty: unknown.
