@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/file_errors.h"
 #include "base/log.h"
 #include "base/safe_text.h"
 #include "base/setting.h"
@@ -167,7 +168,7 @@ int main(int argc, char** argv) {
   if (on_terminal) pipetrain::lay_out_log(pipetrain::message_for_terminal);
   std::signal(SIGXFSZ, SIG_IGN);  // a file that must not grow is an error that has a message
   try {
-    const int result = run({argv + 1, argv + argc});
+    const int result = pipetrain::with_file_errors([&] { return run({argv + 1, argv + argc}); });
     flush_output();
     return result;
   } catch (const pipetrain::Error& error) {

@@ -1,5 +1,6 @@
 """How the program ends when something is wrong: one code for each kind of mistake, and a sentence that says what to do."""
 
+import os
 import pathlib
 import shlex
 import unittest
@@ -205,6 +206,23 @@ class Resources(Case):
     def test_a_plan_that_does_not_fit_says_what_is_needed(self):
         self.refused("resource", "plan", "--model", MODEL, "--device", "cpu", "--gpus", "2", "--gpu-memory", "10KiB",
                      says="10.0 KiB")
+
+
+    def test_a_path_that_cannot_be_is_no_bug(self):
+        os.symlink("loop", self.folder / "loop")
+        long = 300 * "a" + ".onnx"
+        run = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "1"]
+        for name in (long, "loop"):
+            for command in (["new", "mlp", "-o", name], [*run, "-o", name], [*run, "--run-dir", name], ["export", "--from", "run", "-o", name],
+                            ["data", "make", "glyphs", "-o", name], ["tune", MODEL, "--device", "cpu", "-o", name]):
+                code, _, err = self.run_program(*command)
+                self.assertIn(code, (2, 5), err)
+                self.assertIn(name[:100], err)
+                self.assertNotIn("bug", err)
+            self.refused("data", *run, "--data", name, says=f'cannot read "{name[:100]}')
+        # An empty name is none.
+        self.succeed(*run, "-o", "", "--metrics", "", "--run-dir", "run", "-q")
+        self.assertTrue((self.folder / "run/trained.onnx").exists())
 
 
 class Divergence(Case):

@@ -20,6 +20,7 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/file_errors.h"
 #include "base/log.h"
 #include "base/output_file.h"
 #include "base/parallel_blocks.h"
@@ -144,7 +145,7 @@ int run_together(double timeout_seconds, const std::function<int(ProcessGroup*)>
     watch.reset();
     group.find_readable_processes();
     share_cores_with_neighbors(group);
-    const int code = body(&group);
+    const int code = with_file_errors([&] { return body(&group); });
     group.all_gather("");  // however long process 0 writes the model
     watch.emplace(std::max(timeout_seconds, kLeaveSeconds),
                   "all work is done and all files are written, but a process has not ended");

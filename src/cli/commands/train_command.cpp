@@ -9,6 +9,7 @@
 
 #include "base/cores.h"
 #include "base/error.h"
+#include "base/file_errors.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands/begin_training.h"
@@ -112,7 +113,7 @@ class LeadingRun {
   /// Returns the exit code.
   int run() {
     try {
-      train_and_write();
+      with_file_errors([&] { train_and_write(); });
     } catch (const Error& error) {
       end_failed(error);
       throw;

@@ -356,7 +356,7 @@ std::vector<Setting> outputs_to_keep(const Options& options) {
   const Specs specs = train_options();
   std::vector<Setting> outputs;
   for (const auto& [name, value] : options.settings) {
-    if (!is_output(name)) continue;
+    if (!is_output(name) || value.empty()) continue;
     const bool is_path = specs.at(name).path == PathUse::kWrite && value != "-";
     const auto absolute = [](const std::string& path) {
       return fs::absolute(path).lexically_normal().string();

@@ -127,7 +127,9 @@ std::string detect_format(const std::string& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return detect_in_directory(path);
   const std::vector<std::string> files = list_files(path);
-  PT_CHECK(fs::exists(files[0], error), kData, "there is no data file \"{}\"", printable(path));
+  const bool is_there = fs::exists(files[0], error);
+  PT_CHECK(!error, kData, "cannot read \"{}\": {}", printable(path), error.message());
+  PT_CHECK(is_there, kData, "there is no data file \"{}\"", printable(path));
   PT_CHECK(!fs::is_character_file(files[0], error) && !fs::is_block_file(files[0], error), kData,
            "\"{}\" is a device, not a file", printable(path));
   const std::string name = bare_name(files[0]);
