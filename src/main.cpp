@@ -138,6 +138,7 @@ int run(std::vector<std::string> arguments) {
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;
+    check_outputs(spec, options);
     if (spec.computes) check_processor();
     return spec.run(options);
   }

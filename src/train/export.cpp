@@ -10,6 +10,7 @@
 #include <set>
 #include <type_traits>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/setting.h"
 #include "data/formats/table_encoding.h"
@@ -340,12 +341,13 @@ NamedTensors exported_weights(const Checkpoint& checkpoint) {
 }
 
 void check_one_file(const OnnxModel& model, const std::string& output) {
-  if (output != "-") return;
+  const bool to_stdout = output == "-";
+  if (!to_stdout && !is_special(output)) return;
   for (const OnnxInitializer& tensor : model.initializers) {
     PT_CHECK(!tensor.external, kUsage,
-             "{} -: {} has external weights, which cannot go to standard output; give "
-             "{} a file name",
-             setting("output"), printable(model.path.string()), setting("output"));
+             "{} {}: {} has external weights, which cannot go to {}; give {} a file name",
+             setting("output"), printable(output), printable(model.path.string()),
+             to_stdout ? "standard output" : "a pipe or a device", setting("output"));
   }
 }
 

@@ -56,8 +56,8 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);
-/// Error (kUsage) where `output` is "-" and the model keeps weights in other files: standard output
-/// takes one.
+/// Error (kUsage) where `output` is "-", a pipe or a device and the model keeps weights in other
+/// files: those take one.
 void check_one_file(const OnnxModel& model, const std::string& output);
 /// The loss and its output that a model's metadata name; empty where they do not.
 TrainingDescription described_training(const OnnxMetadata& metadata);

@@ -52,6 +52,19 @@ class Usage(Case):
         self.assertNotIn("--save-every", err)
         self.refused("usage", *run, "--lr", "find", "--dry-run", says=["--lr find", "leave out --dry-run"])
 
+    def test_standard_output_takes_one_document(self):
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", "run", "-q")
+        show = ["schedule", "show", "1f1b"]
+        for both, *command in [("--json and --confusion -", "eval", MODEL, "--data", DATA, "--json", "--confusion", "-"),
+                               ("--json and --output -", *show, "--json", "-o", "-"), ("--json and --csv -", *show, "--json", "--csv", "-"),
+                               ("--json and --svg -", *show, "--json", "--svg", "-"), ("--output - and --csv -", *show, "-o", "-", "--csv", "-"),
+                               ("--curves - and --output -", "report", "run", "--curves", "-", "-o", "-"),
+                               ("--json and --output -", "tune", MODEL, "--device", "cpu", "--json", "-o", "-"),
+                               ("--output - and --metrics -", "train", MODEL, "--device", "cpu", "-o", "-", "--metrics", "-")]:
+            code, out, err = self.run_program(*command)
+            self.assertEqual((code, out), (2, ""), err)
+            self.assertIn(f"error: {both} cannot share standard output", err)
+
     def test_a_schedule_that_is_misspelled_is_answered_with_the_right_one(self):
         err = self.refused("usage", "train", MODEL, "--lr-schedule", "cosin", says=["--lr-schedule", 'did you mean "cosine"?'])
         self.assertNotIn("range", err)

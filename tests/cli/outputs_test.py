@@ -4,9 +4,10 @@ import math
 import os
 import pathlib
 import signal
+import threading
 import unittest
 
-from program import DATA, MODEL, SECONDS, Case, events, parse
+from program import DATA, MODEL, SECONDS, Case, digits, events, move_data_out, parse
 
 
 class Metrics(Case):
@@ -119,6 +120,29 @@ class Documents(Case):
         self.assertGreaterEqual(self.document("doctor")["cores"], 1)
 
 
+class Inputs(Case):
+    def test_an_output_never_replaces_an_input(self):
+        rows = "\n".join(digits()[:64]) + "\n"
+        model = pathlib.Path(MODEL).read_bytes()
+        self.write("d.csv", rows)
+        self.write("m.onnx", model)
+        os.symlink("d.csv", self.folder / "other.csv")
+        self.succeed("profile", "m.onnx", "-o", "p.json")
+        profile = (self.folder / "p.json").read_bytes()
+        for flag, name, *command in [("--output", "d.csv", "predict", "m.onnx", "--data", "d.csv"), ("--output", "other.csv", "predict", "m.onnx", "--data", "d.csv"),
+                                     ("--confusion", "d.csv", "eval", "m.onnx", "--data", "d.csv"), ("--confusion", "m.onnx", "eval", "--model", "m.onnx", "--data", "d.csv"),
+                                     ("--output", "m.onnx", "plan", "m.onnx"), ("--svg", "m.onnx", "plan", "m.onnx"), ("--output", "m.onnx", "profile", "m.onnx"),
+                                     ("--output", "p.json", "plan", "m.onnx", "--profile", "p.json"),
+                                     ("--metrics", "d.csv", "train", "m.onnx", "--data", "d.csv", "--max-steps", "1")]:
+            self.refused("usage", *command, flag, name, says=f'{flag} "{name}" is an input of this command')
+            self.assertEqual((self.folder / "d.csv").read_text(), rows)
+            self.assertEqual((self.folder / "m.onnx").read_bytes(), model)
+            self.assertEqual((self.folder / "p.json").read_bytes(), profile)
+        # What is only written may be written again.
+        for _ in range(2):
+            self.succeed("predict", "m.onnx", "--data", "d.csv", "-o", "p.csv")
+
+
 class Streams(Case):
     def test_training_prints_nothing_to_stdout(self):
         out, err = self.succeed("train", "-m", MODEL, "--max-steps", "2")
@@ -137,6 +161,18 @@ class Streams(Case):
             out, err = process.communicate(timeout=SECONDS)
         self.assertEqual(process.returncode, 0, err.decode())
         self.assertEqual(out, pathlib.Path(MODEL).read_bytes())
+
+    def test_the_model_can_go_to_a_pipe_with_a_name(self):
+        os.mkfifo(self.folder / "pipe")
+        read = []
+        reader = threading.Thread(target=lambda: read.append((self.folder / "pipe").read_bytes()), daemon=True)
+        reader.start()
+        self.succeed("-m", MODEL, "--max-steps", "0", "-o", "pipe", "-q")
+        reader.join(SECONDS)
+        self.assertEqual(read, [pathlib.Path(MODEL).read_bytes()])
+        move_data_out(MODEL, self.folder / "outside.onnx")
+        self.refused("usage", "-m", "outside.onnx", "--max-steps", "0", "-o", "pipe",
+                     says=["--output pipe: outside.onnx has external weights", "cannot go to a pipe or a device"])
 
     def test_a_model_that_cannot_be_written_is_kept_in_its_folder(self):
         full = lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1)

@@ -38,6 +38,17 @@ class BestModel(Results):
         self.assertEqual(self.content("last/best.onnx"), self.content("out.onnx"))
         self.assertEqual(self.end_of("last")["output_step"], end["steps"])
 
+    def test_the_best_and_the_last_model_never_share_a_file(self):
+        self.succeed("train", *RISING, "--run-dir", "run", "-q")
+        before = self.content("run/last.onnx")
+        for save, other in [("best", "last"), ("last", "best")]:
+            self.refused("usage", "train", *RISING, "--save", save, "--run-dir", "run", "-o", f"run/{other}.onnx", "--overwrite",
+                         says=f'"run/{other}.onnx" is where the run keeps its {other} model; give another --output')
+        self.assertEqual(self.content("run/last.onnx"), before)
+        self.assertGreater(len(list((self.folder / "run/checkpoints").iterdir())), 0)
+        # Without validation there is one model.
+        self.succeed("train", *SMALL, "--max-steps", "1", "--run-dir", "run", "-o", "run/last.onnx", "--overwrite", "-q")
+
     def test_a_model_may_be_replaced_by_its_best_form(self):
         self.succeed("train", *RISING, "--run-dir", "run", "-o", "out.onnx", "-q")
         self.write("m.onnx", (MODELS / "digits-cnn.onnx").read_bytes())

@@ -14,6 +14,7 @@
 #include <map>
 #include <utility>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "cli/commands/choose_for_processes.h"
@@ -413,6 +414,7 @@ void replace_classifier(Options& options, const std::string& to) {
 }
 
 void check_folder_of(const std::string& output) {
+  if (is_special(output)) return;
   const fs::path folder = fs::path(output).parent_path();
   PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
            "--output: there is no folder \"{}\"", printable(folder.string()));

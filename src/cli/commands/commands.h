@@ -54,7 +54,8 @@ std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& 
                              int devices);
 /// Writes the model with the new head of --num-classes to `to`, which becomes the model of the run.
 void replace_classifier(Options& options, const std::string& to);
-/// Error for an output whose folder does not exist (kUsage) or is not writable (kResource).
+/// Error for an output whose folder does not exist (kUsage) or is not writable (kResource). Pipes
+/// and devices are written in place, whatever their folder.
 void check_folder_of(const std::string& output);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);

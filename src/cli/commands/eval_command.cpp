@@ -303,6 +303,7 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
 int eval_command(Options& options) {
   resolve_verbosity(options);
   PT_CHECK(options.run.data.path != "synthetic", kUsage, "eval needs --data PATH");
+  check_one_prints({{"--json", options.json}, {"--confusion -", options.confusion == "-"}});
   std::optional<Assertion> assertion;
   if (!options.assertion.empty()) assertion = parse_assertion(options.assertion);
   if (const int k = assertion ? top_of(assertion->metric) : 0; k > 0) {

@@ -168,6 +168,7 @@ void RunFolder::set_latest() {
 
 void check_output(const Options& options, const std::string& output, bool replaces_own,
                   const char* option) {
+  if (is_special(output)) return;
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another {}", printable(output), option);
   check_folder_of(output);

@@ -319,6 +319,10 @@ int schedule_command(const ScheduleCommandOptions& options) {
            "example: pipetrain schedule show 1f1b --gpus 4");
   PT_CHECK(options.arguments.size() == 2, kUsage,
            "schedule {} takes one schedule: a name such as 1f1b, or a file", action);
+  check_one_prints({{"--json", options.json},
+                    {"--output -", options.output == "-"},
+                    {"--csv -", options.csv == "-"},
+                    {"--svg -", options.svg == "-"}});
   const Program program = open_program(options);
   check_csv(options, program);
   if (!options.output.empty()) write_or_print(options.output, to_text(program));

@@ -26,6 +26,7 @@
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
 #include "cli/output/mlflow.h"
+#include "cli/output/output.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
 #include "cli/output/tensorboard.h"
@@ -342,8 +343,8 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
 void resolve(Options& options, ProcessGroup* processes) {
   resolve_model(options, "train");
   resolve_device(options, "train", processes);
-  PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
-           "--output - and --metrics - cannot share standard output");
+  check_one_prints(
+      {{"--output -", options.output == "-"}, {"--metrics -", options.metrics == "-"}});
   // Without data the command is a benchmark of a fixed number of steps.
   OptimizationConfig& optimization = options.run.optimization;
   if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
@@ -405,7 +406,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
       (fs::path(output) == folder / "trained.onnx" ||
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
-  check_adapter(options);
+  check_models(options, network, output, folder);
   // A restart would take up a checkpoint of an earlier run.
   if (options.overwrite && !(start.goes_on && has_checkpoint(folder, start)))
     delete_checkpoints(folder / "checkpoints");

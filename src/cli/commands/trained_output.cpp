@@ -68,6 +68,16 @@ void check_last_update(const Options& options, const PipelineRun& run,
            checkpoint.empty() ? "" : "\n  last checkpoint: " + checkpoint);
 }
 
+/// Where a run with validation writes the best or last model that is not its output.
+fs::path other_model(const Options& options, const fs::path& folder) {
+  return folder / (options.save == "last" ? "best.onnx" : "last.onnx");
+}
+
+fs::path place_of(const std::string& file) {
+  std::error_code ignored;
+  return fs::weakly_canonical(fs::absolute(file), ignored);
+}
+
 /// Writes one model to `path` or to standard output; null: the last one.
 std::vector<std::string> write_model(const Options& options, PipelineRun& run,
                                      const std::string& path, const std::string& spare,
@@ -129,11 +139,7 @@ void check_adapter(const Options& options) {
   if (options.adapter.empty()) return;
   PT_CHECK(options.run.model.adapters.rank > 0, kUsage, "--adapter needs --lora");
   check_output(options, options.adapter, /*replaces_own=*/false, "--adapter");
-  const auto place = [](const std::string& file) {
-    std::error_code ignored;
-    return fs::weakly_canonical(fs::absolute(file), ignored);
-  };
-  PT_CHECK(options.output.empty() || place(options.adapter) != place(options.output), kUsage,
+  PT_CHECK(options.output.empty() || place_of(options.adapter) != place_of(options.output), kUsage,
            "--adapter and --output are both \"{}\"; give them different files",
            printable(options.adapter));
 }
@@ -147,6 +153,14 @@ bool has_written_all(const Options& options, const FoundCheckpoint& found,
   });
   return !saves_another && is_newer(output, end) &&
          (options.adapter.empty() || is_newer(options.adapter, end));
+}
+
+void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,
+                  const fs::path& folder) {
+  check_adapter(options);
+  PT_CHECK(!network.data().validation || place_of(output) != place_of(other_model(options, folder)),
+           kUsage, "\"{}\" is where the run keeps its {} model; give another --output",
+           printable(output), options.save == "last" ? "best" : "last");
 }
 
 std::string words_on(const BestResult& best) {
@@ -169,9 +183,7 @@ WrittenModels write_trained_model(const Options& options, PipelineRun& run, cons
     return fs::equivalent(one, two, unknown);
   };
   const auto write_other = [&] {
-    const std::string other =
-        (fs::path(spare).parent_path() / (options.save == "last" ? "best.onnx" : "last.onnx"))
-            .string();
+    const std::string other = other_model(options, fs::path(spare).parent_path()).string();
     if (best) {
       written.other = other;
       run.export_model(other, options.overwrite, last ? &*best : nullptr);

@@ -17,6 +17,9 @@ TrainingDescription training_of(const FoundCheckpoint& found);
 
 /// Error (kUsage) where --adapter cannot be written.
 void check_adapter(const Options& options);
+/// The same, and where the run's own folder is to have another model at the path of its output.
+void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,
+                  const std::filesystem::path& folder);
 
 /// Whether a run that ended with this checkpoint has written what the options ask for since: its
 /// model (the best or the last one, as --save says now and has said then) and its adapters.

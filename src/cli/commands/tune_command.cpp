@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/atomic_file.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -171,9 +172,8 @@ std::string document(const TuneResult& result) {
 std::string output_of_tune(const Options& options) {
   const std::string stem = fs::path(options.run.model.path).stem().string();
   std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
-  PT_CHECK(!(options.json && output == "-"), kUsage,
-           "--json and --output - cannot share standard output");
-  PT_CHECK(output == "-" || options.overwrite || !fs::exists(output), kUsage,
+  check_one_prints({{"--json", options.json}, {"--output -", output == "-"}});
+  PT_CHECK(output == "-" || options.overwrite || is_special(output) || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
   if (output != "-") check_folder_of(output);
   return output;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -385,6 +386,33 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
   options.settings = settings;
   resolve_values(options);
   return options;
+}
+
+void check_outputs(const CommandSpec& command, const Options& options) {
+  namespace fs = std::filesystem;
+  Options copy = options;
+  std::vector<OptionSpec> specs = describe_options(copy);
+  std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command.name); });
+  std::vector<std::string> inputs = options.configs;
+  for (const std::string& argument : options.arguments) {
+    if (std::ranges::count(command.words, argument) == 0) inputs.push_back(argument);
+  }
+  for (const OptionSpec& spec : specs) {
+    if (spec.path == PathUse::kRead) inputs.push_back(spec.get());
+  }
+  const bool asks = std::ranges::count(specs, "--overwrite", &OptionSpec::name) > 0;
+  for (const OptionSpec& spec : specs) {
+    if (spec.path != PathUse::kWrite) continue;
+    if (asks && (spec.name == "--output" || spec.name == "--adapter")) continue;
+    const std::string output = spec.get();
+    std::error_code unknown;  // of what is no file: "-", "synthetic"
+    if (!fs::is_regular_file(output, unknown)) continue;
+    for (const std::string& input : inputs) {
+      PT_CHECK(!fs::equivalent(input, output, unknown), kUsage,
+               "{} \"{}\" is an input of this command; give another file", spec.name,
+               printable(output));
+    }
+  }
 }
 
 }  // namespace pipetrain

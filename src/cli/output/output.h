@@ -4,9 +4,12 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <initializer_list>
 #include <string>
+#include <utility>
 
 #include "base/atomic_file.h"
+#include "base/error.h"
 #include "base/safe_text.h"
 
 namespace pipetrain {
@@ -26,6 +29,16 @@ inline void print_data(const std::string& result) {
 /// Writes a result to a file, or to stdout where `path` is "-".
 inline void write_or_print(const std::string& path, const std::string& result) {
   path == "-" ? print_data(result) : write_file(path, result);
+}
+
+/// Error (kUsage) where more than one of these options prints to standard output.
+inline void check_one_prints(std::initializer_list<std::pair<const char*, bool>> options) {
+  const char* first = nullptr;
+  for (const auto& [name, prints] : options) {
+    if (!prints) continue;
+    PT_CHECK(!first, kUsage, "{} and {} cannot share standard output", first, name);
+    first = name;
+  }
 }
 
 }  // namespace pipetrain

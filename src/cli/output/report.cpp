@@ -377,6 +377,7 @@ int report_command(const ReportOptions& options) {
     if (options.output.empty()) print(output + "\n");
     return 0;
   }
+  check_one_prints({{"--curves -", options.curves == "-"}, {"--output -", options.output == "-"}});
   const RecordedRun& run = runs.front();
   if (!options.curves.empty()) write_or_print(options.curves, curves_csv(run));
   if (!options.curves.empty() && options.output.empty()) return 0;
