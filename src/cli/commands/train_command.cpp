@@ -26,7 +26,6 @@
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
 #include "cli/output/mlflow.h"
-#include "cli/output/output.h"
 #include "cli/output/status_file.h"
 #include "cli/output/step_recorder.h"
 #include "cli/output/tensorboard.h"
@@ -343,8 +342,8 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
 void resolve(Options& options, ProcessGroup* processes) {
   resolve_model(options, "train");
   resolve_device(options, "train", processes);
-  check_one_prints(
-      {{"--output -", options.output == "-"}, {"--metrics -", options.metrics == "-"}});
+  PT_CHECK(!(options.output == "-" && options.metrics == "-"), kUsage,
+           "--output - and --metrics - cannot share standard output");
   // Without data the command is a benchmark of a fixed number of steps.
   OptimizationConfig& optimization = options.run.optimization;
   if (options.run.data.path == "synthetic" && optimization.max_steps < 0 &&
