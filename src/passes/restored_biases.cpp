@@ -23,7 +23,7 @@ std::int64_t bias_size(const OnnxNode& node, const Shape& weight) {
 
 std::vector<RestoredBias> restore_biases(OnnxModel& model) {
   std::vector<RestoredBias> restored;
-  std::unordered_map<std::string, std::size_t> initializers;  // index by name
+  std::unordered_map<std::string, std::size_t> initializers, places;  // index by name
   for (const OnnxInitializer& initializer : model.initializers)
     initializers.emplace(initializer.name, initializers.size());
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
@@ -35,14 +35,21 @@ std::vector<RestoredBias> restore_biases(OnnxModel& model) {
     if (!is_float(weight.file_dtype) || !weight.value) continue;
     const std::int64_t size = bias_size(node, weight.shape);
     const std::string name = removed_bias_of(model, node);
-    if (size <= 0 || name.empty() || !initializers.emplace(name, model.initializers.size()).second)
+    if (size <= 0 || name.empty()) continue;
+    const auto known = places.find(name);
+    if (known != places.end() && restored[known->second].weight == weight.name) {  // called again
+      restored[known->second].nodes.push_back(n);
+      model.nodes.edit()[n].inputs.push_back(name);
       continue;
+    }
+    if (!initializers.emplace(name, model.initializers.size()).second) continue;
     OnnxInitializer bias;
     bias.name = name;
     bias.file_dtype = weight.file_dtype;
     bias.shape = Shape{size};
     bias.value = HostTensor(TensorType{bias.file_dtype, bias.shape});
-    restored.push_back({name, weight.name, n});
+    places[name] = restored.size();
+    restored.push_back({name, weight.name, {n}});
     model.nodes.edit()[n].inputs.push_back(name);
     model.initializers.push_back(std::move(bias));
   }

@@ -11,9 +11,10 @@ namespace pipetrain {
 
 /// A bias of zeros that is not in the file.
 struct RestoredBias {
-  std::string name;      // PyTorch's
-  std::string weight;    // of the same layer; the bias is stored like it
-  std::size_t node = 0;  // index into OnnxModel::nodes; the bias is its last input
+  std::string name;    // PyTorch's
+  std::string weight;  // of the same layer; the bias is stored like it
+  /// Indices into OnnxModel::nodes, of all calls of the layer; the bias is their last input.
+  std::vector<std::size_t> nodes;
 };
 
 /// Adds to the model the biases that onnxscript's optimizer removed from convolutions and linear

@@ -197,7 +197,8 @@ std::vector<std::string> export_weights(const LoadedModel& model,
     if (!value || std::ranges::all_of(value.span<float>(), [](float v) { return v == 0; }))
       continue;
     edits.added.push_back({bias.name, value, bias.weight});
-    edits.rewritten.push_back({bias.node, model.file.nodes[bias.node].inputs.size(), bias.name});
+    for (const std::size_t node : bias.nodes)
+      edits.rewritten.push_back({node, model.file.nodes[node].inputs.size(), bias.name});
     restored.push_back(printable(bias.name));
   }
   edits.metadata = metadata;

@@ -36,8 +36,8 @@ def merged():
     return number(1, 8) + field(7, graph) + field(8, number(2, 17))
 
 
-def without_biases(weight):
-    """Zero biases removed by the exporter: a linear layer of 2 classes whose node names the parameter, and a convolution of weight 1."""
+def without_biases(weight, calls=1):
+    """Zero biases removed by the exporter: a linear layer of 2 classes whose node names the parameter, and a convolution of weight 1, called so often."""
     def removed(written, module, kind, target, arguments):
         def entry(key, text):
             return field(9, field(1, key.encode()) + field(2, text.encode()))
@@ -45,8 +45,9 @@ def without_biases(weight):
         call = f"%call : [num_users=1] = call_function[target=torch.ops.aten.{target}](args = ({arguments}), kwargs = {{}})"
         return from_module(written, module, kind) + entry("pkg.torch.onnx.fx_node", call) + entry("pkg.onnxscript.rewriter.rule_name", "RemoveOptionalBias")
 
-    nodes = [removed(node("Conv", ["x", "body.0.weight"], "c"), "body.0", "conv.Conv2d", "conv2d.default", "%x, %p_body_0_weight, %p_body_0_bias, [1, 1]"),
-             node("Flatten", ["c"], "f"),
+    nodes = [*(removed(node("Conv", [f"c{i}" if i else "x", "body.0.weight"], f"c{i + 1}"), "body.0", "conv.Conv2d", "conv2d.default",
+                       "%x, %p_body_0_weight, %p_body_0_bias, [1, 1]") for i in range(calls)),
+             node("Flatten", [f"c{calls}"], "f"),
              removed(node("Gemm", ["f", "fc.weight"], "y"), "fc", "linear.Linear", "addmm.default", "%p_fc_bias, %f, %p_fc_weight")]
     tensors = [tensor("body.0.weight", [1, 1, 1, 1], [1]), tensor("fc.weight", [2, 2], weight)]
     graph = (b"".join(field(1, one) for one in nodes) + field(2, b"g") + b"".join(field(5, one) for one in tensors) +
@@ -168,6 +169,12 @@ class Exports(Case):
         self.assertEqual(set(stored), {"body.0.weight", "body.0.bias", "fc.weight", "fc.bias"})
         for found, expected in zip((*stored["fc.bias"], *stored["body.0.bias"]), (*step, through_convolution)):
             self.assertAlmostEqual(found, expected, delta=1e-6)
+
+        # A layer that is called twice has one bias.
+        self.write("m.onnx", without_biases(weight, calls=2))
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx")[0])
+        self.succeed(*command, "-o", "twice.onnx", "--run-dir", "run3")
+        self.assertEqual((self.folder / "twice.onnx").read_bytes().count(b"body.0.bias"), 3)  # the tensor and two inputs
 
         # The written model has them as inputs of its nodes; the file can also be trained as it is.
         self.assertNotIn("zero biases", self.succeed("inspect", "t.onnx")[0])

@@ -254,7 +254,7 @@ class FailingCollectives final : public Collectives {
 // The devices begin long after the connections have failed: the program is long.
 TEST(Runtime, AFailureBeforeTheDevicesBeginIsNotLost) {
   const Pipeline pipeline(/*tied=*/false, 2, kSizes);
-  const Program program = pipeline.program("1f1b", 10'000), next = pipeline.program("1f1b", 3);
+  const Program program = pipeline.program("1f1b", 30'000), next = pipeline.program("1f1b", 3);
   RecordedMachine machine(2, 11);
   FailingCollectives collectives(machine.collectives());
   RuntimeOptions options = runtime_options(Place::kCpu);
