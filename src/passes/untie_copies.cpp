@@ -24,8 +24,9 @@ bool is_row(const Shape& shape) {
 
 class Untier {
  public:
-  Untier(OnnxModel& model, std::map<std::string, TensorRule>& rules)
-      : model_(model), rules_(rules) {
+  Untier(OnnxModel& model, std::map<std::string, TensorRule>& rules,
+         const std::set<std::string_view>& restored)
+      : model_(model), rules_(rules), restored_(restored) {
     for (const OnnxInitializer& initializer : model.initializers)
       originals_[initializer.name] = initializer;
     for (const OnnxNode& node : model.nodes) {
@@ -127,8 +128,8 @@ class Untier {
   bool is_merged_vector(const OnnxNode& node, const std::string& name) const {
     const auto original = originals_.find(name);
     return original != originals_.end() && use_of(name) != TensorUse::kFrozen &&
-           is_row(original->second.shape) && original->second.value && node.function.empty() &&
-           !node.is_added && is_uniform(original->second.value);
+           !restored_.contains(name) && is_row(original->second.shape) && original->second.value &&
+           node.function.empty() && !node.is_added && is_uniform(original->second.value);
   }
 
   /// The use that keeps the tensor: that of the module that it is named after, or else the first;
@@ -180,6 +181,7 @@ class Untier {
 
   OnnxModel& model_;
   std::map<std::string, TensorRule>& rules_;
+  const std::set<std::string_view>& restored_;
   std::map<std::string, OnnxInitializer> originals_;
   std::set<std::string> statistics_;                   // values that serve as running statistics
   std::vector<std::size_t> index_as_read_;             // of each node that is left
@@ -189,8 +191,9 @@ class Untier {
 
 }  // namespace
 
-std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules) {
-  return Untier(model, rules).untie();
+std::vector<UntiedCopy> untie_copies(OnnxModel& model, std::map<std::string, TensorRule>& rules,
+                                     const std::set<std::string_view>& restored) {
+  return Untier(model, rules, restored).untie();
 }
 
 }  // namespace pipetrain

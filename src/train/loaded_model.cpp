@@ -39,7 +39,7 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
     const std::string reason = why_not_writable(loaded.file, tensors, name);
     if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
   }
-  if (parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules);
+  if (parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules, not_in_file);
   freeze_tensors(loaded.rules, parameters);  // copies have names of their own
   if (adapts) loaded.adapters = add_adapters(loaded.model, loaded.rules, adapters, seed);
   return loaded;
