@@ -45,8 +45,7 @@ TEST(Processes, GiveTheBitsOfOne) {
 TEST(Processes, TellThousandsOfMicroBatchesInFlightApart) {
   constexpr int kMicroBatches = 1'030;
   constexpr std::int64_t kSize = 2;
-  SharedRun run("gpipe", 2, /*clip=*/false, {3, 3}, /*tied=*/false, kMicroBatches);
-  run.runtime.backend = Backend::kCpu;
+  const SharedRun run("gpipe", 2, /*clip=*/false, {3, 3}, /*tied=*/false, kMicroBatches);
   const auto step = [&](const RuntimeOptions& options) {
     Runtime runtime(run.variants, {&run.program}, options);
     FixedData data(kMicroBatches * kSize, 5);
