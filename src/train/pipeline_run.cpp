@@ -314,6 +314,8 @@ HostTensor PipelineRun::trained_tensor(const std::string& name) const {
 }
 
 std::string PipelineRun::nonfinite_weight() const {
+  // Without a copy of a large embedding.
+  if (!network_.all_processes() && runtime_->weights_are_finite()) return {};
   for (const Parameter& parameter : network_.graph().parameters) {
     if (!parameter.gradient) continue;
     const HostTensor value = trained_tensor(parameter.name);

@@ -369,6 +369,8 @@ std::optional<NonfiniteValue> Runtime::first_nonfinite() const {
   return sharing_->first_nonfinite();
 }
 
+bool Runtime::weights_are_finite() const { return !replicas_->first_nonfinite(); }
+
 std::optional<NonfiniteValue> Runtime::found_nonfinite() const {
   return round_state_->nonfinite.first();
 }

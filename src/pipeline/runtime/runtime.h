@@ -92,6 +92,9 @@ class Runtime {
   std::optional<NonfiniteValue> first_nonfinite() const;
   /// The same as far as the passes of this process have found it; at any time.
   std::optional<NonfiniteValue> found_nonfinite() const;
+  /// Whether all weights of this process are finite, those that nothing trains included. Between
+  /// rounds.
+  bool weights_are_finite() const;
 
  private:
   void connect();
