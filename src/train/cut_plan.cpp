@@ -291,12 +291,7 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   request.most_micro_batches =
       fixed ? network.micro_batches() : network.config().optimization.batch_size;
   request.schedule = planned_schedule(network.config().pipeline.schedule);
-  request.memory_limit_bytes =
-      planner_limit * static_cast<std::size_t>(network.schedule().devices()) /
-      static_cast<std::size_t>(std::max(request.stages, network.schedule().devices()));
-  request.optimizer_bytes_per_parameter_byte = kept_slots(network.config().optimization.optimizer);
-  if (network.config().pipeline.shard_optimizer)
-    request.shared_bytes_per_parameter_byte = state_slots(network.config().optimization.optimizer);
+  network.set_memory(request, planner_limit);
   request.recompute = network.config().pipeline.recompute;
   request.memory_units = network.config().pipeline.memory_units;
   if (network.schedule().balances_warm_up())

@@ -130,16 +130,21 @@ void ProfiledNetwork::choose_order() {
   request.stages = schedule().stages();
   if (!can_reorder(costs_, request.stages)) return;
   request.micro_batches = static_cast<int>(micro_batches());
-  request.optimizer_bytes_per_parameter_byte = kept_slots(config().optimization.optimizer);
-  if (pipeline.shard_optimizer)
-    request.shared_bytes_per_parameter_byte = state_slots(config().optimization.optimizer);
-  request.memory_limit_bytes =
-      memory_limit_bytes_ * static_cast<std::size_t>(schedule().devices()) /
-      static_cast<std::size_t>(std::max(request.stages, schedule().devices()));
+  set_memory(request, memory_limit_bytes_);
   request.loads = schedule().loads(request.micro_batches);
   request.recompute = pipeline.recompute;
   set_links(request);
   take_order(better_order(graph(), profile_, chain_, costs_, request));
+}
+
+void ProfiledNetwork::set_memory(PlanRequest& request, std::size_t device_limit) const {
+  const int devices = schedule().devices();
+  request.memory_limit_bytes = device_limit * static_cast<std::size_t>(devices) /
+                               static_cast<std::size_t>(std::max(request.stages, devices));
+  const OptimizerSettings& optimizer = config().optimization.optimizer;
+  request.optimizer_bytes_per_parameter_byte = kept_slots(optimizer);
+  if (config().pipeline.shard_optimizer)
+    request.shared_bytes_per_parameter_byte = state_slots(optimizer);
 }
 
 /// Stages lie on the devices in order where each device has one; else any two may be neighbours.

@@ -30,6 +30,9 @@ class ProfiledNetwork : public Network {
   const std::optional<Topology>& topology() const { return topology_; }
   /// Gives a plan of one device per stage the links that its cuts go over.
   void set_links(PlanRequest& request) const;
+  /// Gives a plan of `stages` an equal share of the memory of a device for each of its stages, and
+  /// what the optimizer keeps there.
+  void set_memory(PlanRequest& request, std::size_t device_limit) const;
   /// How sums over replicas in several processes are divided.
   BucketFloats bucket_floats() const;
   /// Seconds until all processes have told each other something short; 0 with one.

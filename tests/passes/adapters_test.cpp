@@ -7,22 +7,10 @@
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
-#include "onnx_io/reader.h"
+#include "support/parameter_models.h"
 
-namespace pipetrain {
+namespace pipetrain::test {
 namespace {
-
-HostTensor weights(Shape shape) {
-  HostTensor out(TensorType{DType::kFloat32, std::move(shape)});
-  float last = 0.3F;
-  for (float& x : out.span<float>()) x = (last = 3.9F * last * (1 - last)) - 0.5F;
-  return out;
-}
-
-OnnxModel parsed(const OnnxBuilder& builder) {
-  const std::string bytes = builder.bytes();
-  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
-}
 
 /// Two branches of linear layers: Gemm with a weight (outputs, inputs), then MatMul with one
 /// (inputs, outputs) and one that is transposed first.
@@ -30,10 +18,10 @@ OnnxModel linear_layers() {
   OnnxBuilder builder("linear");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 6}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("enc.fc.weight", weights({5, 6}));
-  builder.initializer("enc.fc.bias", weights({5}));
-  builder.initializer("q", weights({5, 4}));
-  builder.initializer("dec.out.weight", weights({3, 4}));
+  builder.initializer("enc.fc.weight", scattered({5, 6}));
+  builder.initializer("enc.fc.bias", scattered({5}));
+  builder.initializer("q", scattered({5, 4}));
+  builder.initializer("dec.out.weight", scattered({3, 4}));
   builder.node("Gemm", {"x", "enc.fc.weight", "enc.fc.bias"}, {"h"},
                {OnnxAttribute::of_int("transB", 1)}, "fc");
   builder.node("MatMul", {"h", "q"}, {"k"}, {}, "/dec/q_proj/MatMul");
@@ -132,8 +120,8 @@ TEST(Adapters, AWeightThatSomethingElseReadsHasNone) {
   OnnxBuilder builder("tied");
   builder.input("x", DType::kInt64, {{"batch", -1}, {"", 6}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("table.weight", weights({9, 4}));
-  builder.initializer("fc.weight", weights({4, 4}));
+  builder.initializer("table.weight", scattered({9, 4}));
+  builder.initializer("fc.weight", scattered({4, 4}));
   builder.node("Gather", {"table.weight", "x"}, {"e"});
   builder.node("MatMul", {"e", "fc.weight"}, {"h"});
   builder.node("Transpose", {"table.weight"}, {"t"}, {OnnxAttribute::of_ints("perm", {1, 0})});
@@ -147,9 +135,9 @@ TEST(Adapters, NodesWithoutOutputsAreNoLayers) {
   OnnxBuilder builder("outputs");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("fc.weight", weights({4, 4}));
-  builder.initializer("turned.weight", weights({4, 4}));
-  builder.initializer("unused.weight", weights({4, 4}));
+  builder.initializer("fc.weight", scattered({4, 4}));
+  builder.initializer("turned.weight", scattered({4, 4}));
+  builder.initializer("unused.weight", scattered({4, 4}));
   builder.node("MatMul", {"x", "fc.weight"}, {"h"});
   builder.node("MatMul", {"h", "turned.weight"}, {"y"});
   builder.node("Transpose", {"turned.weight"}, {}, {OnnxAttribute::of_ints("perm", {1, 0})});
@@ -175,4 +163,4 @@ TEST(Adapters, MergedWeightsAreThoseOfTheDefinition) {
 }
 
 }  // namespace
-}  // namespace pipetrain
+}  // namespace pipetrain::test

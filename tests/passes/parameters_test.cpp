@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "onnx_io/builder.h"
-#include "onnx_io/reader.h"
+#include "support/parameter_models.h"
 
-namespace pipetrain {
+namespace pipetrain::test {
 namespace {
 
 HostTensor filled(Shape shape, float value) {
@@ -22,30 +22,6 @@ HostTensor rising(Shape shape) {
   float next = 0.5F;
   for (float& x : out.span<float>()) x = next += 0.25F;
   return out;
-}
-
-/// Numbers without a pattern, as random ones are.
-HostTensor scattered(Shape shape) {
-  HostTensor out(TensorType{DType::kFloat32, shape});
-  float last = 0.3F;
-  for (float& x : out.span<float>()) x = (last = 3.9F * last * (1 - last)) - 0.5F;
-  return out;
-}
-
-OnnxModel parsed(const OnnxBuilder& builder) {
-  const std::string bytes = builder.bytes();
-  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
-}
-
-OnnxBuilder image_builder() {
-  OnnxBuilder builder("test");
-  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
-  builder.output("y", DType::kFloat32, {});
-  return builder;
-}
-
-TensorUse use_of(const std::map<std::string, TensorRule>& rules, const std::string& name) {
-  return rules.at(name).use;
 }
 
 std::map<std::string, TensorRule> selected_rules(const OnnxModel& model,
@@ -434,4 +410,4 @@ TEST(Parameters, BiasesOfRecurrentLayersAreNotDecayed) {
 }
 
 }  // namespace
-}  // namespace pipetrain
+}  // namespace pipetrain::test

@@ -4,41 +4,11 @@
 #include <utility>
 
 #include "onnx_io/builder.h"
-#include "onnx_io/reader.h"
 #include "passes/parameters.h"
+#include "support/parameter_models.h"
 
-namespace pipetrain {
+namespace pipetrain::test {
 namespace {
-
-HostTensor equal_elements(Shape shape, float value) {
-  HostTensor out(TensorType{DType::kFloat32, shape});
-  for (float& x : out.span<float>()) x = value;
-  return out;
-}
-
-/// Numbers without a pattern, as random ones are.
-HostTensor irregular(Shape shape) {
-  HostTensor out(TensorType{DType::kFloat32, shape});
-  float last = 0.3F;
-  for (float& x : out.span<float>()) x = (last = 3.9F * last * (1 - last)) - 0.5F;
-  return out;
-}
-
-OnnxModel read_model(const OnnxBuilder& builder) {
-  const std::string bytes = builder.bytes();
-  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
-}
-
-OnnxBuilder of_images() {
-  OnnxBuilder builder("test");
-  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
-  builder.output("y", DType::kFloat32, {});
-  return builder;
-}
-
-TensorUse use_in(const std::map<std::string, TensorRule>& rules, const std::string& name) {
-  return rules.at(name).use;
-}
 
 /// The rules for a model with copies, as the options have them.
 std::map<std::string, TensorRule> rules_with(OnnxModel model, const ParameterOptions& options) {
@@ -49,20 +19,20 @@ std::map<std::string, TensorRule> rules_with(OnnxModel model, const ParameterOpt
 }
 
 TEST(UntieCopies, StatisticsMergedWithGainsComeApart) {
-  OnnxBuilder builder = of_images();
+  OnnxBuilder builder = image_builder();
   builder.initializer("ones", equal_elements({4}, 1));
   builder.initializer("zeros", equal_elements({4}, 0));
   builder.node("Identity", {"ones"}, {"norm.running_var"});
   builder.node("BatchNormalization", {"x", "ones", "zeros", "zeros", "norm.running_var"}, {"y"}, {},
                "norm");
-  OnnxModel model = read_model(builder);
+  OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
-  EXPECT_EQ(use_in(rules, "ones"), TensorUse::kTrained);
-  EXPECT_EQ(use_in(rules, "zeros"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "ones"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "zeros"), TensorUse::kTrained);
   const auto copies = untie_copies(model, rules);
   ASSERT_EQ(copies.size(), 2U);
-  EXPECT_EQ(use_in(rules, "norm.running_var"), TensorUse::kRunningStatistic);
-  EXPECT_EQ(use_in(rules, "zeros@norm.3"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(use_of(rules, "norm.running_var"), TensorUse::kRunningStatistic);
+  EXPECT_EQ(use_of(rules, "zeros@norm.3"), TensorUse::kRunningStatistic);
   EXPECT_EQ(model.nodes[0].inputs[3], "zeros@norm.3");
 }
 
@@ -70,11 +40,11 @@ TEST(UntieCopies, MergedBiasesComeApartMatricesStayTied) {
   OnnxBuilder builder("test");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
   builder.output("y", DType::kFloat32, {});
-  builder.initializer("w", irregular({4, 4}));
+  builder.initializer("w", scattered({4, 4}));
   builder.initializer("b", equal_elements({4}, 0));
   builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "first");
   builder.node("Gemm", {"h", "w", "b"}, {"y"}, {}, "second");
-  OnnxModel model = read_model(builder);
+  OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
   const auto copies = untie_copies(model, rules);
   ASSERT_EQ(copies.size(), 1U);
@@ -86,7 +56,7 @@ TEST(UntieCopies, MergedBiasesComeApartMatricesStayTied) {
 
 // Exporters fold the gains of group norms to (C, 1, 1) and merge those of the same size.
 TEST(UntieCopies, MergedGainsOfGroupNormsComeApart) {
-  OnnxBuilder builder = of_images();
+  OnnxBuilder builder = image_builder();
   for (const char* name : {"ones", "zeros"})
     builder.initializer(name, equal_elements({4}, name[0] == 'o' ? 1.0F : 0.0F));
   builder.initializer("val_28", equal_elements({4, 1, 1}, 1));
@@ -94,13 +64,13 @@ TEST(UntieCopies, MergedGainsOfGroupNormsComeApart) {
   builder.node("Mul", {"first", "val_28"}, {"scaled"}, {}, "scale");
   builder.node("InstanceNormalization", {"scaled", "ones", "zeros"}, {"second"});
   builder.node("Mul", {"second", "val_28"}, {"y"}, {}, "scale_again");
-  OnnxModel model = read_model(builder);
+  OnnxModel model = parsed(builder);
   for (OnnxInitializer& tensor : model.initializers) {
     if (tensor.name == "val_28")
       tensor.metadata["pkg.onnxscript.optimizer.folded_from"] = "['norm.weight', 'val_27']";
   }
   auto rules = classify_tensors(model, {});
-  EXPECT_EQ(use_in(rules, "val_28"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "val_28"), TensorUse::kTrained);
   const auto copies = untie_copies(model, rules);
   ASSERT_EQ(copies.size(), 1U);
   EXPECT_EQ(copies[0].name, "val_28@scale_again.1");
@@ -108,17 +78,17 @@ TEST(UntieCopies, MergedGainsOfGroupNormsComeApart) {
 
 // An exporter has merged second.bias with first.bias.
 TEST(UntieCopies, FlagsTakeCopiesByTheirOwnNames) {
-  OnnxBuilder builder = of_images();
-  builder.initializer("first.weight", irregular({4, 4, 1, 1}));
-  builder.initializer("second.weight", irregular({4, 4, 1, 1}));
+  OnnxBuilder builder = image_builder();
+  builder.initializer("first.weight", scattered({4, 4, 1, 1}));
+  builder.initializer("second.weight", scattered({4, 4, 1, 1}));
   builder.initializer("first.bias", equal_elements({4}, 0));
   builder.node("Identity", {"first.bias"}, {"second.bias"});
   builder.node("Conv", {"x", "first.weight", "first.bias"}, {"h"});
   builder.node("Conv", {"h", "second.weight", "second.bias"}, {"y"});
-  const OnnxModel model = read_model(builder);
+  const OnnxModel model = parsed(builder);
   const auto biases = [&](const ParameterOptions& options) {
     const auto rules = rules_with(model, options);
-    return std::pair(use_in(rules, "first.bias"), use_in(rules, "second.bias"));
+    return std::pair(use_of(rules, "first.bias"), use_of(rules, "second.bias"));
   };
   const std::pair first(TensorUse::kTrained, TensorUse::kFrozen),
       second(TensorUse::kFrozen, TensorUse::kTrained);
@@ -129,14 +99,14 @@ TEST(UntieCopies, FlagsTakeCopiesByTheirOwnNames) {
 }
 
 TEST(UntieCopies, AnIdentityWithoutAnOutputIsNone) {
-  OnnxBuilder builder = of_images();
-  builder.initializer("weight", irregular({4, 4, 1, 1}));
+  OnnxBuilder builder = image_builder();
+  builder.initializer("weight", scattered({4, 4, 1, 1}));
   builder.node("Conv", {"x", "weight"}, {"y"});
   builder.node("Identity", {"weight"}, {});
   builder.node("Identity", {"weight"}, {""});
-  OnnxModel model = read_model(builder);
+  OnnxModel model = parsed(builder);
   auto rules = classify_tensors(model, {});
-  EXPECT_EQ(use_in(rules, "weight"), TensorUse::kTrained);
+  EXPECT_EQ(use_of(rules, "weight"), TensorUse::kTrained);
   EXPECT_TRUE(untie_copies(model, rules).empty());
 }
 
@@ -153,7 +123,7 @@ OnnxModel norms_in_turn(const std::vector<std::string>& modules) {
     builder.node("LayerNormalization", {last, "gain"}, {next}, {}, "n" + std::to_string(i));
     last = next;
   }
-  OnnxModel model = read_model(builder);
+  OnnxModel model = parsed(builder);
   for (std::size_t i = 0; i < modules.size(); ++i) {
     model.value_metadata[model.nodes[i].outputs[0]]["pkg.torch.onnx.fx_node"] =
         "%layer_norm_" + std::to_string(i) +
@@ -196,4 +166,4 @@ TEST(UntieCopies, ParametersOfOneCallComeApart) {
 }
 
 }  // namespace
-}  // namespace pipetrain
+}  // namespace pipetrain::test
