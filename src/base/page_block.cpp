@@ -56,6 +56,12 @@ void PageBlock::swap(PageBlock& other) noexcept {
   std::swap(mapped_bytes_, other.mapped_bytes_);
 }
 
+void PageBlock::use_small_pages(std::size_t begin, std::size_t bytes) const {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::size_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (first < last) ::madvise(data_ + first, last - first, MADV_NOHUGEPAGE);
+}
+
 void PageBlock::take() const {
   in_parallel_blocks(bytes_, [&](std::size_t begin, std::size_t bytes) {
     if (::madvise(data_ + begin, bytes, kPopulateWrite) != 0) touch(data_ + begin, bytes);

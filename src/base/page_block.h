@@ -26,6 +26,8 @@ class PageBlock {
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
 
+  /// Pages that lie wholly in this range are allocated one by one, small, where they are touched.
+  void use_small_pages(std::size_t begin, std::size_t bytes) const;
   /// Populates all pages with several threads (base/parallel_blocks.h). The content is kept.
   void take() const;
   /// Gives all pages back to the system. The content is zero afterwards.

@@ -26,12 +26,17 @@ struct ParameterUpdate {
   std::span<float> parameter;
   std::span<const float> gradient;
   std::span<float> state0, state1;
-  /// Optional: the rows, of `row_floats` each, outside of which the gradient is zero. SGD without
-  /// momentum and decay then skips the others.
+  /// Optional: the rows to update, of `row_floats` each. The others have no gradient and no state,
+  /// and keeps_without_gradient() holds.
   bool has_rows = false;
   std::span<const std::int64_t> rows = {};
   std::size_t row_floats = 0;
 };
+
+/// Whether an element whose gradient and states are zero keeps its value and its states. Not so for
+/// optimizers that use norms, with decay, or where zero times a factor is not zero.
+bool keeps_without_gradient(const OptimizerSettings& settings, double learning_rate,
+                            double gradient_scale);
 
 /// Calls update() for each of them, with the same bits: threads split the elements of a large
 /// tensor, and distribute the small ones.

@@ -37,23 +37,45 @@ void take_norms(Rule& rule, const ParameterArrays<T>& arrays) {
 }
 
 template <class Rule, class T>
-void update_elements(const Rule& rule, const ParameterArrays<T>& arrays) {
-  for_chunks(arrays.count, [=](std::size_t first, std::size_t last) {
-    // Local copies, so that their members stay in registers.
-    const Rule r = rule;
-    T* __restrict p = arrays.parameter;
-    const T* __restrict g = arrays.gradient;
-    T* __restrict state0 = arrays.state0;
-    T* __restrict state1 = arrays.state1;
+void update_range(const Rule& rule, const ParameterArrays<T>& arrays, std::size_t first,
+                  std::size_t last) {
+  // Local copies, so that their members stay in registers.
+  const Rule r = rule;
+  T* __restrict p = arrays.parameter;
+  const T* __restrict g = arrays.gradient;
+  T* __restrict state0 = arrays.state0;
+  T* __restrict state1 = arrays.state1;
 #pragma omp simd
-    for (std::size_t i = first; i < last; ++i) p[i] = call_at(r, p[i], g[i], state0, state1, i);
-  });
+  for (std::size_t i = first; i < last; ++i) p[i] = call_at(r, p[i], g[i], state0, state1, i);
+}
+
+/// The rows of a parameter that are updated; null: all elements.
+struct UpdatedRows {
+  const std::span<const std::int64_t>* rows = nullptr;
+  std::size_t row_floats = 0;
+};
+
+template <class Rule, class T>
+void update_elements(const Rule& rule, const ParameterArrays<T>& arrays, const UpdatedRows& only) {
+  if (!only.rows) {
+    for_chunks(arrays.count, [&rule, arrays](std::size_t first, std::size_t last) {
+      update_range(rule, arrays, first, last);
+    });
+    return;
+  }
+  const std::span<const std::int64_t> rows = *only.rows;
+  const std::size_t width = only.row_floats;
+#pragma omp parallel for schedule(static) if (rows.size() * width >= kParallelElements)
+  for (std::ptrdiff_t k = 0; k < static_cast<std::ptrdiff_t>(rows.size()); ++k) {
+    const std::size_t first = static_cast<std::size_t>(rows[static_cast<std::size_t>(k)]) * width;
+    update_range(rule, arrays, first, first + width);
+  }
 }
 
 template <class T>
 void run(const OptimizerSettings& settings, double learning_rate, std::int64_t step,
          double gradient_scale, std::span<T> parameter, std::span<const T> gradient,
-         std::span<T> state0, std::span<T> state1) {
+         std::span<T> state0, std::span<T> state1, const UpdatedRows& only = {}) {
   const OptimizerVariant& variant = variant_of(settings);
   const int slots = variant.state_count();
   PT_CHECK(step >= 1, kInternal, "optimizer steps count from 1, got {}", step);
@@ -68,7 +90,7 @@ void run(const OptimizerSettings& settings, double learning_rate, std::int64_t s
   visit_rule<T>(ElementRules{}, variant.rule, [&](auto type) {
     typename decltype(type)::type rule(input);
     if constexpr (is_normalised<decltype(rule)>()) take_norms(rule, arrays);
-    update_elements(rule, arrays);
+    update_elements(rule, arrays, only);
   });
 }
 
@@ -86,35 +108,21 @@ void update(const OptimizerSettings& settings, double learning_rate, std::int64_
   run(settings, learning_rate, step, gradient_scale, parameter, gradient, state0, state1);
 }
 
-namespace {
-
-/// Whether an element with zero gradient is unchanged.
-bool keeps_without_gradient(const OptimizerSettings& settings, double gradient_scale) {
-  return variant_of(settings).rule == kRule<SgdRule> && settings.weight_decay == 0 &&
-         std::isfinite(gradient_scale);
+bool keeps_without_gradient(const OptimizerSettings& settings, double learning_rate,
+                            double gradient_scale) {
+  const bool divides = row_of(settings.kind).epsilon.has_value();
+  return !looks_at_norms(settings) && settings.weight_decay == 0 &&
+         std::isfinite(static_cast<float>(learning_rate)) &&
+         std::isfinite(static_cast<float>(gradient_scale)) &&
+         (!divides || static_cast<float>(settings.epsilon) > 0);
 }
-
-void update_rows(const ParameterUpdate& one, std::int64_t step, double gradient_scale) {
-  const auto count = static_cast<std::ptrdiff_t>(one.rows.size());
-#pragma omp parallel for schedule(static) if (one.rows.size() * one.row_floats >= kParallelElements)
-  for (std::ptrdiff_t k = 0; k < count; ++k) {
-    const auto first = static_cast<std::size_t>(one.rows[static_cast<std::size_t>(k)]);
-    const std::size_t begin = first * one.row_floats;
-    update(*one.settings, one.learning_rate, step, gradient_scale,
-           one.parameter.subspan(begin, one.row_floats),
-           one.gradient.subspan(begin, one.row_floats), {}, {});
-  }
-}
-
-}  // namespace
 
 void update_all(std::int64_t step, double gradient_scale,
                 std::span<const ParameterUpdate> parameters) {
   const auto update_one = [&](const ParameterUpdate& one) {
-    if (one.has_rows && keeps_without_gradient(*one.settings, gradient_scale))
-      return update_rows(one, step, gradient_scale);
-    update(*one.settings, one.learning_rate, step, gradient_scale, one.parameter, one.gradient,
-           one.state0, one.state1);
+    run(*one.settings, one.learning_rate, step, gradient_scale, one.parameter, one.gradient,
+        one.state0, one.state1,
+        one.has_rows ? UpdatedRows{&one.rows, one.row_floats} : UpdatedRows{});
   };
   std::size_t small = 0;
   for (const ParameterUpdate& one : parameters) {

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "optim/optimizer_table.h"
 
 namespace pipetrain {
 namespace {
@@ -24,6 +26,10 @@ struct GoldenCase {
   double learning_rate;
   std::array<double, 4> after_five_steps;
 };
+
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
 
 double golden_gradient(int step, int index) {
   return std::sin(1.3 * index + 0.7 * step) * (1 + 0.25 * index);
@@ -397,39 +403,73 @@ TEST(Update, ManyAtOnceGiveTheBitsOfEach) {
   }
 }
 
-// If few rows have a gradient, the update has the bits of a whole update, for any row length.
+/// Settings of every optimizer, in forms with and without momentum.
+std::vector<OptimizerSettings> all_settings() {
+  std::vector<OptimizerSettings> all;
+  for (const OptimizerRow& row : kOptimizerRows) {
+    all.push_back(default_settings(row.kind));
+    all.back().weight_decay = 0;
+    all.push_back(all.back());
+    all.back().momentum = all.back().momentum > 0 ? 0 : 0.9;
+    if (!row.reads_centered) continue;
+    all.push_back(all[all.size() - 2]);
+    all.back().centered = true;
+  }
+  return all;
+}
+
+// If few rows have a gradient or a state, the update has the bits of a whole update, for any row
+// length.
 TEST(Update, OfRowsIsTheWholeOne) {
   constexpr std::size_t kRows = 40;
   const std::vector<std::int64_t> rows = {7, 0, 39, 12};
   std::mt19937 random(3);
-  for (const std::size_t width : {1, 7, 13, 16, 301}) {
-    for (const OptimizerKind kind : {OptimizerKind::kSgd, OptimizerKind::kAdamW}) {
-      for (const auto& [momentum, decay] :
-           {std::pair(0.0, 0.0), std::pair(0.9, 0.0), std::pair(0.0, 0.1)}) {
-        OptimizerSettings settings = default_settings(kind);
-        settings.momentum = momentum;
-        settings.weight_decay = decay;
-        std::vector<float> whole(kRows * width), gradient(whole.size()), state(whole.size(), 0.5F);
-        for (float& x : whole) x = static_cast<float>(random() % 2001) / 997 - 1;
-        for (const std::int64_t row : rows) {
-          for (std::size_t i = 0; i < width; ++i)
-            gradient[static_cast<std::size_t>(row) * width + i] =
-                static_cast<float>(random() % 2001) / 991 - 1;
+  int by_rows = 0;
+  for (const OptimizerSettings& settings : all_settings()) {
+    if (!keeps_without_gradient(settings, 0.37, 0.7)) continue;
+    ++by_rows;
+    for (const std::size_t width : {1, 7, 13, 16, 301}) {
+      std::vector<float> whole(kRows * width), gradient(whole.size()), state(whole.size());
+      for (float& x : whole) x = static_cast<float>(random() % 2001) / 997 - 1;
+      whole[width] = -0.0F;
+      for (const std::int64_t row : rows) {
+        for (std::size_t i = 0; i < width; ++i) {
+          const std::size_t at = static_cast<std::size_t>(row) * width + i;
+          gradient[at] = row == 0 ? 0 : static_cast<float>(random() % 2001) / 991 - 1;
+          state[at] = 0.5F;
         }
-        const std::size_t slots = static_cast<std::size_t>(state_slots(settings));
-        std::vector<float> some = whole, state0 = state, state1 = state, other0 = state,
-                           other1 = state;
-        const auto kept = [&](std::vector<float>& values, std::size_t slot) {
-          return slots > slot ? std::span<float>(values) : std::span<float>();
-        };
-        const ParameterUpdate by_rows{&settings,       0.37, some, gradient, kept(state0, 0),
-                                      kept(state1, 1), true, rows, width};
-        update_all(2, 0.7, {&by_rows, 1});
-        update(settings, 0.37, 2, 0.7, std::span(whole), std::span<const float>(gradient),
-               kept(other0, 0), kept(other1, 1));
-        EXPECT_EQ(some, whole) << width << " " << name_of(kind) << " " << momentum;
-        EXPECT_TRUE(state0 == other0 && state1 == other1);
       }
+      const std::size_t slots = static_cast<std::size_t>(state_slots(settings));
+      std::vector<float> some = whole, state0 = state, state1 = state, other0 = state,
+                         other1 = state;
+      const auto kept = [&](std::vector<float>& values, std::size_t slot) {
+        return slots > slot ? std::span<float>(values) : std::span<float>();
+      };
+      const ParameterUpdate one{&settings,       0.37, some, gradient, kept(state0, 0),
+                                kept(state1, 1), true, rows, width};
+      update_all(2, 0.7, {&one, 1});
+      update(settings, 0.37, 2, 0.7, std::span(whole), std::span<const float>(gradient),
+             kept(other0, 0), kept(other1, 1));
+      EXPECT_TRUE(same_bits(some, whole)) << width << " " << name_of(settings.kind);
+      EXPECT_TRUE(same_bits(state0, other0) && same_bits(state1, other1));
+    }
+  }
+  EXPECT_EQ(by_rows, 13);  // all but LAMB and LARS
+}
+
+TEST(Update, KeepsNothingWithDecayOrWithoutAnEpsilon) {
+  for (const OptimizerSettings& settings : all_settings()) {
+    OptimizerSettings other = settings;
+    other.weight_decay = 1e-12;
+    EXPECT_FALSE(keeps_without_gradient(other, 0.1, 1)) << name_of(settings.kind);
+    other = settings;
+    other.epsilon = 1e-60;  // 0 as a float
+    EXPECT_EQ(
+        keeps_without_gradient(other, 0.1, 1),
+        keeps_without_gradient(settings, 0.1, 1) && !row_of(settings.kind).epsilon.has_value());
+    for (const double factor : {1e39, std::numeric_limits<double>::quiet_NaN()}) {
+      EXPECT_FALSE(keeps_without_gradient(settings, factor, 1));
+      EXPECT_FALSE(keeps_without_gradient(settings, 0.1, factor));
     }
   }
 }

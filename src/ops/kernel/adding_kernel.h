@@ -17,7 +17,7 @@ class AddingKernel : public Kernel {
                           const RunContext& context) = 0;
 };
 
-/// Which rows of a sum may be non-zero.
+/// Which rows of a tensor that starts at zero may be non-zero.
 class TouchedRows {
  public:
   explicit TouchedRows(std::int64_t rows) : is_touched_(static_cast<std::size_t>(rows), false) {
@@ -41,7 +41,7 @@ class TouchedRows {
   }
 
  private:
-  bool all_ = true;
+  bool all_ = false;
   std::vector<bool> is_touched_;
   std::vector<std::int64_t> list_;
 };
@@ -51,9 +51,9 @@ class RowAddingKernel : public AddingKernel {
  public:
   /// Rows of the result.
   virtual std::int64_t rows() const = 0;
-  /// From now on only kernels that share `rows` (which outlives them) write the sum, or set_all()
-  /// is called. They write only the rows that change; run() clears rows that are left from an
-  /// earlier sum.
+  /// From now on only kernels that share `rows` (which outlives them) write the sum, which is zero
+  /// elsewhere, or set_all() is called. They write only the rows that change; run() clears rows
+  /// that are left from an earlier sum.
   virtual void share(TouchedRows& rows) = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace pipetrain {
 namespace {
@@ -68,8 +69,45 @@ void place_accumulators(const std::vector<ArenaVariant>& variants, Bump& bump, S
         const std::size_t bytes = variant.training->graph[id].type.bytes();
         offset = bump.take(bytes);
         arena.memory.gradients += aligned(bytes);
+        if (variant.layout->by_rows.contains(i)) arena.sparse.push_back({offset, bytes});
       }
     }
+  }
+}
+
+/// The parameters whose gradients are written by rows.
+std::set<std::string> embeddings_of(const std::vector<ArenaVariant>& variants) {
+  std::set<std::string> names;
+  for (const ArenaVariant& variant : variants) {
+    std::set<ValueId> sums;
+    for (const int i : variant.layout->by_rows)
+      sums.insert(variant.training->accumulations[static_cast<std::size_t>(i)].accumulator);
+    for (const int i : variant.slice->parameters) {
+      const Parameter& parameter = variant.training->parameters[static_cast<std::size_t>(i)];
+      if (sums.contains(parameter.gradient)) names.insert(parameter.name);
+    }
+  }
+  return names;
+}
+
+/// Optimizer states, and the averages of weights.
+void place_states(const std::set<std::string>& embeddings, const OptimizerSettings& optimizer,
+                  Bump& bump, StageArena& arena) {
+  const int states = state_slots(optimizer);
+  for (ParameterPlace& parameter : arena.parameters) {
+    if (!parameter.trained) continue;
+    const std::size_t bytes = parameter.type.bytes();
+    const auto keep = [&](std::size_t& place) {
+      place = bump.take(bytes);
+      arena.memory.optimizer += aligned(bytes);
+    };
+    const auto keep_state = [&](std::size_t& place) {
+      keep(place);
+      if (embeddings.contains(parameter.name)) arena.sparse.push_back({place, bytes});
+    };
+    if (states > 0 && parameter.updated_here) keep_state(parameter.state0);
+    if (states > 1 && parameter.updated_here) keep_state(parameter.state1);
+    if (optimizer.average_decay > 0) keep(parameter.average);
   }
 }
 
@@ -106,17 +144,7 @@ StageArena plan_arena(const std::vector<ArenaVariant>& variants, const StageCapa
   memory.parameters = arena.parameter_block_bytes * versions;
   place_accumulators(variants, bump, arena);
   place_more_accumulators(variants, capacity.accumulator_sets, bump, arena);
-  const int states = state_slots(optimizer);
-  for (ParameterPlace& parameter : arena.parameters) {
-    if (!parameter.trained) continue;
-    const auto keep = [&](std::size_t& place) {
-      place = bump.take(parameter.type.bytes());
-      memory.optimizer += aligned(parameter.type.bytes());
-    };
-    if (states > 0 && parameter.updated_here) keep(parameter.state0);
-    if (states > 1 && parameter.updated_here) keep(parameter.state1);
-    if (optimizer.average_decay > 0) keep(parameter.average);
-  }
+  place_states(embeddings_of(variants), optimizer, bump, arena);
   std::size_t batched = 0;
   for (const ArenaVariant& variant : variants)
     batched = std::max(batched, variant.layout->batched_bytes);

@@ -49,6 +49,10 @@ struct ParameterPlace {
   std::size_t average = kNoPlace;                    // and of the moving average
 };
 
+struct ArenaRange {
+  std::size_t offset = 0, bytes = 0;
+};
+
 /// Offsets in the arena, and sizes. Slots and entries are contiguous.
 struct StageArena {
   std::vector<ParameterPlace> parameters;
@@ -58,6 +62,8 @@ struct StageArena {
   std::vector<std::size_t> accumulators;
   /// The same of further leaves of a tree of sums; kNoPlace also where another stage adds.
   std::vector<std::vector<std::size_t>> more_accumulators;
+  /// Gradients and optimizer states of embeddings: rows that no sample has used are never written.
+  std::vector<ArenaRange> sparse;
   std::size_t batched = 0, batched_bytes = 0;      // of all variants; of one set
   std::vector<std::vector<std::size_t>> prepared;  // [variant][version]
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0;

@@ -76,6 +76,7 @@ ArenaHalves StageHost::take_arena(const StageArena& arena) {
   // Activations are read along rows and are most of the memory; in virtual machines small pages are
   // allocated several times faster.
   arena_ = PageBlock(arena.slots, /*huge_pages=*/true);
+  for (const ArenaRange& range : arena.sparse) arena_.use_small_pages(range.offset, range.bytes);
   activations_ = PageBlock(arena.bytes - arena.slots);
   return {arena_.data(), activations_.data()};
 }

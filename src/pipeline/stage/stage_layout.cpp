@@ -195,15 +195,17 @@ class Planner {
           made->second != 0)
         layout_.direct[id] = i;
     }
+    for (const auto& [id, i] : layout_.direct) {
+      if (is_kept_by_rows(id, i)) layout_.by_rows.insert(i);
+    }
     if (!one_micro_batch_) return;
     for (const auto& [id, i] : layout_.direct) {
-      if (made_in_.at(id) == kNoMicroBatch || is_kept_by_rows(id, i))
+      if (made_in_.at(id) == kNoMicroBatch || layout_.by_rows.contains(i))
         layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
     }
   }
 
-  /// Whether a contribution is the gradient of an embedding, of which only the rows that a step
-  /// touches are written and read: the rest must stay zero from step to step.
+  /// Whether a contribution is the whole gradient of an embedding.
   bool is_kept_by_rows(ValueId contribution, int accumulation) const {
     const std::string_view op = graph_[graph_[contribution].producer].op->name;
     if (op != "GatherGrad" && op != "GatherNDGrad") return false;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "pipeline/stage/lifetimes.h"
@@ -40,6 +41,9 @@ struct StageLayout {
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table
+  /// Accumulators of embeddings' gradients: a step writes and reads only the rows that it uses, and
+  /// the rest stays zero from step to step.
+  std::set<int> by_rows;
   /// Accumulators that lie in the slot or in the temporaries; only with one micro-batch per step.
   std::map<int, Location> accumulators;
   std::size_t slot_bytes = 0, forward_out_bytes = 0, gradient_out_bytes = 0, prepared_bytes = 0;

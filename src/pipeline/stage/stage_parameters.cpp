@@ -1,6 +1,10 @@
 #include "pipeline/stage/stage_parameters.h"
 
+#include <cstring>
+#include <iterator>
+
 #include "base/error.h"
+#include "optim/update.h"
 
 namespace pipetrain {
 
@@ -30,9 +34,37 @@ StageParameters::StageParameters(const CompiledStage& compiled, const StageMemor
   }
   for (const CompiledVariant& variant : compiled.variants) {
     std::vector<const ParameterState*>& states = of_.emplace_back();
-    for (const int i : variant.slice->parameters)
-      states.push_back(&parameters_[index.at(variant.training->parameters[at(i)].name)]);
+    for (std::size_t k = 0; k < variant.slice->parameters.size(); ++k) {
+      const auto parameter = at(variant.slice->parameters[k]);
+      ParameterState& state = parameters_[index.at(variant.training->parameters[parameter].name)];
+      states.push_back(&state);
+      const Location& gradient = variant.gradient_at[k];
+      const TouchedRows* touched = gradient.space == Space::kAccumulator
+                                       ? compiled.touched_rows[gradient.offset].get()
+                                       : nullptr;
+      if (touched && state.state0 && !state.rows)
+        state.rows = std::make_unique<TouchedRows>(touched->rows());
+    }
   }
+}
+
+const std::vector<std::int64_t>* StageParameters::rows_to_update(const ParameterState& parameter,
+                                                                 const TouchedRows* touched,
+                                                                 double learning_rate,
+                                                                 double gradient_scale) {
+  TouchedRows* const rows = parameter.rows.get();
+  const bool keeps =
+      keeps_without_gradient(parameter.optimizer.settings, learning_rate, gradient_scale);
+  if (!touched || !keeps) {
+    if (rows) rows->set_all();
+    return nullptr;
+  }
+  if (!parameter.state0) return &touched->list();
+  if (!rows || rows->all()) return nullptr;
+  for (const std::int64_t row : touched->list()) rows->add(row);
+  // From then on, a single pass through memory is faster.
+  if (std::ssize(rows->list()) > rows->rows() / 2) rows->set_all();
+  return rows->all() ? nullptr : &rows->list();
 }
 
 HostTensor StageParameters::download(const TensorType& type, const void* data) const {
@@ -95,11 +127,37 @@ void StageParameters::add_to(StageContent& content, int copy) const {
   }
 }
 
+/// Reads and writes only rows with a state other than zero, here or in the content.
+void StageParameters::take_states_of_rows(const ParameterState& parameter,
+                                          const StageContent& content) const {
+  TouchedRows& rows = *parameter.rows;
+  const std::size_t bytes = parameter.type.bytes() / at(rows.rows());
+  const std::vector<std::byte> zeros(bytes);
+  float* const states[] = {parameter.state0, parameter.state1};
+  const std::byte* found[] = {nullptr, nullptr};
+  for (std::size_t slot = 0; slot < 2; ++slot) {
+    if (!states[slot]) continue;
+    found[slot] = static_cast<const std::byte*>(
+        content_for(parameter.type, content.states[slot], parameter.name));
+    for (std::int64_t row = 0; found[slot] && row < rows.rows(); ++row) {
+      if (std::memcmp(found[slot] + at(row) * bytes, zeros.data(), bytes) != 0) rows.add(row);
+    }
+  }
+  for (std::size_t slot = 0; slot < 2; ++slot) {
+    auto* const to = reinterpret_cast<std::byte*>(states[slot]);
+    for (const std::int64_t row : rows.list()) {
+      if (found[slot]) std::memcpy(to + at(row) * bytes, found[slot] + at(row) * bytes, bytes);
+    }
+  }
+}
+
 void StageParameters::take_states(const StageContent& content) {
   for (const ParameterState& parameter : parameters_) {
+    const bool by_rows = parameter.rows && !parameter.rows->all();
+    if (by_rows) take_states_of_rows(parameter, content);
     float* states[] = {parameter.state0, parameter.state1};
     for (int slot = 0; slot < 2; ++slot) {
-      if (!states[slot]) continue;
+      if (!states[slot] || by_rows) continue;
       if (const void* found = content_for(parameter.type, content.states[slot], parameter.name))
         executor_.move(states[slot], found, parameter.type.bytes());
     }

@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "ops/kernel/adding_kernel.h"
 #include "optim/optimizer.h"
 #include "pipeline/stage/stage_content.h"
 #include "pipeline/stage/stage_memory.h"
@@ -21,6 +23,8 @@ struct ParameterState {
   float* state1 = nullptr;
   float* average = nullptr;  // moving average; null: none is kept
   SettingsOfParameter optimizer = {};
+  /// Of an embedding in host memory: the rows whose states may be non-zero. Null: not by rows.
+  std::unique_ptr<TouchedRows> rows = {};
 };
 
 class StageParameters {
@@ -39,6 +43,12 @@ class StageParameters {
   /// type.
   std::map<std::string, HostTensor> all(int copy) const;
   void set_all(int copy, const std::map<std::string, HostTensor>& values);
+  /// The rows of a parameter that an update may change, given those of its gradient that may be
+  /// non-zero; null: any. Remembers that their states are non-zero from now on.
+  static const std::vector<std::int64_t>* rows_to_update(const ParameterState& parameter,
+                                                         const TouchedRows* touched,
+                                                         double learning_rate,
+                                                         double gradient_scale);
   /// Saves a copy of the weights, optimizer state and averages in a content; and restores all but
   /// the weights.
   void add_to(StageContent& content, int copy) const;
@@ -65,6 +75,7 @@ class StageParameters {
   }
 
  private:
+  void take_states_of_rows(const ParameterState& parameter, const StageContent& content) const;
   std::byte* address(const ParameterState& parameter, int copy) const {
     return memory_.weights(copy) + parameter.offset;
   }

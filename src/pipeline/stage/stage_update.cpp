@@ -96,11 +96,13 @@ void Stage::update(int variant, int from, int to, double learning_rate, std::int
                                   floats(target + parameter.offset, parameter.type),
                                   std::span<const float>(floats(gradient, parameter.type)),
                                   state(parameter.state0), state(parameter.state1)});
-    if (const TouchedRows* touched = gradients_.rows_of_parameter(compiled, k)) {
-      ParameterUpdate& update = updates.parameters.back();
+    ParameterUpdate& update = updates.parameters.back();
+    const TouchedRows* touched = gradients_.rows_of_parameter(compiled, k);
+    if (const auto* rows =
+            parameters_.rows_to_update(parameter, touched, update.learning_rate, gradient_scale)) {
       update.has_rows = true;
-      update.rows = touched->list();
-      update.row_floats = count / static_cast<std::size_t>(touched->rows());
+      update.rows = *rows;
+      update.row_floats = count / at(touched->rows());
     }
     updates.averages.push_back(shares_updates() ? nullptr : parameter.average);
   }

@@ -125,6 +125,49 @@ TEST(StridedConvolutions, HaveTheBitsOfTheirOracle) {
   }
 }
 
+/// SGD and Adam with and without states, and with a decay that changes every row.
+std::vector<OptimizerSettings> settings_with_and_without_decay() {
+  std::vector<OptimizerSettings> all = {default_settings(OptimizerKind::kAdamW),
+                                        default_settings(OptimizerKind::kAdam),
+                                        default_settings(OptimizerKind::kSgd)};
+  all.push_back(all.back());
+  all.back().momentum = 0;
+  return all;
+}
+
+/// Steps [from, to) with a table, on batches that use other rows each.
+template <class Runner>
+void train_table(const Program& program, std::int64_t from, std::int64_t to, Runner& runner) {
+  FixedData data(6 * kBatch, 5);
+  for (std::int64_t step = from; step < to; ++step) {
+    data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
+    runner.run(program, data);
+  }
+}
+
+// States of rows that no sample has used are zero, and are not restored.
+TEST(TableOfRows, GoesOnFromItsStatesWithTheSameBits) {
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(table_network(), 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  const std::vector<const Program*> programs = {&program};
+  for (const OptimizerSettings& optimizer : settings_with_and_without_decay()) {
+    options.optimizer = optimizer;
+    Runtime whole(pipeline.variants, programs, options);
+    train_table(program, 0, 2, whole);
+    const std::vector<StageContent> half = whole.contents();
+    train_table(program, 2, 6, whole);
+    Runtime fresh(pipeline.variants, programs, options);
+    for (const bool used : {false, true}) {
+      if (used) train_table(program, 4, 6, fresh);  // states of other rows must be gone
+      for (int s = 0; s < 2; ++s) fresh.restore(s, half[static_cast<std::size_t>(s)]);
+      train_table(program, 2, 6, fresh);
+      EXPECT_TRUE(fingerprint(pipeline, fresh) == fingerprint(pipeline, whole))
+          << name_of(optimizer.kind) << " " << optimizer.momentum << " " << used;
+    }
+  }
+}
+
 // Of a table's gradient only rows that are used are written, by each replica those of its
 // micro-batches.
 TEST(TableOfRows, HasTheBitsOfItsOracle) {
@@ -138,16 +181,11 @@ TEST(TableOfRows, HasTheBitsOfItsOracle) {
     if (replicas > 1) schedule.replicas = {replicas, 1};
     const Program program = pipeline.program(schedule);
     const auto train = [&](auto& runner) {
-      FixedData data(4 * kBatch, 5);
-      for (std::int64_t step = 0; step < 4; ++step) {
-        data.set_mini_batch(step * kBatch, kBatch, kMicroBatch, step, kSizes);
-        runner.run(program, data);
-      }
+      train_table(program, 0, 6, runner);
       return fingerprint(pipeline, runner);
     };
-    for (const OptimizerKind kind : {OptimizerKind::kAdamW, OptimizerKind::kSgd}) {
-      options.optimizer = default_settings(kind);
-      options.optimizer.momentum = 0;  // then SGD leaves the other rows alone
+    for (const OptimizerSettings& optimizer : settings_with_and_without_decay()) {
+      options.optimizer = optimizer;
       Oracle oracle(pipeline.variants, 2, options);
       const std::vector<const Program*> programs = {&program};
       Runtime runtime(pipeline.variants, programs, options);
