@@ -413,14 +413,17 @@ std::vector<std::int64_t> Network::batch_sizes() const {
   return sizes;
 }
 
-void Network::release_initial_weights() {
-  for (const Parameter& parameter : graph_->parameters) graph_->graph[parameter.value].data = {};
+std::multimap<std::string, HostTensor*> Network::initial_weights() {
+  std::multimap<std::string, HostTensor*> out;
+  for (const Parameter& parameter : graph_->parameters)
+    out.emplace(parameter.name, &graph_->graph[parameter.value].data);
   const std::set<std::string> exported = initial_values_in_export(model_, graph_->graph);
   for (OnnxModel* model : {&model_.file, &model_.model}) {
     for (OnnxInitializer& initializer : model->initializers) {
-      if (!exported.contains(initializer.name)) initializer.value = {};
+      if (!exported.contains(initializer.name)) out.emplace(initializer.name, &initializer.value);
     }
   }
+  return out;
 }
 
 std::shared_ptr<const Dataset> Network::training_data() const {

@@ -73,9 +73,9 @@ class Network {
   /// The graph of micro-batches of another size, with gradients or for an evaluation. Its nodes are
   /// those of graph() if both are trained.
   std::unique_ptr<TrainingGraph> graph_of(std::int64_t samples, bool evaluation) const;
-  /// Frees the file's weights, of which the stages of a run have copies. Graphs that are used or
-  /// built later lack them.
-  void release_initial_weights();
+  /// Where the file's weights are, by name; what an export needs is left out. Once the stages of a
+  /// run have copies, they may be released. Graphs that are used or built later then lack them.
+  std::multimap<std::string, HostTensor*> initial_weights();
 
   std::int64_t micro_batch() const { return micro_batch_; }      // samples
   std::int64_t micro_batches() const { return micro_batches_; }  // of a mini-batch

@@ -75,7 +75,8 @@ Collectives* exchange_of_gpus(const PipelineConfig& pipeline, bool in_one_order)
 
 }  // namespace
 
-PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step) : network_(network) {
+PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step, FileWeights weights)
+    : network_(network) {
   const bool trains = network_.mode() == RunMode::kTrain;
   (trains ? training_ : evaluations_)
       .push_back({network_.micro_batch(), !trains, &network_.graph(), nullptr});
@@ -89,7 +90,17 @@ PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step) : net
 
   check_weights_are_written(network_.graph());
   if (network_.all_processes()) check_agreement(*network_.all_processes(), network_, programs);
-  runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), runtime_options());
+  RuntimeOptions options = runtime_options();
+  std::multimap<std::string, HostTensor*> to_release;
+  if (weights == FileWeights::kRelease) {
+    to_release = initial_weights();
+    options.has_copied = [&to_release](const std::string& name) {
+      const auto [first, last] = to_release.equal_range(name);
+      for (auto at = first; at != last; ++at) *at->second = {};
+    };
+  }
+  runtime_ = std::make_unique<Runtime>(runtime_variants(), std::move(programs), options);
+  if (weights == FileWeights::kRelease) release_initial_weights();
 }
 
 PipelineRun::~PipelineRun() = default;
@@ -263,15 +274,20 @@ int PipelineRun::variant(std::int64_t samples, bool evaluation) const {
   PT_FAIL(kInternal, "no network for micro-batches of {} samples", samples);
 }
 
-void PipelineRun::release_initial_weights() {
-  network_.release_initial_weights();
+std::multimap<std::string, HostTensor*> PipelineRun::initial_weights() {
+  std::multimap<std::string, HostTensor*> out = network_.initial_weights();
   for (auto* list : {&training_, &evaluations_}) {
     for (const Variant& variant : *list) {
       if (!variant.own) continue;
       for (const Parameter& parameter : variant.own->parameters)
-        variant.own->graph[parameter.value].data = {};
+        out.emplace(parameter.name, &variant.own->graph[parameter.value].data);
     }
   }
+  return out;
+}
+
+void PipelineRun::release_initial_weights() {
+  for (const auto& [name, value] : initial_weights()) *value = {};
 }
 
 void PipelineRun::collect_weights() {

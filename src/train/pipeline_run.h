@@ -15,13 +15,19 @@
 
 namespace pipetrain {
 
+/// What happens to the file's weights when the stages have copies: kRelease frees each as soon as
+/// it is copied, so that hardly more than one copy takes memory. What is built from the graphs
+/// later (a replay, another runtime) then lacks them.
+enum class FileWeights : std::uint8_t { kStay, kRelease };
+
 class PipelineRun {
  public:
   /// Makes and checks the programs and compiles the stages of `network`, which outlives the run.
   /// `first_step`: where training begins; asynchronous rounds begin there, at the starts of epochs
   /// and nowhere else. Errors: kData where there is nothing to run, kModel for a model without
   /// weights, kUsage where several processes do not agree, kResource for memory.
-  explicit PipelineRun(PlannedNetwork& network, std::int64_t first_step = 0);
+  explicit PipelineRun(PlannedNetwork& network, std::int64_t first_step = 0,
+                       FileWeights weights = FileWeights::kStay);
   ~PipelineRun();
   PipelineRun(const PipelineRun&) = delete;
   PipelineRun& operator=(const PipelineRun&) = delete;
@@ -48,10 +54,6 @@ class PipelineRun {
   /// Index of the runtime variant for a (training or evaluation) micro-batch of `samples`.
   int variant(std::int64_t samples, bool evaluation) const;
 
-  /// Frees the file's weights, of which the stages have copies. What is built from the graphs later
-  /// (a replay, another runtime) lacks them.
-  void release_initial_weights();
-
   /// Brings the trained weights of other processes to process 0, for export_model(). Alone there is
   /// nothing to do.
   void collect_weights();
@@ -75,6 +77,8 @@ class PipelineRun {
     const TrainingGraph* graph = nullptr;
     std::unique_ptr<TrainingGraph> own;  // null: the network's
   };
+  std::multimap<std::string, HostTensor*> initial_weights();
+  void release_initial_weights();
   void add_variant(std::int64_t samples, bool evaluation);
   void add_training_programs(std::int64_t first_step);
   void add_evaluation_programs();

@@ -99,9 +99,8 @@ class ReplicaRuns : public testing::Test {
   Checkpoint train_here(ReplicaObserver& observer, const Checkpoint* resumed = nullptr,
                         ProcessGroup* processes = nullptr) {
     PlannedNetwork network = plan_network(config_, RunMode::kTrain, processes);
-    PipelineRun run(network);
+    PipelineRun run(network, 0, FileWeights::kRelease);
     if (resumed) restore(run, *resumed);
-    run.release_initial_weights();
     TrainingOptions options = options_for(network);
     options.resumed = resumed;
     train(run, observer, options);
@@ -121,8 +120,7 @@ class ReplicaRuns : public testing::Test {
         return;
       }
       PlannedNetwork network = plan_network(config_, RunMode::kTrain, &group);
-      PipelineRun run(network);
-      run.release_initial_weights();
+      PipelineRun run(network, 0, FileWeights::kRelease);
       serve_replicas(run, other);
     });
   }

@@ -76,7 +76,6 @@ void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint*
     initialize(options, run);
     if (found) restore_weights(run, found->checkpoint);
   }
-  run.release_initial_weights();
 }
 
 void begin_commits(const PipelineRun& run, const Start& start, TrainingOptions& training,
@@ -102,7 +101,7 @@ int follow(const Options& options, PlannedNetwork& network, const Start& start, 
   std::optional<ProgramCut> cut;
   training.save.patience_seconds = options.run.pipeline.timeout_seconds;
   if (options.run.optimization.rate_by_time) training.max_seconds = most_seconds(options);
-  PipelineRun run(network, first_step(options, network, start.checkpoint()));
+  PipelineRun run(network, first_step(options, network, start.checkpoint()), FileWeights::kRelease);
   begin_with(options, run, start.checkpoint(), training, cut);
   std::optional<Commits> commits;
   begin_commits(run, start, training, commits);

@@ -131,12 +131,11 @@ int find_learning_rate(Options& options) {
   optimization.on_nonfinite = OnNonfinite::kIgnore;
   options.run.pipeline.brief_profile = true;
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain);
-  PipelineRun run(network);
+  PipelineRun run(network, 0, FileWeights::kRelease);
   if (options.init == "random") {
     for (const auto& [name, value] : fresh_weights(network.model(), optimization.seed))
       run.runtime().write(name, value);
   }
-  run.release_initial_weights();
   RangeTest test;
   train(run, test);
   PT_CHECK(test.points.size() > 2 * kFirst, kDiverged,

@@ -156,7 +156,8 @@ class LeadingRun {
     if (start_.supervision) training.snapshot = &start_.supervision->snapshot();
     std::optional<ProgramCut> cut;
     if (network_.all_processes()) tell_to_begin();
-    run_.emplace(network_, first_step(options_, network_, start_.checkpoint()));
+    run_.emplace(network_, first_step(options_, network_, start_.checkpoint()),
+                 FileWeights::kRelease);
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     std::optional<Commits> commits;
     begin_commits(*run_, start_, training, commits);

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -45,7 +47,10 @@ struct RuntimeOptions {
   LossScaling loss_scaling;      // one that skips needs programs with a gradient sync
   bool finds_nonfinite = false;  // look for the first value that is not finite
   std::uint64_t seed = 1;        // of dropout masks
-  double timeout_seconds = 60;   // the watchdog ends the run after this time without progress
+  /// The runtime's constructor calls this once all stages of this process have a copy of a
+  /// parameter's initial value, which then may be released; from any thread, one call at a time.
+  std::function<void(const std::string&)> has_copied;
+  double timeout_seconds = 60;  // the watchdog ends the run after this time without progress
   /// Per stage: sleep this long instead of running kernels, to measure the overhead of the runtime.
   std::vector<StageSeconds> emulated_stages;
   double emulated_latency_seconds = 0;  // of every link between stages

@@ -1,6 +1,7 @@
 #include "pipeline/runtime/stage_replicas.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "pipeline/program/program_cut.h"
@@ -16,6 +17,7 @@ StageReplicas::StageReplicas(const RuntimeSetup& setup)
     of(s).resize(devices.size());
     for (std::size_t r = 0; r < devices.size(); ++r) of(s)[r].device = devices[r];
   }
+  if (setup.options.has_copied) count_holders();
   // Emulated stages have no tasks, and GPUs have no shared memory.
   const RuntimeOptions& options = setup.options;
   if (!options.devices.empty() || !options.emulated_stages.empty() || setup.devices() == 1) return;
@@ -25,6 +27,26 @@ StageReplicas::StageReplicas(const RuntimeSetup& setup)
 }
 
 StageReplicas::~StageReplicas() = default;
+
+void StageReplicas::count_holders() {
+  for (int s = 0; s < stages(); ++s) {
+    std::set<std::string> names;
+    for (std::size_t v = 0; v < setup_.variants.size(); ++v) {
+      for (const int i : setup_.slices[v]->stages[at(s)].parameters)
+        names.insert(setup_.variants[v].training->parameters[at(i)].name);
+    }
+    for (const StageReplica& replica : of(s)) {
+      if (!setup_.is_here(replica.device)) continue;
+      for (const std::string& name : names) ++holders_[name];
+    }
+  }
+}
+
+/// A stage has copied the initial value of a parameter.
+void StageReplicas::note_copy(const std::string& name) {
+  const std::lock_guard lock(holders_mutex_);
+  if (--holders_.at(name) == 0) setup_.options.has_copied(name);
+}
 
 std::vector<Stage*> StageReplicas::all(int stage) const {
   std::vector<Stage*> out;
@@ -48,9 +70,12 @@ void StageReplicas::compile(int device, const StageStreams& streams) {
     std::vector<StageVariant> variants;
     for (std::size_t v = 0; v < setup_.variants.size(); ++v)
       variants.push_back({setup_.variants[v].training, setup_.slices[v].get()});
+    std::function<void(const std::string&)> has_copied;
+    if (setup_.options.has_copied)
+      has_copied = [this](const std::string& name) { note_copy(name); };
     replica.stage =
         std::make_unique<Stage>(s, variants, setup_.options.backend, setup_.capacity[at(s)],
-                                setup_.options.optimizer, streams, share);
+                                setup_.options.optimizer, streams, share, has_copied);
   });
 }
 

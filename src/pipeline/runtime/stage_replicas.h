@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,11 +103,16 @@ class StageReplicas {
   std::optional<NonfiniteValue> first_nonfinite() const;
 
  private:
+  void count_holders();
+  void note_copy(const std::string& name);
+
   const RuntimeSetup& setup_;
   const Program* program_;
   std::vector<std::vector<StageReplica>> replicas_;  // [stage][replica]
   std::unique_ptr<SharedWork> shared_work_;          // null: idle devices do not help others
-  bool in_round_ = false;                            // since start_round(), also after a failure
+  std::mutex holders_mutex_;
+  std::map<std::string, int> holders_;  // stages here that still have to copy a parameter
+  bool in_round_ = false;               // since start_round(), also after a failure
 };
 
 }  // namespace pipetrain

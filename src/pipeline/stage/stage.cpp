@@ -1,7 +1,8 @@
 // Stage: the lists that it runs for each micro-batch.
 #include "pipeline/stage/stage.h"
 
-#include <functional>
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "pipeline/stage/stage_device.h"
@@ -19,7 +20,8 @@ std::unique_ptr<StageExecutor> make_executor(Backend backend, const StageStreams
 
 Stage::Stage(int index, const std::vector<StageVariant>& variants, Backend backend,
              const StageCapacity& capacity, const OptimizerSettings& optimizer,
-             const StageStreams& streams, const UpdateShare& share)
+             const StageStreams& streams, const UpdateShare& share,
+             const std::function<void(const std::string&)>& has_copied)
     : index_(index),
       share_(share),
       capacity_(capacity),
@@ -34,12 +36,27 @@ Stage::Stage(int index, const std::vector<StageVariant>& variants, Backend backe
       updates_(variants.size()),
       forwards_(variants.size(), 0) {
   executor_->synchronize();
+  write_initial_weights(variants, has_copied);
+}
+
+/// From the smallest on: what is then released makes room for the next.
+void Stage::write_initial_weights(const std::vector<StageVariant>& variants,
+                                  const std::function<void(const std::string&)>& has_copied) {
+  std::map<std::string, const HostTensor*> values;
   for (const StageVariant& variant : variants) {
-    for (const Parameter& parameter : variant.training->parameters) {
+    // Those of other stages may be released at any time.
+    for (const int i : variant.slices->stages[at(index_)].parameters) {
+      const Parameter& parameter = variant.training->parameters[at(i)];
       // Without initial weights, which a run may have released, they are written later.
-      if (const HostTensor& value = variant.training->graph[parameter.value].data)
-        write(parameter.name, value);
+      const HostTensor& value = variant.training->graph[parameter.value].data;
+      if (value) values.emplace(parameter.name, &value);
     }
+  }
+  std::vector<std::pair<std::string, const HostTensor*>> in_order(values.begin(), values.end());
+  std::ranges::stable_sort(in_order, {},
+                           [](const auto& one) { return one.second->type().bytes(); });
+  for (const auto& [name, value] : in_order) {
+    if (write(name, *value) && has_copied) has_copied(name);
   }
 }
 

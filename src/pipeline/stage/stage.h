@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -45,9 +46,12 @@ struct KernelTimes {
 
 class Stage {
  public:
+  /// `has_copied` (may be empty) is called with the name of each parameter whose initial value the
+  /// stage has copied.
   Stage(int index, const std::vector<StageVariant>& variants, Backend backend,
         const StageCapacity& capacity, const OptimizerSettings& optimizer,
-        const StageStreams& streams = {}, const UpdateShare& share = {});
+        const StageStreams& streams = {}, const UpdateShare& share = {},
+        const std::function<void(const std::string&)>& has_copied = {});
   ~Stage() = default;
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
@@ -173,6 +177,8 @@ class Stage {
   std::optional<NonfiniteValue> find_nonfinite(const StageMicroBatch& micro_batch, bool backward);
 
  private:
+  void write_initial_weights(const std::vector<StageVariant>& variants,
+                             const std::function<void(const std::string&)>& has_copied);
   /// A list of deferred steps. It belongs to several micro-batches, or to none.
   struct Deferred {
     StageMicroBatch micro_batch;

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <mutex>
+#include <set>
 #include <string_view>
 #include <thread>
 
@@ -45,6 +46,41 @@ TEST(Runtime, GradientsInThePlaceOfActivationsTakeNoMemoryAndCanBeRead) {
   runtime.run(one, data);
   oracle.run(one, data);
   EXPECT_TRUE(fingerprint(pipeline, runtime) == fingerprint(pipeline, oracle));
+}
+
+// Each initial value may be released as soon as every stage that reads it has a copy.
+TEST(Runtime, TellsWhenAllStagesHaveCopiedAWeight) {
+  for (const auto& [stages, replicas] : {std::pair(1, 1), {3, 1}, {2, 2}}) {
+    const Pipeline pipeline(/*tied=*/true, stages, kSizes);
+    ScheduleOptions schedule;
+    schedule.name = "1f1b";
+    schedule.micro_batches = 3;
+    if (replicas > 1) schedule.replicas = {replicas, 1};
+    const Program program = pipeline.program(schedule);
+    const std::vector<const Program*> programs = {&program};
+    const auto train = [&](Runtime& runtime) {
+      FixedData data(kBatch, 5);
+      data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+      runtime.run(program, data);
+      return fingerprint(pipeline, runtime);
+    };
+    RuntimeOptions options = runtime_options(Place::kReference);
+    Runtime whole(pipeline.variants, programs, options);
+    const std::string expected = train(whole);
+    std::multiset<std::string> told, all;
+    for (const Parameter& parameter : pipeline.graphs[0]->parameters) all.insert(parameter.name);
+    options.has_copied = [&](const std::string& name) {
+      told.insert(name);
+      for (const auto& graph : pipeline.graphs) {
+        for (const Parameter& parameter : graph->parameters) {
+          if (parameter.name == name) graph->graph[parameter.value].data = {};
+        }
+      }
+    };
+    Runtime runtime(pipeline.variants, programs, options);
+    EXPECT_EQ(told, all) << stages;
+    EXPECT_TRUE(train(runtime) == expected) << stages;
+  }
 }
 
 // Rounds that overflow float16 among others, wherever the stages lie.
