@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <queue>
+#include <set>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "base/error.h"
 #include "base/name_table.h"
+#include "onnx_io/subgraph.h"
 
 namespace pipetrain {
 namespace {
@@ -19,11 +23,45 @@ constexpr std::int64_t kGraphInput = -1;
 constexpr std::int64_t kInitializer = -2;
 
 using Producers = NameTable<std::int64_t>;
+/// What the sub-graphs of nodes read of the graph around them, by node.
+using Captured = std::map<std::size_t, std::set<std::string>>;
 
 std::string maker(const OnnxModel& model, std::int64_t producer) {
   if (producer == kGraphInput) return "a graph input";
   if (producer == kInitializer) return "an initializer";
   return model.nodes[static_cast<std::size_t>(producer)].label();
+}
+
+Captured find_captured(const OnnxModel& model) {
+  Captured out;
+  for (std::size_t n = 0; n < model.nodes.size(); ++n) {
+    if (has_subgraphs(model.nodes[n])) out.emplace(n, captured_names(model.nodes[n]));
+  }
+  return out;
+}
+
+/// Whether a sub-graph reads what a later node makes.
+bool is_captured_early(const Captured& captured, const Producers& producers) {
+  return std::ranges::any_of(captured, [&](const auto& reader) {
+    return std::ranges::any_of(reader.second, [&](const std::string& name) {
+      const std::int64_t* const found = producers.find(name);
+      return found && *found > static_cast<std::int64_t>(reader.first);
+    });
+  });
+}
+
+/// Calls `visit` with the node that makes each of the values that node `n` reads, also in its
+/// sub-graphs, until it returns false.
+template <class Visit>
+void each_needed_node(const OnnxModel& model, const Producers& producers, const Captured& captured,
+                      std::size_t n, const Visit& visit) {
+  const auto follow = [&](const std::string& name) {
+    const std::int64_t* const found = producers.find(name);
+    return !found || *found < 0 || visit(static_cast<std::size_t>(*found));
+  };
+  if (!std::ranges::all_of(model.nodes[n].inputs, follow)) return;
+  if (const auto inside = captured.find(n); inside != captured.end())
+    (void)std::ranges::all_of(inside->second, follow);
 }
 
 struct Found {
@@ -67,21 +105,20 @@ Found find_producers(const OnnxModel& model) {
 
 // Follows unmet needs among `waiting` nodes until one repeats: there is a cycle there.
 [[noreturn]] void name_cycle(const OnnxModel& model, const Producers& producers,
-                             const std::vector<std::size_t>& waiting) {
+                             const Captured& captured, const std::vector<std::size_t>& waiting) {
   std::vector<std::size_t> path;
   std::unordered_map<std::size_t, std::size_t> position;
   std::size_t at = 0;
   while (waiting[at] == 0) ++at;
   while (position.emplace(at, path.size()).second) {
     path.push_back(at);
-    for (const std::string& input : model.nodes[at].inputs) {
-      const std::int64_t* const found = producers.find(input);
-      if (!found || *found < 0) continue;
-      const auto producer = static_cast<std::size_t>(*found);
-      if (waiting[producer] == 0) continue;
-      at = producer;
-      break;
-    }
+    std::size_t next = at;
+    each_needed_node(model, producers, captured, at, [&](std::size_t producer) {
+      if (waiting[producer] == 0) return true;
+      next = producer;
+      return false;
+    });
+    at = next;
   }
   std::string cycle;
   const std::size_t begin = position[at];
@@ -97,16 +134,15 @@ Found find_producers(const OnnxModel& model) {
 }
 
 // Kahn's algorithm; of the nodes that are ready, the first in the file comes first.
-void sort_nodes(OnnxModel& model, const Producers& producers) {
+void sort_nodes(OnnxModel& model, const Producers& producers, const Captured& captured) {
   std::vector<std::size_t> waiting(model.nodes.size());
   std::vector<std::vector<std::size_t>> consumers(model.nodes.size());
   for (std::size_t i = 0; i < model.nodes.size(); ++i) {
-    for (const std::string& input : model.nodes[i].inputs) {
-      const std::int64_t* const found = producers.find(input);
-      if (!found || *found < 0) continue;
-      consumers[static_cast<std::size_t>(*found)].push_back(i);
+    each_needed_node(model, producers, captured, i, [&](std::size_t producer) {
+      consumers[producer].push_back(i);
       ++waiting[i];
-    }
+      return true;
+    });
   }
   std::priority_queue<std::size_t, std::vector<std::size_t>, std::greater<>> ready;
   for (std::size_t i = 0; i < waiting.size(); ++i) {
@@ -121,7 +157,7 @@ void sort_nodes(OnnxModel& model, const Producers& producers) {
       if (--waiting[consumer] == 0) ready.push(consumer);
     }
   }
-  if (order.size() < model.nodes.size()) name_cycle(model, producers, waiting);
+  if (order.size() < model.nodes.size()) name_cycle(model, producers, captured, waiting);
   std::vector<OnnxNode> nodes;
   nodes.reserve(order.size());
   for (const std::size_t node : order) nodes.push_back(std::move(model.nodes.edit()[node]));
@@ -178,7 +214,9 @@ void check_and_sort(OnnxModel& model) {
                node.label(), printable(input), found->second->unusable);
     }
   }
-  if (!read_early.empty()) sort_nodes(model, producers);
+  const Captured captured = find_captured(model);
+  if (!read_early.empty() || is_captured_early(captured, producers))
+    sort_nodes(model, producers, captured);
   warn_of_duplicate_names(model);
 }
 

@@ -238,6 +238,28 @@ TEST(ReaderTest, SubGraphsAreKeptAsAKind) {
             OnnxAttribute::Kind::kGraph);
 }
 
+TEST(ReaderTest, NodesAreSortedByWhatTheirSubGraphsRead) {
+  ModelParts branch;
+  branch.nodes = {node_part("Relu", {"h"}, {"t"})};
+  branch.outputs = {value_part("t", DType::kFloat32, {})};
+  std::string conditional = node_part("If", {"c"}, {"y"}, {}, "choice");
+  for (const char* name : {"then_branch", "else_branch"}) {
+    conditional += field(5, field(1, name) + field(6, branch.graph()) + field(20, std::int64_t{5}));
+  }
+  ModelParts parts = small_model();
+  parts.initializers.push_back(encode_tensor("c", HostTensor::scalar(true)));
+  parts.nodes = {conditional, node_part("MatMul", {"x", "W"}, {"h"})};
+  const OnnxModel model = read(parts.bytes());
+  EXPECT_EQ(model.nodes[0].op_type, "MatMul");
+  EXPECT_TRUE(warns(model, "topological order"));
+  parts.nodes = {parts.nodes[1], parts.nodes[0]};
+  EXPECT_TRUE(read(parts.bytes()).warnings.empty());
+  parts.nodes = {conditional, node_part("Relu", {"y"}, {"h"}, {}, "after")};
+  EXPECT_EQ(message_of(parts.bytes()),
+            "the model: the graph has a cycle: node 'after' (Relu, #1) → node 'choice' (If, #0) → "
+            "node 'after' (Relu, #1)");
+}
+
 TEST(ReaderTest, ConstantsInEveryForm) {
   const auto value = [](OnnxAttribute attribute) {
     OnnxNode node;
