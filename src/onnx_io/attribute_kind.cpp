@@ -56,7 +56,7 @@ OnnxAttribute::Kind checked_kind(const onnx::Attribute& attribute, const std::st
   }
   if (attribute.type() == 0) return filled ? filled->kind : Kind::kOther;  // older files
   const Kind kind = kind_of_type(attribute.type());
-  PT_CHECK(!filled || filled->kind == kind || kind == Kind::kOther, kModel,
+  PT_CHECK(!filled || filled->kind == kind, kModel,
            "{}: attribute '{}' says that it is {}, but its value is {}", owner,
            printable(attribute.name()), name_of(kind), name_of(filled->kind));
   const bool needs_value = kind == Kind::kTensor || kind == Kind::kGraph;

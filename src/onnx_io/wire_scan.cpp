@@ -237,7 +237,6 @@ class Scan {
     Frame(Message message_in, Reader reader_in) : message(message_in), reader(reader_in) {}
     Message message;
     Reader reader;
-    bool decoded = true;     // false inside sub-graphs: they are only scanned
     std::size_t graphs = 0;  // that enclose the message
     const Rule* current = nullptr;
     std::array<std::uint32_t, kNumbers> seen{};
@@ -274,7 +273,6 @@ class Scan {
   }
 
   void charge(std::size_t bytes, const Field& field) {
-    if (!frames_.back().decoded) return;
     decoded_ += bytes;
     if (decoded_ > decoded_limit_) {
       throw Damage{field.record.begin,
@@ -343,7 +341,6 @@ class Scan {
     const Frame& parent = frames_.back();
     Frame frame(message, Reader(file_, field.content));
     frame.graphs = parent.graphs + (message == kGraph ? 1 : 0);
-    frame.decoded = parent.decoded && !(message == kGraph && parent.message == kAttribute);
     // Functions hold no graph of their own, so their sub-graphs begin at one.
     if (frame.graphs > limits_.nested_graphs + 1) {
       throw Damage{field.record.begin, fmt::format("sub-graphs are nested deeper than {} levels",

@@ -227,6 +227,8 @@ void HostileFiles::attributes() {
   const std::string tensor = field(5, tensor_part("", {2}, 1, raw_data("12345678")));
   attribute("attribute_mismatch", "says that it is an int",
             typed("transA", 2, field(7, std::string(4, '\0'))));
+  attribute("attribute_of_unknown_kind", "says that it is",
+            typed("a", 99, field(5, tensor_part("", {2}, 1, field(14, std::int64_t{1})))));
   attribute("attribute_twice", "appears twice",
             typed("transA", 2, field(3, std::int64_t{0})) +
                 typed("transA", 2, field(3, std::int64_t{1})));
@@ -427,6 +429,11 @@ void HostileFiles::too_many() {
   for (int i = 0; i < 2 * kTooMany; ++i) attributes += std::string("\x2a\x00", 2);
   edited("too_many_attributes", "would need more than",
          [&](ModelParts& parts) { parts.nodes[0] += attributes; });
+  edited("too_many_attributes_inside", "would need more than", [&](ModelParts& parts) {
+    parts.nodes.push_back(node_part("If", {"x"}, {"z"}) +
+                          field(5, field(1, "then_branch") + field(6, field(1, attributes)) +
+                                       field(20, std::int64_t{5})));
+  });
   std::string metadata;
   for (int i = 0; i < 4 * kTooMany; ++i) metadata += std::string("\x72\x00", 2);
   edited("too_much_metadata", "would need more than",
