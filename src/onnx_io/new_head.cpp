@@ -62,17 +62,18 @@ class Head {
     }
     const double bound = 1 / std::sqrt(static_cast<double>(*all / before));
     refill(weight, axis, bound);
-    NewHead head{layer_->input(1), {}, before, {}};
-    if (op != "MatMul" && layer_->input_size() > 2 && !layer_->input(2).empty())
-      head.bias = layer_->input(2);
-    if (!added_bias_.empty()) head.bias = added_bias_;
-    if (!head.bias.empty()) {
-      onnx::Tensor& bias = tensor(head.bias);
+    NewHead head{{layer_->input(1)}, before, {}};
+    const auto refill_bias = [&](const std::string& name) {
+      onnx::Tensor& bias = tensor(name);
       PT_CHECK(bias.dims_size() >= 1 && bias.dims(bias.dims_size() - 1) == before, kModel,
                "the bias \"{}\" of the last layer is not one number for each of {} classes",
-               printable(head.bias), before);
+               printable(name), before);
       refill(bias, bias.dims_size() - 1, bound);
-    }
+      head.tensors.push_back(name);
+    };
+    if (op != "MatMul" && layer_->input_size() > 2 && !layer_->input(2).empty())
+      refill_bias(layer_->input(2));
+    if (!added_bias_.empty()) refill_bias(added_bias_);
     follow_shapes(before);
     return head;
   }

@@ -12,7 +12,7 @@ namespace pipetrain {
 inline constexpr const char* kClassNamesEntry = "pipetrain.classes";
 
 struct NewHead {
-  std::string weight, bias;  // the tensors that were replaced; no bias: empty
+  std::vector<std::string> tensors;  // that were replaced: the weight, then biases
   std::int64_t classes_before = 0;
   std::vector<std::filesystem::path> files;  // that were written, the model last
 };

@@ -115,8 +115,7 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     write_classifier(from, c.kind);
     const NewHead head = replace_head(from, to, "", 3, 1);
     EXPECT_EQ(head.classes_before, 10) << c.kind;
-    EXPECT_EQ(head.weight, "w");
-    EXPECT_EQ(head.bias, "b");
+    EXPECT_EQ(head.tensors, (std::vector<std::string>{"w", "b"}));
     const OnnxModel model = read_onnx(to);
     EXPECT_EQ(tensor(model, "w").value.shape(), c.weight) << c.kind;
     EXPECT_EQ(tensor(model, "b").value.shape(), Shape({3})) << c.kind;
@@ -129,6 +128,24 @@ TEST(NewHead, ReplacesEveryKindOfLastLayer) {
     EXPECT_TRUE(std::all_of(stem.begin(), stem.end(), [](float v) { return v == 0.5F; }));
     EXPECT_EQ(model.outputs[0].dims.back().value, 3) << c.kind;
   }
+}
+
+TEST(NewHead, ABiasOfTheLayerAndOneAddedToItAreBothReplaced) {
+  OnnxBuilder builder("biases");
+  builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+  builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 10}});
+  builder.initializer("w", filled({4, 10}));
+  builder.initializer("b", filled({10}));
+  builder.initializer("more", filled({10}));
+  builder.node("Gemm", {"x", "w", "b"}, {"h"}, {}, "fc");
+  builder.node("Add", {"h", "more"}, {"logits"}, {}, "bias");
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  builder.write(from);
+  EXPECT_EQ(replace_head(from, to, "", 3, 1).tensors, (std::vector<std::string>{"w", "b", "more"}));
+  const OnnxModel model = read_onnx(to);
+  EXPECT_EQ(tensor(model, "b").value.shape(), Shape({3}));
+  EXPECT_EQ(tensor(model, "more").value.shape(), Shape({3}));
 }
 
 /// As in files before IR version 4, and with shapes of all values.

@@ -403,13 +403,14 @@ void replace_classifier(Options& options, const std::string& to) {
   const std::string from = options.run.model.path;
   const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
                                     options.run.optimization.seed);
-  log_info("train", "note     {}: new last layer in {}: \"{}\"{} for {} classes instead of {}",
-           printable(from), printable(to), printable(head.weight),
-           head.bias.empty() ? "" : fmt::format(" and \"{}\"", printable(head.bias)),
-           options.num_classes, head.classes_before);
+  std::vector<std::string> tensors;
+  for (const std::string& name : head.tensors) tensors.push_back(printable(name));
+  log_info("train", "note     {}: new last layer in {}: \"{}\" for {} classes instead of {}",
+           printable(from), printable(to), fmt::join(tensors, "\" and \""), options.num_classes,
+           head.classes_before);
   if (options.run.model.adapters.rank > 0 && options.run.model.parameters.train_only.empty())
-    log_info("train", "note     beside --lora the new layer is frozen; --train-only {}{} trains it",
-             printable(head.weight), head.bias.empty() ? "" : "," + printable(head.bias));
+    log_info("train", "note     beside --lora the new layer is frozen; --train-only {} trains it",
+             fmt::join(tensors, ","));
   options.run.model.path = to;
 }
 
