@@ -32,6 +32,7 @@ class DataFile {
 
   const std::string& location() const { return location_; }
   bool changed() const { return !overlays_.empty() || end_ != 0; }
+  bool grew() const { return end_ != 0; }
   std::uint64_t source_bytes() const { return source_.bytes(); }
   /// Puts the bytes of a tensor at `offset`.
   void replace(std::uint64_t offset, TensorMaker make);

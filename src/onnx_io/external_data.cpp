@@ -122,17 +122,17 @@ void check_location(const std::string& location, const std::string& tensor) {
   }
 }
 
-ExternalFile::ExternalFile(int descriptor, std::uint64_t bytes, std::string name)
-    : descriptor_(descriptor), bytes_(bytes), name_(std::move(name)) {}
+ExternalFile::ExternalFile(int descriptor, FileState state, std::string name)
+    : descriptor_(descriptor), state_(state), name_(std::move(name)) {}
 
 ExternalFile::ExternalFile(ExternalFile&& other) noexcept
     : descriptor_(std::exchange(other.descriptor_, -1)),
-      bytes_(other.bytes_),
+      state_(other.state_),
       name_(std::move(other.name_)) {}
 
 ExternalFile& ExternalFile::operator=(ExternalFile&& other) noexcept {
   std::swap(descriptor_, other.descriptor_);
-  std::swap(bytes_, other.bytes_);
+  std::swap(state_, other.state_);
   std::swap(name_, other.name_);
   return *this;
 }
@@ -179,11 +179,14 @@ ExternalFile ExternalFile::open(const std::filesystem::path& directory, const st
            "tensor '{}': its data file '{}' has {} hard links, so it may belong to something else; "
            "put a copy of it beside the model",
            who, where, status.st_nlink);
-  return {file.release(), static_cast<std::uint64_t>(status.st_size), location};
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
+  const FileState state{static_cast<std::uint64_t>(status.st_size),
+                        status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
+  return {file.release(), state, location};
 }
 
 bool ExternalFile::is_unwritten() const {
-  return bytes_ > 0 && ::lseek(descriptor_, 0, SEEK_DATA) < 0 && errno == ENXIO;
+  return bytes() > 0 && ::lseek(descriptor_, 0, SEEK_DATA) < 0 && errno == ENXIO;
 }
 
 void ExternalFile::read(std::uint64_t offset, std::span<std::byte> out) const {

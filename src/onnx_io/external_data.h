@@ -19,6 +19,13 @@ struct ExternalDataRules {
   bool use_openat2 = true;
 };
 
+/// What tells whether a data file is still the one that was read.
+struct FileState {
+  std::uint64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds since 1970
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
 /// An open data file; it is closed when this goes away.
 class ExternalFile {
  public:
@@ -29,7 +36,8 @@ class ExternalFile {
   ExternalFile& operator=(ExternalFile&& other) noexcept;
   ~ExternalFile();
 
-  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t bytes() const { return state_.bytes; }
+  const FileState& state() const { return state_; }
   /// Whether nothing was ever written to it: all zeros, without any disk. False as well where the
   /// file system cannot tell.
   bool is_unwritten() const;
@@ -38,9 +46,9 @@ class ExternalFile {
   void read(std::uint64_t offset, std::span<std::byte> out) const;
 
  private:
-  ExternalFile(int descriptor, std::uint64_t bytes, std::string name);
+  ExternalFile(int descriptor, FileState state, std::string name);
   int descriptor_ = -1;
-  std::uint64_t bytes_ = 0;
+  FileState state_;
   std::string name_;
 };
 

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <vector>
 
+#include "onnx_io/external_data.h"
 #include "tensor/tensor.h"
 
 namespace pipetrain {
@@ -175,8 +176,8 @@ struct OnnxModel {
   /// Size and hash of the file, so that export can see that it is still the same.
   std::uint64_t file_bytes = 0;
   std::uint64_t file_hash = 0;
-  /// Sizes of the files that hold external data, by location.
-  std::map<std::string, std::uint64_t> data_files;
+  /// The files that hold external data, by location.
+  std::map<std::string, FileState> data_files;
 
   const OnnxInitializer* find_initializer(std::string_view name) const;
 };

@@ -98,6 +98,7 @@ class ModelDecoder {
       model.value_metadata.emplace(value.name(), metadata_of(value.metadata_props()));
     }
     read_modules(graph, model);
+    for (const onnx::Tensor& tensor : graph.initializer()) tensors_.look_for_data(tensor);
     read_initializers(graph, raw_data, model);
     read_values(graph, model);
     read_nodes(file, model);

@@ -193,6 +193,21 @@ TensorDecoder::TensorDecoder(std::filesystem::path directory, ExternalDataRules 
                              std::uint64_t maximum_bytes)
     : directory_(std::move(directory)), rules_(rules), maximum_bytes_(maximum_bytes) {}
 
+void TensorDecoder::look_for_data(const onnx::Tensor& tensor) {
+  if (has_written_data_ || tensor.data_location() != 1) return;
+  for (const onnx::StringPair& entry : tensor.external_data()) {
+    if (entry.key() != "location" || !looked_at_.insert(entry.value()).second) continue;
+    try {
+      const ExternalFile file =
+          ExternalFile::open(directory_, entry.value(), tensor.name(), rules_);
+      has_written_data_ = file.bytes() > 0 && !file.is_unwritten();
+    } catch (const Error&) {
+      // decode() refuses the tensor.
+    }
+    return;
+  }
+}
+
 DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::string& name,
                                     std::span<const std::byte> raw_data) {
   const std::string what = fmt::format("tensor '{}'", printable(name));
@@ -206,6 +221,10 @@ DecodedTensor TensorDecoder::decode(const onnx::Tensor& tensor, const std::strin
   if (!is_known(out.dtype)) {
     out.dtype = DType::kUndefined;
     out.unusable = why_unusable(tensor.data_type());
+    if (out.external) {  // its data go along when the model is exported
+      const ExternalRange range = open_data(tensor, name);
+      check_external_range(range, open_->bytes(), range.length.value_or(0), name);
+    }
     return out;
   }
   const std::uint64_t needed = TensorType{out.dtype, out.shape}.bytes();
@@ -238,6 +257,16 @@ HostTensor TensorDecoder::allocate(const DecodedTensor& tensor, const std::strin
   return HostTensor(std::move(type));
 }
 
+ExternalRange TensorDecoder::open_data(const onnx::Tensor& tensor, const std::string& name) {
+  ExternalRange range = external_range(tensor, name, warnings);
+  if (!open_ || open_location_ != range.location) {
+    open_ = ExternalFile::open(directory_, range.location, name, rules_);
+    open_location_ = range.location;
+    data_files[range.location] = open_->state();
+  }
+  return range;
+}
+
 void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string& name,
                                   const std::string& what, DecodedTensor& out,
                                   std::uint64_t needed) {
@@ -245,14 +274,9 @@ void TensorDecoder::read_external(const onnx::Tensor& tensor, const std::string&
                tensor.int64_data().empty() && tensor.double_data().empty() &&
                tensor.uint64_data().empty() && tensor.string_data().empty(),
            kModel, "tensor '{}' has data both in the model and outside", printable(name));
-  const ExternalRange range = external_range(tensor, name, warnings);
-  if (!open_ || open_location_ != range.location) {
-    open_ = ExternalFile::open(directory_, range.location, name, rules_);
-    open_location_ = range.location;
-    data_files[range.location] = open_->bytes();
-  }
+  const ExternalRange range = open_data(tensor, name);
   check_external_range(range, open_->bytes(), needed, name);
-  if (needed > 0 && open_->is_unwritten()) {
+  if (needed > 0 && !has_written_data_ && open_->is_unwritten()) {
     unwritten_bytes += needed;
     return;
   }

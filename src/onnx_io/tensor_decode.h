@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -54,15 +55,22 @@ class TensorDecoder {
   DecodedTensor decode(const onnx::Tensor& tensor, const std::string& name,
                        std::span<const std::byte> raw_data = {});
 
+  /// Looks whether anything was written to the data file of an external tensor. Call it with all
+  /// initializers before the first one is decoded: where none of their files has data, the tensors
+  /// in them have no values. Beside files that have some, such a file holds zeros.
+  void look_for_data(const onnx::Tensor& tensor);
+
   std::vector<std::string> warnings;
-  /// Sizes of the data files that were opened, by location.
-  std::map<std::string, std::uint64_t> data_files;
+  /// The data files that were opened, by location.
+  std::map<std::string, FileState> data_files;
   /// Bytes of the tensors in data files to which nothing was ever written.
   std::uint64_t unwritten_bytes = 0;
 
  private:
   // Only called when the payload is known to be there: no file can ask for more than it holds.
   HostTensor allocate(const DecodedTensor& tensor, const std::string& what);
+  /// Opens the data file of a tensor, which is open_ then, and returns its place there.
+  ExternalRange open_data(const onnx::Tensor& tensor, const std::string& name);
   void read_external(const onnx::Tensor& tensor, const std::string& name, const std::string& what,
                      DecodedTensor& out, std::uint64_t needed);
   void read_inline(const onnx::Tensor& tensor, std::span<const std::byte> raw_data,
@@ -73,6 +81,8 @@ class TensorDecoder {
   ExternalDataRules rules_;
   std::uint64_t maximum_bytes_;
   std::uint64_t used_bytes_ = 0;
+  std::set<std::string> looked_at_;  // data files
+  bool has_written_data_ = false;
   // The file opened last: models keep their tensors in one file, or each in its own.
   std::string open_location_;
   std::optional<ExternalFile> open_;

@@ -12,6 +12,7 @@
 #include "onnx_io/file_map.h"
 #include "onnx_io/model_file.h"
 #include "onnx_io/splice.h"
+#include "tensor/finite.h"
 
 namespace pipetrain {
 namespace {
@@ -39,8 +40,9 @@ HostTensor from_float32(const HostTensor& value, DType dtype) {
   return out;
 }
 
-std::uint64_t bytes_of(const LocatedTensor& tensor) {
-  return TensorType{static_cast<DType>(tensor.data_type), Shape(tensor.dims)}.bytes();
+/// The number of an external_data entry, which the reader has checked.
+std::uint64_t number_of(const LocatedEntry* entry, std::uint64_t otherwise) {
+  return entry ? std::stoull(entry->value) : otherwise;
 }
 
 class Export {
@@ -62,6 +64,7 @@ class Export {
     for (const ExportEdits::Added& added : edits.added) add(added);
     for (const ExportEdits::Rewritten& rewritten : edits.rewritten) rewrite(rewritten);
     for (const auto& [key, value] : edits.metadata) set_metadata(key, value);
+    state_lengths();
     choose_names(files_, output, source_.path, options_.overwrite_input);
     refer_to_new_names();
     insert_added();
@@ -73,6 +76,7 @@ class Export {
   struct Place {
     std::string location;
     std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
     bool shared = false;  // its bytes are those of another tensor too
   };
 
@@ -87,24 +91,22 @@ class Export {
   }
 
   void find_data_files() {
-    std::map<std::string, std::map<std::uint64_t, std::uint64_t>> ends;  // location → offset → end
     std::vector<std::pair<std::uint64_t, const LocatedTensor*>> order;
     each_tensor([&](const LocatedTensor& tensor) {
-      if (!tensor.external || !is_known(static_cast<DType>(tensor.data_type))) return;
+      if (!tensor.external) return;
       Place place;
       place.location = tensor.find_entry("location")->value;
-      if (const LocatedEntry* offset = tensor.find_entry("offset")) {
-        place.offset = std::stoull(offset->value);
-      }
+      place.offset = number_of(tensor.find_entry("offset"), 0);
       if (!files_.contains(place.location)) {
         ExternalFile data = ExternalFile::open(directory_, place.location, place.location,
                                                {.allow_links = options_.allow_symlinked_data});
-        check_size(data, place.location);
+        check_unchanged(data, place.location);
         files_.emplace(place.location, DataFile(std::move(data), place.location));
       }
-      const std::uint64_t end = place.offset + bytes_of(tensor);
-      PT_CHECK(end <= files_.at(place.location).source_bytes(), kModel,
-               "the data file '{}' has changed since it was read", printable(place.location));
+      const std::uint64_t rest = files_.at(place.location).source_bytes() - place.offset;
+      const auto dtype = static_cast<DType>(tensor.data_type);
+      place.bytes = is_known(dtype) ? TensorType{dtype, Shape(tensor.dims)}.bytes()
+                                    : number_of(tensor.find_entry("length"), rest);
       places_.emplace(&tensor, place);
       order.emplace_back(place.offset, &tensor);
     });
@@ -113,23 +115,26 @@ class Export {
     std::map<std::string, const LocatedTensor*> furthest;
     for (const auto& [offset, tensor] : order) {
       Place& place = places_.at(tensor);
-      if (bytes_of(*tensor) == 0) continue;
+      if (place.bytes == 0) continue;
       const LocatedTensor*& before = furthest[place.location];
       if (before) {
         Place& other = places_.at(before);
-        if (other.offset + bytes_of(*before) > offset) place.shared = other.shared = true;
-        if (other.offset + bytes_of(*before) > offset + bytes_of(*tensor)) continue;
+        if (other.offset + other.bytes > offset) place.shared = other.shared = true;
+        if (other.offset + other.bytes > offset + place.bytes) continue;
       }
       before = tensor;
     }
   }
 
-  void check_size(const ExternalFile& data, const std::string& location) const {
-    const auto before = source_.data_files.find(location);
-    PT_CHECK(before == source_.data_files.end() || data.bytes() >= before->second, kModel,
+  void check_unchanged(const ExternalFile& data, const std::string& location) const {
+    const FileState& before = source_.data_files.at(location);
+    const std::string name = printable((directory_ / location).string());
+    PT_CHECK(data.bytes() >= before.bytes, kModel,
              "{} shrank from {} to {} bytes since it was read, so the trained values cannot be put "
              "into it",
-             printable((directory_ / location).string()), before->second, data.bytes());
+             name, before.bytes, data.bytes());
+    PT_CHECK(data.state() == before, kModel,
+             "{} has changed since it was read, so the trained values cannot be put into it", name);
   }
 
   const LocatedTensor& locate(const std::string& name) const {
@@ -150,7 +155,7 @@ class Export {
     const TensorMaker make = [this, name, read, dtype = static_cast<DType>(tensor.data_type)] {
       const HostTensor value = read();
       check_value(name, value);
-      return from_float32(value, dtype);
+      return converted(name, value, dtype);
     };
     if (const auto place = places_.find(&tensor); place != places_.end()) {
       replace_external(tensor, place->second, name, make);
@@ -169,6 +174,15 @@ class Export {
     PT_CHECK(value.type().count() == count_of(name), kInternal,
              "tensor '{}' of {} elements is exported as {}", printable(name), count_of(name),
              value.shape().text());
+  }
+
+  HostTensor converted(const std::string& name, const HostTensor& value, DType dtype) {
+    const HostTensor out = from_float32(value, dtype);
+    if (dtype != DType::kFloat32 && !all_finite(out.view()) && all_finite(value.view()))
+      report_.changes.push_back(
+          fmt::format("tensor '{}' has values beyond the range of {}, which became infinite",
+                      printable(name), name_of(dtype)));
+    return out;
   }
 
   std::int64_t count_of(const std::string& name) const {
@@ -213,10 +227,10 @@ class Export {
           "the checksum of tensor '{}' was dropped: it was that of the old data", printable(name)));
     }
     if (!place.shared) {
-      if (bytes_of(tensor) > 0) file.replace(place.offset, make);
+      if (place.bytes > 0) file.replace(place.offset, make);
       return;
     }
-    const std::uint64_t offset = file.append(bytes_of(tensor), make);
+    const std::uint64_t offset = file.append(place.bytes, make);
     set_entry(tensor, "offset", fmt::format("{}", offset));
     report_.changes.push_back(
         fmt::format("tensor '{}' shared its external data with another tensor and now has its own",
@@ -242,7 +256,7 @@ class Export {
              printable(added.like));
     PT_CHECK(!tensors_.initializer(added.name) && names_added_.insert(added.name).second, kInternal,
              "there is an initializer '{}' already", printable(added.name));
-    const HostTensor value = from_float32(added.value, like->file_dtype);
+    const HostTensor value = converted(added.name, added.value, like->file_dtype);
     Added pending;
     pending.name = added.name;
     pending.value = value;
@@ -297,6 +311,21 @@ class Export {
     }
     const std::size_t end = source_.file_bytes;
     splice_.replace({end, end}, field, {});
+  }
+
+  /// A tensor without a length ends with its file, as other readers have it: it must not get what
+  /// was appended.
+  void state_lengths() {
+    std::set<std::string> stated;
+    for (const auto& [tensor, place] : places_) {
+      if (!files_.at(place.location).grew() || tensor->find_entry("length")) continue;
+      set_entry(*tensor, "length", fmt::format("{}", place.bytes));
+      stated.insert(place.location);
+    }
+    for (const std::string& location : stated) {
+      report_.changes.push_back(
+          fmt::format("tensors in '{}' now say how long they are", printable(location)));
+    }
   }
 
   void refer_to_new_names() {

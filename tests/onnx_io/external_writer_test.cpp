@@ -1,4 +1,5 @@
 // Models whose tensors are in files of their own: what is copied, rewritten and left alone.
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
 
@@ -125,6 +126,53 @@ TEST_F(ExternalWriterTest, AddedCopiesOfExternalTensorsAreExternalToo) {
   EXPECT_EQ(get_file(directory_ / "out.onnx").find("checksum"), std::string::npos);
 }
 
+TEST_F(ExternalWriterTest, TensorsThatEndWithTheirFileGetALengthWhenItGrows) {
+  put_file(directory_ / "in.data", bytes_of({1, 2}));
+  const OnnxModel model =
+      save_external({tensor_part("a", {2}, 1, external_data({{"location", "in.data"}}))});
+  ExportEdits edits;
+  edits.added.push_back({"a2", float_tensor({7, 8}), "a"});
+  write_trained(model, {}, edits, directory_ / "out.onnx");
+  const OnnxModel result = read_onnx(directory_ / "out.onnx");
+  EXPECT_EQ(value(result, "a"), (std::vector<double>{1, 2}));
+  EXPECT_EQ(value(result, "a2"), (std::vector<double>{7, 8}));
+  const std::string file = get_file(directory_ / "out.onnx"), length = encode_pair("length", "8");
+  const std::size_t first = file.find(length);
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_NE(file.find(length, first + 1), std::string::npos);
+}
+
+TEST_F(ExternalWriterTest, DataThatHaveChangedAreRefused) {
+  put_file(directory_ / "in.data", data_);
+  const OnnxModel model = save_external({external("a", "in.data", "4")});
+  put_file(directory_ / "in.data", std::string(data_.size(), 'x'));
+  fs::last_write_time(directory_ / "in.data",
+                      fs::last_write_time(directory_ / "in.data") + std::chrono::seconds(1));
+  EXPECT_EQ(kind_of_failure([&] {
+              write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
+            }),
+            ErrorKind::kModel);
+  EXPECT_FALSE(fs::exists(directory_ / "out.onnx"));
+}
+
+TEST_F(ExternalWriterTest, TensorsOfTypesThatAreNotReadGoAlong) {
+  constexpr std::int64_t kInt4 = 22;
+  put_file(directory_ / "in.data", data_);
+  put_file(directory_ / "more.data", "ab");
+  const OnnxModel model = save_external(
+      {external("a", "in.data", "4"),
+       tensor_part("q", {4}, kInt4, external_data({{"location", "in.data"}, {"length", "2"}})),
+       tensor_part("r", {4}, kInt4, external_data({{"location", "more.data"}}))});
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
+  EXPECT_EQ(get_file(directory_ / "out.onnx").find("in.data"), std::string::npos);
+  EXPECT_EQ(value(read_onnx(directory_ / "out.onnx"), "a"), (std::vector<double>{5, 6}));
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "other/out.onnx");
+  EXPECT_EQ(get_file(directory_ / "other/in.data"), "head" + bytes_of({5, 6, 3, 4}) + "tail");
+  EXPECT_EQ(get_file(directory_ / "other/more.data"), "ab");
+  fs::remove(directory_ / "more.data");
+  EXPECT_EQ(kind_of_failure([&] { read_onnx(directory_ / "in.onnx"); }), ErrorKind::kModel);
+}
+
 TEST_F(ExternalWriterTest, TheInputAndItsDataMayBeReplacedWhenAsked) {
   put_file(directory_ / "in.data", data_);
   const OnnxModel model = save_external({external("a", "in.data", "4")});
@@ -207,11 +255,15 @@ TEST_F(ExternalWriterTest, TheOnnxPackageReadsTheResult) {
   put_file(directory_ / "in.data", data_);
   ModelParts parts = all_encodings();
   parts.initializers.push_back(external("external", "in.data", "4"));
+  put_file(directory_ / "whole.data", bytes_of({1, 2}));
+  parts.initializers.push_back(
+      tensor_part("whole", {2}, 1, external_data({{"location", "whole.data"}})));
   const OnnxModel model = save(parts);
   TrainedValues values;
   for (const std::string& name : kEncodings) values[name] = float_tensor({-1.5F, 0.25F});
-  values["external"] = float_tensor({-1.5F, 0.25F});
+  for (const char* name : {"external", "whole"}) values[name] = float_tensor({-1.5F, 0.25F});
   ExportEdits edits;
+  edits.added.push_back({"whole2", float_tensor({-1.5F, 0.25F}), "whole"});
   edits.added.push_back({"W2", matrix(3), "W"});
   edits.rewritten.push_back({0, 1, "W2"});
   write_trained(model, values, edits, directory_ / "out.onnx");
@@ -226,7 +278,7 @@ for node in model.graph.node:
         if a.name == "value": names[node.output[0]] = numpy_helper.to_array(a.t).tolist()
         if a.name == "value_floats": names[node.output[0]] = list(a.floats)
 assert names.pop("W2") == [3.0] * 16 and names.pop("W") == [0.0] * 16 and names.pop("steps") == [3.0]
-assert len(names) == 11 and all(v == [-1.5, 0.25] for v in names.values()), names
+assert len(names) == 13 and all(v == [-1.5, 0.25] for v in names.values()), names
 assert model.graph.node[0].input[1] == "W2"
 )");
   const std::string command = std::string(python) + " " + (directory_ / "check.py").string() + " " +

@@ -354,6 +354,23 @@ TEST_F(ExternalDataTest, EndsWithItsFile) {
   }
 }
 
+// A copy of a file of zeros may take no disk space, as one does that was never written.
+TEST_F(ExternalDataTest, AFileWithoutDataBesideOthersHoldsZeros) {
+  put_file(directory_ / "a.bin", values_);
+  put_file(directory_ / "b.bin", "");
+  std::filesystem::resize_file(directory_ / "b.bin", 8);
+  ModelParts parts = small_model();
+  for (const char* name : {"b", "a"}) {
+    parts.initializers.push_back(
+        tensor_part(name, {2}, 1, external_data({{"location", std::string(name) + ".bin"}})));
+  }
+  const OnnxModel both = read(parts.bytes(), directory_.path());
+  EXPECT_EQ(both.find_initializer("a")->value.to_doubles(), (std::vector<double>{1, -2}));
+  EXPECT_EQ(both.find_initializer("b")->value.to_doubles(), (std::vector<double>{0, 0}));
+  parts.initializers.pop_back();
+  EXPECT_FALSE(read(parts.bytes(), directory_.path()).find_initializer("b")->value);
+}
+
 TEST_F(ExternalDataTest, UnknownKeysAreIgnoredWithAWarning) {
   put_file(directory_ / "w.bin", values_);
   ModelParts parts = small_model();

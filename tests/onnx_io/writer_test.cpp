@@ -71,10 +71,14 @@ TEST_F(WriterTest, ScalarConstantsTakeNewValues) {
 TEST_F(WriterTest, ValuesAreRoundedToTheFilesType) {
   const OnnxModel model = save(all_encodings());
   // 1 + 2^-11 lies midway between two halves; to even gives 1. 1 + 2^-8 likewise for bfloat16.
-  write_trained(model,
-                {{"half_raw", float_tensor({1 + 0x1p-11F, 65520})},
-                 {"bfloat", float_tensor({1 + 0x1p-8F, 3})}},
-                {}, directory_ / "out.onnx");
+  const ExportReport report = write_trained(model,
+                                            {{"half_raw", float_tensor({1 + 0x1p-11F, 65520})},
+                                             {"bfloat", float_tensor({1 + 0x1p-8F, 3})}},
+                                            {}, directory_ / "out.onnx");
+  EXPECT_EQ(std::ranges::count(report.changes,
+                               "tensor 'half_raw' has values beyond the range of float16, which "
+                               "became infinite"),
+            1);
   const OnnxModel result = read_onnx(directory_ / "out.onnx");
   EXPECT_EQ(value(result, "half_raw"), (std::vector<double>{1, INFINITY}));
   EXPECT_EQ(value(result, "bfloat"), (std::vector<double>{1, 3}));
