@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/name_table.h"
+#include "onnx_io/subgraph.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
 #include "passes/parameters.h"
@@ -51,8 +53,18 @@ class Untier {
     friend bool operator==(const Use&, const Use&) = default;
   };
 
-  /// Identity nodes: the exporter merged equal tensors and kept their names.
+  /// Identity nodes: the exporter merged equal tensors and kept their names. One that only leads to
+  /// outputs of the graph is none of them: the model returns its weight.
   void untie_identities() {
+    NameSet read;
+    std::vector<std::set<std::string>> captured;
+    for (std::size_t i = model_.nodes.size(); i-- > 0;) {
+      const OnnxNode& node = model_.nodes[i];
+      if (node.op_type == "Identity" && node.has_output(0) && !read.contains(node.outputs[0]))
+        continue;
+      read.insert_all(node.inputs);
+      if (has_subgraphs(node)) read.insert_all(captured.emplace_back(captured_names(node)));
+    }
     std::vector<bool> removed(model_.nodes.size(), false);
     std::size_t n = 0;  // among the nodes as read
     for (std::size_t i = 0; i < model_.nodes.size(); ++i) {
@@ -62,8 +74,8 @@ class Untier {
         continue;
       }
       const bool copies_tensor = node.op_type == "Identity" && node.has_input(0) &&
-                                 node.has_output(0) && originals_.contains(node.inputs[0]) &&
-                                 node.function.empty() &&
+                                 node.has_output(0) && read.contains(node.outputs[0]) &&
+                                 originals_.contains(node.inputs[0]) && node.function.empty() &&
                                  use_of(node.inputs[0]) != TensorUse::kFrozen;
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {

@@ -10,7 +10,8 @@
 
 namespace pipetrain {
 
-/// Writes the adapters of a model, whose values `read` gives by name.
+/// Writes the adapters of a model, whose values `read` gives by name. Those that it does not have,
+/// since the loss does not use them, are left out; Error (kUsage) if that is all of them.
 void write_adapters(const std::filesystem::path& path, const LoadedModel& model,
                     const std::function<HostTensor(const std::string&)>& read);
 

@@ -344,12 +344,10 @@ NamedTensors exported_weights(const Checkpoint& checkpoint) {
 void check_one_file(const OnnxModel& model, const std::string& output) {
   const bool to_stdout = output == "-";
   if (!to_stdout && !is_special(output)) return;
-  for (const OnnxInitializer& tensor : model.initializers) {
-    PT_CHECK(!tensor.external, kUsage,
-             "{} {}: {} has external weights, which cannot go to {}; give {} a file name",
-             setting("output"), printable(output), printable(model.path.string()),
-             to_stdout ? "standard output" : "a pipe or a device", setting("output"));
-  }
+  PT_CHECK(model.data_files.empty(), kUsage,
+           "{} {}: {} has external weights, which cannot go to {}; give {} a file name",
+           setting("output"), printable(output), printable(model.path.string()),
+           to_stdout ? "standard output" : "a pipe or a device", setting("output"));
 }
 
 TrainingDescription described_training(const OnnxMetadata& metadata) {

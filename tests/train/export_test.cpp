@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
 #include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
 #include "passes/build.h"
+#include "support/onnx_parts.h"
 #include "support/temporary_directory.h"
+#include "train/adapter_file.h"
 
 namespace pipetrain {
 namespace {
@@ -68,6 +72,28 @@ TEST(Export, KeepsValuesOfTensorsThatOnlyCopiesRead) {
     EXPECT_EQ(written.file.initializers.size(), 2U);
     path = next;
   }
+}
+
+TEST(Export, AWeightThatTheModelReturnsIsTheTrainedOne) {
+  OnnxBuilder builder("returns its weight");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 4}});
+  builder.output("W_out", DType::kFloat32, {{"", 4}, {"", 4}});
+  builder.initializer("W", filled({4, 4}, 0.5F));
+  builder.node("Identity", {"W"}, {"alias"});
+  builder.node("Identity", {"alias"}, {"W_out"});
+  builder.node("MatMul", {"x", "W"}, {"y"}, {}, "layer");
+  const TemporaryDirectory folder;
+  builder.write(folder / "weight.onnx");
+  const auto read = [](const std::string& name) {
+    return name == "W" ? filled({4, 4}, 3) : HostTensor();
+  };
+  export_weights(loaded(folder / "weight.onnx"), read, {}, (folder / "trained.onnx").string(),
+                 false);
+  const OnnxModel written = loaded(folder / "trained.onnx").file;
+  ASSERT_EQ(written.initializers.size(), 1U);
+  EXPECT_EQ(written.initializers[0].to_float32().span<float>()[0], 3);
+  EXPECT_EQ(written.nodes[0].inputs, std::vector<std::string>{"W"});
 }
 
 /// Heads "a", "b" and so on with biases of zeros that an exporter has merged into "bias".
@@ -153,6 +179,46 @@ TEST(Export, CopiesOfAdaptedWeightsKeepTheirValues) {
   const LoadedModel written = loaded(folder / "trained.onnx");
   EXPECT_EQ(first_number(written, "first.weight"), 2.5F);
   EXPECT_EQ(first_number(written, "second.weight"), 0.5F);
+}
+
+TEST(Export, AdaptersThatTheLossDoesNotUseAreLeftOut) {
+  const TemporaryDirectory folder;
+  merged_heads(folder / "heads.onnx", 2);
+  ModelConfig config;
+  config.path = (folder / "heads.onnx").string();
+  config.adapters.rank = 1;
+  const LoadedModel model = load_model(config);
+  ASSERT_EQ(model.adapters.size(), 2U);
+  const Adapter &used = model.adapters[0], &unused = model.adapters[1];
+  write_adapters(folder / "used.safetensors", model, [&](const std::string& name) {
+    return name == used.a || name == used.b ? filled({4, 1}, 1) : HostTensor();
+  });
+  const std::string written = get_file(folder / "used.safetensors");
+  for (const std::string& name : {used.a, used.b})
+    EXPECT_NE(written.find("base_model.model." + name), std::string::npos) << name;
+  for (const std::string& name : {unused.a, unused.b})
+    EXPECT_EQ(written.find("base_model.model." + name), std::string::npos) << name;
+}
+
+TEST(Export, ConstantsInOtherFilesNeedAFileName) {
+  const TemporaryDirectory folder;
+  put_file(folder / "in.data", std::string(16, 'x'));
+  const std::string value =
+      field(1, "value") +
+      field(5, tensor_part("", {4}, 1, external_data({{"location", "in.data"}}))) +
+      field(20, std::int64_t{4});
+  ModelParts parts = small_model();
+  parts.nodes = {node_part("Constant", {}, {"c"}) + field(5, value),
+                 node_part("Add", {"x", "c"}, {"h"}), node_part("MatMul", {"h", "W"}, {"y"})};
+  put_file(folder / "in.onnx", parts.bytes());
+  const OnnxModel model = read_onnx(folder / "in.onnx");
+  EXPECT_NO_THROW(check_one_file(model, (folder / "out.onnx").string()));
+  try {
+    check_one_file(model, "-");
+    FAIL() << "standard output takes one file only";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  }
 }
 
 }  // namespace
