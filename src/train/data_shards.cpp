@@ -3,11 +3,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 
 #include "base/checksum.h"
 #include "base/error.h"
-#include "base/index.h"
 #include "base/setting.h"
 #include "data/loading/shards.h"
 #include "processes/process_group.h"
@@ -36,7 +36,17 @@ void check_same(const std::string& one, const std::string& other, const std::str
 }
 
 /// The device of a replica, where each stage has as many.
-int device_of(int stage, int replica, int replicas) { return stage * replicas + replica; }
+int device_of(const RunSchedule& schedule, int stage, int replica, int replicas) {
+  int place = 0;
+  while (schedule.replica_at(place, replicas) != replica) ++place;
+  return stage * replicas + place;
+}
+
+/// What a process that has read a file knows of it.
+struct ReadFile {
+  std::uint64_t samples = 0;
+  std::string fingerprint;  // empty: none has read it
+};
 
 }  // namespace
 
@@ -97,63 +107,59 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
                        const std::vector<std::vector<std::string>>& files,
                        const RunSchedule& schedule, ProcessGroup* processes) {
   const int replicas = static_cast<int>(files.size());
+  const auto replica_of = [&](std::size_t f) { return f % files.size(); };
+  const auto name_of_file = [&](std::size_t f) { return files[replica_of(f)][f / files.size()]; };
+  std::size_t count = 0;
+  for (const auto& of_replica : files) count += of_replica.size();
   OpenedData out;
   std::vector<Shard> shards(files.size());
-  std::vector<std::string> marks(files.size());  // fingerprints
+  std::vector<ReadFile> read(count);  // in the order of their names
   std::string decided;
-  for (int r = 0; r < replicas; ++r) {
-    if (!has_replica(r, replicas, schedule, processes)) continue;
-    Shard& shard = shards[at(r)];
-    for (const std::string& file : files[at(r)]) {
-      DataOptions options = config.data;
-      options.path = file;
-      const bool is_first = decided.empty();
-      if (!is_first) options.validation_path.clear();
-      OpenedData one = open_data(options, spec, is_first ? &first : nullptr);
-      shard.samples += one.train->size();
-      marks[at(r)] += content_fingerprint(*one.train) + "; ";
-      shard.files.push_back(one.train);
-      if (is_first) decided = decided_by(one);
-      check_same(decided_by(one), decided, file);
-      if (is_first) out = std::move(one);
-    }
+  for (std::size_t f = 0; f < count; ++f) {
+    if (!has_replica(static_cast<int>(replica_of(f)), replicas, schedule, processes)) continue;
+    DataOptions options = config.data;
+    options.path = name_of_file(f);
+    const bool is_first = decided.empty();
+    if (!is_first) options.validation_path.clear();
+    OpenedData one = open_data(options, spec, is_first ? &first : nullptr);
+    read[f] = {one.train->size(), content_fingerprint(*one.train)};
+    shards[replica_of(f)].files.push_back(one.train);
+    if (is_first) decided = decided_by(one);
+    check_same(decided_by(one), decided, options.path);
+    if (is_first) out = std::move(one);
   }
-  // The counts and the fingerprints of all shards; of a replica in several processes, those of any.
   if (processes) {
     ByteWriter mine;
     mine.put_text(decided);
-    for (int r = 0; r < replicas; ++r) {
-      mine.put(static_cast<std::uint64_t>(shards[at(r)].samples));
-      mine.put_text(marks[at(r)]);
+    for (const ReadFile& file : read) {
+      mine.put(file.samples);
+      mine.put_text(file.fingerprint);
     }
     for (const std::string& bytes : processes->all_gather(mine.take())) {
       ByteReader reader(bytes);
       check_same(decided, std::string(reader.get_text()), files[0].front());
-      for (int r = 0; r < replicas; ++r) {
+      for (std::size_t f = 0; f < count; ++f) {
         const auto samples = reader.get<std::uint64_t>();
-        const std::string mark(reader.get_text());
-        if (samples == 0) continue;
-        Shard& shard = shards[at(r)];
-        PT_CHECK(shard.samples == 0 || mark == marks[at(r)], kUsage,
+        const std::string fingerprint(reader.get_text());
+        if (fingerprint.empty()) continue;
+        PT_CHECK(read[f].fingerprint.empty() || fingerprint == read[f].fingerprint, kUsage,
                  "{} files: two processes of replica {} read other samples from {}",
-                 setting("data-sharding"), r, printable(files[at(r)].front()));
-        shard.samples = samples;
-        marks[at(r)] = mark;
+                 setting("data-sharding"), replica_of(f), printable(name_of_file(f)));
+        read[f] = {samples, fingerprint};
       }
     }
   }
+  std::string fingerprints;  // another number of replicas has the same data
+  for (std::size_t f = 0; f < count; ++f) {
+    shards[replica_of(f)].samples += read[f].samples;
+    fingerprints += read[f].fingerprint + "; ";
+  }
   for (const Shard& shard : shards) out.shard_samples.push_back(shard.samples);
   const auto [least, most] = std::ranges::minmax(out.shard_samples);
-  out.shard_fingerprint =
-      fmt::format("{} shards, {}", replicas, sha256(fmt::format("{}", fmt::join(marks, "|"))));
+  out.shard_fingerprint = fmt::format("{} files, {}", count, sha256(fingerprints));
   out.headline = fmt::format(
-      "data     {}: {} · {} files for {} replicas · {}", printable(config.data.path), out.format,
-      [&] {
-        std::size_t count = 0;
-        for (const auto& of_replica : files) count += of_replica.size();
-        return count;
-      }(),
-      replicas,
+      "data     {}: {} · {} files for {} replica{} · {}", printable(config.data.path), out.format,
+      count, replicas, replicas == 1 ? "" : "s",
       least == most
           ? fmt::format("{} samples each", least)
           : fmt::format("{} to {} samples each, of which an epoch takes {}", least, most, least));
@@ -170,7 +176,9 @@ CountedLabels count_together(const Network& network, const Tensor& labels, std::
   CountedLabels here{0, 0};
   for (std::int64_t first = 0; first < samples; first += micro) {
     const auto replica = static_cast<int>(first / micro % replicas);
-    if (!network.is_here(device_of(last_stage, replica, static_cast<int>(replicas)))) continue;
+    if (!network.is_here(
+            device_of(network.schedule(), last_stage, replica, static_cast<int>(replicas))))
+      continue;
     Tensor part = labels;
     std::vector<std::int64_t> dims = labels.type.shape.dims();
     const std::size_t sample_bytes = labels.bytes() / static_cast<std::size_t>(dims[0]);

@@ -143,6 +143,26 @@ class ProcessesReplicas(ProcessCase):
         self.train_in(2, *sharded, "--no-shuffle", "--run-dir", "files")
         self.assertEqual(self.content("files"), self.content("turns"))
 
+    def test_a_tree_of_sums_counts_the_labels_of_its_own_files(self):
+        self.shards("data", (64, 64, 64, 64))
+        run = [*RUN, "-m", MODEL, "--data", "data/part-*.csv", "--data-sharding", "files", "--batch-size", "32", "--micro-batch-size", "4",
+               "--epochs", "2", "--class-weights", ",".join(str(1 + digit % 3) for digit in range(10)), "--replicas", "4", "--accumulators", "4"]
+        self.succeed(*run, "--run-dir", "one")
+        self.train_in(2, *run, "--run-dir", "two")
+        self.assertEqual(self.content("two"), self.content("one"))
+
+    def test_files_are_divided_among_another_number_of_processes(self):
+        self.shards("data", (40, 64, 50, 32, 48, 40))
+        run = [*RUN, "-m", MODEL, "--batch-size", "24", "--micro-batch-size", "4", "--data", "data/part-*.csv", "--data-sharding", "files", "--run-dir", "run"]
+        self.train_in(3, *run, "--max-steps", "5")
+        for count, steps in ((2, "10"), (1, "12")):
+            err = self.train_in(count, *run, "--resume", "--max-steps", steps)
+            self.assertIn(f"6 files for {count} replica", err)
+        (self.folder / "data/part-3.csv").write_text((self.folder / "data/part-4.csv").read_text())
+        code, _, err = self.run_in(2, *run, "--resume", "--max-steps", "14")
+        self.assertEqual(code, 4, err)
+        self.assertIn("trained on other data (6 files, ", err)
+
     def test_files_that_replicas_cannot_share(self):
         self.shards("data", (40, 64, 50))
         run = [*RUN, "-m", MODEL, "--batch-size", "32", "--max-steps", "2", "--data-sharding", "files"]

@@ -15,6 +15,7 @@
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/schedule_file.h"
 #include "processes/process_group.h"
+#include "processes/processes.h"
 #include "train/planned_network.h"
 #include "train/process_agreement.h"
 #include "train/process_topology.h"
@@ -54,11 +55,15 @@ void take_devices_of_processes(Options& options, ProcessGroup* processes) {
   const PipelineConfig& pipeline = options.run.pipeline;
   const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&
                     pipeline.plan_path.empty() && !names_schedule_file(pipeline.schedule);
-  if (!processes || !open) return;
-  if (options.run.data.shard_files && pipeline.split.empty() && !pipeline.plan_replicas) {
-    options.run.pipeline.replicas = {processes->size()};
+  if (!open) return;
+  // Also where one process is left of several.
+  if (const Launch launch = launch_of_environment();
+      !launch.launcher.empty() && options.run.data.shard_files && pipeline.split.empty() &&
+      !pipeline.plan_replicas) {
+    options.run.pipeline.replicas = {launch.size};
     return;
   }
+  if (!processes) return;
   options.gpus = processes->size();
   const int of_cuts = devices_of_cuts(pipeline);
   if (of_cuts == 0) return;
