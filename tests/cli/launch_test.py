@@ -2,31 +2,13 @@
 
 import json
 import os
-import pathlib
 import shutil
 import signal
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, PROGRAM, SECONDS, Case, events
-
-PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
-TRAIN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1", "--no-pin", "--stages", "2"]
-MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
-
-
-def children_of(process):
-    try:
-        return [int(child) for child in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    except OSError:
-        return []
-
-
-def is_alive(process):
-    try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+from launch_case import MPI, TRAIN, LaunchCase, children_of, is_alive
+from program import DATA, EXIT, MODEL, SECONDS, Case, events
 
 
 class Refused(Case):
@@ -84,74 +66,7 @@ class Refused(Case):
         self.refuse("usage", environment={"TF_CONFIG": config}, says=["TF_CONFIG", "IPv6", "[::1]"])
 
 
-class Launch(Case):
-    def setUp(self):
-        if not shutil.which("mpirun") or not PLUGIN.exists():
-            self.skipTest("needs mpirun (Debian: openmpi-bin) and libpipetrain_mpi.so (libopenmpi-dev)")
-        super().setUp()
-        self.hosts = self.write("hosts", "localhost slots=2\n")
-
-    def launch(self, *arguments, options=(), environment=None, before=None):
-        self.process = self.start("launch", "--hosts", self.hosts, *options, "--", *TRAIN, *arguments, "--run-dir", "run",
-                                  environment=MPI | (environment or {}), before=before)
-        self.addCleanup(self.end)
-        return self.process
-
-    def end(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            self.process.send_signal(signal.SIGINT)
-        self.process.communicate(timeout=SECONDS)
-        if (self.folder / "run/launch.json").exists():  # what a killed launch has left in memory
-            shutil.rmtree(self.memory(), ignore_errors=True)
-
-    def memory(self):
-        """Where the processes of the run keep their state for each other."""
-        record = json.loads((self.folder / "run/launch.json").read_text())
-        return pathlib.Path(f"/dev/shm/pipetrain-{record.get('commits')}")
-
-    def wait_for(self, what):
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("nothing has happened")
-
-    def steps(self):
-        try:
-            lines = (self.folder / "run/journal.txt").read_text().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
-
-    def wait_for_steps(self, count):
-        self.wait_for(lambda: len(self.steps()) >= count or self.process.poll() is not None)
-
-    def launcher(self):
-        """mpirun; None: it is not there now."""
-        return next(iter(children_of(self.process.pid)), None)
-
-    def ranks(self):
-        """The training processes in the order of their numbers."""
-        found = {}
-        for child in children_of(self.launcher() or 0):
-            try:
-                environment = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
-            except OSError:
-                continue
-            found |= {int(one.split(b"=")[1]): child for one in environment if one.startswith(b"OMPI_COMM_WORLD_RANK=")}
-        return [found[rank] for rank in sorted(found)]
-
-    def finish(self, code):
-        _, err = self.process.communicate(timeout=SECONDS)
-        err = err.decode()
-        self.assertEqual(self.process.returncode, code, err)
-        record = json.loads((self.folder / "run/launch.json").read_text())
-        self.assertEqual((record["state"], record["exit_code"]), ("ended", code))
-        return err
-
+class Launch(LaunchCase):
     def test_one_that_fails_at_once_does_not_hide_the_run_to_resume(self):
         train = [*TRAIN, "--max-steps", "2", "-q"]
         latest = self.folder / "runs" / "latest"
@@ -251,11 +166,6 @@ class Launch(Case):
         self.assertRegex(err, r"commits +\d+ in memory, \d")
         self.assertIn("bit-identical", self.succeed("verify", "--replay", "run")[0])
 
-    def repeated(self):
-        """Steps that were computed more than once."""
-        steps = self.steps()
-        return len(steps) - len(set(steps))
-
     def test_a_killed_launch_is_launched_again(self):
         """What it has left in memory is taken up, as the run folder says where it is."""
         steps = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
@@ -275,6 +185,52 @@ class Launch(Case):
         self.finish(0)
         self.assertFalse(left.exists())
         self.assertEqual(self.steps().count(1), 1)
+
+    def test_a_copied_run_leaves_its_commits_to_the_one_it_is_a_copy_of(self):
+        steps = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
+        self.launch(*steps, options=["--commit-every", "2"])
+        left = self.kill_launch()
+        run = self.folder / "run"
+        run.rename(self.folder / "original")
+        shutil.copytree(self.folder / "original", run)
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertTrue(left.exists())
+        shutil.rmtree(run)
+        (self.folder / "original").rename(run)
+        self.launch(*steps, options=["--commit-every", "2"])
+        self.finish(0)
+        self.assertLessEqual(self.repeated(), 2)
+        self.assertFalse(left.exists())
+
+    def test_it_stays_in_its_folder_where_a_link_moves(self):
+        for name in ("first", "second"):
+            (self.folder / name).mkdir()
+        link = self.folder / "run"
+        link.symlink_to("first")
+        self.launch("--max-steps", "1000000", "--save-every", "never")
+        self.wait_for_steps(5)
+        link.unlink()
+        link.symlink_to("second")
+        self.process.send_signal(signal.SIGTERM)
+        _, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, 128 + signal.SIGTERM, err.decode())
+        self.assertTrue((self.folder / "first/checkpoints/latest").exists())
+        self.assertEqual(json.loads((self.folder / "first/launch.json").read_text())["state"], "ended")
+        self.assertEqual(list((self.folder / "second").iterdir()), [])
+
+    def test_processes_are_told_how_long_it_has_run(self):
+        """A stand-in for mpirun notes what it hands on, and fails."""
+        (self.folder / "tools").mkdir()
+        script = self.folder / "tools/mpirun"
+        script.write_text("#!/bin/sh\necho \"$PIPETRAIN_SECONDS_BEFORE $*\" >> starts\nsleep 1.5\nexit 137\n")
+        script.chmod(0o755)
+        self.launch(options=["--max-restarts", "1"], environment={"PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}"})
+        self.process.communicate(timeout=SECONDS)
+        first, second = (self.folder / "starts").read_text().splitlines()
+        self.assertIn(" -x PIPETRAIN_SECONDS_BEFORE ", first)
+        self.assertLess(float(first.split()[0]), 1)
+        self.assertGreaterEqual(float(second.split()[0]), 1.5)
 
     def test_what_a_killed_launch_has_left_is_kept_while_a_run_cannot_begin(self):
         steps = ["--max-steps", "1500", "--save-every", "5"]
@@ -304,18 +260,6 @@ class Launch(Case):
         self.assertEqual(self.steps()[-1], 1000)
         self.assertFalse(left.exists())
         self.assertNotIn("commits", json.loads((self.folder / "run/launch.json").read_text()))
-
-    def kill_launch(self):
-        """In the middle of training; returns where its commits are."""
-        self.wait_for_steps(20)
-        left = [self.launcher(), *self.ranks()]
-        self.process.kill()
-        self.wait_for(lambda: not any(is_alive(process) for process in left))
-        self.process.communicate()
-        memory = self.memory()
-        self.addCleanup(shutil.rmtree, memory, ignore_errors=True)
-        self.assertTrue(memory.exists())
-        return memory
 
     def test_its_record_is_renewed(self):
         self.launch("--max-steps", "1000000", "--save-every", "never")

@@ -25,7 +25,7 @@ double most_seconds(const Options& options) {
   const double limit = parse_duration("--max-time", options.max_time);
   if (options.run.optimization.rate_by_time) return limit;
   constexpr double kLeast = 1e-9;  // one step
-  return std::max(kLeast, limit - seconds_before_restart());
+  return std::max(kLeast, limit - seconds_before_start());
 }
 
 double seconds_left(const Options& options, const FoundCheckpoint* found) {

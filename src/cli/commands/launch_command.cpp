@@ -21,7 +21,6 @@
 #include "cli/commands/launched_training.h"
 #include "cli/commands/replica_mode.h"
 #include "cli/commands/run_folder.h"
-#include "cli/commands/supervise.h"
 #include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
 #include "cli/options/resume_command_line.h"
@@ -241,18 +240,18 @@ int launch_command(Options& options) {
   PT_CHECK(static_cast<int>(hosts.size()) >= options.least_hosts, kResource,
            "there {} {} host{} where --min is {}", hosts.size() == 1 ? "is" : "are", hosts.size(),
            hosts.size() == 1 ? "" : "s", options.least_hosts);
-  const fs::path folder = folder_of(train);
+  fs::path folder = folder_of(train);
   const NeededProcesses needed = needed_processes(train, folder);
   const LaunchLimits limits{options.least_hosts,  options.most_hosts, devices_of(train),
                             options.max_restarts, needed.least,       needed.spare};
   // Before what an earlier launch has left is deleted.
   if (!train.dry_run) check_run_folder(train);
-  note_first_start();
   ::setenv(kLaunchedVariable, train.run_dir.empty() ? kNamedFolder : "1", 1);
   std::error_code failed;
   fs::create_directories(folder / "logs", failed);
   PT_CHECK(!failed, kResource, "--run-dir: cannot create \"{}\": {}",
            printable((folder / "logs").string()), failed.message());
+  folder = without_links(folder);
   const FolderLock lock(folder / "logs");  // whoever follows the run sees that it goes on
   LaunchRecord record(folder / "launch.json", source.launcher);
   const bool had_commits = record.has_commits();

@@ -38,6 +38,13 @@ std::optional<int> exit_code_in(const fs::path& record) {
   }
 }
 
+/// What tells a folder from a copy of it, on whichever host; empty: it is not there. Over NFS,
+/// hosts have different device numbers for it.
+std::string inode_of(const fs::path& folder) {
+  struct stat status {};
+  return ::stat(folder.c_str(), &status) == 0 ? fmt::format("{}", status.st_ino) : "";
+}
+
 }  // namespace
 
 LaunchRecord::LaunchRecord(fs::path path, Launcher launcher)
@@ -48,6 +55,8 @@ LaunchRecord::LaunchRecord(fs::path path, Launcher launcher)
     const std::string number = root.at("commits").text();
     if (number.size() != kIdDigits || number.find_first_not_of("0123456789abcdef") != number.npos)
       return;
+    // The commits of a copied run belong to the one it was copied from.
+    if (root.at("inode").text() != inode_of(path_.parent_path())) return;
     commits_id_ = number;
     struct stat status {};  // hosts that somebody else has written down are not contacted
     if (::stat(path_.c_str(), &status) != 0 || status.st_uid != ::geteuid()) return;
@@ -103,6 +112,7 @@ void LaunchRecord::write(int code) const {
   body["launcher"] = name_of(launcher_);
   if (has_commits()) {
     body["commits"] = commits_id_;
+    body["inode"] = inode_of(path_.parent_path());
     body["hosts"] = nlohmann::ordered_json::array();
     for (const LaunchHost& host : hosts_) body["hosts"].push_back(host.name);
   }

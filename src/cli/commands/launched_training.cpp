@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/output_file.h"
 #include "base/safe_text.h"
+#include "cli/commands/supervise.h"
 #include "cli/output/journal.h"
 #include "cli/output/status_file.h"
 #include "train/checkpoint.h"
@@ -26,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kProbeSeconds = 10;  // for a host to answer
-constexpr double kSaveSeconds = 60;   // for a checkpoint before the processes are ended
+constexpr double kSaveSeconds = 60;   // for a checkpoint, where training does not end itself then
 constexpr double kEndSeconds = 10;    // for a launcher to end after its processes, or a signal
 constexpr double kPollSeconds = 0.1;
 
@@ -166,6 +167,7 @@ void LaunchedTraining::start(const std::vector<LaunchHost>& hosts) {
   log_info("launch", "launch   {} process{} on {}: {} · logs: {}", slots_of(hosts),
            slots_of(hosts) == 1 ? "" : "es", hosts.size() == 1 ? "one host" : "hosts",
            printable(names_of(running_)), printable((run_.folder / "logs").string()));
+  note_seconds_before_start();
   child_ = std::make_unique<ChildProcess>(
       launcher_command(source_.launcher, running_, command_of_train(), own_variables()),
       std::vector<std::string>{"TF_CONFIG"},  // which would be taken for another launcher's
@@ -235,7 +237,7 @@ void LaunchedTraining::stop() {
 
 void LaunchedTraining::look_after() {
   const bool has_saved = !stops_itself_ && newest_checkpoint_name() != checkpoint_before_stop_;
-  const bool is_late = now() - stop_began_ > kSaveSeconds;
+  const bool is_late = !stops_itself_ && now() - stop_began_ > kSaveSeconds;
   if (stop_began_ > 0 && end_began_ == 0 && (has_saved || is_late)) {
     end_began_ = now();
     child_->signal(SIGTERM);

@@ -144,8 +144,16 @@ RunFolder::~RunFolder() {
   if (is_named_) fs::remove(path_.parent_path(), ignored);
 }
 
+fs::path without_links(const fs::path& folder) {
+  std::error_code error;
+  const fs::path resolved = fs::canonical(folder, error);
+  const fs::path absolute = (fs::absolute(folder) / "").lexically_normal();
+  if (error || resolved / "" == absolute) return folder;
+  return folder.is_relative() ? fs::proximate(resolved) : resolved;
+}
+
 const fs::path& RunFolder::make_early(const Options& options) {
-  path_ = make_run_folder(options, {}, is_checked_);
+  path_ = without_links(make_run_folder(options, {}, is_checked_));
   lock_.emplace(path_);  // before anything of another run there is replaced
   is_early_ = true;
   is_named_ = options.run_dir.empty();
@@ -153,7 +161,7 @@ const fs::path& RunFolder::make_early(const Options& options) {
 }
 
 const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed) {
-  if (!is_early_) path_ = make_run_folder(options, resumed, is_checked_);
+  if (!is_early_) path_ = without_links(make_run_folder(options, resumed, is_checked_));
   is_early_ = false;
   if (!lock_) lock_.emplace(path_);
   may_be_latest_ &= resumed.empty();
@@ -194,8 +202,8 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
                          const fs::path& folder) {
   write_file(folder / "config.toml", config_of_run(options, network));
   // A run that this one replaces may have left a file.
+  std::error_code ignored;
   const auto write_if = [&](bool has, const char* name, const auto& text) {
-    std::error_code ignored;
     if (has) {
       write_file(folder / name, text() + "\n");
     } else {
@@ -209,11 +217,12 @@ void write_configuration(const Options& options, const PlannedNetwork& network,
   write_if(data.first_index.has_value(), "first-index.txt",
            [&] { return fmt::format("{}", *data.first_index); });
   write_if(data.masks_are_numbered, "masks.txt", [] { return std::string("numbered"); });
-  if (!network.data().texts.empty()) {
-    write_file(folder / "texts.txt", network.data().texts);
+  if (data.texts.empty()) {
+    fs::remove(folder / "texts.txt", ignored);
+  } else {
+    write_file(folder / "texts.txt", data.texts);
     // Beside the trained model, where eval and generate look for it.
     const fs::path tokenizer = network.config().data.text.tokenizer;
-    std::error_code ignored;
     fs::copy_file(tokenizer, folder / tokenizer.filename(), fs::copy_options::overwrite_existing,
                   ignored);
   }

@@ -18,6 +18,10 @@ void check_run_folder(const Options& options);
 inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
 inline constexpr const char* kNamedFolder = "named";
 
+/// The path of a folder without symbolic links: a run stays in its folder where somebody moves a
+/// link to it meanwhile. As it was given where it has none.
+std::filesystem::path without_links(const std::filesystem::path& folder);
+
 /// The folder of one run, locked for the lifetime of this object.
 class RunFolder {
  public:

@@ -13,7 +13,6 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,7 +36,7 @@ constexpr double kMarkSeconds = 0.02;  // the same until the run is marked
 constexpr double kBusyShare = 0.01;    // of a core: a process that computes so much is not stuck
 constexpr const char* kMarked = "journal.txt";  // no process replaces it
 constexpr std::size_t kLogBytes = 4096;         // of a log in a crash report
-constexpr const char* kFirstStart = "PIPETRAIN_FIRST_START";
+constexpr const char* kSecondsBefore = "PIPETRAIN_SECONDS_BEFORE";
 
 /// Seconds of CPU time that a process has used; 0 when it is gone.
 double cpu_seconds(pid_t process) {
@@ -126,6 +125,7 @@ class Supervisor {
       std::fflush(nullptr);
       shared_.trains = false;
       shared_.stop = 0;
+      note_seconds_before_start();
       const pid_t parent = ::getpid();
       child_ = ::fork();
       PT_CHECK(child_ >= 0, kResource, "cannot start a training process: {}", std::strerror(errno));
@@ -259,12 +259,14 @@ class Supervisor {
   int mark_ = -1;  // the locked journal: over NFS, only a file open for writing can be locked so
 };
 
-void note_first_start() { ::setenv(kFirstStart, fmt::format("{}", std::time(nullptr)).c_str(), 1); }
+void note_seconds_before_start() {
+  static const double first = steady_seconds();
+  ::setenv(kSecondsBefore, fmt::format("{:.3f}", steady_seconds() - first).c_str(), 1);
+}
 
-double seconds_before_restart() {
-  const char* text = std::getenv(kFirstStart);
-  const std::time_t first = text ? std::strtoll(text, nullptr, 10) : 0;
-  return first > 0 ? std::max(0.0, std::difftime(std::time(nullptr), first)) : 0;
+double seconds_before_start() {
+  const char* text = std::getenv(kSecondsBefore);
+  return text ? std::max(0.0, std::strtod(text, nullptr)) : 0;
 }
 
 bool is_disk_wait(std::string_view stat) {

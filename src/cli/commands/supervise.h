@@ -48,10 +48,11 @@ class Supervision {
 /// returns what `train` returns, or throws what it throws.
 int supervise(int most, double stall_seconds, const std::function<int(Supervision&)>& train);
 
-/// Has the processes of a run that may be restarted know when its first one began.
-void note_first_start();
-/// Seconds since then by wall-clock time, which hosts share; 0 for a run that nothing restarts.
-double seconds_before_restart();
+/// Tells the training processes that this one is about to start how many seconds have passed since
+/// its first call. Hosts have no clock in common.
+void note_seconds_before_start();
+/// What a training process was told; 0 for a run that nothing restarts.
+double seconds_before_start();
 
 /// Whether a thread waits in the kernel for a file, by its line in /proc/PROCESS/task/THREAD/stat.
 bool is_disk_wait(std::string_view stat);

@@ -490,7 +490,6 @@ int train_command(Options& options) {
            "--restarts needs a single process; whatever starts several has to restart them");
   resolve_verbosity(options);
   check_run_folder(options);
-  note_first_start();
   constexpr double kLater = 5;  // than the process itself would notice that it stands still
   return supervise(options.restarts, options.run.pipeline.timeout_seconds + kLater,
                    [&](Supervision& s) { return train_in(options, nullptr, &s); });
