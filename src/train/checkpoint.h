@@ -3,8 +3,9 @@
 //
 //   RUN/checkpoints/
 //     latest               the newest: its name and the SHA-256 of its manifest
-//     best                 likewise, where there is validation
+//     best                 likewise the best one, where there is validation
 //     step-000400/         appears as a whole: written as .step-000400.PID.tmp, synced, renamed
+//                          (an older one is .step-000400.PID.replaced in between, over NFS)
 //       weights.safetensors     parameters and running statistics by their names in the model
 //       optimizer.safetensors   optimizer state: "mean/NAME", "mean_square/NAME", …
 //       weights-0.safetensors, weights-1.safetensors, …   instead, where processes each write the
@@ -99,6 +100,9 @@ std::string checkpoint_name(std::int64_t step);
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 /// The step of the newest one; 0: there is none.
 std::int64_t newest_step(const std::filesystem::path& folder);
+/// Has "latest" name this checkpoint, so that those of more steps count as given up. The caller
+/// holds the lock of the run's folder.
+void give_up_steps_after(const std::filesystem::path& checkpoint);
 
 struct WrittenCheckpoint {
   std::filesystem::path path;
@@ -131,8 +135,8 @@ std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& fol
 /// Deletes all checkpoints in a folder, unless it is a symbolic link.
 void delete_checkpoints(const std::filesystem::path& folder);
 
-/// Deletes leftovers of runs that were killed while writing. The caller holds the lock of the run's
-/// folder.
+/// Deletes leftovers of runs that were killed while writing, and gives checkpoints that were to be
+/// replaced their names again. The caller holds the lock of the run's folder.
 void delete_unfinished(const std::filesystem::path& folder);
 
 /// Reads and checks a whole checkpoint. Error (kData) that names the file and the damage; any

@@ -155,7 +155,8 @@ FoundCheckpoint find_checkpoint(const fs::path& given) {
   }
   PT_CHECK(fs::is_directory(given, error), kUsage, "there is no checkpoint at \"{}\"",
            printable(given.string()));
-  if (fs::exists(given / "manifest.json", error)) return {given, read_checkpoint(given), {}};
+  if (fs::exists(given / "manifest.json", error))
+    return {given.has_filename() ? given : given.parent_path(), read_checkpoint(given), {}};
   std::optional<FoundCheckpoint> found = newest_checkpoint(folder_at(given));
   PT_CHECK(found, kUsage,
            "there is no complete checkpoint in \"{}\"; to start a new run in that case: {}=auto",

@@ -26,7 +26,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kPrefix = "step-", kReplaced = ".replaced";
+constexpr std::size_t kLargestManifest = std::size_t{64} << 20;
 constexpr std::uint64_t kSpareBytes =
     1 << 20;  // manifest, directories, what the file system needs itself
 
@@ -39,12 +40,22 @@ std::int64_t step_of(const std::string& name) {
   return error == std::errc() && stop == end && name == checkpoint_name(step) ? step : -1;
 }
 
+/// "step-000400" of ".step-000400.PID.replaced", a checkpoint whose place a new one takes; empty
+/// for other names.
+std::string name_before(const std::string& name) {
+  if (!name.starts_with('.') || !name.ends_with(kReplaced)) return {};
+  return name.substr(1, name.find('.', 1) - 1);
+}
+
 /// The checkpoints in a folder by their steps, the largest first.
 std::vector<std::pair<std::int64_t, fs::path>> checkpoints_in(const fs::path& folder) {
   std::vector<std::pair<std::int64_t, fs::path>> found;
   std::error_code error;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    const std::int64_t step = step_of(i->path().filename().string());
+    const std::string name = i->path().filename().string(), before = name_before(name);
+    std::error_code ignored;
+    const bool was_killed = !before.empty() && !fs::exists(folder / before, ignored);
+    const std::int64_t step = step_of(was_killed ? before : name);
     if (step >= 0) found.emplace_back(step, i->path());
   }
   std::sort(found.begin(), found.end(),
@@ -52,13 +63,26 @@ std::vector<std::pair<std::int64_t, fs::path>> checkpoints_in(const fs::path& fo
   return found;
 }
 
-/// Whether the newest checkpoint of a folder, as "latest" names it, was written after another one
-/// of more steps: the run has gone back, and given those steps up.
+/// Whether "latest", which names another checkpoint, was written after this one of more steps: the
+/// run has gone back, and given those steps up.
 bool is_given_up(const fs::path& checkpoint, const fs::path& latest) {
   std::error_code error;
   const auto written = fs::last_write_time(checkpoint / "manifest.json", error);
   // A run that was killed before it wrote "latest" has left a newer one.
-  return !error && written < fs::last_write_time(latest / "manifest.json", error) && !error;
+  return !error && written < fs::last_write_time(latest, error) && !error;
+}
+
+/// By their steps, the newest first; at the end those that were given up.
+std::vector<std::pair<std::int64_t, fs::path>> newest_first(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found = checkpoints_in(folder);
+  const fs::path latest = folder / "latest";
+  const std::string line = read_if_file(latest, 1024).value_or("");
+  if (const std::int64_t step = step_of(line.substr(0, line.find(' '))); step >= 0) {
+    std::stable_partition(found.begin(), found.end(), [&](const auto& each) {
+      return each.first <= step || !is_given_up(each.second, latest);
+    });
+  }
+  return found;
 }
 
 [[noreturn]] void fail(const char* what, const fs::path& path) {
@@ -94,18 +118,47 @@ void remove_checkpoint(const fs::path& path, std::int64_t step) {
 void put_in_place(const fs::path& temporary, const fs::path& path) {
   if (::rename(temporary.c_str(), path.c_str()) == 0) return;
   if (errno != EEXIST && errno != ENOTEMPTY) fail("name", path);
+  std::error_code error;
+  fs::path old = temporary;
   if (::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) != 0) {
-    // The file system cannot exchange directories: delete the old one first; other checkpoints
-    // remain.
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (::rename(temporary.c_str(), path.c_str()) != 0) fail("name", path);
-    return;
+    // The file system, such as NFS, cannot exchange directories. Until the new one is there, the
+    // old one is found under another name.
+    old = path.parent_path() /
+          fmt::format(".{}.{}{}", path.filename().string(), ::getpid(), kReplaced);
+    fs::remove_all(old, error);
+    if (::rename(path.c_str(), old.c_str()) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0)
+      fail("name", path);
   }
   // Else a power loss could leave the old one under its name, without its files.
   sync(path.parent_path());
-  std::error_code error;
-  fs::remove_all(temporary, error);
+  fs::remove_all(old, error);
+}
+
+/// What "latest" and "best" say of a checkpoint.
+std::string line_on(const std::string& name, const std::string& manifest) {
+  return fmt::format("{} {}\n", name, sha256(manifest));
+}
+/// Empty: it is not there.
+std::string line_on(const fs::path& checkpoint) {
+  const auto manifest = read_if_file(checkpoint / "manifest.json", kLargestManifest);
+  return manifest ? line_on(checkpoint.filename().string(), *manifest) : "";
+}
+
+/// Has "best" name the run's best checkpoint. Where the run has gone back, that is an older one
+/// than before, or none. `latest`: the line on this checkpoint.
+void name_best(const fs::path& folder, const Checkpoint& checkpoint, const std::string& latest) {
+  const fs::path file = folder / "best";
+  const std::int64_t step = checkpoint.best ? checkpoint.best->step : -1;
+  const std::string before = read_if_file(file, 1024).value_or("");
+  if (step != checkpoint.step && step_of(before.substr(0, before.find(' '))) == step) return;
+  const std::string line =
+      step == checkpoint.step ? latest : line_on(folder / checkpoint_name(step));
+  std::error_code ignored;
+  if (!line.empty()) {
+    write_file(file, line);
+  } else {
+    fs::remove(file, ignored);
+  }
 }
 
 void check_room(const fs::path& folder, std::uint64_t bytes) {
@@ -185,22 +238,22 @@ std::string RunRecord::value(const std::string& number) const {
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> found = checkpoints_in(folder);
-  const std::string line = read_if_file(folder / "latest", 1024).value_or("");
-  const std::string latest = line.substr(0, line.find(' '));
-  if (const std::int64_t step = step_of(latest); step >= 0) {
-    std::stable_partition(found.begin(), found.end(), [&](const auto& each) {
-      return each.first <= step || !is_given_up(each.second, folder / latest);
-    });
-  }
   std::vector<fs::path> paths;
-  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  for (auto& [step, path] : newest_first(folder)) paths.push_back(std::move(path));
   return paths;
 }
 
 std::int64_t newest_step(const fs::path& folder) {
+  const auto all = newest_first(folder);
+  return all.empty() ? 0 : all.front().first;
+}
+
+void give_up_steps_after(const fs::path& checkpoint) {
+  const fs::path folder = checkpoint.parent_path();
   const std::vector<fs::path> all = list_checkpoints(folder);
-  return all.empty() ? 0 : step_of(all.front().filename().string());
+  const std::string line = line_on(checkpoint);
+  if (line.empty() || all.front().filename() == checkpoint.filename()) return;
+  write_file(folder / "latest", line);
 }
 
 WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {
@@ -219,7 +272,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
   written.step = checkpoint.step;
   written.reason = checkpoint.reason;
   written.path = folder / checkpoint_name(checkpoint.step);
-  std::string digest;
+  std::string line;
   try {
     std::vector<FileRecord> files = checkpoint.files;
     for (const FileRecord& file : files) check_is_there(temporary / file.name, file.bytes);
@@ -232,7 +285,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     write("stashed.safetensors", stashed_tensors(checkpoint));
     write("replicas.safetensors", replica_tensors(checkpoint));
     const std::string manifest = manifest_text(checkpoint, files);
-    digest = sha256(manifest);
+    line = line_on(checkpoint_name(checkpoint.step), manifest);
     write_file(temporary / "manifest.json", manifest);
     sync(temporary);
     for (const FileRecord& file : files) written.bytes += file.bytes;
@@ -243,10 +296,8 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     throw;
   }
   sync(folder);
-  const std::string line = fmt::format("{} {}\n", checkpoint_name(checkpoint.step), digest);
   write_file(folder / "latest", line);
-  if (checkpoint.best && checkpoint.best->step == checkpoint.step)
-    write_file(folder / "best", line);
+  name_best(folder, checkpoint, line);
   written.seconds = steady_seconds() - start;
   return written;
 }
@@ -298,10 +349,18 @@ void delete_unfinished(const fs::path& folder) {
   std::vector<fs::path> stale;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if (name.starts_with('.') && (name.ends_with(".tmp") || name.ends_with(".old")))
+    if (name.starts_with('.') &&
+        (name.ends_with(".tmp") || name.ends_with(".old") || !name_before(name).empty()))
       stale.push_back(i->path());
   }
-  for (const fs::path& path : stale) fs::remove_all(path, error);
+  for (const fs::path& path : stale) {
+    const std::string before = name_before(path.filename().string());
+    if (!before.empty() && !fs::exists(folder / before, error)) {
+      fs::rename(path, folder / before, error);
+    } else {
+      fs::remove_all(path, error);
+    }
+  }
 }
 
 FolderLock::FolderLock(const fs::path& folder) : file_(folder / kLockFile) {

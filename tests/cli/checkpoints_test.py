@@ -88,6 +88,21 @@ class Signals(Checkpoints):
                 self.assertEqual(self.names(run), ["latest", f"step-{end['steps']:06}"])
                 self.assertFalse((self.folder / run / "trained.onnx").exists())
 
+    def test_it_saves_in_its_own_folder_where_a_link_to_that_moves(self):
+        for name in ("first", "second"):
+            (self.folder / name).mkdir()
+        link = self.folder / "run"
+        link.symlink_to("first")
+        process = self.start_long("--save-every", "never")
+        link.unlink()
+        link.symlink_to("second")
+        process.send_signal(signal.SIGTERM)
+        code, err = self.end(process)
+        self.assertEqual(code, 143, err)
+        self.assertIn("--resume=first", err)
+        self.assertIn("latest", self.names("first"))
+        self.assertEqual(list((self.folder / "second").iterdir()), [])
+
     def test_the_second_ends_it_at_once(self):
         process = self.start_long("--save-every", "never")
         process.send_signal(signal.SIGSTOP)
@@ -170,6 +185,17 @@ class Resume(Checkpoints):
                 for folder in ["run", "whole"]:
                     for path in sorted((self.folder / folder).rglob("*"), reverse=True):
                         path.rmdir() if path.is_dir() else path.unlink()
+
+    def test_going_back_holds_from_the_first_step_on(self):
+        self.succeed("train", *SMALL, "--max-steps", "8", "--save-every", "2", "--keep", "9", "--run-dir", "run")
+        process = self.start("train", "--resume=run/checkpoints/step-000004/", "--run-dir", "run", "--max-steps", "1000000", "--save-every", "never")
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
+        self.wait_for_steps(10)
+        process.kill()
+        self.end(process)
+        _, err = self.succeed("--resume=run", "--max-steps", "6")
+        self.assertIn("step 4 of 6", err)
 
     def test_the_best_model_outlives_a_stop_without_other_checkpoints(self):
         still = ["--val-split", "0.3", "--val-every", "1", "--lr", "0", "--bn", "frozen", "--lr-schedule", "constant"]

@@ -94,6 +94,19 @@ class RunFolder(Case):
         self.succeed(*small, "--max-steps", "6", "--overwrite")
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "notes.txt", "step-000003", "step-000006"])
 
+    def test_overwriting_a_run_deletes_what_would_pass_for_the_new_one(self):
+        small = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q", "--overwrite"]
+        others = [self.folder / "run" / name for name in ("best.onnx", "best.onnx.data", "last.onnx", "last.onnx.data")]
+        (self.folder / "run").mkdir()
+        for other in others:
+            other.write_text("mine")
+        self.succeed(*small)  # in a folder that is no run
+        self.assertTrue(all(other.exists() for other in others))
+        (self.folder / "run/texts.txt").write_text("cased\n")
+        self.succeed(*small)
+        self.assertFalse(any(other.exists() for other in others))
+        self.assertFalse((self.folder / "run/texts.txt").exists())
+
     def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
         output = self.write("model.onnx", "precious")
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])

@@ -256,7 +256,7 @@ TEST(Checkpoint, ThoseOfStepsThatWereGivenUpAreNotTheNewest) {
   const TemporaryDirectory folder;
   for (const std::int64_t step : {3, 4, 7, 5})
     write_checkpoint(folder.path(), small_checkpoint(step));
-  const auto written = std::filesystem::last_write_time(folder / "step-000005" / "manifest.json");
+  const auto written = std::filesystem::last_write_time(folder / "latest");
   const fs::path given_up = folder / "step-000007" / "manifest.json";
   std::filesystem::last_write_time(given_up, written - std::chrono::seconds(1));
   EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 5);
@@ -270,6 +270,22 @@ TEST(Checkpoint, ThoseOfStepsThatWereGivenUpAreNotTheNewest) {
     std::filesystem::last_write_time(given_up, written + std::chrono::seconds(later));
     EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 7);
   }
+}
+
+TEST(Checkpoint, OneThatWasToBeReplacedIsFound) {
+  const TemporaryDirectory folder;
+  write_checkpoint(folder.path(), small_checkpoint(8));
+  const fs::path place = write_checkpoint(folder.path(), small_checkpoint(12)).path;
+  const fs::path hidden = folder / ".step-000012.123.replaced";
+  fs::rename(place, hidden);
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 12);
+  EXPECT_EQ(newest_step(folder.path()), 12);
+  delete_unfinished(folder.path());
+  EXPECT_EQ(read_checkpoint(place).step, 12);
+  fs::create_directory(hidden);
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 2U);
+  delete_unfinished(folder.path());
+  EXPECT_FALSE(fs::exists(hidden));
 }
 
 TEST(Checkpoint, OfTheSameStepIsReplaced) {

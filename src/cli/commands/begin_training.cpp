@@ -17,8 +17,25 @@
 #include "train/saving.h"
 
 namespace pipetrain {
+namespace {
 
 namespace fs = std::filesystem;
+
+/// The models beside the output of a run that is replaced; a folder without config.toml is none.
+void delete_models(const fs::path& folder, const Options& options) {
+  std::error_code ignored;
+  if (!fs::exists(folder / "config.toml", ignored)) return;
+  for (const char* name : {"best.onnx", "last.onnx"}) {
+    const fs::path model = folder / name;
+    const bool is_used = fs::equivalent(model, options.run.model.path, ignored) ||
+                         fs::equivalent(model, options.output, ignored);
+    for (const char* part : {"", ".data"}) {
+      if (!is_used) fs::remove(model.string() + part, ignored);
+    }
+  }
+}
+
+}  // namespace
 
 double most_seconds(const Options& options) {
   if (options.max_time.empty()) return 0;
@@ -34,6 +51,29 @@ double seconds_left(const Options& options, const FoundCheckpoint* found) {
   if (limit == 0 || !goes_on || !options.run.optimization.rate_by_time) return limit;
   constexpr double kLeast = 1e-9;
   return std::max(kLeast, limit - found->checkpoint.seconds);
+}
+
+bool has_checkpoint(const fs::path& folder, const Start& start) {
+  std::error_code ignored;
+  return start.found &&
+         fs::equivalent(start.found->path.parent_path(), folder / "checkpoints", ignored);
+}
+
+void check_overwrite(const Options& options, const Start& start) {
+  if (!options.overwrite || start.goes_on || options.run_dir.empty()) return;
+  PT_CHECK(!has_checkpoint(options.run_dir, start), kUsage,
+           "--overwrite would delete the checkpoint {}, from which this run starts; give another "
+           "--run-dir",
+           printable(start.found->path.string()));
+}
+
+void leave_earlier_run(const fs::path& folder, const Options& options, const Start& start) {
+  if (start.goes_on && has_checkpoint(folder, start)) {
+    if (start.is_saved) give_up_steps_after(start.found->path);
+  } else if (options.overwrite) {
+    delete_checkpoints(folder / "checkpoints");
+    delete_models(folder, options);
+  }
 }
 
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,

@@ -18,6 +18,7 @@ namespace pipetrain {
 struct Start {
   Supervision* supervision = nullptr;  // null: nobody restarts the run
   std::optional<FoundCheckpoint> found;
+  bool is_saved = false;             // found on the disk, not in memory after a failure
   bool goes_on = false;              // with the whole checkpoint, not only its weights
   std::filesystem::path resumed;     // the folder of the resumed run
   std::filesystem::path output;      // where it has written its model before
@@ -32,6 +33,19 @@ double most_seconds(const Options& options);
 /// What is left of them where the learning rate spans the limit and the run goes on from a
 /// checkpoint; most_seconds() otherwise.
 double seconds_left(const Options& options, const FoundCheckpoint* found);
+
+/// Whether a run's folder has the checkpoint that the run starts from.
+bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
+
+/// --overwrite deletes the checkpoints of the run that it replaces. Error (kUsage) where the new
+/// run starts from one of them.
+void check_overwrite(const Options& options, const Start& start);
+
+/// Before the first step of a run in a folder: the checkpoints and models of a run that it replaces
+/// are deleted, and those of steps that it takes again count as given up. Otherwise a restart would
+/// take them up.
+void leave_earlier_run(const std::filesystem::path& folder, const Options& options,
+                       const Start& start);
 
 /// The step at which the first round of a run begins.
 std::int64_t first_step(const Options& options, const PlannedNetwork& network,

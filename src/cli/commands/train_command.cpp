@@ -316,7 +316,10 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
   }
   if ((!folder.empty() || start.commit) && options.resume.empty())
     options.resume = "auto";  // in the same folder
-  if (!start.found) start.found = same_checkpoint(options, processes);
+  if (!start.found) {
+    start.found = same_checkpoint(options, processes);
+    start.is_saved = start.found.has_value();
+  }
   start.goes_on = start.found && !options.resume_weights_only;
   if (start.goes_on) {
     take_over(*start.found, "train", options);
@@ -364,22 +367,6 @@ void replace_head(Options& options, const Start& start, ProcessGroup* processes,
   if (processes) options.run.model.path = processes->broadcast(options.run.model.path);
 }
 
-/// Whether a run's folder has the checkpoint that this run starts from.
-bool has_checkpoint(const fs::path& folder, const Start& start) {
-  std::error_code ignored;
-  return start.found &&
-         fs::equivalent(start.found->path.parent_path(), folder / "checkpoints", ignored);
-}
-
-/// --overwrite deletes the checkpoints of the run that it replaces.
-void check_overwrite(const Options& options, const Start& start) {
-  if (!options.overwrite || start.goes_on || options.run_dir.empty()) return;
-  PT_CHECK(!has_checkpoint(options.run_dir, start), kUsage,
-           "--overwrite would delete the checkpoint {}, from which this run starts; give another "
-           "--run-dir",
-           printable(start.found->path.string()));
-}
-
 /// Runs a planned network on process 0; returns the exit code.
 int lead(const Options& options, PlannedNetwork& network, const Start& start, RunFolder& run_folder,
          Signals& signals) {
@@ -407,9 +394,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
   check_models(options, network, output, folder);
-  // A restart would take up a checkpoint of an earlier run.
-  if (options.overwrite && !(start.goes_on && has_checkpoint(folder, start)))
-    delete_checkpoints(folder / "checkpoints");
+  leave_earlier_run(folder, options, start);
   if (start.supervision) start.supervision->note_folder(folder);
   copy_log_to(folder / "stderr.log");
   try {
