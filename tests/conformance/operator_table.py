@@ -41,7 +41,8 @@ has the counts). Besides the operators below, these are refused, with one senten
 | results whose shape depends on data, such as NonZero of activations (selected boxes, chosen experts) | memory is planned before the first step | `--output-node` before it, or a mask instead |
 | strings, complex numbers, sparse tensors; float8, int4 and other inference types | no kernels | |
 | a model output that is a sequence or optional | losses need tensors | export the tensors |
-| random operators with a fixed seed in the file | other generators cannot reproduce the numbers | |
+
+Random operators draw their numbers from `--seed`. A `seed` in the file is ignored: it belongs to another generator.
 
 Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, removes biases of zeros, and expands
 class tokens to a fixed batch. The file's metadata record these changes, and training undoes them: parameters and losses
