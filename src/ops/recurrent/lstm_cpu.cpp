@@ -57,7 +57,12 @@ std::unique_ptr<Kernel> make_lstm_of(const KernelRequest& request) {
   const auto last_two_c = plan.reserve<float>(2 * state);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        if (state == 0 || g.steps == 0) return;
+        if (state == 0) return;
+        if (g.steps == 0) {
+          copy_if(data_or_null<float>(in, 2), state, data_or_null<float>(out, 1));
+          copy_if(data_or_null<float>(in, 3), state, data_or_null<float>(out, 2));
+          return;
+        }
         float* zero = zeros.in(context);
         std::fill_n(zero, state, 0.0f);
         const Stored* gates = in[0].as<Stored>();

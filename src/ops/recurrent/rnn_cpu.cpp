@@ -19,7 +19,9 @@ std::unique_ptr<Kernel> make_rnn_of(const KernelRequest& request) {
   const auto last_two_h = plan.reserve<float>(2 * state);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        if (state == 0 || g.steps == 0) return;
+        if (state == 0) return;
+        if (g.steps == 0)
+          return copy_if(data_or_null<float>(in, 2), state, data_or_null<float>(out, 1));
         const float* gates = in[0].as<float>();
         const float* h0 = data_or_null<float>(in, 2);
         const Sequence<> h{g, g.hidden, out[0].as<float>(), last_two_h.in(context)};

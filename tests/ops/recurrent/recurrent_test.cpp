@@ -304,6 +304,7 @@ TEST(Recurrent, CpuAgreesWithReference) {
     for (const auto& [t, n, h] : {std::array<std::int64_t, 3>{5, 3, 7},
                                   {3, 50, 40},
                                   {1, 2, 16},
+                                  {0, 2, 3},
                                   {3, 13, 64},
                                   {2, 5, 256}}) {
       const Attributes lstm = layer("Sigmoid,Tanh,Tanh", reverse);
