@@ -133,13 +133,11 @@ void import_like(ImportContext& context) { context.set_output(0, draw(context, c
 void import_bernoulli(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const bool drops = context.mode().training && context.mode().dropout;
-  if (!drops && !context.attributes().has("dtype")) {
-    return context.set_output(0, context.input(0));
-  }
-  const ValueId uniform = draw(context, context.input(0));
-  const ValueId hit = builder.add("Less", {uniform, context.input(0)});
   const auto given = static_cast<DType>(
       context.attributes().integer("dtype", static_cast<std::int64_t>(context.type(0).dtype)));
+  if (!drops && is_float(given)) return context.set_output(0, context.input(0));
+  const ValueId uniform = draw(context, context.input(0));
+  const ValueId hit = builder.add("Less", {uniform, context.input(0)});
   if (given == DType::kBool) return context.set_output(0, hit);
   const DType dtype = is_float(given) ? context.type(0).dtype : given;
   context.set_output(0, builder.add("Cast", {hit}, {{"to", static_cast<std::int64_t>(dtype)}}));

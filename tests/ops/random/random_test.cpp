@@ -90,8 +90,10 @@ TEST(Random, EvaluationTakesTheProbability) {
   ImportMode evaluation;
   evaluation.training = false;
   const HostTensor p = floats({2}, {0.25, 0.5});
-  expect_values(import_node("Bernoulli", 15, {}, {data(p)}, 1, evaluation).run()[0], {2},
-                {0.25, 0.5});
+  for (const Attributes& attributes : {Attributes{}, Attributes{{"dtype", std::int64_t{1}}}}) {
+    expect_values(import_node("Bernoulli", 15, attributes, {data(p)}, 1, evaluation).run()[0], {2},
+                  {0.25, 0.5});
+  }
   Graph graph;
   GraphBuilder builder = make_builder(graph);
   const ValueId shape = builder.constant(floats({2, 1}, {0, 0}));
