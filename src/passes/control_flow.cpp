@@ -43,6 +43,7 @@ class Expansion {
                node_.label());
       rounds = *known;
     }
+    // With M alone the standard ignores the body's condition. ONNX Runtime obeys it, and so do we.
     ValueId condition = input(1);
     std::vector<TensorOrList> carried(inputs_.end() - static_cast<std::ptrdiff_t>(states),
                                       inputs_.end());

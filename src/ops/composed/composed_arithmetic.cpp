@@ -150,7 +150,8 @@ void import_hardmax(ImportContext& context) {
 }
 
 // values[1] at the index along a new axis, values[0] elsewhere; an index out of range gives off
-// values only.
+// values only. Negative indices count from the end. Before opset 11 the standard has them out of
+// range, but ONNX Runtime counts them from the end in every version.
 void import_one_hot(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const std::int64_t depth = context.scalar(1, "depth");
