@@ -21,6 +21,9 @@ constexpr std::int64_t kChunk = 128;   // elements of one result that a block re
 constexpr std::int64_t kChunks = 128;  // of one result, at most
 constexpr int kSharing = 8;            // threads per result in a block
 constexpr int kPrefetch = 4;           // elements that a thread loads before it combines them
+/// Elements that a thread combines into a part before it combines parts: one float that millions of
+/// numbers are added to loses four digits.
+constexpr std::int64_t kPart = 256;
 
 __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions,
                                                   const std::int64_t* sizes,
@@ -33,16 +36,25 @@ __device__ __forceinline__ std::int64_t offset_of(std::int64_t i, int dimensions
   return offset + i * strides[0];  // a matrix needs no division
 }
 
+__device__ __forceinline__ std::int64_t least(std::int64_t a, std::int64_t b) {
+  return a < b ? a : b;
+}
+
 /// X: elements of type T, or ConstFloatView; Y likewise, or FloatView.
 template <class F, class T, class X, class Y>
 __global__ void reduce_rows(F combine, T start, T divisor, ReduceWalk walk, X x, Y y) {
   for (std::int64_t out = blockIdx.x; out < walk.kept; out += gridDim.x) {
     const X from = x + offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
     T value = start;
-    for (std::int64_t i = threadIdx.x; i < walk.reduced; i += kBlock) {
-      value = combine(
-          value,
-          from[offset_of(i, walk.reduced_dimensions, walk.reduced_sizes, walk.reduced_strides)]);
+    for (std::int64_t first = 0; first < walk.reduced; first += kPart * kBlock) {
+      const std::int64_t last = least(first + kPart * kBlock, walk.reduced);
+      T part = start;
+      for (std::int64_t i = first + threadIdx.x; i < last; i += kBlock) {
+        part = combine(
+            part,
+            from[offset_of(i, walk.reduced_dimensions, walk.reduced_sizes, walk.reduced_strides)]);
+      }
+      value = combine(value, part);
     }
     value = over_block<kBlock>(value, combine);
     if (threadIdx.x == 0) y[out] = value / divisor;
@@ -59,7 +71,7 @@ __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk
   const int mine = static_cast<int>(threadIdx.x) / kSide;
   const int side = static_cast<int>(threadIdx.x) % kSide * kWidth;
   const std::int64_t first = blockIdx.y * chunk;
-  const std::int64_t last = first + chunk < walk.reduced ? first + chunk : walk.reduced;
+  const std::int64_t end = least(first + chunk, walk.reduced);
   const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kSide * kWidth;
   for (std::int64_t begin = static_cast<std::int64_t>(blockIdx.x) * kSide * kWidth;
        begin < walk.kept; begin += step) {
@@ -68,16 +80,21 @@ __global__ void reduce_columns(F combine, float start, float divisor, ReduceWalk
     if (out < walk.kept) {
       const std::int64_t at =
           offset_of(out, walk.kept_dimensions, walk.kept_sizes, walk.kept_strides);
-      for (std::int64_t i = first + mine; i < last; i += kPrefetch * kThreads) {
-        Columns<kWidth> next[kPrefetch];
-        for (int j = 0; j < kPrefetch; ++j) {
-          if (i + j * kThreads < last)
-            next[j].load(x, at + offset_of(i + j * kThreads, walk.reduced_dimensions,
-                                           walk.reduced_sizes, walk.reduced_strides));
+      for (std::int64_t row = first; row < end; row += kPart * kThreads) {
+        const std::int64_t last = least(row + kPart * kThreads, end);
+        auto part = Columns<kWidth>::of(start);
+        for (std::int64_t i = row + mine; i < last; i += kPrefetch * kThreads) {
+          Columns<kWidth> next[kPrefetch];
+          for (int j = 0; j < kPrefetch; ++j) {
+            if (i + j * kThreads < last)
+              next[j].load(x, at + offset_of(i + j * kThreads, walk.reduced_dimensions,
+                                             walk.reduced_sizes, walk.reduced_strides));
+          }
+          for (int j = 0; j < kPrefetch; ++j) {
+            if (i + j * kThreads < last) part.combine(combine, next[j]);
+          }
         }
-        for (int j = 0; j < kPrefetch; ++j) {
-          if (i + j * kThreads < last) value.combine(combine, next[j]);
-        }
+        value.combine(combine, part);
       }
     }
     if constexpr (kThreads > 1) {

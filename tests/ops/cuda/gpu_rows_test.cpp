@@ -198,6 +198,28 @@ TEST(GpuRows, ReductionsOfOuterAxes) {
   check_on_gpu({"SumTo", {{"shape", Ints{24}}}, {x}});
 }
 
+// One float that all numbers are added to, one after another, loses four digits.
+TEST(GpuRows, SumsOfMillionsOfNumbers) {
+  constexpr std::int64_t kCount = std::int64_t{1} << 22;
+  for (const Shape& shape : {Shape{1, kCount}, Shape{kCount / 2, 2}}) {
+    const std::size_t axis = shape[0] > 1 ? 0 : 1;
+    HostTensor x(TensorType{DType::kFloat32, shape});
+    std::ranges::fill(x.span<float>(), 0.1F);
+    for (const char* op : {"ReduceSum", "ReduceMean"}) {
+      Node node;
+      node.op = find_op(op);
+      node.attributes = {{"axes", Ints{static_cast<std::int64_t>(axis)}},
+                         {"keepdims", std::int64_t{0}}};
+      const std::vector<HostTensor> sums =
+          run_on_gpu(node, {x}, {TensorType{DType::kFloat32, {shape[1 - axis]}}});
+      ASSERT_EQ(sums.size(), 1U);
+      const double exact = static_cast<double>(0.1F) *
+                           (node.op->name == "ReduceSum" ? static_cast<double>(shape[axis]) : 1);
+      for (const float sum : sums[0].span<float>()) EXPECT_NEAR(sum / exact, 1, 1e-5) << op;
+    }
+  }
+}
+
 // --- layer and root-mean-square normalization ---
 
 /// The norms and their gradients over x (rows, width), in float32, in mixed precision and narrow.
