@@ -284,6 +284,13 @@ void import_pad(ImportContext& context) {
     PT_CHECK(pad > -kMostPadding && pad < kMostPadding, kModel,
              "pads must be between -2147483647 and 2147483647, got {}", pad);
   }
+  for (std::size_t axis = 0; axis < shape.rank(); ++axis) {
+    const std::int64_t before = pads[axis], after = pads[axis + shape.rank()];
+    PT_CHECK(
+        shape[axis] + std::min<std::int64_t>(0, before) + std::min<std::int64_t>(0, after) >= 0,
+        kModel, "pads {} and {} cut more than the {} elements of axis {}", before, after,
+        shape[axis], axis);
+  }
 
   ValueId x = context.input(0);
   if (mode != "constant") {
@@ -311,10 +318,6 @@ void import_pad(ImportContext& context) {
     std::int64_t& before = pads[axis];
     std::int64_t& after = pads[axis + shape.rank()];
     if (before >= 0 && after >= 0) continue;
-    PT_CHECK(
-        shape[axis] + std::min<std::int64_t>(0, before) + std::min<std::int64_t>(0, after) >= 0,
-        kModel, "pads {} and {} cut more than the {} elements of axis {}", before, after,
-        shape[axis], axis);
     starts.push_back(std::max<std::int64_t>(0, -before));
     ends.push_back(shape[axis] + std::min<std::int64_t>(0, after));
     cut_axes.push_back(static_cast<std::int64_t>(axis));

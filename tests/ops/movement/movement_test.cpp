@@ -356,8 +356,13 @@ TEST(MovementImport, Pad) {
   expect_values(with("constant", {1, 2}), {6}, {0, 1, 2, 3, 0, 0});
   expect_values(with("constant", {-1, 1}), {3}, {2, 3, 0});
   expect_values(with("constant", {-1, -1}), {1}, {2});
-  expect_error(ErrorKind::kModel, "cut more than the 3 elements of axis 0",
-               [&] { with("constant", {4, -5}); });
+  expect_error(ErrorKind::kModel, "cut more than the 3 elements of axis 0", [&] {
+    with("constant", {4, -5});
+  });
+  for (const char* mode : {"edge", "reflect", "wrap"})
+    expect_error(ErrorKind::kModel, "cut more than the 3 elements of axis 0", [&] {
+      with(mode, {-5, 0});
+    });
   expect_values(with("reflect", {2, 2}), {7}, {3, 2, 1, 2, 3, 2, 1});
   expect_values(with("edge", {1, 2}), {6}, {1, 1, 2, 3, 3, 3});
   expect_values(with("wrap", {1, 2}), {6}, {3, 1, 2, 3, 1, 2});
