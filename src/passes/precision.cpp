@@ -47,6 +47,31 @@ class PrecisionPass {
     }
   }
 
+  /// Sampling positions and what they are computed of, back to products and the like: a few bits
+  /// would move them by pixels.
+  std::vector<ValueId> sampling_positions() const {
+    std::vector<ValueId> found;
+    std::vector<bool> seen(graph_.values.size(), false);
+    const auto add = [&](ValueId id) {
+      if (!id || !is_float(graph_[id].type.dtype) || seen[at(id)]) return;
+      seen[at(id)] = true;
+      found.push_back(id);
+    };
+    for (const Node& node : graph_.nodes) {
+      if (node.op->name == "GridSample") add(node.inputs[1]);
+    }
+    for (std::size_t next = 0; next < found.size(); ++next) {
+      const NodeId producer = graph_[found[next]].producer;
+      if (!producer) continue;
+      const Node& node = graph_[producer];
+      const bool computes = (node.op->flags & kView) || rule_of(node).moves() ||
+                            node.op->traits.kind == KernelKind::kElementwise ||
+                            node.attributes.flag("keep_float");
+      if (computes) std::for_each(node.inputs.begin(), node.inputs.end(), add);
+    }
+    return found;
+  }
+
   /// Values that are also read outside the graph stay float.
   void fix_what_others_read() {
     fixed_.assign(graph_.values.size(), false);
@@ -57,20 +82,11 @@ class PrecisionPass {
     for (const Node& node : graph_.nodes) {
       if (node.op->name == "SoftmaxCrossEntropyGrad") trained.insert(root(node.inputs[0]));
     }
-    // Sampling positions, back to what computes them: a few bits would move them by pixels.
     for (const Node& node : graph_.nodes) {
       if (node.attributes.flag("keep_float"))
         std::for_each(node.inputs.begin(), node.inputs.end(), fix);
-      if (node.op->name != "GridSample") continue;
-      for (ValueId id = node.inputs[1]; id;) {
-        fix(id);
-        const NodeId producer = graph_[id].producer;
-        const bool moves = producer && ((graph_[producer].op->flags & kView) ||
-                                        graph_[producer].op->name == "Transpose" ||
-                                        graph_[producer].op->name == "Slice");
-        id = moves ? graph_[producer].inputs[0] : ValueId{};
-      }
     }
+    for (const ValueId id : sampling_positions()) fix(id);
     for (const ValueId id : training_.outputs) {
       if (!trained.contains(root(id))) fix(id);
     }

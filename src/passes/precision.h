@@ -19,7 +19,7 @@ namespace pipetrain {
 ///   pooling, norms
 ///   everything else          float: weight gradients, accumulators, optimizer, reductions,
 ///                            softmax, statistics, the loss, outputs of the model, exponentials
-///                            and roots
+///                            and roots, positions at which images are sampled
 ///
 /// Values that only matmul/conv reads are stored narrow whatever computes them: it would round them
 /// anyway. Before fuse_elementwise(), whose nodes say how each of their steps is rounded: Error

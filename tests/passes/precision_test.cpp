@@ -187,6 +187,59 @@ TEST(Precision, SamplingPositionsStayFloat) {
   EXPECT_EQ(training.graph[node_of(training, "GridSample").inputs[1]].type.dtype, kWide);
 }
 
+HostTensor ints(const std::vector<std::int64_t>& values) {
+  return HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(values.size())}, values);
+}
+
+/// Positions of pixels, moved by a convolution, in [-1, 1].
+TEST(Precision, SamplingPositionsOfAFlowStayFloat) {
+  const TrainingGraph training = build_between(8, [](OnnxBuilder& builder) {
+    builder.initializer("image", ints({0, 2, 2, 2}));
+    builder.initializer("row", ints({0, 8}));
+    builder.initializer("wo", weights({2, 2, 1, 1}));
+    builder.initializer("pixels", weights({1, 2, 2, 2}));
+    builder.initializer("two", HostTensor::scalar<float>(2));
+    builder.initializer("one", HostTensor::scalar<float>(1));
+    builder.node("Reshape", {"h", "image"}, {"i"}, {}, "as_image");
+    builder.node("Conv", {"i", "wo"}, {"flow"}, {}, "flow");
+    builder.node("Add", {"pixels", "flow"}, {"moved"}, {}, "moved");
+    builder.node("Mul", {"moved", "two"}, {"twice"}, {}, "twice");
+    builder.node("Sub", {"twice", "one"}, {"scaled"}, {}, "scaled");
+    builder.node("Transpose", {"scaled"}, {"grid"}, {OnnxAttribute::of_ints("perm", {0, 2, 3, 1})},
+                 "grid");
+    builder.node("GridSample", {"i", "grid"}, {"s"}, {}, "sampled");
+    builder.node("Reshape", {"s", "row"}, {"r"}, {}, "as_row");
+  });
+  const std::map<std::string, DType> forward = types_of(training, Part::kForward);
+  for (const char* name : {"flow", "moved", "twice", "scaled", "grid"})
+    EXPECT_EQ(forward.at(name), kWide) << name;
+  EXPECT_EQ(forward.at("h"), kNarrow);
+}
+
+TEST(Precision, SamplingPositionsOfAnAffineGridStayFloat) {
+  const TrainingGraph training = build_between(8, [](OnnxBuilder& builder) {
+    builder.initializer("image", ints({0, 2, 2, 2}));
+    builder.initializer("row", ints({0, 8}));
+    builder.initializer("size", ints({3, 2, 2, 2}));
+    builder.initializer("affine", ints({0, 2, 3}));
+    builder.initializer("wt", weights({8, 6}));
+    builder.node("Reshape", {"h", "image"}, {"i"}, {}, "as_image");
+    builder.node("MatMul", {"h", "wt"}, {"six"}, {}, "six");
+    builder.node("Reshape", {"six", "affine"}, {"theta"}, {}, "theta");
+    builder.node("AffineGrid", {"theta", "size"}, {"grid"}, {}, "grid");
+    builder.node("GridSample", {"i", "grid"}, {"s"}, {}, "sampled");
+    builder.node("Reshape", {"s", "row"}, {"r"}, {}, "as_row");
+  });
+  int products = 0;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name != "MatMul" || node.name != "grid") continue;
+    ++products;
+    for (const ValueId id : node.inputs) EXPECT_EQ(training.graph[id].type.dtype, kWide);
+  }
+  EXPECT_EQ(products, 2);  // forward and gradient
+  EXPECT_EQ(types_of(training, Part::kForward).at("six"), kWide);
+}
+
 TEST(Precision, FloatStaysWhereItIsPromised) {
   for (const bool tied : {false, true}) {
     const TrainingGraph training = build(test::difficult_network(tied), kNarrow);

@@ -255,7 +255,9 @@ void import_affine_grid(ImportContext& context) {
       HostTensor::of<float>(Shape{spatial.count(), columns}, std::span<const float>(base)));
   // (P, r + 1) times theta transposed (N, r + 1, r)
   const ValueId grid = builder.add("MatMul", {positions, context.input(0)},
-                                   {{"trans_a", std::int64_t{0}}, {"trans_b", std::int64_t{1}}});
+                                   {{"trans_a", std::int64_t{0}},
+                                    {"trans_b", std::int64_t{1}},
+                                    {"keep_float", std::int64_t{1}}});
   std::vector<std::int64_t> dims{size[0]};
   dims.insert(dims.end(), spatial.begin(), spatial.end());
   dims.push_back(columns - 1);
