@@ -154,6 +154,11 @@ Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::sp
                     std::span<const Recompute> recompute = {},
                     std::span<const DeviceRange> devices = {});
 
+/// The plan with the same cuts, where the `wanted` stages recompute, too. Error (kResource) for too
+/// little memory.
+Plan with_recompute(const ChainCosts& chain, const PlanRequest& request, Plan plan,
+                    const std::vector<bool>& wanted);
+
 /// A plan of plan_devices() with its stages on devices 0, 1, … without a gap, and what they cost
 /// there: those that it leaves idle come last.
 Plan without_gaps(const ChainCosts& chain, const PlanRequest& request, Plan plan);

@@ -67,6 +67,14 @@ Plan build(const StageCostModel& model, std::span<const int> cuts,
   return build_plan(model, decisions);
 }
 
+/// Puts the stages of a plan with the same cuts into another, which keeps its bounds and notes.
+void take_stages(Plan from, Plan& to) {
+  to.stages = std::move(from.stages);
+  to.cut_reasons = std::move(from.cut_reasons);
+  to.bottleneck_seconds = from.bottleneck_seconds;
+  to.mini_batch_seconds = from.mini_batch_seconds;
+}
+
 }  // namespace
 
 double Plan::gap() const {
@@ -130,6 +138,21 @@ Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::sp
   return plan;
 }
 
+Plan with_recompute(const ChainCosts& chain, const PlanRequest& request, Plan plan,
+                    const std::vector<bool>& wanted) {
+  std::vector<DeviceRange> devices;
+  std::vector<Recompute> recompute;
+  bool changes = false;
+  for (const StagePlan& stage : plan.stages) {
+    const bool more = recompute.size() < wanted.size() && wanted[recompute.size()];
+    changes = changes || (more && !stage.recompute);
+    devices.push_back({stage.first_device, stage.replicas});
+    recompute.push_back(more || stage.recompute ? Recompute::kAll : Recompute::kNone);
+  }
+  if (changes) take_stages(plan_with_cuts(chain, request, plan.cuts(), recompute, devices), plan);
+  return plan;
+}
+
 Plan without_gaps(const ChainCosts& chain, const PlanRequest& request, Plan plan) {
   std::vector<DeviceRange> devices;
   std::vector<Recompute> recompute;
@@ -140,12 +163,7 @@ Plan without_gaps(const ChainCosts& chain, const PlanRequest& request, Plan plan
     devices.push_back({free, stage.replicas});
     recompute.push_back(stage.recompute ? Recompute::kAll : Recompute::kNone);
   }
-  if (!has_gaps) return plan;
-  Plan closed = plan_with_cuts(chain, request, plan.cuts(), recompute, devices);
-  plan.stages = std::move(closed.stages);
-  plan.cut_reasons = std::move(closed.cut_reasons);
-  plan.bottleneck_seconds = closed.bottleneck_seconds;
-  plan.mini_batch_seconds = closed.mini_batch_seconds;
+  if (has_gaps) take_stages(plan_with_cuts(chain, request, plan.cuts(), recompute, devices), plan);
   return plan;
 }
 

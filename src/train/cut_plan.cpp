@@ -274,6 +274,7 @@ void move_cuts_for_schedule(const ProfiledNetwork& network, const PlanRequest& r
                               /*gradient_sync=*/false, units);
   Program program = programs.training(units);
   set_links(network, program.edges, program.placement, costs);
+  if (network.topology()) add_sums(plan, request, *network.topology(), program, costs);
   Plan moved = move_cuts(network.costs(), request, plan, std::move(program), std::move(costs));
   if (fit_together(network, moved, device_limit)) plan = std::move(moved);
 }
@@ -300,12 +301,15 @@ PlanRequest request_of(const ProfiledNetwork& network, std::size_t planner_limit
   return request;
 }
 
-/// The result of `plan`, which reads the request. Stages that share a device get what each needs if
-/// then none recomputes; otherwise equal shares. If these do not fit, the sum is checked after the
-/// layout.
+/// The result of `choose`, which reads the request. Stages that share a device get what each needs
+/// if then none recomputes; otherwise equal shares. If these do not fit, the sum is checked after
+/// the layout.
 template <class MakePlan>
 Plan plan_within(const ProfiledNetwork& network, PlanRequest& request, std::size_t device_limit,
-                 const MakePlan& make_plan) {
+                 const MakePlan& choose) {
+  const auto make_plan = [&] {
+    return with_recompute(network.costs(), request, choose(), network.schedule().recompute());
+  };
   const std::size_t share = request.memory_limit_bytes;
   if (share == device_limit) return make_plan();
   const auto plan_with = [&](Recompute recompute, std::size_t limit) -> std::optional<Plan> {
@@ -475,6 +479,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   Program program = programs.training(mini_batches * micro_batches);
   check_order_of_sums(network.config().pipeline, has_many_replicas(program));
   set_links(network, program.edges, program.placement, costs);
+  if (network.topology()) add_sums(plan, request, *network.topology(), program, costs);
   if (const std::optional<CoreSharing> waking = network.waking()) {
     share_cores(program, *waking, network.processors(), costs);
   } else if (const std::vector<CoreGroup> groups = network.cores_of_processes(); !groups.empty()) {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/setting.h"
+#include "pipeline/program/annotate.h"
 #include "pipeline/program/check.h"
 #include "pipeline/program/complete.h"
 #include "pipeline/runtime/runtime_setup.h"
@@ -115,8 +116,17 @@ int RunSchedule::stages() const {
   return config_.devices * stages_per_device(config_.schedule, config_.chunks);
 }
 
+std::vector<bool> RunSchedule::recompute() const {
+  if (!from_file_ || config_.recompute != Recompute::kAuto) return {};
+  return from_file_->recompute;
+}
+
 Program RunSchedule::outline(int micro_batches) const {
-  if (from_file_) return *from_file_;
+  if (from_file_) {
+    Program program = *from_file_;
+    set_recompute(program, std::vector<bool>(at(program.stages), false));
+    return program;
+  }
   // Long enough for an asynchronous pipeline to be full.
   const int mini_batches = is_asynchronous(rule_) ? 2 * stages() + 2 : 1;
   ScheduleOptions options;
@@ -158,6 +168,9 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
   }
   if (std::all_of(replicas_.begin(), replicas_.end(), [](int r) { return r == 1; }))
     replicas_.clear();
+  PT_CHECK(!schedule_.from_file_ || schedule_.from_file_->stages == std::ssize(plan.stages), kUsage,
+           "{} {} is written for {} stages, but the model is cut into {}", setting("schedule"),
+           printable(schedule_.config_.schedule), schedule_.from_file_->stages, plan.stages.size());
   if (!schedule_.balances_warm_up()) return;
   WarmUpCosts warm = warm_up_costs(plan, edges_, costs);
   warm.tolerance = schedule_.config_.warm_up_tolerance;
@@ -173,8 +186,12 @@ Program ProgramMaker::training(int units) const {
              schedule_.from_file_->micro_batches, units, setting("micro-batches"),
              schedule_.from_file_->micro_batches, setting("drop-last"));
     Program program = *schedule_.from_file_;
-    set_recompute(program, recompute_);
+    if (program.recompute != recompute_) set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);
+    // The model's stages may wait for each other where those of the file's edges do not.
+    program.edges = edges_;
+    annotate(program);
+    check(program, ErrorKind::kUsage);
     program = lower(program, edges_);
     check(program, ErrorKind::kUsage);
     return program;

@@ -30,6 +30,9 @@ class RunSchedule {
   }
   /// Micro-batches that the schedule is written for; 0: any number.
   int fixed_units() const { return from_file_ ? from_file_->micro_batches : 0; }
+  /// The stages that recompute because the schedule's file says so; empty: none, or the options say
+  /// something else.
+  std::vector<bool> recompute() const;
   /// Whether the warm-up depends on the times of stages and links.
   bool balances_warm_up() const;
   /// What each stage holds in a round of that many micro-batches, for the planner.
@@ -40,7 +43,7 @@ class RunSchedule {
  private:
   friend class ProgramMaker;
 
-  /// A round of that many micro-batches, or more if the schedule is asynchronous.
+  /// A round of that many micro-batches, or more if the schedule is asynchronous. None recomputes.
   Program outline(int micro_batches) const;
 
   PipelineConfig config_;
@@ -66,8 +69,8 @@ class ProgramMaker {
 
  private:
   RunSchedule schedule_;
-  std::vector<bool> recompute_;
-  std::vector<int> replicas_;  // empty: one each
+  std::vector<bool> recompute_;  // [stages]
+  std::vector<int> replicas_;    // empty: one each
   std::vector<Edge> edges_;
   std::vector<int> warm_;
   bool gradient_sync_;

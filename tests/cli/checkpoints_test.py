@@ -293,6 +293,16 @@ class Resume(Checkpoints):
         _, err = self.succeed("--resume=run/checkpoints/step-000003", "--max-steps", "7", "--run-dir", "rest")
         self.assertIn("or the number of steps changed: mini-batches in flight restart", err)
 
+    def test_a_trace_has_whole_rounds(self):
+        self.succeed("train", *SMALL, "--gpus", "2", "--schedule", "pipedream", "--epochs", "2", "--save-every", "3", "--keep", "all",
+                     "--run-dir", "run")
+        self.succeed("--resume=run/checkpoints/step-000003", "--run-dir", "rest", "--trace", "rest.json")
+        steps = json.loads((self.folder / "rest.json").read_text())["otherData"]["steps"]
+        self.assertEqual([step["step"] for step in steps if step["side"] == "measured"], [11])
+        self.refused("usage", "trace", "diff", "rest.json", says="rest.json has rounds of an asynchronous schedule")
+        _, err = self.succeed("--resume=run/checkpoints/step-000012", "--run-dir", "last", "--trace", "last.json")
+        self.assertIn("the trace is empty: no epoch was run", err)
+
     def test_a_folder_is_trained_in_by_one_process(self):
         process = self.start_long("--save-every", "never")
         self.refused("usage", "train", *SMALL, "--run-dir", "run", "--overwrite", says="another process")

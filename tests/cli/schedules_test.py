@@ -36,6 +36,35 @@ class Verify(Case):
         mixed = self.write("mixed.csv", "0F0,0F1,0B0,0I1,0W1\n1F0,1B0,1F1,1I1,1W1\n")
         self.equal("--schedule", mixed, "--batch-size", "8", "--gpus", "2")
 
+    def test_a_file_says_which_stages_recompute(self):
+        again = self.write("again.schedule", "pipetrain-schedule 1\nname again\nrule sync\nstages 2\nunits 2\nplacement 0 1\nrecompute 0\n"
+                           "transfers no\ndevice 0: 0F0 0F1 0R0 0B0 0R1 0B1 0U\ndevice 1: 1F0 1B0 1F1 1B1 1U\n")
+        run = ["--model", MODEL, *CPU, "--schedule", again, "--batch-size", "8"]
+        for given, expected in ([], [True, False]), (["--recompute", "none"], [False, False]), (["--recompute", "all"], [True, True]):
+            with self.subTest(given=given):
+                stages = parse(self.succeed("plan", *run, *given, "--json")[0])["stages"]
+                self.assertEqual([stage["recompute"] for stage in stages], expected)
+        self.equal("--schedule", again, "--batch-size", "8")
+
+    def test_updates_of_a_file_wait_for_the_norm_of_all_gradients(self):
+        early = self.write("early.schedule", "pipetrain-schedule 1\nname early\nrule sync\nstages 4\nunits 2\nplacement 0 1 0 1\ntransfers no\n"
+                           "device 0: 0F0 0F1 2F0 2F1 2B0 2B1 2U 0B0 0B1 0U\ndevice 1: 1F0 1F1 3F0 3F1 3B0 3B1 3U 1B0 1B1 1U\n")
+        self.equal("--schedule", early, "--batch-size", "8")
+        self.equal("--schedule", early, "--batch-size", "8", "--clip-norm", "0.5")
+
+    def test_a_file_that_does_not_fit_the_model_is_refused(self):
+        start = "pipetrain-schedule 1\nname odd\nrule sync\nstages 2\nunits 1\nplacement 0 0\ntransfers no\n"
+        run = ["plan", "--model", MODEL, *CPU, "--batch-size", "4", "--schedule"]
+        one_way = self.write("one-way.schedule", start + "edge 0>1 0\ndevice 0: 0F0 1F0 0B0 1B0 0U 1U\n")
+        self.refused("usage", *run, one_way, says=["breaks rule", "0B0"])
+        self.succeed("new", "mlp", "--depth", "1", "-o", "small.onnx", "-q")
+        stages = range(40)
+        many = self.write("many.schedule", "pipetrain-schedule 1\nname many\nrule sync\nstages 40\nunits 1\nplacement" + 40 * " 0" +
+                          "\ntransfers no\ndevice 0: " + " ".join(f"{s}F0" for s in stages) + " " +
+                          " ".join(f"{s}B0 {s}U" for s in reversed(stages)) + "\n")
+        self.refused("usage", "plan", "--model", "small.onnx", *CPU, "--batch-size", "4", "--schedule", many,
+                     says="is written for 40 stages, but the model is cut into")
+
     def test_a_file_that_loses_a_micro_batch_is_refused_by_name(self):
         lost = self.write("lost.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n")
         self.refused("usage", "verify", "--model", MODEL, *CPU, "--schedule", lost, says=["lost.csv"])

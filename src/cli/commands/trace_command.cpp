@@ -91,6 +91,13 @@ int trace_command(const TraceCommandOptions& options) {
       differences.push_back(
           explain(program, before->events, step->events, 0, {before->buckets, step->buckets}));
   }
+  const bool asynchronous = std::ranges::any_of(measured.steps, [&](const TraceStep* step) {
+    return is_asynchronous(measured.program(*step).rule);
+  });
+  PT_CHECK(!differences.empty() || !asynchronous, kUsage,
+           "{} has rounds of an asynchronous schedule, which are longer than the predicted one and "
+           "cannot be compared with it; open the file in ui.perfetto.dev",
+           printable(arguments.back()));
   PT_CHECK(!differences.empty(), kUsage,
            "{} and {} have no steps with the same schedule, stages and micro-batches",
            printable(arguments[1]), printable(arguments.back()));

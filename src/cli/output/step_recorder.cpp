@@ -58,9 +58,10 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
     differences_.back().measured_bubble -=
         result.stolen_seconds / (static_cast<double>(result.events.size()) * result.seconds);
   }
-  // An asynchronous round has many steps and is recorded as a whole.
-  const bool wanted =
-      network_.asynchronous() ? written_seconds_ == 0 : step >= first_ && step <= last_;
+  // An asynchronous round has many steps and is recorded as a whole. A resumed run begins with the
+  // rest of one, which cannot be read back as a schedule.
+  const bool wanted = network_.asynchronous() ? written_seconds_ == 0 && step > steps_before_
+                                              : step >= first_ && step <= last_;
   if (!writer_ || !wanted) return;
   if (written_seconds_ == 0) {
     writer_->add_step(TraceSide::kPredicted, network_.predicted_program(),
@@ -72,8 +73,11 @@ void StepRecorder::round(std::int64_t step, const Program& program, const RoundR
 }
 
 void StepRecorder::finish() {
-  if (writer_ && written_seconds_ == 0)
+  if (writer_ && written_seconds_ == 0 && network_.asynchronous()) {
+    log_warning("trace", "the trace is empty: no epoch was run from its beginning to its end");
+  } else if (writer_ && written_seconds_ == 0) {
     log_warning("trace", "the trace is empty: none of the steps {} to {} was run", first_, last_);
+  }
   if (writer_) writer_->end();
   writer_.reset();
 }

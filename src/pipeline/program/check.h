@@ -53,8 +53,8 @@ enum class CheckRule {
                 // recompute
   kPlacement,   // every instruction stands on a device of its stage, a micro-batch's on one replica
   kLocalOrder,  // forward, recompute, backward (input, weight) of a micro-batch in this order
-  kMicroBatchOrder,  // forwards and gradient additions of a replica in the order of the
-                     // micro-batches
+  kMicroBatchOrder,  // forwards, input gradients and gradient additions of a replica in the order
+                     // of the micro-batches: sums, and output buffers that are taken in turn
   kReduces,          // one per group on each replica of a replicated stage, none elsewhere
   kUpdates,  // one for each group on each replica, after its gradients and before the next ones
   kGradientSync,    // where declared: once on each device, between its gradients and its updates

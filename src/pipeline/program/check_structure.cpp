@@ -77,16 +77,24 @@ void Checker::check_local_order(const ComputeTable& table) const {
 }
 
 void Checker::check_micro_batch_order(const ReplicaRows& rows) const {
-  std::vector<int> forwards(at(rows.count()), -1), gradients(at(rows.count()), -1);
+  struct Last {  // micro-batches
+    int forward = -1, input = -1, gradient = -1;
+  };
+  std::vector<Last> rows_last(at(rows.count()));
   for_each([&](std::size_t d, std::size_t i, const Instruction& instruction) {
-    const bool forward = instruction.kind == Kind::kForward;
-    if (!forward && !adds_gradient(instruction.kind)) return;
-    const int row = rows.running(instruction.stage, instruction.micro_batch);
-    int& last = (forward ? forwards : gradients)[at(row)];
-    if (instruction.micro_batch < last) {
-      fail(CheckRule::kMicroBatchOrder, "{} comes after that of micro-batch {}", where(d, i), last);
-    }
-    last = instruction.micro_batch;
+    const Kind kind = instruction.kind;
+    if (!is_compute(kind) || kind == Kind::kRecompute) return;
+    const auto follow = [&](int& last) {
+      if (instruction.micro_batch < last) {
+        fail(CheckRule::kMicroBatchOrder, "{} comes after that of micro-batch {}", where(d, i),
+             last);
+      }
+      last = instruction.micro_batch;
+    };
+    Last& last = rows_last[at(rows.running(instruction.stage, instruction.micro_batch))];
+    if (kind == Kind::kForward) return follow(last.forward);
+    if (kind != Kind::kBackwardWeight) follow(last.input);
+    if (adds_gradient(kind)) follow(last.gradient);
   });
 }
 

@@ -115,9 +115,9 @@ void add_gradient_sync(Program& program) {
   if (program.gradient_sync) return;
   program.gradient_sync = true;
   for (List& list : program.device) {
-    const auto update = std::find_if(list.begin(), list.end(),
-                                     [](const Instruction& i) { return i.kind == Kind::kUpdate; });
-    list.insert(update, Instruction{Kind::kGradientSync});
+    const auto updates = std::stable_partition(
+        list.begin(), list.end(), [](const Instruction& i) { return i.kind != Kind::kUpdate; });
+    list.insert(updates, Instruction{Kind::kGradientSync});
   }
   annotate(program);
 }

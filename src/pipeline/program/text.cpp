@@ -6,6 +6,7 @@
 #include <charconv>
 #include <map>
 #include <optional>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -250,6 +251,7 @@ class Parser {
     const std::optional<std::int64_t> size = bytes.number();
     require(from && arrow && to && stages.done() && size && bytes.done(),
             "an edge is written like 'edge 0>1 4096'");
+    require(edges_.emplace(*from, *to).second, "the edge {}>{} is given twice", *from, *to);
     program_.edges.push_back({*from, *to, *size, *from > *to});
   }
 
@@ -308,6 +310,11 @@ class Parser {
                   edge.from_stage != edge.to_stage,
               "the edge {}>{} does not fit {} stages", edge.from_stage, edge.to_stage, stages);
     }
+    // Limits tables, too; stages exchange values with far fewer others than that.
+    constexpr std::size_t kMostEdges = 64;
+    require(program_.edges.size() / kMostEdges <= instructions / micro_batches,
+            "{} edges and {} micro-batches need more instructions", program_.edges.size(),
+            micro_batches);
     if (program_.lowered) add_transfers(instructions);
     for (const auto& list : words_) {
       auto& instructions_of_device = program_.device.emplace_back();
@@ -357,6 +364,7 @@ class Parser {
   int line_ = 0;
   Program program_;
   std::vector<int> recompute_;
+  std::set<std::pair<int, int>> edges_;  // from stage, to stage
   std::vector<std::vector<Word>> words_;
   std::map<std::tuple<int, int, int>, int> index_;  // from stage, to stage, micro-batch
 };

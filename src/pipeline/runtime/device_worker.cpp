@@ -330,6 +330,7 @@ void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& repl
 }
 
 void DeviceWorker::run_update(const Instruction& instruction, StageReplica& replica) {
+  replica.stage->flush_gradients();  // other stages of the device may still add theirs
   const Program& program = *round_.program;
   const int stage = instruction.stage;
   const int micro_batch = std::max(instruction.micro_batch, 0);

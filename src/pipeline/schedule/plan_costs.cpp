@@ -1,5 +1,9 @@
 #include "pipeline/schedule/plan_costs.h"
 
+#include <algorithm>
+
+#include "partition/stage_cost.h"
+
 namespace pipetrain {
 
 Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches) {
@@ -25,6 +29,24 @@ Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches
     costs.stage.push_back(seconds);
   }
   return costs;
+}
+
+void add_sums(const Plan& plan, const PlanRequest& request, const Topology& topology,
+              const Program& program, Costs& costs) {
+  for (std::size_t s = 0; s < plan.stages.size(); ++s) {
+    const std::vector<int>& devices = program.placement[s];
+    const int replicas = static_cast<int>(devices.size());
+    if (replicas == plan.stages[s].replicas || topology.levels.empty()) continue;
+    const auto [first, last] = std::ranges::minmax(devices);
+    const auto level = static_cast<std::size_t>(topology.common_level(first, last));
+    const TopologyLevel& link = topology.levels[level];
+    PlanRequest alike = request;
+    alike.topology = {};
+    alike.transfer = {link.latency_seconds, link.bytes_per_second,
+                      link.all_reduce_bytes_per_second};
+    costs.stage[s].reduce =
+        StagePricing(alike, replicas).all_reduce_seconds(plan.stages[s].parameter_bytes, replicas);
+  }
 }
 
 std::vector<Edge> edges_of_plan(const Plan& plan, const ChainCosts& chain) {

@@ -14,6 +14,11 @@ namespace pipetrain {
 /// replicas. Links are not set.
 Costs costs_of_plan(const Plan& plan, const ChainCosts& chain, int micro_batches);
 
+/// Adds the sums of gradients of stages that the program, not the plan, gives several devices: over
+/// the link between those farthest apart.
+void add_sums(const Plan& plan, const PlanRequest& request, const Topology& topology,
+              const Program& program, Costs& costs);
+
 /// Returns the edges of the plan: every stage to the next and back, with the bytes of all tensors
 /// that cross the cut. (A model's own edges may skip stages: slice.h.)
 std::vector<Edge> edges_of_plan(const Plan& plan, const ChainCosts& chain);

@@ -131,6 +131,19 @@ TEST(Check, EveryRuleCanBeBroken) {
   EXPECT_EQ(broken.size(), static_cast<std::size_t>(CheckRule::kVersions));
 }
 
+// Output buffers are taken in turn: those of another order would be waited for in a circle, or
+// overwritten.
+TEST(Check, InputGradientsFollowTheOrderOfTheMicroBatches) {
+  const std::string waits = "F0 F1 I1 I0 W0 F2 I2 W1 W2", overwrites = "F0 F1 I1 I0 W0 W1 F2 I2 W2";
+  for (const std::string& list : {waits, overwrites}) {
+    const Program program = program_of_words({list, list}, 2, 3, {0, 1});
+    EXPECT_EQ(broken_rule(lower(program, chain_edges(2, 1))),
+              static_cast<int>(CheckRule::kMicroBatchOrder));
+  }
+  const std::string mixed = "F0 F1 I0 I1 W0 W1 F2 B2";
+  EXPECT_EQ(broken_rule(program_of_words({mixed, mixed}, 2, 3, {0, 1})), 0);
+}
+
 TEST(Check, AcceptsProgramsWithoutTransfersYet) {
   for (const ScheduleDescription& schedule : schedules()) {
     EXPECT_NO_THROW(check(generate(options_for(schedule.name, 4, 6))));

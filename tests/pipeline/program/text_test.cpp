@@ -128,6 +128,7 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("transfers yes", "transfers some", "'transfers' is yes or no");
   expect("edge 0>1 4096", "edge 0-1 4096", "an edge is written like");
   expect("edge 0>1 4096", "edge 0>7 4096", "does not fit 2 stages");
+  expect("edge 0>1 4096", "edge 0>1 4096\nedge 0>1 1", "s.txt:9: the edge 0>1 is given twice");
   expect("device 1:", "device 2:", "the list of device 1 must come here");
   expect("0B0", "0Q0", "s.txt:10: '0Q0' is not an instruction");
   expect("0SF0>1", "0SF0<1", "'0SF0<1' is not an instruction");
@@ -146,6 +147,34 @@ TEST(Text, ErrorsNameLineAndWord) {
   expect("placement 0 1", "placement 0 1\nunits-per-update 0", "must be at least 1");
   expect("placement 0 1", "placement 0", "'placement' must name the devices of 2 stages");
   expect("placement 0 1", "placement 0 1\nrecompute 2", "'recompute' names stage 2 of 2");
+}
+
+TEST(Text, ManyEdgesNeedManyInstructions) {
+  constexpr int kStages = 100;
+  std::string text = "pipetrain-schedule 1\nrule none\nstages 100\nunits 4\nplacement";
+  for (int s = 0; s < kStages; ++s) text += " 0";
+  for (int s = 0; s < kStages; ++s) {
+    for (int to = s + 1; to < kStages; ++to) text += fmt::format("\nedge {}>{} 0", s, to);
+  }
+  const auto forwards = [&](int micro_batches) {
+    std::string list = "\ndevice 0:";
+    for (int s = 0; s < kStages; ++s) {
+      for (int m = 0; m < micro_batches; ++m) list += fmt::format(" {}F{}", s, m);
+    }
+    return list;
+  };
+  EXPECT_NO_THROW(parse_program(text + forwards(4), "s.txt"));  // 4950 edges
+  for (int s = 0; s < kStages; ++s) {
+    for (int to = 0; to < s; ++to) text += fmt::format("\nedge {}>{} 0", s, to);
+  }
+  try {
+    parse_program(text + forwards(4), "s.txt");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("9900 edges and 4 micro-batches need more instructions"),
+              std::string::npos)
+        << error.message();
+  }
 }
 
 TEST(Text, BrokenSchedulesAreReadAndThenRefused) {

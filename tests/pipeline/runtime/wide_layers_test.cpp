@@ -7,7 +7,10 @@
 #include <utility>
 #include <vector>
 
+#include "pipeline/program/check.h"
+#include "pipeline/program/text.h"
 #include "pipeline/runtime/oracle.h"
+#include "pipeline/schedule/lower.h"
 #include "support/placed_runtime.h"
 #include "support/process_runs.h"
 
@@ -53,6 +56,30 @@ TEST(WideLayers, HaveTheBitsOfTheirOracle) {
         EXPECT_TRUE(fingerprint(pipeline, runtime) == expected) << schedule << " " << stages;
       }
     }
+  }
+}
+
+// A stage may update while others of its device still add gradients.
+TEST(WideLayers, UpdateBeforeOtherStagesOfTheirDevice) {
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  const Pipeline pipeline(wide_network(), 4, kWideSizes, kWideMicroBatches);
+  const Program program =
+      lower(parse_program("pipetrain-schedule 1\nname early\nrule sync\nstages 4\nunits 5\n"
+                          "placement 0 1 0 1\ntransfers no\n"
+                          "device 0: 0F0 0F1 0F2 0F3 0F4 2F0 2F1 2F2 2F3 2F4 2B0 2B1 2B2 2B3 2B4 2U"
+                          " 0B0 0B1 0B2 0B3 0B4 0U\n"
+                          "device 1: 1F0 1F1 1F2 1F3 1F4 3F0 3F1 3F2 3F3 3F4 3B0 3B1 3B2 3B3 3B4 3U"
+                          " 1B0 1B1 1B2 1B3 1B4 1U\n",
+                          "early"),
+            pipeline.edges);
+  check(program);
+  Oracle oracle(pipeline.variants, 4, options);
+  train_wide(oracle, program);
+  const std::string expected = fingerprint(pipeline, oracle);
+  for (int i = 0; i < 5; ++i) {
+    Runtime runtime(pipeline.variants, std::vector<const Program*>{&program}, options);
+    train_wide(runtime, program);
+    EXPECT_TRUE(fingerprint(pipeline, runtime) == expected);
   }
 }
 

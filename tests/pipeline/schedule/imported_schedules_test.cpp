@@ -8,6 +8,7 @@
 
 #include "pipeline/program/check.h"
 #include "pipeline/program/text.h"
+#include "pipeline/schedule/plan_costs.h"
 #include "pipeline/simulate/simulate.h"
 #include "support/example_programs.h"
 
@@ -71,6 +72,37 @@ TEST(ImportedSchedules, TakeRecomputeAndGradientSync) {
     annotate(plain);
     EXPECT_EQ(plain.device, before);
   }
+}
+
+// A stage that updates before others of its device have their gradients must wait for the sync.
+TEST(ImportedSchedules, UpdateBehindTheGradientSync) {
+  Program program = parse_program(
+      "pipetrain-schedule 1\nname early\nrule sync\nstages 4\nunits 2\nplacement 0 1 0 1\n"
+      "transfers no\n"
+      "device 0: 0F0 0F1 2F0 2F1 2B0 2B1 2U 0B0 0B1 0U\n"
+      "device 1: 1F0 1F1 3F0 3F1 3B0 3B1 3U 1B0 1B1 1U\n",
+      "early");
+  check(program, ErrorKind::kUsage);
+  add_gradient_sync(program);
+  check(program, ErrorKind::kUsage);
+  EXPECT_EQ(full_text(program, 0), "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 G 2U 0U");
+}
+
+TEST(ImportedSchedules, SumsOfTheirReplicasTakeTime) {
+  const Program program = imported("chimera-4x4.schedule");
+  Plan plan;
+  plan.stages.resize(4);
+  for (StagePlan& stage : plan.stages) stage.parameter_bytes = 1000;
+  PlanRequest request;
+  request.loads.assign(4, {2, 1});
+  // The replicas of stage 0 are on devices 0 and 3, those of stage 1 on devices 1 and 2.
+  Topology topology;
+  topology.levels = {{.name = "near", .count = 3, .bytes_per_second = 100, .latency_seconds = 1},
+                     {.name = "far", .count = 2, .bytes_per_second = 10, .latency_seconds = 2}};
+  Costs costs = uniform_costs(program, {});
+  add_sums(plan, request, topology, program, costs);
+  EXPECT_DOUBLE_EQ(costs.stage[0].reduce, 1000 / 10 + 2 * 2);
+  EXPECT_DOUBLE_EQ(costs.stage[1].reduce, 1000 / 100 + 2 * 1);
 }
 
 TEST(ImportedSchedules, FilesAreWhatTheirGeneratorsWrite) {
