@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
+#include <span>
 #include <utility>
 
 #include "base/clock.h"
@@ -16,15 +17,21 @@ namespace {
 
 constexpr int kMostFailures = 3;
 
-/// "10min" → 10 and "min", "2kep" → 2000 and "ep".
+/// Units of what is counted: k and M before them mean thousands and millions, as in "2kep".
+constexpr std::string_view kCounted[] = {"", "step", "steps", "ep", "epoch", "epochs"};
+
+/// "10min" → 10 and "min", with "ep" in `counted` also "2kep" → 2000 and "ep".
 std::pair<double, std::string> split_unit(const std::string& option, std::string_view examples,
-                                          const std::string& text) {
+                                          const std::string& text,
+                                          std::span<const std::string_view> counted) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   std::string unit(end, text.data() + text.size());
   const double scale = unit.starts_with('k') ? 1e3 : unit.starts_with('M') ? 1e6 : 1;
-  if (scale > 1) unit.erase(0, 1);
-  value *= scale;
+  if (scale > 1 && std::ranges::count(counted, unit.substr(1)) > 0) {
+    unit.erase(0, 1);
+    value *= scale;
+  }
   PT_CHECK(error == std::errc() && std::isfinite(value) && value > 0 && value < 1e15, kUsage,
            "{} takes a positive number with a unit, such as {}, not \"{}\"", option, examples,
            printable(text));
@@ -52,7 +59,7 @@ void check_finite(const Checkpoint& checkpoint) {
 }
 
 double parse_duration(const std::string& option, const std::string& text) {
-  const auto [value, unit] = split_unit(option, "90, 10min or 2h", text);
+  const auto [value, unit] = split_unit(option, "90, 10min or 2h", text, {});
   const double scale = unit.empty() ? 1 : seconds_of(unit);
   PT_CHECK(scale > 0, kUsage, "{} takes the units s, min, h and d, not \"{}\"", option,
            printable(unit));
@@ -63,7 +70,7 @@ SaveEvery SaveEvery::parse(const std::string& text) { return parse(text, setting
 
 SaveEvery SaveEvery::parse(const std::string& text, const std::string& option) {
   if (text == "never" || text == "0") return {};
-  const auto [value, unit] = split_unit(option, "100, 2ep or 10min", text);
+  const auto [value, unit] = split_unit(option, "100, 2ep or 10min", text, kCounted);
   if (unit.empty() || unit == "step" || unit == "steps") {
     PT_CHECK(value == std::floor(value), kUsage, "{} takes whole steps, not \"{}\"", option,
              printable(text));

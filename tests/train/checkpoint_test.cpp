@@ -462,8 +462,21 @@ TEST(SaveEvery, KnowsItsUnits) {
   EXPECT_EQ(SaveEvery::parse("0.5ep").unit, SaveEvery::Unit::kEpochs);
   EXPECT_EQ(SaveEvery::parse("10min").value, 600);
   EXPECT_EQ(parse_duration("--max-time", "1.5h"), 5400);
-  for (const char* bad : {"", "x", "-1", "1.5", "3weeks", "nan", "1e999"})
+  for (const char* bad : {"", "x", "-1", "1.5", "3weeks", "nan", "1e999", "2kh", "1e12k"})
     EXPECT_THROW(SaveEvery::parse(bad), Error) << bad;
+}
+
+TEST(SaveEvery, CountsInThousandsAndMillionsButTakesNoSuchTimes) {
+  EXPECT_EQ(SaveEvery::parse("2kep").value, 2000);
+  EXPECT_EQ(SaveEvery::parse("10M").value, 10'000'000);
+  for (const auto& [text, unit] : {std::pair("30M", "\"M\""), {"10Min", "\"Min\""}}) {
+    try {
+      parse_duration("--max-time", text);
+      FAIL() << text;
+    } catch (const Error& error) {
+      EXPECT_NE(error.message().find(unit), std::string::npos) << error.message();
+    }
+  }
 }
 
 TEST(Saving, SaysWhatItWaitsFor) {
