@@ -56,6 +56,12 @@ struct BestResult {
   std::int64_t stalled = 0;     // evaluations since then
 };
 
+/// Validations without a finite value of a metric, while there is no best one.
+struct UnmeasuredResults {
+  std::string metric;
+  std::int64_t validations = 0;
+};
+
 struct Checkpoint {
   RunRecord run;
   bool is_own = false;  // on reading: written by a run of this user on this machine
@@ -68,6 +74,7 @@ struct Checkpoint {
   LossScale loss_scale;      // of the next step, and the steps skipped so far
   double seconds = 0;        // that the run has trained, before a resume too
   std::optional<BestResult> best;
+  UnmeasuredResults unmeasured;
   bool unevaluated = false;  // a validation is due after its step, but the run was stopped first
   std::vector<int> cuts;     // where the stages after the first begin in the chain
   /// Asynchronous rounds that had not drained: the step at which the round began, its mini-batches,

@@ -137,8 +137,16 @@ bool lacks_evaluation(const PlannedNetwork& network, const Checkpoint& checkpoin
 bool has_stalled(const OptimizationConfig& settings, const TrainingSummary& summary) {
   if (settings.patience <= 0) return false;
   const std::optional<BestResult>& best = summary.best;
-  if (!best) return summary.unmeasured >= settings.patience;
+  const UnmeasuredResults& unmeasured = summary.unmeasured;
+  if (!best)
+    return unmeasured.metric == settings.best_metric && unmeasured.validations >= settings.patience;
   return best->metric == settings.best_metric && best->stalled >= settings.patience;
+}
+
+void take_best(const Checkpoint& checkpoint, TrainingSummary& summary) {
+  summary.best = checkpoint.best;
+  summary.best_weights = checkpoint.best_weights;
+  summary.unmeasured = checkpoint.unmeasured;
 }
 
 bool note_best(const PlannedNetwork& network, TrainingSummary& summary) {
@@ -157,10 +165,12 @@ bool note_best(const PlannedNetwork& network, TrainingSummary& summary) {
   if (best && best->metric != metric) best.reset();  // a run that is resumed with another one
   const bool better = std::isfinite(*value) &&
                       (!best || (grows(metric) ? *value > best->value : *value < best->value));
+  UnmeasuredResults& unmeasured = summary.unmeasured;
+  if (better || unmeasured.metric != metric) unmeasured = {metric, 0};
   if (better) {
     best = BestResult{report.step, *value, metric};
   } else {
-    ++(best ? best->stalled : summary.unmeasured);
+    ++(best ? best->stalled : unmeasured.validations);
   }
   return better;
 }

@@ -95,16 +95,24 @@ LossScale loss_scale_of(const DocumentField& field, std::int64_t step) {
           field.at("skipped").integer(0, step)};
 }
 
+std::string known_metric(const DocumentField& field) {
+  const std::string name = field.text();
+  try {
+    return metric_named(name);
+  } catch (const Error& error) {
+    field.fail(fmt::format("is not a metric: {}", error.message()));
+  }
+}
+
 BestResult best_of(const DocumentField& field, std::int64_t step) {
   field.allow_only({"step", "metric", "value", "stalled"});
-  const DocumentField metric = field.at("metric");
-  try {
-    return {field.at("step").integer(0, step), field.at("value").real(),
-            metric_named(metric.text()), field.at("stalled").integer(0, step)};
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kData) throw;
-    metric.fail(fmt::format("is not a metric: {}", error.message()));
-  }
+  return {field.at("step").integer(0, step), field.at("value").real(),
+          known_metric(field.at("metric")), field.at("stalled").integer(0, step)};
+}
+
+UnmeasuredResults unmeasured_of(const DocumentField& field, std::int64_t step) {
+  field.allow_only({"metric", "validations"});
+  return {known_metric(field.at("metric")), field.at("validations").integer(0, step)};
 }
 
 /// The position of the run in its schedule.
@@ -183,6 +191,9 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
                     {"metric", checkpoint.best->metric},
                     {"value", checkpoint.best->value},
                     {"stalled", checkpoint.best->stalled}};
+  if (checkpoint.unmeasured.validations > 0)
+    body["unmeasured"] = {{"metric", checkpoint.unmeasured.metric},
+                          {"validations", checkpoint.unmeasured.validations}};
   if (checkpoint.unevaluated) body["unevaluated"] = true;
   body["schedule"] = {{"cuts", checkpoint.cuts},
                       {"round_start", checkpoint.round_start},
@@ -224,10 +235,10 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
       Document::parse(text, printable(path.string()), kSchema, ErrorKind::kData);
   const DocumentField root = document.root();
   root.allow_only(
-      {"schema",        "version", "reason",      "step",   "total_steps", "batches_per_epoch",
-       "learning_rate", "seconds", "loss_scale",  "best",   "unevaluated", "schedule",
-       "replicas",      "model",   "data",        "random", "settings",    "outputs",
-       "numbers",       "files",   "hmac_sha256", "sha256"});
+      {"schema",        "version",  "reason",     "step",        "total_steps", "batches_per_epoch",
+       "learning_rate", "seconds",  "loss_scale", "best",        "unmeasured",  "unevaluated",
+       "schedule",      "replicas", "model",      "data",        "random",      "settings",
+       "outputs",       "numbers",  "files",      "hmac_sha256", "sha256"});
   Checkpoint out;
   out.is_own = is_signed(text);
   root.at("version").text();
@@ -241,6 +252,7 @@ Checkpoint parse_manifest(const std::string& text, const std::filesystem::path& 
     out.seconds = root.at("seconds").real(0, 1000 * DocumentField::kMostSeconds);
   if (root.has("loss_scale")) out.loss_scale = loss_scale_of(root.at("loss_scale"), out.step);
   if (root.has("best")) out.best = best_of(root.at("best"), out.step);
+  if (root.has("unmeasured")) out.unmeasured = unmeasured_of(root.at("unmeasured"), out.step);
   if (root.has("unevaluated")) out.unevaluated = root.at("unevaluated").flag();
   read_schedule(root.at("schedule"), out);
   if (root.has("replicas")) out.replicas = replicas_of(root.at("replicas"), out.step);

@@ -156,6 +156,8 @@ void write_fields(const Checkpoint& checkpoint, Writer& out) {
   out.put(best.value);
   out.put(best.metric);
   out.put(best.stalled);
+  out.put(checkpoint.unmeasured.metric);
+  out.put(checkpoint.unmeasured.validations);
   out.put(std::int64_t{checkpoint.unevaluated});
   out.put(checkpoint.cuts);
   out.put(checkpoint.round_start);
@@ -187,6 +189,8 @@ Checkpoint read_fields(Reader& in) {
   best.metric = in.text();
   best.stalled = in.number();
   if (has_best) out.best = best;
+  out.unmeasured.metric = in.text();
+  out.unmeasured.validations = in.number();
   out.unevaluated = in.number() != 0;
   out.cuts = in.numbers<int>();
   out.round_start = in.number();

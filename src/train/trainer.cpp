@@ -51,8 +51,7 @@ class Training {
                 // Asynchronous rounds copy each mini-batch into their own memory.
                 network_.asynchronous() ? TakeMemory() : network_.batch_memory(),
                 network_.config().pipeline.timeout_seconds) {
-    if (options.resumed) summary_.best = options.resumed->best;
-    if (options.resumed) summary_.best_weights = options.resumed->best_weights;
+    if (options.resumed) take_best(*options.resumed, summary_);
     check_metric(network_);
     check_validation_labels(run);
     if (!network_.replica_updates().waits())
@@ -348,6 +347,7 @@ class Training {
     checkpoint.learning_rate = rate_.at(checkpoint.step - 1);
     checkpoint.seconds = rate_.seconds();
     checkpoint.best = summary_.best;
+    checkpoint.unmeasured = summary_.unmeasured;
     checkpoint.unevaluated = unevaluated_;
     if (!best_is_saved_) checkpoint.best_weights = summary_.best_weights;
     return checkpoint;

@@ -60,8 +60,8 @@ struct TrainingSummary {
   std::int64_t skipped_steps = 0;  // left out, those before a resume included
   std::optional<EvaluationReport> last_evaluation;
   std::optional<BestResult> best;
-  std::int64_t unmeasured = 0;  // validations without a finite value while there was no best one
-  NamedTensors best_weights;    // of the best, where no checkpoint has them
+  UnmeasuredResults unmeasured;
+  NamedTensors best_weights;  // of the best, where no checkpoint has them
 };
 
 /// Receives the events of a run, one call at a time.

@@ -278,14 +278,14 @@ class Numbers(Hostile):
         tensor = ("files", 0, "tensors", 0)
         best = {"step": 1, "metric": "loss", "value": 1.0, "stalled": 0}
         scale = {"value": 1024.0, "finite_steps": 0, "skipped": 0}
-        self.document |= {"best": best, "loss_scale": scale}
+        self.document |= {"best": best, "unmeasured": {"metric": "auc", "validations": 0}, "loss_scale": scale}
         cases = [(("step",), -1), (("step",), 10**18), (("step",), 1.5), (("step",), "2"), (("step",), 1e300), (("step",), 2**64), (("step",), 3),
                  (("total_steps",), -1), (("total_steps",), 10**18), (("total_steps",), None), (("batches_per_epoch",), 0),
                  (("batches_per_epoch",), 10**18), (("learning_rate",), "1"), (("learning_rate",), 1e308), (("learning_rate",), -1e308),
                  (("seconds",), -1), (("seconds",), 1e308), (("reason",), 3),
                  (("loss_scale", "value"), -1), (("loss_scale", "value"), 0), (("loss_scale", "value"), 1e308), (("loss_scale", "finite_steps"), 10**18),
                  (("loss_scale", "skipped"), 10**18), (("best", "step"), 10**18), (("best", "value"), None), (("best", "metric"), "beauty"),
-                 (("best", "stalled"), -1), (("schedule", "cuts"), [3, 3]), (("schedule", "cuts"), [0]), (("schedule", "cuts"), [2**40]),
+                 (("best", "stalled"), -1), (("unmeasured", "metric"), "beauty"), (("unmeasured", "validations"), 10**18), (("schedule", "cuts"), [3, 3]), (("schedule", "cuts"), [0]), (("schedule", "cuts"), [2**40]),
                  (("schedule", "round_start"), 7), (("schedule", "round_start"), -1), (("schedule", "round_start"), 0),
                  (("schedule", "round_batches"), 10**18), (("schedule", "updates"), [10**18]), (("schedule", "updates"), 7),
                  (("numbers",), []), (("numbers", "seed"), 1), (("numbers", "seed"), {}), (("settings",), {}), (("settings", 0), 7),

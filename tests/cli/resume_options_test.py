@@ -52,6 +52,13 @@ class StoppedEarly(Case):
         self.assertIn("early stopping: no finite auc in 2 validations", err)
         end = json.loads((self.folder / "run/events.jsonl").read_text().splitlines()[-1])
         self.assertEqual((end["status"], end["steps"]), ("early_stop", 8))
+        # Also those before a resume, of the same metric.
+        self.succeed("train", "--resume=run", "-q")
+        self.succeed("train", "--resume=run", "--patience", "3", "-q")
+        self.succeed("train", "--resume=run", "--best-metric", "loss", "--max-steps", "13", "-q")
+        ends = map(json.loads, (self.folder / "run/events.jsonl").read_text().splitlines())
+        self.assertEqual([(end["status"], end["steps"]) for end in ends if end["event"] == "run_end"],
+                         [("early_stop", 8), ("early_stop", 8), ("early_stop", 12), ("ok", 13)])
 
 
 class FinishedRun(Case):

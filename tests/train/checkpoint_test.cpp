@@ -86,7 +86,8 @@ TEST(Safetensors, BytesAreThoseOfTheFormat) {
 
 TEST(Checkpoint, ComesBackAsItWas) {
   const TemporaryDirectory folder;
-  const Checkpoint written = small_checkpoint();
+  Checkpoint written = small_checkpoint();
+  written.unmeasured = {"auc", 3};
   const WrittenCheckpoint result = write_checkpoint(folder.path(), written);
   EXPECT_EQ(result.path.filename(), "step-000012");
   const Checkpoint read = read_checkpoint(result.path);
@@ -102,6 +103,8 @@ TEST(Checkpoint, ComesBackAsItWas) {
   ASSERT_TRUE(read.best);
   EXPECT_EQ(read.best->step, 8);
   EXPECT_EQ(read.best->value, 0.25);
+  EXPECT_EQ(read.unmeasured.metric, "auc");
+  EXPECT_EQ(read.unmeasured.validations, 3);
   EXPECT_EQ(read.cuts, written.cuts);
   EXPECT_EQ(read.round_start, 10);
   EXPECT_EQ(read.round_batches, 8);

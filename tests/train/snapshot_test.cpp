@@ -41,6 +41,7 @@ Checkpoint state_at(std::int64_t step, std::int64_t columns = 4) {
   out.loss_scale = {1024, step / 2, step / 3};
   out.seconds = 0.1 * static_cast<double>(step);
   out.best = BestResult{1, 0.25};
+  out.unmeasured = {"auc", 1};
   out.cuts = {2, 5};
   out.round_start = step - 1;
   out.round_batches = 8;

@@ -209,11 +209,10 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
   }
   if (summary.end == RunEnd::kStalled) {
     text += " · early stopping: ";
-    text += summary.best
-                ? fmt::format("no improvement of {} for {} validations", summary.best->metric,
-                              summary.best->stalled)
-                : fmt::format("no finite {} in {} validations",
-                              network.config().optimization.best_metric, summary.unmeasured);
+    text += summary.best ? fmt::format("no improvement of {} for {} validations",
+                                       summary.best->metric, summary.best->stalled)
+                         : fmt::format("no finite {} in {} validations", summary.unmeasured.metric,
+                                       summary.unmeasured.validations);
   }
   log_info("train", "done     {}", text);
 }

@@ -30,6 +30,7 @@ fs::path last_checkpoint(const PipelineRun& run, const SaveSettings& save,
   checkpoint.learning_rate = summary.learning_rate;
   checkpoint.seconds = summary.seconds;
   checkpoint.best = summary.best;
+  checkpoint.unmeasured = summary.unmeasured;
   return write_checkpoint(save.folder, checkpoint).path;
 }
 
