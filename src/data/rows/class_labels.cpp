@@ -53,16 +53,24 @@ HostTensor with_unlabelled(const HostTensor& labels, std::span<const std::size_t
 
 namespace {
 
+std::string word_of(std::int64_t number) { return std::to_string(number); }
+std::string word_of(double number) {
+  return number == std::floor(number) ? fmt::format("{:.0f}", number) : std::string();
+}
+
 /// Labels that were words in training, such as "1", "2" and "3+", and that are all numbers in this
 /// table: numbers that are names of classes become the numbers of those classes.
+template <class Number>
 void follow_numbers(RawColumn& raw, const std::vector<std::string>& known) {
-  if (!raw.may_be_words || raw.values.dtype() != DType::kInt64) return;
   HostTensor numbers(raw.values.type());
-  const auto in = raw.values.span<std::int64_t>();
+  const auto in = raw.values.span<Number>();
+  const auto out = numbers.span<Number>();
   for (std::size_t row = 0; row < in.size(); ++row) {
-    const auto found = std::ranges::find(known, std::to_string(in[row]));
+    out[row] = in[row];
+    if (std::isnan(static_cast<double>(in[row]))) continue;  // a gap
+    const auto found = std::ranges::find(known, word_of(in[row]));
     if (found == known.end()) return;
-    numbers.span<std::int64_t>()[row] = found - known.begin();
+    out[row] = static_cast<Number>(found - known.begin());
   }
   raw.values = numbers;
   raw.class_names = known;
@@ -88,7 +96,10 @@ void renumber(RawColumn& raw, const std::vector<std::string>& known) {
 }  // namespace
 
 void follow_class_names(RawColumn& raw, const std::vector<std::string>& known) {
-  if (!known.empty() && raw.class_names.empty()) follow_numbers(raw, known);
+  if (!known.empty() && raw.class_names.empty() && raw.may_be_words) {
+    if (raw.values.dtype() == DType::kInt64) follow_numbers<std::int64_t>(raw, known);
+    if (raw.values.dtype() == DType::kFloat64) follow_numbers<double>(raw, known);
+  }
   if (known.empty() || raw.class_names.empty() || raw.class_names == known) return;
   if (is_float(raw.values.dtype())) {
     renumber<double>(raw, known);  // with gaps

@@ -154,6 +154,17 @@ TEST_F(OpenData, RowsWithoutALabelCanBeLeftOut) {
   expect_contains(got.warnings.at(0), "1 bad sample skipped");
 }
 
+// The numbers "1" and "2" of the validation data, whose third class is "3+" in the training data.
+TEST_F(OpenData, ARowWithoutALabelLeavesTheOthersTheirClasses) {
+  DataOptions options = at(write("t.csv", "x,label\n3,3+\n1,1\n2,2\n"));
+  options.bind.on_bad_sample = BadSample::kSkip;
+  for (const char* gap : {"", "6,\n"}) {
+    options.validation_path = write("v.csv", fmt::format("x,label\n4,2\n{}5,1\n", gap));
+    const OpenedData got = open_data(options, image({1}, 3));
+    EXPECT_EQ(values(*got.validation, 1), (Doubles{1, 0})) << gap;
+  }
+}
+
 TEST_F(OpenData, LimitsAndSplitsCountGoodSamples) {
   std::string text;
   for (int i = 0; i < 99; ++i) text += fmt::format("{},{},{}\n", i, i % 2 ? "oops" : "1", i % 3);

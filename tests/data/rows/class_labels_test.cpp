@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 namespace pipetrain {
 namespace {
 
@@ -20,6 +23,18 @@ TEST(ClassLabels, NumbersThatAreWordsOfTheTrainingAreItsClasses) {
   follow_class_names(raw, {"1", "2", "3+"});
   EXPECT_EQ(raw.values.to_int64s(), (std::vector<std::int64_t>{1, 0, 1}));
   EXPECT_EQ(raw.class_names.size(), 3U);
+  RawColumn with_gap = labels_of({}, /*in_table=*/true);
+  const double gap = std::numeric_limits<double>::quiet_NaN();
+  with_gap.values = HostTensor::of<double>({3}, std::vector<double>{2, gap, 1});
+  follow_class_names(with_gap, {"1", "2", "3+"});
+  const std::vector<double> followed = with_gap.values.to_doubles();
+  EXPECT_EQ(followed[0], 1);
+  EXPECT_TRUE(std::isnan(followed[1]));
+  EXPECT_EQ(followed[2], 0);
+  RawColumn amounts = labels_of({}, /*in_table=*/true);
+  amounts.values = HostTensor::of<double>({2}, std::vector<double>{1, 1.6});
+  follow_class_names(amounts, {"1", "2", "3+"});
+  EXPECT_EQ(amounts.values.to_doubles(), (std::vector<double>{1, 1.6}));
   RawColumn numbered =
       labels_of({2, 1, 0}, /*in_table=*/true);  // of classes without numbers as names
   follow_class_names(numbered, {"cat", "dog", "owl"});
