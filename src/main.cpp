@@ -138,7 +138,7 @@ int run(std::vector<std::string> arguments) {
            started);
   for (const CommandSpec& spec : known) {
     if (spec.name != command) continue;
-    check_outputs(spec, options);
+    check_outputs(command, options);
     if (spec.computes) check_processor();
     return spec.run(options);
   }

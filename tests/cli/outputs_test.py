@@ -142,6 +142,30 @@ class Inputs(Case):
         for _ in range(2):
             self.succeed("predict", "m.onnx", "--data", "d.csv", "-o", "p.csv")
 
+    def test_nor_one_that_a_checkpoint_names(self):
+        rows = "\n".join(digits()[:64]) + "\n"
+        self.write("d.csv", rows)
+        self.succeed("-m", MODEL, "--data", "d.csv", "--max-steps", "1", "--run-dir", "r", "-q")
+        for flag in ("--trace", "--metrics", "--status-file"):
+            self.refused("usage", "--resume=r", "--max-steps", "2", flag, "d.csv", says=f'{flag} "d.csv" is an input of this command')
+            self.assertEqual((self.folder / "d.csv").read_text(), rows)
+
+    def test_nor_one_in_a_folder_or_a_glob(self):
+        rows = "\n".join(digits()[:64]) + "\n"
+        (self.folder / "data").mkdir()
+        self.write("data/train.csv", rows)
+        for data in ("data", "data/*.csv"):
+            self.refused("usage", "predict", MODEL, "--data", data, "-o", "data/train.csv", says='--output "data/train.csv" is an input of this command')
+            self.assertEqual((self.folder / "data/train.csv").read_text(), rows)
+        # Beside the tables of a folder there may be results.
+        for _ in range(2):
+            self.succeed("predict", MODEL, "--data", "data", "-o", "data/results.csv")
+
+    def test_adapters_never_replace_a_model_of_the_run(self):
+        for name, *more in [("trained.onnx",), ("trained.onnx", "-o", "other.onnx"), ("last.onnx", "--val-split", "0.2"), ("best.onnx", "--val-split", "0.2", "--save", "last")]:
+            self.refused("usage", "-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--lora", "4", "--run-dir", "r", "--overwrite",
+                         "--adapter", f"r/{name}", *more, says=[f'r/{name}" is where the run keeps a model', "--adapter"])
+
 
 class Streams(Case):
     def test_training_prints_nothing_to_stdout(self):

@@ -419,6 +419,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   if (leads) resolve_verbosity(options);
   const bool has_folder = !options.run_dir.empty();  // which a restart gives, too
   const Start start = take_up(options, processes, supervision);
+  check_outputs("train", options);  // again, with what a checkpoint names
   if (leads) check_overwrite(options, start);
   const bool gives_stages = options.gpus > 0;
   check_replica_mode(options, start.goes_on ? &start.found->checkpoint : nullptr);

@@ -162,6 +162,12 @@ void check_models(const Options& options, const PlannedNetwork& network, const s
   PT_CHECK(!network.data().validation || place_of(output) != place_of(other_model(options, folder)),
            kUsage, "\"{}\" is where the run keeps its {} model; give another --output",
            printable(output), options.save == "last" ? "best" : "last");
+  for (const fs::path& model :
+       {fs::path(output), folder / "trained.onnx", folder / "best.onnx", folder / "last.onnx"}) {
+    PT_CHECK(options.adapter.empty() || place_of(options.adapter) != place_of(model), kUsage,
+             "\"{}\" is where the run keeps a model; give another --adapter",
+             printable(options.adapter));
+  }
 }
 
 std::string words_on(const BestResult& best) {

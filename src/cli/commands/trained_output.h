@@ -17,7 +17,8 @@ TrainingDescription training_of(const FoundCheckpoint& found);
 
 /// Error (kUsage) where --adapter cannot be written.
 void check_adapter(const Options& options);
-/// The same, and where the run's own folder is to have another model at the path of its output.
+/// The same, and where the run's own folder is to have another model at the path of its output, or
+/// a model at that of its adapters.
 void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,
                   const std::filesystem::path& folder);
 

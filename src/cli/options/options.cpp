@@ -7,12 +7,14 @@
 #include <filesystem>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/options/config_file.h"
 #include "cli/options/option_table.h"
 #include "cli/options/option_values.h"
 #include "cli/options/other_names.h"
+#include "data/rows/readers.h"
 
 namespace pipetrain {
 namespace {
@@ -250,6 +252,19 @@ bool outlives(const std::vector<OptionSpec>& specs, const Assignment& setting, c
   return part != parts.end() && !part->of_value;
 }
 
+/// The files of a folder or a glob that data are read from; otherwise the path itself.
+std::vector<std::string> files_of_data(const std::string& path) {
+  std::error_code unknown;
+  try {
+    if (!std::filesystem::is_directory(path, unknown)) return list_files(path);
+    const TableFiles tables = table_files_in(path);
+    return tables.train.empty() ? list_files(path)
+                                : std::vector<std::string>{tables.train, tables.validation};
+  } catch (const Error&) {
+    return {path};  // the reader of the data will say what is wrong
+  }
+}
+
 }  // namespace
 
 bool OptionSpec::applies_to(const std::string& command) const {
@@ -388,17 +403,21 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
   return options;
 }
 
-void check_outputs(const CommandSpec& command, const Options& options) {
+void check_outputs(const std::string& command, const Options& options) {
   namespace fs = std::filesystem;
   Options copy = options;
   std::vector<OptionSpec> specs = describe_options(copy);
-  std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command.name); });
+  std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command); });
   std::vector<std::string> inputs = options.configs;
+  const CommandSpec& described = *std::ranges::find(commands(), command, &CommandSpec::name);
   for (const std::string& argument : options.arguments) {
-    if (std::ranges::count(command.words, argument) == 0) inputs.push_back(argument);
+    if (std::ranges::count(described.words, argument) == 0) inputs.push_back(argument);
   }
+  std::vector<std::string> data;
   for (const OptionSpec& spec : specs) {
-    if (spec.path == PathUse::kRead) inputs.push_back(spec.get());
+    if (spec.path != PathUse::kRead) continue;
+    const bool is_data = spec.name == "--data" || spec.name == "--val-data";
+    (is_data ? data : inputs).push_back(spec.get());
   }
   const bool asks = std::ranges::count(specs, "--overwrite", &OptionSpec::name) > 0;
   for (const OptionSpec& spec : specs) {
@@ -407,6 +426,11 @@ void check_outputs(const CommandSpec& command, const Options& options) {
     const std::string output = spec.get();
     std::error_code unknown;  // of what is no file: "-", "synthetic"
     if (!fs::is_regular_file(output, unknown)) continue;
+    // A folder may have many files; it is read where there is something to lose.
+    for (const std::string& path : std::exchange(data, {})) {
+      const std::vector<std::string> files = files_of_data(path);
+      inputs.insert(inputs.end(), files.begin(), files.end());
+    }
     for (const std::string& input : inputs) {
       PT_CHECK(!fs::equivalent(input, output, unknown), kUsage,
                "{} \"{}\" is an input of this command; give another file", spec.name,

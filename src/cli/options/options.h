@@ -189,7 +189,7 @@ const std::vector<CommandSpec>& commands();
 
 /// Error (kUsage) for an output of a command that is one of its inputs, which would be lost.
 /// Outputs that only replace a file with --overwrite are left to that.
-void check_outputs(const CommandSpec& command, const Options& options);
+void check_outputs(const std::string& command, const Options& options);
 
 /// Parses the arguments of one command: command line before environment before configuration files.
 /// Error (kUsage) with the nearest name for what is unknown.
