@@ -1,5 +1,6 @@
 """Results go to stdout in a form that scripts can read, messages to stderr."""
 
+import contextlib
 import math
 import os
 import pathlib
@@ -197,6 +198,45 @@ class Streams(Case):
         move_data_out(MODEL, self.folder / "outside.onnx")
         self.refused("usage", "-m", "outside.onnx", "--max-steps", "0", "-o", "pipe",
                      says=["--output pipe: outside.onnx has external weights", "cannot go to a pipe or a device"])
+
+    def through_pipe(self, name, *arguments):
+        """What a command writes to a pipe of that name."""
+        os.mkfifo(self.folder / name)
+        read = []
+        reader = threading.Thread(target=lambda: read.append((self.folder / name).read_bytes()), daemon=True)
+        reader.start()
+        self.succeed(*arguments, "-o", name, "-q")
+        with contextlib.suppress(OSError):  # for a reader that still waits
+            os.close(os.open(self.folder / name, os.O_WRONLY | os.O_NONBLOCK))
+        reader.join(SECONDS)
+        return read[0]
+
+    def test_models_and_data_can_go_to_a_pipe_as_to_a_file(self):
+        self.succeed("-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--run-dir", "run", "-q")
+        for name, *command in [("m.onnx", "export", "--from", "run"), ("n.onnx", "new", "mlp"), ("d.csv", "data", "make", "spirals"),
+                               ("d.npz", "data", "make", "spirals")]:
+            with self.subTest(command):
+                self.succeed(*command, "-o", f"file-{name}", "-q")
+                self.assertEqual(self.through_pipe(name, *command), (self.folder / f"file-{name}").read_bytes())
+        os.mkfifo(self.folder / "pipe")
+        self.refused("usage", "new", "mlp", "--weights", "none", "-o", "pipe", says="cannot go to a pipe or a device; give a file with --output")
+
+    def test_a_finished_run_writes_its_model_to_a_pipe_each_time(self):
+        self.succeed("-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--run-dir", "run", "-q")
+        trained = (self.folder / "run/trained.onnx").read_bytes()
+        for name in ("one", "two"):
+            self.assertEqual(self.through_pipe(name, "--resume=run"), trained)
+            with self.start("--resume=run", "-o", "-", "-q") as process:
+                self.assertEqual(process.communicate(timeout=SECONDS)[0], trained)
+
+    def test_a_resumed_run_does_not_write_to_the_pipe_of_the_run_before(self):
+        with self.start("-m", MODEL, "--data", DATA, "--limit", "64", "--max-steps", "1", "--run-dir", "run", "-o", "/dev/stdout", "-q") as process:
+            model, err = process.communicate(timeout=SECONDS)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue(model)
+        out, _ = self.succeed("--resume=run", "--max-steps", "2", "-q")
+        self.assertEqual(out, "")
+        self.assertTrue((self.folder / "run/trained.onnx").exists())
 
     def test_a_model_that_cannot_be_written_is_kept_in_its_folder(self):
         full = lambda: os.dup2(os.open("/dev/full", os.O_WRONLY), 1)

@@ -74,6 +74,13 @@ class FinishedRun(Case):
         self.assertIn("nothing left to train", err)
 
 
+    def test_it_writes_the_model_again_that_another_has_replaced(self):
+        self.succeed(*SMALL, "--lr", "0", "--bn", "frozen", "--val-split", "0.25", "--max-steps", "4", "--run-dir", "run")
+        for more, says in ((["--save", "last"], "the last model, of step 4"), ([], "the best model, loss"), ([], "nothing left to train")):
+            _, err = self.succeed("train", "--resume=run", *more)
+            self.assertIn(says, err)
+
+
 class OtherFolder(Case):
     def test_the_best_model_goes_along(self):
         run = ["train", "-m", MODEL, "--data", DATA, "--batch-size", "64", "--val-split", "0.2", "--val-every", "2", "--save-every", "2", "--keep", "9",

@@ -1,10 +1,8 @@
 // pipetrain data: inspects, converts and generates data sets.
-#include <filesystem>
-
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
 #include "cli/output/output.h"
 #include "data/formats/made_data.h"
 #include "data/formats/write_data.h"
@@ -24,12 +22,7 @@ std::string argument_of(const Options& options, const char* usage) {
 void check_data_target(const Options& options, const char* usage) {
   PT_CHECK(!options.output.empty() && options.output != "-", kUsage,
            "give a file with --output, for example: pipetrain data {}", usage);
-  const std::filesystem::path path(options.output);
-  const std::filesystem::path folder = path.parent_path();
-  PT_CHECK(folder.empty() || std::filesystem::is_directory(folder), kUsage,
-           "--output: there is no folder \"{}\"", printable(folder.string()));
-  PT_CHECK(options.overwrite || !std::filesystem::exists(path), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(options.output));
+  check_output(options, options.output, /*replaces_own=*/false);
 }
 
 RawData made_data(const std::string& kind, const Options& options) {
@@ -87,7 +80,6 @@ int write_to_output(const RawData& data, const Options& options) {
   const WriteDataOptions how{.image = static_cast<std::size_t>(options.image),
                              .channels = static_cast<std::size_t>(options.channels),
                              .how = options.run.data.bind.image};
-  delete_stale_temporaries(options.output);
   const std::string written = write_data(data, options.output, how);
   log_info("data", "wrote {}: {}", printable(options.output), written);
   if (!data.validation.empty() && !options.output.ends_with(".npz"))

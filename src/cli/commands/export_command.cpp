@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/stale_files.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
 #include "data/files/file_bytes.h"
@@ -46,9 +46,7 @@ int export_command(Options& options) {
            "no output given; use --output FILE, or - for standard output");
   const std::string output = options.output;
   const bool to_stdout = output == "-", overwrite = options.overwrite;
-  PT_CHECK(overwrite || to_stdout || output.empty() || !fs::exists(output), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(output));
-  if (!to_stdout && !output.empty()) delete_stale_temporaries(output);
+  if (!to_stdout && !output.empty()) check_output(options, output, /*replaces_own=*/false);
   const FoundCheckpoint found = read_steadily(options.from);
   for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
   take_over(found, "export", options);

@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -45,6 +46,7 @@ bool has_weights(const Options& options, const ZooModel& model) {
 }
 
 void check_target(const fs::path& path, bool overwrite) {
+  if (is_special(path)) return;
   const fs::path folder = path.parent_path();
   PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
            "--output: there is no folder \"{}\"", printable(folder.string()));
@@ -54,10 +56,7 @@ void check_target(const fs::path& path, bool overwrite) {
            "\"{}\" exists; give --overwrite or another --output", printable(path.string()));
 }
 
-void write_to_standard_output(const ZooModel& model, bool with_weights) {
-  PT_CHECK(with_weights && model.trained_numbers <= kMostWeightsByDefault, kUsage,
-           "a model with weights in a separate file cannot go to standard output; give a file with "
-           "--output");
+void write_to_standard_output(const ZooModel& model) {
   const std::string bytes = model.onnx.bytes();
   const bool written = std::fwrite(bytes.data(), 1, bytes.size(), stdout) == bytes.size();
   PT_CHECK(written && std::fflush(stdout) == 0, kResource,
@@ -89,11 +88,14 @@ int new_command(Options& options) {
                                                      .context = options.context,
                                                      .seed = options.run.optimization.seed});
   const bool with_weights = has_weights(options, model);
+  const bool has_data_file = !with_weights || model.trained_numbers > kMostWeightsByDefault;
+  PT_CHECK(!has_data_file || !(to_standard_output || is_special(path)), kUsage,
+           "a model with weights in a separate file cannot go to {}; give a file with --output",
+           to_standard_output ? "standard output" : "a pipe or a device");
   if (to_standard_output) {
-    write_to_standard_output(model, with_weights);
+    write_to_standard_output(model);
     return 0;
   }
-  const bool has_data_file = !with_weights || model.trained_numbers > kMostWeightsByDefault;
   if (has_data_file) check_target(path.string() + ".data", options.overwrite);
   const std::uint64_t hole = with_weights ? 0 : model.onnx.write_hollow(path);
   if (with_weights) model.onnx.write(path);

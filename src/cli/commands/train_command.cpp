@@ -382,7 +382,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
                                  ? (folder / "trained.onnx").string()
                                  : options.output;
   if (start.goes_on && start.found->checkpoint.step == network.total_steps() &&
-      has_written_all(options, *start.found, output)) {
+      has_written_all(options, *start.found, output, folder)) {
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.all_processes()) network.all_processes()->broadcast({});

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/atomic_file.h"
 #include "base/error.h"
 #include "base/input_file.h"
 #include "base/log.h"
@@ -146,14 +147,25 @@ void check_adapter(const Options& options) {
 }
 
 bool has_written_all(const Options& options, const FoundCheckpoint& found,
-                     const std::string& output) {
+                     const std::string& output, const fs::path& folder) {
   const fs::path end = found.path / "manifest.json";
   const bool saves_another = std::ranges::any_of(options.given, [&](const Assignment& setting) {
     return setting.first == "--best-metric" && setting.second.find("save=") != std::string::npos &&
            std::ranges::count(found.checkpoint.run.settings, setting) == 0;
   });
-  return !saves_another && is_newer(output, end) &&
-         (options.adapter.empty() || is_newer(options.adapter, end));
+  // Beside the last model lies the best one, and beside the best one the last.
+  const std::optional<BestResult>& best = found.checkpoint.best;
+  const fs::path other = other_model(options, folder);
+  const fs::path other_before = folder / (options.save == "last" ? "last.onnx" : "best.onnx");
+  std::error_code unknown;
+  const bool saved_another = best && best->step != found.checkpoint.step &&
+                             fs::exists(other_before, unknown) && !is_newer(other, other_before);
+  // What went to a pipe or to standard output is gone.
+  const auto is_there = [&](const std::string& file) {
+    return !is_special(file) && is_newer(file, end);
+  };
+  return !saves_another && !saved_another && options.output != "-" && is_there(output) &&
+         (options.adapter.empty() || is_there(options.adapter));
 }
 
 void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,

@@ -24,8 +24,9 @@ void check_models(const Options& options, const PlannedNetwork& network, const s
 
 /// Whether a run that ended with this checkpoint has written what the options ask for since: its
 /// model (the best or the last one, as --save says now and has said then) and its adapters.
+/// `folder`: of the run.
 bool has_written_all(const Options& options, const FoundCheckpoint& found,
-                     const std::string& output);
+                     const std::string& output, const std::filesystem::path& folder);
 
 /// Which models of a run have been written.
 struct WrittenModels {

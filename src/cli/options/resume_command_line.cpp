@@ -358,6 +358,7 @@ std::vector<Setting> outputs_to_keep(const Options& options) {
   for (const auto& [name, value] : options.settings) {
     if (!is_output(name) || value.empty()) continue;
     const bool is_path = specs.at(name).path == PathUse::kWrite && value != "-";
+    if (is_path && is_special(value)) continue;  // a pipe of a shell is not there again
     const auto absolute = [](const std::string& path) {
       return fs::absolute(path).lexically_normal().string();
     };
