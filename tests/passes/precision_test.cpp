@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <map>
 
@@ -12,6 +13,7 @@
 #include "onnx_io/reader.h"
 #include "passes/build.h"
 #include "passes/fuse_elementwise.h"
+#include "support/op_check.h"
 #include "support/small_networks.h"
 
 namespace pipetrain {
@@ -361,6 +363,81 @@ TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
     return graph[ValueId{cast.first.first}].name == "n";
   };
   EXPECT_EQ(std::ranges::count_if(casts, is_cast_of_norm), 1);
+}
+
+/// A convolution whose weight is computed in the forward pass, from a parameter that is repeated:
+/// the gradient of the product that computes it reads the weight's gradient, which is stored
+/// narrow.
+OnnxModel network_with_computed_filters() {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}, {"", 8}, {"", 8}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.initializer("a", test::random_tensor({DType::kFloat32, {16, 1, 4}}, 1, -0.3, 0.3));
+  builder.initializer("basis", test::random_tensor({DType::kFloat32, {4, 9}}, 2, -0.3, 0.3));
+  builder.initializer("v", test::random_tensor({DType::kFloat32, {16, 5}}, 3));
+  builder.initializer("all",
+                      HostTensor::of<std::int64_t>({3}, std::vector<std::int64_t>{16, 16, 4}));
+  builder.initializer("window",
+                      HostTensor::of<std::int64_t>({4}, std::vector<std::int64_t>{16, 16, 3, 3}));
+  builder.node("Expand", {"a", "all"}, {"repeated"}, {}, "expand");
+  builder.node("MatMul", {"repeated", "basis"}, {"flat"}, {}, "filters");
+  builder.node("Reshape", {"flat", "window"}, {"weight"}, {}, "window");
+  builder.node("Conv", {"x", "weight"}, {"map"}, {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})},
+               "conv");
+  builder.node("GlobalAveragePool", {"map"}, {"pooled"}, {}, "pool");
+  builder.node("Flatten", {"pooled"}, {"row"}, {}, "row");
+  builder.node("MatMul", {"row", "v"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+/// The loss and all gradients over 8 samples in micro-batches of `samples`.
+std::vector<double> loss_and_gradients(std::int64_t samples) {
+  const OnnxModel model = network_with_computed_filters();
+  BuildOptions options;
+  options.lower.micro_batch = samples;
+  options.precision = kNarrow;
+  const TrainingGraph training = build_training_graph(model, classify_tensors(model, {}), options);
+  const bool narrow = std::ranges::any_of(training.graph.nodes, [&](const Node& node) {
+    return node.op->name == "ConvWeightGrad" &&
+           training.graph[node.outputs[0]].type.dtype == kNarrow;
+  });
+  EXPECT_TRUE(narrow) << training.graph.to_text();
+  const HostTensor x = test::random_tensor({DType::kFloat32, {8, 16, 8, 8}}, 4),
+                   labels = test::random_tensor({DType::kInt64, {8}}, 5, 0, 5);
+  const auto rows = [](const HostTensor& of, std::int64_t first, const TensorType& type) {
+    HostTensor out(type);
+    std::memcpy(out.view().data,
+                of.view().as<std::byte>() + static_cast<std::size_t>(first) * of.type().bytes() / 8,
+                type.bytes());
+    return out;
+  };
+  std::vector<double> sums;
+  for (std::int64_t first = 0; first < 8; first += samples) {
+    const ValueId input = training.inputs[0].value, label = training.loss.label;
+    test::Feeds feeds = {{input, rows(x, first, training.graph[input].type)},
+                         {label, rows(labels, first, training.graph[label].type)},
+                         {training.loss.loss_scale, test::floats(Shape{}, {0.125F})}};
+    for (const Accumulation& use : training.accumulations)
+      feeds[use.accumulator] = HostTensor(training.graph[use.accumulator].type);
+    const auto values = test::run_graph(training.graph, Backend::kCpu, feeds);
+    std::vector<double> found;
+    const auto add = [&](ValueId id) {
+      const auto numbers = values[static_cast<std::size_t>(id.index)].to_doubles();
+      found.insert(found.end(), numbers.begin(), numbers.end());
+    };
+    add(training.loss.loss_sum);
+    for (const Accumulation& use : training.accumulations) add(use.contribution);
+    sums.resize(found.size());
+    for (std::size_t i = 0; i < found.size(); ++i) sums[i] += found[i];
+  }
+  return sums;
+}
+
+TEST(Precision, TheGradientOfAComputedWeightMayBeNarrow) {
+  const std::vector<double> one = loss_and_gradients(8), eight = loss_and_gradients(1);
+  ASSERT_EQ(one.size(), eight.size());
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_NEAR(one[i], eight[i], 0.01) << i;
 }
 
 TEST(Precision, FloatLeavesTheGraphAlone) {

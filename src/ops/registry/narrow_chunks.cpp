@@ -113,6 +113,12 @@ Chunks samples(const KernelRequest& request, const ChunkRule& rule) {
   Chunks out;
   const Shape& samples = (rule.summed ? request.inputs : request.outputs)[0].shape;
   if (samples.rank() < 2 || samples[0] < 2) return out;
+  // Sums that are stored narrow are rounded once: nothing is added to what is rounded.
+  const bool rounds =
+      std::any_of(request.outputs.begin(), request.outputs.end(), [](const TensorType& type) {
+        return type.dtype == DType::kBFloat16 || type.dtype == DType::kFloat16;
+      });
+  if (rule.summed && rounds) return out;
   if (rule.axis) {
     const std::int64_t axis = request.node.attributes.integer("axis", -1);
     if (axis == 0 || axis == -static_cast<std::int64_t>(samples.rank())) return out;

@@ -136,6 +136,8 @@ std::vector<Case> cases() {
        {0, 1},
        {},
        1e-5},
+      {"ConvWeightGrad", weight_gradient, {f({5, 4, 9, 9}), f({5, 2, 9, 9})}, {0, 1}, {0}},
+      {"ConvWeightGrad", weight_gradient, {f({5, 4, 9, 9}), f({5, 2, 9, 9})}, {0, 1}, {0, 1}},
       {"MaxPool", pool, {f({5, 3, 8, 8})}, {0}, {0}, 0},
       {"Attention",
        {},
@@ -213,6 +215,7 @@ std::vector<Case> blocked_convolutions() {
         out.push_back({"Conv", attributes, {x, w, f({32})}, {0, 1, 2}, {0}, 0.005, layout});
         out.push_back({"ConvInputGrad", to_input, {y, w}, {0, 1}, {0}, 0.005, layout});
         out.push_back({"ConvWeightGrad", to_weight, {x, y}, {0, 1}, {}, 1e-5, layout});
+        out.push_back({"ConvWeightGrad", to_weight, {x, y}, {0, 1}, {0}, 0.005, layout});
       }
     }
   }
