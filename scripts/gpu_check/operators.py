@@ -18,7 +18,7 @@ SHARDS = {"conv": 6, "norms": 3, "attention": 2, "matmul": 2}
 # Test suites and tests of ops_tests by family; `rest` has all others.
 FAMILIES = {
     "conv": "ConvTest.*:Conv.*",
-    "matmul": "MatMul*:Gemm*:Einsum*:GpuKernels.BesideProducts",
+    "matmul": "MatMul*:Gemm*:Einsum*:GpuKernels.BesideProducts*",
     "norms": "BatchNorm*:LayerNorm*:RmsNorm*:InstanceNorm*:GroupNorm*:GpuKernels.AroundBatchNorm*:GpuRows.Norms*",
     "attention": "*Attention*:Rotary*",
     "recurrent": "Recurrent*:GpuKernels.Recurrences",

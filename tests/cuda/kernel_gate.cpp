@@ -192,7 +192,7 @@ void run_without(const std::filesystem::path& folder) {
   check(words.find('\n') == words.size() - 1, "said more than once: " + words);
 }
 
-/// A product with a bias and a Relu, with and without kernels of cuBLASLt (fake_cublaslt.cpp).
+/// A product with a bias and a Gelu, with and without kernels of cuBLASLt (fake_cublaslt.cpp).
 void run_products(const std::filesystem::path& folder) {
   copy_log_to(folder / "log");
   const auto products =
@@ -204,7 +204,7 @@ void run_products(const std::filesystem::path& folder) {
   Node node;
   node.op = find_op("MatMulActivation");
   node.name = "layer1";
-  node.attributes = {{"activation", std::string("Relu")}};
+  node.attributes = {{"activation", std::string("Gelu")}, {"approximate", std::string("tanh")}};
   const TensorType x{DType::kFloat32, Shape{8, 16}}, w{DType::kFloat32, Shape{16, 32}},
       bias{DType::kFloat32, Shape{32}}, y{DType::kFloat32, Shape{8, 32}};
   const KernelRequest request{node, {x, w, bias}, {y}};
@@ -222,13 +222,13 @@ void run_products(const std::filesystem::path& folder) {
     const std::string words = products() + std::string(kernels());
     check(words == product + own, words);
   };
-  set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_RELU_BIAS:
+  set_fake("fake_cublaslt_has", -1);  // CUBLASLT_EPILOGUE_DEFAULT, …_BIAS and …_GELU_BIAS:
   set_fake("fake_cublaslt_has", 1);
   expect("epilogue 1\n", "hand-written kernel\nhand-written kernel\n");
   set_fake("fake_cublaslt_has", 4);
   expect("epilogue 4\n", "hand-written kernel\n");
-  set_fake("fake_cublaslt_has", 6);
-  expect("epilogue 6\n", "");
+  set_fake("fake_cublaslt_has", 36);
+  expect("epilogue 36\n", "");
   check(get_file(folder / "log").empty(), get_file(folder / "log"));
   set_fake("fake_cublaslt_has", -1);
   check(!device.make_kernel(*stream, request), "a kernel that is not there");

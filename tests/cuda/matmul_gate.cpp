@@ -137,6 +137,24 @@ void look_at_padded_rows() {
   }
 }
 
+/// Operands of float32 are rounded to TF32 where that is allowed, unless the node keeps floats.
+void look_at_compute_types() {
+  const TensorType square{kFloat, {16, 16}};
+  Node node;
+  node.op = find_op("MatMul");
+  for (const bool keeps : {false, true}) {
+    if (keeps) node.attributes.set("keep_float", std::int64_t{1});
+    const KernelRequest request{node, {square, square}, {square}};
+    for (const bool tensor_floats : {false, true}) {
+      const ProductDescriptors descriptors(matmul_plan(request), request, tensor_floats);
+      const bool rounded = tensor_floats && !keeps;
+      check(attribute<std::int32_t>(descriptors, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE) ==
+                (rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F),
+            "another type of the sums");
+    }
+  }
+}
+
 // One function because it is one table.
 int look_at_all() {
   const TensorType x{kBrain, {64, 768}}, w{kBrain, {768, 3072}}, bias{kFloat, {3072}},
@@ -145,19 +163,11 @@ int look_at_all() {
   const Case cases[] = {
       {"MatMul", {}, {x, w}, 1, kBrain, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT, 0},
       {"MatMulActivation",
-       with("Relu", "none"),
-       {x, w, bias},
-       1,
-       kBrain,
-       CUBLASLT_EPILOGUE_RELU_BIAS,
-       CUBLASLT_EPILOGUE_BIAS,
-       0},
-      {"MatMulActivation",
-       with("Relu", "none"),
+       with("Gelu", "tanh"),
        {deep, w},
        1,
        kBrain,
-       CUBLASLT_EPILOGUE_RELU,
+       CUBLASLT_EPILOGUE_GELU,
        CUBLASLT_EPILOGUE_DEFAULT,
        0},
       {"MatMulActivation",
@@ -184,7 +194,15 @@ int look_at_all() {
        CUBLASLT_EPILOGUE_GELU_BIAS,
        CUBLASLT_EPILOGUE_BIAS,
        0},
-      // Unsupported: unaligned rows, erf, several products.
+      // Not by the library: a Relu, unaligned rows, erf, several products.
+      {"MatMulActivation",
+       with("Relu", "none"),
+       {x, w, bias},
+       1,
+       kBrain,
+       CUBLASLT_EPILOGUE_BIAS,
+       CUBLASLT_EPILOGUE_BIAS,
+       0},
       {"MatMulActivation",
        with("Gelu", "tanh"),
        {x, uneven},
@@ -202,7 +220,7 @@ int look_at_all() {
        CUBLASLT_EPILOGUE_BIAS,
        0},
       {"MatMulActivation",
-       with("Relu", "none"),
+       with("Gelu", "tanh"),
        {deep, other},
        1,
        kBrain,
@@ -228,6 +246,7 @@ int look_at_all() {
   };
   for (const Case& c : cases) look_at(c);
   look_at_padded_rows();
+  look_at_compute_types();
   return static_cast<int>(std::size(cases));
 }
 

@@ -46,7 +46,7 @@ class MatMulKernel final : public Kernel {
     if (library_adds_bias_) descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias(in, context));
     if (whole_ && epilogue_.kind == kSums)
       descriptors_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, out[1] ? out[1].data : context.workspace);
-    if (whole_ && epilogue_.kind == kGelu && epilogue_.keeps) {
+    if (whole_ && epilogue_.kind == kActivation && epilogue_.keeps) {
       PT_CHECK(out[1], kInternal, "there is no memory for the input of a Gelu");
       descriptors_.set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, out[1].data);
     }

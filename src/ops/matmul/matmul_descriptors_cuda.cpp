@@ -37,9 +37,7 @@ std::uint32_t alignment_at(const std::vector<std::int64_t>& offsets, std::size_t
 cublasLtEpilogue_t library_epilogue(const ProductEpilogue& epilogue) {
   const bool bias = epilogue.bias;
   switch (epilogue.kind) {
-    case ProductEpilogue::Kind::kRelu:
-      return bias ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_RELU;
-    case ProductEpilogue::Kind::kGelu:
+    case ProductEpilogue::Kind::kActivation:  // a tanh Gelu
       if (epilogue.keeps)
         return bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
       return bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
@@ -60,7 +58,8 @@ ProductDescriptors::ProductDescriptors(const MatMulPlan& plan, const KernelReque
   std::int64_t a_step = 0, b_step = 0;
   const bool strided = even_steps(plan.a_offsets, &a_step) && even_steps(plan.b_offsets, &b_step);
   batch_ = strided ? plan.products() : 1;
-  const bool rounded = tensor_floats && operands == DType::kFloat32;
+  const bool rounded =
+      tensor_floats && operands == DType::kFloat32 && !request.node.attributes.flag("keep_float");
   check(cublasLtMatmulDescCreate(
       operation_.place(), rounded ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F));
   set(CUBLASLT_MATMUL_DESC_TRANSA, plan.trans_b ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -101,7 +100,7 @@ void ProductDescriptors::ask_for(const ProductEpilogue& epilogue, bool whole) {
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(library_type(result_type_)));
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere);
   }
-  if (wanted.kind == ProductEpilogue::Kind::kGelu && wanted.keeps) {
+  if (wanted.kind == ProductEpilogue::Kind::kActivation && wanted.keeps) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, columns_);
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, somewhere);
   }

@@ -29,7 +29,7 @@ class LibraryObject {
 
 class ProductDescriptors {
  public:
-  /// `tensor_floats`: operands of float32 may be rounded to TF32.
+  /// `tensor_floats`: operands of float32 may be rounded to TF32, but for nodes that keep floats.
   ProductDescriptors(const MatMulPlan& plan, const KernelRequest& request, bool tensor_floats);
 
   /// With the whole epilogue, or with at most a bias.

@@ -23,17 +23,17 @@ void describe_activation(const KernelRequest& request, std::int64_t columns,
                          ProductEpilogue& epilogue) {
   using namespace elementwise;
   const Node node = activation_of(request.node);
-  epilogue.kind = node.op->name == "Relu" ? Kind::kRelu : Kind::kGelu;
+  epilogue.kind = Kind::kActivation;
   epilogue.keeps = is_there(request.outputs, 1);
   visit_unary<float, DeviceMath>(node.op->name, node.attributes, [&](auto f) {
     if constexpr (!std::is_same_v<decltype(f), LibraryFunction<float>>)
       epilogue.function = encode(f, UnaryFunctions());
   });
-  const bool by_tanh = node.attributes.text("approximate", "none") == "tanh";
+  const bool by_tanh =
+      node.op->name == "Gelu" && node.attributes.text("approximate", "none") == "tanh";
   const bool takes_kept = epilogue.keeps && columns % kAuxiliaryElements == 0 &&
                           request.outputs[1].dtype == request.outputs[0].dtype;
-  epilogue.by_library =
-      epilogue.kind == Kind::kRelu ? !epilogue.keeps : by_tanh && (!epilogue.keeps || takes_kept);
+  epilogue.by_library = by_tanh && (!epilogue.keeps || takes_kept);
 }
 
 void describe_sums(const KernelRequest& request, ProductEpilogue& epilogue) {

@@ -12,15 +12,15 @@
 namespace pipetrain {
 
 struct ProductEpilogue {
-  enum class Kind : std::uint8_t { kNone, kRelu, kGelu, kSums } kind = Kind::kNone;
+  enum class Kind : std::uint8_t { kNone, kActivation, kSums } kind = Kind::kNone;
   bool bias = false;
-  bool keeps = false;  // of kGelu and kRelu: the input of the function is also a result
+  bool keeps = false;  // of kActivation: the input of the function is also a result
   int summed = 0;      // of kSums: the operand
-  /// Whether cuBLASLt has this epilogue: a Relu whose input is not used, a tanh Gelu, sums over the
-  /// operand of a single product.
+  /// Whether cuBLASLt computes this epilogue: a tanh Gelu, or sums over the operand of a single
+  /// product. Its Relu makes 0 of NaN, which would hide that a training diverges.
   bool by_library = false;
 
-  elementwise::Coded function;  // of kRelu and kGelu
+  elementwise::Coded function;  // of kActivation
   reduce::ReduceWalk sums;      // of kSums
 };
 

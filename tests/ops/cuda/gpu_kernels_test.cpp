@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 
 #include "support/device_kernel.h"
 #include "support/emulated_kernels.h"
@@ -260,6 +261,26 @@ TEST(GpuKernels, Recurrences) {
   }
 }
 
+/// A product with its epilogue, in parts under the emulator; nothing if there is no kernel.
+std::vector<HostTensor> run_product(const KernelRequest& request,
+                                    const std::vector<HostTensor>& inputs, bool separate_bias) {
+  const auto kernel = device_under_test() ? make_gpu_kernel(request)
+                                          : make_product_in_parts(request, separate_bias);
+  if (!kernel) return {};
+  Buffer workspace(kernel->workspace_bytes());
+  RunContext context;
+  context.workspace = workspace.data();
+  std::vector<Tensor> in, out;
+  std::vector<HostTensor> results;
+  for (const HostTensor& input : inputs) in.push_back(input.view());
+  for (const TensorType& type : request.outputs) {
+    results.emplace_back(type);
+    out.push_back(results.back().view());
+  }
+  kernel->run(in, out, context);
+  return results;
+}
+
 // If the library has the product but not its epilogue; on a GPU, whatever it has.
 TEST(GpuKernels, BesideProducts) {
   struct Case {
@@ -281,7 +302,7 @@ TEST(GpuKernels, BesideProducts) {
   const Case cases[] = {
       {"MatMul", {}, {{9, 5}, {5, 16}, {16}}, 1, false},
       {"MatMul", {}, {{3, 4, 5}, {3, 5, 15}, {15}}, 1, false},
-      {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}, {16}}, 1, true},
+      {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}, {16}}, 1, false},
       {"MatMulActivation", function("Relu", "none"), {{9, 5}, {5, 16}}, 2, false},
       {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 16}, {16}}, 2, true},
       {"MatMulActivation", function("Gelu", "tanh"), {{9, 5}, {5, 15}, {15}}, 1, true},
@@ -314,26 +335,34 @@ TEST(GpuKernels, BesideProducts) {
       EXPECT_EQ(library_is_asked(request), c.asked);
       expected = run_node(Backend::kReference, node, inputs, types);
       for (const bool separate_bias : {false, true}) {
-        const auto kernel = device_under_test() ? make_gpu_kernel(request)
-                                                : make_product_in_parts(request, separate_bias);
-        ASSERT_NE(kernel, nullptr);
-        Buffer workspace(kernel->workspace_bytes());
-        RunContext context;
-        context.workspace = workspace.data();
-        std::vector<Tensor> in, out;
-        std::vector<HostTensor> results;
-        for (const HostTensor& input : inputs) in.push_back(input.view());
-        for (const TensorType& type : types) {
-          results.emplace_back(type);
-          out.push_back(results.back().view());
-        }
-        kernel->run(in, out, context);
+        const std::vector<HostTensor> results = run_product(request, inputs, separate_bias);
+        ASSERT_EQ(results.size(), expected.size());
         for (std::size_t i = 0; i < results.size(); ++i)
           expect_close(as_float(results[i], DType::kFloat32),
                        as_float(expected[i], DType::kFloat32),
                        types[i].dtype == DType::kFloat32 ? 1e-5 : 0.02, "a product in parts");
       }
     }
+  }
+}
+
+TEST(GpuKernels, BesideProductsReluKeepsNotANumber) {
+  Node node;
+  node.op = find_op("MatMulActivation");
+  node.attributes = {{"activation", std::string("Relu")}};
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    HostTensor x = random_tensor({DType::kFloat32, {9, 5}}, 1);
+    x.span<float>()[7] = std::numeric_limits<float>::quiet_NaN();
+    std::vector<HostTensor> inputs;
+    for (const HostTensor& wide : {x, random_tensor({DType::kFloat32, {5, 16}}, 2)})
+      inputs.push_back(dtype == DType::kBFloat16 ? as_bfloat16(wide) : wide);
+    inputs.push_back(random_tensor({DType::kFloat32, {16}}, 3));
+    const KernelRequest request = request_of(node, inputs, {TensorType{dtype, {9, 16}}});
+    const std::vector<HostTensor> results = run_product(request, inputs, /*separate_bias=*/false);
+    ASSERT_EQ(results.size(), 1U);
+    const HostTensor y = as_float(results[0], DType::kFloat32);
+    for (std::size_t i = 0; i < y.span<float>().size(); ++i)
+      EXPECT_EQ(std::isnan(y.span<float>()[i]), i / 16 == 1) << i;
   }
 }
 
