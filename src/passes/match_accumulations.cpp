@@ -58,9 +58,10 @@ void match_accumulations(const TrainingGraph& first, TrainingGraph& training) {
       ++j;
     PT_CHECK(j < found.size() && found.size() == wanted.size(), kUsage,
              "a micro-batch of {} samples computes the {} otherwise than one of {}; use a {} that "
-             "divides the number of samples, or {}",
-             training.micro_batch, first.graph[first.accumulations[i].accumulator].name,
-             first.micro_batch, setting("micro-batch-size"), setting("drop-last"));
+             "divides {}, and {} unless it divides the number of samples, too",
+             training.micro_batch, printable(first.graph[first.accumulations[i].accumulator].name),
+             first.micro_batch, setting("micro-batch-size"), setting("batch-size"),
+             setting("drop-last"));
     is_taken[j] = true;
     ordered.push_back(training.accumulations[j]);
   }

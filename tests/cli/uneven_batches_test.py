@@ -3,7 +3,7 @@
 import random
 import unittest
 
-from onnx_file import INT64, model, node, tensor, value_info
+from onnx_file import FLOAT, INT64, model, node, tensor, value_info
 from program import Case, events
 
 RUN = ["--data", "rows.csv", "--device", "cpu", "--threads", "1", "--shuffle=false", "--optimizer", "sgd", "--lr", "0.5",
@@ -34,6 +34,18 @@ def class_token():
                    table("token", 1, 1, 4), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
 
 
+def filled(value, shape="shape", kind=FLOAT):
+    return node("ConstantOfShape", [shape], ["filled"], value=tensor("value", [1], [value], kind))
+
+
+def rows_of_samples():
+    """A weight of two rows for each sample: its gradient has no size of its own."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "samples"], ["rows"], axis=0),
+                    node("ReduceSum", ["rows"], ["twice"], keepdims=1), filled(1, "twice", INT64), node("Gather", ["token", "filled"], ["found"]),
+                    node("Reshape", ["found", "pairs"], ["added"]), node("Add", ["tokens", "added"], ["out"])],
+                   table("token", 3, 4), tensor("pairs", [3], [-1, 2, 4], INT64), table("head", 8, 3))
+
+
 def shared_query():
     """Attention of a query that all samples share: with one sample it has the shapes of any attention."""
     return network([node("MatMul", ["tokens", "wk"], ["key"], "key"), node("Transpose", ["key"], ["turned"], perm=[0, 2, 1]),
@@ -43,11 +55,14 @@ def shared_query():
 
 
 class UnevenBatches(Case):
-    def losses(self, network, samples, batch, micro_batch):
+    def write_run(self, network, samples):
         made = random.Random(samples)
         self.write("rows.csv", "".join(",".join([*(f"{made.uniform(-1, 1):.3f}" for _ in range(8)), str(row % 3)]) + "\n"
                                        for row in range(samples)))
         self.write("net.onnx", network)
+
+    def losses(self, network, samples, batch, micro_batch):
+        self.write_run(network, samples)
         self.succeed("train", "net.onnx", *RUN, "--epochs", "4", "--batch-size", str(batch), "--micro-batch-size", str(micro_batch))
         return [event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
 
@@ -61,6 +76,12 @@ class UnevenBatches(Case):
     def test_a_token_of_all_samples(self):
         self.same(class_token(), samples=6, batch=4, sizes=(1, 2, 4))
         self.same(class_token(), samples=9, batch=9, sizes=(3, 8))
+
+    def test_what_to_do_where_it_does_not_train(self):
+        self.write_run(rows_of_samples(), samples=9)
+        self.refused("usage", "train", "net.onnx", *RUN, "--batch-size", "9", "--micro-batch-size", "8",
+                     says="use a --micro-batch-size that divides --batch-size, and --drop-last unless it divides the number of samples, too")
+        self.losses(rows_of_samples(), 9, 9, 3)
 
     def test_a_query_of_all_samples(self):
         self.same(shared_query(), samples=9, batch=9, sizes=(3, 8))
