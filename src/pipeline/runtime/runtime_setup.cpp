@@ -32,6 +32,7 @@ RuntimeSetup::RuntimeSetup(std::vector<RuntimeVariant> all_variants,
     slices.push_back(std::make_unique<Slices>(
         slice_stages(*variant.training, variant.stage_of_forward, stages())));
   }
+  check_variants();
   PT_CHECK(options.devices.empty() || options.devices.size() == at(devices()), kInternal,
            "{} devices for a program on {}", options.devices.size(), devices());
   capacity = stage_capacities(programs);
@@ -55,6 +56,36 @@ void check_shared_updates(UpdateRule rule, std::string_view schedule, bool on_gp
            "{} needs a synchronous schedule such as 1f1b, but {} {} updates stages while others "
            "compute",
            setting("shard-optimizer"), setting("schedule"), printable(schedule));
+}
+
+/// Weights are updated where the first network has them, by the sums that it has there.
+void RuntimeSetup::check_variants() const {
+  const TrainingGraph& first = *variants[0].training;
+  for (std::size_t v = 1; v < variants.size(); ++v) {
+    const TrainingGraph& training = *variants[v].training;
+    for (int s = 0; s < stages(); ++s) {
+      const StageSlice& wanted = slices[0]->stages[at(s)];
+      const StageSlice& found = slices[v]->stages[at(s)];
+      const auto refuse_unless = [&](bool same, const std::string& name) {
+        PT_CHECK(
+            same, kUsage,
+            "micro-batches of {} and {} samples do not use \"{}\" in the same stages; use a {} "
+            "that divides {} and the number of samples, or other cuts ({})",
+            first.micro_batch, training.micro_batch, printable(name), setting("micro-batch-size"),
+            setting("batch-size"), setting("split"));
+      };
+      for (const int i : found.parameters) {
+        const Parameter& parameter = first.parameters[at(i)];
+        refuse_unless(!parameter.gradient || std::ranges::count(wanted.parameters, i) > 0,
+                      parameter.name);
+      }
+      if (training.accumulations.empty()) continue;  // an evaluation
+      for (const int i : found.accumulations) {
+        const ValueId sum = training.accumulations[at(i)].accumulator;
+        refuse_unless(std::ranges::count(wanted.accumulations, i) > 0, training.graph[sum].name);
+      }
+    }
+  }
 }
 
 void RuntimeSetup::find_edges() {

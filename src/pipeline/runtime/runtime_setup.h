@@ -44,6 +44,7 @@ struct RuntimeSetup {
 
  private:
   void find_edges();
+  void check_variants() const;
   void check_processes() const;
 };
 

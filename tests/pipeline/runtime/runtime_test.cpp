@@ -176,6 +176,17 @@ TEST(Runtime, AveragesOnDevicesAreThoseInHostMemory) {
   }
 }
 
+// Weights of the one would not have the gradients of the other.
+TEST(Runtime, RefusesMicroBatchesWhoseWeightsLieInOtherStages) {
+  Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  const TrainingGraph& smaller = *pipeline.graphs[1];
+  pipeline.variants[1].stage_of_forward = stages_of_chain(smaller, linearise(smaller), {0, 1});
+  expect_error(ErrorKind::kUsage, "in the same stages", [&] {
+    const Runtime runtime(pipeline.variants, {&program}, runtime_options(Place::kReference));
+  });
+}
+
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
   const auto evaluation = training_graph(pipeline.model, 4, /*training=*/false);
