@@ -14,6 +14,7 @@
 #include "passes/fuse_elementwise.h"
 #include "passes/fuse_matmul_epilogues.h"
 #include "passes/layout.h"
+#include "passes/mark_preparation.h"
 #include "passes/match_accumulations.h"
 #include "passes/pack_weights.h"
 #include "passes/pad_rows.h"
@@ -64,7 +65,9 @@ void remove_dead_statistics(TrainingGraph& training) {
 /// The forward pass, the loss and the backward pass, in plain row-major floats.
 TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
                              const BuildOptions& options) {
-  TrainingGraph training = lower(model, rules, options.lower);
+  LowerOptions lower_options = options.lower;
+  if (options.first) lower_options.repeating = &options.first->repeating;
+  TrainingGraph training = lower(model, rules, lower_options);
   training.graph.verify();
   bound_inputs(training);  // on the model's own Gather nodes
   // Before the backward pass: what is found has its own gradient.
@@ -78,7 +81,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
   training.coupled_samples = find_coupled_samples(training);  // of what the loss depends on
-  mark_preparation(training.graph);  // before the backward pass, which asks for the marks
+  mark_preparation(training, options.first);  // before the backward pass, which asks for the marks
   if (!options.with_gradients) return training;
   differentiate(training);
   remove_dead_nodes(training.graph, results_of(training));

@@ -28,8 +28,8 @@ struct BuildOptions {
   /// Micro-batches of a step. CPU weight gradients are batched over several of them where that is
   /// faster; with 1 none are.
   std::int64_t batched_micro_batches = 1;
-  /// The same network with larger micro-batches: its accumulators are shared, and its choice of
-  /// batched gradients is copied. Null: this is the first.
+  /// The same network with larger micro-batches: its accumulators are shared, and its choices of
+  /// batched gradients and of what is repeated for each sample are copied. Null: this is the first.
   const TrainingGraph* first = nullptr;
 };
 

@@ -227,15 +227,34 @@ class Lowering {
                    if (has_subgraphs(node)) return add_control_flow(node);
                    std::vector<ValueId> inputs;
                    for (const std::string& name : node.inputs) inputs.push_back(value_of(name));
-                   builder_.set_origin(unique_name(node), Part::kForward);
+                   const std::string name = unique_name(node);
+                   builder_.set_origin(name, Part::kForward);
+                   const std::size_t before = result_.graph.nodes.size();
                    const Attributes attributes = attributes_of(node);
                    ImportContext context(builder_, node.op_type, node.opset, attributes,
                                          std::move(inputs), node.outputs.size(), options_.mode);
                    find_import(node.op_type)->import(context);
+                   const bool repeats = is_left_out(name, before);
                    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
-                     set_value(node.outputs[i], context.outputs()[i]);
+                     const ValueId output = context.outputs()[i];
+                     set_value(node.outputs[i], repeats ? repeated(output) : output);
                    }
                  });
+  }
+
+  /// Whether a node that repeats a weight for each sample of larger micro-batches has added nothing
+  /// but views to those `before`, since there is one sample.
+  bool is_left_out(const std::string& name, std::size_t before) const {
+    const std::vector<Node>& nodes = result_.graph.nodes;
+    return options_.repeating && options_.repeating->contains(name) &&
+           std::all_of(nodes.begin() + static_cast<std::ptrdiff_t>(before), nodes.end(),
+                       [](const Node& node) { return (node.op->flags & kView) != 0; });
+  }
+
+  /// As a node of its own, as with more samples: cuts and accumulators are the same.
+  ValueId repeated(ValueId id) {
+    if (!id) return id;
+    return builder_.add("Expand", {id}, {{"shape", builder_.shape(id).dims()}});
   }
 
   /// The value of this name; absent for the empty name.
@@ -444,22 +463,6 @@ void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
   for (Node& node : graph.nodes) {
     if (node.gradient_of)
       node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
-  }
-}
-
-void mark_preparation(Graph& graph) {
-  for (Node& node : graph.nodes) {
-    if (node.part != Part::kForward || (node.op->flags & kRandom) || node.inputs.empty()) continue;
-    // A weight that is repeated for each sample: gradients, which micro-batches of several sizes
-    // share, have the size of the weight.
-    if (node.op->name == "Expand" && graph[node.inputs[0]].role != Role::kConstant) continue;
-    const bool prepares = std::all_of(node.inputs.begin(), node.inputs.end(), [&](ValueId id) {
-      if (!id) return true;
-      const Value& value = graph[id];
-      return value.role == Role::kParameter || value.role == Role::kConstant ||
-             (value.producer && graph[value.producer].part == Part::kPrepare);
-    });
-    if (prepares) node.part = Part::kPrepare;
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "graph/op.h"
@@ -20,6 +21,8 @@ struct LowerOptions {
       sample_shapes;        // per input, without axis 0: from the data, binds what is still free
   std::string output_node;  // train up to this value; empty: the model's own outputs
   ImportMode mode;
+  /// TrainingGraph::repeating of larger micro-batches: these nodes exist for one sample, too.
+  const std::set<std::string>* repeating = nullptr;
 };
 
 /// Returns the forward graph with inputs, outputs, parameters and running statistics; loss and
@@ -30,8 +33,5 @@ TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRu
 
 /// Removes nodes that no value in `keep` depends on.
 void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep);
-
-/// Marks nodes that depend on parameters and constants only as Part::kPrepare.
-void mark_preparation(Graph& graph);
 
 }  // namespace pipetrain

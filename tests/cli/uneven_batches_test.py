@@ -34,8 +34,33 @@ def class_token():
                    table("token", 1, 1, 4), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
 
 
+def repeated_token(*nodes, of=(1, 1, 4)):
+    """The same of another operator than Expand: `nodes` make it of the token and of `shape`, (samples, 1, 4)."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "one_token"], ["shape"], axis=0),
+                    *nodes, node("Concat", ["tokens_of_all", "tokens"], ["out"], axis=1)],
+                   table("token", *of), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
+
+
 def filled(value, shape="shape", kind=FLOAT):
     return node("ConstantOfShape", [shape], ["filled"], value=tensor("value", [1], [value], kind))
+
+
+REPEATED = {
+    "added to zeros": repeated_token(filled(0), node("Add", ["token", "filled"], ["tokens_of_all"])),
+    "times ones": repeated_token(filled(1), node("Mul", ["filled", "token"], ["tokens_of_all"])),
+    "row of a table": repeated_token(filled(1, "samples", INT64), node("Gather", ["token", "filled"], ["tokens_of_all"]), of=(3, 1, 4)),
+    "product with ones": repeated_token(filled(1), node("MatMul", ["filled", "token"], ["tokens_of_all"]), of=(4, 4)),
+    "tiled": repeated_token(node("Concat", ["samples", "ones"], ["repeats"], axis=0), node("Constant", [], ["ones"], value=tensor("v", [2], [1, 1], INT64)),
+                            node("Tile", ["token", "repeats"], ["tokens_of_all"])),
+}
+
+
+def token_of_two_readers():
+    """As queries of detectors, which are added in every layer."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "one_token"], ["shape"], axis=0),
+                    node("Expand", ["token", "shape"], ["tokens_of_all"], "expand"), node("Add", ["tokens", "tokens_of_all"], ["moved"], "moved"),
+                    node("Concat", ["tokens_of_all", "moved"], ["out"], axis=1)],
+                   table("token", 1, 1, 4), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
 
 
 def rows_of_samples():
@@ -61,13 +86,13 @@ class UnevenBatches(Case):
                                        for row in range(samples)))
         self.write("net.onnx", network)
 
-    def losses(self, network, samples, batch, micro_batch):
+    def losses(self, network, samples, batch, micro_batch, *options):
         self.write_run(network, samples)
-        self.succeed("train", "net.onnx", *RUN, "--epochs", "4", "--batch-size", str(batch), "--micro-batch-size", str(micro_batch))
+        self.succeed("train", "net.onnx", *RUN, "--epochs", "4", "--batch-size", str(batch), "--micro-batch-size", str(micro_batch), *options)
         return [event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
 
-    def same(self, network, samples, batch, sizes):
-        expected, *others = [self.losses(network, samples, batch, size) for size in sizes]
+    def same(self, network, samples, batch, sizes, *options):
+        expected, *others = [self.losses(network, samples, batch, size, *options) for size in sizes]
         for found in others:
             self.assertEqual(len(found), len(expected))
             for one, other in zip(found, expected):
@@ -76,6 +101,18 @@ class UnevenBatches(Case):
     def test_a_token_of_all_samples(self):
         self.same(class_token(), samples=6, batch=4, sizes=(1, 2, 4))
         self.same(class_token(), samples=9, batch=9, sizes=(3, 8))
+
+    def test_a_token_on_another_stage_than_its_reader(self):
+        self.same(class_token(), 9, 9, (3, 8), "--stages", "2", "--split", "out")
+
+    def test_a_token_of_two_readers(self):
+        self.same(token_of_two_readers(), samples=9, batch=9, sizes=(3, 8))
+        self.same(token_of_two_readers(), 9, 9, (3, 8), "--stages", "2", "--split", "moved")
+
+    def test_a_token_that_other_operators_repeat(self):
+        for name, network in REPEATED.items():
+            with self.subTest(name):
+                self.same(network, 9, 9, (8, 5, 4), "--stages", "2", "--split", "out")
 
     def test_what_to_do_where_it_does_not_train(self):
         self.write_run(rows_of_samples(), samples=9)

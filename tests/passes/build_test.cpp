@@ -299,6 +299,60 @@ TEST(Build, LossOptionsReachTheNode) {
   EXPECT_EQ(found, 2);  // the loss and its gradient
 }
 
+std::map<std::string, Part> parts(const TrainingGraph& training) {
+  std::map<std::string, Part> out;
+  for (const Node& node : training.graph.nodes) {
+    const bool of_model = node.part == Part::kForward || node.part == Part::kPrepare;
+    if (of_model && !(node.op->flags & kView)) out[node.name] = node.part;
+  }
+  return out;
+}
+
+/// A kernel is made of one that groups share; with as many samples as groups, it might be another.
+TEST(Build, WeightsThatAreRepeatedForGroupsArePrepared) {
+  OnnxBuilder builder("groups");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("base", ramp({1, 3, 1, 3, 3}));
+  builder.initializer("groups", test::int64s({5}, {4, 3, 1, 3, 3}));
+  builder.initializer("kernel", test::int64s({4}, {12, 1, 3, 3}));
+  builder.node("Expand", {"base", "groups"}, {"all"}, {}, "expand");
+  builder.node("Reshape", {"all", "kernel"}, {"w"}, {}, "reshape");
+  builder.node("Conv", {"x", "w"}, {"y"}, {OnnxAttribute::of_int("group", 4)}, "conv");
+  LossOptions loss;
+  loss.loss = "mse";
+  EXPECT_EQ(parts(build(read(builder), 3, loss)).at("expand"), Part::kPrepare);
+  EXPECT_EQ(parts(build(read(builder), 1, loss)).at("expand"), Part::kPrepare);
+  EXPECT_EQ(parts(build(read(builder), 4, loss)).at("expand"), Part::kForward);
+}
+
+/// What is repeated for each of 4 samples has a node of its own for 1 of them, too.
+TEST(Build, WeightsThatAreRepeatedForSamplesAreNodesOfMicroBatchesOfEverySize) {
+  OnnxBuilder builder("token");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 4}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("token", ramp({1, 4}));
+  builder.initializer("one", test::int64s({2}, {1, 4}));
+  builder.node("Shape", {"x"}, {"samples"}, {OnnxAttribute::of_int("end", 1)}, "shape");
+  builder.node("Concat", {"samples", "one"}, {"sizes"}, {OnnxAttribute::of_int("axis", 0)},
+               "sizes");
+  builder.node("Expand", {"token", "sizes"}, {"all"}, {}, "expand");
+  builder.node("Concat", {"all", "x"}, {"y"}, {OnnxAttribute::of_int("axis", 1)}, "join");
+  const OnnxModel model = read(builder);
+  BuildOptions options;
+  options.loss.loss = "mse";
+  options.lower.micro_batch = 4;
+  const TrainingGraph first =
+      build_training_graph(model, {{"token", {TensorUse::kTrained, "test", true}}}, options);
+  options.lower.micro_batch = 1;
+  options.first = &first;
+  const TrainingGraph last =
+      build_training_graph(model, {{"token", {TensorUse::kTrained, "test", true}}}, options);
+  EXPECT_EQ(parts(first).at("expand"), Part::kForward);
+  EXPECT_EQ(parts(last), parts(first));
+  EXPECT_EQ(linearise(last).order.size(), linearise(first).order.size());
+}
+
 TEST(Linearise, CountsWhatCrossesACut) {
   const TrainingGraph training = build(read(two_layers()));
   const Chain chain = linearise(training);

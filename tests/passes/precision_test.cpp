@@ -365,9 +365,9 @@ TEST(Precision, WhatOtherShapesReadIsRoundedOnce) {
   EXPECT_EQ(std::ranges::count_if(casts, is_cast_of_norm), 1);
 }
 
-/// A convolution whose weight is computed in the forward pass, from a parameter that is repeated:
-/// the gradient of the product that computes it reads the weight's gradient, which is stored
-/// narrow.
+/// A convolution whose weight is computed in the forward pass, since it is multiplied by what the
+/// input says (1): the gradient of the product that computes it reads the weight's gradient, which
+/// is stored narrow.
 OnnxModel network_with_computed_filters() {
   OnnxBuilder builder("net");
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 16}, {"", 8}, {"", 8}});
@@ -379,8 +379,14 @@ OnnxModel network_with_computed_filters() {
                       HostTensor::of<std::int64_t>({3}, std::vector<std::int64_t>{16, 16, 4}));
   builder.initializer("window",
                       HostTensor::of<std::int64_t>({4}, std::vector<std::int64_t>{16, 16, 3, 3}));
+  builder.initializer("zero", HostTensor::scalar<float>(0));
+  builder.initializer("one", HostTensor::scalar<float>(1));
+  builder.node("ReduceMean", {"x"}, {"mean"}, {OnnxAttribute::of_int("keepdims", 0)}, "mean");
+  builder.node("Mul", {"mean", "zero"}, {"nothing"}, {}, "nothing");
+  builder.node("Add", {"nothing", "one"}, {"scale"}, {}, "scale");
   builder.node("Expand", {"a", "all"}, {"repeated"}, {}, "expand");
-  builder.node("MatMul", {"repeated", "basis"}, {"flat"}, {}, "filters");
+  builder.node("Mul", {"repeated", "scale"}, {"scaled"}, {}, "scaled");
+  builder.node("MatMul", {"scaled", "basis"}, {"flat"}, {}, "filters");
   builder.node("Reshape", {"flat", "window"}, {"weight"}, {}, "window");
   builder.node("Conv", {"x", "weight"}, {"map"}, {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})},
                "conv");

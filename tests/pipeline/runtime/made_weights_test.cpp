@@ -29,7 +29,6 @@ using test::WeightOperand;
 using test::WeightOperator;
 using test::WeightResult;
 
-constexpr int kMicroBatches = 4;
 const std::vector<std::int64_t> kSizes = {4, 2};
 const std::vector<std::string> kLayers = {
     "conv",       "conv-transpose", "matmul-right", "matmul-left", "gemm",   "bias", "batch-norm",
@@ -57,8 +56,7 @@ class NetworkMaker {
     const std::int64_t features = add_layer();
     node("Tanh", {"layer"}, "bent");
     node("MatMul", {"bent", parameter("head.weight", {features, 5}, 0.3)}, "head");
-    parameter("head.bias", {5}, 0.3);
-    node("Add", {"head", further_outputs("head.bias")}, "logits");
+    node("Add", {"head", further_outputs(parameter("head.bias", {5}, 0.3))}, "logits");
     finish();
     const std::string bytes = builder_.bytes();
     network_.model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
@@ -212,9 +210,11 @@ class NetworkMaker {
   int shapes_ = 0;
 };
 
+using Graphs = std::vector<std::unique_ptr<TrainingGraph>>;
 std::unique_ptr<TrainingGraph> graph_of(const Network& network, std::int64_t samples,
-                                        bool plain = false) {
+                                        const Graphs& larger = {}, bool plain = false) {
   BuildOptions options;
+  if (!larger.empty()) options.first = larger.front().get();
   options.lower.micro_batch = samples;
   options.loss.loss = network.loss;
   options.fusion = plain ? FusionTarget::kNone : FusionTarget::kCpu;
@@ -229,13 +229,13 @@ struct Pipeline {
            std::vector<int> replicas = {}, bool one_micro_batch = false)
       : stages(static_cast<int>(starts.size())) {
     if (one_micro_batch) sizes = {8};
-    for (const std::int64_t size : sizes) graphs.push_back(graph_of(network, size));
+    for (const std::int64_t size : sizes) graphs.push_back(graph_of(network, size, graphs));
     test::CutGraphs cut = test::cut_graphs(graphs, starts);
     variants = std::move(cut.variants);
     ScheduleOptions options;
     options.name = schedule;
     options.stages = stages;
-    options.micro_batches = one_micro_batch ? 1 : kMicroBatches;
+    options.micro_batches = one_micro_batch ? 1 : 4;
     options.replicas = std::move(replicas);
     options.gradient_sync = cut.has_tied_stages;
     program = lower(generate(options), cut.edges);
@@ -244,7 +244,7 @@ struct Pipeline {
 
   int stages;
   std::vector<std::int64_t> sizes = kSizes;
-  std::vector<std::unique_ptr<TrainingGraph>> graphs;
+  Graphs graphs;
   std::vector<RuntimeVariant> variants;
   Program program;
 };
@@ -292,11 +292,10 @@ std::string trained_on_devices(const Pipeline& pipeline) {
   RuntimeOptions options = runtime_options();
   for (std::size_t d = 0; d < count; ++d)
     options.devices.push_back(&machine.device(static_cast<int>(d)));
-  std::string result;
-  {
+  const std::string result = [&] {
     Runtime runtime(pipeline.variants, {&pipeline.program}, options);
-    result = train(pipeline, runtime);
-  }
+    return train(pipeline, runtime);
+  }();
   EXPECT_EQ(machine.problems(), std::vector<std::string>());
   return result;
 }
@@ -319,7 +318,8 @@ void widen(Graph& graph) {
 /// The loss of a mini-batch in double, by the reference kernels.
 class LossInDouble {
  public:
-  explicit LossInDouble(const Network& network) : training_(graph_of(network, 2, /*plain=*/true)) {
+  explicit LossInDouble(const Network& network)
+      : training_(graph_of(network, 2, {}, /*plain=*/true)) {
     widen(training_->graph);
     data_.set_mini_batch(0, 8, 2, 0, kSizes);
   }
