@@ -123,9 +123,14 @@ int rename(const char* from, const char* to) noexcept {
 
 int renameat2(int from_directory, const char* from, int to_directory, const char* to,
               unsigned flags) noexcept {
+  RecordedFiles* recording = recording_of(from);
+  const bool exchanged = (flags & RENAME_EXCHANGE) != 0;
+  if (recording && exchanged && !recording->exchanges()) {
+    errno = EINVAL;
+    return -1;
+  }
   const int result = PT_REAL(renameat2)(from_directory, from, to_directory, to, flags);
-  if (RecordedFiles* recording = recording_of(from); recording && result == 0)
-    recording->renamed(from, to, (flags & RENAME_EXCHANGE) != 0);
+  if (recording && result == 0) recording->renamed(from, to, exchanged);
   return result;
 }
 

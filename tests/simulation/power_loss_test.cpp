@@ -55,8 +55,9 @@ bool are_equal(const Checkpoint& a, const Checkpoint& b) {
 /// A run that saves checkpoints, and when each was promised.
 class SavedRun {
  public:
-  explicit SavedRun(const std::vector<Checkpoint>& checkpoints)
-      : files_(disk()), checkpoints_(checkpoints) {}
+  /// `exchanges`: whether the file system can exchange directories.
+  explicit SavedRun(const std::vector<Checkpoint>& checkpoints, bool exchanges = true)
+      : files_(disk(), exchanges), checkpoints_(checkpoints) {}
 
   void save(int keep) {
     const fs::path folder = memory_ / "disk" / "runs" / "one" / "checkpoints";
@@ -171,6 +172,13 @@ TEST(PowerLoss, WhileOldCheckpointsAreDeletedLeavesTheNewest) {
 // A run that went back to an older checkpoint comes to the same step again.
 TEST(PowerLoss, WhileACheckpointIsReplacedLeavesOneOfTheTwo) {
   SavedRun run({checkpoint_of(10), checkpoint_of(10, 1), checkpoint_of(10, 2)});
+  run.save(/*keep=*/3);
+  run.fail_everywhere(random_states(6));
+}
+
+TEST(PowerLoss, WhereDirectoriesCannotBeExchangedLeavesOneOfTheTwo) {
+  SavedRun run({checkpoint_of(10), checkpoint_of(10, 1), checkpoint_of(10, 2)},
+               /*exchanges=*/false);
   run.save(/*keep=*/3);
   run.fail_everywhere(random_states(6));
 }

@@ -16,7 +16,8 @@ RecordedFiles* the_recording = nullptr;
 
 RecordedFiles* RecordedFiles::recording() { return the_recording; }
 
-RecordedFiles::RecordedFiles(std::filesystem::path folder) : folder_(std::move(folder)) {
+RecordedFiles::RecordedFiles(std::filesystem::path folder, bool exchanges)
+    : folder_(std::move(folder)), exchanges_(exchanges) {
   nodes_.push_back({.is_directory = true});
   the_recording = this;
 }

@@ -17,8 +17,9 @@ namespace pipetrain::simulation {
 
 class RecordedFiles {
  public:
-  /// Records everything below a folder, which is empty, from here to stop().
-  explicit RecordedFiles(std::filesystem::path folder);
+  /// Records everything below a folder, which is empty, from here to stop(). `exchanges`: whether
+  /// its file system can exchange directories.
+  explicit RecordedFiles(std::filesystem::path folder, bool exchanges = true);
   ~RecordedFiles();
   RecordedFiles(const RecordedFiles&) = delete;
   RecordedFiles& operator=(const RecordedFiles&) = delete;
@@ -48,6 +49,7 @@ class RecordedFiles {
   void renamed(const std::string& from, const std::string& to, bool exchanged);
   void removed(const std::string& path);
   bool is_below(const std::string& path) const;
+  bool exchanges() const { return exchanges_; }
 
  private:
   using Node = int;  // a file or a directory
@@ -76,6 +78,7 @@ class RecordedFiles {
   static void write(const std::vector<Content>& nodes, Node node, const std::filesystem::path& to);
 
   std::filesystem::path folder_;
+  bool exchanges_;
   std::vector<Operation> operations_;
   std::vector<Content> nodes_;  // as they are now; [0]: the folder
   std::map<int, Open> open_;
