@@ -18,6 +18,7 @@
 #include "passes/linearise.h"
 #include "pipeline/runtime/oracle.h"
 #include "support/placed_runtime.h"
+#include "support/test_tensors.h"
 
 namespace pipetrain::test {
 namespace {
