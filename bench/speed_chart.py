@@ -3,7 +3,8 @@
 
     python3 bench/speed_chart.py [-o FILE]
 
-A bar spans the slowest and the fastest network of a group, a dot is a network, the line in the bar is the geometric mean."""
+A bar spans the slowest and the fastest network of a group, a dot is a network (those beyond the axis lie at its end), the line in
+the bar is the geometric mean."""
 
 import argparse
 import math
@@ -58,7 +59,7 @@ def mean(speeds):
 
 def draw(bars):
     def x(speed):
-        return LEFT + (RIGHT - LEFT) * speed / MOST
+        return LEFT + (RIGHT - LEFT) * min(speed, MOST) / MOST
 
     bottom = TOP + ROW * len(bars)
     height = bottom + 44
@@ -67,7 +68,7 @@ def draw(bars):
            f'<rect class="page" width="{WIDTH}" height="{height}"/>',
            '<text class="head" x="20" y="28">Training speed as a multiple of PyTorch 2.15, float32 unless noted</text>',
            '<text class="soft" x="20" y="48">2 threads, one stage; real sizes: fastest of eager and torch.compile where both ran. '
-           'Bar: slowest to fastest. Dot: one network. Line: geometric mean.</text>']
+           'Bar: slowest to fastest. Dot: one network; at the edge: more. Line: mean.</text>']
     for step in range(int(MOST * 2) + 1):
         speed = step / 2
         kind = "one" if speed == 1 else "grid"
