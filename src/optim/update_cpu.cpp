@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 
 #include "base/error.h"
 #include "optim/element_rules.h"
@@ -49,9 +50,9 @@ void update_range(const Rule& rule, const ParameterArrays<T>& arrays, std::size_
   for (std::size_t i = first; i < last; ++i) p[i] = call_at(r, p[i], g[i], state0, state1, i);
 }
 
-/// The rows of a parameter that are updated; null: all elements.
+/// The rows of a parameter that are updated; none are named: all elements.
 struct UpdatedRows {
-  const std::span<const std::int64_t>* rows = nullptr;
+  std::optional<std::span<const std::int64_t>> rows = {};
   std::size_t row_floats = 0;
 };
 
@@ -122,7 +123,7 @@ void update_all(std::int64_t step, double gradient_scale,
   const auto update_one = [&](const ParameterUpdate& one) {
     run(*one.settings, one.learning_rate, step, gradient_scale, one.parameter, one.gradient,
         one.state0, one.state1,
-        one.has_rows ? UpdatedRows{&one.rows, one.row_floats} : UpdatedRows{});
+        one.has_rows ? UpdatedRows{one.rows, one.row_floats} : UpdatedRows{});
   };
   std::size_t small = 0;
   for (const ParameterUpdate& one : parameters) {

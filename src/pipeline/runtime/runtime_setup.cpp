@@ -65,6 +65,8 @@ void RuntimeSetup::check_variants() const {
     const TrainingGraph& training = *variants[v].training;
     for (int s = 0; s < stages(); ++s) {
       const StageSlice& wanted = slices[0]->stages[at(s)];
+      const std::set<int> parameters(wanted.parameters.begin(), wanted.parameters.end());
+      const std::set<int> sums(wanted.accumulations.begin(), wanted.accumulations.end());
       const StageSlice& found = slices[v]->stages[at(s)];
       const auto refuse_unless = [&](bool same, const std::string& name) {
         PT_CHECK(
@@ -76,13 +78,12 @@ void RuntimeSetup::check_variants() const {
       };
       for (const int i : found.parameters) {
         const Parameter& parameter = first.parameters[at(i)];
-        refuse_unless(!parameter.gradient || std::ranges::count(wanted.parameters, i) > 0,
-                      parameter.name);
+        refuse_unless(!parameter.gradient || parameters.contains(i), parameter.name);
       }
       if (training.accumulations.empty()) continue;  // an evaluation
       for (const int i : found.accumulations) {
         const ValueId sum = training.accumulations[at(i)].accumulator;
-        refuse_unless(std::ranges::count(wanted.accumulations, i) > 0, training.graph[sum].name);
+        refuse_unless(sums.contains(i), training.graph[sum].name);
       }
     }
   }
