@@ -92,6 +92,17 @@ class Documents(Case):
             self.assertEqual(len(document["stages"]), stages)
             self.assertEqual(sum(stage["nodes"] for stage in document["stages"]), document["chain_nodes"])
 
+    def test_drawings_and_schedules_on_standard_output_are_printed_alone(self):
+        plan = ["plan", "-m", MODEL, "--gpus", "2"]
+        for drawing, begins in (("--svg", "<svg"), ("--dot", "digraph")):
+            out, _ = self.succeed(*plan, drawing, "-")
+            self.assertTrue(out.startswith(begins), out[:100])
+            self.assertNotIn("peak  ", out)
+        self.refused("usage", *plan, "--svg", "-", "--output", "-", says="--output - and --svg - cannot share standard output")
+        out, _ = self.succeed("schedule", "check", "1f1b", "--gpus", "2", "-o", "-")
+        self.assertNotIn("valid, ", out)
+        self.refused("usage", "train", "-m", MODEL, "--data", DATA, "--lora", "rank=2", "--adapter", "-", says="--adapter -")
+
     def test_simulate(self):
         document = self.document("simulate", MODEL, "--gpus", "3")
         self.assertEqual(document["schema"], "pipetrain.simulation/1")

@@ -248,11 +248,12 @@ int plan_in(Options& options, ProcessGroup* processes) {
   const Simulation& prediction = network.prediction();
   const std::string title = std::filesystem::path(options.run.model.path).filename().string();
   if (!options.svg.empty()) {
-    write_file(options.svg, plan_svg(network.plan(), network.predicted_program(), prediction.events,
-                                     title, pipeline.memory_limit_bytes, prediction.buckets));
+    write_or_print(options.svg,
+                   plan_svg(network.plan(), network.predicted_program(), prediction.events, title,
+                            pipeline.memory_limit_bytes, prediction.buckets));
   }
   if (!options.dot.empty())
-    write_file(options.dot, plan_dot(network.plan(), network.costs(), title));
+    write_or_print(options.dot, plan_dot(network.plan(), network.costs(), title));
   if (!options.output.empty() && options.output != "-")
     write_plan(options.output, network.plan(), network.costs(), network.plan_request(),
                options.run.model.path, network.order());
@@ -261,6 +262,7 @@ int plan_in(Options& options, ProcessGroup* processes) {
                     network.order()));
     return 0;
   }
+  if (options.svg == "-" || options.dot == "-") return 0;  // a document is printed alone
   if (found) print(candidates_table(*found, network, devices));
   print_plan(network);
   return 0;
@@ -279,6 +281,10 @@ int plan_command(Options& options) {
     PT_CHECK(!is_given(options, name), kUsage,
              "{} applies to --pipedream-profile, not to a model; leave it out", name);
   }
+  check_one_prints({{"--json", options.json},
+                    {"--output -", !options.json && options.output == "-"},
+                    {"--svg -", options.svg == "-"},
+                    {"--dot -", options.dot == "-"}});
   return run_together(options.run.pipeline.timeout_seconds,
                       [&](ProcessGroup* processes) { return plan_in(options, processes); });
 }

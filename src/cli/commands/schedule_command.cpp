@@ -332,7 +332,7 @@ int schedule_command(const ScheduleCommandOptions& options) {
     return 0;
   }
   if (action == "export" && options.output.empty() && options.csv.empty()) print(to_text(program));
-  if (action == "check") {
+  if (action == "check" && options.output != "-" && options.csv != "-") {
     std::size_t instructions = 0;
     for (const auto& list : program.device) instructions += list.size();
     print(fmt::format("{}: valid, {} instructions on {} devices\n", printable(options.arguments[1]),

@@ -140,6 +140,8 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
 void check_adapter(const Options& options) {
   if (options.adapter.empty()) return;
   PT_CHECK(options.run.model.adapters.rank > 0, kUsage, "--adapter needs --lora");
+  PT_CHECK(options.adapter != "-", kUsage,
+           "--adapter - cannot write to standard output; give a file");
   check_output(options, options.adapter, /*replaces_own=*/false, "--adapter");
   PT_CHECK(options.output.empty() || place_of(options.adapter) != place_of(options.output), kUsage,
            "--adapter and --output are both \"{}\"; give them different files",
