@@ -1,13 +1,11 @@
 """What tests of `pipetrain launch` share."""
 
 import json
-import os
 import pathlib
 import shutil
 import signal
-import time
 
-from program import DATA, MODEL, PROGRAM, SECONDS, Case
+from program import DATA, MODEL, PROGRAM, SECONDS, Case, is_alive, steps_of
 
 PLUGIN = pathlib.Path(PROGRAM).parent / "libpipetrain_mpi.so"
 TRAIN = ["train", "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--device", "cpu", "--threads", "1", "--no-pin", "--stages", "2"]
@@ -19,13 +17,6 @@ def children_of(process):
         return [int(child) for child in pathlib.Path(f"/proc/{process}/task/{process}/children").read_text().split()]
     except OSError:
         return []
-
-
-def is_alive(process):
-    try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class LaunchCase(Case):
@@ -54,21 +45,8 @@ class LaunchCase(Case):
         record = json.loads((self.folder / "run/launch.json").read_text())
         return pathlib.Path(f"/dev/shm/pipetrain-{record.get('commits')}")
 
-    def wait_for(self, what):
-        until = time.monotonic() + SECONDS
-        while time.monotonic() < until:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("nothing has happened")
-
     def steps(self):
-        try:
-            lines = (self.folder / "run/journal.txt").read_text().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
+        return steps_of(self.folder / "run")
 
     def wait_for_steps(self, count):
         self.wait_for(lambda: len(self.steps()) >= count or self.process.poll() is not None)

@@ -75,7 +75,7 @@ class ProcessCase(Case):
                     found[int(one.split(b"=")[1])] = int(child)
         return [found[rank] for rank in sorted(found)]
 
-    def wait_for(self, path, process):
+    def wait_for_file(self, path, process):
         end = time.monotonic() + SECONDS
         while not (self.folder / path).exists():
             self.assertIsNone(process.poll(), "it has ended")
@@ -83,7 +83,7 @@ class ProcessCase(Case):
             time.sleep(0.01)
 
     def wait_for_step(self, run, process):
-        self.wait_for(f"{run}/events.jsonl", process)
+        self.wait_for_file(f"{run}/events.jsonl", process)
         end = time.monotonic() + SECONDS
         while '"step"' not in (self.folder / run / "events.jsonl").read_text():
             self.assertLess(time.monotonic(), end)

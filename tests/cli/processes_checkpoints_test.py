@@ -122,7 +122,7 @@ class ProcessesCheckpoints(ProcessCase):
 
     def test_a_killed_process_ends_all_and_loses_nothing(self):
         process = self.start_in(2, *DIGITS, "--epochs", "100000", "--save-every", "5", "--comm-timeout", "100000", "--run-dir", "run")
-        self.wait_for("run/checkpoints/latest", process)
+        self.wait_for_file("run/checkpoints/latest", process)
         os.kill(self.ranks(process)[1], signal.SIGKILL)
         process.communicate(timeout=SECONDS)  # long before a silence would be noticed
         self.assertNotEqual(process.returncode, 0)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 import unittest
 
 PROGRAM = os.environ["PIPETRAIN"]
@@ -95,6 +96,23 @@ def events(text):
     return [parse(line) for line in text.splitlines()]
 
 
+def is_alive(process):
+    """Whether the process with this number runs; one that has ended and waits for its parent does not."""
+    try:
+        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def steps_of(run_folder):
+    """The steps in the journal of a run, in the order in which they were computed."""
+    try:
+        lines = (run_folder / "journal.txt").read_text().split("\n")[:-1]
+    except FileNotFoundError:
+        return []
+    return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
+
+
 class Case(unittest.TestCase):
     """A test with an empty folder to work in, and a cache of kernel times outside of it."""
 
@@ -115,6 +133,16 @@ class Case(unittest.TestCase):
         clean["PIPETRAIN_CACHE_DIR"] = self.cache
         return subprocess.Popen([PROGRAM, *arguments], cwd=self.folder, env=clean | (environment or {}),
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=before)
+
+    def wait_for(self, what, seconds=SECONDS):
+        """The first result of what() that is true."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.005)
+        self.fail("nothing has happened")
 
     def run_program(self, *arguments, **options):
         """Returns exit code, stdout and stderr."""

@@ -9,19 +9,12 @@ import subprocess
 import time
 import unittest
 
-from program import DATA, EXIT, MODEL, SECONDS, Case
+from program import DATA, EXIT, MODEL, SECONDS, Case, is_alive, steps_of
 
 RUN = ["train", "-m", MODEL, "--data", DATA, "--limit", "300", "--batch-size", "32", "--device", "cpu", "--gpus", "2", "--threads", "1", "--no-pin",
        "--micro-batches", "4"]
 SHORT = [*RUN, "--max-steps", "60"]
 ENDLESS = [*RUN, "--max-steps", "1000000"]
-
-
-def is_alive(process):
-    try:
-        return pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 class Restarts(Case):
@@ -38,15 +31,6 @@ class Restarts(Case):
             self.process.kill()
         self.process.communicate()
 
-    def wait_for(self, what, seconds=SECONDS):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            found = what()
-            if found:
-                return found
-            time.sleep(0.005)
-        self.fail("nothing has happened")
-
     def child_now(self):
         """The training process; None: there is none now."""
         try:
@@ -60,11 +44,7 @@ class Restarts(Case):
 
     def steps(self):
         """The steps in the journal of the run, in the order in which they were computed."""
-        try:
-            lines = (self.run_folder / "journal.txt").read_text().split("\n")[:-1]
-        except FileNotFoundError:
-            return []
-        return [int(line.split()[0]) for line in lines if line and line[0] != "#"]
+        return steps_of(self.run_folder)
 
     def wait_for_steps(self, count):
         self.wait_for(lambda: len(self.steps()) >= count or self.process.poll() is not None)
