@@ -177,10 +177,10 @@ constexpr std::string_view kSyntax =
     "another one is a setting of it: give it after the value and a colon, as in --optimizer "
     "sgd:momentum=0.9,nesterov=true, or as an option by itself; --lora and --on-error take "
     "settings alone, as in --lora rank=8,alpha=16. Precedence, highest first: command line, "
-    "environment, configuration files (a later file wins), a resumed checkpoint, defaults. A value "
-    "also discards the settings after the colon of the value that it overrides; settings given as "
-    "options by themselves stay, unless only the overridden value has them (momentum, for example, "
-    "when --optimizer changes to one without it).";
+    "environment, configuration files (a later file wins), a resumed checkpoint, defaults. Where "
+    "a value replaces another one (--optimizer adam over a file's sgd:momentum=0.8), what stood "
+    "after the colon is dropped. A setting given as an option by itself (momentum = 0.8) stays if "
+    "the new value has it, too.";
 
 // --- roff ---
 

@@ -117,8 +117,8 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
   out.settings = overlay(options.settings, chosen);
   // Not part of the configuration: where it is written, and redundant options.
   std::erase_if(out.settings, [&](const Assignment& s) {
-    return s.first == "--output" || s.first == "--micro-batch-size" ||
-           (whole && s.first == "--micro-batches");
+    return s.first == "--output" || s.first == "--overwrite" ||
+           s.first == "--micro-batch-size" || (whole && s.first == "--micro-batches");
   });
   // What a value that was given held besides, which the chosen one does not.
   const PipelineConfig usual;
@@ -226,6 +226,10 @@ TuneScope scope_of(const Options& options, ProcessGroup* processes) {
   for (const char* name : {"--plan", "--split", "--replicas"})
     PT_CHECK(!is_given(options, name), kUsage,
              "tune chooses cuts and replicas itself; leave out {}", name);
+  for (const char* name : {"--dry-run", "--resume"})
+    PT_CHECK(!is_given(options, name), kUsage, "tune measures new runs; leave out {}", name);
+  PT_CHECK(options.lr != "find", kUsage,
+           "tune measures training at a learning rate; give --lr a number, or leave it out");
   TuneScope scope;
   scope.budget_seconds = parse_duration("--budget", options.budget);
   scope.schedules = !options.schedule_given;

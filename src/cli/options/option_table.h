@@ -21,6 +21,8 @@ inline constexpr const char* kModelCommands =
     "train inspect profile plan simulate eval predict verify";
 inline constexpr const char* kFileCommands =
     "train inspect profile plan simulate eval predict verify generate";
+// Those that build a model as it trains.
+inline constexpr const char* kTrainedModelCommands = "train inspect profile plan simulate verify";
 inline constexpr const char* kRunCommands = "train profile plan simulate eval predict verify";
 inline constexpr const char* kDataCommands = "train profile plan simulate eval predict verify";
 inline constexpr const char* kPlanCommands = "train plan simulate verify";

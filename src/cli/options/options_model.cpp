@@ -177,11 +177,11 @@ void describe_model(Table& table, Options& options) {
            {"as-file", BatchNormMode::kAsFile},
            {"frozen", BatchNormMode::kFrozen}},
           "BatchNormalization: use batch statistics, the mode in the file, or running statistics",
-          kModelCommands)
+          kTrainedModelCommands)
       .affects(ResultEffect::kRecorded);
   table
       .choice_of<bool>("--dropout", model.dropout, {{"keep", true}, {"off", false}},
-                       "keep Dropout nodes, or disable them", kModelCommands)
+                       "keep Dropout nodes, or disable them", kTrainedModelCommands)
       .affects(ResultEffect::kRecorded);
   describe_precision(table, options);
 }

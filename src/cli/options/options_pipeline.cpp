@@ -14,13 +14,18 @@ constexpr int kMostDevices = 4096;  // as many stages as a schedule has at most
 
 /// What some schedules ask for: with them in one value, alone for `pipetrain schedule`.
 void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipeline) {
-  const auto rows = [&pipeline](Table& to, const char* commands) {
+  std::vector<std::string> with_memory;
+  for (const ScheduleDescription& each : schedules())
+    if (each.takes_memory) with_memory.push_back(each.name);
+  const auto rows = [&pipeline, &with_memory](Table& to, const char* commands) {
     to.integer("--virtual-stages", pipeline.chunks, 1, "stages per device in interleaved schedules",
                commands)
         .affects(ResultEffect::kDerived);
     to.integer("--memory-units", pipeline.memory_units, 0,
-               "maximum number of micro-batches whose activations a device holds, for zb and 1f1b; "
-               "0: one per stage for zb, no limit for 1f1b",
+               fmt::format("maximum number of micro-batches whose activations a device holds; 0: "
+                           "one per stage for zb, otherwise what the schedule holds by itself; "
+                           "for {}",
+                           fmt::join(with_memory, ", ")),
                commands)
         .affects(ResultEffect::kNone);
   };
@@ -86,7 +91,8 @@ void describe_devices(Table& table, Options& options) {
 void describe_limits(Table& table, PipelineConfig& pipeline) {
   OptionSpec& memory =
       table
-          .add("--gpu-memory", "SIZE", "memory limit of each device, for example 4GiB; 0: none",
+          .add("--gpu-memory", "SIZE", "memory limit of each device, for example 4GiB; 0: that of the devices of --topology, "
+               "else none",
                kPlanCommands)
           .affects(ResultEffect::kNone);
   memory.set = [&pipeline](const std::string& v) {
@@ -285,6 +291,7 @@ void describe_pipeline(Table& table, Options& options) {
                  "micro-batches per step; auto: up to 8, of at least 8 samples each",
                  "train profile plan simulate eval predict verify schedule")
       .affects(ResultEffect::kDerived)
+      .means("simulate", "micro-batches per step; auto: 2, 4, 8 and 16")
       .aliases = {"--chunks", "--num-microbatches"};
   table.specs.back().in_short_help = true;
   table

@@ -175,7 +175,9 @@ void describe_output(Table& table, Options& options) {
   trace_settings.effect = table.effect;
   trace_settings
       .text("--trace-steps", options.trace_steps, "A-B",
-            "steps to trace; default: three after warm-up", "train")
+            "steps to trace; default: three after warm-up; of an asynchronous schedule always "
+            "the first epoch",
+            "train")
       .key = "steps";
   Table::nest(trace, std::move(trace_settings));
 }

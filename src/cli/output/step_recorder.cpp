@@ -41,6 +41,10 @@ StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& pat
     PT_CHECK(first_ <= last_, kUsage, "--trace-steps {}: the first step comes after the last",
              steps);
   }
+  PT_CHECK(steps.empty() || !network.asynchronous(), kUsage,
+           "--trace-steps: {} is asynchronous, and its first epoch is traced as a whole; leave it "
+           "out",
+           network.config().pipeline.schedule);
   TraceLabels labels;
   labels.title = std::filesystem::path(network.config().model.path).filename().string();
   for (const StagePlan& stage : network.plan().stages)
