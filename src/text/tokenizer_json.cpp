@@ -210,7 +210,18 @@ std::pair<std::string, std::string> read_merge(const JsonValue& json) {
   return {text.substr(0, space), text.substr(space + 1)};
 }
 
-std::unique_ptr<WordModel> read_byte_pairs(const JsonValue& model, const Vocabulary& tokens) {
+/// A token of the vocabulary, or one that is added to it.
+TokenId unknown_token(const JsonValue& json, const Vocabulary& tokens, const std::string& name) {
+  if (const auto found = tokens.find(name); found != tokens.end()) return found->second;
+  if (const auto added = json.find("added_tokens"); added != json.end()) {
+    for (const JsonValue& each : *added)
+      if (each.at("content").get<std::string>() == name) return id_of(each.at("id"));
+  }
+  PT_FAIL(kData, "its unknown token \"{}\" is not in its vocabulary", printable(name));
+}
+
+std::unique_ptr<WordModel> read_byte_pairs(const JsonValue& json, const Vocabulary& tokens) {
+  const JsonValue& model = json.at("model");
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     refuse_text(model, key);
   if (value_or(model, "dropout", 0.0) != 0) refuse("model's setting", "dropout");
@@ -235,19 +246,18 @@ std::unique_ptr<WordModel> read_byte_pairs(const JsonValue& model, const Vocabul
   options.fuse_unknown = value_or(model, "fuse_unk", false);
   options.whole_words = value_or(model, "ignore_merges", false);
   const std::string unknown = value_or<std::string>(model, "unk_token", "");
-  if (!unknown.empty()) options.unknown = id(unknown);
+  if (!unknown.empty()) options.unknown = unknown_token(json, tokens, unknown);
   return std::make_unique<BytePairs>(std::move(pieces), merges, options);
 }
 
-std::unique_ptr<WordModel> read_word_pieces(const JsonValue& model, const Vocabulary& tokens) {
-  const std::string unknown = value_or<std::string>(model, "unk_token", "[UNK]");
-  const auto found = tokens.find(unknown);
-  PT_CHECK(found != tokens.end(), kData, "its unknown token \"{}\" is not in its vocabulary",
-           printable(unknown));
+std::unique_ptr<WordModel> read_word_pieces(const JsonValue& json, const Vocabulary& tokens) {
+  const JsonValue& model = json.at("model");
+  const TokenId unknown =
+      unknown_token(json, tokens, value_or<std::string>(model, "unk_token", "[UNK]"));
   const auto most = value_or<std::int64_t>(model, "max_input_chars_per_word", 100);
   PT_CHECK(most >= 0, kData, "its max_input_chars_per_word is negative");
   return std::make_unique<WordPieces>(
-      tokens, found->second, value_or<std::string>(model, "continuing_subword_prefix", "##"),
+      tokens, unknown, value_or<std::string>(model, "continuing_subword_prefix", "##"),
       static_cast<std::size_t>(most));
 }
 
@@ -278,14 +288,29 @@ Template read_template(const JsonValue& parts, const JsonValue& specials) {
   return out;
 }
 
+/// Of one text, or of two.
+void check_template(const Template& parts, int texts, std::int64_t vocabulary) {
+  for (const TemplatePart& part : parts) {
+    PT_CHECK(part.text < texts, kData, "its template of one text has the text \"B\"");
+    for (const TokenId id : part.ids)
+      PT_CHECK(id < vocabulary, kData, "its template has the id {}, but its vocabulary {} tokens",
+               id, vocabulary);
+  }
+}
+
 void read_templates(const JsonValue& json, PipelineTokenizer& out) {
+  const auto set = [&out](Template single, Template pair) {
+    const auto vocabulary = static_cast<std::int64_t>(out.vocabulary());
+    check_template(single, 1, vocabulary);
+    check_template(pair, 2, vocabulary);
+    out.set_templates(std::move(single), std::move(pair));
+  };
   for (const JsonValue* step : steps_of(json, "processors")) {
     const std::string type = type_of(*step);
     if (type == "ByteLevel") continue;  // changes positions in the text only
     if (type == "TemplateProcessing") {
       const JsonValue& specials = step->at("special_tokens");
-      out.set_templates(read_template(step->at("single"), specials),
-                        read_template(step->at("pair"), specials));
+      set(read_template(step->at("single"), specials), read_template(step->at("pair"), specials));
       continue;
     }
     if (type != "BertProcessing" && type != "RobertaProcessing") refuse("post-processor", type);
@@ -295,7 +320,7 @@ void read_templates(const JsonValue& json, PipelineTokenizer& out) {
     if (second == 0) pair.push_back({-1, end, 0});
     pair.push_back({1, {}, second});
     pair.push_back({-1, end, second});
-    out.set_templates(std::move(single), std::move(pair));
+    set(std::move(single), std::move(pair));
   }
 }
 
@@ -332,7 +357,7 @@ class JsonReader {
              bytes ? "with" : "without",
              bytes ? "" : "; give the SentencePiece model where there is one");
     Vocabulary tokens = read_vocabulary(model);
-    pipeline.model = bytes ? read_byte_pairs(model, tokens) : read_word_pieces(model, tokens);
+    pipeline.model = bytes ? read_byte_pairs(json_, tokens) : read_word_pieces(json_, tokens);
     read_pieces(tokens, bytes);
     if (const auto added = json_.find("added_tokens"); added != json_.end()) {
       for (const JsonValue& each : *added) add(read_added_token(each), tokens, pipeline);

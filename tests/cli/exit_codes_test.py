@@ -84,6 +84,11 @@ class Usage(Case):
             self.refused("usage", *run, flag, value, says=[flag if "staleness" not in value else "--staleness", "must be at most", "42949"])
         self.refused("usage", "schedule", "show", "1f1b", "--micro-batches", "4294967304", says="are too many to show; give at most 262144")
 
+    def test_what_a_command_does_not_look_at_is_refused(self):
+        self.refused("usage", "train", MODEL, "--val-data", DATA, says=["--val-data needs --data", "--val-split"])
+        self.refused("usage", "eval", MODEL, "--data", DATA, "--bn", "train", says="--bn")
+        self.refused("usage", "predict", MODEL, "--data", DATA, "--dropout", "off", says="--dropout")
+
     def test_an_output_that_exists_is_refused_before_anything_is_done(self):
         self.write("there.onnx", "")
         err = self.refused("usage", "train", MODEL, "--data", DATA, "--num-classes", "10", "-o", "there.onnx", says="--overwrite")

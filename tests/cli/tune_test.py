@@ -33,7 +33,7 @@ class Tune(Case):
         text = (self.folder / "fast.toml").read_text()
         for key in ["model", "data", "gpus", "device", "schedule", "threads", "recompute", "micro-batches", "lr", "epochs"]:
             self.assertRegex(text, rf"(?m)^{key} = ")
-        for key in ["output", "budget", "precision"]:
+        for key in ["output", "overwrite", "budget", "precision"]:
             self.assertNotRegex(text, rf"(?m)^{key} = ")
         # Numbers stay as they were: the run's own micro-batches.
         self.assertRegex(text, r"(?m)^micro-batches = 4$")
@@ -90,6 +90,9 @@ class Tune(Case):
     def test_it_decides_on_cuts_itself(self):
         self.refused("usage", *SMALL, "--replicas", "2,1", says="--replicas")
         self.refused("usage", *SMALL, "--budget", "soon", says="--budget")
+        self.refused("usage", *SMALL, "--dry-run", says="--dry-run")
+        self.refused("usage", *SMALL, "--resume", says="--resume")
+        self.refused("usage", *SMALL, "--lr", "find", says="--lr")
         self.refused("usage", "train", "-m", MODEL, "--budget", "1min", says=["--budget", "tune"])
 
 

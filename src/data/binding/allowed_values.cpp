@@ -15,7 +15,10 @@ Allowed allowed_in(const LabelSpec& label) {
     return out;
   }
   Allowed out = allowed_by_type(label.dtype);
-  if (label.probability) out.kind = Allowed::Kind::kUnit;
+  if (label.probability) {
+    out.kind = Allowed::Kind::kUnit;
+    out.largest = 1;
+  }
   return out;
 }
 

@@ -25,8 +25,6 @@ namespace pipetrain {
 
 namespace {
 
-// How many of the skipped samples are listed.
-constexpr std::size_t kShownBadSamples = 3;
 // More than one in so many samples: not a mistake in single ones.
 constexpr std::size_t kManyBadSamples = 10;
 
@@ -199,6 +197,7 @@ class Binder {
                "them as an array: pipetrain data convert",
                place());
       *source = *inputs;
+      check(split_.columns[match_.inputs[0].column], *source, allowed_in(label), "label", "");
       note_column("labels", column, "the input itself, as the data have none");
       add(column, std::move(source));
       return;
@@ -266,27 +265,35 @@ class Binder {
   }
 
   // The data may have labels: already shifted (x, y pairs), or equal to the inputs with some
-  // ignored.
+  // ignored. Those of another length are not used.
   bool bind_given_next_tokens(const LabelSpec& label, const ArraySource& tokens) {
     if (!match_.label) return false;
     const RawColumn& raw = split_.columns[*match_.label];
-    if (raw.sample_shape().count() != label.sample_shape.count()) return false;
+    const std::int64_t wide = split_.columns[match_.inputs[0].column].sample_shape().count();
+    const bool spare_token = wide == label.sample_shape.count() + 1;
+    const std::int64_t width = raw.sample_shape().count();
+    if (width != label.sample_shape.count() && !(spare_token && width == wide)) {
+      match_.unused.push_back(*match_.label);
+      return false;
+    }
     agree_on_rows(raw);
     ArraySource given;
     fit(raw, {*match_.label, 0, 0, {}}, label.sample_shape, "labels", label.name, given);
-    check(raw, given, allowed_in(label), "label", "");
     const std::vector<std::int64_t> ids = tokens.values.to_int64s(),
                                     wanted = raw.values.to_int64s();
-    const std::size_t length = tokens.count;
+    const std::size_t length = wanted.size() / raw.rows();
     const std::size_t row_ids = ids.size() / raw.rows();
     bool same = true;
     for (std::size_t i = 0; i < wanted.size() && same; ++i) {
       const std::size_t id = i / length * row_ids + tokens.first + i % length;
       same = wanted[i] == label.ignore_index || wanted[i] == ids[id];
     }
+    const bool last_is_given = same && width == wide && spare_token;
+    if (last_is_given) given.first = 1;
+    check(raw, given, allowed_in(label), "label", "");
     if (same) {
       add_shifted(label, given, fmt::format("{}, shifted by one token", quoted(raw)),
-                  /*spare_token=*/false);
+                  last_is_given);
       return true;
     }
     const Column column{label.name, label.dtype, label.sample_shape};
@@ -377,8 +384,11 @@ class Binder {
 
   // Numbers become floats, and are divided.
   static Allowed before_division(Allowed allowed, double divisor) {
-    if (allowed.largest < std::numeric_limits<double>::max())
+    if (allowed.kind == Allowed::Kind::kUnit) {
+      allowed.largest *= divisor;
+    } else if (allowed.largest < std::numeric_limits<double>::max()) {
       allowed.largest *= std::min(1.0, divisor);
+    }
     return allowed;
   }
 
@@ -449,14 +459,7 @@ class Binder {
     for (std::size_t row = 0; row < samples_; ++row) {
       if (!bad_rows_.contains(row)) good.push_back(row);
     }
-    std::string note =
-        fmt::format("{} bad sample{} skipped", bad_rows_.size(), bad_rows_.size() == 1 ? "" : "s");
-    std::size_t shown = 0;
-    for (const auto& [row, message] : bad_rows_) {
-      if (shown++ == kShownBadSamples) break;
-      note += fmt::format("{} {}", shown == 1 ? ":" : ";", message);
-    }
-    warn(std::move(note));
+    warn(text_of_skipped(bad_rows_));
     return std::make_shared<GoodRows>(std::move(whole), std::move(good));
   }
 

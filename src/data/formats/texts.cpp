@@ -68,6 +68,8 @@ class TextReader {
   /// A row for each text. `next_tokens`: labels are the tokens themselves.
   RawSplit pad(const TextTable& table, std::size_t length, bool next_tokens) {
     const std::size_t rows = table.size();
+    PT_CHECK(length <= kMostTokens, kData, "samples of {} tokens are too long; at most {} are read",
+             length, kMostTokens);
     std::vector<TokenIds> seconds;
     if (!table.seconds.empty()) seconds = encode(table, /*seconds=*/true);
     std::vector<TypedTokens> samples(rows);

@@ -346,6 +346,9 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   OpenedData out;
   out.workers = std::max(options.workers, 1);
   if (options.path == "synthetic" || options.format == "synthetic") {
+    PT_CHECK(options.validation_path.empty(), kUsage,
+             "{} needs {} PATH; of synthetic data, {} makes a part validation data",
+             setting("val-data"), setting("data"), setting("val-split"));
     const std::size_t samples =
         options.synthetic_samples ? options.synthetic_samples : kSyntheticSamples;
     out.synthetic = true;

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 
 namespace pipetrain {
 
@@ -26,11 +27,21 @@ HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label) {
   return out;
 }
 
+void check_class_name(const std::string& name) {
+  PT_CHECK(is_utf8(name), kData,
+           "the label \"{}\" is not UTF-8; convert the file: iconv -f latin1 -t utf-8",
+           printable(name));
+  PT_CHECK(name.find('\n') == std::string::npos, kData,
+           "the label \"{}\" has a line break, which names of classes must not have",
+           printable(name));
+}
+
 ClassNumbers number_classes(const std::vector<std::string>& words) {
   std::map<std::string, std::int64_t> order;
   for (const std::string& word : words) order.emplace(word, 0);
   ClassNumbers out;
   for (auto& [word, number] : order) {
+    check_class_name(word);
     number = static_cast<std::int64_t>(out.names.size());
     out.names.push_back(word);
   }

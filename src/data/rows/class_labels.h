@@ -15,6 +15,10 @@ namespace pipetrain {
 /// or if the label needs several classes per sample.
 HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label);
 
+/// Error (kData) for a name with a line break, or that is not UTF-8: models store the names of
+/// their classes in lines of text.
+void check_class_name(const std::string& name);
+
 /// Labels that are words as class numbers, which follow the byte order of the words.
 struct ClassNumbers {
   std::vector<std::int64_t> numbers;

@@ -135,7 +135,7 @@ bool is_allowed(T value, const Allowed& allowed) {
       }
       return true;
     case Allowed::Kind::kUnit:
-      return value >= T(0) && value <= T(1);
+      return value >= T(0) && static_cast<double>(value) <= allowed.largest;
     case Allowed::Kind::kWhole:
       break;
   }
@@ -147,7 +147,7 @@ template <class T>
 std::string reason_against(T value, const Allowed& allowed) {
   if (!is_finite(value)) return "not finite";
   if (allowed.kind == Allowed::Kind::kFinite) return "too large";
-  if (allowed.kind == Allowed::Kind::kUnit) return "out of range 0..1";
+  if (allowed.kind == Allowed::Kind::kUnit) return fmt::format("out of range 0..{}", allowed.largest);
   if constexpr (std::is_floating_point_v<T>) {
     if (std::nearbyint(value) != value) return "not a whole number";
   }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,5 +22,8 @@ class GoodRows final : public SubsetDataset {
  private:
   std::vector<std::size_t> rows_;
 };
+
+/// How many samples are skipped, and what the first of them have.
+std::string text_of_skipped(const std::map<std::size_t, std::string>& bad_rows);
 
 }  // namespace pipetrain

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -159,6 +160,7 @@ void RaggedRows::add_classes(RawColumn& column) const {
   column.class_names.erase(std::unique(column.class_names.begin(), column.class_names.end()),
                            column.class_names.end());
   std::vector<std::int64_t> classes;
+  for (const std::string& name : column.class_names) check_class_name(name);
   for (const std::string& word : words_) {
     classes.push_back(std::ranges::lower_bound(column.class_names, word) -
                       column.class_names.begin());
@@ -169,7 +171,7 @@ void RaggedRows::add_classes(RawColumn& column) const {
 
 bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
   constexpr std::size_t kTimes = 64, kLeast = std::size_t{1} << 26;
-  return longest * rows > kTimes * values + kLeast;
+  return rows > 0 && longest > (kTimes * values + kLeast) / rows;
 }
 
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,

@@ -23,12 +23,32 @@ Enum choice_in(const std::array<const char*, 3>& names, std::string_view value) 
   return static_cast<Enum>(found - names.begin());
 }
 
+// A setting is a line: line breaks in values are written as \\n, and backslashes twice.
+std::string escaped(const std::string& value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '\\' || c == '\n') out += '\\';
+    out += c == '\n' ? 'n' : c;
+  }
+  return out;
+}
+std::string unescaped(std::string_view value) {
+  std::string out;
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const bool escapes =
+        value[i] == '\\' && i + 1 < value.size() && (value[i + 1] == '\\' || value[i + 1] == 'n');
+    if (escapes) ++i;
+    out += escapes && value[i] == 'n' ? '\n' : value[i];
+  }
+  return out;
+}
+
 }  // namespace
 
 std::string TextOptions::text(const std::string& file_name, const std::string& file_sha256) const {
   std::string out = fmt::format("sha256={}\nname={}\n", file_sha256, file_name);
   const auto add = [&](const char* key, const std::string& value, bool given) {
-    if (given) out += fmt::format("{}={}\n", key, value);
+    if (given) out += fmt::format("{}={}\n", key, escaped(value));
   };
   add("column", column, !column.empty());
   add("pair", pair, !pair.empty());
@@ -46,7 +66,7 @@ TextOptions TextOptions::parse(const std::string& text) {
     rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     const std::size_t equal = std::min(line.find('='), line.size());
     const std::string_view key = line.substr(0, equal);
-    const std::string value(line.substr(std::min(equal + 1, line.size())));
+    const std::string value = unescaped(line.substr(std::min(equal + 1, line.size())));
     if (key == "sha256") {
       out.sha256 = value;
     } else if (key == "name") {

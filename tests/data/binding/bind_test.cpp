@@ -333,6 +333,21 @@ TEST(Bind, RegressionTargetsProbabilitiesAndAutoencoders) {
   const BoundData itself = bind_data(split({column<std::uint8_t>("x", {1, 2}, {0, 255})}),
                                      {{float_input("x", {2})}, numbers({2})}, {});
   EXPECT_EQ(values(*itself.dataset, 1), (Doubles{0, 1}));
+  // Pixels become probabilities by their division, whether or not they are named as the labels.
+  LabelSpec pixels = numbers({2});
+  pixels.probability = true;
+  const RawSplit images = split({column<std::uint8_t>("x", {1, 2}, {0, 255})});
+  BindOptions named;
+  named.bindings = {{"input", "x"}, {"labels", "x"}};
+  for (const BindOptions& options : {BindOptions{}, named}) {
+    const BoundData bound = bind_data(images, {{float_input("input", {2})}, pixels}, options);
+    EXPECT_EQ(values(*bound.dataset, 1), (Doubles{0, 1}));
+  }
+  expect_contains(data_error([&] {
+                    bind_data(split({column<float>("x", {1, 2}, {-1, 1})}),
+                              {{float_input("x", {2})}, pixels}, {});
+                  }),
+                  "label -1 out of range 0..1");
 }
 
 TEST(Bind, ATablesColumnsFeedSeveralInputs) {
@@ -384,6 +399,23 @@ TEST(Bind, NextTokensThatTheDataGive) {
   EXPECT_EQ(labels({2, 3, 4}), (Doubles{2, 3, 4}));        // already moved
   EXPECT_EQ(labels({-100, 2, 3}), (Doubles{2, 3, -100}));  // the inputs, the first ignored
   EXPECT_EQ(labels({-100, -100, 3}), (Doubles{-100, 3, -100}));
+}
+
+TEST(Bind, NextTokensThatTheDataGiveForLongerRows) {
+  const DataSpec spec{{{"input_ids", DType::kInt64, {3}, 10}}, next_tokens(3, 10)};
+  const RawColumn ids = column<std::int32_t>("input_ids", {1, 4}, {1, 2, 3, 4});
+  const auto bound = [&](std::vector<std::int64_t> given) {
+    const auto length = static_cast<std::int64_t>(given.size());
+    return bind_data(split({ids, column<std::int64_t>("labels", {1, length}, std::move(given),
+                                                      ColumnRole::kLabel)}),
+                     spec, {});
+  };
+  EXPECT_EQ(values(*bound({-100, -100, 3, 4}).dataset, 1), (Doubles{-100, 3, 4}));
+  EXPECT_EQ(values(*bound({2, 3, 4, 5}).dataset, 1), (Doubles{2, 3, 4}));  // already moved
+  const BoundData other = bound({-100, 3, 4, 5, 6});
+  EXPECT_EQ(values(*other.dataset, 1), (Doubles{2, 3, 4}));
+  ASSERT_EQ(other.warnings.size(), 1u);
+  expect_contains(other.warnings[0], "is not used");
 }
 
 TEST(Bind, NextTokensAreIgnoredWhereMasked) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "data/binding/bind.h"
+#include "data/rows/ragged_rows.h"
 #include "data/rows/readers.h"
 #include "support/data_files.h"
 #include "support/small_tokenizers.h"
@@ -282,6 +283,29 @@ TEST_F(Texts, SettingsGoThroughMetadata) {
   data_error([] { TextOptions::parse("sha256=a\nname=../b\n"); });
   data_error([] { TextOptions::parse("sha256=a\nname=b\nlayout=other\n"); });
   data_error([] { TextOptions::parse("name=b\n"); });
+}
+
+// A model's file may say any length.
+TEST_F(Texts, SamplesOfAbsurdLengthsAreRefused) {
+  const std::string file = write("t.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"12\"}\n");
+  TextOptions options = bytes();
+  options.layout = TextOptions::Layout::kPad;
+  options.trained_length = std::size_t{1} << 62;
+  expect_contains(data_error([&] { read_texts(file, "jsonl", options, {}); }), "too long");
+  EXPECT_TRUE(pads_too_much(4, std::size_t{1} << 62, 8));
+  EXPECT_FALSE(pads_too_much(4, 1000, 8));
+}
+
+// The settings are lines of a model's metadata.
+TEST(TextSettings, KeepLineBreaksAndBackslashes) {
+  TextOptions options;
+  options.end_of_text = "\n";
+  options.column = "a\\nb\nc\\";
+  const TextOptions read = TextOptions::parse(options.text("tokenizer.json", "12ab"));
+  EXPECT_EQ(read.end_of_text, options.end_of_text);
+  EXPECT_EQ(read.column, options.column);
+  EXPECT_EQ(read.name, "tokenizer.json");
+  EXPECT_EQ(TextOptions::parse("sha256=1\nname=t\ncolumn=a\\b\n").column, "a\\b");
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "support/data_files.h"
+
 namespace pipetrain {
 namespace {
 
@@ -46,6 +48,12 @@ TEST(ClassLabels, NumbersOfClassesStayAsTheyAre) {
   RawColumn raw = labels_of({2, 1, 3}, /*in_table=*/false);
   follow_class_names(raw, {"0", "1", "10", "2", "3"});
   EXPECT_EQ(raw.values.to_int64s(), (std::vector<std::int64_t>{2, 1, 3}));
+}
+
+TEST(ClassLabels, NamesAreLinesOfText) {
+  EXPECT_EQ(number_classes({"b", "a", "b"}).numbers, (std::vector<std::int64_t>{1, 0, 1}));
+  expect_contains(data_error([] { number_classes({"a", "b\n"}); }), "has a line break");
+  expect_contains(data_error([] { number_classes({"B\xe4r"}); }), "is not UTF-8");
 }
 
 }  // namespace
