@@ -246,7 +246,7 @@ class Lowering {
   /// but views to those `before`, since there is one sample.
   bool is_left_out(const std::string& name, std::size_t before) const {
     const std::vector<Node>& nodes = result_.graph.nodes;
-    return options_.repeating && options_.repeating->contains(name) &&
+    return options_.repeating && names_node(*options_.repeating, name) &&
            std::all_of(nodes.begin() + static_cast<std::ptrdiff_t>(before), nodes.end(),
                        [](const Node& node) { return (node.op->flags & kView) != 0; });
   }

@@ -22,7 +22,7 @@ struct LowerOptions {
   std::string output_node;  // train up to this value; empty: the model's own outputs
   ImportMode mode;
   /// TrainingGraph::repeating of larger micro-batches: these nodes exist for one sample, too.
-  const std::set<std::string>* repeating = nullptr;
+  const RepeatingNodes* repeating = nullptr;
 };
 
 /// Returns the forward graph with inputs, outputs, parameters and running statistics; loss and

@@ -35,10 +35,21 @@ bool repeats_for_samples(const Graph& graph, const Node& node, std::int64_t samp
   if ((expands || of_constants > 0) && axes_of(result, samples) > (broadcasts ? of_weights : 0))
     return true;
   // Samples may be cut into several rows each, such as windows.
+  if (!expands) return false;
   const Shape& weight = graph[node.inputs[0]].type.shape;
-  const bool new_rows =
-      expands && (weight.rank() < result.rank() || (weight.rank() > 0 && weight[0] != result[0]));
-  return new_rows && result[0] % samples == 0;
+  const std::size_t added = result.rank() - weight.rank();
+  for (std::size_t d = 0; d < result.rank(); ++d) {
+    const std::int64_t had = d < added ? 1 : weight[d - added];
+    if (had != result[d] && result[d] % samples == 0) return true;
+  }
+  return false;
+}
+
+/// Whether a node repeats a weight in the graph of larger micro-batches, too. What Lowering has
+/// added for one sample is an Expand of the same name.
+bool repeats_in(const RepeatingNodes& larger, const Node& node) {
+  return larger.contains({node.name, std::string(node.op->name)}) ||
+         (node.op->name == "Expand" && names_node(larger, node.name));
 }
 
 }  // namespace
@@ -54,10 +65,10 @@ void mark_preparation(TrainingGraph& training, const TrainingGraph* first) {
              (value.producer && graph[value.producer].part == Part::kPrepare);
     });
     if (!prepares) continue;
-    const bool repeats = first ? first->repeating.contains(node.name) && may_repeat(graph, node)
+    const bool repeats = first ? repeats_in(first->repeating, node) && may_repeat(graph, node)
                                : repeats_for_samples(graph, node, training.micro_batch);
     if (repeats) {
-      training.repeating.insert(node.name);
+      training.repeating.emplace(node.name, node.op->name);
     } else {
       node.part = Part::kPrepare;
     }

@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graph/graph.h"
@@ -80,6 +81,13 @@ struct RunningStatistic {
   double momentum = 0.9;                  // of the old value
 };
 
+/// Names and operators of nodes: those of one node of the file share its name.
+using RepeatingNodes = std::set<std::pair<std::string, std::string>>;
+inline bool names_node(const RepeatingNodes& nodes, const std::string& name) {
+  const auto found = nodes.lower_bound({name, ""});
+  return found != nodes.end() && found->first == name;
+}
+
 struct TrainingGraph {
   Graph graph;
   std::int64_t micro_batch = 0;  // samples
@@ -94,7 +102,7 @@ struct TrainingGraph {
   std::vector<RunningStatistic> statistics;
   std::vector<std::string> notes;   // what a user should know about how the file was read
   std::string coupled_samples;      // find_coupled_samples()
-  std::set<std::string> repeating;  // names of the nodes that repeat a weight for each sample
+  RepeatingNodes repeating;         // those that repeat a weight for each sample
 };
 
 /// Where the chain may be cut. The forward nodes in their execution order; stage s runs a

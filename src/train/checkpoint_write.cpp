@@ -251,8 +251,13 @@ std::int64_t newest_step(const fs::path& folder) {
 void give_up_steps_after(const fs::path& checkpoint) {
   const fs::path folder = checkpoint.parent_path();
   const std::vector<fs::path> all = list_checkpoints(folder);
+  if (all.empty() || all.front().filename() == checkpoint.filename()) return;
+  PT_CHECK(step_of(checkpoint.filename().string()) >= 0, kUsage,
+           "\"{}\" has a name of its own, so its run cannot go back to it; move it to another "
+           "folder, or give another {}",
+           printable(checkpoint.string()), setting("run-dir"));
   const std::string line = line_on(checkpoint);
-  if (line.empty() || all.front().filename() == checkpoint.filename()) return;
+  if (line.empty()) return;
   write_file(folder / "latest", line);
 }
 

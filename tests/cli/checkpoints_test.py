@@ -3,6 +3,7 @@
 import hashlib
 import json
 import resource
+import shutil
 import signal
 import struct
 import unittest
@@ -192,6 +193,18 @@ class Resume(Checkpoints):
         self.end(process)
         _, err = self.succeed("--resume=run", "--max-steps", "6")
         self.assertIn("step 4 of 6", err)
+
+    def test_a_run_does_not_go_back_to_a_checkpoint_with_a_name_of_its_own(self):
+        self.succeed("train", *SMALL, "--max-steps", "4", "--save-every", "2", "--keep", "9", "--run-dir", "run")
+        checkpoints = self.folder / "run/checkpoints"
+        (checkpoints / "step-000002").rename(checkpoints / "good")
+        latest = (checkpoints / "latest").read_text()
+        back = ["--resume=run/checkpoints/good", "--run-dir", "run", "--max-steps", "5"]
+        self.refused("usage", *back, says=["run/checkpoints/good", "a name of its own", "--run-dir"])
+        self.assertEqual((checkpoints / "latest").read_text(), latest)
+        shutil.rmtree(checkpoints / "step-000004")
+        _, err = self.succeed(*back)
+        self.assertIn("step 2 of 5", err)
 
     def test_the_best_model_outlives_a_stop_without_other_checkpoints(self):
         still = ["--val-split", "0.3", "--val-every", "1", "--lr", "0", "--bn", "frozen", "--lr-schedule", "constant"]

@@ -169,6 +169,12 @@ class Inputs(Case):
         for data in ("data", "data/*.csv"):
             self.refused("usage", "predict", MODEL, "--data", data, "-o", "data/train.csv", says='--output "data/train.csv" is an input of this command')
             self.assertEqual((self.folder / "data/train.csv").read_text(), rows)
+        # In a folder of images there may be results.
+        for name in ("cats", "dogs"):
+            (self.folder / "images" / name).mkdir(parents=True)
+            self.write(f"images/{name}/1.png", "no image")
+        self.write("images/status.json", "{}")
+        self.refused("data", "train", MODEL, "--data", "images", "--status-file", "images/status.json", says="1.png")
         # Beside the tables of a folder there may be results.
         for _ in range(2):
             self.succeed("predict", MODEL, "--data", "data", "-o", "data/results.csv")

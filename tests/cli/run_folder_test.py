@@ -107,6 +107,14 @@ class RunFolder(Case):
         self.assertFalse(any(other.exists() for other in others))
         self.assertFalse((self.folder / "run/texts.txt").exists())
 
+    def test_overwriting_a_run_keeps_the_model_that_is_trained_with_a_new_head(self):
+        small = ["--data", DATA, "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q"]
+        self.succeed("train", "-m", MODEL, *small, "--val-split", "0.2", "--val-every", "1", "--save", "last")
+        best = self.folder / "run/best.onnx"
+        before = best.read_bytes()
+        self.succeed("train", "-m", "run/best.onnx", "--num-classes", "12", *small, "--overwrite")
+        self.assertEqual(best.read_bytes(), before)
+
     def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
         output = self.write("model.onnx", "precious")
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])

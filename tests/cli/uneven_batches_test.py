@@ -63,6 +63,25 @@ def token_of_two_readers():
                    table("token", 1, 1, 4), tensor("one_token", [2], [1, 4], INT64), table("head", 12, 3))
 
 
+def token_of_windows():
+    """A weight whose inner axis has two rows for each sample, as the state of a recurrence over windows."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "samples"], ["both"], axis=0),
+                    node("ReduceSum", ["both"], ["rows"], keepdims=1), node("Concat", ["two", "rows", "four"], ["shape"], axis=0),
+                    node("Expand", ["token", "shape"], ["wide"], "expand"), node("Transpose", ["wide"], ["turned"], perm=[1, 0, 2]),
+                    node("Reshape", ["turned", "windows"], ["of_samples"]), node("Concat", ["of_samples", "tokens"], ["out"], axis=1)],
+                   table("token", 2, 1, 4), tensor("two", [1], [2], INT64), tensor("four", [1], [4], INT64),
+                   tensor("windows", [3], [-1, 4, 4], INT64), table("head", 24, 3))
+
+
+def token_with_offset():
+    """A node that repeats one weight, and only scales another."""
+    return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "four"], ["shape"], axis=0), filled(1),
+                    node("Gemm", ["filled", "token", "offset"], ["made"], "made", beta=0.5), node("Reshape", ["made", "one_token"], ["tokens_of_all"]),
+                    node("Concat", ["tokens_of_all", "tokens"], ["out"], axis=1)],
+                   table("token", 4, 4), table("offset", 4), tensor("four", [1], [4], INT64), tensor("one_token", [3], [-1, 1, 4], INT64),
+                   table("head", 12, 3))
+
+
 def rows_of_samples():
     """A weight of two rows for each sample: its gradient has no size of its own."""
     return network([node("Shape", ["x"], ["samples"], start=0, end=1), node("Concat", ["samples", "samples"], ["rows"], axis=0),
@@ -113,6 +132,12 @@ class UnevenBatches(Case):
         for name, network in REPEATED.items():
             with self.subTest(name):
                 self.same(network, 9, 9, (8, 5, 4), "--stages", "2", "--split", "out")
+
+    def test_a_token_of_the_windows_of_samples(self):
+        self.same(token_of_windows(), samples=9, batch=9, sizes=(3, 8))
+
+    def test_a_token_with_an_offset(self):
+        self.same(token_with_offset(), samples=9, batch=9, sizes=(3, 8))
 
     def test_what_to_do_where_it_does_not_train(self):
         self.write_run(rows_of_samples(), samples=9)

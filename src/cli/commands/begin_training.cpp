@@ -22,12 +22,13 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The models beside the output of a run that is replaced; a folder without config.toml is none.
-void delete_models(const fs::path& folder, const Options& options) {
+void delete_models(const fs::path& folder, const Options& options, const Start& start) {
   std::error_code ignored;
   if (!fs::exists(folder / "config.toml", ignored)) return;
   for (const char* name : {"best.onnx", "last.onnx"}) {
     const fs::path model = folder / name;
     const bool is_used = fs::equivalent(model, options.run.model.path, ignored) ||
+                         fs::equivalent(model, start.model, ignored) ||
                          fs::equivalent(model, options.output, ignored);
     for (const char* part : {"", ".data"}) {
       if (!is_used) fs::remove(model.string() + part, ignored);
@@ -72,7 +73,7 @@ void leave_earlier_run(const fs::path& folder, const Options& options, const Sta
     if (start.is_saved) give_up_steps_after(start.found->path);
   } else if (options.overwrite) {
     delete_checkpoints(folder / "checkpoints");
-    delete_models(folder, options);
+    delete_models(folder, options, start);
   }
 }
 

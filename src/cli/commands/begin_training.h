@@ -18,6 +18,7 @@ namespace pipetrain {
 struct Start {
   Supervision* supervision = nullptr;  // null: nobody restarts the run
   std::optional<FoundCheckpoint> found;
+  std::string model;                 // as given; with --num-classes a copy of it is trained
   bool is_saved = false;             // found on the disk, not in memory after a failure
   bool goes_on = false;              // with the whole checkpoint, not only its weights
   std::filesystem::path resumed;     // the folder of the resumed run

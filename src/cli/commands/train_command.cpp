@@ -418,13 +418,14 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   const bool leads = !processes || processes->leads();
   if (leads) resolve_verbosity(options);
   const bool has_folder = !options.run_dir.empty();  // which a restart gives, too
-  const Start start = take_up(options, processes, supervision);
+  Start start = take_up(options, processes, supervision);
   check_outputs("train", options);  // again, with what a checkpoint names
   if (leads) check_overwrite(options, start);
   const bool gives_stages = options.gpus > 0;
   check_replica_mode(options, start.goes_on ? &start.found->checkpoint : nullptr);
   take_devices_of_processes(options, processes);
   resolve(options, processes);
+  start.model = options.run.model.path;
   // Before anything that takes time.
   const bool restarts = supervision && supervision->is_restart();
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&

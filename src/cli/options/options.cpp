@@ -258,8 +258,14 @@ std::vector<std::string> files_of_data(const std::string& path) {
   try {
     if (!std::filesystem::is_directory(path, unknown)) return list_files(path);
     const TableFiles tables = table_files_in(path);
-    return tables.train.empty() ? list_files(path)
-                                : std::vector<std::string>{tables.train, tables.validation};
+    if (!tables.train.empty()) return {tables.train, tables.validation};
+    std::vector<std::string> files = list_files(path);
+    if (has_images(path)) {
+      std::erase_if(files, [](const std::string& file) {
+        return file.ends_with(".json") || file.ends_with(".csv");
+      });
+    }
+    return files;
   } catch (const Error&) {
     return {path};  // the reader of the data will say what is wrong
   }
