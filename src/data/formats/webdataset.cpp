@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "base/error.h"
 #include "data/files/tar_archive.h"
@@ -86,7 +87,8 @@ class SampleParts {
     const std::string shown = fmt::format("{} member {}", printable(file), printable(sample));
     const bool has_class_part =
         std::ranges::any_of(parts, [](const auto& part) { return is_class_part(part.first); });
-    std::size_t images = 0, classes = 0, arrays = 0;
+    std::size_t images = 0, classes = 0;
+    std::set<std::string> arrays;
     for (const auto& [part, content] : parts) {
       const std::string name = fmt::format("{}.{}", shown, printable(part));
       if (has_image_name("." + part)) {
@@ -94,12 +96,14 @@ class SampleParts {
         images_->add(content, name);
       } else if (part == "npy" || part.ends_with(".npy")) {
         const HostTensor array = parse_npy(content.bytes(), name);
-        auto& rows = arrays_[part == "npy" ? "x" : part.substr(0, part.size() - 4)];
+        const std::string column = part == "npy" ? "x" : part.substr(0, part.size() - 4);
+        PT_CHECK(arrays.insert(column).second, kData, "{} has two arrays \"{}\"", shown,
+                 printable(column));
+        auto& rows = arrays_[column];
         PT_CHECK(rows.empty() || rows[0].type() == array.type(), kData,
                  "{} is {}, the first was {}", name, array.type().text(),
                  rows.empty() ? "" : rows[0].type().text());
         rows.push_back(array);
-        ++arrays;
       } else if (is_class_part(part)) {
         PT_CHECK(++classes == 1, kData, "{} has two classes", shown);
         classes_.push_back(class_in(content.text(), name));
@@ -113,14 +117,20 @@ class SampleParts {
       }
     }
     if (samples_++ == 0) {
-      first_ = {images, classes, arrays};
+      first_ = {images, classes, arrays.size()};
+      first_arrays_ = arrays;
     }
     constexpr const char* kWhat[] = {"image", "class", "array"};
-    const std::size_t have[] = {images, classes, arrays};
+    const std::size_t have[] = {images, classes, arrays.size()};
     for (std::size_t i = 0; i < 3; ++i) {
       PT_CHECK(have[i] == first_[i], kData, "{} has {} {}, the first sample has {}", shown,
                have[i] ? fmt::format("{}", have[i]) : "no", kWhat[i], first_[i]);
     }
+    // Where the members of two samples alternate, a sample seems to begin at each of them.
+    PT_CHECK(arrays == first_arrays_, kData,
+             "{} has other arrays than the first sample; the members of a sample must follow one "
+             "another (tar --sort=name)",
+             shown);
     parts.clear();
   }
 
@@ -154,6 +164,7 @@ class SampleParts {
   std::vector<std::int64_t> classes_;
   std::map<std::string, std::size_t> unused_;
   std::vector<std::size_t> first_;
+  std::set<std::string> first_arrays_;
   std::size_t samples_ = 0;
 };
 

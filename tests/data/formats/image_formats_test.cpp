@@ -275,6 +275,24 @@ TEST_F(Formats, WebDatasetOfEveryTar) {
   expect_contains(data_error([&] { read_source(write("m.tar", missing), {}); }), "m.tar member 2");
 }
 
+TEST_F(Formats, WebDatasetMembersOfASampleFollowOneAnother) {
+  const auto member = [](const std::string& name, char value) {
+    const TensorType type{DType::kUint8, Shape{1}, Layout::kRowMajor};
+    return tar_member(name, npy_header(type) + value);
+  };
+  const std::string x0 = member("000.x.npy", 1), y0 = member("000.y.npy", 2);
+  const std::string x1 = member("001.x.npy", 3), y1 = member("001.y.npy", 4);
+  const RawData raw = read_source(write("a.tar", x0 + y0 + x1 + y1 + kTarEnd), {});
+  ASSERT_EQ(raw.train.columns.size(), 2u);
+  EXPECT_EQ(raw.train.columns[0].values.to_doubles(), (Doubles{1, 3}));
+  EXPECT_EQ(raw.train.columns[1].values.to_doubles(), (Doubles{2, 4}));
+  const std::string mixed = write("m.tar", x0 + y1 + y0 + x1 + kTarEnd);
+  expect_contains(data_error([&] { read_source(mixed, {}); }),
+                  "m.tar member 001 has other arrays than the first sample");
+  const std::string twice = write("t.tar", member("000.npy", 1) + x0 + kTarEnd);
+  expect_contains(data_error([&] { read_source(twice, {}); }), "has two arrays \"x\"");
+}
+
 TEST_F(Formats, TfRecordsOfExamples) {
   const OpenedData data = opened(write("a.tfrecord", examples()), wants({2}, 3));
   EXPECT_EQ(values(*data.train, 0), (Doubles{0.5, 0, 1.5, -1, 2.5, -2}));
