@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 
 namespace pipetrain {
 
@@ -15,6 +16,12 @@ void append_little(std::string& out, std::uint64_t value, int bytes) {
 }
 
 constexpr std::uint64_t kInZip64 = 0xffffffff;
+
+// Length and checksum follow the data (bit 3), as rows come one by one. The name is UTF-8 (bit 11),
+// which other programs take for code page 437 otherwise.
+std::uint64_t flags_of(const std::string& name) {
+  return 1u << 3 | (is_utf8(name) ? 1u << 11 : 0u);
+}
 
 std::string descr_of(DType dtype) {
   switch (dtype) {
@@ -72,11 +79,10 @@ void NpzWriter::begin(const std::string& name, const TensorType& type) {
   end();
   entries_.push_back({name + ".npy", file_.written(), 0, 0, 0});
   open_ = true;
-  // Length and checksum follow the data (bit 3), as rows come one by one.
   std::string header;
   append_little(header, 0x04034b50, 4);
-  append_little(header, 45, 2);          // version that knows ZIP64
-  append_little(header, 1 << 3, 2);      // flags
+  append_little(header, 45, 2);  // version that knows ZIP64
+  append_little(header, flags_of(entries_.back().name), 2);
   append_little(header, 0, 2);           // stored
   append_little(header, 0x00210000, 4);  // 1980-01-01: the same data make the same file
   append_little(header, 0, 4);
@@ -133,7 +139,7 @@ void NpzWriter::commit() {
     append_little(header, 0x02014b50, 4);
     append_little(header, 45, 2);
     append_little(header, 45, 2);
-    append_little(header, 1 << 3, 2);
+    append_little(header, flags_of(entry.name), 2);
     append_little(header, 0, 2);
     append_little(header, 0x00210000, 4);
     append_little(header, entry.checksum, 4);

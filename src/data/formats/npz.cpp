@@ -141,7 +141,7 @@ std::vector<PartName> split_part_names(const std::vector<std::string>& keys) {
 ColumnRole role_of_name(const std::string& name) {
   constexpr std::string_view kLabels[] = {"y",       "label", "labels",      "target",
                                           "targets", "class", "fine_labels", "classes"};
-  const std::string small = lower(name);
+  const std::string small = lower(name.substr(name.rfind('/') + 1));
   if (std::ranges::find(kLabels, small) != std::end(kLabels)) return ColumnRole::kLabel;
   if (small == "x" || small == "images" || small == "features") return ColumnRole::kInput;
   return ColumnRole::kUnknown;

@@ -67,6 +67,10 @@ bool begins_with_names(const std::vector<Record>& records) {
   return false;
 }
 
+bool names_labels(const std::string& column) {
+  return column.find('/') == std::string::npos && role_of_name(column) == ColumnRole::kLabel;
+}
+
 bool has_words_above_numbers(const Record& first, const Record& second) {
   for (std::size_t i = 0; i < std::min(first.size(), second.size()); ++i) {
     const std::string_view cell = first[i];
@@ -85,9 +89,7 @@ bool has_names_above_words(const std::vector<Record>& records, const CsvOptions&
                               std::ranges::count(options.drop, cell) > 0));
   };
   if (std::ranges::any_of(first, is_wanted)) return true;
-  const bool has_labels = std::ranges::any_of(
-      first, [](const std::string& cell) { return role_of_name(cell) == ColumnRole::kLabel; });
-  return has_labels && differs_from_rows(records);
+  return std::ranges::any_of(first, names_labels) && differs_from_rows(records);
 }
 
 bool differs_from_rows(const std::vector<Record>& records) {
@@ -124,7 +126,7 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
   if (wanted == "none") return kNoLabel;
   if (wanted.empty() || wanted == "last") {
     for (std::size_t i = 0; wanted.empty() && i < header.size(); ++i) {
-      if (role_of_name(header[i]) != ColumnRole::kLabel) continue;
+      if (!names_labels(header[i])) continue;
       notes.push_back(fmt::format("labels from the column named \"{}\"", printable(header[i])));
       return i;
     }
@@ -160,8 +162,8 @@ std::size_t label_beside(const TableEncoding& features, const Record& header) {
       others.push_back(i);
   }
   if (others.empty()) return kNoLabel;
-  const auto named = std::ranges::find_if(
-      others, [&](std::size_t i) { return role_of_name(header[i]) == ColumnRole::kLabel; });
+  const auto named =
+      std::ranges::find_if(others, [&](std::size_t i) { return names_labels(header[i]); });
   if (named != others.end()) return *named;
   return others.size() == 1 || others.back() + 1 == header.size() ? others.back() : kNoLabel;
 }

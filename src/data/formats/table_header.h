@@ -22,6 +22,9 @@ char guess_delimiter(std::string_view text);
 /// Whether numbers have decimal commas, from the beginning of the text.
 bool has_decimal_commas(std::string_view text, char delimiter, const std::string& name);
 
+/// Whether a column's name says that it holds the labels. "sales/target" is a quotient.
+bool names_labels(const std::string& column);
+
 /// The first records of a table, at most. `comments`: as RecordReader has it.
 std::vector<Record> first_records(std::string_view text, char delimiter, const std::string& name,
                                   bool comments);

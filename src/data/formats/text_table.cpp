@@ -111,7 +111,7 @@ ChosenColumns choose_columns(const std::vector<std::string>& names,
       (!may_lack || std::count(names.begin(), names.end(), wanted) > 0))
     out.label = wanted == "last" ? names.size() - 1 : named(wanted, "the labels");
   for (std::size_t i = 0; i < names.size() && wanted.empty() && !out.label; ++i) {
-    if (role_of_name(names[i]) == ColumnRole::kLabel) out.label = i;
+    if (names_labels(names[i])) out.label = i;
   }
   const std::size_t last = names.size() - 1;
   if (last_is_label && wanted.empty() && !out.label && names[last] != options.column &&
@@ -246,8 +246,7 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
            (cell == options.column || cell == options.pair || cell == table.label_column);
   };
   const auto is_usual = [&](const std::string& cell) {
-    return (is_name_of_texts(cell) && cell.find(' ') == std::string::npos) ||
-           role_of_name(cell) == ColumnRole::kLabel;
+    return (is_name_of_texts(cell) && cell.find(' ') == std::string::npos) || names_labels(cell);
   };
   const auto looks_like_header = [&] {
     const std::vector<Record> head =

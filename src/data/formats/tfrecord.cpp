@@ -91,9 +91,6 @@ std::optional<std::map<std::string, Feature>> read_example(Bytes bytes) {
   return out;
 }
 
-// "image/class/label": labels, as their last part says.
-std::string last_part(const std::string& name) { return name.substr(name.rfind('/') + 1); }
-
 class ExampleColumns {
  public:
   void add_file(const std::string& file) {
@@ -130,10 +127,8 @@ class ExampleColumns {
         all.push_back(std::move(rows));
       }
     }
-    if (!all.empty()) out = columns_of(std::move(all), path, {}, notes, 0, ignored_label);
-    for (RawColumn& column : out.columns) {
-      if (column.role == ColumnRole::kUnknown) column.role = role_of_name(last_part(column.name));
-    }
+    const bool alone = images_.empty() && raw_.empty();
+    if (!all.empty()) out = columns_of(std::move(all), path, {}, notes, 0, ignored_label, alone);
     for (auto& [name, rows] : raw_) {
       const Shape shape{static_cast<std::int64_t>(rows.size() / raw_size_[name]),
                         static_cast<std::int64_t>(raw_size_[name])};

@@ -176,11 +176,11 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
 
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length, std::int64_t ignored_label) {
+                    std::size_t length, std::int64_t ignored_label, bool alone) {
   RawSplit out;
   PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
   using Kind = RaggedRows::Kind;
-  if (all.size() == 1) out = all[0].stream(file, notes);
+  if (all.size() == 1 && alone) out = all[0].stream(file, notes);
   if (out.shards) return out;
   const bool has_mask =
       std::ranges::any_of(all, [](const RaggedRows& each) { return each.name_ == kMaskName; });

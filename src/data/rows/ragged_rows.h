@@ -34,7 +34,7 @@ class RaggedRows {
   friend RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                              const std::vector<std::uint32_t>& lines,
                              std::vector<std::string>& notes, std::size_t length,
-                             std::int64_t ignored_label);
+                             std::int64_t ignored_label, bool alone);
   enum class Kind { kNone, kWhole, kReal, kWord };
   bool same_length() const;
   std::size_t longest() const;
@@ -61,8 +61,9 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values);
 /// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens,
 /// which are the first list of whole numbers, and what is as long as they are, are padded to
 /// `length`, or to the longest if that is longer; labels with `ignored_label`, others with 0.
+/// Without other columns (`alone`) the only rows may be a stream.
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length = 0, std::int64_t ignored_label = -100);
+                    std::size_t length = 0, std::int64_t ignored_label = -100, bool alone = true);
 
 }  // namespace pipetrain

@@ -41,7 +41,8 @@ PartName split_part_name(const std::string& key);
 /// The parts of arrays that lie together: beside "ids", "valid_len" is of no part, as there is no
 /// other "len".
 std::vector<PartName> split_part_names(const std::vector<std::string>& keys);
-/// The role that an array's name suggests: "y", "labels", "target", … are labels.
+/// The role that an array's name suggests: "y", "labels", "target", … are labels, and so is
+/// "image/class/label", of whose parts between "/" the last one counts.
 ColumnRole role_of_name(const std::string& name);
 /// A .npy file, labels being looked for beside it (x.npy and y.npy, images.npy and labels.npy), or
 /// a directory of them, with parts told as in an archive.

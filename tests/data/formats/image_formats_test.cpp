@@ -332,6 +332,21 @@ TEST_F(Formats, TfRecordsOfListsInAnyOrder) {
   EXPECT_EQ(raw.train.columns.size(), 1u);
 }
 
+TEST_F(Formats, TfRecordsOfImagesWithListsOfLabels) {
+  const auto example = [](const std::string& labels) {
+    return record(feature("image/encoded", 1, field(1, kPng)) +
+                  feature("image/class/label", 3, field(1, labels)));
+  };
+  const std::string file = write("o.tfrecord", example("\x01\x02") + example("\x03\x04\x05"));
+  const RawData raw = read_source(file, {});
+  EXPECT_FALSE(raw.train.shards);
+  ASSERT_EQ(raw.train.columns.size(), 2u);
+  const RawColumn& labels = raw.train.columns[1];
+  EXPECT_EQ(labels.role, ColumnRole::kLabel);
+  EXPECT_EQ(labels.values.shape(), (Shape{2, 3}));
+  EXPECT_EQ(labels.values.to_doubles(), (Doubles{1, 2, -100, 3, 4, 5}));
+}
+
 // As generate_cifar10_tfrecords.py of TensorFlow's CIFAR-10 example writes them: the bytes of the
 // red plane, then those of the green and of the blue one.
 TEST_F(Formats, TensorFlowsCifar10) {

@@ -123,6 +123,39 @@ TEST_F(Npz, TheValidationPartComesBeforeTheTestPart) {
   EXPECT_EQ(raw.validation.columns.at(0).values.to_doubles(), Doubles{3});
 }
 
+// As `data convert` writes the features of a TFRecord file.
+TEST_F(Npz, TheLastPartOfANameTellsLabels) {
+  EXPECT_EQ(role_of_name("image/class/label"), ColumnRole::kLabel);
+  EXPECT_EQ(role_of_name("label/height"), ColumnRole::kUnknown);
+  NpzWriter writer(path("a.npz"));
+  const std::vector<std::int64_t> values = {1, 0};
+  for (const char* key : {"image/height", "image/class/label"})
+    writer.add(key, HostTensor::of<std::int64_t>(Shape{2}, values).view());
+  writer.commit();
+  const RawData raw = read_npz(path("a.npz"));
+  ASSERT_EQ(raw.train.columns.size(), 2u);
+  EXPECT_EQ(raw.train.columns[0].role, ColumnRole::kUnknown);
+  EXPECT_EQ(raw.train.columns[1].name, "image/class/label");
+  EXPECT_EQ(raw.train.columns[1].role, ColumnRole::kLabel);
+}
+
+// Python's zipfile, and so NumPy, takes other names for code page 437.
+TEST_F(Npz, NamesInUtf8AreMarked) {
+  const auto flags = [&](const std::string& name, const std::string& file_name) {
+    NpzWriter writer(path(file_name));
+    const std::vector<float> values = {1};
+    writer.add(name, HostTensor::of<float>(Shape{1}, values).view());
+    writer.commit();
+    const FileBytes file = FileBytes::open(path(file_name));
+    const std::string_view bytes = file.text();
+    const std::string_view in_header = bytes.substr(6, 2);
+    EXPECT_EQ(in_header, bytes.substr(bytes.find("PK\x01\x02") + 8, 2));
+    return std::string(in_header);
+  };
+  EXPECT_EQ(flags("größe", "u.npz"), from_hex("0808"));
+  EXPECT_EQ(flags("\xf6l", "l.npz"), from_hex("0800"));
+}
+
 TEST_F(Npz, EveryTruncationIsAnError) {
   const std::string whole = from_hex(kDeflated);
   for (std::size_t length = 0; length < whole.size(); ++length) {
