@@ -1,6 +1,7 @@
 #include "data/formats/csv_cells.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "data/formats/table_encoding.h"
 
@@ -47,14 +48,19 @@ bool looks_like_date(std::string_view cell) {
 }
 
 bool looks_like_amount(std::string_view cell) {
+  constexpr std::string_view kNoBreakSpace = "\u00a0", kNarrowSpace = "\u202f";
+  constexpr std::string_view kSigns[] = {
+      ",", "'", "’", " ", kNoBreakSpace, kNarrowSpace, "%", "$", "€", "£", "¥", "₹", "₩", "₽"};
   std::string bare;
-  for (const char c : cell) {
-    if (is_digit(c) || c == '.' || c == '-' || c == '+') {
+  while (!cell.empty()) {
+    const auto* sign =
+        std::ranges::find_if(kSigns, [&](std::string_view each) { return cell.starts_with(each); });
+    const char c = cell.front();
+    if (sign == std::end(kSigns)) {
+      if (!is_digit(c) && c != '.' && c != '-' && c != '+') return false;
       bare += c;
-    } else if (static_cast<unsigned char>(c) < 0x80 &&  // others: € and £
-               std::string_view(",' $%").find(c) == std::string_view::npos) {
-      return false;
     }
+    cell.remove_prefix(sign == std::end(kSigns) ? 1 : sign->size());
   }
   return number_in(bare).has_value();
 }

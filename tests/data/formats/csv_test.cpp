@@ -75,6 +75,22 @@ TEST(Csv, DatesAndAmountsHaveAdviceOfTheirOwn) {
 TEST(Csv, AmountsAreNoClasses) {
   expect_contains(data_error([&] { parse("a,price\n1,\"$1,200\"\n2,\"$900\"\n"); }),
                   "the label \"$1,200\" is not a number");
+  expect_contains(data_error([&] { parse("a,price\n1,€12\n2,€9\n"); }),
+                  "the label \"€12\" is not a number");
+  for (const char* amount : {"12\u00a0000\u00a0€", "£12", "12’000", "¥12", "₹12", "12\u202f000"}) {
+    const std::string text = std::string("a,price\n1,") + amount + "\n2,x\n";
+    expect_contains(data_error([&] { parse(text); }), "without separators of thousands");
+  }
+}
+
+TEST(Csv, NamesOfClassesMayEndInNumbers) {
+  EXPECT_EQ(parse("1,класс 1\n2,класс 2\n").columns[1].class_names,
+            (std::vector<std::string>{"класс 1", "класс 2"}));
+  EXPECT_EQ(parse("1,类别2\n2,类别1\n").columns[1].values.to_doubles(), (Doubles{1, 0}));
+}
+
+TEST(Csv, AQuotientIsNoLabel) {
+  EXPECT_EQ(parse("sales/target,x/y,price\n1,2,3\n").columns[1].values.to_doubles(), Doubles{3});
 }
 
 TEST(Csv, LabelColumnByNameNumberOrNone) {
