@@ -109,6 +109,11 @@ class Command(Case):
         self.assertEqual(reader.returncode, 0, err)
         self.assertIn("2 samples", out.decode())
 
+    def test_an_image_comes_from_standard_input(self):
+        image = self.write("a.ppm", b"P6 1 1 255\n\1\2\3")
+        out, _ = self.succeed("data", "inspect", "-", before=lambda: os.dup2(os.open(image, os.O_RDONLY), 0))
+        self.assertIn("one image", out)
+
     def test_two_entries_of_one_name_are_refused(self):
         def array(value):
             header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1), }\n"

@@ -16,7 +16,8 @@ constexpr std::size_t kPixels = 3 * 32 * 32;
 
 std::size_t label_bytes(CifarKind kind) { return kind == CifarKind::kCifar10 ? 1 : 2; }
 
-RawSplit read_files(const std::vector<std::string>& files, CifarKind kind) {
+RawSplit read_files(const std::string& path, const std::vector<std::string>& files,
+                    CifarKind kind) {
   const std::size_t labels = label_bytes(kind), row = labels + kPixels;
   std::vector<FileBytes> contents;
   std::size_t rows = 0;
@@ -40,7 +41,7 @@ RawSplit read_files(const std::vector<std::string>& files, CifarKind kind) {
       pixels += kPixels;
     }
   }
-  const std::string name = files.size() == 1 ? files[0] : fs::path(files[0]).parent_path().string();
+  const std::string& name = files.size() == 1 ? files[0] : path;
   RawSplit out;
   out.columns.push_back({"x", std::move(x), name, ColumnRole::kInput, {}, {}, {}});
   out.columns.push_back({"y", std::move(y), name, ColumnRole::kLabel, {}, {}, {}});
@@ -83,24 +84,24 @@ RawData read_cifar(const std::string& path, CifarKind kind) {
   RawData out{
       path, kind == CifarKind::kCifar10 ? "CIFAR-10 binary" : "CIFAR-100 binary", {}, {}, {}};
   if (kind == CifarKind::kCifar100) out.notes.push_back("labels are the 100 fine classes");
-  if (!fs::is_directory(path)) {
-    out.train = read_files({path}, kind);
-    return out;
-  }
+  const bool is_folder = fs::is_directory(path);
   std::vector<std::string> train, test;
   for (const std::string& file : list_files(path)) {
     const std::string name = fs::path(file).filename().string();
-    if (!name.ends_with(".bin")) continue;
-    if (name.starts_with("test")) test.push_back(file);
-    if (name.starts_with("data_batch") || name.starts_with("train")) train.push_back(file);
+    if (is_folder && !name.ends_with(".bin")) continue;
+    if (name.starts_with("test")) {
+      test.push_back(file);
+    } else if (!is_folder || name.starts_with("data_batch") || name.starts_with("train")) {
+      train.push_back(file);
+    }
   }
   PT_CHECK(!train.empty() || !test.empty(), kData,
            "\"{}\" has no CIFAR files: looked for data_batch_1.bin … or train.bin, test_batch.bin "
            "or test.bin",
            printable(path));
   if (train.empty()) std::swap(train, test);
-  out.train = read_files(train, kind);
-  if (!test.empty()) out.validation = read_files(test, kind);
+  out.train = read_files(path, train, kind);
+  if (!test.empty()) out.validation = read_files(path, test, kind);
   return out;
 }
 

@@ -119,7 +119,7 @@ RawSplit read_pair(const std::string& images, std::vector<std::string>& notes) {
 RawData read_idx(const std::string& path) {
   RawData out{path, "MNIST IDX", {}, {}, {}};
   if (!fs::is_directory(path)) {
-    out.train = read_pair(path, out.notes);
+    out.train = read_pair(only_file(path, "idx"), out.notes);
     return out;
   }
   std::string train, test;

@@ -36,8 +36,8 @@ bool is_image_file(const fs::path& path) {
 
 // Images in formats that are not read.
 bool is_other_image(const fs::path& path) {
-  constexpr std::string_view kEndings[] = {".gif",  ".tif", ".tiff", ".heic", ".heif",
-                                           ".avif", ".jp2", ".jxl",  ".svg"};
+  constexpr std::string_view kEndings[] = {".gif", ".tif", ".tiff", ".heic", ".heif", ".avif",
+                                           ".jp2", ".jxl", ".svg",  ".pbm",  ".tga"};
   const std::string name = lower_name(path);
   return !name.starts_with(".") &&
          std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
@@ -326,9 +326,10 @@ bool has_images(const std::string& folder) {
 RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
   RawData out{path, "folder of images", {}, {}, {}};
   if (!fs::is_directory(path)) {
-    PT_CHECK(fs::exists(path), kData, "there is no data file \"{}\"", printable(path));
-    out.format = "one image";
     std::vector<std::string> files = list_files(path);
+    PT_CHECK(files[0] == "-" || fs::exists(files[0]), kData, "there is no data file \"{}\"",
+             printable(path));
+    out.format = files.size() == 1 ? "one image" : "images";
     out.train.columns.push_back({"x",
                                  {},
                                  path,

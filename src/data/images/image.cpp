@@ -63,8 +63,8 @@ ImageFormat image_format(std::span<const std::byte> bytes) {
 }
 
 bool has_image_name(std::string_view name) {
-  constexpr std::string_view kEndings[] = {".png", ".jpg", ".jpeg", ".webp",
-                                           ".bmp", ".ppm", ".pgm",  ".pnm"};
+  constexpr std::string_view kEndings[] = {".png",  ".jpg", ".jpeg", ".jpe", ".jfif",
+                                           ".webp", ".bmp", ".ppm",  ".pgm", ".pnm"};
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 

@@ -48,11 +48,12 @@ ColumnRole role_of_name(const std::string& name);
 /// a directory of them, with parts told as in an archive.
 RawData read_npy(const std::string& path);
 
-/// MNIST's format: a directory with the usual names, or an images file with its labels beside it.
+/// MNIST's format: a directory with the usual names, or an images file, by its name or a glob, with
+/// its labels beside it.
 RawData read_idx(const std::string& path);
 
 enum class CifarKind { kCifar10, kCifar100 };
-/// CIFAR's binary version: a directory or one file. Of CIFAR-100's two labels, the fine one.
+/// CIFAR's binary version: a file, a glob, or a directory. Of CIFAR-100's two labels, the fine one.
 RawData read_cifar(const std::string& path, CifarKind kind);
 /// The kind that a file's or directory's names and sizes tell, if any.
 std::optional<CifarKind> recognise_cifar(const std::string& path);
@@ -102,7 +103,8 @@ bool is_llmc_tokens(std::span<const std::byte> bytes);
 /// Bytes as tokens 0 … 255. A file, a glob, a directory or "-".
 RawData read_text(const std::string& path);
 
-/// Folders of images: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or images alone.
+/// Folders of images: DIR/CLASS/*.png, or DIR/train and DIR/val of such, or images alone; also a
+/// file, a glob or "-", which have no labels.
 /// `masks_are_drawings`: masks that have only 0 and 255 are of the classes 0 and 1.
 RawData read_image_folder(const std::string& path, bool masks_are_drawings = true);
 /// Whether there are images in a folder or below it.

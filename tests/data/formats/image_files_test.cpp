@@ -29,6 +29,13 @@ TEST_F(Idx, DirectoryWithTheUsualNames) {
   EXPECT_EQ(raw.train.columns[1].values.to_doubles(), (Doubles{5, 9}));
   ASSERT_EQ(raw.validation.columns.size(), 2u);
   EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{3});
+  // By a pattern, one file of images.
+  const RawData matched = read_idx(path("train-images*"));
+  ASSERT_EQ(matched.train.columns.size(), 2u);
+  EXPECT_EQ(matched.train.columns[0].values.to_doubles(), (Doubles{0, 1, 2, 3, 4, 255}));
+  EXPECT_EQ(matched.train.columns[1].values.to_doubles(), (Doubles{5, 9}));
+  expect_contains(data_error([&] { read_idx(path("*-images*")); }, ErrorKind::kUsage),
+                  "are 2 files, but `format` idx reads one file");
 }
 
 TEST_F(Idx, AFileWithItsLabelsBesideIt) {
@@ -87,6 +94,13 @@ TEST_F(Cifar, Ten) {
   EXPECT_EQ(pixels[1024], 2);
   EXPECT_EQ(pixels[3072 + 2048], 6);
   EXPECT_EQ(raw.validation.columns[1].values.to_doubles(), Doubles{0});
+  const RawData matched = read_cifar(path("*.bin"), CifarKind::kCifar10);
+  EXPECT_EQ(matched.train.columns[0].values.to_doubles(), pixels);
+  EXPECT_EQ(matched.train.columns[1].values.to_doubles(), (Doubles{3, 9}));
+  EXPECT_EQ(matched.validation.columns.at(1).values.to_doubles(), Doubles{0});
+  const RawData batches = read_cifar(path("data_batch_?.bin"), CifarKind::kCifar10);
+  EXPECT_EQ(batches.train.columns[1].values.to_doubles(), (Doubles{3, 9}));
+  EXPECT_TRUE(batches.validation.empty());
 }
 
 TEST_F(Cifar, HundredTakesTheFineLabels) {

@@ -66,6 +66,21 @@ TEST_F(Formats, FoldersOfImagesBehindLinks) {
   EXPECT_EQ(opened(path("d"), wants({3, 2, 3}, 1)).class_names, std::vector<std::string>{"cats"});
 }
 
+TEST_F(Formats, ImagesAreFoundByNameAndPattern) {
+  for (const char* name : {"d/a.jpg", "d/b.jfif", "d/c.JPE"}) write(name, kGreyJpeg);
+  for (const char* name : {"d/d.pbm", "d/e.tga"}) write(name, "x");
+  const RawData folder = read_source(path("d"), {});
+  ASSERT_EQ(folder.train.columns.size(), 1u);
+  EXPECT_EQ(folder.train.columns[0].rows(), 3u);
+  ASSERT_EQ(folder.warnings.size(), 1u);
+  expect_contains(folder.warnings[0], "2 images in formats that are not read are ignored");
+  const RawData matched = read_source(path("d/?.j*"), {});
+  EXPECT_EQ(matched.format, "images");
+  EXPECT_EQ(matched.train.columns.at(0).rows(), 2u);
+  expect_contains(data_error([&] { read_image_folder(path("d/*.gif")); }), "no file matches");
+  expect_contains(data_error([&] { read_image_folder(path("f.gif")); }), "there is no data file");
+}
+
 // A PNG file of one gray pixel.
 std::string gray(int value) {
   const auto chunk = [](const std::string& content) {  // its type first
