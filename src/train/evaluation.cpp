@@ -46,15 +46,19 @@ void check_metric(const PlannedNetwork& network) {
           setting("val-data"));
 }
 
-void check_validation_labels(const PipelineRun& run) {
-  const PlannedNetwork& network = run.network();
+void check_validation_labels(const PlannedNetwork& network) {
   if (!network.evaluation_data() || network.config().optimization.evaluate_every <= 0) return;
   const Dataset& dataset = *network.evaluation_data();
   const std::size_t last = dataset.columns().size() - 1;
   const Column& column = dataset.columns()[last];
   const Loss& loss = network.graph().loss;
   if (loss.kind == LossKind::kOutput || is_float(column.dtype)) return;  // every one counts
-  const auto total = static_cast<std::size_t>(run.evaluated_samples());
+  // A model of a fixed batch leaves some over. Where it leaves all, PipelineRun says so.
+  const std::size_t batch = network.model().has_fixed_batch()
+                                ? static_cast<std::size_t>(network.micro_batch())
+                                : std::size_t{1};
+  const std::size_t total = dataset.size() / batch * batch;
+  if (total == 0) return;
   // Nearly always the first part has a label that counts.
   constexpr std::size_t kBytes = std::size_t{1} << 20;
   const std::size_t part = std::max<std::size_t>(1, kBytes / (1 + column.batch_type(1).bytes()));

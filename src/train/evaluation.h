@@ -22,7 +22,7 @@ struct TrainingSummary;
 void check_metric(const PlannedNetwork& network);
 
 /// Error (kData) where no label of the data for validation counts. Before the first step, too.
-void check_validation_labels(const PipelineRun& run);
+void check_validation_labels(const PlannedNetwork& network);
 
 /// Runs one validation between rounds.
 EvaluationReport evaluate(PipelineRun& run, std::int64_t step, double epoch);

@@ -53,7 +53,7 @@ class Training {
                 network_.config().pipeline.timeout_seconds) {
     if (options.resumed) take_best(*options.resumed, summary_);
     check_metric(network_);
-    check_validation_labels(run);
+    check_validation_labels(network_);
     if (!network_.replica_updates().waits())
       replicas_.emplace(run, saving_.run(), options.resumed, options.commits);
     if (network_.processes() && !network_.asynchronous()) {

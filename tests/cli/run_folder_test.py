@@ -94,6 +94,27 @@ class RunFolder(Case):
         self.succeed(*small, "--max-steps", "6", "--overwrite")
         self.assertEqual(sorted(path.name for path in checkpoints.iterdir()), ["latest", "notes.txt", "step-000003", "step-000006"])
 
+    def test_options_that_do_not_suit_leave_an_earlier_run_as_it_is(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "9", "--save-every", "3", "--keep", "9",
+                 "--run-dir", "run", "-q"]
+        self.succeed(*train)
+
+        def files():
+            return {str(path): path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file()}
+
+        before = files()
+        traced = ["--trace", "trace.json", "--trace-steps"]
+        back = ["train", "--resume=run/checkpoints/step-000003", "--run-dir", "run", "-q"]
+        for more, says in ((["--patience", "3"], "--patience needs validation"), (["--lr-schedule", "step"], "needs --lr-step"),
+                           (["--min-lr", "1"], "--min-lr must be between"), ([*traced, "5:10"], 'not "5:10"'), ([*traced, "5-3"], "comes after")):
+            for command in ([*train, "--overwrite"], back):
+                for end in ([], ["--dry-run"]):
+                    with self.subTest(more=more, command=command, end=end):
+                        self.refused("usage", *command, *more, *end, says=says)
+                        self.assertEqual(files(), before)
+        self.refused("usage", *train, "--overwrite", "--gpus", "2", "--schedule", "pipedream", *traced, "5", says="traced as a whole")
+        self.assertEqual(files(), before)
+
     def test_overwriting_a_run_deletes_what_would_pass_for_the_new_one(self):
         small = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q", "--overwrite"]
         others = [self.folder / "run" / name for name in ("best.onnx", "best.onnx.data", "last.onnx", "last.onnx.data")]

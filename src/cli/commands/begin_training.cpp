@@ -9,11 +9,14 @@
 #include "base/log.h"
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
+#include "cli/output/step_recorder.h"
 #include "processes/process_group.h"
+#include "train/evaluation.h"
 #include "train/export.h"
 #include "train/fresh_weights.h"
 #include "train/replica_run.h"
 #include "train/resume.h"
+#include "train/run_rate.h"
 #include "train/saving.h"
 
 namespace pipetrain {
@@ -66,6 +69,14 @@ void check_overwrite(const Options& options, const Start& start) {
            "--overwrite would delete the checkpoint {}, from which this run starts; give another "
            "--run-dir",
            printable(start.found->path.string()));
+}
+
+void check_training(const Options& options, const PlannedNetwork& network) {
+  check_metric(network);
+  check_validation_labels(network);
+  [[maybe_unused]] const RunRate checked(network, most_seconds(options), /*seconds_before=*/0);
+  if (!options.trace.empty() && !options.trace_steps.empty())
+    traced_steps(network, options.trace_steps);
 }
 
 void leave_earlier_run(const fs::path& folder, const Options& options, const Start& start) {

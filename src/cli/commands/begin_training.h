@@ -42,6 +42,11 @@ bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
 /// run starts from one of them.
 void check_overwrite(const Options& options, const Start& start);
 
+/// What training refuses when it begins is refused before anything of an earlier run is replaced,
+/// and in a dry run. Error (kUsage) for options that do not suit the network, (kData) for
+/// validation data without a label that counts.
+void check_training(const Options& options, const PlannedNetwork& network);
+
 /// Before the first step of a run in a folder: the checkpoints and models of a run that it replaces
 /// are deleted, and those of steps that it takes again count as given up. Otherwise a restart would
 /// take them up.

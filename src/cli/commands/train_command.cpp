@@ -458,6 +458,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
            "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
+  check_training(options, network);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start, signals);
   check_one_file(network.model().file, options.output);
   log_start(options, network);

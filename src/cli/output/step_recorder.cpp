@@ -1,7 +1,10 @@
 #include "cli/output/step_recorder.h"
 
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <string_view>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -22,6 +25,21 @@ std::int64_t step_number(std::string_view text, const std::string& all) {
 
 }  // namespace
 
+std::pair<std::int64_t, std::int64_t> traced_steps(const PlannedNetwork& network,
+                                                   const std::string& steps) {
+  const std::size_t dash = steps.find('-');
+  const std::int64_t first = step_number(std::string_view(steps).substr(0, dash), steps);
+  const std::int64_t last = dash == std::string::npos
+                                ? first
+                                : step_number(std::string_view(steps).substr(dash + 1), steps);
+  PT_CHECK(first <= last, kUsage, "--trace-steps {}: the first step comes after the last", steps);
+  PT_CHECK(!network.asynchronous(), kUsage,
+           "--trace-steps: {} is asynchronous, and its first epoch is traced as a whole; leave it "
+           "out",
+           network.config().pipeline.schedule);
+  return {first, last};
+}
+
 StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& path,
                            const std::string& steps, std::int64_t steps_before)
     : network_(network),
@@ -32,19 +50,7 @@ StepRecorder::StepRecorder(const PlannedNetwork& network, const std::string& pat
   first_ =
       std::min(steps_before + kWarmSteps + 1, std::max<std::int64_t>(1, network.total_steps()));
   last_ = first_ + 2;
-  if (!steps.empty()) {
-    const std::size_t dash = steps.find('-');
-    first_ = step_number(std::string_view(steps).substr(0, dash), steps);
-    last_ = dash == std::string::npos
-                ? first_
-                : step_number(std::string_view(steps).substr(dash + 1), steps);
-    PT_CHECK(first_ <= last_, kUsage, "--trace-steps {}: the first step comes after the last",
-             steps);
-  }
-  PT_CHECK(steps.empty() || !network.asynchronous(), kUsage,
-           "--trace-steps: {} is asynchronous, and its first epoch is traced as a whole; leave it "
-           "out",
-           network.config().pipeline.schedule);
+  if (!steps.empty()) std::tie(first_, last_) = traced_steps(network, steps);
   TraceLabels labels;
   labels.title = std::filesystem::path(network.config().model.path).filename().string();
   for (const StagePlan& stage : network.plan().stages)

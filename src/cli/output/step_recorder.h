@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "pipeline/view/trace.h"
@@ -13,11 +14,15 @@
 
 namespace pipetrain {
 
+/// The first and the last step that --trace-steps names: "FIRST-LAST" or one number, counted from
+/// 1. Error (kUsage) for anything else, and for an asynchronous schedule.
+std::pair<std::int64_t, std::int64_t> traced_steps(const PlannedNetwork& network,
+                                                   const std::string& steps);
+
 class StepRecorder {
  public:
-  /// `path`: a trace file to write, or empty. `steps`: "FIRST-LAST" or one number, counted from 1;
-  /// empty: the first steps that are warm, after the `steps_before` ones of a run that goes on.
-  /// Error (kUsage) for anything else.
+  /// `path`: a trace file to write, or empty. `steps`: as for traced_steps(); empty: the first
+  /// steps that are warm, after the `steps_before` ones of a run that goes on.
   StepRecorder(const PlannedNetwork& network, const std::string& path, const std::string& steps,
                std::int64_t steps_before);
 
