@@ -22,10 +22,12 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  /// Makes room where all values are the same.
+  /// Makes room where all values are nearly the same: ticks between them are too close for doubles.
   void widen() {
-    if (high > low) return;
-    const double half = std::max(std::abs(low) * 0.05, 1e-12);
+    constexpr double kLeast = 1e-12;
+    const double size = std::max(std::abs(low), std::abs(high));
+    if (high - low > kLeast * size) return;
+    const double half = std::max(size * 0.05, kLeast);
     low -= half;
     high += half;
   }

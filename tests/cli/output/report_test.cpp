@@ -144,6 +144,16 @@ TEST(LineChart, KeepsOutliersAndBreaksAtGaps) {
   EXPECT_EQ(line_chart({"loss", "step", {{"", {1, 2}, {NAN, NAN}}}}), "");
 }
 
+TEST(LineChart, ValuesThatHardlyDifferHaveFewTicks) {
+  for (const double value : {0.0, 1.0, -3e-7, 1e308}) {
+    for (const double next : {value, std::nextafter(value, 2.0)}) {
+      const std::string svg = line_chart({"loss", "step", {{"", {1, 2}, {value, next}}}});
+      EXPECT_NE(svg, "") << value;
+      EXPECT_LT(svg.size(), 20000u) << value;
+    }
+  }
+}
+
 TEST(LineChart, LongNamesLieBelowTheTitle) {
   LineChart chart{"training loss", "step", {}};
   for (const char* name : {"a", "b", "c"}) chart.curves.push_back({name, {1, 2}, {1, 2}});
