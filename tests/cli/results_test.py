@@ -111,6 +111,20 @@ class GoingOn(Results):
             self.succeed(*run, "--max-steps", str(steps))
             self.assertEqual(self.end_of("run")["steps"], steps)
 
+    def test_a_run_that_goes_on_without_a_step_knows_where_it_is(self):
+        def status():
+            found = json.loads(self.content("status.json"))
+            return [found[name] for name in ("state", "exit_code", "step", "total_steps", "loss")]
+
+        # No epoch ends with step 50, which is validated only where it is the last one.
+        self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--val-split", "0.2", "--lr-schedule", "constant", "--max-steps", "100",
+                     "--save-every", "50", "--keep", "all", "--run-dir", "run")
+        self.succeed("--resume=run", "--status-file", "status.json")  # nothing left to train
+        self.assertEqual(status(), ["ok", 0, 100, 100, None])
+        _, err = self.succeed("--resume=run/checkpoints/step-000050", "--max-steps", "50", "--status-file", "status.json")
+        self.assertRegex(err, r"(?m)^val +50/50 ")
+        self.assertEqual(status(), ["ok", 0, 50, 50, None])
+
     def test_results_go_where_the_first_command_said(self):
         self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run", "-o", "out.onnx", "--log-every", "3", "--tensorboard",
                      "--status-file", "status.json", "-q")

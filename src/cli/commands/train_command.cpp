@@ -106,7 +106,8 @@ class LeadingRun {
                 /*goes_on=*/!start.resumed.empty(), folder_.filename().string(),
                 recorded_settings(options)),
         max_seconds_(most_seconds(options)),
-        progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint())),
+        progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint()),
+                  network.total_steps()),
         recorder_(network, options.trace, options.trace_steps,
                   start.goes_on ? start.found->checkpoint.step : 0) {}
 
@@ -375,7 +376,11 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
            "--epochs, or go on from an earlier checkpoint with --resume PATH",
            start.found->checkpoint.step, network.total_steps(),
            network.total_steps() == 1 ? "" : "s");
-  StatusFile status(options.status_file);  // refused before a folder is made
+  StepReport begin;
+  begin.step = start.goes_on ? start.found->checkpoint.step : 0;
+  begin.total_steps = network.total_steps();
+  begin.epoch = static_cast<double>(begin.step) / static_cast<double>(network.batches_per_epoch());
+  StatusFile status(options.status_file, begin);  // refused before a folder is made
   const fs::path& folder = run_folder.begin(options, start.resumed);
   dump_last_instructions_to(folder / "instructions.txt");
   const std::string output = options.output.empty() || options.output == "-"
@@ -386,6 +391,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
     log_info("train", "done     nothing left to train: all {} steps are in {}",
              network.total_steps(), printable(output));
     if (network.all_processes()) network.all_processes()->broadcast({});
+    status.end("ok", 0);
     return 0;
   }
   const bool replaces_own =

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/clock.h"
@@ -16,7 +17,8 @@
 
 namespace pipetrain {
 
-StatusFile::StatusFile(std::string path) : path_(std::move(path)) {
+StatusFile::StatusFile(std::string path, StepReport begin)
+    : path_(std::move(path)), last_(std::move(begin)) {
   PT_CHECK(!is_special(path_), kUsage,
            "--status-file: \"{}\" is a device or a pipe, but the file is replaced every second; "
            "give a regular file, or read --metrics",
@@ -50,11 +52,11 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
   if (first_step_ > 0) body["first_step"] = first_step_;
   body["total_steps"] = last_.total_steps;
   body["epoch"] = last_.epoch;
-  body["loss"] = std::isfinite(last_.loss) ? Json(last_.loss) : Json();
+  body["loss"] = first_step_ > 0 && std::isfinite(last_.loss) ? Json(last_.loss) : Json();
   if (last_.accuracy) body["accuracy"] = *last_.accuracy;
   body["lr"] = last_.learning_rate;
   body["samples_per_s"] = last_.samples_per_second;
-  if (last_.step > first_step_) {
+  if (first_step_ > 0 && last_.step > first_step_) {
     const double each =
         (steady_seconds() - first_step_seconds_) / static_cast<double>(last_.step - first_step_);
     body["eta_s"] = each * static_cast<double>(last_.total_steps - last_.step);
@@ -84,8 +86,11 @@ ReportedEnd end_in_status(const std::string& text) {
                : otherwise;
   };
   end.code = static_cast<int>(number("exit_code", -1));
-  end.steps = number("step", 0);
-  end.from_step = number("first_step", 1) - 1;
+  // Without it, "step" is that of the checkpoint: no step has run.
+  if (const std::int64_t first = number("first_step", 0); first > 0) {
+    end.steps = number("step", 0);
+    end.from_step = first - 1;
+  }
   end.failed_process = static_cast<int>(number("failed_process", -1));
   end.is_interrupted = status.contains("state") && status["state"] == "interrupted";
   return end;

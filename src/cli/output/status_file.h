@@ -11,9 +11,9 @@ namespace pipetrain {
 
 class StatusFile {
  public:
-  /// An empty path: nothing is written. Error (kUsage) for a device or a pipe, which cannot be
-  /// replaced.
-  explicit StatusFile(std::string path);
+  /// An empty path: nothing is written. `begin`: which step the run goes on from, of how many.
+  /// Error (kUsage) for a device or a pipe, which cannot be replaced.
+  explicit StatusFile(std::string path, StepReport begin = {});
 
   void step(const StepReport& report);
   void checkpoint(const WrittenCheckpoint& written) { checkpoint_ = written.path.string(); }
@@ -25,11 +25,11 @@ class StatusFile {
   void write(const std::string& state, int exit_code, int failed_process);
 
   std::string path_;
-  StepReport last_;
+  StepReport last_;  // until first_step_ is known, only its step, total_steps and epoch hold
   std::string checkpoint_;
   double written_ = -1;
   double first_step_seconds_ = 0;
-  std::int64_t first_step_ = 0;
+  std::int64_t first_step_ = 0;  // 0: none has run
 };
 
 /// What a status file says of the processes that have written it.

@@ -63,12 +63,13 @@ bool colours_suit(int descriptor) {
          (!terminal || std::string_view(terminal) != "dumb");
 }
 
-Progress::Progress(int log_every, bool quiet, double seconds)
+Progress::Progress(int log_every, bool quiet, double seconds, std::int64_t total_steps)
     : log_every_(log_every),
       quiet_(quiet),
       color_(colours_suit(STDERR_FILENO)),
       seconds_(seconds),
-      start_(steady_seconds()) {
+      start_(steady_seconds()),
+      total_steps_(total_steps) {
   const char* terminal = std::getenv("TERM");
   terminal_ = isatty(STDERR_FILENO) != 0 && (!terminal || std::string_view(terminal) != "dumb");
 }
@@ -126,7 +127,6 @@ void Progress::step(const StepReport& report) {
   const bool by_clock = log_every_ == 0 ? since >= pause(time) : !terminal_ && since >= kLongest;
   const bool due = first || report.step == 1 || report.step == report.total_steps || by_clock ||
                    (log_every_ > 0 && report.step % log_every_ == 0);
-  total_steps_ = report.total_steps;
   average(report);
   const std::size_t width = terminal_ ? terminal_width(STDERR_FILENO) - 1 : 0;
   const std::string text = progress_line(report, remaining_seconds(report), width);

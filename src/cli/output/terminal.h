@@ -27,8 +27,8 @@ std::string message_for_terminal(std::string_view text);
 class Progress {
  public:
   /// `log_every`: steps between two lasting lines; 0: by the clock, one a second at most and fewer
-  /// in long runs. `seconds`: the time limit of the run; 0: none.
-  Progress(int log_every, bool quiet, double seconds);
+  /// in long runs. `seconds`: the time limit of the run; 0: none. `total_steps`: of the run.
+  Progress(int log_every, bool quiet, double seconds, std::int64_t total_steps);
   void step(const StepReport& report);
   /// The busy time of the devices in an asynchronous round, which single steps do not have.
   void utilisation(const std::vector<double>& busy) { busy_ = busy; }
@@ -55,7 +55,7 @@ class Progress {
   double seconds_, start_;
   int lines_ = 0;  // live ones on the screen
   double last_line_ = 0, last_live_ = 0, last_validation_ = 0;
-  std::int64_t total_steps_ = 0;
+  std::int64_t total_steps_;
   std::string unsaid_step_, unsaid_validation_;
   double second_step_ = 0;    // when the first step was done
   std::int64_t first_ = 0;    // that step

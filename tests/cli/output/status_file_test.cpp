@@ -64,5 +64,16 @@ TEST(StatusFile, WithoutStepsSaysNothingOfThem) {
   EXPECT_EQ(end_in_status(status_text(path)).from_step, 0);
 }
 
+TEST(StatusFile, StepsBeforeAResumeAreNotOfThisProcess) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "status.json";
+  StatusFile(path.string(), step_of_status(50)).end("error", 4);
+  EXPECT_NE(status_text(path).find("\"step\": 50,"), std::string::npos);
+  const ProcessEnd end = end_of_launcher(SIGKILL, end_in_status(status_text(path)));
+  EXPECT_FALSE(end.trained);
+  EXPECT_EQ(end.steps, 0);
+  EXPECT_EQ(end.from_step, 0);
+}
+
 }  // namespace
 }  // namespace pipetrain
