@@ -64,6 +64,10 @@ void PlannedNetwork::take_measured(const KernelTimes& times, double update_secon
   if (take_times(times, update_seconds)) cut_ = cut_into_stages(*this, planner_limit_, cuts_);
 }
 
+bool PlannedNetwork::has_predicted_steps() const {
+  return replica_updates().waits() && epoch_samples() >= config().optimization.batch_size;
+}
+
 bool PlannedNetwork::shares_cores() const {
   if (!config().pipeline.gpu_ids.empty()) return !estimated() && devices() > processors();
   return !estimated() && devices() * threads() > cores().cores;

@@ -40,6 +40,9 @@ class PlannedNetwork : public ProfiledNetwork {
   double predicted_step_seconds() const;
   /// The idle share of the devices in such a step.
   double predicted_bubble() const;
+  /// Whether the run has such steps: replicas wait for each other, and the samples fill a
+  /// mini-batch.
+  bool has_predicted_steps() const;
   /// Whether there are fewer cores than stages times threads, or fewer GPUs than devices.
   bool shares_cores() const;
 

@@ -27,14 +27,14 @@ void StepTimes::set_utilisation(StepReport& report, const RoundResult& result) {
   report.bubble = 1 - busy / (static_cast<double>(result.busy_seconds.size()) * result.seconds);
 }
 
-void StepTimes::summarize(std::int64_t batch_size, TrainingSummary& summary) const {
+void StepTimes::summarize(std::int64_t samples, TrainingSummary& summary) const {
   if (!seconds_.empty()) {
     summary.first_step_seconds = seconds_.first();
     summary.steady_step_seconds = seconds_.warm_median();
   }
   if (summary.steady_step_seconds > 0 && sample_flops_ > 0 && peak_flops_ > 0) {
     summary.steady_utilisation =
-        sample_flops_ * static_cast<double>(batch_size) / summary.steady_step_seconds / peak_flops_;
+        sample_flops_ * static_cast<double>(samples) / summary.steady_step_seconds / peak_flops_;
   }
   if (!bubbles_.empty()) summary.steady_bubble = bubbles_.warm_median();
 }

@@ -30,8 +30,8 @@ class StepTimes {
   // Of the steps that predictions are for.
   void note_seconds(double seconds) { seconds_.add(seconds); }
   void note_bubble(double bubble) { bubbles_.add(bubble); }
-  /// Medians of the steps that are warm.
-  void summarize(std::int64_t batch_size, TrainingSummary& summary) const;
+  /// Medians of the steps that are warm, of so many samples each.
+  void summarize(std::int64_t samples, TrainingSummary& summary) const;
 
  private:
   const TrainingGraph& graph_;

@@ -110,7 +110,7 @@ class Training {
     if (step > first_step_) summary_.learning_rate = rate_.at(step - 1);
     summary_.skipped_steps = run_.runtime().loss_scale().skipped;
     summary_.seconds = rate_.seconds_since_start();
-    times_.summarize(settings_.batch_size, summary_);
+    times_.summarize(std::min(settings_.batch_size, network_.epoch_samples()), summary_);
     return summary_;
   }
 

@@ -11,6 +11,7 @@
 #include "onnx_io/builder.h"
 #include "partition/plan_file.h"
 #include "passes/linearise.h"
+#include "profile/estimate.h"
 #include "support/temporary_directory.h"
 
 namespace pipetrain {
@@ -120,6 +121,23 @@ TEST_F(Trainer, UtilisationIsOperationsBySecondsOverThePeak) {
   const double operations = summary.steady_utilisation * kPeak * summary.steady_step_seconds / 16;
   EXPECT_GE(operations, kProducts);
   EXPECT_LT(operations, 1.6 * kProducts);
+}
+
+TEST_F(Trainer, UtilisationOfFewerSamplesThanABatchIsOfThese) {
+  config_.data.synthetic_samples = 40;
+  config_.optimization.batch_size = 64;
+  config_.optimization.epochs = 8;
+  PlannedNetwork network = plan_network(config_);
+  EXPECT_FALSE(network.has_predicted_steps());
+  PipelineRun run(network);
+  constexpr double kPeak = 1e9;
+  TrainingOptions options;
+  options.peak_flops = [] { return kPeak; };
+  Recorder recorder;
+  const TrainingSummary summary = train(run, recorder, options);
+  ASSERT_GT(summary.steady_step_seconds, 0);
+  const double operations = summary.steady_utilisation * kPeak * summary.steady_step_seconds;
+  EXPECT_NEAR(operations, 40 * flops_of_sample(network.graph()), 1e-6 * operations);
 }
 
 TEST_F(Trainer, MicroBatchesDoNotChangeTheLoss) {

@@ -178,7 +178,9 @@ void log_plan(const Options& options, const PlannedNetwork& network) {
 }
 
 /// Whether the prediction is worth a word: if it was far off, though not an estimate.
-bool shows_prediction(const StepRecorder& recorder, double measured) {
+bool shows_prediction(const PlannedNetwork& network, const StepRecorder& recorder,
+                      double measured) {
+  if (!network.has_predicted_steps()) return false;
   if (with_details()) return true;
   const double predicted = recorder.predicted_seconds();
   return !recorder.is_estimate() && std::abs(measured - predicted) > std::max(0.1, 0.2 * predicted);
@@ -193,8 +195,8 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
                                  summary.seconds,
                                  before > 0 ? fmt::format(" ({} in all)", summary.steps) : "");
   if (steps > 1 && measured > 0) {
-    const bool waits = network.replica_updates().waits();  // else nothing was predicted
-    const bool compares = waits && shows_prediction(recorder, measured);
+    const bool waits = network.replica_updates().waits();
+    const bool compares = shows_prediction(network, recorder, measured);
     const auto beside = [&](const std::string& value) {
       return compares ? fmt::format(" (predicted {})", value) : std::string();
     };
@@ -218,12 +220,12 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
 }
 
 /// Skipped steps, checkpoints, and where the time went.
-void log_time_shares(const TrainingSummary& summary, const TimeAccount& account,
-                     const StepRecorder& recorder) {
+void log_time_shares(const PlannedNetwork& network, const TrainingSummary& summary,
+                     const TimeAccount& account, const StepRecorder& recorder) {
   if (summary.skipped_steps > 0)
     log_info("train", "skipped  {} of {} steps, whose gradients were not finite",
              summary.skipped_steps, summary.steps);
-  const bool shows = shows_prediction(recorder, summary.steady_step_seconds);
+  const bool shows = shows_prediction(network, recorder, summary.steady_step_seconds);
   if (const std::string text = recorder.explanation(); !text.empty() && shows)
     log_info("train", "time     {}", text);
   if (!with_details()) return;
@@ -307,7 +309,7 @@ void log_end(const Options& options, const PlannedNetwork& network, const Traini
              const TimeAccount& account, const StepRecorder& recorder, const WrittenModels& written,
              const fs::path& folder) {
   log_speed(network, summary, recorder);
-  log_time_shares(summary, account, recorder);
+  log_time_shares(network, summary, account, recorder);
   log_saved(written, folder);
   if (summary.end == RunEnd::kTime)
     log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,

@@ -225,7 +225,7 @@ class LeadingRun {
     constexpr std::int64_t kEnough = 8;
     const double predicted = network_.predicted_step_seconds();
     const double measured = summary_.steady_step_seconds;
-    if (was_estimate_ || !network_.replica_updates().waits() || summary_.steps < kEnough ||
+    if (was_estimate_ || !network_.has_predicted_steps() || summary_.steps < kEnough ||
         measured <= 0 || predicted <= 0)
       return;
     const auto is_off = [&](double factor) {
