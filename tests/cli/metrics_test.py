@@ -86,6 +86,9 @@ class Logs(Case):
         self.assertTrue((run / "params/lr").exists())
         # A resumed run goes on in its place.
         self.succeed("--resume", "run", "--max-steps", "5", "-q")
+        begun = r"\nstart_time: [0-9]+\n"
+        self.assertEqual(re.findall(begun, (run / "meta.yaml").read_text()), re.findall(begun, meta))
+        self.assertIn("start_time: ", meta)
         self.assertEqual(len((run / "metrics/train/loss").read_text().splitlines()), 5)
         self.refused("usage", "train", *SMALL, "--log-to", "paper", says="tensorboard or mlflow:DIR")
         self.write("file", "")

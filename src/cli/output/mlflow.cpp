@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "base/atomic_file.h"
@@ -52,6 +54,17 @@ void make_experiment(const fs::path& folder) {
                          quoted("file://" + folder.string()), now, kExperiment, now));
 }
 
+/// When a run has begun, as its meta.yaml says; 0: it does not.
+std::int64_t start_in(const fs::path& meta) {
+  constexpr std::string_view kKey = "\nstart_time: ";
+  const std::string text = read_if_file(meta, std::size_t{1} << 20).value_or("");
+  const std::size_t at = text.find(kKey);
+  std::int64_t start = 0;
+  if (at != std::string::npos)
+    std::from_chars(text.data() + at + kKey.size(), text.data() + text.size(), start);
+  return start;
+}
+
 }  // namespace
 
 MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, bool goes_on, std::string name,
@@ -63,6 +76,7 @@ MlflowRun::MlflowRun(const fs::path& store, const fs::path& id_file, bool goes_o
   if (id_.ends_with('\n')) id_.pop_back();
   if (!is_id(id_)) id_ = new_id();
   folder_ = experiment / id_;
+  if (const std::int64_t start = start_in(folder_ / "meta.yaml"); start > 0) start_ = start;
   std::error_code error;
   for (const char* part : {"metrics", "params", "tags", "artifacts"}) {
     fs::create_directories(folder_ / part, error);
