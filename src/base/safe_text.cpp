@@ -47,6 +47,9 @@ std::size_t color_length(std::string_view text) {
   return end != std::string_view::npos && text[end] == 'm' ? end + 1 : 0;
 }
 
+/// Whether a byte of UTF-8 begins a character.
+bool begins_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0U) != 0x80; }
+
 std::string escaped(std::string_view text, bool keep_colors) {
   std::string out;
   out.reserve(text.size());
@@ -82,6 +85,22 @@ bool is_utf8(std::string_view text) {
     text.remove_prefix(bytes);
   }
   return true;
+}
+
+std::string first_characters(std::string_view text, std::size_t most) {
+  std::size_t end = 0, characters = 0;
+  for (; end < text.size(); ++end) {
+    if (begins_character(text[end]) && ++characters > most) break;
+  }
+  return std::string(text.substr(0, end));
+}
+
+std::string last_characters(std::string_view text, std::size_t most) {
+  std::size_t begin = text.size();
+  for (std::size_t characters = 0; begin > 0 && characters < most;) {
+    if (begins_character(text[--begin])) ++characters;
+  }
+  return std::string(text.substr(begin));
 }
 
 }  // namespace pipetrain

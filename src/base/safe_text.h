@@ -1,6 +1,7 @@
 // Text that may hold anything from a file, made safe for a terminal.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -15,5 +16,9 @@ std::string safe_text(std::string_view text);
 std::string safe_colored_text(std::string_view text);
 
 bool is_utf8(std::string_view text);
+
+/// At most that many characters of a text in UTF-8, from its beginning or its end.
+std::string first_characters(std::string_view text, std::size_t most);
+std::string last_characters(std::string_view text, std::size_t most);
 
 }  // namespace pipetrain

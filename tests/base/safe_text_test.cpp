@@ -37,6 +37,13 @@ TEST(SafeText, NamesAreCutBetweenCharacters) {
   name += "é" "b";
   EXPECT_EQ(printable(name), std::string(199, 'a') + "…");
   EXPECT_EQ(printable("a\nb\xc2\x9b"), "a\\x0ab\\u009b");
+  const std::string word = "aé東🙂";
+  const char* const first[] = {"", "a", "aé", "aé東", "aé東🙂", "aé東🙂"};
+  const char* const last[] = {"", "🙂", "東🙂", "é東🙂", "aé東🙂", "aé東🙂"};
+  for (std::size_t most = 0; most < 6; ++most) {
+    EXPECT_EQ(first_characters(word, most), first[most]);
+    EXPECT_EQ(last_characters(word, most), last[most]);
+  }
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ import unittest
 
 import onnx_file
 import program
-from program import DATA, MODEL, Case, parse
+from program import DATA, MODEL, Case, digits, parse
 
 SMALL = ["-m", MODEL, "--data", DATA, "--val-split", "0.2", "--device", "cpu", "--threads", "1"]
 
@@ -32,6 +32,12 @@ class Metrics(Case):
         self.assertAlmostEqual(report["miou"], sum(iou) / 10)
         text, _ = self.succeed("eval", MODEL, "--data", DATA, "--device", "cpu", "--details")
         self.assertRegex(text, r"class +precision +recall +f1 +auc +iou +samples\n0 ")
+
+    def test_long_names_of_classes_are_cut_between_characters(self):
+        rows = [row.rpartition(",") for row in digits()]
+        self.write("named.csv", "".join(f"{values},{'abcdefghij'[int(label)]}{40 * 'é'}\n" for values, _, label in rows))
+        out, _ = self.succeed("eval", MODEL, "--data", "named.csv", "--device", "cpu", "--details")
+        self.assertRegex(out, f"\na{27 * 'é'} +[01]\\.")
 
     def test_metrics_are_of_the_samples_that_a_fixed_batch_evaluates(self):
         source = random.Random(3)

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/safe_text.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
@@ -139,7 +140,7 @@ std::string table_of(const std::vector<ClassScore>& classes,
   std::size_t width = 5;
   std::vector<std::string> shown;
   for (std::size_t c = 0; c < classes.size(); ++c) {
-    shown.push_back(printable(class_name(names, c)).substr(0, kMostName));
+    shown.push_back(first_characters(printable(class_name(names, c)), kMostName));
     width = std::max(width, columns_of(shown.back()));
   }
   const auto padded = [&](const std::string& name) {

@@ -127,7 +127,7 @@ std::string stage_table(const GraphPlan& planned) {
                        seconds_text(stage.forward_seconds + stage.backward_seconds),
                        seconds_text(stage.transfer_seconds), seconds_text(stage.all_reduce_seconds),
                        seconds_text(stage.seconds), bytes_text(stage.parameter_bytes),
-                       printable(name).substr(0, 40));
+                       first_characters(printable(name), 40));
   }
   return out;
 }

@@ -192,7 +192,7 @@ int profile_command(Options& options) {
                                   "input grad", "weight grad", "params", "saved");
   for (const ChainCost& element : network.costs().elements) {
     table += fmt::format(
-        "{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", printable(element.name).substr(0, 31),
+        "{:<32}{:>12}{:>12}{:>12}{:>12}{:>12}\n", first_characters(printable(element.name), 31),
         seconds_text(element.forward_seconds), seconds_text(element.input_gradient_seconds),
         seconds_text(element.weight_gradient_seconds), bytes_text(element.parameter_bytes),
         bytes_text(element.saved_bytes));

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/units.h"
+#include "cli/output/progress_line.h"
 #include "graph/op.h"
 #include "profile/node_key.h"
 
@@ -28,7 +30,7 @@ constexpr double kShown = 0.005;  // of the time of all kernels: what is less is
 /// Names of one model differ at their end.
 std::string tail_of(const std::string& name) {
   constexpr std::size_t kMost = 31;
-  return name.size() <= kMost ? name : ".." + name.substr(name.size() - kMost + 2);
+  return columns_of(name) <= kMost ? name : ".." + last_characters(name, kMost - 2);
 }
 
 /// Rows by what their nodes compute; equal ones follow the first. Without arithmetic: those too
