@@ -5,8 +5,10 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <string_view>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/units.h"
 #include "pipeline/program/palette.h"
 
@@ -287,9 +289,15 @@ double tick_distance(double length, int count) {
 }
 
 std::string xml_text(const std::string& text) {
+  const std::string safe = safe_text(text);
   std::string result;
-  for (const char c : text) {
-    switch (c) {
+  for (std::string_view rest = safe; !rest.empty(); rest.remove_prefix(1)) {
+    // U+FFFE and U+FFFF are no characters of XML.
+    if (rest.starts_with("\xef\xbf\xbe") || rest.starts_with("\xef\xbf\xbf")) {
+      rest.remove_prefix(2);
+      continue;
+    }
+    switch (rest[0]) {
       case '&':
         result += "&amp;";
         break;
@@ -303,7 +311,7 @@ std::string xml_text(const std::string& text) {
         result += "&quot;";
         break;
       default:
-        if (static_cast<unsigned char>(c) >= 0x20U) result += c;
+        if (static_cast<unsigned char>(rest[0]) >= 0x20U) result += rest[0];
     }
   }
   return result;

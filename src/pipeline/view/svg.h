@@ -59,7 +59,8 @@ std::string plan_svg(const Plan& plan, const Program& program, const Events& pre
 /// The tick spacing for about `count` ticks over a length: 1, 2 or 5 times a power of ten.
 double tick_distance(double length, int count);
 
-/// `text` with what XML reserves replaced, and control characters left out.
+/// `text` with what XML reserves replaced. Line breaks and tabs are left out; what else is no
+/// character of XML, such as bytes that are not UTF-8, is escaped as by safe_text() or left out.
 std::string xml_text(const std::string& text);
 
 }  // namespace pipetrain

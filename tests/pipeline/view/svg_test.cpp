@@ -104,6 +104,12 @@ TEST(Svg, StandsAlone) {
     EXPECT_EQ(text.find(foreign), std::string::npos) << foreign;
 }
 
+TEST(Svg, WhatIsNoCharacterOfXmlIsNotInIt) {
+  EXPECT_EQ(xml_text("caf\xe9<"), "caf\\xe9&lt;");
+  EXPECT_EQ(xml_text("a\xef\xbf\xbfz\xef\xbf\xbe\xef\xbf\xbd\n\x7f"), "az\xef\xbf\xbd\\u007f");
+  EXPECT_EQ(xml_text("Größe 東京"), "Größe 東京");
+}
+
 TEST(Svg, BarsLieWhereTheEventsAre) {
   const Program program = lowered(options_for("gpipe", 1, 1));
   const Simulation result = simulate(program, uniform_costs(program, {1, 3, 1, 1, 1, 0}));
