@@ -147,6 +147,11 @@ class Pages(Case):
         out, _ = self.succeed("report", "one", "-o", "-")
         self.assertIn("Confusion matrix", out)
 
+    def test_why_a_step_differs_is_in_lines(self):
+        self.succeed("train", *SMALL, "--gpus", "2", "--max-steps", "12", "--trace", "trace.json", "--run-dir", "run", "-q")
+        out, _ = self.succeed("report", "run", "-o", "-")
+        self.assertRegex(out, r"<pre>predicted step [^\n]+\nbubble [^\n]+\n")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <sstream>
+#include <string>
 
 #include "base/error.h"
 #include "base/input_file.h"
@@ -233,7 +235,10 @@ std::string causes(const TraceFile& trace) {
   const StepDifference difference =
       explain(trace.programs[measured->program], predicted->events, measured->events, 0,
               {predicted->buckets, measured->buckets});
-  return "<h2>Why it differs</h2>\n<pre>" + xml_text(difference_text(difference)) + "</pre>\n";
+  std::string out = "<h2>Why it differs</h2>\n<pre>";
+  std::istringstream text(difference_text(difference));
+  for (std::string line; std::getline(text, line);) out += xml_text(line) + "\n";
+  return out + "</pre>\n";
 }
 
 /// The cells of a line of CSV.
