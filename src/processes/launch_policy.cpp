@@ -160,7 +160,7 @@ LaunchStep LaunchPolicy::next_of_running(double now) const {
             .reason = fmt::format("{} of {} stay", hosts_text(stay.size()), running_.size())};
   const bool has_room =
       (limits_.most_hosts == 0 || static_cast<int>(stay.size()) < limits_.most_hosts) &&
-      (limits_.most_processes == 0 || slots_of(running_) < limits_.most_processes);
+      (limits_.most_processes == 0 || slots_of(stay) < limits_.most_processes);
   if (!has_room) return run;
   std::vector<LaunchHost> ready;
   for (const LaunchHost& host : listed_) {

@@ -330,6 +330,13 @@ TEST(Launch, AHostThatIsTakenAwayIsGivenUpInTime) {
   EXPECT_EQ(world.log.back().substr(world.log.back().find(' ')), " start a:2");
 }
 
+TEST(Launch, AHostThatIsTakenAwayIsReplacedWhereTheRunHasAllItsProcesses) {
+  FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {100, code_of(0, 99)}});
+  world.lists[50] = {{"a", 2}, {"c", 2}};
+  EXPECT_EQ(run_launch({.least_hosts = 2, .most_processes = 4}, world), 0);
+  EXPECT_TRUE(world.log.back().ends_with(" start a:2 c:2")) << world.log.back();
+}
+
 TEST(Launch, NoMoreProcessesThanDevices) {
   FakeWorld world = two_hosts({{10, code_of(0, 9)}});
   EXPECT_EQ(run_launch({.most_processes = 3}, world), 0);
