@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <csignal>
+#include <cstdlib>
 #include <string_view>
 
 #include "base/error.h"
@@ -60,7 +61,12 @@ std::vector<std::string> srun_command(const std::vector<LaunchHost>& hosts) {
   const bool even = std::ranges::all_of(
       hosts, [&](const LaunchHost& host) { return host.slots == hosts.front().slots; });
   if (even) command.push_back(fmt::format("--ntasks-per-node={}", hosts.front().slots));
-  command.insert(command.end(), {"--mpi=pmix", "-m", "block"});
+  // With the environment of this process, also in a job that sbatch gave none.
+  command.insert(command.end(), {"--mpi=pmix", "-m", "block", "--export=ALL"});
+  // Since Slurm 22.05, srun no longer reads this variable of the job, only the other one.
+  const char* cores = std::getenv("SLURM_CPUS_PER_TASK");
+  if (cores && *cores && !std::getenv("SRUN_CPUS_PER_TASK"))
+    command.push_back(fmt::format("--cpus-per-task={}", cores));
   return command;
 }
 
@@ -81,7 +87,7 @@ std::vector<std::string> launcher_command(Launcher launcher, const std::vector<L
                                           const std::vector<std::string>& exported) {
   std::vector<std::string> command =
       launcher == Launcher::kMpirun ? mpirun_command(hosts) : srun_command(hosts);
-  if (launcher == Launcher::kMpirun) {  // srun hands over the whole environment
+  if (launcher == Launcher::kMpirun) {  // srun exports the whole environment
     for (const std::string& name : exported) command.insert(command.end(), {"-x", name});
   }
   command.insert(command.end(), program.begin(), program.end());

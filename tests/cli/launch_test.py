@@ -423,20 +423,23 @@ class Launch(LaunchCase):
         self.refused("usage", *TRAIN, "--work_dir", says="needs a value")
 
     def test_slurm(self):
-        """In an allocation srun starts the processes; here a stand-in, which marks lines as srun does."""
+        """In an allocation srun starts the processes; here a stand-in, which marks lines as srun does. The job has no environment to export."""
         tools = self.folder / "tools"
         tools.mkdir()
         (tools / "scontrol").write_text("#!/bin/sh\n[ \"$*\" = 'show hostnames node[1-2]' ] && printf 'node1\\nnode2\\n'\n")
         (tools / "srun").write_text(
-            "#!/bin/bash\necho \"$@\" >> srun.log\nwhile [[ $1 == -* ]]; do case $1 in -w|-N|-n|-m) [[ $1 == -n ]] && n=$2; shift 2;; *) shift;; esac; done\n"
+            "#!/bin/bash\necho \"$@\" >> srun.log\n[[ \" $* \" == *' --export=ALL '* ]] || unset \"${!PIPETRAIN_@}\"\n"
+            "while [[ $1 == -* ]]; do case $1 in -w|-N|-n|-m) [[ $1 == -n ]] && n=$2; shift 2;; *) shift;; esac; done\n"
             "set -o pipefail\nexec mpirun --oversubscribe --tag-output -n ${n:-1} \"$@\" > >(sed 's/^\\[1,\\([0-9]*\\)\\]<stdout>:/\\1: /') "
             "2> >(sed 's/^\\[1,\\([0-9]*\\)\\]<stderr>:/\\1: /' >&2)\n")
         for tool in tools.iterdir():
             tool.chmod(0o755)
-        environment = MPI | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)"}
+        environment = MPI | {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_TASKS_PER_NODE": "1(x2)",
+                             "SLURM_CPUS_PER_TASK": "16"}
         _, err = self.succeed("launch", "--", *TRAIN, "--max-steps", "20", "--run-dir", "run", environment=environment)
         self.assertRegex(err, r"(?m)^\[0\] done ")
-        self.assertIn("-l -K1 -w node1,node2 -N 2 -n 2 --ntasks-per-node=1 --mpi=pmix", (self.folder / "srun.log").read_text())
+        self.assertIn("-l -K1 -w node1,node2 -N 2 -n 2 --ntasks-per-node=1 --mpi=pmix -m block --export=ALL --cpus-per-task=16 ",
+                      (self.folder / "srun.log").read_text())
         self.assertEqual(self.steps()[-1], 20)
 
 

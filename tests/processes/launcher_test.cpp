@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,7 @@ TEST(HostList, Slurm) {
 }
 
 TEST(Launcher, Commands) {
+  ::unsetenv("SLURM_CPUS_PER_TASK");  // of a job that this test runs in
   const auto text = [](const std::vector<std::string>& words) {
     std::string all;
     for (const std::string& word : words) all += (all.empty() ? "" : " ") + word;
@@ -87,11 +90,24 @@ TEST(Launcher, Commands) {
             "-map-by slot -host a:2,b:1 -n 3 -x X p "
             "train");
   EXPECT_EQ(text(launcher_command(Launcher::kSrun, {{"a", 2}, {"b", 2}}, {"p"}, {"X"})),
-            "srun -l -K1 -w a,b -N 2 -n 4 --ntasks-per-node=2 --mpi=pmix -m block p");
+            "srun -l -K1 -w a,b -N 2 -n 4 --ntasks-per-node=2 --mpi=pmix -m block --export=ALL p");
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 1), "a");
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 2), "b");
   EXPECT_EQ(host_of_process({{"a", 2}, {"b", 1}}, 3), "");
   EXPECT_EQ(host_of_process({{"a", 2}}, -1), "");
+}
+
+TEST(Launcher, SrunIsToldTheCoresOfAProcess) {
+  const auto told = [](const char* option) {
+    return std::ranges::count(launcher_command(Launcher::kSrun, {{"a", 1}}, {"p"}, {}),
+                              std::string(option));
+  };
+  ::setenv("SLURM_CPUS_PER_TASK", "16", 1);
+  EXPECT_EQ(told("--cpus-per-task=16"), 1);
+  ::setenv("SRUN_CPUS_PER_TASK", "8", 1);  // which srun reads itself
+  EXPECT_EQ(told("--cpus-per-task=16"), 0);
+  ::unsetenv("SLURM_CPUS_PER_TASK");
+  ::unsetenv("SRUN_CPUS_PER_TASK");
 }
 
 TEST(Launcher, OrderOfHosts) {
