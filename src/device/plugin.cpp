@@ -125,9 +125,10 @@ DevicePlugin& cuda_plugin() {
 bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 
 Processes* join_processes() {
-  const int size = launch_of_environment().size;
-  if (size > 1) return load<ProcessesEntry>(kMpiPlugin, open_mpi_plugin).join(size);
-  refuse_unconnected_launchers();
+  const Launch launch = launch_of_environment();
+  if (launch.size > 1) return load<ProcessesEntry>(kMpiPlugin, open_mpi_plugin).join(launch.size);
+  // What mpirun or srun has started belongs to no other launcher, even if it is a single process.
+  if (launch.launcher.empty()) refuse_unconnected_launchers();
   return nullptr;
 }
 

@@ -196,6 +196,8 @@ class Processes(ProcessCase):
         cluster = '{"cluster": {"worker": ["a:2222", "b:2222"]}, "task": {"type": "worker", "index": 1}}'
         self.refused("usage", *DIGITS, environment={"TF_CONFIG": cluster}, says="mpirun -n 2 -H a,b ")
         self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0"}, says=["torchrun started 2 processes", "mpirun -n 2 "])
+        # mpirun -n 1 in such an environment.
+        self.succeed(*DIGITS, "--max-steps", "2", environment={"WORLD_SIZE": "2", "RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
 
     def test_nothing_is_said_below_an_error(self):
         code, _, err = self.run_in(2, *RUN, "-m", MODEL, "--stages", "1")
