@@ -23,8 +23,8 @@
 namespace pipetrain {
 namespace {
 
-constexpr std::size_t kMostLine = 64 << 10;  // bytes; longer ones are cut in two
-constexpr double kPatience = 0.5;            // seconds, for what is left behind to end by itself
+constexpr std::size_t kMostLine = 1 << 20;  // bytes; longer ones are cut in two
+constexpr double kPatience = 0.5;           // seconds, for what is left behind to end by itself
 
 /// Those of this program that run.
 std::set<pid_t>& own_children() {

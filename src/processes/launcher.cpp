@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 
@@ -33,6 +34,25 @@ bool take(std::string_view& text, std::string_view begin) {
 std::string_view behind(std::string_view text, std::string_view mark) {
   const std::size_t at = text.find(mark);
   return at == std::string_view::npos ? std::string_view() : text.substr(at + mark.size());
+}
+
+/// The process whose mark `text` begins with, which moves behind it; empty: there is none.
+std::optional<int> take_mark(Launcher launcher, std::string_view& text) {
+  std::string_view left = text;
+  std::optional<int> process;
+  if (launcher == Launcher::kMpirun) {  // [1,3]<stderr>:text
+    if (!take(left, "[") || !take_number(left) || !take(left, ",")) return {};
+    process = take_number(left);
+    if (!process || !take(left, "]<std")) return {};
+    if (!take(left, "out>:") && !take(left, "err>:")) return {};
+  } else {  // " 3: text"
+    left.remove_prefix(std::min(left.find_first_not_of(' '), left.size()));
+    process = take_number(left);
+    if (!process || !take(left, ":")) return {};
+    take(left, " ");
+  }
+  text = left;
+  return process;
 }
 
 std::vector<std::string> mpirun_command(const std::vector<LaunchHost>& hosts) {
@@ -94,23 +114,29 @@ std::vector<std::string> launcher_command(Launcher launcher, const std::vector<L
   return command;
 }
 
-std::optional<std::pair<int, std::string>> line_of_process(Launcher launcher,
-                                                           const std::string& line) {
-  std::string_view text = line;
-  std::optional<int> process;
-  if (launcher == Launcher::kMpirun) {  // [1,3]<stderr>:text
-    if (!take(text, "[") || !take_number(text) || !take(text, ",")) return {};
-    process = take_number(text);
-    if (!process || !take(text, "]<std")) return {};
-    if (!take(text, "out>:") && !take(text, "err>:")) return {};
-  } else {  // " 3: text"
-    text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
-    process = take_number(text);
-    if (!process || !take(text, ":")) return {};
-    take(text, " ");
+std::optional<std::pair<int, std::string>> ProcessLines::take(const std::string& line) {
+  std::string_view left = line;
+  const std::optional<int> first = take_mark(launcher_, left);
+  if (!first) return {};
+  int process = *first;
+  std::size_t at = 0;
+  while (launcher_ == Launcher::kMpirun && (at = left.find('[', at)) != std::string_view::npos) {
+    std::string_view next_piece = left.substr(at);
+    if (const std::optional<int> next = take_mark(launcher_, next_piece)) {
+      begun_[process].append(left.substr(0, at));
+      process = *next;
+      left = next_piece;
+      at = 0;
+    } else {
+      ++at;
+    }
   }
-  return std::pair(*process, std::string(text));
+  std::pair<int, std::string> whole(process, begun_[process].append(left));
+  begun_.erase(process);
+  return whole;
 }
+
+std::map<int, std::string> ProcessLines::take_begun() { return std::exchange(begun_, {}); }
 
 int killed_process_in(Launcher launcher, const std::string& line) {
   if (launcher == Launcher::kMpirun) {

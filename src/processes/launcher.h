@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -29,10 +30,23 @@ std::vector<std::string> launcher_command(Launcher launcher, const std::vector<L
                                           const std::vector<std::string>& program,
                                           const std::vector<std::string>& exported);
 
-/// A line of a training process among those of a launcher: its process, and the line itself.
-/// Empty: the launcher's own.
-std::optional<std::pair<int, std::string>> line_of_process(Launcher launcher,
-                                                           const std::string& line);
+/// The lines of training processes among those of one stream of a launcher. mpirun marks each block
+/// of output that it reads, also within a line, so that a line may come in pieces, with those of
+/// other processes between them.
+class ProcessLines {
+ public:
+  explicit ProcessLines(Launcher launcher) : launcher_(launcher) {}
+
+  /// Takes a line of the launcher. The process whose line ends with it, and that line; empty: it is
+  /// the launcher's own.
+  std::optional<std::pair<int, std::string>> take(const std::string& line);
+  /// What is left of lines that have not ended, by process.
+  std::map<int, std::string> take_begun();
+
+ private:
+  Launcher launcher_;
+  std::map<int, std::string> begun_;
+};
 
 /// The process that a line of the launcher says was killed by a signal; -1: none.
 int killed_process_in(Launcher launcher, const std::string& line);

@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
+#include <map>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -132,13 +135,13 @@ TEST(HostList, ThisHost) {
 
 TEST(Launcher, LinesOfProcesses) {
   using Line = std::optional<std::pair<int, std::string>>;
-  EXPECT_EQ(line_of_process(Launcher::kMpirun, "[1,12]<stderr>:a: b"), Line({12, "a: b"}));
-  EXPECT_EQ(line_of_process(Launcher::kMpirun, "[1,0]<stdout>:"), Line({0, ""}));
-  EXPECT_EQ(line_of_process(Launcher::kSrun, " 3: a"), Line({3, "a"}));
+  EXPECT_EQ(ProcessLines(Launcher::kMpirun).take("[1,12]<stderr>:a: b"), Line({12, "a: b"}));
+  EXPECT_EQ(ProcessLines(Launcher::kMpirun).take("[1,0]<stdout>:"), Line({0, ""}));
+  EXPECT_EQ(ProcessLines(Launcher::kSrun).take(" 3: a"), Line({3, "a"}));
   for (const char* line : {"", "[", "[1,x]<stderr>:a", "[node1:77] a", "ssh: no", "[1,2]<stdin>:a"})
-    EXPECT_EQ(line_of_process(Launcher::kMpirun, line), Line()) << line;
+    EXPECT_EQ(ProcessLines(Launcher::kMpirun).take(line), Line()) << line;
   for (const char* line : {"", "srun: error: a", "slurmstepd: x", "12 a"})
-    EXPECT_EQ(line_of_process(Launcher::kSrun, line), Line()) << line;
+    EXPECT_EQ(ProcessLines(Launcher::kSrun).take(line), Line()) << line;
   EXPECT_EQ(killed_process_in(
                 Launcher::kMpirun,
                 "mpirun noticed that process rank 3 with PID 0 on node a exited on signal 9 "
@@ -148,6 +151,19 @@ TEST(Launcher, LinesOfProcesses) {
   EXPECT_EQ(killed_process_in(Launcher::kSrun, "srun: error: a: task 3: Killed"), 3);
   EXPECT_EQ(killed_process_in(Launcher::kSrun, "srun: error: a: task 3: Exited with exit code 7"),
             -1);
+}
+
+TEST(Launcher, LinesThatComeInPieces) {
+  using Line = std::optional<std::pair<int, std::string>>;
+  ProcessLines lines(Launcher::kMpirun);
+  EXPECT_EQ(lines.take("[1,0]<stdout>:{\"a\":[1,1]<stdout>:x"), Line({1, "x"}));
+  EXPECT_EQ(lines.take("[1,0]<stdout>:1}"), Line({0, "{\"a\":1}"}));
+  EXPECT_EQ(lines.take("[1,0]<stdout>:[[1,0]<stdout>:2][1,2]<stdout>:c[1,0]<stdout>:[1,3]"),
+            Line({0, "[2][1,3]"}));
+  EXPECT_EQ(lines.take_begun(), (std::map<int, std::string>{{2, "c"}}));
+  EXPECT_TRUE(lines.take_begun().empty());
+  EXPECT_EQ(ProcessLines(Launcher::kSrun).take("0: a[1,1]<stdout>:b"),
+            Line({0, "a[1,1]<stdout>:b"}));
 }
 
 constexpr int exited(int code) { return code << 8; }

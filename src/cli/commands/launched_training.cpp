@@ -189,22 +189,25 @@ void LaunchedTraining::keep_line(const std::string& log, const std::string& line
   if (file) std::fprintf(file, "%s\n", line.c_str());
 }
 
-/// The output of process 0 is that of the run. What the others say is shown as theirs, and what the
-/// launcher says is only kept.
+/// What the launcher itself says is only kept.
 void LaunchedTraining::take_line(ChildProcess::Stream stream, const std::string& line) {
-  const auto of_process = line_of_process(source_.launcher, line);
-  if (!of_process) {
-    if (killed_process_ < 0) killed_process_ = killed_process_in(source_.launcher, line);
-    keep_line("launcher", line);
+  if (const auto of_process = lines_[static_cast<std::size_t>(stream)].take(line)) {
+    has_spoken_ = true;
+    show_line(stream, of_process->first, of_process->second);
     return;
   }
-  const auto& [process, text] = *of_process;
-  has_spoken_ = true;
-  keep_line(fmt::format("process-{}", process), text);
+  if (killed_process_ < 0) killed_process_ = killed_process_in(source_.launcher, line);
+  keep_line("launcher", line);
+}
+
+/// The output of process 0 is that of the run. What the others say is shown as theirs.
+void LaunchedTraining::show_line(ChildProcess::Stream stream, int process,
+                                 const std::string& line) {
+  keep_line(fmt::format("process-{}", process), line);
   if (stream == ChildProcess::Stream::kError) {
-    std::fprintf(stderr, "[%d] %s\n", process, safe_text(text).c_str());
+    std::fprintf(stderr, "[%d] %s\n", process, safe_text(line).c_str());
   } else if (process == 0) {
-    std::fprintf(stdout, "%s\n", text.c_str());
+    std::fprintf(stdout, "%s\n", line.c_str());
     std::fflush(stdout);
   }
 }
@@ -280,6 +283,11 @@ ReportedEnd LaunchedTraining::reported() const {
 }
 
 LaunchEnd LaunchedTraining::end_of_attempt() {
+  for (const ChildProcess::Stream stream :
+       {ChildProcess::Stream::kOut, ChildProcess::Stream::kError}) {
+    for (const auto& [process, text] : lines_[static_cast<std::size_t>(stream)].take_begun())
+      show_line(stream, process, text);
+  }
   ReportedEnd report = reported();
   // The status file is of the last second.
   if (report.steps > 0) report.steps = std::max(report.steps, last_step_in_journal(run_.folder));

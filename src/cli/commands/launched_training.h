@@ -1,6 +1,7 @@
 // The hosts, the launcher and the training processes that LaunchPolicy decides on.
 #pragma once
 
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <functional>
@@ -61,6 +62,7 @@ class LaunchedTraining final : public LaunchWorld {
   std::vector<std::string> command_of_train() const;
   void take_signals();
   void take_line(ChildProcess::Stream stream, const std::string& line);
+  void show_line(ChildProcess::Stream stream, int process, const std::string& line);
   /// Adds a line to a log in the run folder. A log that cannot be opened is reported once.
   void keep_line(const std::string& log, const std::string& line);
   /// Lets processes that were asked to stop end once they have saved, and has a launcher end that
@@ -84,6 +86,8 @@ class LaunchedTraining final : public LaunchWorld {
   // Of the processes that run now.
   std::unique_ptr<ChildProcess> child_;
   std::vector<LaunchHost> running_;
+  std::array<ProcessLines, 2> lines_{ProcessLines(source_.launcher),  // of each stream
+                                     ProcessLines(source_.launcher)};
   std::string status_before_;
   std::string checkpoint_before_stop_;
   double stop_began_ = 0;      // 0: they have not been asked to stop

@@ -1,0 +1,37 @@
+"""pipetrain launch with scripts that stand in for mpirun, and with a program that is replaced."""
+
+import os
+import unittest
+
+from launch_case import LaunchCase
+from program import SECONDS
+
+
+class Launchers(LaunchCase):
+    def stand_in(self, script):
+        """Puts a script in place of mpirun; returns the environment that finds it."""
+        tools = self.folder / "tools"
+        tools.mkdir()
+        mpirun = tools / "mpirun"
+        mpirun.write_text(f"#!/bin/bash\n{script}\n")
+        mpirun.chmod(0o755)
+        return {"PATH": f"{tools}:{os.environ['PATH']}"}
+
+    def test_lines_that_come_in_pieces_are_put_together(self):
+        """As Open MPI 4 prints what it has read before a process has ended its line."""
+        self.launch(environment=self.stand_in("""printf '[1,0]<stdout>:{"a":[1,1]<stdout>:x\\n[1,0]<stdout>:1}\\n[1,1]<stdout>:y'"""))
+        out, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, 0, err.decode())
+        self.assertEqual(out.decode(), '{"a":1}\n')
+        self.assertEqual((self.folder / "run/logs/process-1.log").read_text(), "x\ny\n")
+
+    def test_a_long_line_stays_whole(self):
+        length = 200_000
+        self.launch(environment=self.stand_in(f"printf '[1,0]<stdout>:%0{length}d\\n' 7"))
+        out, err = self.process.communicate(timeout=SECONDS)
+        self.assertEqual(self.process.returncode, 0, err.decode())
+        self.assertEqual(len(out), length + 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
