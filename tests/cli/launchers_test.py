@@ -1,10 +1,13 @@
 """pipetrain launch with scripts that stand in for mpirun, and with a program that is replaced."""
 
 import os
+import shutil
+import signal
 import unittest
+from unittest import mock
 
-from launch_case import LaunchCase
-from program import SECONDS
+from launch_case import PLUGIN, LaunchCase
+from program import PROGRAM, SECONDS
 
 
 class Launchers(LaunchCase):
@@ -31,6 +34,19 @@ class Launchers(LaunchCase):
         out, err = self.process.communicate(timeout=SECONDS)
         self.assertEqual(self.process.returncode, 0, err.decode())
         self.assertEqual(len(out), length + 1)
+
+    def test_training_goes_on_where_the_program_has_been_replaced(self):
+        program, other = self.folder / "pipetrain", self.folder / "other"
+        for copy in (program, other):
+            shutil.copy(PROGRAM, copy)
+        with mock.patch("program.PROGRAM", str(program)):
+            self.launch("--max-steps", "600", "--save-every", "5", environment={"PIPETRAIN_BACKEND_PATH": str(PLUGIN.parent)})
+        self.wait_for_steps(12)
+        other.rename(program)
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        err = self.finish(0)
+        self.assertEqual(err.count("restarting it"), 1, err)
+        self.assertEqual(sorted(set(self.steps())), list(range(1, 601)))
 
 
 if __name__ == "__main__":

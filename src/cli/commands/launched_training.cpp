@@ -55,6 +55,7 @@ LaunchedTraining::LaunchedTraining(HostSource source, std::vector<LaunchHost> ho
       hosts_(std::move(hosts)),
       looked_(steady_seconds()),
       run_(std::move(run)),
+      program_(fs::read_symlink("/proc/self/exe").string()),
       status_path_(run_.status_file.empty() ? (run_.folder / "status.json").string()
                                             : run_.status_file),
       record_(record),
@@ -146,7 +147,7 @@ std::string LaunchedTraining::newest_checkpoint_name() const {
 }
 
 std::vector<std::string> LaunchedTraining::command_of_train() const {
-  std::vector<std::string> command = {fs::read_symlink("/proc/self/exe").string(), "train"};
+  std::vector<std::string> command = {program_, "train"};
   command.insert(command.end(), run_.options.begin(), run_.options.end());
   command.insert(command.end(), {"--run-dir", fs::absolute(run_.folder).string(), "--status-file",
                                  fs::absolute(status_path_).string()});

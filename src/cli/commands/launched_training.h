@@ -77,6 +77,7 @@ class LaunchedTraining final : public LaunchWorld {
   double looked_ = 0;  // at the hosts
   std::string host_failure_;
   LaunchedRun run_;
+  std::string program_;  // the path of this one, where another version may be by now
   std::string status_path_;
   LaunchRecord& record_;
   bool has_trained_ = false;
