@@ -251,6 +251,7 @@ int run_launch(const LaunchLimits& limits, LaunchWorld& world) {
     switch (step.kind) {
       case LaunchStep::kProbe: {
         const std::vector<bool> answers = world.answer(step.hosts);
+        if (!is_told && world.asked_to_stop() != 0) break;  // hosts had no time to answer
         for (std::size_t i = 0; i < step.hosts.size(); ++i) {
           policy.answered(step.hosts[i].name, answers[i], world.now());
           if (!answers[i])
@@ -259,6 +260,7 @@ int run_launch(const LaunchLimits& limits, LaunchWorld& world) {
         break;
       }
       case LaunchStep::kStart:
+        if (!is_told && world.asked_to_stop() != 0) break;  // while the hosts were listed
         world.start(step.hosts);
         runs = true;
         break;

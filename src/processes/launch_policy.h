@@ -110,7 +110,7 @@ class LaunchWorld {
   virtual ~LaunchWorld() = default;
   virtual double now() = 0;
   virtual std::vector<LaunchHost> hosts() = 0;
-  /// Of each host, whether processes can be started there.
+  /// Of each host, whether processes can be started there. Ends early when the user asks to stop.
   virtual std::vector<bool> answer(const std::vector<LaunchHost>& hosts) = 0;
   virtual void start(const std::vector<LaunchHost>& hosts) = 0;
   /// Waits until then, or until the processes end or the user asks to stop.

@@ -48,6 +48,15 @@ class Launchers(LaunchCase):
         self.assertEqual(err.count("restarting it"), 1, err)
         self.assertEqual(sorted(set(self.steps())), list(range(1, 601)))
 
+    def test_asked_to_stop_while_hosts_are_asked_it_starts_nothing(self):
+        self.write("hosts", "localhost\nnode9.invalid\n")
+        self.launch(environment=self.stand_in("""echo "$*" >> starts; case " $* " in *' true ') sleep 5;; esac"""))
+        self.wait_for((self.folder / "starts").exists)
+        self.process.send_signal(signal.SIGINT)
+        err = self.finish(128 + signal.SIGINT)
+        self.assertNotIn(" train ", (self.folder / "starts").read_text())
+        self.assertNotIn("does not answer", err)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -50,6 +50,7 @@ class FakeWorld final : public LaunchWorld {
       answers.push_back(until == silent_until.end() || now_ >= until->second);
       note("probe " + host.name);
     }
+    if (signal > 0 && now_ >= signal_seconds) asked_ = signal;
     return answers;
   }
   void start(const std::vector<LaunchHost>& hosts) override {
@@ -378,6 +379,22 @@ TEST(Launch, AskedToStopItSavesAndEnds) {
   waiting.signal = SIGINT;
   waiting.signal_seconds = 100;
   EXPECT_EQ(run_launch({.least_hosts = 2}, waiting), 128 + SIGINT);
+  // While hosts are asked: nothing is started then, and no host has failed to answer.
+  FakeWorld probing = two_hosts({});
+  probing.silent_until["b"] = 1e9;
+  probing.signal = SIGINT;
+  EXPECT_EQ(run_launch({}, probing), 128 + SIGINT);
+  EXPECT_EQ(probing.log, (Log{"1 probe a", "1 probe b"}));
+  EXPECT_TRUE(probing.said.empty());
+  // A run that is there already saves.
+  FakeWorld growing = two_hosts({{1e6, code_of(0, 99)}});
+  growing.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
+  growing.silent_until["c"] = 1e9;
+  growing.signal = SIGTERM;
+  growing.signal_seconds = 52;
+  EXPECT_EQ(run_launch({}, growing), 128 + SIGTERM);
+  EXPECT_TRUE(growing.log.back().ends_with(" stop")) << growing.log.back();
+  EXPECT_TRUE(growing.said.empty());
   // A run that has just ended well is not called interrupted.
   FakeWorld done = two_hosts({{1e6, code_of(0, 99)}});
   done.signal = SIGTERM;

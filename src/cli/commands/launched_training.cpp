@@ -131,9 +131,13 @@ std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,
                                }));
   }
   const double until = now() + kProbeSeconds;
+  bool goes_on = true;
   std::vector<bool> answers;
-  for (const auto& probe : probes)
-    answers.push_back(!probe || (probe->wait(until) && probe->status() == 0));
+  for (const auto& probe : probes) {
+    while (probe && goes_on && now() < until && !probe->wait(until, signals_))
+      goes_on = !take_signals();
+    answers.push_back(!probe || (probe->wait(0) && probe->status() == 0));
+  }
   return answers;
 }
 
@@ -213,19 +217,25 @@ void LaunchedTraining::show_line(ChildProcess::Stream stream, int process,
   }
 }
 
-void LaunchedTraining::take_signals() {
+bool LaunchedTraining::take_signals() {
+  bool stops = false;
   signalfd_siginfo info{};
   while (::read(signals_, &info, sizeof info) == sizeof info) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGUSR1 || number == SIGUSR2) {
       if (child_) child_->signal(number);
-    } else if (asked_ == 0) {
+      continue;
+    }
+    stops = true;
+    if (asked_ == 0) {
       asked_ = number;
-      log_info("launch", "stopping once training has saved; a second signal stops at once");
+      log_info("launch", "stopping{}",
+               child_ ? " once training has saved; a second signal stops at once" : "");
     } else if (child_) {
       child_->kill();
     }
   }
+  return stops;
 }
 
 void LaunchedTraining::stop() {

@@ -43,7 +43,10 @@ class LaunchedTraining final : public LaunchWorld {
   void start(const std::vector<LaunchHost>& hosts) override;
   std::optional<LaunchEnd> wait(double until) override;
   void stop() override;
-  int asked_to_stop() override { return asked_; }
+  int asked_to_stop() override {
+    take_signals();
+    return asked_;
+  }
   void say(const std::string& text) override;
   void say_why_it_ends(const std::string& reason) override;
 
@@ -56,11 +59,13 @@ class LaunchedTraining final : public LaunchWorld {
   void delete_on_hosts(const std::filesystem::path& folder, const std::vector<LaunchHost>& hosts);
 
  private:
-  /// Runs a command on other hosts; of each whether it has succeeded within seconds.
+  /// Runs a command on other hosts; of each whether it has succeeded within seconds. A signal that
+  /// asks to stop breaks it off.
   std::vector<bool> run_on(const std::vector<LaunchHost>& hosts,
                            const std::vector<std::string>& command);
   std::vector<std::string> command_of_train() const;
-  void take_signals();
+  /// Whether one of them asks to stop.
+  bool take_signals();
   void take_line(ChildProcess::Stream stream, const std::string& line);
   void show_line(ChildProcess::Stream stream, int process, const std::string& line);
   /// Adds a line to a log in the run folder. A log that cannot be opened is reported once.
@@ -77,7 +82,7 @@ class LaunchedTraining final : public LaunchWorld {
   double looked_ = 0;  // at the hosts
   std::string host_failure_;
   LaunchedRun run_;
-  std::string program_;  // the path of this one, where another version may be by now
+  std::string program_;  // the path of this one, which another version may replace
   std::string status_path_;
   LaunchRecord& record_;
   bool has_trained_ = false;
