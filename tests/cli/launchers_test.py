@@ -57,6 +57,15 @@ class Launchers(LaunchCase):
         self.assertNotIn(" train ", (self.folder / "starts").read_text())
         self.assertNotIn("does not answer", err)
 
+    def test_commits_that_cannot_be_deleted_are_named(self):
+        """One of the two hosts is another name for this one, and is lost at the end."""
+        self.write("hosts", "localhost\nnode9.invalid\n")
+        self.launch("--max-steps", "20", environment=self.stand_in(
+            """case " $* " in *' true ') exit 0;; *' rm '*) exit 1;; esac\n"""
+            f"""exec {shutil.which('mpirun')} "${{@//node9.invalid/localhost}}\""""))
+        err = self.finish(0)
+        self.assertRegex(err, r"warning: .*/dev/shm/pipetrain-[0-9a-f]{32} cannot be deleted on node9\.invalid; delete it there")
+
 
 if __name__ == "__main__":
     unittest.main()

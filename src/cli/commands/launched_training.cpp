@@ -114,7 +114,13 @@ void LaunchedTraining::delete_on_hosts(const fs::path& folder,
                                        const std::vector<LaunchHost>& hosts) {
   std::error_code ignored;
   fs::remove_all(folder, ignored);
-  run_on(hosts.empty() ? hosts_ : hosts, {"rm", "-rf", folder.string()});
+  const std::vector<LaunchHost>& others = hosts.empty() ? hosts_ : hosts;
+  const std::vector<bool> deleted = run_on(others, {"rm", "-rf", folder.string()});
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    if (!deleted[i])
+      log_warning("launch", "{} cannot be deleted on {}; delete it there, since it takes memory",
+                  folder.string(), others[i].name);
+  }
 }
 
 std::vector<bool> LaunchedTraining::run_on(const std::vector<LaunchHost>& hosts,

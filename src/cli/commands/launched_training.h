@@ -54,8 +54,8 @@ class LaunchedTraining final : public LaunchWorld {
   bool has_trained() const { return has_trained_; }
   /// Whether training has written a checkpoint since it was asked to stop, or of its last step.
   bool has_saved() const;
-  /// Deletes a folder on hosts, as far as they can be reached; where none are given, on those that
-  /// are listed.
+  /// Deletes a folder on hosts; where none are given, on those that are listed. A host where that
+  /// fails, as it cannot be reached, is a warning.
   void delete_on_hosts(const std::filesystem::path& folder, const std::vector<LaunchHost>& hosts);
 
  private:
