@@ -13,6 +13,9 @@ bool has(const std::vector<LaunchHost>& hosts, const std::string& name) {
   return std::ranges::find(hosts, name, &LaunchHost::name) != hosts.end();
 }
 
+/// Besides those before a resume.
+bool has_completed_step(const ProcessEnd& end) { return end.steps > end.from_step; }
+
 std::string hosts_text(std::size_t count) {
   return fmt::format("{} host{}", count, count == 1 ? "" : "s");
 }
@@ -79,8 +82,8 @@ void LaunchPolicy::stopped(bool by_user) {
 std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran, const LaunchEnd& end,
                                           double now) {
   const ProcessEnd& process = end.process;
-  const bool has_failed = (process.signal != 0 || process.code != 0) && process.steps == 0;
-  if (!has_failed || trained_.empty() || stops_for_user_) return {};
+  const bool has_failed = process.signal != 0 || process.code != 0;
+  if (!has_failed || has_completed_step(process) || trained_.empty() || stops_for_user_) return {};
   std::vector<LaunchHost> added, others;
   for (const LaunchHost& host : ran) {
     if (!has(trained_, host.name)) added.push_back(host);
@@ -108,7 +111,7 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   const bool was_asked = std::exchange(stops_, false);
   process.was_stopped = stops_for_user_;
   for (auto& [name, health] : health_) health.answers = false;
-  if (process.steps > 0) trained_ = ran;
+  if (has_completed_step(process)) trained_ = ran;
   if (trained_.empty()) least_processes_ = limits_.least_processes;  // the next start is the first
   const bool is_success = process.signal == 0 && process.code == 0 && !process.from_outside;
   if (was_asked && !stops_for_user_ && !is_success) {  // it goes on, on other hosts

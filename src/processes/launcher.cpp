@@ -167,7 +167,7 @@ ProcessEnd end_of_launcher(int status, const ReportedEnd& reported) {
   ProcessEnd end;
   end.steps = reported.steps;
   end.from_step = reported.from_step;
-  end.trained = reported.steps > 0;
+  end.trained = reported.has_begun;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   if (code == 0) return end;
   if (reported.code >= 0) {

@@ -58,6 +58,7 @@ std::string host_of_process(const std::vector<LaunchHost>& hosts, int process);
 struct ReportedEnd {
   int code = -1;  // -1: it had no time to
   bool is_interrupted = false;
+  bool has_begun = false;  // its first step
   std::int64_t steps = 0;
   std::int64_t from_step = 0;  // completed in the state that it went on from
   int failed_process = -1;     // -1: not known

@@ -124,6 +124,7 @@ class GoingOn(Results):
         _, err = self.succeed("--resume=run/checkpoints/step-000050", "--max-steps", "50", "--status-file", "status.json")
         self.assertRegex(err, r"(?m)^val +50/50 ")
         self.assertEqual(status(), ["ok", 0, 50, 50, None])
+        self.assertEqual(json.loads(self.content("status.json"))["first_step"], 51)
 
     def test_results_go_where_the_first_command_said(self):
         self.succeed("train", *SMALL, "--max-steps", "2", "--run-dir", "run", "-o", "out.onnx", "--log-every", "3", "--tensorboard",

@@ -271,10 +271,11 @@ TEST(Launch, NewHostsAreTakenUpToTheMost) {
 }
 
 TEST(Launch, AHostThatCannotJoinIsLeftOut) {
-  // Another build, another kind of CPU, no program there, too little memory.
+  // Another build, another kind of CPU, no program there, too little memory, also after a resume.
   for (const LaunchEnd& end :
        {code_of(2, 0), code_of(5, 0), LaunchEnd{{.code = 1, .from_outside = true}, {}},
-        LaunchEnd{{.signal = SIGKILL}, "c"}}) {
+        LaunchEnd{{.signal = SIGKILL}, "c"},
+        LaunchEnd{{.code = 5, .trained = true, .steps = 5, .from_step = 5}, {}}}) {
     FakeWorld world = two_hosts({{1e6, code_of(0, 99)}, {3, end}, {20, code_of(0, 99)}});
     world.lists[50] = {{"a", 2}, {"b", 2}, {"c", 2}};
     EXPECT_EQ(run_launch({.most_restarts = 0}, world), 0);

@@ -171,7 +171,7 @@ constexpr int exited(int code) { return code << 8; }
 TEST(Launcher, WhatItsEndSays) {
   EXPECT_EQ(end_of_launcher(exited(0), {.code = 0, .steps = 9}).code, 0);
   // Training's own word goes before that of the launcher, however that has ended.
-  const ProcessEnd device = end_of_launcher(SIGKILL, {.code = 7, .steps = 9});
+  const ProcessEnd device = end_of_launcher(SIGKILL, {.code = 7, .has_begun = true, .steps = 9});
   EXPECT_EQ(device.code, 7);
   EXPECT_EQ(device.signal, 0);
   EXPECT_FALSE(device.from_outside);

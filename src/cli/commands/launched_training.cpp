@@ -306,9 +306,11 @@ LaunchEnd LaunchedTraining::end_of_attempt() {
       show_line(stream, process, text);
   }
   ReportedEnd report = reported();
-  // The status file is of the last second.
-  if (report.steps > 0) report.steps = std::max(report.steps, last_step_in_journal(run_.folder));
-  has_trained_ = has_trained_ || report.steps > 0;
+  if (report.steps > report.from_step) {
+    has_trained_ = true;
+    // The status file is of the last second.
+    report.steps = std::max(report.steps, last_step_in_journal(run_.folder));
+  }
   LaunchEnd end{end_of_launcher(child_->status(), report), {}};
   const int process = report.failed_process >= 0 ? report.failed_process : killed_process_;
   end.host = host_of_process(running_, process);

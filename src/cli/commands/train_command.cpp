@@ -168,6 +168,7 @@ class LeadingRun {
                      run_folder_, start_.supervision},
                     signals_);
     signals_.watch_stops();
+    status_.begin();
     if (start_.supervision) {
       start_.supervision->note_begin(training.resumed ? training.resumed->step : 0);
     }

@@ -25,6 +25,12 @@ StatusFile::StatusFile(std::string path, StepReport begin)
            printable(path_));
 }
 
+void StatusFile::begin() {
+  if (path_.empty()) return;
+  has_begun_ = true;
+  write("running", -1, -1);
+}
+
 void StatusFile::step(const StepReport& report) {
   if (path_.empty()) return;
   last_ = report;
@@ -49,7 +55,8 @@ void StatusFile::write(const std::string& state, int exit_code, int failed_proce
   if (failed_process >= 0) body["failed_process"] = failed_process;
   body["pid"] = ::getpid();
   body["step"] = last_.step;
-  if (first_step_ > 0) body["first_step"] = first_step_;
+  if (first_step_ > 0 || has_begun_)
+    body["first_step"] = first_step_ > 0 ? first_step_ : last_.step + 1;
   body["total_steps"] = last_.total_steps;
   body["epoch"] = last_.epoch;
   body["loss"] = first_step_ > 0 && std::isfinite(last_.loss) ? Json(last_.loss) : Json();
@@ -86,8 +93,9 @@ ReportedEnd end_in_status(const std::string& text) {
                : otherwise;
   };
   end.code = static_cast<int>(number("exit_code", -1));
-  // Without it, "step" is that of the checkpoint: no step has run.
+  // Without it, "step" is that of the checkpoint: no step has begun.
   if (const std::int64_t first = number("first_step", 0); first > 0) {
+    end.has_begun = true;
     end.steps = number("step", 0);
     end.from_step = first - 1;
   }

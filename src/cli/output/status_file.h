@@ -15,6 +15,8 @@ class StatusFile {
   /// Error (kUsage) for a device or a pipe, which cannot be replaced.
   explicit StatusFile(std::string path, StepReport begin = {});
 
+  /// The first step begins.
+  void begin();
   void step(const StepReport& report);
   void checkpoint(const WrittenCheckpoint& written) { checkpoint_ = written.path.string(); }
   /// `state`: "ok", "interrupted", "error", … `failed_process`: the first one that has failed, of
@@ -25,6 +27,7 @@ class StatusFile {
   void write(const std::string& state, int exit_code, int failed_process);
 
   std::string path_;
+  bool has_begun_ = false;
   StepReport last_;  // until first_step_ is known, only its step, total_steps and epoch hold
   std::string checkpoint_;
   double written_ = -1;

@@ -35,6 +35,24 @@ TEST(StatusFile, SaysWhereKilledProcessesHaveBegun) {
   EXPECT_EQ(end.from_step, 40);
 }
 
+TEST(StatusFile, SaysThatTheFirstStepHasFailed) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder.path() / "status.json";
+  StatusFile status(path.string(), step_of_status(50));
+  status.begin();
+  EXPECT_EQ(end_in_status(status_text(path)).code, -1);
+  for (const bool has_ended : {false, true}) {
+    if (has_ended) status.end("error", 7);
+    const ProcessEnd end = end_of_launcher(SIGKILL, end_in_status(status_text(path)));
+    EXPECT_TRUE(end.trained);
+    EXPECT_EQ(end.steps, 50);
+    EXPECT_EQ(end.from_step, 50);
+  }
+  status.step(step_of_status(51));  // is written at once
+  EXPECT_EQ(end_in_status(status_text(path)).steps, 51);
+  EXPECT_EQ(end_in_status(status_text(path)).from_step, 50);
+}
+
 TEST(StatusFile, SaysHowProcessesHaveEnded) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder.path() / "status.json";
