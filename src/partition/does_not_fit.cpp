@@ -171,6 +171,20 @@ std::vector<std::string> remedies_on_devices(const ChainCosts& chain, const Plan
   return out;
 }
 
+// What to do where no settings that fit were found for a plan of so many stages.
+std::string advice(const PlanRequest& request, int most_stages) {
+  if (request.schedule.memory) {
+    return fmt::format(
+        "neither smaller micro-batches nor up to {} stages fit; reduce {} or use devices with more "
+        "memory",
+        most_stages, setting("batch-size"));
+  }
+  const std::string finer =
+      most_finer(request) > 1 ? fmt::format("{} or ", setting("micro-batches")) : "";
+  return fmt::format("try more {}{}, a smaller {}, or devices with more memory", finer,
+                     setting("gpus"), setting("batch-size"));
+}
+
 [[noreturn]] void fail(std::string message, const std::vector<std::string>& fits,
                        const std::string& nothing) {
   if (fits.empty()) message += "; " + nothing;
@@ -186,10 +200,7 @@ void fail_for_memory(const StageCostModel& model, int stages, int at, const Stag
   fail(fmt::format("stage {} of {} needs {}, the limit is {} ({})", at, stages,
                    bytes_text(stage.memory.total()), bytes_text(model.request().memory_limit_bytes),
                    breakdown(stage)),
-       remedies(model, stages),
-       fmt::format("neither smaller micro-batches nor up to {} stages fit; reduce {} or "
-                   "use devices with more memory",
-                   std::min(4 * stages, model.count()), setting("batch-size")));
+       remedies(model, stages), advice(model.request(), std::min(4 * stages, model.count())));
 }
 
 void fail_for_memory(const StageCostModel& model, int stages) {

@@ -1,5 +1,6 @@
 // Documents that people write or edit, schedules, and what checkpoints consist of: what can be read
 // without operators and options (program_inputs.cpp).
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <nlohmann/json.hpp>
@@ -137,7 +138,8 @@ void read_costs_of_a_round(std::string_view text) {
   refusing(ErrorKind::kUsage, [&] {
     Program copy = program;
     const Costs costs = parse_costs(text, "costs.json", copy);
-    expect(simulate(copy, costs).makespan >= 0, "a round of negative length");
+    const double makespan = simulate(copy, costs).makespan;
+    expect(makespan >= 0 && std::isfinite(makespan), "a round of no finite length");
   });
 }
 

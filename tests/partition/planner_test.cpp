@@ -382,6 +382,33 @@ TEST(Planner, SaysWhichScheduleHasNoMemoryRule) {
   }
 }
 
+// What other numbers of micro-batches and stages hold is known from a closed form only.
+TEST(Planner, DoesNotSayThatItTriedWhatItCouldNotTry) {
+  PlanRequest request;
+  request.stages = 2;
+  request.micro_batches = 4;
+  request.memory_limit_bytes = 10;
+  request.schedule.name = "zb-v";
+  request.schedule.memory.reset();
+  request.loads = {{2, 1}, {1, 1}};
+  const auto advice = [&] {
+    try {
+      plan_stages(uniform_chain(4, 3.0), request);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kResource);
+      return error.message();
+    }
+    return std::string();
+  };
+  const std::string text = advice();
+  EXPECT_EQ(text.find("neither"), std::string::npos) << text;
+  EXPECT_NE(text.find("try more `micro-batches` or `gpus`, a smaller `batch-size`, or devices"),
+            std::string::npos)
+      << text;
+  request.most_micro_batches = 4;  // of one sample each
+  EXPECT_NE(advice().find("try more `gpus`, a smaller"), std::string::npos) << advice();
+}
+
 TEST(Planner, AdvisesNumbersOfMicroBatchesThatFit) {
   ChainCosts chain;
   for (int i = 0; i < 2; ++i) {

@@ -53,6 +53,8 @@ int devices_with_cuts(const PipelineConfig& pipeline, int gpus) {
 
 void take_devices_of_processes(Options& options, ProcessGroup* processes) {
   const PipelineConfig& pipeline = options.run.pipeline;
+  const int given = options.gpus > 0 ? options.gpus : static_cast<int>(pipeline.gpu_ids.size());
+  if (processes && given > 0) devices_with_cuts(pipeline, given);
   const bool open = options.gpus == 0 && pipeline.gpu_ids.empty() && pipeline.replicas.empty() &&
                     pipeline.plan_path.empty() && !names_schedule_file(pipeline.schedule);
   if (!open) return;

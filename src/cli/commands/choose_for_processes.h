@@ -14,7 +14,8 @@ class ProcessGroup;
 int devices_with_cuts(const PipelineConfig& pipeline, int gpus);
 
 /// Without stages given: as many devices as processes, or as the stages of --split need. Error
-/// (kUsage) where these cannot be divided among the processes.
+/// (kUsage) where these cannot be divided among the processes, or where --split needs other devices
+/// than those given.
 void take_devices_of_processes(Options& options, ProcessGroup* processes);
 
 /// Without stages given: as many replicas of each stage as make the predicted step shortest, with

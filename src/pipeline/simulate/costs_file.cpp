@@ -10,6 +10,7 @@ namespace pipetrain {
 namespace {
 
 constexpr double kMostScale = 1e6;
+constexpr double kLeastPerSecond = 1e-3;
 
 double seconds(const DocumentField& field, std::string_view name, double otherwise) {
   return field.has(name) ? field.at(name).real(0, DocumentField::kMostSeconds) : otherwise;
@@ -40,7 +41,8 @@ void read_link(const DocumentField& field, LinkCost& link) {
   link.latency_seconds = seconds(field, "latency", link.latency_seconds);
   if (!field.has("bytes_per_second")) return;
   link.bytes_per_second = field.at("bytes_per_second").real(0, DocumentField::kMostPerSecond);
-  if (link.bytes_per_second == 0) field.at("bytes_per_second").fail("must be above 0");
+  if (link.bytes_per_second < kLeastPerSecond)
+    field.at("bytes_per_second").fail(fmt::format("must be at least {}", kLeastPerSecond));
 }
 
 void read_edge(const DocumentField& field, Program& program, Costs& costs) {

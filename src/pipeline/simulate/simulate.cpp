@@ -237,6 +237,13 @@ double turns_of_sums(std::span<const CoreGroup> groups, std::span<const int> dev
 
 void share_cores(const Program& program, const CoreSharing& waking,
                  std::span<const CoreGroup> groups, Costs& costs) {
+  check_costs(program, costs);
+  for (const CoreGroup& group : groups) {
+    for (const int device : group.devices)
+      PT_CHECK(device >= 0 && device < std::ssize(program.device), kInternal,
+               "cores are given for device {}, but the schedule has {} devices", device,
+               program.device.size());
+  }
   std::vector<double> work(program.device.size(), 0);
   for (std::size_t d = 0; d < work.size(); ++d) {
     for (const Instruction& instruction : program.device[d]) {

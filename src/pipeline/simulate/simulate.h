@@ -131,7 +131,7 @@ Costs uniform_costs(const Program& program, const StageSeconds& seconds, const L
 double all_reduce_seconds(std::int64_t bytes, int replicas, const LinkCost& link);
 
 /// Has the devices of each group share its cores, which are evenly loaded, with the times of
-/// `waking`.
+/// `waking`. Throws Error(kInternal) if costs or devices are not those of the program.
 void share_cores(const Program& program, const CoreSharing& waking,
                  std::span<const CoreGroup> groups, Costs& costs);
 /// Has all devices share `cores`. Links have no part of their own in the times of `waking`.

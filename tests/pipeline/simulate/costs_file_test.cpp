@@ -65,7 +65,10 @@ TEST(CostsFile, ErrorsNameTheField) {
          "has 2 entries, but the schedule '1f1b' has 3 stages");
   expect(stages + R"(, "edges": [{"from": 0, "to": 2}])", "edges[0] is an edge");
   expect(stages + R"(, "units": [1])", "units has 1 numbers");
-  expect(stages + R"(, "link": {"bytes_per_second": 0})", "link.bytes_per_second must be above 0");
+  // With less, the time of a transfer is no finite number.
+  for (const char* slow : {"0", "1e-320", "0.0009"})
+    expect(stages + R"(, "link": {"bytes_per_second": )" + slow + "}",
+           "link.bytes_per_second must be at least 0.001");
   expect(stages + R"(, "transfers": "slow")", "transfers is buffered or rendezvous");
   expect(stages + R"(, "stagse": 1)", "stagse");
 }

@@ -165,6 +165,19 @@ TEST(Simulate, TheLongestDevicesHaveCoresOfTheirOwn) {
   EXPECT_EQ(costs.cores.core, (std::vector<int>{3, 2, 1, 0}));
 }
 
+TEST(Simulate, CoresAreOfDevicesOfTheProgram) {
+  const Program program = lowered(options_for("1f1b", 2, 4));
+  Costs costs = costs_of(program, 1, 2);
+  const std::vector<CoreGroup> groups = {{2, {0, 1, 2}}};
+  try {
+    share_cores(program, {}, groups, costs);
+    FAIL() << "device 2 was taken";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInternal);
+    EXPECT_NE(std::string(error.what()).find("device 2"), std::string::npos) << error.what();
+  }
+}
+
 // Devices of two hosts: the first two share a core, which the idle core of the other host does not
 // change.
 TEST(Simulate, DevicesMoveAmongTheCoresOfTheirGroup) {
