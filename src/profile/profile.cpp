@@ -32,13 +32,34 @@ std::int64_t bytes_of(const DocumentField& field) {
   return field.integer(0, DocumentField::kMostBytes);
 }
 
-/// What stands there to be read by people, which may be missing.
+/// What stands there to be read by people, or to tell models apart, which may be missing.
 void check_information(const DocumentField& node) {
   constexpr double kMostOperations = 1e30;
   for (const char* name : {"name", "part", "comment"})
     if (node.has(name)) node.at(name).text();
   if (node.has("flops")) node.at("flops").real(0, kMostOperations);
   if (node.has("output_bytes")) bytes_of(node.at("output_bytes"));
+}
+
+/// Models of the same nodes may differ in their sizes. What a forward node writes is the same on
+/// every device, but for padded rows (passes/pad_rows.h).
+void check_output_bytes(const DocumentField& nodes, const Graph& graph) {
+  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
+    const Node& node = graph.nodes[n];
+    if (node.part != Part::kForward || !nodes.item(n).has("output_bytes")) continue;
+    std::size_t least = 0, most = 0;
+    for (TensorType type : graph.output_types(node)) {
+      type.layout = Layout::kRowMajor;
+      least += type.bytes();
+      if (type.shape.rank() > 1) type.layout = Layout::kPaddedRows;
+      most += type.bytes();
+    }
+    const DocumentField field = nodes.item(n).at("output_bytes");
+    const auto bytes = static_cast<std::size_t>(bytes_of(field));
+    if (bytes < least || bytes > most)
+      field.fail(fmt::format("is {}, but the model's node {} writes {}; profile again", bytes,
+                             printable(node.name), least));
+  }
 }
 
 /// What threads cost, by the names of a profile's file. Older files have none of them.
@@ -91,6 +112,7 @@ Profile profile_of(const DocumentField& root, const TrainingGraph& training) {
         [&] { return seconds_of(node.at("seconds")); }));
     out.workspace_bytes.push_back(static_cast<std::size_t>(bytes_of(node.at("workspace_bytes"))));
   }
+  check_output_bytes(nodes, graph);
   return out;
 }
 

@@ -325,6 +325,14 @@ TEST(ProfileFile, RefusesAProfileOfAnotherModel) {
   };
   EXPECT_NE(refusal(text, perceptron(8, 32, 3)).find("nodes lists"), std::string::npos);
   EXPECT_NE(refusal(text, perceptron(16, 32, 2)).find("micro_batch is 8"), std::string::npos);
+  EXPECT_NE(refusal(text, perceptron(8, 48, 2)).find("nodes[0].output_bytes is 1024, but"),
+            std::string::npos);
+  // The logits (8, 10), whose rows are padded to 16 on GPUs.
+  EXPECT_NO_THROW(parse_profile(replaced("\"output_bytes\": 320,", "\"output_bytes\": 512,"),
+                                "profile.json", training));
+  EXPECT_NE(refusal(replaced("\"output_bytes\": 320,", "\"output_bytes\": 516,"), training)
+                .find("output_bytes is 516, but the model's node head writes 320"),
+            std::string::npos);
   EXPECT_NE(refusal(replaced("\"op\": \"MatMul\"", "\"op\": \"Conv\""), training)
                 .find("nodes[0].op is Conv"),
             std::string::npos);
