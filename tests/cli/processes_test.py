@@ -178,6 +178,9 @@ class Processes(ProcessCase):
         code, _, err = self.run_in(3, *two)
         self.assertEqual(code, EXIT["usage"], err)
         self.assertIn("3 processes were started, but the 2 stages of --split are for 2 devices; start as many, a multiple of that, or fewer", err)
+        code, _, err = self.run_in(2, *two, "--gpus", "16")
+        self.assertEqual(code, EXIT["usage"], err)
+        self.assertIn("--split names 2 stages for 2 devices, but --gpus is 16", err)
 
     def test_auto_plan_and_doctor(self):
         run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32", "--max-steps", "3", "--stages", "2"]
