@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string>
 #include <utility>
@@ -11,7 +10,6 @@
 #include "base/error.h"
 #include "base/index.h"
 #include "base/setting.h"
-#include "device/plugin.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
 #include "pipeline/schedule/capacity.h"
@@ -24,55 +22,10 @@
 #include "pipeline/transport/sum_tree.h"
 #include "processes/link_measure.h"
 #include "processes/process_group.h"
+#include "train/plan_notes.h"
 
 namespace pipetrain {
 namespace {
-
-/// Notes on the accuracy of a plan's predictions.
-void add_notes(const ProfiledNetwork& network, Plan& plan) {
-  const Profile& profile = network.profile();
-  const std::vector<int>& gpus = network.config().pipeline.gpu_ids;
-  if (!gpus.empty() && !network.estimated() && profile.backend == "estimate")
-    plan.notes.emplace_back(
-        "GPU times are estimated from FLOPs and bytes, not measured; pipetrain profile measures "
-        "them");
-  // Of this process's GPUs: opening another's would allocate memory there.
-  std::set<std::string> makes;
-  for (int device = 0; profile.backend == "device" && network.leads() && device < std::ssize(gpus);
-       ++device) {
-    if (network.is_here(device))
-      makes.insert(cuda_plugin().open(gpus[static_cast<std::size_t>(device)]).make());
-  }
-  if (makes.size() > 1)
-    plan.notes.push_back(fmt::format("the GPUs differ: times are those of {}", profile.device));
-  if (!network.order().empty())
-    plan.notes.emplace_back("the nodes were reordered before cutting; the plan has their order");
-  const bool replicated = std::any_of(plan.stages.begin(), plan.stages.end(),
-                                      [](const StagePlan& stage) { return stage.replicas > 1; });
-  const PipelineConfig& pipeline = network.config().pipeline;
-  for (const auto& [is_given, name] : {std::pair(pipeline.shard_optimizer, "shard-optimizer"),
-                                       std::pair(pipeline.bfloat16_sums, "compress")}) {
-    if (is_given && !replicated)
-      plan.notes.push_back(fmt::format("{} changes nothing: no stage has several {}", setting(name),
-                                       setting("replicas")));
-  }
-  const std::optional<Topology>& topology = network.topology();
-  if (!pipeline.topology.empty() && topology && !pipeline.plan_replicas &&
-      std::ranges::any_of(topology->device_speed | std::views::take(network.schedule().devices()),
-                          [](double speed) { return speed != 1; })) {
-    plan.notes.push_back(
-        fmt::format("the devices of topology \"{}\" differ in speed, but this plan takes each for "
-                    "a full one; {} auto counts their speeds",
-                    printable(topology->name), setting("replicas")));
-  }
-  if (network.config().pipeline.topology.empty() && network.topology() && replicated &&
-      !network.processes()) {
-    plan.notes.push_back(fmt::format(
-        "the all-reduce of gradients is predicted from the copy speed of two threads; with all "
-        "threads busy it is slower (doctor {} shows both)",
-        setting("measure")));
-  }
-}
 
 /// What the processes of a stage's replicas send each other of its gradients.
 struct SentGradients {
@@ -396,9 +349,10 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
   // The closed forms consider replicas; the memory of one program does not.
   if (!places.empty()) {
     request.loads.clear();
-    if (network.processes() && network.topology())
-      request.topology.levels =
-          first_devices(*network.topology(), network.schedule().devices()).levels;
+    const std::optional<Topology>& topology = network.topology();
+    const int devices = network.schedule().devices();
+    if (topology && (network.processes() || devices <= topology->devices()))
+      request.topology.levels = first_devices(*topology, devices).levels;
   }
   return plan_within(network, request, planner_limit,
                      [&] { return plan_with_cuts(network.costs(), request, cuts, {}, places); });
@@ -458,7 +412,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
                         const std::vector<int>& cuts) {
   PlanRequest request = request_of(network, planner_limit);
   Plan plan = plan_chain(network, cuts, planner_limit, request);
-  add_notes(network, plan);
+  add_prediction_notes(network, plan);
   const int stages = static_cast<int>(plan.stages.size());
   std::vector<int> starts = {0};
   for (const int cut : plan.cuts()) starts.push_back(cut);

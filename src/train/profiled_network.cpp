@@ -33,10 +33,9 @@ std::optional<Topology> topology_of(const PipelineConfig& pipeline) {
   return measured_topology();
 }
 
-/// Whether the devices of a topology are not present, but their speeds are known.
+/// Whether the devices are those of a topology, which are not present.
 bool is_estimated(const PipelineConfig& pipeline, const std::optional<Topology>& topology) {
-  return pipeline.profile_path.empty() && pipeline.estimate && topology &&
-         topology->flops_per_second > 0 && topology->memory_bytes_per_second > 0;
+  return pipeline.estimate && topology.has_value();
 }
 
 }  // namespace
@@ -94,14 +93,14 @@ void ProfiledNetwork::forget_measured_links() const {
 Profile ProfiledNetwork::make_profile() const {
   const PipelineConfig& pipeline = config().pipeline;
   const int slots = state_slots(config().optimization.optimizer);
-  if (estimated_) {
+  if (!pipeline.profile_path.empty()) return read_profile(pipeline.profile_path, graph());
+  if (estimated_ && topology_->flops_per_second > 0 && topology_->memory_bytes_per_second > 0) {
     return estimate_profile(graph(),
                             {.name = topology_->name,
                              .flops_per_second = topology_->flops_per_second,
                              .bytes_per_second = topology_->memory_bytes_per_second},
                             slots);
   }
-  if (!pipeline.profile_path.empty()) return read_profile(pipeline.profile_path, graph());
   if (!leads()) return {};
   ProfileOptions options = profile_options();
   if (pipeline.gpu_ids.empty())

@@ -18,13 +18,14 @@ namespace pipetrain {
 
 class ProfiledNetwork : public Network {
  public:
-  /// Measures, reads or estimates the profile, as the options say; several processes take what
+  /// Reads, estimates or measures the profile, as the options say; several processes take what
   /// process 0 has found. Chooses the order of the nodes, on which no number that is trained
   /// depends. Error (kUsage, kData) for a profile, a topology or an order that does not fit.
   explicit ProfiledNetwork(Network network);
 
   const Profile& profile() const { return profile_; }
-  /// Whether the profile is estimated from a topology, not measured on a device.
+  /// Whether the devices are those of a topology, not present. Unless a profile is given, times are
+  /// estimated for them, or measured here where the topology has no speeds.
   bool estimated() const { return estimated_; }
   /// The links between the devices; empty if unknown.
   const std::optional<Topology>& topology() const { return topology_; }

@@ -80,6 +80,38 @@ class PlanFile(Case):
             out, _ = self.succeed("plan", "-m", MODEL, "--gpus", "2", "--topology", "two.json", "--json", *replicas)
             self.assertEqual(any("differ in speed" in note for note in parse(out)["notes"]), says, out)
 
+    def write_topology(self, levels, device=None):
+        self.write("links.json", json.dumps({"schema": "pipetrain.topology/1", "name": "links", "levels": levels, **({"device": device} if device else {})}))
+
+    def test_sums_over_hosts_are_planned_as_the_plan_that_is_written(self):
+        """Two hosts of two devices. The link between hosts is a hundred times as slow as those inside."""
+        self.write_topology([{"name": "inside", "count": 2, "gigabytes_per_second": 100, "latency_microseconds": 1},
+                             {"name": "between", "count": 2, "gigabytes_per_second": 1, "latency_microseconds": 10}],
+                            {"teraflops_per_second": 1, "memory_gigabytes_per_second": 100})
+        given = ["plan", "-m", MODEL, "--topology", "links.json", "--batch-size", "48", "--micro-batches", "12", "--json"]
+        for replicas in ("4", "1,3"):
+            out, _ = self.succeed(*given, "--replicas", replicas)
+            self.write("planned.json", out)
+            planned, followed = (parse(text)["stages"] for text in (out, self.succeed(*given, "--plan", "planned.json")[0]))
+            self.assertEqual([stage["all_reduce_seconds"] for stage in planned], [stage["all_reduce_seconds"] for stage in followed])
+            self.assertGreater(planned[-1]["all_reduce_seconds"], planned[-1]["parameter_bytes"] / 1e9)
+
+    def test_a_profile_has_the_times_and_the_topology_all_else(self):
+        run = ["-m", MODEL, "--device", "cpu", "--batch-size", "64", "--micro-batches", "8"]
+        self.succeed("profile", *run, "-o", "profile.json")
+        run += ["--gpus", "16", "--topology", "links.json", "--schedule", "1f1b"]
+        level = {"name": "link", "count": 16, "latency_microseconds": 1}
+        steps = []
+        for bandwidth in (1e10, 1e3):
+            self.write_topology([{**level, "bytes_per_second": bandwidth}])
+            self.assertNotIn("share the cores", self.succeed("plan", *run, "--profile", "profile.json")[0])
+            steps.append(parse(self.succeed("simulate", *run, "--profile", "profile.json", "--json")[0])["rows"][0]["step_ms"])
+        self.assertGreater(steps[1], 2 * steps[0])
+        notes = parse(self.succeed("plan", *run, "--json")[0])["notes"]
+        self.assertTrue(any("does not say how fast its devices compute" in note for note in notes), notes)
+        self.write_topology([{**level, "bytes_per_second": 1e10}], {"memory_bytes": 1000})
+        self.refused("resource", "plan", *run, "--profile", "profile.json", says="the limit is 1000 B")
+
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]
         followed, _ = self.train()
