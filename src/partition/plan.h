@@ -154,6 +154,9 @@ Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::sp
                     std::span<const Recompute> recompute = {},
                     std::span<const DeviceRange> devices = {});
 
+/// Puts the stages of a plan with the same cuts into another, which keeps its bounds and notes.
+void take_stages(Plan from, Plan& to);
+
 /// The plan with the same cuts, where the `wanted` stages recompute, too. Error (kResource) for too
 /// little memory.
 Plan with_recompute(const ChainCosts& chain, const PlanRequest& request, Plan plan,

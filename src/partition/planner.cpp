@@ -67,14 +67,6 @@ Plan build(const StageCostModel& model, std::span<const int> cuts,
   return build_plan(model, decisions);
 }
 
-/// Puts the stages of a plan with the same cuts into another, which keeps its bounds and notes.
-void take_stages(Plan from, Plan& to) {
-  to.stages = std::move(from.stages);
-  to.cut_reasons = std::move(from.cut_reasons);
-  to.bottleneck_seconds = from.bottleneck_seconds;
-  to.mini_batch_seconds = from.mini_batch_seconds;
-}
-
 }  // namespace
 
 double Plan::gap() const {
@@ -136,6 +128,13 @@ Plan plan_with_cuts(const ChainCosts& chain, const PlanRequest& request, std::sp
   plan.lower_bound_seconds = bound.seconds;
   plan.lower_bound_reason = bound.reason;
   return plan;
+}
+
+void take_stages(Plan from, Plan& to) {
+  to.stages = std::move(from.stages);
+  to.cut_reasons = std::move(from.cut_reasons);
+  to.bottleneck_seconds = from.bottleneck_seconds;
+  to.mini_batch_seconds = from.mini_batch_seconds;
 }
 
 Plan with_recompute(const ChainCosts& chain, const PlanRequest& request, Plan plan,

@@ -35,7 +35,8 @@ class RunSchedule {
   std::vector<bool> recompute() const;
   /// Whether the warm-up depends on the times of stages and links.
   bool balances_warm_up() const;
-  /// What each stage holds in a round of that many micro-batches, for the planner.
+  /// What each stage holds in a round of that many micro-batches, for the planner; with the warm-up
+  /// of 1f1b where that depends on times.
   std::vector<ScheduleLoad> loads(int micro_batches) const;
   /// The stages that each device has, in a schedule without replicas.
   std::vector<std::vector<int>> stages_of_devices(int micro_batches) const;

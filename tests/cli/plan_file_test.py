@@ -3,6 +3,7 @@
 import json
 import unittest
 
+from onnx_file import model, node, tensor, value_info
 from program import DATA, MODEL, Case, parse
 
 
@@ -111,6 +112,36 @@ class PlanFile(Case):
         self.assertTrue(any("does not say how fast its devices compute" in note for note in notes), notes)
         self.write_topology([{**level, "bytes_per_second": 1e10}], {"memory_bytes": 1000})
         self.refused("resource", "plan", *run, "--profile", "profile.json", says="the limit is 1000 B")
+
+    def test_what_stages_hold_is_counted_with_the_warm_up_that_they_get(self):
+        """Over a slow link stage 0 runs all forwards before its first backward."""
+        self.succeed("new", "mlp", "--depth", "8", "--width", "64", "-o", "mlp.onnx", "-q")
+        self.write_topology([{"name": "link", "count": 2, "gigabytes_per_second": 10, "latency_microseconds": 1e6}],
+                            {"teraflops_per_second": 1e-3, "memory_gigabytes_per_second": 1})
+        given = ["plan", "-m", "mlp.onnx", "--topology", "links.json", "--schedule", "1f1b-auto", "--batch-size", "1024", "--micro-batches", "16"]
+        out, _ = self.succeed(*given, "--gpus", "2", "--json")
+        first = parse(out)["stages"][0]
+        self.assertEqual((first["in_flight"], first["recompute"]), (16, False))
+        self.write("planned.json", out)
+        self.assertEqual(parse(self.succeed(*given, "--plan", "planned.json", "--json")[0])["stages"][0]["in_flight"], 16)
+        less = ["--gpus", "2", "--gpu-memory", str(first["memory_bytes"] - 1)]
+        limited = parse(self.succeed(*given, *less, "--json")[0])
+        self.assertTrue(limited["stages"][0]["recompute"], limited)
+        self.assertLess(limited["stages"][0]["memory_bytes"], first["memory_bytes"])
+        self.refused("resource", *given, *less, "--recompute", "none")
+
+    def test_gradients_of_tied_weights_take_their_time(self):
+        """Each of two stages sends its own to the other."""
+        layers = [node("MatMul", ["x", "w"], ["h"], "first"), node("Relu", ["h"], ["r"], "relu"), node("MatMul", ["r", "w"], ["y"], "second")]
+        weights = [tensor("w", [256, 256], [(i % 7 - 3) / 100 for i in range(256 * 256)])]
+        self.write("tied.onnx", model(layers, [value_info("x", ["batch", 256])], [value_info("y", ["batch", 256])], weights))
+        self.write_topology([{"name": "link", "count": 2, "bytes_per_second": 1e6, "latency_microseconds": 1}],
+                            {"teraflops_per_second": 1, "memory_gigabytes_per_second": 100})
+        out, _ = self.succeed("simulate", "tied.onnx", "--topology", "links.json", "--split", "second", "--schedule", "1f1b",
+                              "--batch-size", "4", "--micro-batches", "2", "--json")
+        seconds = parse(out)["rows"][0]["step_ms"] / 1e3
+        self.assertGreater(seconds, 2 * 256 * 256 * 4 / 1e6)
+        self.assertLess(seconds, 3 * 256 * 256 * 4 / 1e6)
 
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]

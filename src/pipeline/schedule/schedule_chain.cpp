@@ -102,7 +102,7 @@ std::vector<Schedule> drained_chains() {
                               "1f1b with the least warm-up that keeps the slowest stage busy, from "
                               "measured times");
   balanced.description.balances_warm_up = true;
-  balanced.description.memory = kEagerMemory;  // at most
+  balanced.description.memory = kEagerMemory;  // until the times are known
   return {all_forwards, in_turn("1f1b", "one forward, one backward in turn, then one update"),
           twice, balanced};
 }
