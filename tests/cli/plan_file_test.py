@@ -116,7 +116,7 @@ class PlanFile(Case):
     def test_what_stages_hold_is_counted_with_the_warm_up_that_they_get(self):
         """Over a slow link stage 0 runs all forwards before its first backward."""
         self.succeed("new", "mlp", "--depth", "8", "--width", "64", "-o", "mlp.onnx", "-q")
-        self.write_topology([{"name": "link", "count": 2, "gigabytes_per_second": 10, "latency_microseconds": 1e6}],
+        self.write_topology([{"name": "link", "count": 2, "gigabytes_per_second": 10, "latency_microseconds": 1e7}],
                             {"teraflops_per_second": 1e-3, "memory_gigabytes_per_second": 1})
         given = ["plan", "-m", "mlp.onnx", "--topology", "links.json", "--schedule", "1f1b-auto", "--batch-size", "1024", "--micro-batches", "16"]
         out, _ = self.succeed(*given, "--gpus", "2", "--json")
