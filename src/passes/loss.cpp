@@ -39,34 +39,6 @@ bool is_loss(const TrainingGraph& training, std::size_t output) {
          training.graph[training.outputs[output]].type.shape.count() == 1;
 }
 
-std::size_t choose_output(const TrainingGraph& training, const LossOptions& options) {
-  const std::string& wanted = options.output;
-  const auto& names = training.output_names;
-  if (!wanted.empty()) {
-    const auto found = std::find(names.begin(), names.end(), wanted);
-    PT_CHECK(found != names.end(), kUsage, "the model has no output named \"{}\"; it has: {}",
-             printable(wanted), fmt::join(names, ", "));
-    return static_cast<std::size_t>(found - names.begin());
-  }
-  std::vector<std::size_t> floats;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (is_float(training.graph[training.outputs[i]].type.dtype)) floats.push_back(i);
-  }
-  PT_CHECK(!floats.empty(), kModel, "the model has no floating-point output to train");
-  if (floats.size() == 1) return floats[0];
-  if (options.loss == "auto" || options.loss == "output") {
-    for (const std::size_t i : floats) {
-      if (is_loss(training, i)) return i;
-    }
-  }
-  for (const std::string_view known : {"logits", "output", "out", "scores"}) {
-    for (const std::size_t i : floats) {
-      if (names[i] == known) return i;
-    }
-  }
-  return floats[0];
-}
-
 /// Where the classes of an output are: last in (N, C) and (N, T, C), second in (N, C, H, W).
 std::size_t class_axis(const Shape& output) { return output.rank() <= 3 ? output.rank() - 1 : 1; }
 
@@ -174,7 +146,7 @@ class LossBuilder {
       : training_(training), options_(options), builder_(make_builder(training.graph)) {}
 
   void run() {
-    const std::size_t index = choose_output(training_, options_);
+    const std::size_t index = output_of_loss(training_, options_);
     output_ = training_.outputs[index];
     Loss& loss = training_.loss;
     loss.output = training_.output_names[index];
@@ -354,6 +326,34 @@ class LossBuilder {
 };
 
 }  // namespace
+
+std::size_t output_of_loss(const TrainingGraph& training, const LossOptions& options) {
+  const std::string& wanted = options.output;
+  const auto& names = training.output_names;
+  if (!wanted.empty()) {
+    const auto found = std::find(names.begin(), names.end(), wanted);
+    PT_CHECK(found != names.end(), kUsage, "the model has no output named \"{}\"; it has: {}",
+             printable(wanted), fmt::join(names, ", "));
+    return static_cast<std::size_t>(found - names.begin());
+  }
+  std::vector<std::size_t> floats;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (is_float(training.graph[training.outputs[i]].type.dtype)) floats.push_back(i);
+  }
+  PT_CHECK(!floats.empty(), kModel, "the model has no floating-point output to train");
+  if (floats.size() == 1) return floats[0];
+  if (options.loss == "auto" || options.loss == "output") {
+    for (const std::size_t i : floats) {
+      if (is_loss(training, i)) return i;
+    }
+  }
+  for (const std::string_view known : {"logits", "output", "out", "scores"}) {
+    for (const std::size_t i : floats) {
+      if (names[i] == known) return i;
+    }
+  }
+  return floats[0];
+}
 
 std::string_view name_of(LossKind kind) {
   for (const NamedLoss& loss : kLosses) {

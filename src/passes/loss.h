@@ -34,6 +34,10 @@ struct FinalActivation {
 };
 std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output);
 
+/// The output that the loss reads: the one that `options` name, else by its name and type. Error
+/// (kUsage) for one that the model does not have, (kModel) where none has floats.
+std::size_t output_of_loss(const TrainingGraph& training, const LossOptions& options);
+
 /// Chooses the loss by the rules of task inference (shape of the output, last operator, type of the
 /// labels), strips the final activation in favor of the fused loss, and adds label, loss and loss
 /// scale. Error (kUsage) names the option to use where the rules are ambiguous.

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "base/setting.h"
 #include "data/binding/bind.h"
+#include "passes/loss.h"
 
 namespace pipetrain {
 
@@ -104,18 +105,23 @@ void TextModel::prepare(std::size_t tokens) {
     }
   }
   const TrainingGraph& graph = predictor_->graph();
-  for (output_ = 0; output_ < graph.outputs.size(); ++output_) {
-    const TensorType& type = graph.graph[graph.outputs[output_]].type;
-    const std::string& wanted = config_.loss.output;
-    const bool named = wanted.empty() || graph.output_names[output_] == wanted;
+  const std::string& wanted = config_.loss.output;
+  std::vector<std::size_t> fitting;
+  for (std::size_t k = 0; k < graph.outputs.size(); ++k) {
+    const TensorType& type = graph.graph[graph.outputs[k]].type;
+    const bool named = wanted.empty() || graph.output_names[k] == wanted;
     if (named && is_float(type.dtype) && type.shape.rank() == 3 &&
         type.shape[1] == static_cast<std::int64_t>(capacity_))
-      return;
+      fitting.push_back(k);
   }
-  PT_FAIL(kModel,
-          "the model has no output of shape (batch, tokens, vocabulary): it is no language model "
-          "({} names the output)",
-          setting("logits"));
+  PT_CHECK(!fitting.empty(), kModel,
+           "the model has no output of shape (batch, tokens, vocabulary): it is no language model "
+           "({} names the output)",
+           setting("logits"));
+  LossOptions by_rule = config_.loss;
+  by_rule.loss = "causal-lm";
+  const std::size_t trained = output_of_loss(graph, by_rule);
+  output_ = std::ranges::count(fitting, trained) > 0 ? trained : fitting.front();
 }
 
 void TextModel::check_ids(std::span<const TokenId> ids) const {

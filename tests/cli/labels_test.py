@@ -173,6 +173,30 @@ class Labels(Labelled):
             self.assertEqual(row["class"], row["z"].index(max(row["z"])))
             self.assertAlmostEqual(sum(row["probabilities"].values()), 1, places=4)
 
+    def test_predictions_read_the_output_that_the_loss_has_read(self):
+        nodes = [onnx_file.node("MatMul", ["x", "v"], ["features"]), onnx_file.node("MatMul", ["features", "w"], ["logits"])]
+        tensors = [onnx_file.tensor("v", [4, 16], [0.01 * (i % 7) for i in range(64)]), onnx_file.tensor("w", [16, 3], [0.01 * (i % 5) for i in range(48)])]
+        outputs = [onnx_file.value_info("features", ["batch", 16]), onnx_file.value_info("logits", ["batch", 3])]
+        self.assertIn('"logits"', self.task(onnx_file.model(nodes, outputs=outputs, initializers=tensors), self.rows(lambda i: i % 3)))
+        for line in self.succeed("predict", "run/trained.onnx", "--data", "d.jsonl", "--device", "cpu")[0].splitlines():
+            row = json.loads(line)
+            self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
+            self.assertEqual(len(row["probabilities"]), 3)
+
+    def test_predictions_for_samples_are_none_for_positions(self):
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["logits"]), onnx_file.node("Reshape", ["x", "shape"], ["hidden"])]
+        tensors = [onnx_file.tensor("w", [4, 3], [0.01 * i for i in range(12)]), onnx_file.tensor("shape", [3], [-1, 2, 2], onnx_file.INT64)]
+        outputs = [onnx_file.value_info("logits", ["batch", 3]), onnx_file.value_info("hidden", ["batch", 2, 2])]
+        self.task(onnx_file.model(nodes, outputs=outputs, initializers=tensors), self.rows(lambda i: i % 3))
+        for line in self.succeed("predict", "run/trained.onnx", "--data", "d.jsonl", "--device", "cpu")[0].splitlines():
+            self.assertEqual(json.loads(line)["class"], json.loads(line)["logits"].index(max(json.loads(line)["logits"])))
+
+    def test_a_rank_among_classes_is_of_classifiers(self):
+        for outputs, label in ((1, lambda i: i % 2), (2, lambda i: [0.5 * i, 1.0])):
+            self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in self.rows(label)))
+            self.refused("usage", "eval", self.write("m.onnx", linear(4, outputs)), "--data", "d.jsonl", "--device", "cpu", "--top-k", "1",
+                         says="no top-k accuracy")
+
     def test_probabilities_are_named_apart_from_outputs(self):
         nodes = [onnx_file.node("MatMul", ["x", "w"], ["logits"]), onnx_file.node("Softmax", ["logits"], ["probabilities"]),
                  onnx_file.node("Relu", ["logits"], ["probability"])]

@@ -171,7 +171,11 @@ class Evaluator {
         names_(class_names_of(run.network())),
         needs_outputs_(options.top_k > 0 || !options.confusion.empty() || options.details ||
                        (assertion && needs_outputs(assertion->metric))) {
-    if (assertion) check_offered(*assertion, run.network().graph().loss);
+    const Loss& loss = run.network().graph().loss;
+    if (assertion) check_offered(*assertion, loss);
+    const bool ranks = loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kCausalLm;
+    PT_CHECK(options.top_k == 0 || ranks, kUsage, "--top-k: a {} has no top-k accuracy; leave it out",
+             loss.task);
   }
 
   /// `checkpoint`: one of several that are evaluated; null: there is only the model.

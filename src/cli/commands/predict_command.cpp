@@ -18,6 +18,7 @@
 #include "data/rows/good_rows.h"
 #include "data/rows/row_source.h"
 #include "onnx_io/reader.h"
+#include "passes/loss.h"
 #include "train/export.h"
 #include "train/given_shapes.h"
 #include "train/predict.h"
@@ -238,11 +239,18 @@ class ExtraColumns {
   std::vector<float> kept_probabilities_;  // [row][class]
 };
 
-/// How a model was trained: what is given of the loss, else what the model says.
-TrainingDescription training_in_force(const OnnxModel& model, const LossOptions& given) {
+/// How a model was trained: what is given of the loss, else what the model says, else by rule.
+TrainingDescription training_in_force(const OnnxModel& model, const TrainingGraph& graph,
+                                      const LossOptions& given) {
   TrainingDescription training = described_training(model.metadata);
   if (given.loss != "auto") training.loss = given.loss;
   if (!given.output.empty()) training.loss_output = given.output;
+  const bool has_classes = training.loss == "cross-entropy" || training.loss == "bce";
+  if (has_classes && training.loss_output.empty()) {
+    LossOptions by_rule;
+    by_rule.loss = training.loss;
+    training.loss_output = graph.output_names[output_of_loss(graph, by_rule)];
+  }
   return training;
 }
 
@@ -338,7 +346,7 @@ int predict_command(Options& options) {
                    "with a second output"
                  : "");
   }
-  const TrainingDescription training = training_in_force(model, options.run.model.loss);
+  const TrainingDescription training = training_in_force(model, graph, options.run.model.loss);
   const PositionClasses positions(training, graph);
   std::vector<std::string> names = graph.output_names;
   positions.add_name(names);
