@@ -70,6 +70,31 @@ class RunFolder(Case):
         self.assertEqual((self.folder / "run" / "events.jsonl").read_bytes(), before)
         self.succeed("train", "-m", MODEL, "--max-steps", "2", "--run-dir", "run", "--overwrite")
 
+    def test_a_run_that_goes_on_elsewhere_keeps_what_another_left_there(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--save-every", "1", "--keep", "all", "-q"]
+        self.succeed(*train, "--max-steps", "2", "--run-dir", "a")
+        self.succeed(*train, "--max-steps", "3", "--run-dir", "b")
+
+        def files():
+            return {str(path): path.read_bytes() for path in (self.folder / "b").rglob("*") if path.is_file()}
+
+        before = files()
+        for source in ("a", "a/checkpoints", "a/checkpoints/step-000001", "a/checkpoints/latest"):
+            self.refused("usage", "--resume", source, "--run-dir", "b", "--max-steps", "4", "-q", says=['"b" is not empty', "--overwrite"])
+            self.assertEqual(files(), before)
+        self.refused("usage", "--resume=a", "--run-dir", "b", "--max-steps", "4", "--restarts", "1", "-q", says='"b" is not empty')
+        self.assertEqual(files(), before)
+        self.succeed("--resume=a", "--run-dir", "new", "--max-steps", "3", "-q")
+        # The run's own folder is no other, however it is named.
+        (self.folder / "link").symlink_to("b")
+        steps = 3
+        for source, folder in (("b", "b"), ("b/", "link"), ("link/checkpoints", "b"), ("b/checkpoints/latest", "b"),
+                               ("b/checkpoints/step-000004", "b")):
+            steps += 1
+            self.succeed("--resume", source, "--run-dir", folder, "--max-steps", str(steps), "-q")
+        self.assertEqual(events((self.folder / "b/events.jsonl").read_text())[-1]["steps"], steps)
+        self.succeed("--resume=a", "--run-dir", "b", "--overwrite", "--max-steps", "3", "-q")
+
     def test_the_log_of_a_run_has_all_messages_and_the_error_at_its_end(self):
         train = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--limit", "64", "--max-steps", "2"]
         _, said = self.succeed(*train, "--run-dir", "good")

@@ -74,14 +74,24 @@ bool has_only_a_failed_run(const fs::path& folder) {
   return !error && !last.empty() && (!ended || failed);
 }
 
+/// Whether a path for --resume names this run, its checkpoints or one of them.
+bool is_of_run(const std::string& resume, const fs::path& run) {
+  fs::path named = fs::absolute(resume).lexically_normal();
+  if (!named.has_filename()) named = named.parent_path();
+  const fs::path checkpoints = run / "checkpoints";
+  std::error_code ignored;
+  return fs::equivalent(named, run, ignored) || fs::equivalent(named, checkpoints, ignored) ||
+         fs::equivalent(named.parent_path(), checkpoints, ignored);
+}
+
 /// Creates the run folder. A generated name is always new. `resumed`: the folder of the resumed
 /// run; empty: none.
 fs::path make_run_folder(const Options& options, const fs::path& resumed, bool is_checked) {
   std::error_code error;
+  if (!options.run_dir.empty() && !is_checked) check_run_folder(options);
   if (!resumed.empty()) return resumed;
   if (!options.run_dir.empty()) {
     const fs::path folder = options.run_dir;
-    if (!is_checked) check_run_folder(options);
     error = make_directories(folder);
     PT_CHECK(!error, kResource, "--run-dir: cannot create \"{}\": {}", printable(options.run_dir),
              error.message());
@@ -106,9 +116,12 @@ void check_run_folder(const Options& options) {
   if (folder.empty() || !fs::exists(folder)) return;
   PT_CHECK(fs::is_directory(folder), kUsage, "--run-dir: \"{}\" is not a folder",
            printable(options.run_dir));
-  // An earlier run with --resume=auto may have left everything but a checkpoint.
+  // An earlier run with --resume=auto may have left everything but a checkpoint. A checkpoint of
+  // another run begins a new one here.
+  const std::string& resume = options.resume;
   const bool resumes =
-      options.resume == "auto" || (!options.resume.empty() && !options.resume_weights_only);
+      resume == "auto" || (!resume.empty() && !options.resume_weights_only &&
+                           (resume == "latest" || is_of_run(resume, folder)));
   PT_CHECK(options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder),
            kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
            printable(options.run_dir));

@@ -11,8 +11,8 @@
 
 namespace pipetrain {
 
-/// Error (kUsage) for a --run-dir that has files of another run, unless that is resumed or
-/// overwritten.
+/// Error (kUsage) for a --run-dir that has files of another run than the one that --resume names,
+/// unless they are overwritten.
 void check_run_folder(const Options& options);
 /// Set by `launch`, which has checked the folder: kNamedFolder if it has chosen its name, too.
 inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
