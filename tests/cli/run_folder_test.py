@@ -161,6 +161,26 @@ class RunFolder(Case):
         self.succeed("train", "-m", "run/best.onnx", "--num-classes", "12", *small, "--overwrite")
         self.assertEqual(best.read_bytes(), before)
 
+    def test_a_new_head_that_is_not_trained_leaves_the_model_of_an_earlier_run(self):
+        small = ["train", "-m", MODEL, "--num-classes", "12", "--limit", "64", "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q"]
+        train = [*small, "--data", DATA]
+        self.succeed(*train)
+        run = self.folder / "run"
+        before, names = (run / "model.onnx").read_bytes(), sorted(path.name for path in run.iterdir())
+        over = ["--overwrite", "--seed", "5"]
+        self.succeed(*train, *over, "--dry-run")
+        self.assertEqual((run / "model.onnx").read_bytes(), before)
+        for kind, says, *command in [("usage", "leave out --dry-run", *train, *over, "--dry-run", "--lr", "find"),
+                                     ("data", "nowhere.csv", *small, *over, "--data", "nowhere.csv"),
+                                     ("usage", "keeps its last model", *train, *over, "--val-split", "0.25", "-o", "run/last.onnx")]:
+            self.refused(kind, *command, says=says)
+            self.assertEqual((run / "model.onnx").read_bytes(), before)
+            self.assertEqual(sorted(path.name for path in run.iterdir()), names)
+        self.succeed("--resume=run", "--max-steps", "3", "-q")
+        self.succeed(*train, *over)
+        self.assertNotEqual((run / "model.onnx").read_bytes(), before)
+        self.assertEqual(sorted(path.name for path in run.iterdir()), names)
+
     def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
         output = self.write("model.onnx", "precious")
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])

@@ -100,6 +100,30 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed, bool i
   return new_run_folder(options.run.model.path);
 }
 
+/// The files of the model with a new head.
+constexpr const char* kHeadFiles[] = {"model.onnx", "model.onnx.data"};
+
+/// Where such a file of an earlier run stays until a new run has replaced that one.
+fs::path place_of_earlier(const fs::path& folder, const std::string& name) {
+  return folder / ("." + name + ".before");
+}
+
+/// Keeps the model of an earlier run beside the new one. A process that was killed before its run
+/// began may have done so already.
+void keep_earlier_model(const fs::path& folder) {
+  for (const char* name : kHeadFiles) {
+    const fs::path model = folder / name, kept = place_of_earlier(folder, name);
+    std::error_code failed;
+    if (!fs::exists(model, failed) || fs::exists(kept, failed)) continue;
+    fs::create_hard_link(model, kept, failed);
+    if (failed) fs::copy_file(model, kept, failed);  // not all file systems have hard links
+    PT_CHECK(!failed, kResource,
+             "--num-classes: cannot copy \"{}\" of the earlier run to \"{}\": {}; give another "
+             "--run-dir",
+             printable(model.string()), printable(kept.string()), failed.message());
+  }
+}
+
 /// A configuration file that starts the run again.
 std::string config_of_run(const Options& options, const PlannedNetwork& network) {
   Options copy = options;
@@ -151,7 +175,10 @@ fs::path new_run_folder(const std::string& model) {
 RunFolder::~RunFolder() {
   if (!is_early_) return;
   std::error_code ignored;
-  for (const char* name : {"model.onnx", "model.onnx.data"}) fs::remove(path_ / name, ignored);
+  for (const char* name : kHeadFiles) {
+    fs::remove(path_ / name, ignored);
+    fs::rename(place_of_earlier(path_, name), path_ / name, ignored);  // if there was one
+  }
   lock_.reset();
   fs::remove(path_, ignored);  // if that was all
   if (is_named_) fs::remove(path_.parent_path(), ignored);
@@ -168,6 +195,7 @@ fs::path without_links(const fs::path& folder) {
 const fs::path& RunFolder::make_early(const Options& options) {
   path_ = without_links(make_run_folder(options, {}, is_checked_));
   lock_.emplace(path_);  // before anything of another run there is replaced
+  keep_earlier_model(path_);
   is_early_ = true;
   is_named_ = options.run_dir.empty();
   return path_;
@@ -175,12 +203,17 @@ const fs::path& RunFolder::make_early(const Options& options) {
 
 const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed) {
   if (!is_early_) path_ = without_links(make_run_folder(options, resumed, is_checked_));
-  is_early_ = false;
   if (!lock_) lock_.emplace(path_);
   may_be_latest_ &= resumed.empty();
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");
   return path_;
+}
+
+void RunFolder::settle() {
+  is_early_ = false;
+  std::error_code ignored;
+  for (const char* name : kHeadFiles) fs::remove(place_of_earlier(path_, name), ignored);
 }
 
 void RunFolder::set_latest() {

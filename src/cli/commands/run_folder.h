@@ -31,16 +31,19 @@ class RunFolder {
       : is_checked_(is_checked), may_be_latest_(!was_chosen) {}
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
-  /// Removes a folder that was created early unless the run has begun.
+  /// Unless settle() was called, leaves what was there before make_early().
   ~RunFolder();
 
-  /// Creates the folder of a new run before it is known whether the run can begin. Errors as
-  /// begin().
+  /// Creates the folder of a new run, for a model with a new head, before it is known whether the
+  /// run can begin. The model of an earlier run there is kept until settle(). Errors as begin().
   const std::filesystem::path& make_early(const Options& options);
   /// Creates the folder if needed, locks it and removes leftovers of an interrupted run. `resumed`:
   /// the folder of the resumed run; empty: none. Error (kUsage) for a --run-dir in use, (kResource)
   /// if the folder cannot be created.
   const std::filesystem::path& begin(const Options& options, const std::filesystem::path& resumed);
+
+  /// From now on the folder is that of this run, and nothing of an earlier one is put back.
+  void settle();
 
   /// Has the link "latest" point to the folder of a new run, unless --run-dir names it. Only once a
   /// step has run: the link stays with a run that can be resumed if this one fails at once.
@@ -52,7 +55,7 @@ class RunFolder {
   std::filesystem::path path_;
   std::optional<FolderLock> lock_;
   bool is_checked_, may_be_latest_;
-  bool is_early_ = false;  // made, but the run has not begun
+  bool is_early_ = false;  // made, but not settled
   bool is_named_ =
       false;  // the name of an early one, below the folder of all runs, was chosen here
 };

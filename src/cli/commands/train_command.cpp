@@ -401,6 +401,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
   check_models(options, network, output, folder);
+  run_folder.settle();
   leave_earlier_run(folder, options, start);
   if (start.supervision) start.supervision->note_folder(folder);
   copy_log_to(folder / "stderr.log");
