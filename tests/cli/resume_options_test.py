@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import unittest
 
@@ -103,6 +104,18 @@ class Names(Case):
         self.succeed(*SMALL, "--schedule", "gpipe", "--gpus", "2", "--max-steps", "2", "--run-dir", "run")
         manifest = json.loads(next(self.folder.glob("run/checkpoints/step-*/manifest.json")).read_text())
         self.assertIn("--schedule=gpipe", manifest["settings"])
+
+
+class ElsewhereStarted(Case):
+    def test_data_that_a_pattern_names_are_found_from_another_folder(self):
+        rows = digits()
+        (self.folder / "data").mkdir()
+        (self.folder / "other").mkdir()
+        for part in range(2):
+            self.write(f"data/part-{part}.csv", "\n".join(rows[64 * part:64 * (part + 1)]) + "\n")
+        self.succeed("train", "-m", MODEL, "--data", "data/part-*.csv", "--data-sharding", "files", "--replicas", "2", "--batch-size", "32",
+                     "--micro-batch-size", "8", "--device", "cpu", "--threads", "1", "--max-steps", "2", "--run-dir", "run", "-q")
+        self.succeed("--resume=../run", "--max-steps", "3", "-q", before=lambda: os.chdir(self.folder / "other"))
 
 
 class Parts(Case):

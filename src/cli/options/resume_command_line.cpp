@@ -93,11 +93,19 @@ bool names_file(const OptionSpec& spec, const std::string& value) {
          fs::exists(value, error);
 }
 
+/// Whether a path is a pattern for the names of files in a folder.
+bool is_glob(const fs::path& path) {
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code error;
+  return path.filename().string().find_first_of("*?[") != std::string::npos &&
+         fs::is_directory(folder, error);
+}
+
 /// Paths are recorded as absolute ones.
 std::string followable(const OptionSpec& spec, const std::string& value) {
   const auto [path, rest] = spec.split_value(value);
   std::error_code error;
-  if (!names_file(spec, path) || !fs::exists(path, error)) return value;
+  if (!names_file(spec, path) || (!fs::exists(path, error) && !is_glob(path))) return value;
   const fs::path absolute = fs::absolute(path, error);
   return error ? value : absolute.lexically_normal().string() + rest;
 }
