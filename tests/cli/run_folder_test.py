@@ -191,6 +191,20 @@ class RunFolder(Case):
     def test_an_output_folder_that_is_missing_is_named_before_training(self):
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", "nowhere/model.onnx", says="nowhere")
 
+    def test_an_output_that_is_a_folder_is_refused_before_anything_is_done(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "1", "-q"]
+        self.succeed(*train, "--lora", "2", "--run-dir", "run")
+        (self.folder / "there").mkdir()
+        before = self.contents()
+        for command in (train, ["export", "--from", "run"], ["data", "make", "spirals"], ["tune", MODEL, "--device", "cpu"]):
+            for name in ("there", "there/"):
+                for more in ([], ["--overwrite"]):
+                    with self.subTest(command=command[0], name=name, more=more):
+                        self.refused("usage", *command, "-o", name, *more, says=f'--output: "{name}" is a folder; name a file in it')
+                        self.assertEqual(self.contents(), before)
+        self.refused("usage", *train, "--lora", "2", "--adapter", "there", says='--adapter: "there" is a folder')
+        self.refused("usage", "export", "--from", "run", "--adapter", "there", says='--adapter: "there" is a folder')
+
     def test_a_dry_run_writes_nothing(self):
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "4", "--dry-run")
         self.assertIn("4 stages", err)

@@ -223,6 +223,9 @@ void RunFolder::set_latest() {
 void check_output(const Options& options, const std::string& output, bool replaces_own,
                   const char* option) {
   if (is_special(output)) return;
+  std::error_code unknown;
+  PT_CHECK(!fs::is_directory(output, unknown), kUsage, "{}: \"{}\" is a folder; name a file in it",
+           option, printable(output));
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another {}", printable(output), option);
   check_folder_of(output);

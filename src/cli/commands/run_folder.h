@@ -68,8 +68,9 @@ std::filesystem::path new_run_folder(const std::string& model);
 /// last checkpoint is not that of all steps: the run was killed before it could write it.
 bool is_newer(const std::filesystem::path& file, const std::filesystem::path& other);
 
-/// The path of the trained model. Error (kUsage) for an existing file without --overwrite; a pipe
-/// or a device is written to. `replaces_own`: a resumed run writes its own trained.onnx again.
+/// The path of the trained model. Error (kUsage) for a folder, and for an existing file without
+/// --overwrite; a pipe or a device is written to. `replaces_own`: a resumed run writes its own
+/// trained.onnx again.
 void check_output(const Options& options, const std::string& output, bool replaces_own,
                   const char* option = "--output");
 

@@ -173,6 +173,9 @@ std::string output_of_tune(const Options& options) {
   const std::string stem = fs::path(options.run.model.path).stem().string();
   std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
   check_one_prints({{"--json", options.json}, {"--output -", output == "-"}});
+  std::error_code unknown;
+  PT_CHECK(output == "-" || !fs::is_directory(output, unknown), kUsage,
+           "--output: \"{}\" is a folder; name a file in it", printable(output));
   PT_CHECK(output == "-" || options.overwrite || is_special(output) || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another --output", printable(output));
   if (output != "-") check_folder_of(output);
