@@ -179,6 +179,13 @@ class Parsing(Case):
         self.assertEqual(self.printed("--config", config), ['log-to = "tensorboard:logs"'])
         self.assertEqual(self.printed("--log_dir", "logs"), ['log-to = "tensorboard:logs"'])
 
+    def test_a_part_in_a_file_may_be_a_list(self):
+        config = self.write("c.toml", 'lr-schedule = "multistep"\nlr-milestones = [30, 60]\nlora = 2\nlora-targets = ["a*", "b*"]\n')
+        lines = self.printed("--config", config)
+        for line in ('lr-milestones = "30,60"', 'lora-targets = "a*,b*"'):
+            self.assertIn(line, lines)
+        self.assertEqual(sorted(self.printed("--config", self.write("again.toml", "\n".join(lines) + "\n"))), sorted(lines))
+
     def test_a_part_in_a_file_does_not_outlive_its_option(self):
         config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\n')
         self.assertEqual(self.printed("--config", config, "--optimizer", "adam"), ['optimizer = "adam"'])
@@ -248,6 +255,8 @@ class Parsing(Case):
                            ('loss = "mse\n', ["line 1", "closing"]),
                            ("\n[trian]\n", ["line 2", "did you mean train?"]),
                            ("lr = [1, 2]\n", ["line 1", "one value"]),
+                           ("class-weights = [1, 2]\n", ["line 1", "--class-weights takes one value"]),
+                           ('on-nan = ["stop", "skip"]\n', ["line 1", "--on-nan takes one value"]),
                            ("seed = 1\nlr = 1\nseed = 2\n", ["line 3", "--seed", "already", "line 1"]),
                            ("[train]\nbatch-size = 1\nbatch_size = 1\n", ["line 3", "--batch-size", "line 2"]),
                            ("momentum = 0.5\nmomentum = 0.6\n", ["line 2", "--momentum", "line 1"]),

@@ -221,14 +221,15 @@ std::vector<Assignment> parse_config(const std::string& text, const std::string&
                       found.spec || near.empty() ? "" : fmt::format("; did you mean {}?", near)));
     }
     const std::vector<std::string> values = ValueReader(content.substr(equal + 1), line).read();
-    if (found.part || !found.spec->repeatable) {
-      const std::string& name = found.part ? found.part->name : found.spec->name;
-      const auto [first, is_new] = lines.emplace(section + name, line.number);
-      if (!is_new) line.fail(fmt::format("{} is already set in line {}", name, first->second));
+    const OptionSpec& named = found.part ? *found.part : *found.spec;
+    if (found.part || !named.repeatable) {
+      const auto [first, is_new] = lines.emplace(section + named.name, line.number);
+      if (!is_new)
+        line.fail(fmt::format("{} is already set in line {}", named.name, first->second));
     }
     if (!applies || !found.spec->applies_to(command)) continue;
-    if (values.size() > 1 && !found.spec->repeatable)
-      line.fail(fmt::format("{} takes one value", found.spec->name));
+    if (values.size() > 1 && !named.repeatable)
+      line.fail(fmt::format("{} takes one value", named.name));
     for (const std::string& given : values) {
       const std::string value = is_earlier ? current_spelling("--" + key, given)->second
                                            : value_under_own_name("--" + key, given);
