@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import random
 import re
 import unittest
@@ -151,6 +152,18 @@ class Pages(Case):
         self.succeed("train", *SMALL, "--gpus", "2", "--max-steps", "12", "--trace", "trace.json", "--run-dir", "run", "-q")
         out, _ = self.succeed("report", "run", "-o", "-")
         self.assertRegex(out, r"<pre>predicted step [^\n]+\nbubble [^\n]+\n")
+
+    def test_a_trace_is_found_from_another_folder_or_missed(self):
+        self.succeed("train", *SMALL, "--gpus", "2", "--max-steps", "12", "--trace", "trace.json", "--run-dir", "run", "-q")
+        (self.folder / "other").mkdir()
+        report = ["report", "../run", "-o", "-"]
+        out, err = self.succeed(*report, before=lambda: os.chdir(self.folder / "other"))
+        self.assertIn("A step, predicted and measured", out)
+        self.assertEqual(err, "")
+        (self.folder / "trace.json").unlink()
+        out, err = self.succeed(*report, before=lambda: os.chdir(self.folder / "other"))
+        self.assertNotIn("A step, predicted and measured", out)
+        self.assertRegex(err, 'without its trace: there is no file "/[^"]*trace.json"')
 
 
 if __name__ == "__main__":

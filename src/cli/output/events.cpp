@@ -169,6 +169,9 @@ void EventLog::run_start(const Options& options, const PlannedNetwork& network,
     for (const OptionSpec& part : spec.parts)
       if (part.get) json["config"][part.name.substr(2)] = part.get();
   }
+  if (!options.trace.empty()) {  // which `report` reads, from any folder
+    json["config"]["trace"] = std::filesystem::absolute(options.trace).lexically_normal().string();
+  }
   json["seed"] = options.run.optimization.seed;
   json["pid"] = getpid();
   std::int64_t parameters = 0;

@@ -324,7 +324,12 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
 
 std::optional<TraceFile> trace_of(const RecordedRun& run) {
   const std::string path = run.option("trace");
-  if (path.empty() || !std::filesystem::is_regular_file(path)) return std::nullopt;
+  if (path.empty()) return std::nullopt;
+  std::error_code unknown;
+  if (!std::filesystem::is_regular_file(path, unknown)) {
+    log_warning("report", "without its trace: there is no file \"{}\"", printable(path));
+    return std::nullopt;
+  }
   try {
     return read_trace(path);
   } catch (const Error& error) {
