@@ -44,6 +44,11 @@ class RunFolder(Case):
         (self.folder / "run/events.jsonl").mkdir()
         self.refused("resource", *run, "--max-steps", "2", "--resume", says="run/events.jsonl")
 
+    def test_a_folder_may_be_named_with_a_slash(self):
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", "run/", "-q")
+        self.assertEqual(events((self.folder / "run/events.jsonl").read_text())[0]["run"], "run")
+        self.succeed("report", "run", "-o", "-")
+
     def test_two_runs_have_two_folders(self):
         for _ in range(2):
             self.succeed("train", "-m", MODEL, "--max-steps", "1")

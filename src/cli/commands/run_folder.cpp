@@ -188,7 +188,8 @@ fs::path without_links(const fs::path& folder) {
   std::error_code error;
   const fs::path resolved = fs::canonical(folder, error);
   const fs::path absolute = (fs::absolute(folder) / "").lexically_normal();
-  if (error || resolved / "" == absolute) return folder;
+  if (error || resolved / "" == absolute)
+    return folder.has_filename() ? folder : folder.parent_path();
   return folder.is_relative() ? fs::proximate(resolved) : resolved;
 }
 

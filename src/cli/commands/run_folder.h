@@ -19,7 +19,7 @@ inline constexpr const char* kLaunchedVariable = "PIPETRAIN_LAUNCHED";
 inline constexpr const char* kNamedFolder = "named";
 
 /// The path of a folder without symbolic links: a run stays in its folder where somebody moves a
-/// link to it meanwhile. As it was given where it has none.
+/// link to it meanwhile. As it was given where it has none, but without a slash at its end.
 std::filesystem::path without_links(const std::filesystem::path& folder);
 
 /// The folder of one run, locked for the lifetime of this object.
