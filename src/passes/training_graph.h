@@ -100,9 +100,9 @@ struct TrainingGraph {
   std::vector<BatchedValue> batched_values;
   std::int64_t batched_micro_batches = 0;  // per batch; a step may end with fewer
   std::vector<RunningStatistic> statistics;
-  std::vector<std::string> notes;   // what a user should know about how the file was read
-  std::string coupled_samples;      // find_coupled_samples()
-  RepeatingNodes repeating;         // those that repeat a weight for each sample
+  std::vector<std::string> notes;  // what a user should know about how the file was read
+  std::string coupled_samples;     // find_coupled_samples()
+  RepeatingNodes repeating;        // those that repeat a weight for each sample
 };
 
 /// Where the chain may be cut. The forward nodes in their execution order; stage s runs a

@@ -94,11 +94,10 @@ TEST(TokenizerJson, RefusesByName) {
                            ids + R"(]}}, "single": [{"SpecialToken": {"id": "x"}}], "pair": []})")),
       "token \"x\" has more than 64 ids");
   const auto with_single = [&](const std::string& single) {
-    return refusal(
-        replaced(kBytePairs, R"("post_processor": null)",
-                 R"("post_processor": {"type": "TemplateProcessing", "special_tokens": )"
-                 R"({"x": {"ids": [70000]}}, "single": [)" +
-                     single + R"(], "pair": []})"));
+    return refusal(replaced(kBytePairs, R"("post_processor": null)",
+                            R"("post_processor": {"type": "TemplateProcessing", "special_tokens": )"
+                            R"({"x": {"ids": [70000]}}, "single": [)" +
+                                single + R"(], "pair": []})"));
   };
   expect_contains(with_single(R"({"SpecialToken": {"id": "x"}})"), "template has the id 70000");
   expect_contains(with_single(R"({"Sequence": {"id": "B"}})"), "template of one text");

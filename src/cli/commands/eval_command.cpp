@@ -174,8 +174,8 @@ class Evaluator {
     const Loss& loss = run.network().graph().loss;
     if (assertion) check_offered(*assertion, loss);
     const bool ranks = loss.kind == LossKind::kCrossEntropy || loss.kind == LossKind::kCausalLm;
-    PT_CHECK(options.top_k == 0 || ranks, kUsage, "--top-k: a {} has no top-k accuracy; leave it out",
-             loss.task);
+    PT_CHECK(options.top_k == 0 || ranks, kUsage,
+             "--top-k: a {} has no top-k accuracy; leave it out", loss.task);
   }
 
   /// `checkpoint`: one of several that are evaluated; null: there is only the model.

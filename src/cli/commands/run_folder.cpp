@@ -143,9 +143,8 @@ void check_run_folder(const Options& options) {
   // An earlier run with --resume=auto may have left everything but a checkpoint. A checkpoint of
   // another run begins a new one here.
   const std::string& resume = options.resume;
-  const bool resumes =
-      resume == "auto" || (!resume.empty() && !options.resume_weights_only &&
-                           (resume == "latest" || is_of_run(resume, folder)));
+  const bool resumes = resume == "auto" || (!resume.empty() && !options.resume_weights_only &&
+                                            (resume == "latest" || is_of_run(resume, folder)));
   PT_CHECK(options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder),
            kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
            printable(options.run_dir));

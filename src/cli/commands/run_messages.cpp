@@ -191,9 +191,9 @@ void log_speed(const PlannedNetwork& network, const TrainingSummary& summary,
   const double measured = summary.steady_step_seconds;
   const std::int64_t before = std::min(recorder.steps_before(), summary.steps);
   const std::int64_t steps = summary.steps - before;
-  std::string text = fmt::format("{} step{} in {:.1f} s{}", steps, steps == 1 ? "" : "s",
-                                 summary.seconds,
-                                 before > 0 ? fmt::format(" ({} in all)", summary.steps) : "");
+  std::string text =
+      fmt::format("{} step{} in {:.1f} s{}", steps, steps == 1 ? "" : "s", summary.seconds,
+                  before > 0 ? fmt::format(" ({} in all)", summary.steps) : "");
   if (steps > 1 && measured > 0) {
     const bool waits = network.replica_updates().waits();
     const bool compares = shows_prediction(network, recorder, measured);

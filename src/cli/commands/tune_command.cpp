@@ -117,8 +117,8 @@ Options options_of_candidate(const Options& options, const TuneCandidate& candid
   out.settings = overlay(options.settings, chosen);
   // Not part of the configuration: where it is written, and redundant options.
   std::erase_if(out.settings, [&](const Assignment& s) {
-    return s.first == "--output" || s.first == "--overwrite" ||
-           s.first == "--micro-batch-size" || (whole && s.first == "--micro-batches");
+    return s.first == "--output" || s.first == "--overwrite" || s.first == "--micro-batch-size" ||
+           (whole && s.first == "--micro-batches");
   });
   // What a value that was given held besides, which the chosen one does not.
   const PipelineConfig usual;

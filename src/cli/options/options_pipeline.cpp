@@ -89,12 +89,13 @@ void describe_devices(Table& table, Options& options) {
 
 /// Memory and time that stages may take, and where their times come from.
 void describe_limits(Table& table, PipelineConfig& pipeline) {
-  OptionSpec& memory =
-      table
-          .add("--gpu-memory", "SIZE", "memory limit of each device, for example 4GiB; 0: that of the devices of --topology, "
-               "else none",
-               kPlanCommands)
-          .affects(ResultEffect::kNone);
+  OptionSpec& memory = table
+                           .add("--gpu-memory", "SIZE",
+                                "memory limit of each device, for example 4GiB; 0: that of the "
+                                "devices of --topology, "
+                                "else none",
+                                kPlanCommands)
+                           .affects(ResultEffect::kNone);
   memory.set = [&pipeline](const std::string& v) {
     pipeline.memory_limit_bytes = static_cast<std::size_t>(parse_memory("--gpu-memory", v));
   };

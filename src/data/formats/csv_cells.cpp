@@ -49,8 +49,8 @@ bool looks_like_date(std::string_view cell) {
 
 bool looks_like_amount(std::string_view cell) {
   constexpr std::string_view kNoBreakSpace = "\u00a0", kNarrowSpace = "\u202f";
-  constexpr std::string_view kSigns[] = {
-      ",", "'", "’", " ", kNoBreakSpace, kNarrowSpace, "%", "$", "€", "£", "¥", "₹", "₩", "₽"};
+  constexpr std::string_view kSigns[] = {",", "'", "’", " ", kNoBreakSpace, kNarrowSpace, "%",
+                                         "$", "€", "£", "¥", "₹",           "₩",          "₽"};
   std::string bare;
   while (!cell.empty()) {
     const auto* sign =

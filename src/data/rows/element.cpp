@@ -147,7 +147,8 @@ template <class T>
 std::string reason_against(T value, const Allowed& allowed) {
   if (!is_finite(value)) return "not finite";
   if (allowed.kind == Allowed::Kind::kFinite) return "too large";
-  if (allowed.kind == Allowed::Kind::kUnit) return fmt::format("out of range 0..{}", allowed.largest);
+  if (allowed.kind == Allowed::Kind::kUnit)
+    return fmt::format("out of range 0..{}", allowed.largest);
   if constexpr (std::is_floating_point_v<T>) {
     if (std::nearbyint(value) != value) return "not a whole number";
   }

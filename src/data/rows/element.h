@@ -21,7 +21,8 @@ void convert_elements(const void* in, DType from, void* out, DType to, std::size
 /// What elements must be.
 struct Allowed {
   enum class Kind { kFinite, kUnit, kWhole } kind = Kind::kFinite;
-  double largest = std::numeric_limits<double>::max();  // kFinite: of either sign; kUnit: 0 … largest
+  double largest =
+      std::numeric_limits<double>::max();  // kFinite: of either sign; kUnit: 0 … largest
   // kWhole: low … high, or `also`
   std::int64_t low = std::numeric_limits<std::int64_t>::min();
   std::int64_t high = std::numeric_limits<std::int64_t>::max();
