@@ -41,21 +41,19 @@ ValueId GraphBuilder::constant(HostTensor tensor, std::string name) {
 
 ValueId GraphBuilder::scalar(double value, DType dtype) {
   if (dtype == DType::kFloat64) return constant(HostTensor::scalar<double>(value));
-  return constant(HostTensor::scalar<float>(static_cast<float>(value)));
+  const ValueId number = constant(HostTensor::scalar<float>(static_cast<float>(value)));
+  if (is_float(dtype)) return number;
+  return add("Cast", {number}, {{"to", static_cast<std::int64_t>(dtype)}});
 }
 
 namespace {
 
 /// Rejects absurd sizes: model files are untrusted.
 void check_size(const TensorType& type) {
-  constexpr double kMaximumBytes = 1099511627776.0;  // 1 TiB
-  double bytes = static_cast<double>(size_of(type.dtype));
-  for (const std::int64_t dim : type.shape) {
+  for (const std::int64_t dim : type.shape)
     PT_CHECK(dim >= 0, kModel, "invalid result shape {}", type.shape.text());
-    bytes *= static_cast<double>(std::max<std::int64_t>(dim, 1));
-  }
-  PT_CHECK(bytes <= kMaximumBytes, kModel, "a result of shape {} takes more than 1 TiB",
-           type.shape.text());
+  PT_CHECK(type.rounded_bytes() <= kMostBytesOfValue, kModel,
+           "a result of shape {} takes more than 1 TiB", type.shape.text());
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 
 namespace pipetrain {
 
+constexpr double kMostBytesOfValue = 1099511627776.0;  // 1 TiB
+
 class GraphBuilder {
  public:
   using FindOp = std::function<const OpDef*(std::string_view)>;
@@ -33,7 +35,7 @@ class GraphBuilder {
 
   ValueId add_value(Value value);
   ValueId constant(HostTensor tensor, std::string name = "");
-  /// A scalar constant of the given float type.
+  /// A scalar constant: float64 and integers of their type, other floats as float32.
   ValueId scalar(double value, DType dtype = DType::kFloat32);
 
   /// Shorthands for frequent operators.

@@ -157,6 +157,9 @@ class Lowering {
     value.name = input.name;
     value.type = {is_float(input.dtype) ? DType::kFloat32 : input.dtype, Shape(std::move(dims))};
     value.role = Role::kInput;
+    PT_CHECK(value.type.rounded_bytes() <= kMostBytesOfValue, kModel,
+             "input \"{}\" of shape {} takes more than 1 TiB", printable(input.name),
+             value.type.shape.text());
     const ValueId id = builder_.add_value(std::move(value));
     name_value(input.name, id);
     result_.inputs.push_back({input.name, id, -1});

@@ -72,7 +72,15 @@ Buffer::Buffer(std::size_t bytes) : bytes_(bytes) {
 
 void Buffer::Free::operator()(std::byte* data) const { std::free(data); }
 
+double TensorType::rounded_bytes() const {
+  double bytes = static_cast<double>(size_of(dtype));
+  for (const std::int64_t dim : shape) bytes *= static_cast<double>(std::max<std::int64_t>(dim, 1));
+  return bytes;
+}
+
 HostTensor::HostTensor(TensorType type) {
+  PT_CHECK(type.rounded_bytes() < std::ldexp(1, 62), kResource,
+           "not enough memory: a tensor of shape {} was asked for", type.shape.text());
   auto buffer = std::make_shared<Buffer>(type.bytes());
   content_ = std::make_shared<const Content>(Content{std::move(type), std::move(buffer)});
 }

@@ -99,6 +99,8 @@ struct TensorType {
     return static_cast<std::size_t>(padded ? padded_rows() * row_stride() : count()) *
            size_of(dtype);
   }
+  /// The same without padding, and of axes with nothing as of 1; no size is too large for it.
+  double rounded_bytes() const;
   /// Distance between rows (the last axis), in elements.
   std::int64_t row_stride() const;
   /// Rows with their padding.

@@ -87,6 +87,7 @@ void import_col2im(ImportContext& context) {
   }
   PT_CHECK(Shape(columns).count() == x.count(), kModel, "Col2Im needs {} columns, got {}",
            Shape(columns).text(), x.text());
+  expect_reasonable({DType::kFloat32, Shape(filter)});
   HostTensor one_hot(TensorType{DType::kFloat32, Shape(filter)});
   for (std::int64_t i = 0; i < x[1]; ++i) one_hot.view().as<float>()[i * taps + i % taps] = 1;
   ValueId weight = builder.constant(one_hot);

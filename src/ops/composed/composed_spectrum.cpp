@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "ops/composed/composed.h"
+#include "ops/kernel/constant_size.h"
 
 namespace pipetrain::composed {
 namespace {
@@ -133,6 +134,7 @@ void import_stft(ImportContext& context) {
   PT_CHECK(step >= 1 && length >= 1 && length <= shape[1], kModel,
            "STFT cannot cut {} samples into frames of {} every {}", shape[1], length, step);
   const std::int64_t frames = 1 + (shape[1] - length) / step;
+  expect_reasonable({DType::kInt64, Shape{frames, length}});
   HostTensor index(TensorType{DType::kInt64, Shape{frames, length}});
   for (std::int64_t i = 0; i < frames * length; ++i) {
     index.span<std::int64_t>()[static_cast<std::size_t>(i)] = i / length * step + i % length;

@@ -153,6 +153,7 @@ template <class Source, class Out>
 void multiply_part(const Product<typename Source::Element, Out>& product, const Part& part,
                    const Blocks& blocks, float* packed_a, float* packed_b) {
   using Lines = Prefetcher<typename Source::Element>;
+  if (part.top >= part.bottom) return;  // more threads than parts with rows
   const auto& [shape, a, b, bias, add, c] = product;
   const std::int64_t height = part.bottom - part.top;
   for (std::int64_t left = part.left; left < part.right; left += blocks.columns) {

@@ -40,6 +40,15 @@ TEST(ElementwiseImport, PowOfIntegersWithAFractionAsExponent) {
   EXPECT_EQ(import_node("Pow", 15, {}, {x, constant(floats({}, {2}))}).ops(), "Pow");
 }
 
+TEST(ElementwiseImport, IntegersKeepTheirType) {
+  const ImportInput x = data(int64s({2}, {-2, 3}));
+  expect_values(import_node("PRelu", 16, {}, {x, data(int64s({}, {4}))}).run()[0], {2}, {-8, 3});
+  const ImportInput a = data(int64s({1, 2}, {1, 2})), b = data(int64s({2, 1}, {3, 4}));
+  const HostTensor c = import_node("Gemm", 13, {{"alpha", 2.0}}, {a, b}).run()[0];
+  EXPECT_EQ(c.dtype(), DType::kInt64);
+  expect_values(c, {1, 1}, {22});
+}
+
 TEST(ElementwiseImport, Clip) {
   const ImportInput x = data(floats({3}, {-2, 0.5F, 9}));
   expect_values(import_node("Clip", 6, {{"min", 0.0}, {"max", 6.0}}, {x}).run()[0], {3},

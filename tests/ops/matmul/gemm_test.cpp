@@ -112,9 +112,9 @@ void for_each_product(Numbers numbers, const std::vector<std::int64_t>& terms,
   }
 }
 
-void check_floats(const Product& p) {
+void check_floats_with(const Product& p, const std::vector<int>& all_threads) {
   const GemmShape& shape = p.shape;
-  for (const int threads : {1, 2}) {
+  for (const int threads : all_threads) {
     for (const bool with_bias : {false, true}) {
       p.expect("product", with_bias, 0, [&](const float* bias, float* c) {
         const Buffer workspace(gemm_workspace_bytes(shape, threads));
@@ -145,9 +145,9 @@ void check_floats(const Product& p) {
   }
 }
 
-void check_bfloat16(const Product& p) {
+void check_bfloat16_with(const Product& p, const std::vector<int>& all_threads) {
   const GemmShape& shape = p.shape;
-  for (const int threads : {1, 2}) {
+  for (const int threads : all_threads) {
     for (const bool with_bias : {false, true}) {
       p.expect("bfloat16 product", with_bias, 0, [&](const float* bias, float* c) {
         const Buffer workspace(
@@ -174,6 +174,18 @@ void check_bfloat16(const Product& p) {
                              threads);
       });
     }
+  }
+}
+
+void check_floats(const Product& p) { check_floats_with(p, {1, 2}); }
+void check_bfloat16(const Product& p) { check_bfloat16_with(p, {1, 2}); }
+
+// Some then have no rows, of which none are read in advance.
+TEST(Gemm, MoreThreadsThanRowsFollowTheDefinition) {
+  for (const GemmShape& shape :
+       {GemmShape{18, 16, 600}, {18, 10, 2100}, {50, 48, 1100}, {10, 16, 2100}}) {
+    check_floats_with({shape, 0}, {3, 4, 6, 8, 32});
+    if (has_gemm_bfloat16()) check_bfloat16_with({shape, 0, Numbers::kBFloat16}, {3, 4, 6, 8, 32});
   }
 }
 

@@ -135,18 +135,25 @@ TEST(MatMul, LargeProducts) {
 }
 
 // The split of a product depends on the number of threads, its bits do not.
+// Also with more threads than parts of the rows.
 TEST(MatMul, OwnProductsKeepTheirBitsWithThreads) {
-  const GemmShape shape{131, 203, 300};
-  const HostTensor a = random_tensor({DType::kFloat32, {shape.m, shape.k}}, 1);
-  const HostTensor b = random_tensor({DType::kFloat32, {shape.n, shape.k}}, 2);
-  std::vector<float> first;
-  for (const int threads : {1, 2, 3, 4, 6}) {
-    const Buffer workspace(gemm_workspace_bytes(shape, threads));
-    std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
-    gemm(shape, {a.view().as<float>(), shape.k, 1}, {b.view().as<float>(), 1, shape.k}, nullptr,
-         c.data(), workspace.data(), threads);
-    if (first.empty()) first = c;
-    EXPECT_EQ(c, first) << threads << " threads";
+  for (const GemmShape& shape : {GemmShape{131, 203, 300},
+                                 {18, 16, 600},
+                                 {18, 10, 2100},
+                                 {50, 48, 1100},
+                                 {10, 16, 2100},
+                                 {512, 64, 600}}) {
+    const HostTensor a = random_tensor({DType::kFloat32, {shape.m, shape.k}}, 1);
+    const HostTensor b = random_tensor({DType::kFloat32, {shape.n, shape.k}}, 2);
+    std::vector<float> first;
+    for (const int threads : {1, 2, 3, 4, 6, 8, 16, 24, 32}) {
+      const Buffer workspace(gemm_workspace_bytes(shape, threads));
+      std::vector<float> c(static_cast<std::size_t>(shape.m * shape.n));
+      gemm(shape, {a.view().as<float>(), shape.k, 1}, {b.view().as<float>(), 1, shape.k}, nullptr,
+           c.data(), workspace.data(), threads);
+      if (first.empty()) first = c;
+      EXPECT_EQ(c, first) << shape.m << " rows, " << threads << " threads";
+    }
   }
 }
 
