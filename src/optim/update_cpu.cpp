@@ -166,7 +166,8 @@ double sum_of_squares(std::span<const double> values) {
 
 double clip_factor(double norm, double limit) {
   if (limit <= 0) return 1;
-  return std::min(1.0, limit / (norm + 1e-6));
+  const double factor = limit / (norm + 1e-6);
+  return factor > 1 ? 1 : factor;  // NaN stays, so that no step is unclipped
 }
 
 }  // namespace pipetrain

@@ -83,7 +83,11 @@ Verification verify(PipelineRun& run) {
   const PlannedNetwork& network = run.network();
   Verification result;
   const bool replay = network.asynchronous() || network.has_replicas();
-  const std::int64_t wanted = network.asynchronous() ? 2 * network.stages() : 1;
+  // Stages are compiled for asynchronous rounds that end with the epoch.
+  const std::int64_t wanted =
+      network.asynchronous()
+          ? std::min<std::int64_t>(2 * network.stages(), network.round_batches(0))
+          : 1;
   result.steps = std::min(wanted, network.total_steps());
   FixedUnits units(run, result.steps);
   const Program program = network.programs().training(units.count());

@@ -18,6 +18,10 @@ class Verify(Case):
         out, _ = self.succeed("verify", "--model", MODEL, *CPU, "-q", *arguments)
         self.assertTrue(out.startswith("bit-identical"), out)
 
+    def test_verify_takes_rounds_that_are_shorter_than_the_pipeline(self):
+        for stages, batch in (("4", "1024"), ("2", "2048")):
+            self.equal("--data", DATA, "--gpus", stages, "--schedule", "pipedream", "--batch-size", batch)
+
     def test_several_stages_on_a_device_and_several_devices_on_a_stage(self):
         self.equal("--gpus", "2", "--schedule", "zb-v", "--batch-size", "16", "--micro-batches", "4")
         self.equal("--replicas", "2,1", "--schedule", "1f1b-eager", "--batch-size", "16", "--micro-batches", "4")

@@ -360,6 +360,8 @@ TEST(ClipFactor, IsPyTorchs) {
   EXPECT_DOUBLE_EQ(clip_factor(5, 2), 0.399999920000016);
   EXPECT_EQ(clip_factor(1, 2), 1);
   EXPECT_EQ(clip_factor(100, 0), 1);
+  EXPECT_EQ(clip_factor(INFINITY, 1), 0);
+  EXPECT_TRUE(std::isnan(clip_factor(NAN, 1)));
 }
 
 TEST(Update, ManyAtOnceGiveTheBitsOfEach) {

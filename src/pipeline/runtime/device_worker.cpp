@@ -103,7 +103,8 @@ void DeviceWorker::run_list(std::atomic<std::uint64_t>& progress) {
   } catch (Error& error) {
     if (!list.empty()) {
       const int stage = list[index].stage;
-      error.add_frame(fmt::format("stage {} ran {}", stage < 0 ? device_ : stage,
+      error.add_frame(fmt::format("{} {} ran {}", stage < 0 ? "device" : "stage",
+                                  stage < 0 ? device_ : stage,
                                   to_text(*round_.program, list[index])));
     }
     throw;

@@ -53,6 +53,10 @@ void DeviceWorker::look_at_gradients(const Instruction& instruction, StageReplic
   if (!round_.finds_nonfinite || !round_.nonfinite.wants(instruction.stage, /*backward=*/true) ||
       (!reduced && round_.program->replicas(instruction.stage) > 1))
     return;
+  // One without a micro-batch in the step does not know which step that is.
+  if (reduced && !replica.accumulating) return;
+  // Other devices may still compute batched ones.
+  if (!reduced && completes) replica.stage->flush_gradients();
   std::optional<NonfiniteValue> gradient = replica.stage->nonfinite_gradient(completes);
   if (!gradient || (!reduced && find_nonfinite(instruction, replica, /*backward=*/true))) return;
   if (!completes) return;

@@ -62,6 +62,7 @@ void Runtime::connect() {
            });
   };
   settings.notify = [this] {
+    progress_.fetch_add(1, std::memory_order_relaxed);
     if (SharedWork* work = replicas_->shared_work()) work->notify_all();
   };
   auto transport = std::make_unique<Transport>(*setup_->programs[0], std::move(settings));
@@ -187,6 +188,15 @@ void Runtime::set_source(MicroBatchSource* source) {
 }
 
 RoundResult Runtime::run(const Program& program, MicroBatchSource& source) {
+  for (std::size_t s = 0; s < program.slots_per_stage.size(); ++s) {
+    const StageCapacity& capacity = setup_->capacity[s];
+    PT_CHECK(program.slots_per_stage[s] <= capacity.slots &&
+                 program.versions_per_stage[s] <= capacity.versions,
+             kInternal,
+             "stage {} has {} slots and {} weight versions, but the program needs {} and {}", s,
+             capacity.slots, capacity.versions, program.slots_per_stage[s],
+             program.versions_per_stage[s]);
+  }
   return run_round(program, nullptr, source);
 }
 

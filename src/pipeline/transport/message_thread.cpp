@@ -232,13 +232,15 @@ bool MessageThread::get_on(bool& has_open_tasks) {
     moved = look_at_messages();
     tasks = tasks_;
   }
-  if (moved && notify_) notify_();
+  if (moved) say_moved();
   has_open_tasks = false;
+  bool tasks_moved = false;
   for (MessageTask* task : tasks) {
-    moved = task->go_on() || moved;
+    tasks_moved = task->go_on() || tasks_moved;
     has_open_tasks = has_open_tasks || task->is_open();
   }
-  return moved;
+  if (tasks_moved) say_moved();
+  return moved || tasks_moved;
 }
 
 /// Waits for a moment, or for something to do. Returns false when the thread is to end.

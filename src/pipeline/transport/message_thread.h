@@ -41,8 +41,8 @@ class MessageThread {
  public:
   /// `failed` is called from this thread when another process or a message has failed, at most once
   /// per round. `state`: what this process waits for (empty while a device computes), and its
-  /// progress. `computes`: whether a device of this process computes. `notify`: called from this
-  /// thread when messages of links have arrived or left; may be empty.
+  /// progress. `computes`: whether a device of this process computes. `notify`: called from any
+  /// thread when messages have arrived or left; may be empty.
   MessageThread(ProcessGroup& group, std::function<void(std::exception_ptr)> failed,
                 std::function<std::pair<std::string, std::uint64_t>()> state,
                 std::function<bool()> computes, double timeout_seconds,
@@ -50,6 +50,11 @@ class MessageThread {
   ~MessageThread();
   MessageThread(const MessageThread&) = delete;
   MessageThread& operator=(const MessageThread&) = delete;
+
+  /// Messages have moved, also such that another thread waits for.
+  void say_moved() const {
+    if (notify_) notify_();
+  }
 
   /// A micro-batch that another process sends, and the memory of its buffer.
   struct Arrival {

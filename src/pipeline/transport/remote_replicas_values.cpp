@@ -15,7 +15,9 @@ void RemoteReplicas::wait_for(Requests& requests) {
   // What is waited for longer gets on by itself, and others may need the core for that.
   constexpr double kPollSeconds = 0.02;
   const double begin = steady_seconds();
+  std::size_t left = requests.size();
   while (!is_done(requests)) {
+    if (requests.size() < std::exchange(left, requests.size())) messages_.say_moved();
     group_.check_failure();
     if (is_aborted()) throw ChannelAborted();
     if (steady_seconds() - begin < kPollSeconds) {

@@ -45,7 +45,7 @@ struct TransportSettings {
   std::function<std::pair<std::string, std::uint64_t>()> state;
   /// Whether a device of this process computes.
   std::function<bool()> computes;
-  /// Called when messages from or to other processes have arrived or left.
+  /// Called from any thread when messages from or to other processes have arrived or left.
   std::function<void()> notify;
 };
 
