@@ -17,7 +17,7 @@ README = (SOURCE / "README.md").read_text()
 FIRST_MODEL = (SOURCE / "docs/first-model.md").read_text()
 PAGES = sorted([*SOURCE.glob("*.md"), *SOURCE.glob("docs/*.md")])
 # Options of scripts/ and bench/ that the pages name without their program.
-OTHER_PROGRAMS = {"--any", "--bf16", "--edges", "--flags", "--length", "--list", "--long", "--models", "--only", "--parts", "--plugin", "--rounds"}
+OTHER_PROGRAMS = {"--cpus-per-task", "--any", "--bf16", "--edges", "--flags", "--length", "--list", "--long", "--models", "--only", "--parts", "--plugin", "--rounds"}
 GENERATED = ("cli.md", "operators.md", "gpu-operators.md")
 
 
