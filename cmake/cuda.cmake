@@ -79,7 +79,7 @@ if(CUDNN_FRONTEND_INCLUDE)
   # Without serialisation of graphs, whose headers are the slowest to compile.
   target_compile_definitions(pipetrain_cudnn_graphs PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 else()
-  list(FILTER CUDA_SOURCES EXCLUDE REGEX "/(conv|norm|sdpa)_cuda|_graph_cuda")
+  list(FILTER CUDA_SOURCES EXCLUDE REGEX "/(conv|norm|sdpa)_cuda[^/]*$|_graph_cuda[^/]*$")
   message(STATUS "GPU plugin: no cudnn_frontend.h (PIPETRAIN_CUDNN_FRONTEND): convolutions run on the host")
 endif()
 # NCCL is loaded when a run uses it; only its header is needed here.

@@ -24,7 +24,8 @@ install_papers(pipetrain program)
 if(TARGET pipetrain_cuda)
   install_papers(pipetrain-cuda cuda)
   # The dynamic linker finds NVIDIA's libraries in the directories of their packages.
-  install(TARGETS pipetrain_cuda LIBRARY DESTINATION lib/pipetrain COMPONENT cuda)
+  # OPTIONAL: the program may have been built without it.
+  install(TARGETS pipetrain_cuda LIBRARY DESTINATION lib/pipetrain COMPONENT cuda OPTIONAL)
 endif()
 if(TARGET pipetrain_mpi)
   install_papers(pipetrain-mpi mpi)

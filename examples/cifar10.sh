@@ -2,8 +2,9 @@
 # ResNet-18 on CIFAR-10 with the settings of TensorFlow's CIFAR-10 example: batch size 128, momentum 0.9, weight decay 2e-4, learning rate 0.1,
 # divided by 10 after 82 and 123 epochs, random crops and flips. DATA is the folder with data_batch_1.bin … and test_batch.bin of
 # the binary version of CIFAR-10.
-cd "$(dirname "$0")/.."
-: "${PIPETRAIN:=build/pipetrain}" "${DATA:=cifar-10-batches-bin}" "${EPOCHS:=160}" "${STAGES:=4}" "${OUT:=runs/examples}" "${WIDTH:=64}"
+root=$(cd "$(dirname "$0")/.." && pwd)
+if [ -x "$root/build/pipetrain" ]; then built=$root/build/pipetrain; else built=pipetrain; fi
+: "${PIPETRAIN:=$built}" "${DATA:=cifar-10-batches-bin}" "${EPOCHS:=160}" "${STAGES:=4}" "${OUT:=runs/examples}" "${WIDTH:=64}"
 mkdir -p "$OUT"
 "$PIPETRAIN" new resnet18 --width "$WIDTH" -o "$OUT/resnet18.onnx" --overwrite
 "$PIPETRAIN" --model "$OUT/resnet18.onnx" --data "$DATA" --epochs "$EPOCHS" --batch-size "${BATCH:-128}" --gpus "$STAGES" --device cpu \

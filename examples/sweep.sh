@@ -1,10 +1,11 @@
 #!/bin/sh -e
 # One run per learning rate; runs that diverge (exit code 6) are skipped. The table needs jq.
-cd "$(dirname "$0")/.."
-: "${PIPETRAIN:=build/pipetrain}" "${EPOCHS:=3}" "${RATES:=1e-4 1e-3 1e-2}" "${OUT:=runs/examples}"
+root=$(cd "$(dirname "$0")/.." && pwd)
+if [ -x "$root/build/pipetrain" ]; then built=$root/build/pipetrain; else built=pipetrain; fi
+: "${PIPETRAIN:=$built}" "${EPOCHS:=3}" "${RATES:=1e-4 1e-3 1e-2}" "${OUT:=runs/examples}"
 for lr in $RATES; do
   code=0
-  "$PIPETRAIN" --model models/digits-cnn.onnx --data models/digits.csv.gz --val-split 0.2 --epochs "$EPOCHS" --lr "$lr" \
+  "$PIPETRAIN" --model "$root"/models/digits-cnn.onnx --data "$root"/models/digits.csv.gz --val-split 0.2 --epochs "$EPOCHS" --lr "$lr" \
     --device cpu --run-dir "$OUT/sweep-$lr" --overwrite -q || code=$?
   [ "$code" = 0 ] || [ "$code" = 6 ] || exit "$code"
 done

@@ -26,15 +26,26 @@ std::filesystem::path temporary_name(const std::filesystem::path& path) {
                                           ::getpid(), ++counter);
 }
 
-}  // namespace
-
-bool is_special(const std::filesystem::path& path) {
+bool is_pipe_or_device(const std::filesystem::path& path) {
   struct stat status {};
   return ::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode);
 }
 
+/// Whether a path is the name of an open file, which must not be replaced whatever that file is.
+bool names_descriptor(const std::filesystem::path& path) {
+  const std::string name = path.lexically_normal().string();
+  return name == "/dev/stdout" || name == "/dev/stderr" || name.starts_with("/dev/fd/") ||
+         name.starts_with("/proc/self/fd/");
+}
+
+}  // namespace
+
+bool is_special(const std::filesystem::path& path) {
+  return names_descriptor(path) || is_pipe_or_device(path);
+}
+
 void check_is_file(const std::filesystem::path& path) {
-  PT_CHECK(!is_special(path), kData, "cannot read {}: it is a pipe or a device, not a file",
+  PT_CHECK(!is_pipe_or_device(path), kData, "cannot read {}: it is a pipe or a device, not a file",
            printable(path.string()));
 }
 

@@ -99,6 +99,9 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
     if (!fs::exists(fs::symlink_status(directory / location, ignored))) return true;
     return replaced.contains(location) && (in_place || !is_input(location));
   };
+  const auto is_of_another = [&](const std::string& name) {
+    return !replaced.contains(name) && fs::exists(fs::symlink_status(directory / name, ignored));
+  };
   std::size_t number = 0;
   for (auto& [location, file] : files) {
     if (same_directory && !file.changed()) continue;
@@ -109,7 +112,7 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
       do {
         name = number == 0 ? output_name + ".data" : fmt::format("{}.{}.data", output_name, number);
         ++number;
-      } while (taken.contains(name) || is_input(name));
+      } while (taken.contains(name) || is_input(name) || is_of_another(name));
     }
     taken.insert(name);
     file.new_name = name;

@@ -84,6 +84,23 @@ bool has_causal_masks(const Graph& graph, std::int64_t length) {
   return masked > 0;
 }
 
+/// Writes an integer or a truth value; false for other types.
+bool put(HostTensor& tensor, std::int64_t at, std::int64_t value) {
+  switch (tensor.dtype()) {
+    case DType::kInt64:
+      tensor.view().as<std::int64_t>()[at] = value;
+      return true;
+    case DType::kInt32:
+      tensor.view().as<std::int32_t>()[at] = static_cast<std::int32_t>(value);
+      return true;
+    case DType::kBool:
+      tensor.view().as<bool>()[at] = value != 0;
+      return true;
+    default:
+      return false;
+  }
+}
+
 /// Two forwards with another last token must agree before it.
 bool is_causal_by_trial(const TrainingGraph& training, ValueId output, const GraphInput& tokens) {
   std::map<ValueId, HostTensor> feeds;
@@ -93,11 +110,9 @@ bool is_causal_by_trial(const TrainingGraph& training, ValueId output, const Gra
     if (is_float(type.dtype)) {
       for (std::int64_t i = 0; i < type.count(); ++i)
         tensor.view().as<float>()[i] = 0.01F * static_cast<float>(i % 97);
-    } else if (type.dtype == DType::kInt64) {
-      for (std::int64_t i = 0; i < type.count(); ++i)
-        tensor.view().as<std::int64_t>()[i] = input.upper_bound > 0 ? i % input.upper_bound : 1;
     } else {
-      return false;
+      for (std::int64_t i = 0; i < type.count(); ++i)
+        if (!put(tensor, i, input.upper_bound > 0 ? i % input.upper_bound : 1)) return false;
     }
     feeds[input.value] = tensor;
   }
@@ -105,10 +120,10 @@ bool is_causal_by_trial(const TrainingGraph& training, ValueId output, const Gra
   const std::int64_t length = shape[1];
   const std::vector<HostTensor> before = execute(training.graph, Backend::kCpu, feeds, {output});
   HostTensor changed(training.graph[tokens.value].type);
+  const std::vector<std::int64_t> given = feeds[tokens.value].to_int64s();
   for (std::int64_t i = 0; i < changed.type().count(); ++i) {
-    const std::int64_t token = feeds[tokens.value].view().as<std::int64_t>()[i];
-    changed.view().as<std::int64_t>()[i] =
-        i % length == length - 1 ? (token + 1) % tokens.upper_bound : token;
+    const std::int64_t token = given[static_cast<std::size_t>(i)];
+    put(changed, i, i % length == length - 1 ? (token + 1) % tokens.upper_bound : token);
   }
   feeds[tokens.value] = changed;
   const std::vector<HostTensor> after = execute(training.graph, Backend::kCpu, feeds, {output});

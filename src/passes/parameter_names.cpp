@@ -74,10 +74,14 @@ bool has_buffer_name(const std::string& name, const Shape& shape) {
       "(.*_)?(masks?|ids|index|indices|coords?|coordinates|coords_table|coords_log|mean|std|var|"
       "tracked|pe|"
       "filt|blur|window|mel|dct|freqs?|frequencies|slopes|cos|sin|cached|anchors?|grid|"
-      "buffer)",
+      "buffer|pos_weight)",
       std::regex::icase);
   return name.ends_with("mask") || std::regex_match(last_part(name), pattern) ||
          (shape.rank() == 1 && (name.ends_with("_u") || name.ends_with("_v")));
+}
+
+bool is_buffer_of_module(const std::string& name) {
+  return !has_parameter_name(last_part(name)) || last_part(name) == "pos_weight";
 }
 
 bool belongs_to_module(const std::string& name) {

@@ -23,6 +23,10 @@ bool has_buffer_name(const std::string& name, const Shape& shape);
 /// "layers.0.g".
 bool belongs_to_module(const std::string& name);
 
+/// Of a name that is both a buffer's and a parameter's: whether only its module is named like a
+/// parameter ("pos_encoder.pe"), or it is a loss's weight of positive labels.
+bool is_buffer_of_module(const std::string& name);
+
 /// The sources of a tensor that an exporter folded, from its list "['g.weight', 'val_1']".
 struct FoldedSources {
   std::vector<std::string> parameters;  // named like one, or a module's and not like a buffer

@@ -161,7 +161,7 @@ class Classifier {
                       may_be_learned(name, shape, value);
     if (const OnnxNode* node =
             arithmetic_with_data(name, learned || part ? kAnyOperator : kMovement)) {
-      if (has_parameter_name(name))
+      if (has_parameter_name(name) && !(buffer && is_buffer_of_module(name)))
         return {TensorUse::kTrained, "operand of " + node->op_type + ", named like a parameter"};
       if (is_vector(shape) && !has_torch_metadata_ && scales_input(*node))
         return taken_for_constant("mean or deviation of an input", shape);
@@ -309,7 +309,8 @@ class Classifier {
     return depth <= kMaximumDepth && !uses.empty() &&
            std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
              return is_statistic_slot(*use.node, use.slot) ||
-                    (use.node->op_type == "Identity" && use.slot == 0 && use.node->has_output(0) &&
+                    (is_one_of(use.node->op_type, {"Identity", "Cast"}) && use.slot == 0 &&
+                     use.node->has_output(0) &&
                      is_running_statistic(use.node->outputs[0], depth + 1));
            });
   }

@@ -79,7 +79,8 @@ class Untier {
                                  use_of(node.inputs[0]) != TensorUse::kFrozen;
       const bool statistic = copies_tensor && statistics_.contains(node.outputs[0]);
       if (statistic || (copies_tensor && node.outputs[0].find("Constant") == std::string::npos)) {
-        add_copy(node.inputs[0], node.outputs[0], n++, 0, statistic);
+        add_copy(node.inputs[0], node.outputs[0], n++, 0,
+                 statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained);
         removed[i] = true;
         continue;
       }
@@ -118,10 +119,12 @@ class Untier {
         copies_.push_back({input, name, index_as_read_[use.node], use.slot});
         continue;
       }
-      const bool statistic = is_statistic_slot(node, use.slot);
+      const TensorUse copied = is_statistic_slot(node, use.slot)  ? TensorUse::kRunningStatistic
+                               : is_constant_here(node, use.slot) ? TensorUse::kFrozen
+                                                                  : TensorUse::kTrained;
       input = name_of_copy(node, use.slot, name);
       if (names_parameter) known[{name, use.parameter}] = input;
-      add_copy(name, input, index_as_read_[use.node], use.slot, statistic);
+      add_copy(name, input, index_as_read_[use.node], use.slot, copied);
     }
   }
 
@@ -137,6 +140,19 @@ class Untier {
                        fmt::join(parameters, " "));
   }
 
+  /// Whether PyTorch's call has a constant there, which had the value of a parameter: a norm
+  /// without weights, what it makes of a group norm, or a buffer.
+  bool is_constant_here(const OnnxNode& node, std::size_t slot) const {
+    const std::string_view call = call_of(model_, node);
+    if (call.empty() || is_statistic_slot(node, slot)) return false;
+    const auto has = [&](std::string_view part) { return call.find(part) != call.npos; };
+    if (node.op_type == "InstanceNormalization" && has("group_norm")) return true;
+    if (!parameters_of_call(call).empty()) return false;
+    if (has("%b_")) return true;
+    return node.op_type.ends_with("Normalization") && has("args") &&
+           std::ranges::count(call.substr(call.find("args")), '%') == 1;
+  }
+
   bool is_merged_vector(const OnnxNode& node, const std::string& name) const {
     const auto original = originals_.find(name);
     return original != originals_.end() && use_of(name) != TensorUse::kFrozen &&
@@ -145,11 +161,12 @@ class Untier {
   }
 
   /// The use that keeps the tensor: that of the module that it is named after, or else the first;
-  /// but no statistic's where the tensor is trained elsewhere: then none.
+  /// but no statistic's where the tensor is trained elsewhere, and no constant's: then none.
   Use owner_of(const std::string& name, const std::vector<Use>& places) const {
     const auto may_own = [&](const Use& use) {
-      return !is_statistic_slot(model_.nodes[use.node], use.slot) ||
-             use_of(name) == TensorUse::kRunningStatistic;
+      const OnnxNode& node = model_.nodes[use.node];
+      return is_statistic_slot(node, use.slot) ? use_of(name) == TensorUse::kRunningStatistic
+                                               : !is_constant_here(node, use.slot);
     };
     const std::string module = name.substr(0, std::min(name.rfind('.'), name.size()));
     const auto named = std::ranges::find_if(places, [&](const Use& use) {
@@ -173,14 +190,15 @@ class Untier {
   }
 
   void add_copy(const std::string& original, const std::string& name, std::size_t node,
-                std::size_t slot, bool statistic) {
+                std::size_t slot, TensorUse use) {
     OnnxInitializer copy = originals_[original];
     copy.name = name;
     copies_.push_back({name, original, node, slot});
-    rules_[name] = {statistic ? TensorUse::kRunningStatistic : TensorUse::kTrained,
-                    statistic ? "running statistic, merged with " + printable(original)
-                              : "copy of " + printable(original) + ", trained separately",
-                    rules_[original].decays};
+    std::string reason = "copy of " + printable(original) + ", trained separately";
+    if (use == TensorUse::kRunningStatistic)
+      reason = "running statistic, merged with " + printable(original);
+    if (use == TensorUse::kFrozen) reason = "constant, merged with " + printable(original);
+    rules_[name] = {use, std::move(reason), rules_[original].decays};
     model_.initializers.push_back(std::move(copy));
   }
 

@@ -1,5 +1,7 @@
 #include "base/atomic_file.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -53,6 +55,23 @@ TEST(AtomicFileTest, ReplacesASymbolicLinkAndNotWhatItPointsAt) {
   EXPECT_EQ(get_file(directory / "precious"), "precious");
   EXPECT_EQ(get_file(directory / "out.bin"), "new");
   EXPECT_FALSE(fs::is_symlink(directory / "out.bin"));
+}
+
+// "-o /dev/stdout > FILE": the file has the content, and no name of a descriptor is replaced.
+TEST(AtomicFileTest, NamesOfOpenFilesAreWrittenInPlace) {
+  const TemporaryDirectory directory;
+  const fs::path target = directory / "out";
+  const int descriptor = ::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  ASSERT_GE(descriptor, 0);
+  const std::string name = fmt::format("/proc/self/fd/{}", descriptor);
+  EXPECT_TRUE(is_special(name));
+  EXPECT_TRUE(is_special("/dev/stdout"));
+  EXPECT_FALSE(is_special(target));
+  AtomicFile file(name);
+  file.write("hello");
+  file.commit();
+  ::close(descriptor);
+  EXPECT_EQ(get_file(target), "hello");
 }
 
 TEST(AtomicFileTest, ReservingDoesNotChangeTheLength) {

@@ -95,7 +95,8 @@ class Documents(Case):
         def complete(*words):
             command = (f'source {path}; COMP_WORDS=(pipetrain {" ".join(words)}); COMP_CWORD={len(words)}; '
                        '_pipetrain; printf "%s\\n" "${COMPREPLY[@]}"')
-            return subprocess.run(["bash", "-c", command], cwd=self.folder, capture_output=True, text=True, check=True).stdout.split()
+            out = subprocess.run(["bash", "-c", command], cwd=self.folder, capture_output=True, text=True, check=True).stdout
+            return [line for line in out.splitlines() if line]
 
         self.assertEqual(complete("simu"), ["simulate"])
         self.assertEqual(complete("eval", "--asse"), ["--assert"])
@@ -118,6 +119,8 @@ class Documents(Case):
             self.assertEqual([path.rpartition("/")[2] for path in complete(*words, f"{self.folder}/m" if found != ["mlp", "mobilenet"] else "m")],
                              found, words)
         self.assertIn("completion.bash", complete("train", "--data", f"{self.folder}/comp")[0])
+        self.write("my net.onnx", "")
+        self.assertEqual(complete("eval", f"{self.folder}/my"), [f"{self.folder}/my net.onnx"])
 
     def test_other_shells_have_scripts_too(self):
         for shell, sign in [("zsh", "#compdef pipetrain"), ("fish", "complete -c pipetrain")]:

@@ -4,7 +4,8 @@ import random
 import struct
 import unittest
 
-from program import Case, field
+import onnx_file
+from program import Case, events, field
 
 
 def integer(number, value):
@@ -52,6 +53,23 @@ class TrainedTensors(Case):
             self.assertNotIn("taken for a constant", self.succeed(*train, *arguments)[1])
         out, _ = self.succeed("inspect", "product.onnx", "--params", "--train-only", "first", "--train-only", "table")
         self.assertRegex(out, "trained +table +--train-only")
+
+    def test_the_gradient_goes_through_statistics_that_the_file_computes(self):
+        numbers = random.Random(4)
+        table = lambda name, *dims: onnx_file.tensor(name, dims, [numbers.gauss(0, 0.5) for _ in range(dims[0] * (dims[1] if len(dims) > 1 else 1))])
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"]), onnx_file.node("ReduceMean", ["h"], ["mean"], axes=[0], keepdims=0),
+                 onnx_file.node("Sub", ["h", "mean"], ["centered"]), onnx_file.node("Mul", ["centered", "centered"], ["squares"]),
+                 onnx_file.node("ReduceMean", ["squares"], ["variance"], axes=[0], keepdims=0),
+                 onnx_file.node("BatchNormalization", ["h", "gain", "bias", "mean", "variance"], ["n"]), onnx_file.node("MatMul", ["n", "head"], ["y"])]
+        self.write("net.onnx", onnx_file.model(nodes, outputs=[onnx_file.value_info("y", ["batch", 3])],
+                                               initializers=[table("w", 4, 5), table("gain", 5), table("bias", 5), table("head", 5, 3)]))
+        losses = []
+        for mode in ("train", "frozen"):
+            self.succeed("train", "net.onnx", "--data", "synthetic", "--max-steps", "8", "--batch-size", "16", "--micro-batches", "1", "--lr", "0.5",
+                         "--optimizer", "sgd", "--bn", mode, "--device", "cpu", "--run-dir", "run", "--overwrite")
+            losses.append([event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"])
+        for one, other in zip(*losses):
+            self.assertAlmostEqual(one, other, delta=1e-4)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,19 @@ TEST_F(ExternalWriterTest, FilesOfOthersAreNotReplaced) {
   EXPECT_EQ(value(read_onnx(directory_ / "other/out.onnx"), "a"), (std::vector<double>{5, 6}));
 }
 
+TEST_F(ExternalWriterTest, DataOfAnotherModelAreNotReplaced) {
+  put_file(directory_ / "in.data", data_);
+  put_file(directory_ / "out.onnx.data", "precious");  // of a model that was renamed
+  const OnnxModel model = save_external({external("a", "in.data", "4")});
+  for (const float x : {5.0F, 7.0F}) {
+    write_trained(model, {{"a", float_tensor({x, 6})}}, {}, directory_ / "out.onnx");
+    EXPECT_EQ(get_file(directory_ / "out.onnx.data"), "precious");
+    EXPECT_EQ(value(read_onnx(directory_ / "out.onnx"), "a"), (std::vector<double>{x, 6}));
+  }
+  EXPECT_TRUE(fs::exists(directory_ / "out.onnx.1.data"));
+  EXPECT_FALSE(fs::exists(directory_ / "out.onnx.2.data"));
+}
+
 TEST_F(ExternalWriterTest, LocationsInSubdirectoriesAndHiddenNamesAreNotUsed) {
   fs::create_directory(directory_ / "sub");
   put_file(directory_ / "sub/w.bin", data_);

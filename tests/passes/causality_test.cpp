@@ -51,6 +51,16 @@ TEST(Causality, IsSeenByTrialAndInTheMasks) {
   EXPECT_EQ(inferred_loss(without_weights(), LabelHint::kUnknown), LossKind::kCausalLm);
 }
 
+TEST(Causality, TokensMayHave32Bits) {
+  const auto narrow = [](OnnxModel model) {
+    for (OnnxValue& input : model.inputs) input.dtype = DType::kInt32;
+    return model;
+  };
+  EXPECT_EQ(inferred_loss(narrow(with_weights()), LabelHint::kUnknown), LossKind::kCausalLm);
+  EXPECT_EQ(inferred_loss(narrow(leaking(with_weights(), 3, kTokens - 1)), LabelHint::kInteger),
+            LossKind::kCrossEntropy);
+}
+
 TEST(Causality, ALeakIsSeenByTrial) {
   EXPECT_EQ(inferred_loss(leaking(with_weights(), 3, kTokens - 1), LabelHint::kInteger),
             LossKind::kCrossEntropy);

@@ -60,5 +60,39 @@ TEST(MoreParameters, StatisticsThatNormalizeAnInputAreNot) {
   EXPECT_EQ(rules.at("model/later/Sub/y:0").use, TensorUse::kTrained);
 }
 
+// Only the module is named like a parameter.
+TEST(MoreParameters, BuffersOfModulesAreNotTrained) {
+  OnnxBuilder builder = of_four();
+  builder.initializer("pos_encoder.pe", uneven_numbers({3, 4}));
+  builder.initializer("pos_embed", uneven_numbers({3, 4}));
+  builder.initializer("pos_embed_window", uneven_numbers({3, 4}));
+  builder.initializer("criterion.pos_weight", uneven_numbers({4}));
+  builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+  builder.node("Add", {"h", "pos_encoder.pe"}, {"a"});
+  builder.node("Add", {"a", "pos_embed"}, {"b"});
+  builder.node("Add", {"b", "pos_embed_window"}, {"c"});
+  builder.node("Mul", {"c", "criterion.pos_weight"}, {"y"});
+  const auto rules = classify_tensors(read_back(builder), {});
+  EXPECT_EQ(rules.at("pos_encoder.pe").use, TensorUse::kFrozen);
+  EXPECT_EQ(rules.at("criterion.pos_weight").use, TensorUse::kFrozen);
+  EXPECT_EQ(rules.at("pos_embed").use, TensorUse::kTrained);
+  EXPECT_EQ(rules.at("pos_embed_window").use, TensorUse::kTrained);
+}
+
+// As converters to float16 write statistics that stay in float32.
+TEST(MoreParameters, RunningStatisticsMayBeCast) {
+  OnnxBuilder builder = of_four();
+  builder.initializer("gain", uneven_numbers({4}));
+  builder.initializer("mean", uneven_numbers({4}));
+  builder.initializer("variance", uneven_numbers({4}));
+  builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+  for (const char* name : {"mean", "variance"})
+    builder.node("Cast", {name}, {std::string(name) + "32"}, {OnnxAttribute::of_int("to", 1)});
+  builder.node("BatchNormalization", {"h", "gain", "gain", "mean32", "variance32"}, {"y"});
+  const auto rules = classify_tensors(read_back(builder), {});
+  EXPECT_EQ(rules.at("mean").use, TensorUse::kRunningStatistic);
+  EXPECT_EQ(rules.at("variance").use, TensorUse::kRunningStatistic);
+}
+
 }  // namespace
 }  // namespace pipetrain

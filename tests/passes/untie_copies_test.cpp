@@ -165,5 +165,22 @@ TEST(UntieCopies, ParametersOfOneCallComeApart) {
   EXPECT_EQ(gains_of(model), (std::vector<std::string>{"gain", "gain@n1.1"}));
 }
 
+// A norm without weights has ones, which had the value of another's gain.
+TEST(UntieCopies, ConstantsOfCallsAreNotTrained) {
+  for (const char* call : {"layer_norm.default](args = (%x, [4]), kwargs = {})",
+                           "mul.Tensor](args = (%x, %b_mask), kwargs = {})"}) {
+    for (const bool first : {false, true}) {
+      OnnxModel model = norms_in_turn({"norm", "norm"});
+      model.value_metadata[first ? "h0" : "y"]["pkg.torch.onnx.fx_node"] =
+          "%other : [num_users=1] = call_function[target=torch.ops.aten." + std::string(call);
+      auto rules = classify_tensors(model, {});
+      untie_copies(model, rules);
+      const std::vector<std::string> gains = gains_of(model);
+      EXPECT_EQ(use_of(rules, gains[first ? 0 : 1]), TensorUse::kFrozen) << call;
+      EXPECT_EQ(use_of(rules, gains[first ? 1 : 0]), TensorUse::kTrained) << call;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test

@@ -43,13 +43,13 @@ std::vector<std::string> words_of(const CommandSpec& command) {
 /// Adds files to what bash completes, by their endings ("*": all, "/": none), and the folders on
 /// the way to them.
 std::string bash_files(const std::vector<std::string>& endings) {
-  std::string out = "COMPREPLY+=($(compgen -d -- \"$word\")";
+  std::string out =
+      "mapfile -t COMPREPLY < <({ printf '%s\\n' \"${COMPREPLY[@]}\"; compgen -d -- \"$word\"";
   for (const std::string& ending : endings) {
     if (ending != "/")
-      out +=
-          fmt::format(" $(compgen -f -X '!*{}' -- \"$word\")", ending == "*" ? "" : "." + ending);
+      out += fmt::format("; compgen -f -X '!*{}' -- \"$word\"", ending == "*" ? "" : "." + ending);
   }
-  return out + "); COMPREPLY=($(printf '%s\\n' \"${COMPREPLY[@]}\" | sort -u))";
+  return out + "; } | sed '/^$/d' | sort -u)";
 }
 
 /// The same for zsh: an action of _arguments.

@@ -122,6 +122,21 @@ bool trains(const ImportContext& context) {
   return context.output_count() > 1;
 }
 
+/// (x - mean) / sqrt(variance + epsilon) * scale + bias of single operators.
+ValueId normalized_by_computed(ImportContext& context, double epsilon) {
+  GraphBuilder& builder = context.builder();
+  std::vector<std::int64_t> dims(context.type(0).shape.rank(), 1);
+  dims[1] = context.type(0).shape[1];
+  const auto of_channels = [&](std::size_t input) {
+    return builder.reshape(context.input(input), Shape(dims));
+  };
+  const ValueId centered = builder.add("Sub", {context.input(0), of_channels(3)});
+  const ValueId safe =
+      builder.add("Add", {of_channels(4), builder.scalar(epsilon, context.type(4).dtype)});
+  const ValueId normal = builder.add("Div", {centered, builder.add("Sqrt", {safe})});
+  return builder.add("Add", {builder.add("Mul", {normal, of_channels(1)}), of_channels(2)});
+}
+
 void import_batch_normalization(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   PT_CHECK(context.attributes().integer("spatial", 1) == 1, kModel,
@@ -145,12 +160,18 @@ void import_batch_normalization(ImportContext& context) {
     context.set_output(4, outputs[2]);
     return;
   }
+  context.set_output(3, mean);
+  context.set_output(4, variance);
+  // Statistics that nodes compute have gradients, unlike running ones and constants.
+  const auto is_computed = [&](ValueId statistic) {
+    return builder.graph()[statistic].role == Role::kActivation;
+  };
+  if (context.mode().training && (is_computed(mean) || is_computed(variance)))
+    return context.set_output(0, normalized_by_computed(context, epsilon));
   context.set_output(
       0, builder.add("BatchNormInference",
                      {context.input(0), context.input(1), context.input(2), mean, variance},
                      {{"epsilon", epsilon}}));
-  context.set_output(3, mean);
-  context.set_output(4, variance);
 }
 
 constexpr OpTraits kBatchNormTraits = {KernelKind::kRows,
