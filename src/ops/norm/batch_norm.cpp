@@ -125,8 +125,10 @@ bool trains(const ImportContext& context) {
 /// (x - mean) / sqrt(variance + epsilon) * scale + bias of single operators.
 ValueId normalized_by_computed(ImportContext& context, double epsilon) {
   GraphBuilder& builder = context.builder();
-  std::vector<std::int64_t> dims(context.type(0).shape.rank(), 1);
-  dims[1] = context.type(0).shape[1];
+  const Shape shape = context.type(0).shape;
+  PT_CHECK(shape.rank() >= 2, kModel, "BatchNormalization needs (N, C, ...), got {}", shape.text());
+  std::vector<std::int64_t> dims(shape.rank(), 1);
+  dims[1] = shape[1];
   const auto of_channels = [&](std::size_t input) {
     return builder.reshape(context.input(input), Shape(dims));
   };
