@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "base/atomic_file.h"
 #include "base/cores.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands/choose_for_processes.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
 #include "cli/options/config_file.h"
@@ -173,12 +173,7 @@ std::string output_of_tune(const Options& options) {
   const std::string stem = fs::path(options.run.model.path).stem().string();
   std::string output = options.output.empty() ? stem + ".tuned.toml" : options.output;
   check_one_prints({{"--json", options.json}, {"--output -", output == "-"}});
-  std::error_code unknown;
-  PT_CHECK(output == "-" || !fs::is_directory(output, unknown), kUsage,
-           "--output: \"{}\" is a folder; name a file in it", printable(output));
-  PT_CHECK(output == "-" || options.overwrite || is_special(output) || !fs::exists(output), kUsage,
-           "\"{}\" exists; give --overwrite or another --output", printable(output));
-  if (output != "-") check_folder_of(output);
+  if (output != "-") check_output(options, output, /*replaces_own=*/false);
   return output;
 }
 

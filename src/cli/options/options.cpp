@@ -260,7 +260,7 @@ std::vector<std::string> files_of_data(const std::string& path) {
     const TableFiles tables = table_files_in(path);
     if (!tables.train.empty()) return {tables.train, tables.validation};
     std::vector<std::string> files = list_files(path);
-    if (has_images(path)) {
+    if (has_images(path)) {  // beside which no reader takes these
       std::erase_if(files, [](const std::string& file) {
         return file.ends_with(".json") || file.ends_with(".csv");
       });

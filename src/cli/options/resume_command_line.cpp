@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "cli/options/option_table.h"
 #include "cli/options/other_names.h"
+#include "data/rows/readers.h"
 
 namespace pipetrain {
 namespace {
@@ -93,19 +94,19 @@ bool names_file(const OptionSpec& spec, const std::string& value) {
          fs::exists(value, error);
 }
 
-/// Whether a path is a pattern for the names of files in a folder.
-bool is_glob(const fs::path& path) {
+/// Whether a path is a glob in a folder that is there.
+bool is_glob_in_folder(const fs::path& path) {
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   std::error_code error;
-  return path.filename().string().find_first_of("*?[") != std::string::npos &&
-         fs::is_directory(folder, error);
+  return is_glob(path.string()) && fs::is_directory(folder, error);
 }
 
 /// Paths are recorded as absolute ones.
 std::string followable(const OptionSpec& spec, const std::string& value) {
   const auto [path, rest] = spec.split_value(value);
   std::error_code error;
-  if (!names_file(spec, path) || (!fs::exists(path, error) && !is_glob(path))) return value;
+  if (!names_file(spec, path) || (!fs::exists(path, error) && !is_glob_in_folder(path)))
+    return value;
   const fs::path absolute = fs::absolute(path, error);
   return error ? value : absolute.lexically_normal().string() + rest;
 }
@@ -125,7 +126,7 @@ bool lies_in(const fs::path& path, const fs::path& folder) {
   std::error_code error;
   const fs::path inner = fs::weakly_canonical(path, error);
   const fs::path outer = error ? fs::path() : fs::canonical(folder, error);
-  if (error || path.filename().string().find_first_of("*?[") != std::string::npos) return false;
+  if (error || is_glob(path.string())) return false;
   if (is_special(inner) ||
       std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end()).first != outer.end())
     return false;

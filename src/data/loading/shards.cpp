@@ -11,8 +11,7 @@
 namespace pipetrain {
 
 std::vector<std::vector<std::string>> divide_files(const std::string& pattern, int replicas) {
-  const std::string name = std::filesystem::path(pattern).filename().string();
-  PT_CHECK(name.find_first_of("*?[") != std::string::npos, kUsage,
+  PT_CHECK(is_glob(pattern), kUsage,
            "{} files needs a pattern of data files, such as {} 'shards/part-*.npz', not {}",
            setting("data-sharding"), setting("data"), printable(pattern));
   const std::vector<std::string> files = list_files(pattern);

@@ -78,14 +78,17 @@ std::string bare_name(const std::string& file) {
   return name;
 }
 
+bool is_glob(const std::string& path) {
+  return std::filesystem::path(path).filename().string().find_first_of("*?[") != std::string::npos;
+}
+
 std::vector<std::string> list_files(const std::string& path, TakesName takes) {
   namespace fs = std::filesystem;
   const fs::path place(path);
   std::error_code error;
   if (fs::is_regular_file(place, error) || path == "-") return {path};
   const bool directory = fs::is_directory(place, error);
-  const bool glob =
-      !directory && place.filename().string().find_first_of("*?[") != std::string::npos;
+  const bool glob = !directory && is_glob(path);
   if (!directory && !glob) return {path};
   fs::path folder = directory ? place : place.parent_path();
   if (folder.empty()) folder = ".";

@@ -157,6 +157,8 @@ std::string bare_name(const std::string& file);
 bool is_table_name(const std::string& name);
 bool is_jsonl_name(const std::string& name);
 
+/// Whether a path is a glob: its last part has any of * ? [.
+bool is_glob(const std::string& path);
 /// Files that a path names: itself, what a glob (* ? [) matches, or those of a directory's regular
 /// files whose names `takes` accepts; sorted by name. Of a file and links to it beside it, one is
 /// listed, or one for each part of the data that they name.
