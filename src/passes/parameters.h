@@ -27,6 +27,7 @@ struct ParameterOptions {
   std::vector<std::string> freeze;      // globs over tensor names; matching tensors are not trained
   std::vector<std::string> train_only;  // globs; if any is given, only matching tensors are trained
   bool untie = true;                    // give tensors that an exporter merged copies of their own
+  bool restore_biases = false;          // train the biases of zeros that an exporter removed
 };
 
 /// A tensor that an exporter merged with others, trained as a separate copy, at one of the places

@@ -1,8 +1,12 @@
 #include "passes/restored_biases.h"
 
+#include <fmt/format.h>
+
 #include <string>
 #include <unordered_map>
 
+#include "base/error.h"
+#include "base/setting.h"
 #include "passes/exporter_traces.h"
 
 namespace pipetrain {
@@ -21,39 +25,53 @@ std::int64_t bias_size(const OnnxNode& node, const Shape& weight) {
 
 }  // namespace
 
-std::vector<RestoredBias> restore_biases(OnnxModel& model) {
-  std::vector<RestoredBias> restored;
-  std::unordered_map<std::string, std::size_t> initializers, places;  // index by name
+std::vector<RemovedBias> removed_biases(const OnnxModel& model) {
+  std::vector<RemovedBias> removed;
+  std::unordered_map<std::string, const OnnxInitializer*> initializers;  // by name
+  std::unordered_map<std::string, std::size_t> places;  // index in removed, by name
   for (const OnnxInitializer& initializer : model.initializers)
-    initializers.emplace(initializer.name, initializers.size());
+    initializers.emplace(initializer.name, &initializer);
   for (std::size_t n = 0; n < model.nodes.size(); ++n) {
     const OnnxNode& node = model.nodes[n];
     if (node.inputs.size() != kBias || !node.function.empty()) continue;
     const auto found = initializers.find(node.inputs[kWeight]);
     if (found == initializers.end()) continue;
-    const OnnxInitializer& weight = model.initializers[found->second];
+    const OnnxInitializer& weight = *found->second;
     if (!is_float(weight.file_dtype) || !weight.value) continue;
     const std::int64_t size = bias_size(node, weight.shape);
     const std::string name = removed_bias_of(model, node);
-    if (size <= 0 || name.empty()) continue;
-    const auto known = places.find(name);
-    if (known != places.end() && restored[known->second].weight == weight.name) {  // called again
-      restored[known->second].nodes.push_back(n);
-      model.nodes.edit()[n].inputs.push_back(name);
-      continue;
+    if (size <= 0 || name.empty() || initializers.contains(name)) continue;
+    const auto [place, is_new] = places.emplace(name, removed.size());
+    if (is_new) {
+      removed.push_back({name, weight.name, weight.file_dtype, size, {n}});
+    } else if (removed[place->second].weight == weight.name) {  // the layer is called again
+      removed[place->second].nodes.push_back(n);
     }
-    if (!initializers.emplace(name, model.initializers.size()).second) continue;
+  }
+  return removed;
+}
+
+void restore_biases(OnnxModel& model, const std::vector<RemovedBias>& biases) {
+  for (const RemovedBias& removed : biases) {
     OnnxInitializer bias;
-    bias.name = name;
-    bias.file_dtype = weight.file_dtype;
-    bias.shape = Shape{size};
+    bias.name = removed.name;
+    bias.file_dtype = removed.dtype;
+    bias.shape = Shape{removed.size};
     bias.value = HostTensor(TensorType{bias.file_dtype, bias.shape});
-    places[name] = restored.size();
-    restored.push_back({name, weight.name, {n}});
-    model.nodes.edit()[n].inputs.push_back(name);
+    for (const std::size_t node : removed.nodes)
+      model.nodes.edit()[node].inputs.push_back(removed.name);
     model.initializers.push_back(std::move(bias));
   }
-  return restored;
+}
+
+std::string note_on_missing_biases(const std::vector<RemovedBias>& biases) {
+  if (biases.empty()) return {};
+  const bool one = biases.size() == 1;
+  return fmt::format(
+      "{} of zeros that PyTorch's exporter removed {} not trained: {}{}; to train {}, as PyTorch "
+      "does, give {}",
+      one ? "a bias" : fmt::format("{} biases", biases.size()), one ? "is" : "are",
+      printable(biases[0].name), one ? "" : ", …", one ? "it" : "them", setting("restore-biases"));
 }
 
 }  // namespace pipetrain

@@ -164,7 +164,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   TrainedValues values;
   ExportEdits edits;
   std::set<std::string> not_in_file;
-  for (const RestoredBias& bias : model.biases) not_in_file.insert(bias.name);
+  for (const RemovedBias& bias : model.biases) not_in_file.insert(bias.name);
   for (const ExpandedParameter& parameter : model.expanded) not_in_file.insert(parameter.name);
   for (const UntiedCopy& copy : model.copies) not_in_file.insert(copy.name);
   std::map<std::string, const Adapter*> adapted;  // by weight
@@ -192,7 +192,7 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   std::vector<std::string> separate;
   for (const ExportEdits::Added& added : edits.added) separate.push_back(printable(added.name));
   std::vector<std::string> restored;
-  for (const RestoredBias& bias : model.biases) {
+  for (const RemovedBias& bias : model.biases) {
     const HostTensor value = read(bias.name);
     if (!value || std::ranges::all_of(value.span<float>(), [](float v) { return v == 0; }))
       continue;

@@ -7,6 +7,7 @@
 
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
+#include "passes/exporter_traces.h"
 
 namespace pipetrain {
 
@@ -14,6 +15,15 @@ bool LoadedModel::has_fixed_batch() const {
   return std::any_of(model.inputs.begin(), model.inputs.end(), [](const OnnxValue& input) {
     return !input.dims.empty() && input.dims[0].value > 0;
   });
+}
+
+std::vector<std::string> LoadedModel::notes() const {
+  std::vector<std::string> notes = {note_on_folded_layers(file), note_on_training_mode(file),
+                                    note_on_missing_biases(missing_biases),
+                                    note_on_uncertain_parameters(rules),
+                                    note_on_tensors_in_subgraphs(file)};
+  std::erase(notes, "");
+  return notes;
 }
 
 LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
@@ -25,13 +35,12 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   // Beside adapters, --train-only names what is trained as well.
   if (adapts) std::swap(adapters.trained_whole, parameters.train_only);
   loaded.model = loaded.file;
-  if (parameters.untie) {
-    loaded.biases = restore_biases(loaded.model);
-    loaded.expanded = restore_expanded_parameters(loaded.model);
-  }
+  (parameters.restore_biases ? loaded.biases : loaded.missing_biases) = removed_biases(loaded.file);
+  restore_biases(loaded.model, loaded.biases);
+  if (parameters.untie) loaded.expanded = restore_expanded_parameters(loaded.model);
   loaded.rules = classify_tensors(loaded.model, parameters);
   std::set<std::string_view> not_in_file;
-  for (const RestoredBias& bias : loaded.biases) not_in_file.insert(bias.name);
+  for (const RemovedBias& bias : loaded.biases) not_in_file.insert(bias.name);
   for (const ExpandedParameter& parameter : loaded.expanded) not_in_file.insert(parameter.name);
   const TensorsByName tensors(loaded.file);
   for (auto& [name, rule] : loaded.rules) {

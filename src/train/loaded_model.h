@@ -19,13 +19,16 @@ struct LoadedModel {
   OnnxModel file;   // as in the file: what export writes back
   OnnxModel model;  // with adapters and what the exporter merged or removed: what is trained
   std::map<std::string, TensorRule> rules;
-  std::vector<RestoredBias> biases;
+  std::vector<RemovedBias> biases;          // that are restored
+  std::vector<RemovedBias> missing_biases;  // that are not
   std::vector<ExpandedParameter> expanded;
   std::vector<UntiedCopy> copies;
   std::vector<Adapter> adapters;
 
   /// Whether the file says how many samples the model takes at a time.
   bool has_fixed_batch() const;
+  /// Sentences on what the exporter changed and what is not trained.
+  std::vector<std::string> notes() const;
 };
 
 /// Reads the file. A tensor that could not be written back is not trained. `seed`: of new adapters.

@@ -145,14 +145,15 @@ class Exports(Case):
         self.assertIn("copy of n2.bias", rules["n1.bias"])
         self.assertNotIn("copy", rules["n2.bias"])
 
-    def test_zero_biases_that_the_exporter_removed_are_trained_and_stored_again(self):
+    def test_zero_biases_that_the_exporter_removed_are_trained_and_stored_again_if_asked_for(self):
         weight, data, rate = [0.5, -0.25, 0.125, 1.0], [(0.5, -1.0, 0), (1.5, 0.25, 1), (-0.75, 2.0, 0)], 0.5
         self.write("m.onnx", without_biases(weight))
         self.write("d.csv", "".join(f"{a},{b},{label}\n" for a, b, label in data))
-        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx")[0])
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--restore-biases")[0])
         command = ["train", "m.onnx", "--data", "d.csv", *CPU, "--max-steps", "1", "-b", "3", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
                    "--lr", str(rate), "--lr-schedule", "constant", "--normalize", "none", "--loss", "cross-entropy"]
-        _, err = self.succeed(*command, "-o", "t.onnx", "--run-dir", "run")
+        _, err = self.succeed(*command, "--restore-biases", "-o", "t.onnx", "--run-dir", "run")
+        self.assertNotIn("not trained", err)
         self.assertEqual(len([line for line in err.splitlines() if "biases of zeros that the exporter had removed are stored again" in line]), 1, err)
 
         # One step of softmax regression by hand.
@@ -172,15 +173,21 @@ class Exports(Case):
 
         # A layer that is called twice has one bias.
         self.write("m.onnx", without_biases(weight, calls=2))
-        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx")[0])
-        self.succeed(*command, "-o", "twice.onnx", "--run-dir", "run3")
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--restore-biases")[0])
+        self.succeed(*command, "--restore-biases", "-o", "twice.onnx", "--run-dir", "run3")
         self.assertEqual((self.folder / "twice.onnx").read_bytes().count(b"body.0.bias"), 3)  # the tensor and two inputs
 
-        # The written model has them as inputs of its nodes; the file can also be trained as it is.
+        # The written model has them as inputs of its nodes; by default the file is trained as it is.
         self.assertNotIn("zero biases", self.succeed("inspect", "t.onnx")[0])
         self.assertIn("fc.bias", self.succeed("inspect", "t.onnx", "--params")[0])
         self.succeed("verify", "t.onnx", "--data", "d.csv", "--device", "cpu", "--stages", "1")
-        self.succeed(*command, "--tie", "graph", "-o", "u.onnx", "--run-dir", "run2")
+        note = "2 biases of zeros that PyTorch's exporter removed are not trained: "
+        report = self.succeed("inspect", "m.onnx", "--params")[0]
+        self.assertIn(note, report)
+        self.assertIn("give --restore-biases", report)
+        self.assertNotIn("fc.bias  ", report)
+        _, err = self.succeed(*command, "-o", "u.onnx", "--run-dir", "run2")
+        self.assertIn(note, err)
         self.assertNotIn(b"fc.bias", (self.folder / "u.onnx").read_bytes().replace(b"%p_fc_bias", b""))
 
     def test_a_token_expanded_to_the_batch_is_trained_as_one(self):

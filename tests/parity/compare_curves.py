@@ -67,9 +67,12 @@ def cases(network):
             yield replace(case, tie="graph")
 
 
-def check_parameters(binary, model, loss, network):
+def parameters_of(binary, model, loss):
+    return json.loads(run([binary, "inspect", model, "--loss", loss, "--json"]))["parameters"]
+
+
+def check_parameters(report, network):
     """Compares which tensors are trained; returns a list of sentences about differences."""
-    report = json.loads(run([binary, "inspect", model, "--loss", loss, "--json"]))["parameters"]
     trained = {p["name"] for p in report if p["trainable"]}
     copies = {copy for names in network["copies"].values() for copy in names}
     expected = set(network["trainable"])
@@ -92,22 +95,35 @@ def check_parameters(binary, model, loss, network):
     return problems
 
 
-def check_changes(model, trained, network):
+def check_changes(report, model, trained, network):
     """Compares how far each tensor moved; returns a list of sentences about differences."""
     before, after = initializers(model), initializers(trained)
-    source_of = {copy: name for name, names in network["copies"].items() for copy in names}
     expected = dict(network["max_change"])
     expected.update({name: 0.0 for name in network["frozen"]})
     expected.update(network["running_stats"])
-    problems = []
-    for name, change in expected.items():
-        start = before.get(name, before.get(source_of.get(name)))
-        if name not in after or start is None:
+
+    def moved(name, original):
+        return float(np.max(np.abs(after[name].astype(np.float64) - before.get(name, before[original]))))
+
+    # Names, how far they moved, how far they should have, and where they started. Copies split at
+    # their consumers: which of them keeps the name in the file differs between the two programs, so
+    # they are compared in the order of their changes.
+    found = []
+    for original, names in network["copies"].items():
+        if not all("@" in name for name in names):
             continue
-        moved = float(np.max(np.abs(after[name].astype(np.float64) - start)))
-        rounding = 20 * float(np.finfo(np.float32).eps) * float(np.max(np.abs(start)))
-        if abs(moved - change) > CHANGE_TOLERANCE * change + rounding + NEGLIGIBLE_CHANGE:
-            problems.append(f"{name} moved by {moved:.3e}, expected {change:.3e}")
+        ours = [original] + [p["name"] for p in report if p["reason"].startswith(f"copy of {original},")]
+        theirs = sorted(expected.pop(name) for name in [original, *names])
+        changes = sorted((moved(name, original), name) for name in ours if name in after)
+        found += [(name, change, right, original) for (change, name), right in zip(changes, theirs)]
+        if len(changes) != len(theirs):
+            found.append((f"{original} and its copies", len(changes), len(theirs), original))
+    found += [(name, moved(name, name), change, name) for name, change in expected.items() if name in after and name in before]
+    problems = []
+    for name, change, right, original in found:
+        rounding = 20 * float(np.finfo(np.float32).eps) * float(np.max(np.abs(before[original])))
+        if abs(change - right) > CHANGE_TOLERANCE * right + rounding + NEGLIGIBLE_CHANGE:
+            problems.append(f"{name} moved by {change:.3e}, expected {right:.3e}")
     return problems
 
 
@@ -133,8 +149,9 @@ def compare_case(arguments, name, network, case, setup, folder):
     if not deviation <= LOSS_TOLERANCE:
         problems.append(f"loss differs by {deviation:.1e}")
     if not case.name:
-        problems += check_parameters(arguments.binary, model, case.loss, network)
-        problems += check_changes(model, trained, network)
+        report = parameters_of(arguments.binary, model, case.loss)
+        problems += check_parameters(report, network)
+        problems += check_changes(report, model, trained, network)
     return deviation, problems
 
 

@@ -14,7 +14,6 @@
 #include "device/plugin.h"
 #include "ops/conv/conv.h"
 #include "passes/build.h"
-#include "passes/exporter_traces.h"
 #include "passes/linearise.h"
 #include "profile/machine.h"
 #include "profile/measure.h"
@@ -147,14 +146,7 @@ std::string text_of_file(const Options& options, const LoadedModel& model) {
         fmt::format("  ({} of them zero biases that the exporter removed)", model.biases.size());
   text += "  (list: --params)\n";
   for (const std::string& warning : model.file.warnings) text += "warning  " + warning + "\n";
-  if (const std::string note = note_on_folded_layers(model.file); !note.empty())
-    text += "note     " + note + "\n";
-  if (const std::string note = note_on_training_mode(model.file); !note.empty())
-    text += "note     " + note + "\n";
-  if (const std::string note = note_on_uncertain_parameters(model.rules); !note.empty())
-    text += "note     " + note + "\n";
-  if (const std::string note = note_on_tensors_in_subgraphs(model.file); !note.empty())
-    text += "note     " + note + "\n";
+  for (const std::string& note : model.notes()) text += "note     " + note + "\n";
   if (options.show_params) {
     for (const auto& [name, rule] : model.rules)
       text += fmt::format("  {:<8} {:<48} {}\n", use_name(rule.use), printable(name), rule.reason);

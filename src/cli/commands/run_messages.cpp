@@ -12,7 +12,6 @@
 #include "cli/commands/replica_mode.h"
 #include "cli/options/option_values.h"
 #include "cli/output/terminal.h"
-#include "passes/exporter_traces.h"
 #include "passes/parameters.h"
 #include "processes/process_group.h"
 #include "profile/machine.h"
@@ -80,14 +79,7 @@ void log_model(const Options& options, const PlannedNetwork& network) {
   for (const std::string& warning : network.model().file.warnings)
     log_warning("onnx", "{}", warning);
   for (const std::string& note : graph.notes) log_info("train", "note     {}", note);
-  if (const std::string note = note_on_folded_layers(network.model().file); !note.empty())
-    log_info("train", "note     {}", note);
-  if (const std::string note = note_on_training_mode(network.model().file); !note.empty())
-    log_info("train", "note     {}", note);
-  if (const std::string note = note_on_uncertain_parameters(network.model().rules); !note.empty())
-    log_info("train", "note     {}", note);
-  if (const std::string note = note_on_tensors_in_subgraphs(network.model().file); !note.empty())
-    log_info("train", "note     {}", note);
+  for (const std::string& note : network.model().notes()) log_info("train", "note     {}", note);
   if (const std::string note = note_on_other_outputs(graph); !note.empty())
     log_info("train", "note     {}", note);
   if (network.data().synthetic) {

@@ -165,10 +165,14 @@ void describe_model(Table& table, Options& options) {
       .affects(ResultEffect::kContent);
   table
       .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                       "how to treat equal weights that the exporter merged and biases that it "
-                       "removed; auto: restore both and train them separately; graph: train the "
-                       "file as it is",
+                       "how to treat equal weights that the exporter merged; auto: train them "
+                       "separately; graph: train the file as it is",
                        "train inspect")
+      .affects(ResultEffect::kUnrecorded);
+  table
+      .flag("--restore-biases", model.parameters.restore_biases,
+            "train the biases of zeros that PyTorch's exporter removed, as PyTorch does",
+            "train inspect")
       .affects(ResultEffect::kUnrecorded);
   table
       .choice_of<BatchNormMode>(
