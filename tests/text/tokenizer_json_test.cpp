@@ -38,6 +38,21 @@ TEST(TokenizerJson, WordPieces) {
   EXPECT_EQ(tokenizer->encode("unaffableunaffable un!!x"), (TokenIds{1, 5, 9, 9, 1}));
 }
 
+TEST(TokenizerJson, TheUnknownTokenMayBeAnAddedOne) {
+  const auto with_added = [](const std::string& file, const char* token) {
+    return replaced(file, R"("special": true}])",
+                    R"("special": true}, )" + std::string(token) + "]");
+  };
+  const auto pieces =
+      parse_tokenizer(with_added(replaced(kWordPieces, R"("[UNK]": 1, )", ""),
+                                 R"({"id": 13, "content": "[UNK]", "special": true})"));
+  EXPECT_EQ(pieces->encode("the zz un"), (TokenIds{8, 13, 5}));
+  const auto pairs = parse_tokenizer(
+      with_added(replaced(kBytePairs, R"("unk_token": null)", R"("unk_token": "<unk>")"),
+                 R"({"id": 22, "content": "<unk>", "special": true})"));
+  EXPECT_EQ(pairs->encode("azb"), (TokenIds{1, 22, 2}));
+}
+
 TEST(TokenizerJson, SamplesOfOneTextAndOfTwo) {
   const auto tokenizer = parse_tokenizer(kWordPieces);
   const TokenIds first = tokenizer->encode("the un"), second = tokenizer->encode("unaffable");

@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "data/formats/image_rows.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -279,6 +280,7 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
       continue;
     }
     labels.insert(labels.end(), count, static_cast<std::int64_t>(classes.size()));
+    check_class_name(name, ClassNameIs::kFolder);
     classes.push_back(name);
   }
   const bool flat = classes.empty();

@@ -27,13 +27,15 @@ HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label) {
   return out;
 }
 
-void check_class_name(const std::string& name) {
-  PT_CHECK(is_utf8(name), kData,
-           "the label \"{}\" is not UTF-8; convert the file: iconv -f latin1 -t utf-8",
-           printable(name));
+void check_class_name(const std::string& name, ClassNameIs what) {
+  const bool is_folder = what == ClassNameIs::kFolder;
+  const std::string who =
+      fmt::format("the {} \"{}\"", is_folder ? "name of the folder" : "label", printable(name));
+  PT_CHECK(is_utf8(name), kData, "{} is not UTF-8; {}", who,
+           is_folder ? "rename the folder" : "convert the file: iconv -f latin1 -t utf-8");
   PT_CHECK(name.find('\n') == std::string::npos, kData,
-           "the label \"{}\" has a line break, which names of classes must not have",
-           printable(name));
+           "{} has a line break, which names of classes must not have{}", who,
+           is_folder ? "; rename the folder" : "");
 }
 
 ClassNumbers number_classes(const std::vector<std::string>& words) {

@@ -15,9 +15,11 @@ namespace pipetrain {
 /// or if the label needs several classes per sample.
 HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label);
 
+/// What the name of a class was before: advice on a name that cannot be one depends on it.
+enum class ClassNameIs : std::uint8_t { kLabel, kFolder };
 /// Error (kData) for a name with a line break, or that is not UTF-8: models store the names of
 /// their classes in lines of text.
-void check_class_name(const std::string& name);
+void check_class_name(const std::string& name, ClassNameIs what = ClassNameIs::kLabel);
 
 /// Labels that are words as class numbers, which follow the byte order of the words.
 struct ClassNumbers {

@@ -125,16 +125,22 @@ std::optional<std::int64_t> whole(T value) {
   }
 }
 
+// The largest number in the elements' own precision: 0.3f is 0.3, though a little more.
+template <class T>
+T largest_of(const Allowed& allowed) {
+  constexpr double kMost = std::numeric_limits<T>::max();
+  return static_cast<T>(std::min(allowed.largest, kMost));
+}
+
 template <class T>
 bool is_allowed(T value, const Allowed& allowed) {
   switch (allowed.kind) {
     case Allowed::Kind::kFinite:
-      if constexpr (std::is_floating_point_v<T>) {
-        constexpr double kMost = std::numeric_limits<T>::max();
-        return std::abs(value) <= static_cast<T>(std::min(allowed.largest, kMost));
-      }
+      if constexpr (std::is_floating_point_v<T>) return std::abs(value) <= largest_of<T>(allowed);
       return true;
     case Allowed::Kind::kUnit:
+      if constexpr (std::is_floating_point_v<T>)
+        return value >= T(0) && value <= largest_of<T>(allowed);
       return value >= T(0) && static_cast<double>(value) <= allowed.largest;
     case Allowed::Kind::kWhole:
       break;

@@ -46,7 +46,7 @@ std::string unescaped(std::string_view value) {
 }  // namespace
 
 std::string TextOptions::text(const std::string& file_name, const std::string& file_sha256) const {
-  std::string out = fmt::format("sha256={}\nname={}\n", file_sha256, file_name);
+  std::string out = fmt::format("sha256={}\nname={}\n", file_sha256, escaped(file_name));
   const auto add = [&](const char* key, const std::string& value, bool given) {
     if (given) out += fmt::format("{}={}\n", key, escaped(value));
   };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "support/data_files.h"
@@ -348,6 +349,22 @@ TEST(Bind, RegressionTargetsProbabilitiesAndAutoencoders) {
                               {{float_input("x", {2})}, pixels}, {});
                   }),
                   "label -1 out of range 0..1");
+}
+
+// 0.3F is 0.300000012 and the divisor 0.3 in double precision: the quotient is one.
+TEST(Bind, TheDivisorItselfIsAProbabilityOnceItIsDivided) {
+  LabelSpec pixels = numbers({2});
+  pixels.probability = true;
+  BindOptions options;
+  options.normalization = Normalization::parse("0.3");
+  const auto bound = [&](float largest) {
+    return values(*bind_data(split({column<float>("x", {1, 2}, {0, largest})}),
+                             {{float_input("x", {2})}, pixels}, options)
+                       .dataset,
+                  1);
+  };
+  EXPECT_EQ(bound(0.3F), (Doubles{0, 1}));
+  expect_contains(data_error([&] { bound(std::nextafter(0.3F, 1.0F)); }), "out of range 0..0.3,");
 }
 
 TEST(Bind, ATablesColumnsFeedSeveralInputs) {

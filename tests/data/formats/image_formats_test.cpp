@@ -66,6 +66,24 @@ TEST_F(Formats, FoldersOfImagesBehindLinks) {
   EXPECT_EQ(opened(path("d"), wants({3, 2, 3}, 1)).class_names, std::vector<std::string>{"cats"});
 }
 
+// Models store the names of their classes in lines of text.
+TEST_F(Formats, FoldersWhoseNamesCannotNameClassesAreRefused) {
+  for (const auto& [folder, fault] :
+       {std::pair<std::string, const char*>{"two\nlines", "has a line break"},
+        {"B\xe4r", "is not UTF-8"}}) {
+    // The folder above those of the classes may be called so, and one without images.
+    const std::string data = path(folder + "/data");
+    write(folder + "/data/ant/1.png", kPng);
+    const std::string image = write(folder + "/data/" + folder + "/1.png", kPng);
+    const std::string said = data_error([&] { read_image_folder(data); });
+    expect_contains(said, fault);
+    expect_contains(said, "rename the folder");
+    std::filesystem::remove(image);
+    EXPECT_EQ(read_image_folder(data).train.columns.at(1).class_names,
+              std::vector<std::string>{"ant"});
+  }
+}
+
 TEST_F(Formats, ImagesAreFoundByNameAndPattern) {
   for (const char* name : {"d/a.jpg", "d/b.jfif", "d/c.JPE"}) write(name, kGreyJpeg);
   for (const char* name : {"d/d.pbm", "d/e.tga"}) write(name, "x");

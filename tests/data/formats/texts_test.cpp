@@ -301,10 +301,10 @@ TEST(TextSettings, KeepLineBreaksAndBackslashes) {
   TextOptions options;
   options.end_of_text = "\n";
   options.column = "a\\nb\nc\\";
-  const TextOptions read = TextOptions::parse(options.text("tokenizer.json", "12ab"));
+  const TextOptions read = TextOptions::parse(options.text("a\\nb.json", "12ab"));
   EXPECT_EQ(read.end_of_text, options.end_of_text);
   EXPECT_EQ(read.column, options.column);
-  EXPECT_EQ(read.name, "tokenizer.json");
+  EXPECT_EQ(read.name, "a\\nb.json");
   EXPECT_EQ(TextOptions::parse("sha256=1\nname=t\ncolumn=a\\b\n").column, "a\\b");
 }
 
