@@ -12,6 +12,9 @@
 namespace pipetrain {
 namespace {
 
+/// A buffer of a loss, though it is called a weight.
+constexpr std::string_view kLossWeights = "pos_weight";
+
 /// Exporters prepend the path of the module to what they name by an operator.
 std::string without_path(const std::string& name) {
   return name.substr(name.find_last_of('/') + 1);
@@ -81,7 +84,7 @@ bool has_buffer_name(const std::string& name, const Shape& shape) {
 }
 
 bool is_buffer_of_module(const std::string& name) {
-  return !has_parameter_name(last_part(name)) || last_part(name) == "pos_weight";
+  return !has_parameter_name(last_part(name)) || last_part(name) == kLossWeights;
 }
 
 bool belongs_to_module(const std::string& name) {
@@ -105,7 +108,8 @@ FoldedSources folded_sources(const std::string& list) {
     sources.is_normalized = sources.is_normalized ||
                             name.find("vector_norm") != std::string::npos ||
                             name.find("weight_norm") != std::string::npos;
-    if (name.ends_with("weight") || name.ends_with("bias") || recurrent) {
+    const bool is_parameter = name.ends_with("weight") || name.ends_with("bias") || recurrent;
+    if (is_parameter && last != kLossWeights) {
       sources.parameters.push_back(name);
     } else if (!has_buffer_name(name, {})) {
       if (belongs_to_module(name)) sources.parameters.push_back(name);

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -17,6 +18,15 @@
 
 namespace pipetrain {
 namespace {
+
+/// The operator that a call calls: "torch.ops.aten.group_norm.default".
+std::string_view target_of(std::string_view call) {
+  constexpr std::string_view kBefore = "target=";
+  const std::size_t at = call.find(kBefore);
+  if (at == call.npos) return {};
+  call.remove_prefix(at + kBefore.size());
+  return call.substr(0, call.find(']'));
+}
 
 /// (C), a group norm's (C, 1, 1) or a token's (1, 1, C).
 bool is_row(const Shape& shape) {
@@ -146,7 +156,8 @@ class Untier {
     const std::string_view call = call_of(model_, node);
     if (call.empty() || is_statistic_slot(node, slot)) return false;
     const auto has = [&](std::string_view part) { return call.find(part) != call.npos; };
-    if (node.op_type == "InstanceNormalization" && has("group_norm")) return true;
+    const bool is_of_group_norm = target_of(call).find("group_norm") != call.npos;
+    if (node.op_type == "InstanceNormalization" && is_of_group_norm) return true;
     if (!parameters_of_call(call).empty()) return false;
     if (has("%b_")) return true;
     return node.op_type.ends_with("Normalization") && has("args") &&

@@ -193,14 +193,15 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
       {"cat", "['q.bias', 'k.bias', 'val_8']"},
       {"cos", "['arange', 'mul_2', 'val_9']"},
       {"expand", "['aa.filt', 'val_10']"},
+      {"where", "['criterion.pos_weight', 'val_12']"},
       {"ones", "['val_11', 'size']"},
   };
-  for (const char* name : {"mul", "mul_1", "cos", "expand"})
+  for (const char* name : {"mul", "mul_1", "cos", "expand", "where"})
     builder.initializer(name, scattered({4, 4, 1, 1}));
   builder.initializer("view", scattered({1, 4, 1, 1}));
   builder.initializer("cat", scattered({1, 4, 5, 5}));
   std::string last = "x";
-  for (const char* name : {"mul", "mul_1", "cos", "expand"}) {
+  for (const char* name : {"mul", "mul_1", "cos", "expand", "where"}) {
     builder.node("Conv", {last, name}, {std::string("c_") + name});
     last = std::string("c_") + name;
   }
@@ -215,7 +216,7 @@ TEST(Parameters, FoldedTensorsAreTrainedIfParametersWentIn) {
   for (const char* name : {"mul", "mul_1", "view", "cat"})
     EXPECT_EQ(use_of(rules, name), TensorUse::kTrained) << name;
   EXPECT_EQ(rules.at("cat").reason, "folded from q.bias and 1 more");
-  for (const char* name : {"cos", "expand"}) {
+  for (const char* name : {"cos", "expand", "where"}) {
     EXPECT_EQ(use_of(rules, name), TensorUse::kFrozen) << name;
     EXPECT_TRUE(rules.at(name).doubtful) << name;
   }

@@ -182,5 +182,37 @@ TEST(UntieCopies, ConstantsOfCallsAreNotTrained) {
   }
 }
 
+// PyTorch's exporter writes a group norm as an instance norm of ones and zeros, with the gain and
+// the shift behind it.
+TEST(UntieCopies, InstanceNormsWithinGroupNormsHaveConstants) {
+  const auto gain_of_second = [](const std::string& call) {
+    OnnxBuilder builder = image_builder();
+    builder.initializer("first.weight", equal_elements({4}, 1));
+    builder.initializer("first.bias", equal_elements({4}, 0));
+    builder.node("InstanceNormalization", {"x", "first.weight", "first.bias"}, {"h"});
+    builder.node("InstanceNormalization", {"h", "first.weight", "first.bias"}, {"y"}, {}, "second");
+    OnnxModel model = parsed(builder);
+    const auto say = [&](const char* output, const std::string& what) {
+      model.value_metadata[output]["pkg.torch.onnx.fx_node"] =
+          "%norm : [num_users=1] = call_function[target=torch.ops.aten." + what;
+    };
+    say("h", "instance_norm.default](args = (%x, %p_first_weight, %p_first_bias), kwargs = {})");
+    say("y", call);
+    auto rules = classify_tensors(model, {});
+    untie_copies(model, rules);
+    EXPECT_EQ(model.nodes[0].inputs[1], "first.weight") << call;
+    EXPECT_EQ(use_of(rules, "first.weight"), TensorUse::kTrained) << call;
+    EXPECT_EQ(model.nodes[1].inputs[1], "first.weight@second.1") << call;
+    return use_of(rules, model.nodes[1].inputs[1]);
+  };
+  EXPECT_EQ(gain_of_second("group_norm.default](args = (%instance_norm, 2, %p_second_weight, "
+                           "%p_second_bias), kwargs = {})"),
+            TensorUse::kFrozen);
+  // Behind a group norm.
+  EXPECT_EQ(gain_of_second("instance_norm.default](args = (%group_norm, %p_second_weight, "
+                           "%p_second_bias), kwargs = {})"),
+            TensorUse::kTrained);
+}
+
 }  // namespace
 }  // namespace pipetrain::test
