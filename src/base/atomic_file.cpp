@@ -44,6 +44,11 @@ bool is_special(const std::filesystem::path& path) {
   return names_descriptor(path) || is_pipe_or_device(path);
 }
 
+bool names_standard_output(const std::filesystem::path& path) {
+  const std::string name = path.lexically_normal().string();
+  return name == "/dev/stdout" || name == "/dev/fd/1" || name == "/proc/self/fd/1";
+}
+
 void check_is_file(const std::filesystem::path& path) {
   PT_CHECK(!is_pipe_or_device(path), kData, "cannot read {}: it is a pipe or a device, not a file",
            printable(path.string()));

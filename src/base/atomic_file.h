@@ -14,6 +14,8 @@ namespace pipetrain {
 
 /// Whether a path is written in place: a device, a pipe, or the name of an open file (/dev/stdout).
 bool is_special(const std::filesystem::path& path);
+/// Whether a path is a name of standard output: /dev/stdout, /dev/fd/1.
+bool names_standard_output(const std::filesystem::path& path);
 /// Throws an Error (kData) for a pipe or a device: reading it could block, or never end.
 void check_is_file(const std::filesystem::path& path);
 

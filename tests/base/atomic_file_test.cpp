@@ -74,6 +74,13 @@ TEST(AtomicFileTest, NamesOfOpenFilesAreWrittenInPlace) {
   EXPECT_EQ(get_file(target), "hello");
 }
 
+TEST(AtomicFileTest, StandardOutputHasSeveralNames) {
+  for (const char* name : {"/dev/stdout", "/dev/fd/1", "/proc/self/fd/1", "/dev/../dev/stdout"})
+    EXPECT_TRUE(names_standard_output(name)) << name;
+  for (const char* name : {"-", "stdout", "/dev/stderr", "/dev/fd/12", "/proc/self/fd/2", ""})
+    EXPECT_FALSE(names_standard_output(name)) << name;
+}
+
 TEST(AtomicFileTest, ReservingDoesNotChangeTheLength) {
   const TemporaryDirectory directory;
   AtomicFile file(directory / "out.bin");

@@ -26,6 +26,8 @@ class Measure(Case):
         self.assertEqual(measured["topology"], "mine.json")
         topology = json.loads((self.folder / "mine.json").read_text())
         self.assertEqual(topology["levels"][0]["count"], measured["threads"])
+        for name in ("-", "/dev/stdout"):
+            self.refused("usage", "doctor", "--measure", "-o", name, says="--output - cannot write to standard output")
 
 
 class Vectors(Case):

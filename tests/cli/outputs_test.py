@@ -103,6 +103,21 @@ class Documents(Case):
         self.assertNotIn("valid, ", out)
         self.refused("usage", "train", "-m", MODEL, "--data", DATA, "--lora", "rank=2", "--adapter", "-", says="--adapter -")
 
+    def test_a_file_that_standard_output_leads_to_has_one_document(self):
+        plan = ["plan", "-m", MODEL, "--gpus", "2"]
+        file = self.folder / "out"
+        into_file = lambda: os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        for name in ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"):
+            for schema, command in (("plan", plan), ("profile", ["profile", MODEL])):
+                with self.subTest(name, command=schema):
+                    self.succeed(*command, "-o", name, before=into_file)
+                    self.assertEqual(parse(file.read_text())["schema"], f"pipetrain.{schema}/1")
+        for drawing, begins in (("--svg", "<svg"), ("--dot", "digraph")):
+            self.succeed(*plan, drawing, "/dev/stdout", before=into_file)
+            self.assertTrue(file.read_text().startswith(begins), file.read_text()[:100])
+            self.assertNotIn("peak  ", file.read_text())
+        self.refused("usage", *plan, "--svg", "/dev/stdout", "-o", "/dev/fd/1", says="--output - and --svg - cannot share standard output")
+
     def test_simulate(self):
         document = self.document("simulate", MODEL, "--gpus", "3")
         self.assertEqual(document["schema"], "pipetrain.simulation/1")

@@ -145,6 +145,9 @@ int doctor_in(const Options& options, ProcessGroup* processes) {
   if (!leads) return 0;
   resolve_verbosity(options);
   if (options.measure) {
+    PT_CHECK(options.output != "-", kUsage,
+             "--output - cannot write to standard output, where the measurements are printed; give "
+             "a file");
     check_processor();
     return measure_and_report(options.json, options.output);
   }

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <memory>
 
+#include "base/atomic_file.h"
+
 namespace pipetrain {
 
 double parse_real(const std::string& name, std::string text) {
@@ -131,8 +133,12 @@ OptionSpec& Table::text(const std::string& name, std::string& field, std::string
 
 OptionSpec& Table::path(const std::string& name, std::string& field, PathUse use, std::string value,
                         std::string help, std::string commands) {
+  const bool prints = use == PathUse::kWrite && value.ends_with("|-");
   OptionSpec& spec = text(name, field, std::move(value), std::move(help), std::move(commands));
   spec.path = use;
+  // A file that standard output leads to would be written twice, from its beginning.
+  if (prints)
+    spec.set = [&field](const std::string& v) { field = names_standard_output(v) ? "-" : v; };
   return spec;
 }
 

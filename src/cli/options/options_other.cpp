@@ -89,11 +89,11 @@ void describe_planning(Table& table, Options& options) {
             "schedules to compare, in place of --schedule", "simulate")
       .completes(names_of_schedules());
   table
-      .path("--svg", options.svg, PathUse::kWrite, "FILE",
+      .path("--svg", options.svg, PathUse::kWrite, "FILE|-",
             "write a timeline of the predicted step as SVG", "plan schedule")
       .completes({}, {"svg"});
-  table.path("--dot", options.dot, PathUse::kWrite, "FILE", "write the stages as a Graphviz graph",
-             "plan");
+  table.path("--dot", options.dot, PathUse::kWrite, "FILE|-",
+             "write the stages as a Graphviz graph", "plan");
   table.text("--times", options.times, "F,B|F,I,W",
              "seconds per micro-batch: forward, backward; or forward, input gradient, weight "
              "gradient; default: 1,2",
