@@ -107,8 +107,11 @@ std::string checkpoint_name(std::int64_t step);
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
 /// The step of the newest one; 0: there is none.
 std::int64_t newest_step(const std::filesystem::path& folder);
+/// Error (kUsage) for a checkpoint with a name of its own that is not the only one in its folder: a
+/// run cannot go on from it there, since "latest" names checkpoints by their steps.
+void check_may_go_back(const std::filesystem::path& checkpoint);
 /// Has "latest" name this checkpoint, so that those of more steps count as given up. The caller
-/// holds the lock of the run's folder.
+/// holds the lock of the run's folder. Error as above.
 void give_up_steps_after(const std::filesystem::path& checkpoint);
 
 struct WrittenCheckpoint {

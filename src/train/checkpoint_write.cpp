@@ -85,6 +85,13 @@ std::vector<std::pair<std::int64_t, fs::path>> newest_first(const fs::path& fold
   return found;
 }
 
+/// Whether its folder has no newer checkpoint; there, only those that are named by their steps
+/// count.
+bool is_newest(const fs::path& checkpoint) {
+  const auto all = newest_first(checkpoint.parent_path());
+  return all.empty() || all.front().second.filename() == checkpoint.filename();
+}
+
 [[noreturn]] void fail(const char* what, const fs::path& path) {
   const int reason = errno;
   PT_FAIL(kResource, "cannot {} {}: {}", what, printable(path.string()), std::strerror(reason));
@@ -248,17 +255,19 @@ std::int64_t newest_step(const fs::path& folder) {
   return all.empty() ? 0 : all.front().first;
 }
 
-void give_up_steps_after(const fs::path& checkpoint) {
-  const fs::path folder = checkpoint.parent_path();
-  const std::vector<fs::path> all = list_checkpoints(folder);
-  if (all.empty() || all.front().filename() == checkpoint.filename()) return;
-  PT_CHECK(step_of(checkpoint.filename().string()) >= 0, kUsage,
-           "\"{}\" has a name of its own, so its run cannot go back to it; move it to another "
-           "folder, or give another {}",
+void check_may_go_back(const fs::path& checkpoint) {
+  PT_CHECK(is_newest(checkpoint) || step_of(checkpoint.filename().string()) >= 0, kUsage,
+           "\"{}\" has a name of its own, so a run cannot go on from it in this folder; move it to "
+           "another folder, or give another {}",
            printable(checkpoint.string()), setting("run-dir"));
+}
+
+void give_up_steps_after(const fs::path& checkpoint) {
+  if (is_newest(checkpoint)) return;
+  check_may_go_back(checkpoint);
   const std::string line = line_on(checkpoint);
   if (line.empty()) return;
-  write_file(folder / "latest", line);
+  write_file(checkpoint.parent_path() / "latest", line);
 }
 
 WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& checkpoint) {

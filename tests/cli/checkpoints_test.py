@@ -200,8 +200,9 @@ class Resume(Checkpoints):
         (checkpoints / "step-000002").rename(checkpoints / "good")
         latest = (checkpoints / "latest").read_text()
         back = ["--resume=run/checkpoints/good", "--run-dir", "run", "--max-steps", "5"]
-        self.refused("usage", *back, says=["run/checkpoints/good", "a name of its own", "--run-dir"])
-        self.assertEqual((checkpoints / "latest").read_text(), latest)
+        for more in (["--dry-run"], []):
+            self.refused("usage", *back, *more, says=["run/checkpoints/good", "a name of its own", "--run-dir"])
+            self.assertEqual((checkpoints / "latest").read_text(), latest)
         shutil.rmtree(checkpoints / "step-000004")
         _, err = self.succeed(*back)
         self.assertIn("step 2 of 5", err)

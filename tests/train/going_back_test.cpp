@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/error.h"
 #include "support/temporary_directory.h"
 #include "train/checkpoint.h"
 
@@ -40,6 +41,20 @@ TEST(GoingBack, GivesLaterStepsUpAtOnce) {
   EXPECT_EQ(find_checkpoint(latest).checkpoint.step, 4);
   go_back_to("step-000007");
   EXPECT_EQ(newest_step(folder.path()), 7);
+}
+
+TEST(GoingBack, NeedsACheckpointThatIsNamedByItsStep) {
+  const TemporaryDirectory folder;
+  for (const std::int64_t step : {3, 7}) write_checkpoint(folder.path(), checkpoint_after(step));
+  EXPECT_NO_THROW(check_may_go_back(folder / "step-000003"));
+  EXPECT_NO_THROW(check_may_go_back(folder / "step-000007"));
+  fs::rename(folder / "step-000003", folder / "good");
+  const std::string before = get_file(folder / "latest");
+  EXPECT_THROW(check_may_go_back(folder / "good"), Error);
+  EXPECT_THROW(give_up_steps_after(folder / "good"), Error);
+  EXPECT_EQ(get_file(folder / "latest"), before);
+  fs::remove_all(folder / "step-000007");
+  EXPECT_NO_THROW(check_may_go_back(folder / "good"));  // there is none to give up
 }
 
 TEST(GoingBack, TakesTheBestBack) {

@@ -71,6 +71,11 @@ void check_overwrite(const Options& options, const Start& start) {
            printable(start.found->path.string()));
 }
 
+void check_going_back(const Options& options, const Start& start) {
+  if (start.goes_on && start.is_saved && has_checkpoint(options.run_dir, start))
+    check_may_go_back(start.found->path);
+}
+
 void check_training(const Options& options, const PlannedNetwork& network) {
   check_metric(network);
   check_validation_labels(network);

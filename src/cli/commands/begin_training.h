@@ -42,6 +42,10 @@ bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
 /// run starts from one of them.
 void check_overwrite(const Options& options, const Start& start);
 
+/// A run that goes on from a checkpoint of its folder gives up those of more steps. Error (kUsage)
+/// where it cannot.
+void check_going_back(const Options& options, const Start& start);
+
 /// What training refuses when it begins is refused before anything of an earlier run is replaced,
 /// and in a dry run. Error (kUsage) for options that do not suit the network, (kData) for
 /// validation data without a label that counts.

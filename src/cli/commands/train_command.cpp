@@ -429,6 +429,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   Start start = take_up(options, processes, supervision);
   check_outputs("train", options);  // again, with what a checkpoint names
   if (leads) check_overwrite(options, start);
+  if (leads) check_going_back(options, start);
   const bool gives_stages = options.gpus > 0;
   check_replica_mode(options, start.goes_on ? &start.found->checkpoint : nullptr);
   take_devices_of_processes(options, processes);
