@@ -15,6 +15,11 @@ std::vector<std::vector<std::string>> divide_files(const std::string& pattern, i
            "{} files needs a pattern of data files, such as {} 'shards/part-*.npz', not {}",
            setting("data-sharding"), setting("data"), printable(pattern));
   const std::vector<std::string> files = list_files(pattern);
+  const auto other = std::ranges::find_if(files, names_other_part);
+  PT_CHECK(other == files.end() || std::ranges::all_of(files, names_other_part), kUsage,
+           "{} files: {} would be trained on; give a pattern of the training files alone, and the "
+           "others with {}",
+           setting("data-sharding"), printable(*other), setting("val-data"));
   PT_CHECK(files.size() >= static_cast<std::size_t>(replicas), kUsage,
            "{} files: {} file{} match{} {}, too few for {} replicas; divide the data into more "
            "files, or use fewer replicas",

@@ -15,7 +15,8 @@
 namespace pipetrain {
 
 /// The files of each replica, every n-th in the order of their names. `pattern`: of file names.
-/// Errors: kUsage for fewer files than replicas and for what is no pattern, kData.
+/// Errors: kUsage for fewer files than replicas, for files of another part of the data among them
+/// and for what is no pattern, kData.
 std::vector<std::vector<std::string>> divide_files(const std::string& pattern, int replicas);
 
 /// The samples of one replica; without files: those of another process, of which only their number

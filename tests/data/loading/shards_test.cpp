@@ -42,6 +42,21 @@ TEST_F(Shards, EveryReplicaGetsEveryNthFile) {
   EXPECT_THROW(divide_files("synthetic", 1), Error);
 }
 
+TEST_F(Shards, FilesOfOtherPartsAreNotDealtOut) {
+  for (const char* name : {"train-0.csv", "train-1.csv", "val-0.csv", "val-1.csv"})
+    write(name, "1,2\n");
+  EXPECT_EQ(divide_files(path("train-*.csv"), 2).size(), 2u);
+  EXPECT_EQ(divide_files(path("val-*.csv"), 2).size(), 2u);
+  try {
+    divide_files(path("*.csv"), 2);
+    FAIL() << "validation files would be trained on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(error.message().find("val-0.csv would be trained on"), std::string::npos)
+        << error.message();
+  }
+}
+
 TEST_F(Shards, SamplesOfOtherProcessesAreZeros) {
   const ShardedDataset data(
       {{{std::make_shared<ShardNumbers>(100.F, 2), std::make_shared<ShardNumbers>(200.F, 3)}, 5},
