@@ -5,10 +5,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "base/atomic_file.h"
 #include "base/checksum.h"
@@ -240,6 +242,14 @@ std::string RunRecord::value(const std::string& number) const {
     if (name == number) return text;
   }
   return {};
+}
+
+bool RunRecord::predates(const std::string& number) const {
+  // Runs of all versions record the others, or leave them out where they are not in force.
+  static constexpr std::array<std::string_view, 5> kLater = {"accumulators", "augment", "compress",
+                                                             "ignore-index", "logits"};
+  return std::ranges::find(kLater, number) != kLater.end() &&
+         std::ranges::find(numbers, number, &Setting::first) == numbers.end();
 }
 
 std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", kPrefix, step); }

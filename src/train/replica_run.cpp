@@ -24,9 +24,12 @@ constexpr std::chrono::milliseconds kPause(1'000);
 /// Whether two runs differ in what a replay takes from its settings rather than from the record.
 bool has_other_settings(const RunRecord& one, const RunRecord& other) {
   static const std::set<std::string> recorded = {"steps", "replica-mode", "lr"};
-  const auto numbers = [](const RunRecord& run) {
+  const auto numbers = [&](const RunRecord& run) {
     std::vector<Setting> kept = run.numbers;
-    std::erase_if(kept, [](const Setting& each) { return recorded.contains(each.first); });
+    std::erase_if(kept, [&](const Setting& each) {
+      return recorded.contains(each.first) || one.predates(each.first) ||
+             other.predates(each.first);
+    });
     return kept;
   };
   return numbers(one) != numbers(other);

@@ -167,6 +167,7 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
       !network.asynchronous() && checkpoint.run.value("updates") == "synchronous";
   std::vector<std::string> changes;
   for (const auto& [name, value] : now.numbers) {
+    if (checkpoint.run.predates(name)) continue;
     const std::string before = checkpoint.run.value(name);
     const bool one_each = name == "replicas" &&
                           before.find_first_not_of("1,") == std::string::npos &&

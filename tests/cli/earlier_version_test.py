@@ -31,6 +31,12 @@ class EarlierVersion(Case):
                 self.succeed("train", f"--resume={run}", *INPUTS, "--max-steps", "6", "-o", f"resumed-{run}.onnx", "-q")
                 self.expect_model(f"resumed-{run}.onnx", run)
 
+    def test_what_it_did_not_record_is_no_change(self):
+        for run in RUNS:
+            _, err = self.succeed("train", f"--resume={run}", *INPUTS, "--max-steps", "4")
+            self.assertIn("note     steps 3 → 4", err)
+            self.assertNotIn("none →", err)
+
     def test_its_configuration_gives_the_same_run(self):
         self.succeed("train", "--config", "synchronous/config.toml", *INPUTS, "--max-steps", "6", "--run-dir", "again", "-o", "again.onnx")
         self.expect_model("again.onnx", "synchronous")

@@ -82,6 +82,16 @@ class ReplicaMode(ReplicaCase):
             self.check_replay(f"{name}-on", 30)
             self.refused("usage", "train", half, "--replica-mode", "sync", "--run-dir", "no", says="made of other gradients")
 
+    def test_it_began_with_random_weights(self):
+        self.succeed(*DIGITS, "--replicas", "2:mode=async", "--init", "random", "--seed", "3", "--max-steps", "6", "--run-dir", "run")
+        self.check_replay("run", 6)
+
+    def test_other_labels_count_after_a_checkpoint(self):
+        self.succeed(*DIGITS, "--replicas", "2:mode=async", "--max-steps", "4", "--run-dir", "run")
+        _, err = self.succeed("train", "--resume=run", "--ignore-index", "3", "--max-steps", "8")
+        self.assertIn("note     ignore-index -100 → 3", err)
+        self.refused("usage", "verify", "--replay", "run", says="resumed at step 4 with other options")
+
     def test_what_is_damaged_is_noticed(self):
         self.succeed(*DIGITS, "--replicas", "2:mode=async", "--max-steps", "12", "--run-dir", "run")
         step = self.folder / "run" / "checkpoints" / "step-000012"

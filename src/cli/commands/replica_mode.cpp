@@ -15,6 +15,7 @@
 #include "processes/processes.h"
 #include "train/replay.h"
 #include "train/replica_updates.h"
+#include "train/replica_weights.h"
 #include "train/resume.h"
 
 namespace pipetrain {
@@ -118,6 +119,11 @@ int verify_replay(Options& options) {
   PlannedNetwork network = plan_network(options.run);
   compare_run(network, found.checkpoint, recorded_settings(options));
   PipelineRun run(network);
+  // Checkpoints do not have the setting. Where the file's weights are not those that the run began
+  // with, these may have been random.
+  if (const auto& record = found.checkpoint.replicas;
+      record && checksum_of(run.runtime().content(0).weights) != record->start)
+    options.init = "random";
   initialize(options, run);
   const Replay result = replay(run, found.checkpoint);
   if (json) {

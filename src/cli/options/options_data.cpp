@@ -236,7 +236,11 @@ void describe_data(Table& table, Options& options) {
       table
           .add("--augment", "NAME[:X],…",
                "augment training samples at random: " + Augmentation::names(), kTrainCommands)
-          .affects(ResultEffect::kUnrecorded);
+          .recorded_as([&data] {
+            const Augmentation& all = data.bind.image.augmentation;
+            const bool none = all.empty() && !all.mixing().any();
+            return std::vector<Assignment>{{"augment", none ? "none" : all.text()}};
+          });
   augment.set = [&data](const std::string& v) {
     data.bind.image.augmentation = Augmentation::parse(v);
   };

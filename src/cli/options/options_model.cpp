@@ -200,12 +200,12 @@ void describe_loss(Table& table, Options& options) {
           .affects(ResultEffect::kDerived);
   Table inner;
   inner.text("--logits", loss.output, "NAME", "model output that the loss reads", kModelCommands)
-      .affects(ResultEffect::kUnrecorded)
+      .affects(ResultEffect::kRecorded)
       .key = "output";
   inner
       .integer("--ignore-index", loss.ignore_index, -1000000000, "label that the loss ignores",
                kRunCommands)
-      .affects(ResultEffect::kUnrecorded);
+      .affects(ResultEffect::kRecorded);
   inner
       .real("--label-smoothing", loss.label_smoothing, "label smoothing of cross-entropy",
             kTrainCommands)

@@ -129,6 +129,7 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   // A key here stands in every checkpoint: one that is renamed is not compared with older ones.
   const std::map<std::string, std::string> defaults = {{"accumulators", "0"},
                                                        {"alpha", "0.99"},
+                                                       {"augment", "none"},
                                                        {"beta1", "0.9"},
                                                        {"beta2", "0.999"},
                                                        {"bn", "train"},
@@ -139,7 +140,9 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
                                                        {"dropout", "keep"},
                                                        {"ema", "0"},
                                                        {"eps", "1e-08"},
+                                                       {"ignore-index", "-100"},
                                                        {"label-smoothing", "0"},
+                                                       {"logits", ""},
                                                        {"lr", "0.001"},
                                                        {"lr-decay-fraction", "0.1"},
                                                        {"lr-gamma", "0.1"},
@@ -170,6 +173,12 @@ TEST(OptionTable, CheckpointsRecordWhatIsInForce) {
   EXPECT_EQ(given.at("weight-decay of tensors"), "*.bias=0");
   EXPECT_EQ(given.at("warmup"), "0.05 of the run");
   EXPECT_EQ(given.at("sample-weights"), "w.txt");
+  const std::map<std::string, std::string> loss =
+      record({"--loss", "cross-entropy:output=z", "--ignore-index", "7", "--augment", "mixup:0.4"});
+  EXPECT_EQ(loss.at("logits"), "z");
+  EXPECT_EQ(loss.at("ignore-index"), "7");
+  EXPECT_EQ(loss.at("augment"), "mixup:0.4");
+  EXPECT_EQ(record({"--augment", "none"}).at("augment"), "none");
   EXPECT_EQ(record({"--warmup", "2k"}).at("warmup"), "2000 steps");
   EXPECT_EQ(record({"--warmup", "64ksa", "--batch-size", "64"}).at("warmup"), "1000 steps");
   EXPECT_EQ(record({"--lr-schedule", "cosine:over=time"}).at("lr-over"), "time");
