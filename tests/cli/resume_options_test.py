@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import unittest
 
@@ -104,6 +105,23 @@ class Names(Case):
         self.succeed(*SMALL, "--schedule", "gpipe", "--gpus", "2", "--max-steps", "2", "--run-dir", "run")
         manifest = json.loads(next(self.folder.glob("run/checkpoints/step-*/manifest.json")).read_text())
         self.assertIn("--schedule=gpipe", manifest["settings"])
+
+
+class Configuration(Case):
+    def test_it_says_how_the_run_began(self):
+        def init(run):
+            return re.findall(r"(?m)^init = .*$", (self.folder / run / "config.toml").read_text())
+
+        self.succeed(*SMALL, "--init", "random", "--max-steps", "2", "--run-dir", "run")
+        for steps in ("3", "4"):
+            self.succeed("--resume=run", "--max-steps", steps, "-q")
+            self.assertEqual(init("run"), ['init = "random"'])
+        self.succeed("--resume=run", "--run-dir", "other", "--max-steps", "5", "-q")
+        self.assertEqual(init("other"), ['init = "random"'])
+        # Initialization is not repeated.
+        self.succeed(*SMALL, "--max-steps", "2", "--run-dir", "kept")
+        self.succeed("train", "--resume=kept", "--init", "random", "--max-steps", "3", "-q")
+        self.assertEqual(init("kept"), [])
 
 
 class ElsewhereStarted(Case):

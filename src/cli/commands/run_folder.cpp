@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <ctime>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -124,12 +125,42 @@ void keep_earlier_model(const fs::path& folder) {
   }
 }
 
-/// A configuration file that starts the run again.
-std::string config_of_run(const Options& options, const PlannedNetwork& network) {
+/// What the configuration of a checkpoint's run says of --init; empty: nothing. None: it is not
+/// known.
+std::optional<std::string> init_before(const fs::path& checkpoint) {
+  if (checkpoint.empty()) return {};
+  fs::path path = fs::absolute(checkpoint).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  if (path.parent_path().filename() != "checkpoints") return {};
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+  const fs::path file = path.parent_path().parent_path() / "config.toml";
+  const std::optional<std::string> text = read_if_file(file, kMostBytes);
+  if (!text) return {};
+  Options unused;
+  std::string init;
+  try {
+    for (const auto& [name, value] :
+         parse_config(*text, file.string(), "train", describe_options(unused))) {
+      if (name == "--init") init = value;
+    }
+  } catch (const Error&) {
+    return {};  // nobody needs the file for the run to go on
+  }
+  return init;
+}
+
+/// A configuration file that starts the run again. `goes_on_from`: as write_configuration().
+std::string config_of_run(const Options& options, const PlannedNetwork& network,
+                          const fs::path& goes_on_from) {
   Options copy = options;
   copy.settings = overlay(options.settings, {settings_to_keep(options, network).front()});
   // The model in the folder has its new head already.
   std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--num-classes"; });
+  // Initialization is not repeated on resume, so the checkpoint does not have it.
+  if (const std::optional<std::string> init = init_before(goes_on_from)) {
+    std::erase_if(copy.settings, [](const Assignment& s) { return s.first == "--init"; });
+    if (!init->empty()) copy.settings.emplace_back("--init", *init);
+  }
   return config_text(copy, "train", /*all=*/true);
 }
 
@@ -248,8 +279,8 @@ bool is_newer(const fs::path& file, const fs::path& other) {
 }
 
 void write_configuration(const Options& options, const PlannedNetwork& network,
-                         const fs::path& folder) {
-  write_file(folder / "config.toml", config_of_run(options, network));
+                         const fs::path& folder, const fs::path& goes_on_from) {
+  write_file(folder / "config.toml", config_of_run(options, network, goes_on_from));
   // A run that this one replaces may have left a file.
   std::error_code ignored;
   const auto write_if = [&](bool has, const char* name, const auto& text) {

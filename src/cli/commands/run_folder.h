@@ -77,8 +77,10 @@ void check_output(const Options& options, const std::string& output, bool replac
 /// Writes plan.json and profile.json.
 void write_plan_and_profile(const Options& options, const PlannedNetwork& network,
                             const std::filesystem::path& folder);
-/// Writes config.toml, which starts the run again, and the names of classes.
+/// Writes config.toml, which starts the run again, and the names of classes. `goes_on_from`: the
+/// checkpoint whose run goes on, and began as its own config.toml says; empty: none.
 void write_configuration(const Options& options, const PlannedNetwork& network,
-                         const std::filesystem::path& folder);
+                         const std::filesystem::path& folder,
+                         const std::filesystem::path& goes_on_from);
 
 }  // namespace pipetrain

@@ -407,7 +407,7 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
   copy_log_to(folder / "stderr.log");
   try {
     write_plan_and_profile(options, network, folder);
-    write_configuration(options, network, folder);
+    write_configuration(options, network, folder, start.goes_on ? start.found->path : fs::path());
     return LeadingRun(options, network, start, run_folder, output, status, signals).run();
   } catch (const std::bad_alloc&) {
     stop_copying_log("out of memory");
