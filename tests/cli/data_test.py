@@ -48,6 +48,37 @@ class Command(Case):
         self.write("bad.csv", "a,b\n1,2\n3\n")
         self.refused("data", "data", "inspect", "bad.csv", says="line 3 has 1 columns")
 
+    def test_a_table_is_described_with_the_width_of_training(self):
+        # As many words as rows: each row that is not trained on has one that is no category.
+        self.write("t.csv", "word,y\n" + "".join(f"w{i},{i % 2}\n" for i in range(40)))
+        self.write("m.onnx", linear(32, 2))
+        known = []
+        for seed in ("1", "2"):
+            table = ["t.csv", "--categories", "one-hot", "--val-split", "8", "--seed", seed]
+            out, _ = self.succeed("data", "inspect", *table)
+            self.assertIn('"x" float32 (32)', out)
+            self.assertIn("fitted to 32 of 40 rows", out)
+            self.succeed("train", "m.onnx", "--data", *table, "--max-steps", "1", *SMALL, "--run-dir", f"run{seed}")
+            known.append(parse((self.folder / f"run{seed}/columns.json").read_text())["columns"][0]["words"])
+            self.assertEqual(re.findall(r"word=(w\d+)", out), known[-1])
+        self.assertNotEqual(*known)
+        out, _ = self.succeed("data", "inspect", "t.csv", "--categories", "one-hot", "--limit", "30", "--val-split", "0.2")
+        self.assertIn('"x" float32 (24)', out)
+        self.write("wide.onnx", linear(33, 2))
+        err = self.refused("data", "train", "wide.onnx", "--data", *table, *SMALL, says="a model of this table takes 32 numbers")
+        self.assertNotIn("was used as labels", err)
+        for more in (["--limit", "3"], ["--val-split", "0.2"]):
+            self.refused("usage", "data", "convert", "t.csv", "-o", "t.npz", *more, says="for data inspect")
+
+    def test_a_table_needs_arrays_of_one_length(self):
+        with zipfile.ZipFile(self.folder / "d.npz", "w") as out:
+            for name, count in (("x", 3), ("y", 2)):
+                out.writestr(f"{name}.npy", self.array(*range(count)))
+        self.refused("data", "data", "convert", "d.npz", "-o", "d.csv",
+                     says=["arrays disagree on the number of samples", '"x" has 3', '"y" has 2', "write an .npz"])
+        self.assertFalse((self.folder / "d.csv").exists())
+        self.succeed("data", "convert", "d.npz", "-o", "e.npz")
+
     def test_mistakes(self):
         self.refused("usage", "data", says="data inspect PATH")
         self.refused("usage", "data", "inspekt", "x", says="did you mean inspect?")
@@ -114,15 +145,16 @@ class Command(Case):
         out, _ = self.succeed("data", "inspect", "-", before=lambda: os.dup2(os.open(image, os.O_RDONLY), 0))
         self.assertIn("one image", out)
 
-    def test_two_entries_of_one_name_are_refused(self):
-        def array(value):
-            header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1, 1), }\n"
-            return b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes([value])
+    def array(self, *values):
+        """A .npy file with one number in each row."""
+        header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (%d, 1), }\n" % len(values)
+        return b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header + bytes(values)
 
+    def test_two_entries_of_one_name_are_refused(self):
         with warnings.catch_warnings(), zipfile.ZipFile(self.folder / "d.npz", "w") as out:
             warnings.simplefilter("ignore")
             for value in (1, 2):
-                out.writestr("x.npy", array(value))
+                out.writestr("x.npy", self.array(value))
         self.refused("data", "data", "inspect", "d.npz", says=["d.npz", 'two entries "x.npy"'])
 
     def test_links_to_folders_above_bring_nothing_twice(self):

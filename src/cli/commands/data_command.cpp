@@ -76,6 +76,13 @@ std::string description_of(const std::string& path, const DataOptions& options) 
   }
 }
 
+/// What fits columns as training does says nothing of what is written.
+void check_writes_all(const Options& options) {
+  const DataOptions& data = options.run.data;
+  PT_CHECK(data.limit == 0 && data.validation_rows == 0 && data.validation_split == 0, kUsage,
+           "--val-split and --limit are for data inspect: all samples are written; leave them out");
+}
+
 int write_to_output(const RawData& data, const Options& options) {
   const WriteDataOptions how{.image = static_cast<std::size_t>(options.image),
                              .channels = static_cast<std::size_t>(options.channels),
@@ -98,18 +105,21 @@ int data_command(Options& options) {
   const std::string& what = options.arguments[0];
   if (what == "inspect") {
     const std::string path = argument_of(options, "inspect images/");
+    options.run.data.seed = options.run.optimization.seed;
     print(description_of(path, options.run.data));
     return 0;
   }
   if (what == "convert") {
     constexpr const char* kConvert = "convert images/ --output images.npz";
     const std::string path = argument_of(options, kConvert);
+    check_writes_all(options);
     check_data_target(options, kConvert);
     return write_to_output(read_source(path, options.run.data), options);
   }
   if (what == "make") {
     constexpr const char* kMake = "make glyphs --output glyphs.npz";
     const std::string kind = argument_of(options, kMake);
+    check_writes_all(options);
     check_data_target(options, kMake);
     return write_to_output(made_data(kind, options), options);
   }

@@ -149,8 +149,11 @@ void describe_files(Table& table, DataOptions& data) {
                           .add("--val-split", "X|P%|N",
                                "part of the training data to use for validation: a fraction below "
                                "1, a percentage or a number of samples",
-                               "train")
-                          .affects(ResultEffect::kContent);
+                               "train data")
+                          .affects(ResultEffect::kContent)
+                          .means("data",
+                                 "with inspect, fit the columns of a table as training with this "
+                                 "--val-split and --seed does");
   split.aliases = {"--val-rows"};
   split.set = [&data](const std::string& v) {
     const bool percent = v.ends_with('%');
@@ -197,8 +200,9 @@ void describe_order(Table& table, Options& options) {
         return std::vector<Assignment>{
             {"sample-weights", std::filesystem::path(weights).filename().string()}};
       });
-  table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kDataCommands)
-      .affects(ResultEffect::kContent);
+  table.integer("--limit", data.limit, 0, "use only the first N samples; 0: all", kReadCommands)
+      .affects(ResultEffect::kContent)
+      .means("data", "with inspect, fit the columns of a table as training with this --limit does");
 }
 
 }  // namespace

@@ -325,7 +325,7 @@ void describe_optimization(Table& table, Options& options) {
       .affects(ResultEffect::kRecorded)
       .means("new", "seed of the weights")
       .means("generate", "seed of the tokens that are chosen at random")
-      .means("data", "seed of the samples of data make")
+      .means("data", "seed of the samples of data make, and of --val-split")
       .means("simulate", "seed of --jitter")
       .means("profile plan verify", "seed of synthetic samples and dropout masks")
       .in_short_help = true;

@@ -358,7 +358,7 @@ class Binder {
         "array {} of {} has {} value{} per sample; {} \"{}\" expects {} = {}{}", quoted(raw),
         printable(raw.file), have.count(), have.count() == 1 ? "" : "s", kind, printable(name),
         want.text(), want.count(),
-        have.count() + 1 == want.count() && !raw.lines.empty()
+        have.count() + 1 == want.count() && !raw.lines.empty() && !split_.is_encoded
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
             : hint_at_width(raw) + hint_at_tokenizer(split_) +

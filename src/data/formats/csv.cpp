@@ -147,6 +147,9 @@ class TableReader {
       std::vector<std::size_t> rows(lines_.size());
       std::iota(rows.begin(), rows.end(), std::size_t{0});
       if (options_.training_rows) rows = options_.training_rows(lines_.size());
+      if (rows.size() < lines_.size())
+        notes_.push_back(fmt::format("columns are fitted to {} of {} rows, which are trained on",
+                                     rows.size(), lines_.size()));
       encoding_ = fit_encoding(cells, rows, options_);
       encoding_->has_header = !header_.empty();
       if (!header_.empty() && label_ != kNoLabel) encoding_->label = header_[label_];

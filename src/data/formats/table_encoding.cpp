@@ -58,7 +58,7 @@ void fit_words(const TableCells& cells, std::size_t at, std::span<const std::siz
       out.word = word;
     }
   }
-  if (options.missing == CsvOptions::Missing::kMarker && gaps) out.word = "";
+  if (options.missing == CsvOptions::Missing::kMarker) out.word = "";
 }
 
 void fit_numbers(const TableCells& cells, std::size_t at, std::span<const std::size_t> rows,
@@ -130,8 +130,12 @@ class ColumnEncoder {
       return fmt::format(" (filled with {:.6g}{})", *how_.filling, how_.marked ? ", marked" : "");
     if (how_.word && !how_.word->empty())
       return fmt::format(" (filled with \"{}\")", printable(*how_.word));
-    return how_.word ? " (a category)" : "";
+    if (how_.word) return has_gap_category() ? " (a category)" : " (no category)";
+    return "";
   }
+
+  /// Not where no training row had a gap: a category more would be a number that is always 0.
+  bool has_gap_category() const { return !how_.words.empty() && how_.words.front().empty(); }
 
   void put_number(std::size_t row, const std::string& cell, bool missing, float* out) const {
     std::optional<double> value = missing ? how_.filling : number_in(cell);
@@ -159,8 +163,13 @@ class ColumnEncoder {
       out[one_hot ? index : 0] = one_hot ? 1 : static_cast<float>(index);
       return;
     }
-    unknown_.insert(word);
-    if (one_hot && !missing) return;  // zeros: none of the categories
+    if (!missing) unknown_.insert(word);
+    if (one_hot && (!missing || how_.word)) return;  // zeros: none of the categories
+    PT_CHECK(
+        bad_as_nan_ || !missing, kData,
+        "{} is missing, as no cell of this column in the training data is, so there is no code "
+        "for it; {} mean fills in the most frequent word",
+        place(cells_, at_, row), setting("missing"));
     PT_CHECK(bad_as_nan_, kData, "{}: \"{}\" is not a category of the training data",
              place(cells_, at_, row), printable(word));
     out[0] = std::numeric_limits<float>::quiet_NaN();

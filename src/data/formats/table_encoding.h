@@ -28,7 +28,8 @@ struct EncodedColumn {
   Kind kind = Kind::kNumber;
   /// Categories in byte order; an empty word is the category of missing cells.
   std::vector<std::string> words;
-  /// What missing cells get: a number, or a category. None: they are errors.
+  /// What missing cells get: a number, or a category (an empty word that is not among the words:
+  /// no category, as no training row had a gap). None: they are errors.
   std::optional<double> filling;
   std::optional<std::string> word;
   bool marked = false;  // a number: another column is 1 where the cell was missing

@@ -137,6 +137,12 @@ std::string write_csv(const RawData& data, const std::string& path,
   for (const RawColumn& column : data.train.columns) columns.push_back(&column);
   std::stable_partition(columns.begin(), columns.end(),
                         [](const RawColumn* column) { return column->role != ColumnRole::kLabel; });
+  for (const RawColumn* column : columns)
+    PT_CHECK(
+        column->rows() == columns[0]->rows(), kData,
+        "arrays disagree on the number of samples: \"{}\" has {}, \"{}\" has {}; write an .npz, "
+        "which takes them as they are",
+        printable(columns[0]->name), columns[0]->rows(), printable(column->name), column->rows());
   std::vector<std::vector<double>> values(columns.size());
   std::string header;
   for (std::size_t c = 0; c < columns.size(); ++c) {

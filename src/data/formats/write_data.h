@@ -18,7 +18,7 @@ struct WriteDataOptions {
 /// By the name's ending: .npz (arrays; the validation part as x_test, …), .csv (one number or one
 /// row of numbers per sample; only the training part), .bin (llm.c's token format). Images become
 /// uint8 (samples, channels, height, width). Errors: kUsage for another ending or for data that the
-/// format does not hold, kResource. Returns what was written, for people.
+/// format does not hold, kData, kResource. Returns what was written, for people.
 std::string write_data(const RawData& data, const std::string& path,
                        const WriteDataOptions& options);
 

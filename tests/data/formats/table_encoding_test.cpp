@@ -73,6 +73,29 @@ TEST(TableEncoding, IsFittedToTheTrainingRows) {
   EXPECT_EQ(got.columns[0].values.to_doubles(), (Doubles{-1, 1, 0, 0, 1, 1, 3, 1}));
 }
 
+TEST(TableEncoding, GapsThatTrainingRowsDoNotHaveAreNoCategory) {
+  CsvOptions options = chosen();
+  options.missing = CsvOptions::Missing::kMarker;
+  options.training_rows = [](std::size_t) { return std::vector<std::size_t>{0, 1, 3}; };
+  const RawSplit got = read(kTable, options);
+  EXPECT_EQ(got.columns[0].field_names, (Names{"age", "age missing", "city=Paris", "city=Rome"}));
+  EXPECT_EQ(got.columns[0].values.to_doubles(),
+            (Doubles{20, 0, 0, 1, 40, 1, 1, 0, 40, 0, 0, 0, 60, 0, 0, 1}));
+  CsvOptions later;
+  later.encoding = got.encoding;
+  EXPECT_EQ(read("age,city\n1,\n2,Rome\n", later).columns[0].values.to_doubles(),
+            (Doubles{1, 0, 0, 0, 2, 0, 0, 1}));
+  options.categories = CsvOptions::Categories::kCodes;
+  const std::string said = refusal(kTable, options);
+  EXPECT_NE(said.find("line 4, column \"city\" is missing, as no cell"), std::string::npos) << said;
+  EXPECT_EQ(said.find("marker"), std::string::npos) << said;
+  options.bad_cells_as_nan = true;
+  const Doubles codes = read(kTable, options).columns[0].values.to_doubles();
+  ASSERT_EQ(codes.size(), 12u);
+  EXPECT_EQ((Doubles{codes[2], codes[5], codes[11]}), (Doubles{1, 0, 1}));
+  EXPECT_TRUE(std::isnan(codes[8]));
+}
+
 TEST(TableEncoding, GapsCountInTheDeviationOfAFilledColumn) {
   CsvOptions options = chosen();
   options.scale = CsvOptions::Scale::kStandard;
