@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Kills training runs with SIGKILL at random moments, until they finish: resumed with --resume=auto, or under --restarts.
 
-The trained model must have the same SHA-256 as that of an uninterrupted run, and no partial files may remain. With --restarts also: how long it
-takes from a kill to the next step, and how many steps are computed again.
+The trained model must have the same SHA-256 as that of an uninterrupted run, and no partial files may remain. With --restarts a run must also go on
+from what it has kept, and it is measured how long it takes from a kill to the next step, and how many steps are computed again.
 
   python3 bench/kill_and_resume.py --program build/pipetrain --kills 100
   python3 bench/kill_and_resume.py --program build/pipetrain --restarts --kills 250 --seconds 1200
@@ -28,6 +28,7 @@ SCHEDULES = {"gpipe": ["--micro-batches", "4"], "1f1b": ["--micro-batches", "4"]
 RESUMED = "gpipe,1f1b,pipedream,pipedream-2bw"
 RESTARTED = "gpipe,1f1b,zb-v,pipedream"
 LONGEST = 60  # seconds to wait for a step
+SURELY_KEPT = 8  # steps after which every schedule has kept a state: the first one, while the pipeline fills
 
 
 def command(arguments, schedule, run):
@@ -97,13 +98,28 @@ def test(arguments, schedule, kills, folder, environment):
     return done, saving, runs, same, problems
 
 
-def steps_of(run):
-    """The steps in a run's journal, in the order in which they were computed."""
+def journal_of(run):
     try:
-        lines = (run / "journal.txt").read_text().split("\n")[:-1]
+        return (run / "journal.txt").read_text()
     except FileNotFoundError:
-        return []
-    return [int(line.split()[0]) for line in lines if line and line[0] != "#" and len(line.split()) > 1]
+        return ""
+
+
+def steps_in(journal):
+    """The steps in a journal, in the order in which they were computed."""
+    return [int(line.split()[0]) for line in journal.split("\n")[:-1] if line and line[0] != "#" and len(line.split()) > 1]
+
+
+def steps_of(run):
+    return steps_in(journal_of(run))
+
+
+def has_begun_anew(before, now):
+    """Whether a run has not gone on from what it had kept, by its journal before a kill and after the next step.
+
+    A process that goes on adds an empty line and then its steps; one that begins anew replaces the journal."""
+    added = now[len(before):]
+    return len(steps_in(before)) >= SURELY_KEPT and (not now.startswith(before) or "\n\n" not in added or 1 in steps_in(added))
 
 
 def child_of(process):
@@ -128,9 +144,9 @@ def wait_for_step(process, run, known):
 
 
 def restart(arguments, schedule, run, environment, most):
-    """A run under --restarts of which the training process is killed up to `most` times. Returns kills, recovery times and steps done again."""
+    """A run under --restarts of which the training process is killed up to `most` times. Returns kills, recovery times, steps done again, problems."""
     process = start(arguments, schedule, run, environment)
-    kills, recoveries, again = 0, [], []
+    kills, recoveries, again, problems = 0, [], [], []
     try:
         known = 0
         while kills < most and wait_for_step(process, run, known) is not None:
@@ -140,6 +156,7 @@ def restart(arguments, schedule, run, environment, most):
                 if process.poll() is not None:
                     break
                 continue
+            before = journal_of(run)
             try:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
@@ -160,13 +177,16 @@ def restart(arguments, schedule, run, environment, most):
             if wait_for_step(process, run, known) is None:
                 break
             recoveries.append(time.monotonic() - killed)
-            again.append(done[-1] + 1 - steps_of(run)[known])
+            now = journal_of(run)
+            again.append((done[-1] if done else 0) + 1 - steps_in(now)[known])
+            if has_begun_anew(before, now):
+                problems.append(f"{run.name}: after {len(steps_in(before))} steps the run has begun anew")
     finally:
         if process.poll() is None and kills < most:
             process.terminate()
     if finish(process) != 0:
         sys.exit("the run was killed")
-    return kills, recoveries, again
+    return kills, recoveries, again, problems
 
 
 def test_restarts(arguments, schedule, folder, environment):
@@ -187,6 +207,7 @@ def test_restarts(arguments, schedule, folder, environment):
         kills += result[0]
         recoveries += result[1]
         again += result[2]
+        problems += result[3]
         same += digest(run) == expected
         if digest(run) != expected:
             problems.append(f"{run.name}: weights differ from the run that was not killed")
@@ -195,6 +216,8 @@ def test_restarts(arguments, schedule, folder, environment):
         if not list(run.glob("crash-*.txt")) and result[0]:
             problems.append(f"{run.name}: no crash report")
         shutil.rmtree(run)
+    if not kills and arguments.kills > 0:
+        problems.append("no training process was killed: every run has ended before")
     recoveries, again = recoveries or [math.nan], again or [math.nan]
     print(f"{schedule:<14} {kills} kills in {runs} runs: {same} ended with the same SHA-256; to the next step {statistics.median(recoveries):.3f} s "
           f"(median), {max(recoveries):.3f} s (maximum); steps computed again {statistics.median(again)} (median), {max(again)} (maximum)", flush=True)

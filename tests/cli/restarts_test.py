@@ -54,6 +54,11 @@ class Restarts(Case):
         self.assertEqual(self.process.returncode, code, err.decode())
         return err.decode()
 
+    def expect_that_it_went_on(self, err):
+        """By the line of every process that takes up what the one before has left: a run that begins anew prints none."""
+        resumed = [int(step) for step in re.findall(r"resume   .* step (\d+) of ", err)]
+        self.assertTrue(resumed and min(resumed) > 0, err)
+
     def disturb(self, number, after, *arguments):
         """A run whose training process gets a signal after so many steps. Longer ones follow if it has ended before, as on a busy machine it may."""
         for steps in (60, 400, 3000):
@@ -65,6 +70,7 @@ class Restarts(Case):
                 os.kill(child, number)
             err = self.finish(0)
             if "training ended by" in err:
+                self.expect_that_it_went_on(err)  # a state is kept after the first step
                 return child, err
         self.fail("every run has ended before")
 
@@ -77,7 +83,7 @@ class Restarts(Case):
     def test_a_crash_changes_no_bit(self):
         for number, name in ((signal.SIGSEGV, "Segmentation fault"), (signal.SIGKILL, "Killed"), (signal.SIGABRT, "Aborted")):
             with self.subTest(name):
-                child, err = self.disturb(number, 10)
+                child, err = self.disturb(number, 10, "--save-every", "never")  # all that is kept is in memory
                 self.assertIn(f"warning: training ended by signal {number:d} ({name}) after step ", err)
                 report = (self.run_folder / "crash-1.txt").read_text()
                 self.assertEqual(report.splitlines()[1], f"process {child}")
@@ -96,6 +102,7 @@ class Restarts(Case):
         os.kill(self.child(), signal.SIGKILL)
         err = self.finish(0)
         self.assertIn("training ended by signal 9 (Killed) after step ", err)
+        self.expect_that_it_went_on(err)
         steps = self.steps()
         self.assertEqual(sorted(set(steps)), list(range(1, 2001)))
         self.assertIn("bit-identical", self.succeed("verify", "--replay", self.run_folder.name)[0])
