@@ -72,6 +72,7 @@ class TroubledObserver final : public TrainingObserver {
 };
 
 constexpr int kSteps = 10;  // two epochs
+constexpr int kSeeds = 60;  // of which some have a checkpoint before the trouble comes
 
 /// A planned run that is trained again and again.
 class TrainedCase {
@@ -102,6 +103,7 @@ class TrainedCase {
   /// Trains from the newest checkpoint in a folder, if there is one.
   void train_from(const fs::path& checkpoints, RunTrouble trouble) {
     const auto found = newest_checkpoint(checkpoints);
+    resumed_from = found ? found->checkpoint.step : 0;
     TrainingOptions options;
     PipelineRun run(*network_, found ? first_round(*network_, found->checkpoint) : 0);
     std::optional<ProgramCut> cut;
@@ -134,7 +136,10 @@ class TrainedCase {
     EXPECT_EQ(losses.empty() ? kSteps : losses.rbegin()->first, kSteps);
   }
 
-  std::string error;  // of the last run
+  std::int64_t last_step() const { return losses.empty() ? 0 : losses.rbegin()->first; }
+
+  std::string error;              // of the last run
+  std::int64_t resumed_from = 0;  // its checkpoint; 0: none
   std::map<std::int64_t, double> losses;
   std::string bytes;
 
@@ -184,15 +189,17 @@ class Training : public testing::Test {
 };
 
 TEST_F(Training, ThatIsStoppedGoesOnAsIfItHadNotBeen) {
-  under_seeds(60, [&](std::uint64_t seed) {
+  under_seeds(kSeeds, [&](std::uint64_t seed) {
     TrainedCase& training = of(seed);
     const fs::path checkpoints = fresh_checkpoints();
     const Outcome first = simulate(seed, {.switches_per_stop = 500}, [&] {
       training.train_from(checkpoints, {.stop_after = static_cast<std::int64_t>(1 + draw(kSteps))});
     });
     EXPECT_EQ(training.error, "");
+    const std::int64_t stopped = training.last_step();
     Outcome second = simulate(seed + 1, {.switches_per_stop = 500},
                               [&] { training.train_from(checkpoints, {}); });
+    EXPECT_EQ(training.resumed_from, stopped);
     training.expect_same_end();
     second.switches += first.switches;
     return second;
@@ -200,7 +207,8 @@ TEST_F(Training, ThatIsStoppedGoesOnAsIfItHadNotBeen) {
 }
 
 TEST_F(Training, ThatFailsEndsWithItsErrorAndGoesOn) {
-  under_seeds(60, [&](std::uint64_t seed) {
+  int runs = 0, resumed = 0;
+  under_seeds(kSeeds, [&](std::uint64_t seed) {
     TrainedCase& training = of(seed);
     const fs::path checkpoints = fresh_checkpoints();
     const Outcome first = simulate(seed, {.switches_per_stop = 500}, [&] {
@@ -210,14 +218,18 @@ TEST_F(Training, ThatFailsEndsWithItsErrorAndGoesOn) {
     Outcome second = simulate(seed + 1, {.switches_per_stop = 500},
                               [&] { training.train_from(checkpoints, {}); });
     training.expect_same_end();
+    ++runs;
+    resumed += training.resumed_from > 0 ? 1 : 0;
     second.switches += first.switches;
     return second;
   });
+  std::printf("%d of them had a checkpoint\n", resumed);
+  EXPECT_TRUE(resumed > 0 || runs < kSeeds);
 }
 
 TEST_F(Training, ThatIsKilledGoesOnFromItsNewestCheckpoint) {
-  int killed = 0;
-  under_seeds(60, [&](std::uint64_t seed) {
+  int runs = 0, killed = 0, resumed = 0;
+  under_seeds(kSeeds, [&](std::uint64_t seed) {
     TrainedCase& training = of(seed);
     const fs::path checkpoints = fresh_checkpoints();
     const std::uint64_t switches = 1 + seed * 2'654'435'761 % 4'000;
@@ -234,9 +246,12 @@ TEST_F(Training, ThatIsKilledGoesOnFromItsNewestCheckpoint) {
     if (fs::exists(checkpoints)) delete_unfinished(checkpoints);
     const Outcome outcome = simulate(seed + 1, {}, [&] { training.train_from(checkpoints, {}); });
     training.expect_same_end();
+    ++runs;
+    resumed += code == kKilled && training.resumed_from > 0 ? 1 : 0;
     return outcome;
   });
-  std::printf("%d of them were killed\n", killed);
+  std::printf("%d of them were killed, %d with a checkpoint\n", killed, resumed);
+  EXPECT_TRUE(resumed > 0 || runs < kSeeds);
 }
 
 }  // namespace
