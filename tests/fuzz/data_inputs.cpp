@@ -94,25 +94,33 @@ std::vector<std::string> npz_files() {
   return {get_file(directory() / "seed.npz")};
 }
 
-/// Puts the CRC-32 of members that lie stored in a zip archive right.
+/// A number of so many bytes; 0 where they are not all there.
+std::uint64_t number_at(const std::string& bytes, std::uint64_t at, std::size_t size) {
+  std::uint64_t value = 0;
+  if (at <= bytes.size() && size <= bytes.size() - at) std::memcpy(&value, bytes.data() + at, size);
+  return value;
+}
+
+/// Puts the CRC-32 of members that lie stored in a zip archive right, in its directory, where the
+/// reader takes it from. Sizes and places stand there as NpzWriter writes them.
 void mutate_zip(std::string& bytes, Random& random) {
+  constexpr std::uint64_t kIn64 = 0xffffffff;  // the number is in the ZIP64 field behind the name
   mutate_bytes(bytes, random);
-  for (std::size_t at = bytes.find("PK\3\4"); at != std::string::npos;
-       at = bytes.find("PK\3\4", at + 4)) {
-    if (at + 30 > bytes.size()) break;
-    const auto field = [&](std::size_t offset, int size) {
-      std::uint64_t value = 0;
-      std::memcpy(&value, bytes.data() + at + offset, static_cast<std::size_t>(size));
-      return value;
-    };
-    const std::uint64_t begin = at + 30 + field(26, 2) + field(28, 2), size = field(18, 4);
+  if (random.below(8) == 0) return;
+  for (std::size_t at = bytes.find("PK\1\2"); at != std::string::npos;
+       at = bytes.find("PK\1\2", at + 4)) {
+    if (bytes.size() - at < 46) break;
+    const std::uint64_t extra = at + 46 + number_at(bytes, at + 28, 2);
+    std::uint64_t size = number_at(bytes, at + 20, 4), member = number_at(bytes, at + 42, 4);
+    if (size == kIn64) size = number_at(bytes, extra + 12, 8);
+    if (member == kIn64) member = number_at(bytes, extra + 20, 8);
+    if (member > bytes.size()) continue;
+    const std::uint64_t begin =
+        member + 30 + number_at(bytes, member + 26, 2) + number_at(bytes, member + 28, 2);
     if (begin > bytes.size() || size > bytes.size() - begin) continue;
-    const std::uint32_t before = static_cast<std::uint32_t>(field(14, 4));
-    const auto crc = static_cast<std::uint32_t>(
-        ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + begin), static_cast<uInt>(size)));
-    const std::string wrong = little(before, 4), right = little(crc, 4);
-    for (std::size_t k = bytes.find(wrong); k != std::string::npos; k = bytes.find(wrong, k + 4))
-      bytes.replace(k, 4, right);
+    const auto crc =
+        ::crc32(0, reinterpret_cast<const Bytef*>(bytes.data() + begin), static_cast<uInt>(size));
+    bytes.replace(at + 16, 4, little(crc, 4));
   }
 }
 
@@ -266,20 +274,45 @@ void read_an_image(std::string_view bytes) {
   }
 }
 
-std::vector<std::string> gzip_files() {
-  std::string out;
-  const std::string text = csv_files()[0];
-  out.resize(200);
-  z_stream stream{};
-  ::deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(text.data()));
-  stream.avail_in = static_cast<uInt>(text.size());
+/// Lets zlib read `in` and fill `out`.
+void set_buffers(z_stream& stream, const std::string& in, std::string& out) {
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(in.data()));
+  stream.avail_in = static_cast<uInt>(in.size());
   stream.next_out = reinterpret_cast<Bytef*>(out.data());
   stream.avail_out = static_cast<uInt>(out.size());
+}
+
+std::string gzip_member(const std::string& text) {
+  z_stream stream{};
+  ::deflateInit2(&stream, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY);
+  std::string out(::deflateBound(&stream, static_cast<uLong>(text.size())), '\0');
+  set_buffers(stream, text, out);
   ::deflate(&stream, Z_FINISH);
   out.resize(stream.total_out);
   ::deflateEnd(&stream);
+  return out;
+}
+
+std::vector<std::string> gzip_files() {
+  const std::string out = gzip_member(csv_files()[0]);
   return {out, out + out};
+}
+
+/// Half of the time changes what the first member inflates to: changed members have wrong
+/// checksums.
+void mutate_gzip(std::string& bytes, Random& random) {
+  if (random.below(2) == 0) return mutate_bytes(bytes, random);
+  std::string text(std::size_t{1} << 16, '\0');
+  z_stream stream{};
+  ::inflateInit2(&stream, 15 + 16);
+  set_buffers(stream, bytes, text);
+  const int result = ::inflate(&stream, Z_FINISH);
+  text.resize(stream.total_out);
+  const std::string rest = bytes.substr(stream.total_in);
+  ::inflateEnd(&stream);
+  if (result != Z_STREAM_END) return mutate_bytes(bytes, random);
+  mutate_text(text, random);
+  bytes = gzip_member(text) + rest;
 }
 
 constexpr char kNpy[] = "npy", kNpyName[] = "a.npy", kNpz[] = "npz", kNpzName[] = "a.npz",
@@ -306,7 +339,7 @@ std::vector<Input> data_inputs() {
           {"libsvm", libsvm_files, mutate_text, read_as<kSvm, kSvmName>},
           {"megatron", megatron_files, mutate_bytes, read_as<kMegatron, kMegatronName>},
           {"text", csv_files, mutate_bytes, read_as<kText, kTextName>},
-          {"gzip", gzip_files, mutate_bytes, read_as<kAny, kAnyName>},
+          {"gzip", gzip_files, mutate_gzip, read_as<kAny, kAnyName>},
           {"image", images, mutate_image, read_an_image}};
 }
 

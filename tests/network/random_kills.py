@@ -221,7 +221,7 @@ def main():
 
     if why_not():
         print("skipped: " + why_not())
-        return
+        sys.exit(77)
     results = collections.defaultdict(lambda: collections.defaultdict(list))
     done = runs = same = 0
     with tempfile.TemporaryDirectory() as place:
