@@ -89,6 +89,6 @@ class ProcessCase(Case):
             self.assertLess(time.monotonic(), end)
             time.sleep(0.02)
 
-    def losses(self, run):
+    def losses(self, run, kind="step"):
         events = [parse(line) for line in (self.folder / run / "events.jsonl").read_text().splitlines()]
-        return [event["loss"] for event in events if event["event"] == "step"]
+        return [event["loss"] for event in events if event["event"] == kind]

@@ -35,9 +35,9 @@ class Processes(ProcessCase):
             self.assertEqual(self.content(schedule), self.content(f"{schedule}-1"), schedule)
             self.assertIn(f"in {count} processes (Open MPI", err)
             self.assertEqual(err.count("done "), 1, err)  # one process speaks
-            steps = [[line for line in (self.folder / name / "events.jsonl").read_text().splitlines() if '"evaluation"' in line]
-                     for name in (schedule, f"{schedule}-1")]
-            self.assertEqual(len(steps[0]), len(steps[1]))
+            losses = [self.losses(name, "val") for name in (schedule, f"{schedule}-1")]
+            self.assertEqual(len(losses[0]), 2, "one after each epoch")
+            self.assertEqual(*losses)
 
     def test_streams_have_the_bits_of_one_process(self):
         stream = [*STREAM, "--val-split", "0.2", "--epochs", "3"]

@@ -254,7 +254,8 @@ void run_peers() {
 }
 
 /// Peer access that the driver announces and then refuses is not used, and that is said.
-void run_refused_peers() {
+void run_refused_peers(const std::filesystem::path& folder) {
+  copy_log_to(folder / "log");
   set_fake("fake_peers", 1);
   const auto fail =
       reinterpret_cast<void (*)(const char*)>(dlsym(RTLD_DEFAULT, "fake_failing_call"));
@@ -262,6 +263,8 @@ void run_refused_peers() {
   const Device &first = cuda_plugin().open(0), &second = cuda_plugin().open(1);
   check(!first.reaches(second) && !second.reaches(first), "GPUs reach each other");
   check(first.reaches(first), "a GPU does not reach itself");
+  const std::string words = get_file(folder / "log");
+  check(words.find(" cannot use the memory of ") != std::string::npos, "said: " + words);
 }
 
 /// The GPU calls of a stage's recordings, and failures of each call.
@@ -350,7 +353,7 @@ int main(int count, char** arguments) {
     } else if (count > 1 && std::string(arguments[1]) == "peers") {
       pipetrain::run_peers();
     } else if (count > 1 && std::string(arguments[1]) == "refused_peers") {
-      pipetrain::run_refused_peers();
+      pipetrain::run_refused_peers(folder.path());
     } else if (count > 1 && std::string(arguments[1]) == "graphs") {
       pipetrain::run_graphs();
     } else {

@@ -2,6 +2,7 @@
 
 #include <clocale>
 #include <cmath>
+#include <locale>
 
 #include "data/rows/readers.h"
 #include "support/data_files.h"
@@ -199,6 +200,27 @@ TEST(Csv, DoesNotDependOnTheLocale) {
   const Doubles got = parse("1.5,2\n").columns[0].values.to_doubles();
   std::setlocale(LC_ALL, before.c_str());
   EXPECT_EQ(got, Doubles{1.5});
+}
+
+/// The decimal point of streams while it lives. Unlike a locale of the system it is always there,
+/// but the functions of C do not follow it.
+class DecimalComma {
+ public:
+  DecimalComma() : before_(std::locale::global(std::locale(std::locale::classic(), new Comma))) {}
+  ~DecimalComma() { std::locale::global(before_); }
+  DecimalComma(const DecimalComma&) = delete;
+  DecimalComma& operator=(const DecimalComma&) = delete;
+
+ private:
+  struct Comma : std::numpunct<char> {
+    char do_decimal_point() const override { return ','; }
+  };
+  std::locale before_;
+};
+
+TEST(Csv, DoesNotDependOnTheDecimalPointOfStreams) {
+  const DecimalComma comma;
+  EXPECT_EQ(parse("1.5,2\n").columns[0].values.to_doubles(), Doubles{1.5});
 }
 
 TEST(Csv, BadCellsNameFileLineAndColumn) {
