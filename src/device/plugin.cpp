@@ -127,8 +127,9 @@ bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 Processes* join_processes() {
   const Launch launch = launch_of_environment();
   if (launch.size > 1) return load<ProcessesEntry>(kMpiPlugin, open_mpi_plugin).join(launch.size);
-  // What mpirun or srun has started belongs to no other launcher, even if it is a single process.
-  if (launch.launcher.empty()) refuse_unconnected_launchers();
+  // What mpirun or srun has started belongs to no other launcher, even if it is a single process;
+  // unless that process is torchrun, which starts several.
+  if (launch.launcher.empty() || std::getenv("TORCHELASTIC_RUN_ID")) refuse_unconnected_launchers();
   return nullptr;
 }
 

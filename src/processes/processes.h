@@ -76,7 +76,7 @@ void end_launcher_after(double seconds);
 /// Joins the processes of the launcher through libpipetrain_mpi.so (see device/plugin.h for where
 /// it is looked for); null when there is only one. Error (kResource) when there is no such plugin
 /// or it belongs to another build, and (kUsage) of refuse_unconnected_launchers() if neither mpirun
-/// nor srun has started this process.
+/// nor srun has started this process, or torchrun runs in between.
 Processes* join_processes();
 
 }  // namespace pipetrain

@@ -74,14 +74,21 @@ LossScale scale_after(const PlannedNetwork& network, const Checkpoint& checkpoin
   return {scaling.initial, 0, checkpoint.loss_scale.skipped};
 }
 
+/// The trained weights and running statistics of a network.
+std::vector<const Value*> tensors_of(const PlannedNetwork& network) {
+  std::vector<const Value*> tensors;
+  for (const Value& value : network.graph().graph.values) {
+    if (value.role == Role::kParameter || value.role == Role::kState) tensors.push_back(&value);
+  }
+  return tensors;
+}
+
 /// Tensors that are frozen, or adapters that are left out, would silently have the values of the
 /// model's file again. `same_network`: nothing else can be without use.
 void check_that_all_are_used(const PlannedNetwork& network, const Checkpoint& checkpoint,
                              bool same_network) {
   std::set<std::string_view> used;
-  for (const Value& value : network.graph().graph.values) {
-    if (value.role == Role::kParameter || value.role == Role::kState) used.insert(value.name);
-  }
+  for (const Value* tensor : tensors_of(network)) used.insert(tensor->name);
   for (const auto& [name, values] : checkpoint.weights) {
     const bool is_adapter = name.find(".lora_") != std::string::npos;
     PT_CHECK(used.contains(name) ||
@@ -93,6 +100,12 @@ void check_that_all_are_used(const PlannedNetwork& network, const Checkpoint& ch
              printable(name), setting("freeze"), setting("train-only"), setting("lora"),
              setting("bn"));
   }
+}
+
+/// Whether a checkpoint has a tensor of the network with the same name and type.
+bool has_same(const Checkpoint& checkpoint, const Value& value) {
+  const auto found = checkpoint.weights.find(value.name);
+  return found != checkpoint.weights.end() && found->second.type() == value.type;
 }
 
 }  // namespace
@@ -195,6 +208,35 @@ std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkp
              : std::min(checkpoint.step, network.total_steps());
 }
 
+void check_same_tensors(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  check_that_all_are_used(network, checkpoint, /*same_network=*/true);
+  for (const Parameter& parameter : network.graph().parameters) {
+    if (!parameter.gradient) continue;
+    const auto found = checkpoint.weights.find(parameter.name);
+    const TensorType& type = network.graph().graph[parameter.value].type;
+    PT_CHECK(found != checkpoint.weights.end(), kUsage,
+             "the checkpoint has no \"{}\", which this run would train; give the same {}, {} and "
+             "{} as before, or start a new run from its weights: {}, with {} and {}",
+             printable(parameter.name), setting("freeze"), setting("train-only"), setting("lora"),
+             setting("resume-weights-only"), setting("model"), setting("data"));
+    PT_CHECK(found->second.type() == type, kUsage,
+             "\"{}\" is {} in the checkpoint, but {} in this run; give the same {} as before",
+             printable(parameter.name), found->second.type().text(), type.text(), setting("lora"));
+  }
+}
+
+void check_some_weights(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  check_that_all_are_used(network, checkpoint, /*same_network=*/false);
+  const std::vector<const Value*> tensors = tensors_of(network);
+  PT_CHECK(std::ranges::any_of(tensors,
+                               [&](const Value* tensor) { return has_same(checkpoint, *tensor); }),
+           kUsage,
+           "the checkpoint has no tensor with the name and shape of one that {} trains; give "
+           "another {} or {}, or leave out {}",
+           printable(network.config().model.path), setting("model"), setting("resume"),
+           setting("resume-weights-only"));
+}
+
 std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint) {
   const PlannedNetwork& network = run.network();
   check_that_all_are_used(network, checkpoint, /*same_network=*/true);
@@ -238,24 +280,16 @@ std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint
 
 void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
   const PlannedNetwork& network = run.network();
-  check_that_all_are_used(network, checkpoint, /*same_network=*/false);
+  check_some_weights(network, checkpoint);
   std::vector<std::string> left;
-  std::size_t tensors = 0;
-  for (const Value& value : network.graph().graph.values) {
-    if (value.role != Role::kParameter && value.role != Role::kState) continue;
-    ++tensors;
-    const auto found = checkpoint.weights.find(value.name);
-    if (found != checkpoint.weights.end() && found->second.type() == value.type) {
-      run.runtime().write(value.name, found->second);
+  const std::vector<const Value*> tensors = tensors_of(network);
+  for (const Value* tensor : tensors) {
+    if (has_same(checkpoint, *tensor)) {
+      run.runtime().write(tensor->name, checkpoint.weights.at(tensor->name));
     } else {
-      left.push_back(fmt::format("\"{}\"", printable(value.name)));
+      left.push_back(fmt::format("\"{}\"", printable(tensor->name)));
     }
   }
-  PT_CHECK(left.size() < tensors, kUsage,
-           "the checkpoint has no tensor with the name and shape of one that {} trains; give "
-           "another {} or {}, or leave out {}",
-           printable(network.config().model.path), setting("model"), setting("resume"),
-           setting("resume-weights-only"));
   if (left.empty() || !network.leads()) return;
   constexpr std::size_t kNamed = 3;
   const std::size_t all = left.size();
@@ -264,7 +298,7 @@ void restore_weights(PipelineRun& run, const Checkpoint& checkpoint) {
   log_info("train",
            "note     {} of {} tensors begin as in a new run, since the checkpoint has none of "
            "their name and shape: {}{}",
-           all, tensors, fmt::join(left, ", "), more ? ", …" : "");
+           all, tensors.size(), fmt::join(left, ", "), more ? ", …" : "");
 }
 
 }  // namespace pipetrain

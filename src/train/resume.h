@@ -36,6 +36,13 @@ bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkp
 /// The step at which the first round begins: what PipelineRun is to be given.
 std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint);
 
+/// Error (kUsage) where a run would not go on with the trained tensors of a checkpoint: it leaves
+/// some of them out, or trains others. `checkpoint`: of all stages.
+void check_same_tensors(const PlannedNetwork& network, const Checkpoint& checkpoint);
+
+/// The errors of restore_weights(), before anything is made.
+void check_some_weights(const PlannedNetwork& network, const Checkpoint& checkpoint);
+
 /// Restores a checkpoint. Returns where its asynchronous round continues, if mini-batches are in
 /// flight.
 std::optional<ProgramCut> restore(PipelineRun& run, const Checkpoint& checkpoint);

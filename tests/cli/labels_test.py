@@ -183,6 +183,20 @@ class Labels(Labelled):
             self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
             self.assertEqual(len(row["probabilities"]), 3)
 
+    def test_predictions_may_be_classes_alone(self):
+        """A trained classifier whose scores somebody has replaced by their ArgMax."""
+        weights = [0.1 * (5 * i % 7 - 3) for i in range(12)]
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["scores"]), onnx_file.node("ArgMax", ["scores"], ["label"], axis=1, keepdims=0)]
+        model = onnx_file.model(nodes, outputs=[onnx_file.value_info("label", ["batch"], onnx_file.INT64)],
+                                initializers=[onnx_file.tensor("w", [4, 3], weights)])
+        for loss in ("cross-entropy", "bce"):
+            self.write("m.onnx", model + field(14, field(1, b"pipetrain.loss") + field(2, loss.encode())))
+            rows = [row["x"] for row in self.rows(lambda i: 0, count=5)]
+            self.write("d.jsonl", "".join(json.dumps({"x": x}) + "\n" for x in rows))
+            out, _ = self.succeed("predict", "m.onnx", "--data", "d.jsonl", "--device", "cpu")
+            scores = [[sum(x[i] * weights[3 * i + c] for i in range(4)) for c in range(3)] for x in rows]
+            self.assertEqual(events(out), [{"label": row.index(max(row))} for row in scores])
+
     def test_predictions_for_samples_are_none_for_positions(self):
         nodes = [onnx_file.node("MatMul", ["x", "w"], ["logits"]), onnx_file.node("Reshape", ["x", "shape"], ["hidden"])]
         tensors = [onnx_file.tensor("w", [4, 3], [0.01 * i for i in range(12)]), onnx_file.tensor("shape", [3], [-1, 2, 2], onnx_file.INT64)]

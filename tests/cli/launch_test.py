@@ -232,6 +232,22 @@ class Launch(LaunchCase):
         self.assertLess(float(first.split()[0]), 1)
         self.assertGreaterEqual(float(second.split()[0]), 1.5)
 
+    def test_a_run_that_has_deleted_another_is_started_again_as_before(self):
+        """A stand-in for mpirun deletes the checkpoints that training would replace, and fails before there are others."""
+        self.succeed(*TRAIN, "--max-steps", "2", "--run-dir", "first", "-q")
+        shutil.copytree(self.folder / "first", self.folder / "run")
+        (self.folder / "tools").mkdir()
+        script = self.folder / "tools/mpirun"
+        script.write_text("#!/bin/sh\necho \"$*\" >> starts\nrm -r run/checkpoints\nexit 137\n")
+        script.chmod(0o755)
+        self.launch("--overwrite", "--resume=first", "--max-steps", "4", options=["--max-restarts", "1"],
+                    environment={"PATH": f"{self.folder / 'tools'}:{os.environ['PATH']}"})
+        self.process.communicate(timeout=SECONDS)
+        first, second = (self.folder / "starts").read_text().splitlines()
+        for start in (first, second):
+            self.assertIn("--resume=first", start)
+            self.assertNotIn("--resume=auto", start)
+
     def test_what_a_killed_launch_has_left_is_kept_while_a_run_cannot_begin(self):
         steps = ["--max-steps", "1500", "--save-every", "5"]
         self.launch(*steps, options=["--commit-every", "2"])

@@ -148,6 +148,15 @@ class Pages(Case):
         out, _ = self.succeed("report", "one", "-o", "-")
         self.assertIn("Confusion matrix", out)
 
+    def test_steps_of_fewer_samples_than_a_batch_have_no_prediction(self):
+        for batch, has in (("64", False), ("32", True)):
+            self.succeed("train", *SMALL[:4], "--limit", "40", "--batch-size", batch, "--device", "cpu", "--threads", "1", "--max-steps", "2",
+                         "--run-dir", batch, "-q")
+            (plan,) = [event for event in map(parse, (self.folder / batch / "events.jsonl").read_text().splitlines()) if event["event"] == "plan"]
+            self.assertEqual("predicted" in plan, has)
+            missing = '<span class="soft">predicted step</span><b>–</b>'
+            (self.assertNotIn if has else self.assertIn)(missing, self.succeed("report", batch, "-o", "-")[0])
+
     def test_why_a_step_differs_is_in_lines(self):
         self.succeed("train", *SMALL, "--gpus", "2", "--max-steps", "12", "--trace", "trace.json", "--run-dir", "run", "-q")
         out, _ = self.succeed("report", "run", "-o", "-")

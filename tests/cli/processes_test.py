@@ -201,6 +201,10 @@ class Processes(ProcessCase):
         self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0"}, says=["torchrun started 2 processes", "mpirun -n 2 "])
         # mpirun -n 1 in such an environment.
         self.succeed(*DIGITS, "--max-steps", "2", environment={"WORLD_SIZE": "2", "RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
+        # torchrun in a task of srun or mpirun.
+        for outer in ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"}):
+            self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"} | outer,
+                         says=["torchrun started 2 processes", "mpirun -n 2 "])
 
     def test_nothing_is_said_below_an_error(self):
         code, _, err = self.run_in(2, *RUN, "-m", MODEL, "--stages", "1")

@@ -5,12 +5,16 @@ import pathlib
 import subprocess
 import unittest
 
+import onnx_file
 from program import DATA, MODEL, SECONDS, Case, events, parse
 
 
 class RunFolder(Case):
     def contents(self):
         return sorted(str(path.relative_to(self.folder)) for path in self.folder.rglob("*"))
+
+    def files(self, run="run"):
+        return {str(path): path.read_bytes() for path in (self.folder / run).rglob("*") if path.is_file()}
 
     def test_a_run_keeps_what_was_decided_and_what_happened(self):
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--max-steps", "3", "--run-dir", "run")
@@ -48,6 +52,15 @@ class RunFolder(Case):
         self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", "run/", "-q")
         self.assertEqual(events((self.folder / "run/events.jsonl").read_text())[0]["run"], "run")
         self.succeed("report", "run", "-o", "-")
+
+    def test_a_run_in_the_current_folder_has_the_name_of_that(self):
+        for name, place, given in (("here", "here", "."), ("there", ".", "there/.")):
+            (self.folder / name).mkdir()
+            self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", given, "--log-to", f"mlflow:{self.folder}/store-{name}",
+                         "-q", before=lambda: os.chdir(self.folder / place))
+            self.assertEqual(events((self.folder / name / "events.jsonl").read_text())[0]["run"], name)
+            (run,) = (self.folder / f"store-{name}/0").glob("*/tags/mlflow.runName")
+            self.assertEqual(run.read_text(), name)
 
     def test_two_runs_have_two_folders(self):
         for _ in range(2):
@@ -128,22 +141,71 @@ class RunFolder(Case):
         train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "9", "--save-every", "3", "--keep", "9",
                  "--run-dir", "run", "-q"]
         self.succeed(*train)
-
-        def files():
-            return {str(path): path.read_bytes() for path in (self.folder / "run").rglob("*") if path.is_file()}
-
-        before = files()
+        before = self.files()
         traced = ["--trace", "trace.json", "--trace-steps"]
         back = ["train", "--resume=run/checkpoints/step-000003", "--run-dir", "run", "-q"]
         for more, says in ((["--patience", "3"], "--patience needs validation"), (["--lr-schedule", "step"], "needs --lr-step"),
-                           (["--min-lr", "1"], "--min-lr must be between"), ([*traced, "5:10"], 'not "5:10"'), ([*traced, "5-3"], "comes after")):
+                           (["--min-lr", "1"], "--min-lr must be between"), ([*traced, "5:10"], 'not "5:10"'), ([*traced, "5-3"], "comes after"),
+                           (["--trace", "nowhere/trace.json"], '--trace: there is no folder "nowhere"'),
+                           (["--metrics", "nowhere/events.jsonl"], '--metrics: there is no folder "nowhere"')):
             for command in ([*train, "--overwrite"], back):
                 for end in ([], ["--dry-run"]):
                     with self.subTest(more=more, command=command, end=end):
                         self.refused("usage", *command, *more, *end, says=says)
-                        self.assertEqual(files(), before)
+                        self.assertEqual(self.files(), before)
         self.refused("usage", *train, "--overwrite", "--gpus", "2", "--schedule", "pipedream", *traced, "5", says="traced as a whole")
-        self.assertEqual(files(), before)
+        self.assertEqual(self.files(), before)
+        self.write("file", "")
+        for name in ("tensorboard", "mlflow"):
+            for end in ([], ["--dry-run"]):
+                self.refused("resource", *train, "--overwrite", "--log-to", f"{name}:file/logs", *end,
+                             says=f'--log-to {name}: cannot create the folder "file/logs": Not a directory')
+                self.assertEqual(self.files(), before)
+        # The run makes its own folder.
+        self.succeed(*train, "--run-dir", "new", "--trace", "new/trace.json", "--metrics", "new/metrics.jsonl", "--log-to", "tensorboard:new/logs/tb")
+        self.assertTrue(all((self.folder / "new" / name).exists() for name in ("trace.json", "metrics.jsonl", "logs/tb")))
+
+    def test_a_checkpoint_that_does_not_suit_leaves_an_earlier_run_as_it_is(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "9", "--save-every", "3", "--keep", "9", "-q"]
+        self.succeed(*train, "--run-dir", "run")
+        self.succeed(*train, "--run-dir", "lora", "--lora", "2")
+        self.succeed("new", "mlp", "--image", "8", "-o", "mlp.onnx")
+        other = [*train[:2], "mlp.onnx", *train[3:], "--run-dir", "lora", "--overwrite", "--resume=run", "--resume-weights-only"]
+        for run, command, says in (("run", ["--freeze", "head*"], 'trained values of "head'), ("run", ["--train-only", "head*"], "trained values of"),
+                                   ("run", ["--lora", "4"], "trained values of"), ("lora", ["--lora", "4"], "in the checkpoint, but"),
+                                   ("lora", other, ["no tensor with the name and shape", "mlp.onnx"])):
+            before = self.files(run)
+            if command != other:
+                command = ["train", f"--resume={run}/checkpoints/step-000003", "--run-dir", run, "-q", *command]
+            for end in ([], ["--dry-run"]):
+                with self.subTest(command=command, end=end):
+                    self.refused("usage", *command, *end, says=says)
+                    self.assertEqual(self.files(run), before)
+
+    def test_too_few_samples_for_validation_leave_an_earlier_run_as_it_is(self):
+        weights = onnx_file.tensor("w", [4, 3], [0.1 * i for i in range(12)])
+        self.write("fixed.onnx", onnx_file.model([onnx_file.node("MatMul", ["x", "w"], ["y"])], [onnx_file.value_info("x", [8, 4])],
+                                                 [onnx_file.value_info("y", [8, 3])], [weights]))
+        for name, count in (("d", 16), ("few", 7)):
+            self.write(f"{name}.jsonl", "".join(f'{{"x": [{i}, 1, 2, 3], "y": {i % 3}}}\n' for i in range(count)))
+        train = ["train", "fixed.onnx", "--data", "d.jsonl", "-b", "8", "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q"]
+        self.succeed(*train)
+        before = self.files()
+        for end in ([], ["--dry-run"]):
+            self.refused("data", *train, "--overwrite", "--val-data", "few.jsonl", *end, says="7 samples are fewer than the model's fixed batch of 8")
+            self.assertEqual(self.files(), before)
+
+    def test_what_a_failed_run_has_left_is_replaced(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--optimizer", "sgd", "--lr", "1e30", "--max-steps", "2",
+                 "--save-every", "never", "--run-dir", "run", "-q"]
+        self.refused("diverged", *train)
+        self.write("run/notes.json", "mine")
+        self.refused("usage", *train, says='"run" is not empty')
+        (self.folder / "run/notes.json").rename(self.folder / "run/words.json")
+        self.write("run/texts.txt", "sha256=0\nname=words.json\n")  # the tokenizer of the run
+        for name in (".model.onnx.before", ".model.onnx.data.before"):
+            self.write(f"run/{name}", "of a new head that was interrupted")
+        self.refused("diverged", *train)
 
     def test_overwriting_a_run_deletes_what_would_pass_for_the_new_one(self):
         small = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q", "--overwrite"]
@@ -186,6 +248,31 @@ class RunFolder(Case):
         self.assertNotEqual((run / "model.onnx").read_bytes(), before)
         self.assertEqual(sorted(path.name for path in run.iterdir()), names)
 
+    def test_a_new_head_that_is_interrupted_leaves_the_model_of_an_earlier_run(self):
+        train = ["train", "-m", MODEL, "--num-classes", "12", "--lora", "2", "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "2", "-q"]
+        self.succeed(*train, "--run-dir", "run")
+        self.succeed(*train, "--run-dir", "other", "--seed", "5")
+        model, kept = (self.folder / "run" / name for name in ("model.onnx", ".model.onnx.before"))
+        before, other = model.read_bytes(), (self.folder / "other/model.onnx").read_bytes()
+        self.assertNotEqual(before, other)
+        self.succeed("export", "run", "-o", "before.onnx")
+
+        def replaced():
+            kept.write_bytes(before)
+            model.write_bytes(other)
+
+        for interrupted in (replaced, lambda: os.link(model, kept)):
+            for command in (["export", "run", "-o", "after.onnx", "--overwrite"],
+                            ["eval", "--follow", "run", "--data", DATA, "--limit", "64", "--device", "cpu"],
+                            ["--resume=run/checkpoints/step-000002", "--run-dir", "copy", "--overwrite", "--max-steps", "3", "-q"],
+                            ["--resume=run", "-q"]):
+                with self.subTest(command=command):
+                    interrupted()
+                    self.succeed(*command)
+                    self.assertEqual(model.read_bytes(), before)
+                    self.assertFalse(kept.exists())
+        self.assertEqual((self.folder / "after.onnx").read_bytes(), (self.folder / "before.onnx").read_bytes())
+
     def test_an_output_that_exists_is_kept_unless_told_otherwise(self):
         output = self.write("model.onnx", "precious")
         self.refused("usage", "train", "-m", MODEL, "--max-steps", "1", "-o", output, says=["model.onnx", "--overwrite"])
@@ -209,6 +296,13 @@ class RunFolder(Case):
                         self.assertEqual(self.contents(), before)
         self.refused("usage", *train, "--lora", "2", "--adapter", "there", says='--adapter: "there" is a folder')
         self.refused("usage", "export", "--from", "run", "--adapter", "there", says='--adapter: "there" is a folder')
+        data = ["--data", DATA, "--device", "cpu"]
+        for option, *command in (("--output", "predict", MODEL, *data), ("--confusion", "eval", MODEL, *data), ("--output", "plan", MODEL),
+                                 ("--svg", "plan", MODEL), ("--dot", "plan", MODEL), ("--output", "profile", MODEL), ("--output", "report", "run"),
+                                 *((option, *train) for option in ("--trace", "--metrics", "--status-file"))):
+            with self.subTest(command=command[0], option=option):
+                self.refused("usage", *command, option, "there", says=f'{option}: "there" is a folder; name a file in it')
+                self.assertEqual(self.contents(), before)
 
     def test_a_dry_run_writes_nothing(self):
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--gpus", "4", "--dry-run")

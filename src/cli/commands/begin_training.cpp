@@ -76,9 +76,11 @@ void check_going_back(const Options& options, const Start& start) {
     check_may_go_back(start.found->path);
 }
 
-void check_training(const Options& options, const PlannedNetwork& network) {
+void check_training(const Options& options, const PlannedNetwork& network, const Start& start) {
   check_metric(network);
+  evaluation_units(network);
   check_validation_labels(network);
+  if (start.found && !start.goes_on) check_some_weights(network, start.found->checkpoint);
   [[maybe_unused]] const RunRate checked(network, most_seconds(options), /*seconds_before=*/0);
   if (!options.trace.empty() && !options.trace_steps.empty())
     traced_steps(network, options.trace_steps);

@@ -47,9 +47,10 @@ void check_overwrite(const Options& options, const Start& start);
 void check_going_back(const Options& options, const Start& start);
 
 /// What training refuses when it begins is refused before anything of an earlier run is replaced,
-/// and in a dry run. Error (kUsage) for options that do not suit the network, (kData) for
-/// validation data without a label that counts.
-void check_training(const Options& options, const PlannedNetwork& network);
+/// and in a dry run. Error (kUsage) for options that do not suit the network, or a checkpoint none
+/// of whose weights do; (kData) for validation data that are too few, or without a label that
+/// counts.
+void check_training(const Options& options, const PlannedNetwork& network, const Start& start);
 
 /// Before the first step of a run in a folder: the checkpoints and models of a run that it replaces
 /// are deleted, and those of steps that it takes again count as given up. Otherwise a restart would

@@ -414,13 +414,13 @@ void replace_classifier(Options& options, const std::string& to) {
   options.run.model.path = to;
 }
 
-void check_folder_of(const std::string& output) {
+void check_folder_of(const std::string& output, const char* option) {
   if (is_special(output)) return;
   const fs::path folder = fs::path(output).parent_path();
-  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage,
-           "--output: there is no folder \"{}\"", printable(folder.string()));
+  PT_CHECK(folder.empty() || fs::is_directory(folder), kUsage, "{}: there is no folder \"{}\"",
+           option, printable(folder.string()));
   PT_CHECK(::access(folder.empty() ? "." : folder.c_str(), W_OK | X_OK) == 0, kResource,
-           "--output: cannot write to the folder of \"{}\": {}", printable(output),
+           "{}: cannot write to the folder of \"{}\": {}", option, printable(output),
            std::strerror(errno));
 }
 

@@ -56,7 +56,7 @@ std::string candidates_table(const FoundSchedules& found, const PlannedNetwork& 
 void replace_classifier(Options& options, const std::string& to);
 /// Error for an output whose folder does not exist (kUsage) or is not writable (kResource). Pipes
 /// and devices are written in place, whatever their folder.
-void check_folder_of(const std::string& output);
+void check_folder_of(const std::string& output, const char* option);
 /// Sets the level of messages.
 void resolve_verbosity(const Options& options);
 

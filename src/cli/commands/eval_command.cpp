@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/safe_text.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
 #include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
@@ -254,6 +255,11 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
     // Events may be elsewhere, and a killed run writes no last one. Supervision, which ends last,
     // and `launch`, which locks its logs, may start it again.
     ended = !is_supervised(run) && !is_locked(run) && !is_locked(run / "logs");
+    // A run that is about to replace this one has put its model there, and may yet fail.
+    if (!started && !ended && has_earlier_model(run)) {
+      ::usleep(500000);
+      continue;
+    }
     std::vector<fs::path> found = list_checkpoints(folder);
     std::reverse(found.begin(), found.end());
     for (const fs::path& path : found) {
@@ -268,6 +274,7 @@ int follow(Options& options, const std::optional<Assertion>& assertion) {
       }
       const bool is_first = !started;
       if (!started) {
+        put_back_earlier_model(newer);
         if (options.run.model.path.empty() && options.arguments.empty())
           options.run.model.path = model_of(newer, "eval");
         resolve_model(options, "eval");

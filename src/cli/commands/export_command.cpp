@@ -49,6 +49,7 @@ int export_command(Options& options) {
   if (!to_stdout && !output.empty()) check_output(options, output, /*replaces_own=*/false);
   const FoundCheckpoint found = read_steadily(options.from);
   for (const std::string& reason : found.refused) log_warning("export", "{}", reason);
+  put_back_earlier_model(found);
   take_over(found, "export", options);
   resolve_model(options, "export");
   const LoadedModel model = load_model(options.run.model);

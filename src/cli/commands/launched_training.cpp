@@ -103,10 +103,9 @@ std::vector<bool> LaunchedTraining::answer(const std::vector<LaunchHost>& hosts)
 }
 
 bool LaunchedTraining::has_saved() const {
-  const std::string newest = newest_checkpoint_name();
   // A step is in the journal before it is committed, so no commit is newer than the journal.
-  return (stop_began_ > 0 && newest != checkpoint_before_stop_) ||
-         (newest != first_checkpoint_ &&
+  return (stop_began_ > 0 && has_checkpoint_since(checkpoint_before_stop_)) ||
+         (has_checkpoint_since(first_checkpoint_) &&
           newest_step(run_.folder / "checkpoints") >= last_step_in_journal(run_.folder));
 }
 
@@ -156,12 +155,17 @@ std::string LaunchedTraining::newest_checkpoint_name() const {
   return name.empty() ? name : fmt::format("{} {}", name, time);
 }
 
+bool LaunchedTraining::has_checkpoint_since(const std::string& before) const {
+  const std::string newest = newest_checkpoint_name();
+  return !newest.empty() && newest != before;
+}
+
 std::vector<std::string> LaunchedTraining::command_of_train() const {
   std::vector<std::string> command = {program_, "train"};
   command.insert(command.end(), run_.options.begin(), run_.options.end());
   command.insert(command.end(), {"--run-dir", fs::absolute(run_.folder).string(), "--status-file",
                                  fs::absolute(status_path_).string()});
-  if (newest_checkpoint_name() != first_checkpoint_) {
+  if (has_checkpoint_since(first_checkpoint_)) {
     command.push_back("--resume=auto");
     if (run_.weights_only) command.push_back("--no-resume-weights-only");
   }
@@ -256,7 +260,7 @@ void LaunchedTraining::stop() {
 }
 
 void LaunchedTraining::look_after() {
-  const bool has_saved = !stops_itself_ && newest_checkpoint_name() != checkpoint_before_stop_;
+  const bool has_saved = !stops_itself_ && has_checkpoint_since(checkpoint_before_stop_);
   const bool is_late = !stops_itself_ && now() - stop_began_ > kSaveSeconds;
   if (stop_began_ > 0 && end_began_ == 0 && (has_saved || is_late)) {
     end_began_ = now();

@@ -76,6 +76,9 @@ class LaunchedTraining final : public LaunchWorld {
   ReportedEnd reported() const;
   LaunchEnd end_of_attempt();
   std::string newest_checkpoint_name() const;
+  /// Whether there is a checkpoint, and another than the one of that name. A run that replaces
+  /// another begins by deleting the checkpoints of that.
+  bool has_checkpoint_since(const std::string& before) const;
 
   HostSource source_;
   std::vector<LaunchHost> hosts_;

@@ -246,7 +246,10 @@ TrainingDescription training_in_force(const OnnxModel& model, const TrainingGrap
   if (given.loss != "auto") training.loss = given.loss;
   if (!given.output.empty()) training.loss_output = given.output;
   const bool has_classes = training.loss == "cross-entropy" || training.loss == "bce";
-  if (has_classes && training.loss_output.empty()) {
+  // Someone may have replaced the scores of a classifier by their ArgMax.
+  const bool has_scores = std::ranges::any_of(
+      graph.outputs, [&](ValueId output) { return is_float(graph.graph[output].type.dtype); });
+  if (has_classes && has_scores && training.loss_output.empty()) {
     LossOptions by_rule;
     by_rule.loss = training.loss;
     training.loss_output = graph.output_names[output_of_loss(graph, by_rule)];

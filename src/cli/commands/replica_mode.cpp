@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli/commands/begin_training.h"
 #include "cli/commands/commands.h"
+#include "cli/commands/run_folder.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/output.h"
 #include "processes/process_group.h"
@@ -108,6 +109,7 @@ int verify_replay(Options& options) {
   const FoundCheckpoint found = find_checkpoint(options.replay);
   for (const std::string& reason : found.refused) log_warning("verify", "{}", reason);
   const bool json = options.json;
+  put_back_earlier_model(found);
   take_over(found, "verify", options);
   PipelineConfig& pipeline = options.run.pipeline;
   if (const auto& record = found.checkpoint.replicas; record && pipeline.replicas.empty()) {

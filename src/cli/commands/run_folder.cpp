@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "cli/options/config_file.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
+#include "data/rows/text_options.h"
 #include "partition/plan_file.h"
 
 namespace pipetrain {
@@ -47,6 +49,24 @@ bool is_unused(const fs::path& folder) {
   return !error;
 }
 
+/// The name of the tokenizer that a run keeps in its folder; empty: it keeps none.
+std::string tokenizer_in(const fs::path& folder) {
+  try {
+    const auto texts = read_if_file(folder / "texts.txt", std::size_t{1} << 20);
+    return texts ? TextOptions::parse(*texts).name : "";
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+/// The files of the model with a new head.
+constexpr const char* kHeadFiles[] = {"model.onnx", "model.onnx.data"};
+
+/// Where such a file of an earlier run stays until a new run has replaced that one.
+fs::path place_of_earlier(const fs::path& folder, const std::string& name) {
+  return folder / ("." + name + ".before");
+}
+
 /// Whether a folder has nothing but what a run has left that failed before its first checkpoint.
 bool has_only_a_failed_run(const fs::path& folder) {
   static const std::set<std::string> left = {
@@ -56,11 +76,12 @@ bool has_only_a_failed_run(const fs::path& folder) {
       "checkpoints",  "journal.txt",     "instructions.txt", "mlflow-run.txt"};
   std::error_code error;
   if (!fs::exists(folder / "config.toml", error)) return false;
-  std::set<fs::path> events;
-  for (const fs::path& file : event_files(folder / "events.jsonl")) events.insert(file.filename());
+  std::set<fs::path> own = {fs::path(tokenizer_in(folder))};
+  for (const char* name : kHeadFiles) own.insert(place_of_earlier(folder, name).filename());
+  for (const fs::path& file : event_files(folder / "events.jsonl")) own.insert(file.filename());
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
     const std::string name = i->path().filename().string();
-    if ((!left.contains(name) && !events.contains(name) && !names_before_a_run().contains(name) &&
+    if ((!left.contains(name) && !own.contains(name) && !names_before_a_run().contains(name) &&
          !name.starts_with("crash-")) ||
         (name == "checkpoints" && !fs::is_empty(i->path(), error)))
       return false;
@@ -99,14 +120,6 @@ fs::path make_run_folder(const Options& options, const fs::path& resumed, bool i
     return folder;
   }
   return new_run_folder(options.run.model.path);
-}
-
-/// The files of the model with a new head.
-constexpr const char* kHeadFiles[] = {"model.onnx", "model.onnx.data"};
-
-/// Where such a file of an earlier run stays until a new run has replaced that one.
-fs::path place_of_earlier(const fs::path& folder, const std::string& name) {
-  return folder / ("." + name + ".before");
 }
 
 /// Keeps the model of an earlier run beside the new one. A process that was killed before its run
@@ -223,6 +236,32 @@ fs::path without_links(const fs::path& folder) {
   return folder.is_relative() ? fs::proximate(resolved) : resolved;
 }
 
+bool has_earlier_model(const fs::path& folder) {
+  return std::ranges::any_of(kHeadFiles, [&](const char* name) {
+    std::error_code unknown;
+    return fs::exists(place_of_earlier(folder, name), unknown);
+  });
+}
+
+void put_back_earlier_model(const FoundCheckpoint& found) {
+  const fs::path folder = run_of(found.path);
+  if (!has_earlier_model(folder)) return;
+  PT_CHECK(found.checkpoint.is_own, kUsage,
+           "\"{}\" is of another run, which was interrupted before it began; replace it by \"{}\"",
+           printable((folder / kHeadFiles[0]).string()),
+           printable(place_of_earlier(folder, kHeadFiles[0]).string()));
+  const FolderLock lock(folder);  // nobody else is about to replace the run
+  for (const char* name : kHeadFiles) {
+    const fs::path kept = place_of_earlier(folder, name);
+    std::error_code failed;
+    if (!fs::exists(kept, failed)) continue;
+    fs::rename(kept, folder / name, failed);
+    PT_CHECK(!failed, kResource, "cannot rename \"{}\" to \"{}\", the model of the run: {}",
+             printable(kept.string()), name, failed.message());
+    fs::remove(kept, failed);  // two links to one file stay as they are
+  }
+}
+
 const fs::path& RunFolder::make_early(const Options& options) {
   path_ = without_links(make_run_folder(options, {}, is_checked_));
   lock_.emplace(path_);  // before anything of another run there is replaced
@@ -239,6 +278,12 @@ const fs::path& RunFolder::begin(const Options& options, const fs::path& resumed
   delete_unfinished(path_);
   delete_unfinished(path_ / "checkpoints");
   return path_;
+}
+
+std::string RunFolder::name() const {
+  std::error_code failed;
+  const fs::path resolved = fs::canonical(path_, failed);  // "."
+  return (failed ? path_ : resolved).filename().string();
 }
 
 void RunFolder::settle() {
@@ -259,7 +304,7 @@ void check_output(const Options& options, const std::string& output, bool replac
            option, printable(output));
   PT_CHECK(options.overwrite || replaces_own || !fs::exists(output), kUsage,
            "\"{}\" exists; give --overwrite or another {}", printable(output), option);
-  check_folder_of(output);
+  check_folder_of(output, option);
   delete_stale_temporaries(output);
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/options/options.h"
+#include "train/checkpoint.h"
 #include "train/network.h"
 #include "train/saving.h"
 
@@ -21,6 +22,14 @@ inline constexpr const char* kNamedFolder = "named";
 /// The path of a folder without symbolic links: a run stays in its folder where somebody moves a
 /// link to it meanwhile. As it was given where it has none, but without a slash at its end.
 std::filesystem::path without_links(const std::filesystem::path& folder);
+
+/// Whether a folder has the model of an earlier run beside the one of a run that is about to
+/// replace it, or was interrupted before it did.
+bool has_earlier_model(const std::filesystem::path& folder);
+/// Puts the model of the checkpoint's run back where another run with a new head was interrupted
+/// before it began. Error (kUsage) where that one is still about to begin, or where the checkpoint
+/// is not the user's own; (kResource) where it cannot be put back.
+void put_back_earlier_model(const FoundCheckpoint& found);
 
 /// The folder of one run, locked for the lifetime of this object.
 class RunFolder {
@@ -50,6 +59,8 @@ class RunFolder {
   void set_latest();
 
   const std::filesystem::path& path() const { return path_; }
+  /// The name of the folder, however its path ends.
+  std::string name() const;
 
  private:
   std::filesystem::path path_;

@@ -12,7 +12,7 @@ Watcher::Watcher(PipelineRun& run, const RunReports& reports, Signals& signals)
     : run_(run),
       reports_(reports),
       signals_(signals),
-      slow_start_(run.network().profile().is_estimate || !run.network().replica_updates().waits()
+      slow_start_(run.network().profile().is_estimate || !run.network().has_predicted_steps()
                       ? 0
                       : run.network().predicted_step_seconds(),
                   run.network().threads()) {}

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/vectors.h"
+#include "cli/commands/run_folder.h"
 #include "cli/options/config_file.h"
 #include "processes/process_group.h"
 #include "train/replica_record.h"
@@ -71,6 +72,8 @@ void check_same_vectors(ProcessGroup* processes) {
 std::optional<FoundCheckpoint> same_checkpoint(const Options& options, ProcessGroup* processes) {
   std::optional<FoundCheckpoint> found;
   if (!processes || processes->leads()) found = checkpoint_to_resume(options);
+  // Before the others read the model.
+  if (found && !options.resume_weights_only) put_back_earlier_model(*found);
   if (!processes || options.resume.empty()) return found;
   const std::string path = processes->broadcast(found ? fs::absolute(found->path).string() : "");
   // Process 0 decides whose it is: the others may have another home directory.

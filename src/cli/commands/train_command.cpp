@@ -20,6 +20,7 @@
 #include "cli/commands/run_folder.h"
 #include "cli/commands/run_messages.h"
 #include "cli/commands/run_observers.h"
+#include "cli/commands/run_outputs.h"
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
 #include "cli/commands/trained_output.h"
@@ -73,14 +74,6 @@ SaveSettings save_settings(const Options& options, const PlannedNetwork& network
   return save;
 }
 
-/// The folder that --log-to NAME:DIR names; empty: none.
-fs::path folder_in_log_to(const Options& options, const std::string& name) {
-  for (const std::string& place : options.log_to) {
-    if (place.starts_with(name + ":")) return place.substr(name.size() + 1);
-  }
-  return {};
-}
-
 /// The run of process 0.
 class LeadingRun {
  public:
@@ -103,8 +96,7 @@ class LeadingRun {
                    ? folder_ / "tb"
                    : folder_in_log_to(options, "tensorboard")),
         mlflow_(folder_in_log_to(options, "mlflow"), folder_ / "mlflow-run.txt",
-                /*goes_on=*/!start.resumed.empty(), folder_.filename().string(),
-                recorded_settings(options)),
+                /*goes_on=*/!start.resumed.empty(), run_folder.name(), recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint()),
                   network.total_steps()),
@@ -147,7 +139,7 @@ class LeadingRun {
   }
 
   void train_and_write() {
-    events_.run_start(options_, network_, folder_.filename().string());
+    events_.run_start(options_, network_, run_folder_.name());
     events_.plan(network_, (folder_ / "plan.json").string());
     TrainingOptions training;
     training.save = save_settings(options_, network_, folder_);
@@ -401,8 +393,8 @@ int lead(const Options& options, PlannedNetwork& network, const Start& start, Ru
        (!start.output.empty() && fs::absolute(output).lexically_normal() == start.output));
   check_output(options, output, replaces_own);
   check_models(options, network, output, folder);
-  run_folder.settle();
   leave_earlier_run(folder, options, start);
+  run_folder.settle();  // not before the checkpoints of the model there are deleted
   if (start.supervision) start.supervision->note_folder(folder);
   copy_log_to(folder / "stderr.log");
   try {
@@ -436,6 +428,7 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   resolve(options, processes);
   start.model = options.run.model.path;
   // Before anything that takes time.
+  if (leads && options.lr != "find") check_run_outputs(options);
   const bool restarts = supervision && supervision->is_restart();
   if (leads && !start.goes_on && !restarts && !options.dry_run && options.lr != "find" &&
       !options.output.empty() && options.output != "-")
@@ -467,11 +460,14 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
            "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
-  check_training(options, network);
+  check_training(options, network, start);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start, signals);
   check_one_file(network.model().file, options.output);
   log_start(options, network);
-  if (start.goes_on) log_resume(options, network, *start.found);
+  if (start.goes_on) {
+    log_resume(options, network, *start.found);
+    if (!start.commit) check_same_tensors(network, start.found->checkpoint);
+  }
   return options.dry_run ? 0 : lead(options, network, start, folder, signals);
 }
 

@@ -428,9 +428,11 @@ void check_outputs(const std::string& command, const Options& options) {
   const bool asks = std::ranges::count(specs, "--overwrite", &OptionSpec::name) > 0;
   for (const OptionSpec& spec : specs) {
     if (spec.path != PathUse::kWrite) continue;
-    if (asks && (spec.name == "--output" || spec.name == "--adapter")) continue;
     const std::string output = spec.get();
     std::error_code unknown;  // of what is no file: "-", "synthetic"
+    PT_CHECK(!spec.value.starts_with("FILE") || output == "-" || !fs::is_directory(output, unknown),
+             kUsage, "{}: \"{}\" is a folder; name a file in it", spec.name, printable(output));
+    if (asks && (spec.name == "--output" || spec.name == "--adapter")) continue;
     if (!fs::is_regular_file(output, unknown)) continue;
     // A folder may have many files; it is read where there is something to lose.
     for (const std::string& path : std::exchange(data, {})) {

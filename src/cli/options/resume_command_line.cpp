@@ -111,15 +111,6 @@ std::string followable(const OptionSpec& spec, const std::string& value) {
   return error ? value : absolute.lexically_normal().string() + rest;
 }
 
-/// The folder of the run that a checkpoint belongs to; a checkpoint that lies alone is all there is
-/// of its run.
-fs::path run_of(const fs::path& checkpoint) {
-  std::error_code error;
-  fs::path path = fs::absolute(checkpoint, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
-}
-
 /// Whether a path, with symbolic links resolved, leads to a regular file inside a folder. Globs are
 /// refused, as they may match links.
 bool lies_in(const fs::path& path, const fs::path& folder) {
@@ -260,6 +251,13 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
 }
 
 }  // namespace
+
+fs::path run_of(const fs::path& checkpoint) {
+  std::error_code error;
+  fs::path path = fs::absolute(checkpoint, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.parent_path().filename() == "checkpoints" ? path.parent_path().parent_path() : path;
+}
 
 fs::path folder_of_runs() {
   const char* root = std::getenv("PIPETRAIN_RUNS_DIR");

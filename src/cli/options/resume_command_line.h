@@ -12,6 +12,10 @@
 
 namespace pipetrain {
 
+/// The folder of the run that a checkpoint belongs to; a checkpoint that lies alone is all there is
+/// of its run.
+std::filesystem::path run_of(const std::filesystem::path& checkpoint);
+
 /// The folder below which runs have theirs: PIPETRAIN_RUNS_DIR, or "runs".
 std::filesystem::path folder_of_runs();
 

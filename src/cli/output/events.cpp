@@ -206,7 +206,7 @@ void EventLog::plan(const PlannedNetwork& network, const std::string& path) {
   json["micro_batches"] = network.micro_batches();
   json["micro_batch_size"] = network.micro_batch();
   json["schedule"] = network.config().pipeline.schedule;
-  if (network.replica_updates().waits())
+  if (network.has_predicted_steps())
     json["predicted"] = {{"step_ms", network.predicted_step_seconds() * 1e3},
                          {"bubble", network.predicted_bubble()}};
   write(line);
