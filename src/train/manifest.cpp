@@ -117,12 +117,15 @@ UnmeasuredResults unmeasured_of(const DocumentField& field, std::int64_t step) {
 
 /// The position of the run in its schedule.
 void read_schedule(const DocumentField& field, Checkpoint& out) {
-  field.allow_only({"cuts", "round_start", "round_batches", "updates"});
+  field.allow_only({"cuts", "order", "round_start", "round_batches", "updates"});
   const DocumentField cuts = field.at("cuts");
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     const int least = out.cuts.empty() ? 1 : out.cuts.back() + 1;
     out.cuts.push_back(static_cast<int>(cuts.item(i).integer(least, 1 << 30)));
   }
+  // Whether it is an order of the model's nodes is seen when there is a model.
+  for (std::size_t i = 0; field.has("order") && i < field.at("order").size(); ++i)
+    out.order.push_back(static_cast<int>(field.at("order").item(i).integer(0, 1 << 30)));
   out.round_batches = field.at("round_batches").integer(0, 1 << 30);
   out.round_start = field.at("round_start")
                         .integer(std::max<std::int64_t>(0, out.step - out.round_batches), out.step);
@@ -199,6 +202,7 @@ std::string manifest_text(const Checkpoint& checkpoint, const std::vector<FileRe
                       {"round_start", checkpoint.round_start},
                       {"round_batches", checkpoint.round_batches},
                       {"updates", checkpoint.updates}};
+  if (!checkpoint.order.empty()) body["schedule"]["order"] = checkpoint.order;
   if (checkpoint.replicas)
     body["replicas"] = {{"next_part", checkpoint.replicas->next_part},
                         {"unfinished", checkpoint.replicas->unfinished},

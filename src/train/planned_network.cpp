@@ -12,7 +12,7 @@ namespace pipetrain {
 PlannedNetwork::PlannedNetwork(ProfiledNetwork network)
     : ProfiledNetwork(std::move(network)),
       planner_limit_(memory_limit_bytes()),
-      cuts_(config().pipeline.cuts),
+      cuts_(given_cuts()),
       cut_(cut_into_stages(*this, planner_limit_, cuts_)) {
   stay_within_memory();
 }

@@ -85,6 +85,7 @@ void ProfiledNetwork::forget_measurements() const {
 }
 
 void ProfiledNetwork::forget_measured_links() const {
+  if (asynchronous()) return;  // as with kernels
   if (processes() && config().pipeline.topology.empty())
     forget_links(*processes(), schedule().devices());
 }
@@ -123,8 +124,8 @@ void ProfiledNetwork::choose_order() {
         [&] { return "following " + printable(pipeline.plan_path); },
         [&] { take_order(parse_order(order, static_cast<int>(chain_.order.size()))); });
   }
-  if (!pipeline.order.empty()) return take_order(pipeline.order);
-  if (!pipeline.split.empty() || !pipeline.cuts.empty() || mode() != RunMode::kTrain) return;
+  if (!pipeline.order.empty() && !is_cut_elsewhere()) return take_order(pipeline.order);
+  if (!pipeline.split.empty() || !given_cuts().empty() || mode() != RunMode::kTrain) return;
   PlanRequest request;
   request.stages = schedule().stages();
   if (!can_reorder(costs_, request.stages)) return;
@@ -134,6 +135,18 @@ void ProfiledNetwork::choose_order() {
   request.recompute = pipeline.recompute;
   set_links(request);
   take_order(better_order(graph(), profile_, chain_, costs_, request));
+}
+
+/// Whether the order and the cuts that are given are of a chain of other nodes, as those of a
+/// checkpoint in another precision may be.
+bool ProfiledNetwork::is_cut_elsewhere() const {
+  const PipelineConfig& pipeline = config().pipeline;
+  return !pipeline.order.empty() && !pipeline.cuts.empty() &&
+         pipeline.order.size() != chain_.order.size();
+}
+
+std::vector<int> ProfiledNetwork::given_cuts() const {
+  return is_cut_elsewhere() ? std::vector<int>() : config().pipeline.cuts;
 }
 
 void ProfiledNetwork::set_memory(PlanRequest& request, std::size_t device_limit) const {

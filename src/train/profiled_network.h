@@ -43,6 +43,8 @@ class ProfiledNetwork : public Network {
   const Chain& chain() const { return chain_; }
   /// The order of the chain if it is not the standard one; else empty.
   const std::vector<int>& order() const { return order_; }
+  /// The cuts that the configuration gives; empty: none that hold for this chain.
+  std::vector<int> given_cuts() const;
   const ChainCosts& costs() const { return costs_; }
   /// What a device may hold, as given or as the estimated device has it; 0: anything.
   std::size_t memory_limit_bytes() const { return memory_limit_bytes_; }
@@ -57,7 +59,7 @@ class ProfiledNetwork : public Network {
   /// Has the kernels measured again by the next run, where this one has taken them from the cache.
   /// Does nothing for asynchronous schedules, whose results depend on the cut.
   void forget_measurements() const;
-  /// Has the links between processes measured again by the next run.
+  /// The same for the links between processes.
   void forget_measured_links() const;
 
  protected:
@@ -69,6 +71,7 @@ class ProfiledNetwork : public Network {
   ProfileOptions profile_options() const;
   Profile make_profile() const;
   void choose_order();
+  bool is_cut_elsewhere() const;
   void take_order(std::vector<int> order);
 
   std::optional<Topology> topology_;

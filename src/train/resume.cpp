@@ -60,6 +60,14 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
   return facts;
 }
 
+/// Whether each stage has one device: "1,1,1", and not "11".
+bool is_one_each(std::string_view places) {
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i] != (i % 2 == 0 ? '1' : ',')) return false;
+  }
+  return places.size() % 2 == 1;
+}
+
 /// Mini-batches of the round that are done, in units.
 int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
@@ -132,6 +140,7 @@ Checkpoint make_checkpoint(const PipelineRun& run, const RunRecord& record, std:
   out.total_steps = network.total_steps();
   out.batches_per_epoch = network.batches_per_epoch();
   out.cuts = network.plan().cuts();
+  out.order = network.order();
   out.round_start = round_start;
   out.round_batches = round_batches;
   out.loss_scale = run.runtime().loss_scale();
@@ -182,9 +191,7 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
   for (const auto& [name, value] : now.numbers) {
     if (checkpoint.run.predates(name)) continue;
     const std::string before = checkpoint.run.value(name);
-    const bool one_each = name == "replicas" &&
-                          before.find_first_not_of("1,") == std::string::npos &&
-                          value.find_first_not_of("1,") == std::string::npos;
+    const bool one_each = name == "replicas" && is_one_each(before) && is_one_each(value);
     if (before == value || (synchronous && (layout.contains(name) || one_each))) continue;
     changes.push_back(fmt::format("{} {} → {}", name, before.empty() ? "none" : before,
                                   value.empty() ? "none" : value));
@@ -196,8 +203,8 @@ bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkp
   const RunRecord now = describe_run(network, {}, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
   return checkpoint.in_flight() && network.asynchronous() &&
-         checkpoint.cuts == network.plan().cuts() && same("schedule") && same("replicas") &&
-         same("micro-batch-size") && same("batch-size") &&
+         checkpoint.cuts == network.plan().cuts() && checkpoint.order == network.order() &&
+         same("schedule") && same("replicas") && same("micro-batch-size") && same("batch-size") &&
          checkpoint.batches_per_epoch == network.batches_per_epoch() &&
          checkpoint.round_batches == network.round_batches(checkpoint.round_start);
 }

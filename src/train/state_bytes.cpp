@@ -160,6 +160,7 @@ void write_fields(const Checkpoint& checkpoint, Writer& out) {
   out.put(checkpoint.unmeasured.validations);
   out.put(std::int64_t{checkpoint.unevaluated});
   out.put(checkpoint.cuts);
+  out.put(checkpoint.order);
   out.put(checkpoint.round_start);
   out.put(checkpoint.round_batches);
   out.put(checkpoint.updates);
@@ -193,6 +194,7 @@ Checkpoint read_fields(Reader& in) {
   out.unmeasured.validations = in.number();
   out.unevaluated = in.number() != 0;
   out.cuts = in.numbers<int>();
+  out.order = in.numbers<int>();
   out.round_start = in.number();
   out.round_batches = in.number();
   out.updates = in.numbers<std::int64_t>();

@@ -286,6 +286,7 @@ class Numbers(Hostile):
                  (("loss_scale", "value"), -1), (("loss_scale", "value"), 0), (("loss_scale", "value"), 1e308), (("loss_scale", "finite_steps"), 10**18),
                  (("loss_scale", "skipped"), 10**18), (("best", "step"), 10**18), (("best", "value"), None), (("best", "metric"), "beauty"),
                  (("best", "stalled"), -1), (("unmeasured", "metric"), "beauty"), (("unmeasured", "validations"), 10**18), (("schedule", "cuts"), [3, 3]), (("schedule", "cuts"), [0]), (("schedule", "cuts"), [2**40]),
+                 (("schedule", "order"), [-1]), (("schedule", "order"), [2**40]), (("schedule", "order"), ["0"]), (("schedule", "order"), 7),
                  (("schedule", "round_start"), 7), (("schedule", "round_start"), -1), (("schedule", "round_start"), 0),
                  (("schedule", "round_batches"), 10**18), (("schedule", "updates"), [10**18]), (("schedule", "updates"), 7),
                  (("numbers",), []), (("numbers", "seed"), 1), (("numbers", "seed"), {}), (("settings",), {}), (("settings", 0), 7),

@@ -1,5 +1,7 @@
 """How several processes end, what each of them saves, and that any number of processes goes on with it."""
 
+import hashlib
+import json
 import os
 import pathlib
 import signal
@@ -43,6 +45,23 @@ class ProcessesCheckpoints(ProcessCase):
         self.succeed(*run, f"--resume={half}", "--run-dir", "one")
         self.assertEqual(self.content("four"), self.content("whole"))
         self.assertEqual(self.content("one"), self.content("whole"))
+
+    def test_replicas_that_were_chosen_stay_in_as_many_processes(self):
+        run = [*RUN, "-m", MODEL, "--data", DATA, "--limit", "320", "--batch-size", "32"]
+        self.train_in(2, *run, "--max-steps", "2", "--run-dir", "run")
+        path = self.folder / "run/checkpoints/step-000002/manifest.json"
+        manifest = json.loads(path.read_text())
+        # As if the other division had been found: a stage in both processes, or one in each.
+        other, cuts = ("1,1", [1]) if manifest["numbers"]["replicas"] == "2" else ("2", [])
+        manifest["numbers"]["replicas"] = other
+        manifest["schedule"]["cuts"] = cuts
+        for key in ("sha256", "hmac_sha256"):
+            manifest.pop(key, None)
+        text = json.dumps(manifest, indent=2)[:-2] + ',\n  "sha256": "'
+        path.write_text(text + hashlib.sha256(text.encode()).hexdigest() + '"\n}\n')
+        self.train_in(2, *run, "--resume=run", "--max-steps", "4")
+        resumed = json.loads((self.folder / "run/checkpoints/step-000004/manifest.json").read_text())
+        self.assertEqual(resumed["numbers"]["replicas"], other)
 
     def test_every_process_writes_its_part_of_a_checkpoint(self):
         run = [*DIGITS, "--max-steps", "12", "--save-every", "6", "--keep", "9", "--optimizer", "adamw", "--ema", "0.9"]

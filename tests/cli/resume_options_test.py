@@ -192,6 +192,18 @@ class EarlierNames(Case):
         self.assertIn("--save-every=:keep=7", resumed["settings"])
 
 
+class NewHead(Case):
+    def test_a_run_that_goes_on_keeps_its_classes(self):
+        self.succeed(*SMALL, "--num-classes", "12", "--max-steps", "2", "--run-dir", "twelve")
+        self.succeed(*SMALL, "--max-steps", "2", "--run-dir", "ten")
+        for run, classes, other in (("twelve", "12", "11"), ("ten", "10", "12")):
+            with self.subTest(run):
+                self.refused("usage", f"--resume={run}", "--num-classes", other, "--max-steps", "3", "-q",
+                             says=[f"--num-classes is {other}", f"{classes} classes", "--resume-weights-only"])
+                # A job queue repeats what the run began with.
+                self.succeed(f"--resume={run}", "--num-classes", classes, "--max-steps", "3", "-q")
+
+
 class Rivals(Case):
     def setUp(self):
         super().setUp()

@@ -169,6 +169,7 @@ Checkpoint some_checkpoint() {
   checkpoint.batches_per_epoch = 10;
   checkpoint.best = BestResult{30, 0.5};
   checkpoint.cuts = {2, 4};
+  checkpoint.order = {0, 2, 1, 3, 4};
   checkpoint.run.settings = {{"--lr", "0.1"}};
   checkpoint.run.numbers = {{"lr", "0.1"}, {"schedule", "1f1b"}};
   return checkpoint;

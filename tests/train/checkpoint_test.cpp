@@ -37,6 +37,7 @@ Checkpoint small_checkpoint(std::int64_t step = 12) {
   out.learning_rate = 0.1;
   if (step >= 8) out.best = BestResult{8, 0.25};
   out.cuts = {2, 5};
+  out.order = {0, 2, 1, 3};
   out.round_start = step - 2;
   out.round_batches = 8;
   out.updates = {step, step, step};
@@ -106,6 +107,7 @@ TEST(Checkpoint, ComesBackAsItWas) {
   EXPECT_EQ(read.unmeasured.metric, "auc");
   EXPECT_EQ(read.unmeasured.validations, 3);
   EXPECT_EQ(read.cuts, written.cuts);
+  EXPECT_EQ(read.order, written.order);
   EXPECT_EQ(read.round_start, 10);
   EXPECT_EQ(read.round_batches, 8);
   EXPECT_EQ(read.updates, written.updates);

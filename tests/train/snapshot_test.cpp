@@ -43,6 +43,7 @@ Checkpoint state_at(std::int64_t step, std::int64_t columns = 4) {
   out.best = BestResult{1, 0.25};
   out.unmeasured = {"auc", 1};
   out.cuts = {2, 5};
+  out.order = {0, 2, 1, 3};
   out.round_start = step - 1;
   out.round_batches = 8;
   out.updates = {step, step};
@@ -90,6 +91,7 @@ TEST(Snapshot, GivesBackWhatWasKept) {
     EXPECT_TRUE(found->is_own);
     EXPECT_EQ(found->learning_rate, kept.learning_rate);
     EXPECT_EQ(found->cuts, kept.cuts);
+    EXPECT_EQ(found->order, kept.order);
     EXPECT_EQ(found->round_start, kept.round_start);
     EXPECT_EQ(found->updates, kept.updates);
     EXPECT_EQ(found->run.settings, kept.run.settings);

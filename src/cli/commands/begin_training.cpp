@@ -57,6 +57,16 @@ double seconds_left(const Options& options, const FoundCheckpoint* found) {
   return std::max(kLeast, limit - found->checkpoint.seconds);
 }
 
+void check_new_head(const Options& options, const PlannedNetwork& network, const Start& start) {
+  const std::int64_t classes = network.graph().loss.classes;
+  if (!start.goes_on || options.num_classes == 0 || classes < 0) return;  // -1: no classes
+  PT_CHECK(options.num_classes == classes, kUsage,
+           "--num-classes is {}, but the run that is resumed has {} classes; a new last layer "
+           "needs a new run: give --resume-weights-only with --model and --data, or leave out "
+           "--num-classes",
+           options.num_classes, classes);
+}
+
 bool has_checkpoint(const fs::path& folder, const Start& start) {
   std::error_code ignored;
   return start.found &&

@@ -35,6 +35,10 @@ double most_seconds(const Options& options);
 /// checkpoint; most_seconds() otherwise.
 double seconds_left(const Options& options, const FoundCheckpoint* found);
 
+/// Error (kUsage) where a run goes on with another number of classes than --num-classes gives: its
+/// last layer stays.
+void check_new_head(const Options& options, const PlannedNetwork& network, const Start& start);
+
 /// Whether a run's folder has the checkpoint that the run starts from.
 bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
 

@@ -1,16 +1,20 @@
 #include "cli/commands/choose_for_processes.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/index.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands/commands.h"
+#include "cli/options/resume_command_line.h"
 #include "partition/topology_file.h"
 #include "pipeline/schedule/generate.h"
 #include "pipeline/schedule/schedule_file.h"
@@ -36,6 +40,18 @@ int devices_of_cuts(const PipelineConfig& pipeline) {
   const int stages = static_cast<int>(cuts) + 1;
   const int on_each = stages_per_device(pipeline.schedule, pipeline.chunks);
   return (stages + on_each - 1) / on_each;
+}
+
+/// The replicas that a checkpoint's run had of each stage, if it had as many devices and the same
+/// schedule, and no other stages are asked for; otherwise 0.
+int replicas_before(const Checkpoint& checkpoint, const PipelineConfig& pipeline, int devices) {
+  const std::vector<int> of_stages = devices_of_stages(checkpoint);
+  if (of_stages.empty() || checkpoint.run.value("schedule") != pipeline.schedule) return 0;
+  const int replicas = of_stages.front(), of_cuts = devices_of_cuts(pipeline);
+  const auto stages = std::ssize(of_stages);
+  const bool as_many = std::ranges::count(of_stages, replicas) == stages &&
+                       std::int64_t{replicas} * stages == devices;
+  return as_many && (of_cuts == 0 || of_cuts == stages) ? replicas : 0;
 }
 
 }  // namespace
@@ -76,19 +92,27 @@ void take_devices_of_processes(Options& options, ProcessGroup* processes) {
              "as many, {}or fewer",
              options.gpus, pipeline.split.size() + 1, of_cuts, of_cuts == 1 ? "" : "s",
              replicates ? "a multiple of that, " : "");
-    options.run.pipeline.cuts.clear();  // those of the checkpoint: other stages go on from it
+    // Those of the checkpoint: other stages go on from it.
+    options.run.pipeline.cuts.clear();
+    options.run.pipeline.order.clear();
     return;
   }
   options.gpus = std::max(options.gpus, of_cuts);  // a process may have several
 }
 
-void choose_replicas(Options& options, ProcessGroup* processes, bool were_given) {
+void choose_replicas(Options& options, ProcessGroup* processes, bool were_given,
+                     const Checkpoint* resumed) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (!processes || were_given || options.gpus != processes->size() || !pipeline.gpu_ids.empty() ||
       pipeline.plan_replicas || pipeline.schedule == "auto" ||
       !describe_schedule(pipeline.schedule).takes_replicas)
     return;
   const int devices = options.gpus;
+  const int kept = resumed ? replicas_before(*resumed, pipeline, devices) : 0;
+  if (kept > (pipeline.shard_optimizer ? 1 : 0)) {
+    if (kept > 1) pipeline.replicas.assign(at(devices / kept), kept);
+    return;
+  }
   std::unique_ptr<PlannedNetwork> first;  // whose data the others take
   std::optional<Error> refused;
   double least = 0;

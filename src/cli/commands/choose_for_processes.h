@@ -7,6 +7,7 @@
 namespace pipetrain {
 
 class ProcessGroup;
+struct Checkpoint;
 
 /// The devices that stages need whose beginnings are known, from --split or a resumed checkpoint,
 /// or else `gpus`, the number that --gpus gives (0: none). Error (kUsage) where --gpus gives
@@ -19,8 +20,10 @@ int devices_with_cuts(const PipelineConfig& pipeline, int gpus);
 void take_devices_of_processes(Options& options, ProcessGroup* processes);
 
 /// Without stages given: as many replicas of each stage as make the predicted step shortest, with
-/// one device per process. `were_given`: whether stages or devices were.
-void choose_replicas(Options& options, ProcessGroup* processes, bool were_given);
+/// one device per process. `were_given`: whether stages or devices were. `resumed`: the checkpoint
+/// of a run that goes on, whose replicas stay where it had as many devices and this schedule.
+void choose_replicas(Options& options, ProcessGroup* processes, bool were_given,
+                     const Checkpoint* resumed = nullptr);
 
 /// choose_schedule() of process 0, over the links between the processes; the others take its
 /// choice, and nothing is found there.

@@ -57,6 +57,7 @@ int export_command(Options& options) {
            "{} is not the network of the checkpoint; give the right file with --model",
            printable(options.run.model.path));
   check_one_file(model.file, output);
+  if (!to_stdout) check_replaced_model(model, output);
   check_adapter(options);
   const NamedTensors weights = exported_weights(found.checkpoint);
   const auto read = [&](const std::string& name) {

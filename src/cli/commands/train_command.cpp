@@ -437,13 +437,6 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
   RunFolder folder(supervision || launched,
                    has_folder && !(launched && std::string_view(launched) == kNamedFolder));
   replace_head(options, start, processes, folder);
-  std::error_code unknown;
-  PT_CHECK(
-      options.run.model.adapters.rank == 0 || options.output.empty() ||
-          !fs::equivalent(options.output, options.run.model.path, unknown),
-      kUsage,
-      "with --lora, --output cannot replace the model, whose weights are needed to resume the run; "
-      "give another --output");
   if (options.lr == "find") {
     PT_CHECK(!processes && !start.found, kUsage,
              "--lr find needs a new run of a single process; leave out mpirun and --resume");
@@ -455,14 +448,17 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
     if (leads)
       log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
   }
-  choose_replicas(options, processes, gives_stages);
+  choose_replicas(options, processes, gives_stages,
+                  start.goes_on ? &start.found->checkpoint : nullptr);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();
   PlannedNetwork network = plan_network(options.run, RunMode::kTrain, processes);
   PT_CHECK(options.verify_every == 0 || (!processes && !network.asynchronous()), kUsage,
            "--verify-every needs {}", processes ? "a single process" : "a synchronous --schedule");
+  check_new_head(options, network, start);
   check_training(options, network, start);
   if (!leads) return options.dry_run ? 0 : follow(options, network, start, signals);
   check_one_file(network.model().file, options.output);
+  check_replaced_model(network.model(), options.output);
   log_start(options, network);
   if (start.goes_on) {
     log_resume(options, network, *start.found);

@@ -143,9 +143,28 @@ void check_adapter(const Options& options) {
   PT_CHECK(options.adapter != "-", kUsage,
            "--adapter - cannot write to standard output; give a file");
   check_output(options, options.adapter, /*replaces_own=*/false, "--adapter");
+  std::error_code unknown;
+  PT_CHECK(!fs::equivalent(options.adapter, options.run.model.path, unknown), kUsage,
+           "--adapter \"{}\" is the model that the adapters belong to; give another file",
+           printable(options.adapter));
   PT_CHECK(options.output.empty() || place_of(options.adapter) != place_of(options.output), kUsage,
            "--adapter and --output are both \"{}\"; give them different files",
            printable(options.adapter));
+}
+
+void check_replaced_model(const LoadedModel& model, const std::string& output) {
+  std::error_code unknown;
+  if (!fs::equivalent(output, model.file.path, unknown)) return;
+  PT_CHECK(model.adapters.empty(), kUsage,
+           "\"{}\" is the model that --lora adapts: once it is replaced by the one with the "
+           "adapters merged, the run could not be resumed or exported; give another --output",
+           printable(output));
+  PT_CHECK(model.copies.empty() && model.biases.empty(), kUsage,
+           "\"{}\" is the model that is trained, in which {}: once they are stored in it, the run "
+           "could not be resumed or exported; give another --output",
+           printable(output),
+           model.copies.empty() ? "biases are restored that the exporter had removed"
+                                : "tensors are trained separately that the exporter had merged");
 }
 
 bool has_written_all(const Options& options, const FoundCheckpoint& found,
@@ -173,6 +192,10 @@ bool has_written_all(const Options& options, const FoundCheckpoint& found,
 void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,
                   const fs::path& folder) {
   check_adapter(options);
+  // Without another output, the model on standard output takes none of the run's files.
+  if (options.output != "-") check_replaced_model(network.model(), output);
+  if (network.data().validation)
+    check_replaced_model(network.model(), other_model(options, folder).string());
   PT_CHECK(!network.data().validation || place_of(output) != place_of(other_model(options, folder)),
            kUsage, "\"{}\" is where the run keeps its {} model; give another --output",
            printable(output), options.save == "last" ? "best" : "last");

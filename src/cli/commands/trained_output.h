@@ -15,9 +15,12 @@ namespace pipetrain {
 /// What a checkpoint and its run's folder say of the training.
 TrainingDescription training_of(const FoundCheckpoint& found);
 
-/// Error (kUsage) where --adapter cannot be written.
+/// Error (kUsage) where --adapter cannot be written, or would replace the model.
 void check_adapter(const Options& options);
-/// The same, and where the run's own folder is to have another model at the path of its output, or
+/// Error (kUsage) where `output` would replace the model by one with other weights below its
+/// adapters, or with other tensors: checkpoints of the run are of the model as it is.
+void check_replaced_model(const LoadedModel& model, const std::string& output);
+/// Both for a run, and where its own folder is to have another model at the path of its output, or
 /// a model at that of its adapters.
 void check_models(const Options& options, const PlannedNetwork& network, const std::string& output,
                   const std::filesystem::path& folder);

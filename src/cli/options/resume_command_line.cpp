@@ -1,9 +1,13 @@
 #include "cli/options/resume_command_line.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
+#include <numeric>
 #include <set>
+#include <tuple>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -250,6 +254,47 @@ std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::s
   return taken;
 }
 
+/// How many devices options ask for.
+int devices_asked_for(const Options& options) {
+  const auto ids = static_cast<int>(options.run.pipeline.gpu_ids.size());
+  return ids > 0 ? ids : options.gpus;
+}
+
+/// What options say of the stages and their devices.
+auto layout_of(const Options& options, const Specs& specs) {
+  const PipelineConfig& pipeline = options.run.pipeline;
+  return std::tuple(devices_asked_for(options),
+                    followable(specs.at("--schedule"), pipeline.schedule), pipeline.chunks,
+                    pipeline.replicas, pipeline.plan_replicas, pipeline.split,
+                    pipeline.plan_path.empty());
+}
+
+/// Takes the stages of a checkpoint where the options, as a whole, say the same of them as then:
+/// results of asynchronous schedules depend on the cuts, and sums of gradients on the replicas,
+/// also those that the planner has chosen.
+void keep_stages(const FoundCheckpoint& found, Options& options) {
+  const Checkpoint& checkpoint = found.checkpoint;
+  PipelineConfig& pipeline = options.run.pipeline;
+  const bool is_asynchronous = checkpoint.run.value("updates") == "asynchronous";
+  if (!(is_asynchronous || pipeline.plan_replicas) || !pipeline.plan_path.empty() ||
+      !pipeline.split.empty())
+    return;
+  const Specs specs = train_options();
+  const Options before =
+      with_context([&] { return fmt::format("reading the settings of {}", manifest_of(found)); },
+                   [&] { return options_of("train", kept_settings(found, specs)); });
+  if (layout_of(before, specs) != layout_of(options, specs)) return;
+  const std::vector<int> replicas = devices_of_stages(checkpoint);
+  const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
+  if (pipeline.plan_replicas && devices > 0 && devices == devices_asked_for(options)) {
+    pipeline.replicas = replicas;
+    pipeline.plan_replicas = false;
+  }
+  if (!is_asynchronous) return;
+  pipeline.cuts = checkpoint.cuts;
+  pipeline.order = checkpoint.order;
+}
+
 }  // namespace
 
 fs::path run_of(const fs::path& checkpoint) {
@@ -303,7 +348,6 @@ fs::path folder_to_resume(const Options& options, const FoundCheckpoint& found) 
 }
 
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options) {
-  const Checkpoint& checkpoint = found.checkpoint;
   std::vector<Setting> settings = settings_to_take(found, command, options);
   std::string list;
   for (const Setting& setting : settings) list += " " + as_option(setting);
@@ -316,13 +360,20 @@ void take_over(const FoundCheckpoint& found, const std::string& command, Options
                    [&] { return options_of("train", settings); });
   options.given = given;
   options.arguments = arguments;
-  // Results of asynchronous schedules depend on the cuts, so the cuts are kept.
-  const bool same_layout = !has(given, "--gpus") && !has(given, "--schedule") &&
-                           !has(given, "--replicas") && !has(given, "--split") &&
-                           !has(given, "--plan");
-  if (checkpoint.run.value("updates") == "asynchronous" && same_layout &&
-      options.run.pipeline.plan_path.empty() && options.run.pipeline.split.empty())
-    options.run.pipeline.cuts = checkpoint.cuts;
+  keep_stages(found, options);
+}
+
+std::vector<int> devices_of_stages(const Checkpoint& checkpoint) {
+  std::vector<int> devices;
+  for (const std::string& part : split_list_of(checkpoint.run.value("replicas"))) {
+    constexpr int kMost = 4096;  // as --replicas takes
+    int count = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
+    if (error != std::errc() || end != part.data() + part.size() || count < 1 || count > kMost)
+      return {};
+    devices.push_back(count);
+  }
+  return devices.size() == checkpoint.cuts.size() + 1 ? devices : std::vector<int>();
 }
 
 fs::path take_outputs(const FoundCheckpoint& found, const fs::path& resumed, Options& options) {

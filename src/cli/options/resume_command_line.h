@@ -31,8 +31,13 @@ std::filesystem::path folder_to_resume(const Options& options, const FoundCheckp
 /// Applies the settings of a checkpoint that the command line and the environment leave open, and
 /// logs them. Error (kData) for a setting that no run saves: nothing that says where to write comes
 /// from a checkpoint. Error (kUsage) where a checkpoint that is not the user's own names files
-/// outside of its run's folder that the command would read.
+/// outside of its run's folder that the command would read. Where the options ask for the same
+/// devices and schedule as before, given again or not, the replicas stay that the planner has
+/// chosen, and the cuts of asynchronous schedules.
 void take_over(const FoundCheckpoint& found, const std::string& command, Options& options);
+
+/// The devices of each stage of a checkpoint's run; empty where it does not say.
+std::vector<int> devices_of_stages(const Checkpoint& checkpoint);
 
 /// Applies what the user's own checkpoint records of where results go and the command line leaves
 /// open, and logs it: of a run that is resumed in its own folder, `resumed`. Returns where the run

@@ -1,0 +1,61 @@
+"""Outputs at the place of the model that is trained: checkpoints of the run are of the model as it is."""
+
+import shutil
+import unittest
+
+import onnx_file
+from program import DATA, MODEL, Case
+
+CPU = ["--device", "cpu", "--threads", "1", "-q"]
+SMALL = ["--data", DATA, "--limit", "64", "--batch-size", "32", "--max-steps", "2", *CPU]
+
+
+class ReplacedModel(Case):
+    def test_a_model_below_adapters_stays(self):
+        self.succeed("train", "-m", MODEL, *SMALL, "--run-dir", "base")
+        model = self.folder / "base/trained.onnx"
+        for name in ("best.onnx", "last.onnx"):
+            shutil.copy(model, self.folder / "base" / name)
+        adapted = ["-m", "base/trained.onnx", *SMALL, "--lora", "2"]
+        self.succeed("train", *adapted, "--run-dir", "adapted")
+        before = self.contents_of("base")
+        over = ["--run-dir", "base", "--overwrite"]
+        validated = [*SMALL, "--val-split", "0.25", "--lora", "2", *over]
+        for command, named in ((["export", "--from", "adapted", "-o", "base/trained.onnx", "--overwrite"], "base/trained.onnx"),
+                               (["train", *adapted, "-o", "base/trained.onnx", "--overwrite"], "base/trained.onnx"),
+                               (["train", *adapted, "-o", "base/trained.onnx", "--overwrite", "--dry-run"], "base/trained.onnx"),
+                               (["train", *adapted, *over], "base/trained.onnx"),
+                               (["train", "-m", "base/last.onnx", *validated], "base/last.onnx"),
+                               (["train", "-m", "base/best.onnx", *validated, "--save", "last"], "base/best.onnx")):
+            with self.subTest(command):
+                self.refused("usage", *command, says=[f'"{named}" is the model that --lora adapts', "another --output"])
+        self.refused("usage", "export", "--from", "adapted", "--adapter", "base/trained.onnx", "--overwrite",
+                     says='--adapter "base/trained.onnx" is the model')
+        self.assertEqual(self.contents_of("base"), before)
+        self.succeed("export", "--from", "adapted", "-o", "other.onnx")
+        # Without adapters, a run may replace its model, and goes on.
+        shutil.copy(MODEL, self.folder / "net.onnx")
+        self.succeed("train", "-m", "net.onnx", *SMALL, "-o", "net.onnx", "--overwrite", "--run-dir", "whole")
+        self.succeed("--resume=whole", "--max-steps", "3", "-q")
+        self.succeed("export", "--from", "whole", "-o", "net.onnx", "--overwrite")
+
+    def contents_of(self, run):
+        return {path: path.read_bytes() for path in (self.folder / run).rglob("*") if path.is_file() and path.name != ".lock"}
+
+    def test_a_model_whose_merged_tensors_are_separated_stays(self):
+        heads = [onnx_file.node("Gemm", ["x", "w1", "b"], ["logits"], "head"), onnx_file.node("Gemm", ["x", "w2", "b"], ["aux"], "auxiliary")]
+        tensors = [*(onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")), onnx_file.tensor("b", [4], [0] * 4)]
+        outputs = [onnx_file.value_info(name, ["batch", 4]) for name in ("logits", "aux")]
+        model = onnx_file.model(heads, outputs=outputs, initializers=tensors)
+        self.write("m.onnx", model)
+        train = ["train", "m.onnx", "--logits", "logits", *CPU, "--max-steps", "2", "--save-every", "1"]
+        self.refused("usage", *train, "-o", "m.onnx", "--overwrite", says=['"m.onnx" is the model that is trained', "merged", "another --output"])
+        self.succeed(*train, "-o", "t.onnx", "--run-dir", "run")
+        self.refused("usage", "export", "--from", "run", "-o", "m.onnx", "--overwrite", says=['"m.onnx" is the model that is trained', "merged"])
+        self.assertEqual((self.folder / "m.onnx").read_bytes(), model)
+        self.succeed("export", "--from", "run", "-o", "t.onnx", "--overwrite")
+        self.succeed(*train, "--tie", "graph", "-o", "m.onnx", "--overwrite")  # nothing is separated
+
+
+if __name__ == "__main__":
+    unittest.main()
