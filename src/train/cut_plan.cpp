@@ -303,6 +303,8 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   Plan plan = plan_chain(network, cuts, planner_limit, request);
   add_prediction_notes(network, plan);
   const int stages = static_cast<int>(plan.stages.size());
+  std::vector<int> replicas;
+  for (const StagePlan& stage : plan.stages) replicas.push_back(stage.replicas);
   std::vector<int> starts = {0};
   for (const int cut : plan.cuts()) starts.push_back(cut);
   std::vector<int> stage_of_forward = stages_of_chain(network.graph(), network.chain(), starts);
@@ -321,7 +323,9 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
                         micro_batches);
   // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
-  const int mini_batches = network.asynchronous() ? std::max(4 * stages, 16) : 1;
+  const int turns = (turns_of_replicas(replicas) + micro_batches - 1) / micro_batches;
+  const int mini_batches =
+      network.asynchronous() ? std::max({16, 4 * plan.devices(), 4 * turns}) : 1;
   Program program = programs.training(mini_batches * micro_batches);
   check_order_of_sums(network.config().pipeline, has_many_replicas(program));
   set_edge_links(network, program.edges, program.placement, costs);

@@ -128,7 +128,7 @@ Program RunSchedule::outline(int micro_batches) const {
     return program;
   }
   // Long enough for an asynchronous pipeline to be full.
-  const int mini_batches = is_asynchronous(rule_) ? 2 * stages() + 2 : 1;
+  const int mini_batches = is_asynchronous(rule_) ? 2 * std::max(stages(), devices()) + 2 : 1;
   ScheduleOptions options;
   options.name = config_.schedule;
   options.stages = stages();

@@ -56,7 +56,7 @@ TEST(ScheduleCommand, ShowsRowsAndASummary) {
             "         0                                              12\n"
             "F░ forward  B▓ backward\n"
             "1f1b · 2 stages on 2 devices · 3 micro-batches\n"
-            "makespan 12 · period 12 · bubble 25.0 % (theory: 25.0 %)\n"
+            "makespan 12 · bubble 25.0 % (theory: 25.0 %)\n"
             "in flight 2 1 · weight copies 1 1 · staleness 0 0\n");
 }
 
@@ -86,6 +86,47 @@ TEST(ScheduleCommand, SummaryAsJson) {
   EXPECT_EQ(json["staleness"], Json({3, 2, 1, 0}));
   EXPECT_EQ(json["weight_copies"], Json({4, 3, 2, 1}));
   EXPECT_EQ(json["micro_batch_period"], 3);
+}
+
+// Of 8 micro-batches of 3 s on 4 devices, the last of which starts 3 s after the first.
+TEST(ScheduleCommand, ShowsWhatABarrierCosts) {
+  ScheduleCommandOptions options = options_for({"show", "zb-h2"});
+  options.times = "1,1,1";
+  EXPECT_NE(output_of(options).find(
+                "\nmakespan 27 (24 without a barrier between steps) · bubble 11.1 % (theory"),
+            std::string::npos)
+      << output_of(options);
+  options.arguments[1] = "forward";
+  EXPECT_NE(output_of(options).find("\nmakespan 11 (8 without a barrier between rounds) · "),
+            std::string::npos)
+      << output_of(options);
+  // A full pipeline has another micro-batch every 3 s.
+  options.arguments[1] = "pipedream";
+  EXPECT_NE(output_of(options).find("\nmakespan 33 · period 3 per micro-batch · "),
+            std::string::npos)
+      << output_of(options);
+  // 8 devices are not full before the 8 micro-batches end.
+  options.stages = 8;
+  EXPECT_NE(output_of(options).find("\nmakespan 45 · bubble "), std::string::npos)
+      << output_of(options);
+  options.json = true;
+  EXPECT_TRUE(Json::parse(output_of(options))["micro_batch_period"].is_null());
+}
+
+TEST(ScheduleCommand, HasNoTheoryOfAFileThatOnlyHasTheName) {
+  const TemporaryDirectory directory;
+  const std::string file = (directory / "one.schedule").string();
+  std::string text = output_of(options_for({"export", "gpipe"}));
+  put_file(file, text);
+  ScheduleCommandOptions options = options_for({"show", file});
+  EXPECT_NE(output_of(options).find("(theory: "), std::string::npos);
+  const std::string name = "\nname gpipe\n";
+  const std::size_t place = text.find(name);
+  ASSERT_NE(place, std::string::npos);
+  put_file(file, text.replace(place, name.size(), "\nname zb-h1\n"));
+  EXPECT_EQ(output_of(options).find("(theory: "), std::string::npos);
+  options.json = true;
+  EXPECT_FALSE(Json::parse(output_of(options)).contains("theoretical_bubble"));
 }
 
 TEST(ScheduleCommand, ListsEverySchedule) {

@@ -48,7 +48,7 @@ device 2 │  ░B0░B1░B2░B3░B4░B5    │
 F░ forward  B▓ backward
 """}
 SUMMARY = """1f1b · 3 stages on 3 devices · 6 micro-batches
-makespan 24 · period 24 · bubble 25.0 % (theory: 25.0 %)
+makespan 24 · bubble 25.0 % (theory: 25.0 %)
 in flight 3 2 1 · weight copies 1 1 1 · staleness 0 0 0
 """
 

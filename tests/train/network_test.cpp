@@ -9,6 +9,7 @@
 
 #include "passes/linearise.h"
 #include "support/temporary_directory.h"
+#include "train/planned_network.h"
 #include "zoo/zoo.h"
 
 namespace pipetrain {
@@ -56,8 +57,8 @@ TEST_F(ReplicatedNetwork, PreparesNothingForOneMicroBatch) {
 
 // A few samples that are left over pay for no packed weights, but are fused as the others are.
 TEST_F(ReplicatedNetwork, FusesTheRemainderAsTheOtherMicroBatches) {
-  const ZooModel zoo = build_zoo_network(
-      *find_zoo_network("bert"), {.width = 256, .depth = 1, .vocab = 64, .context = 16});
+  const ZooModel zoo = build_zoo_network(*find_zoo_network("bert"),
+                                         {.width = 256, .depth = 1, .vocab = 64, .context = 16});
   std::ofstream(config_.model.path, std::ios::binary) << zoo.onnx.bytes();
   config_.optimization.batch_size = 33;
   config_.pipeline.micro_batch_size = 16;
@@ -73,6 +74,25 @@ TEST_F(ReplicatedNetwork, FusesTheRemainderAsTheOtherMicroBatches) {
   EXPECT_FALSE(has_same_nodes(*remainder, network.graph()));
   EXPECT_GT(fused(network.graph()), 0);
   EXPECT_EQ(fused(*remainder), fused(network.graph()));
+}
+
+// The warm-up of pipedream with p devices is (p-1)/R mini-batches on each of the R replicas of the
+// first stage: here 1, beside the one that is run backward.
+TEST_F(ReplicatedNetwork, PredictsAFullPipelineOfAllReplicas) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.devices = 9;
+  config_.pipeline.replicas = {8, 1};
+  config_.pipeline.profile_cache = false;
+  config_.pipeline.pin = false;
+  EXPECT_EQ(RunSchedule(config_.pipeline).loads(1).front().in_flight, 2);
+  const PlannedNetwork network = plan_network(config_);
+  // At least 4 on each device.
+  EXPECT_GE(network.predicted_program().micro_batches, 4 * 9);
+  EXPECT_GT(network.prediction().micro_batch_period, 0);
+  // 12 mini-batches are 4 turns of one stage and 3 of the other.
+  config_.pipeline.devices = 7;
+  config_.pipeline.replicas = {3, 4};
+  EXPECT_GE(plan_network(config_).predicted_program().micro_batches, 4 * 12);
 }
 
 }  // namespace

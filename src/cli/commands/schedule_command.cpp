@@ -185,6 +185,10 @@ struct Shown {
   std::optional<double> theory;
   std::vector<int> staleness;
   bool unitless;
+
+  std::string time(double seconds) const {
+    return unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
+  }
 };
 
 std::string numbers_text(const std::vector<int>& numbers) {
@@ -197,21 +201,29 @@ std::string numbers_text(const std::vector<int>& numbers) {
   return text;
 }
 
+/// What follows the makespan: how soon the next step or micro-batch follows, where that is known
+/// and another number.
+std::string period_text(const Shown& shown) {
+  const Simulation& simulation = shown.simulation;
+  const UpdateRule rule = shown.program.rule;
+  if (is_asynchronous(rule)) {
+    if (simulation.micro_batch_period <= 0) return "";
+    return fmt::format(" · period {} per micro-batch", shown.time(simulation.micro_batch_period));
+  }
+  if (std::abs(simulation.period - simulation.makespan) <= 1e-9 * simulation.makespan) return "";
+  return fmt::format(" ({} without a barrier between {})", shown.time(simulation.period),
+                     rule == UpdateRule::kNone ? "rounds" : "steps");
+}
+
 std::string summary_text(const Shown& shown) {
   const Program& program = shown.program;
-  const auto time = [&](double seconds) {
-    return shown.unitless ? fmt::format("{:.6g}", seconds) : seconds_text(seconds);
-  };
-  const bool drains = !is_asynchronous(program.rule);
   std::string text =
       fmt::format("{} · {} stage{} on {} device{} · {} micro-batch{}\n",
                   printable(program.schedule), program.stages, program.stages == 1 ? "" : "s",
                   program.devices, program.devices == 1 ? "" : "s", program.micro_batches,
                   program.micro_batches == 1 ? "" : "es");
-  text += fmt::format("makespan {} · period {}{} · bubble {:.1f} %{}\n",
-                      time(shown.simulation.makespan),
-                      time(drains ? shown.simulation.period : shown.simulation.micro_batch_period),
-                      drains ? "" : " per micro-batch", 100 * shown.simulation.bubble,
+  text += fmt::format("makespan {}{} · bubble {:.1f} %{}\n", shown.time(shown.simulation.makespan),
+                      period_text(shown), 100 * shown.simulation.bubble,
                       shown.theory ? fmt::format(" (theory: {:.1f} %)", 100 * *shown.theory) : "");
   text += fmt::format("in flight {} · weight copies {} · staleness {}\n",
                       numbers_text(shown.simulation.peak_live),
@@ -229,7 +241,8 @@ Json summary_json(const Shown& shown) {
                {"micro_batches", program.micro_batches},
                {"makespan", simulation.makespan},
                {"period", simulation.period},
-               {"micro_batch_period", simulation.micro_batch_period},
+               {"micro_batch_period",
+                simulation.micro_batch_period > 0 ? Json(simulation.micro_batch_period) : Json()},
                {"bubble", simulation.bubble},
                {"busy", simulation.busy},
                {"idle", simulation.idle},

@@ -1,6 +1,7 @@
 #include "pipeline/program/program.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -67,6 +68,16 @@ std::vector<std::vector<int>> chain_placement(int stages) {
   std::vector<std::vector<int>> placement;
   for (int s = 0; s < stages; ++s) placement.push_back({s});
   return placement;
+}
+
+int turns_of_replicas(const std::vector<int>& replicas) {
+  constexpr std::int64_t kMost = 1 << 14;
+  std::int64_t turns = 1;
+  for (const int count : replicas) {
+    const std::int64_t together = std::lcm(turns, std::int64_t{count});
+    if (together <= kMost) turns = together;
+  }
+  return static_cast<int>(turns);
 }
 
 std::vector<Edge> chain_edges(int stages, std::int64_t bytes_per_micro_batch) {

@@ -144,6 +144,10 @@ bool is_asynchronous(UpdateRule rule);
 bool sends_whole_mini_batches(UpdateRule rule);
 /// One device for each stage, in order.
 std::vector<std::vector<int>> chain_placement(int stages);
+/// Returns after how many micro-batches all stages are at the same place in their turns again,
+/// where stage s has replicas[s]. Stages with which these would be too many to simulate do not
+/// count.
+int turns_of_replicas(const std::vector<int>& replicas);
 
 /// True for the five kinds that run a stage's network on one micro-batch.
 bool is_compute(Kind kind);

@@ -24,8 +24,8 @@ MicroBatchSeconds mean_micro_batch_seconds(const Program& program, const Events&
 /// Returns the idle share of a round that starts and ends empty, by the closed form of the named
 /// schedule: (p-1)/(m+p-1) for gpipe, 1f1b and a round of the asynchronous schedules; less for
 /// interleaved ones (Narayanan et al., 2021) and for those that split the backward (Qi et al.,
-/// 2023). nullopt where no form is known: imported schedules, replicated stages, costs outside the
-/// form's conditions.
+/// 2023). nullopt where no form is known: lists that are not those of the named schedule,
+/// replicated stages, sizes and costs outside the form's conditions.
 std::optional<double> theoretical_bubble(const Program& program,
                                          const MicroBatchSeconds& micro_batch);
 

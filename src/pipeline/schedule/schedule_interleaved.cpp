@@ -93,12 +93,16 @@ Lists interleaved_zero_bubble(const ScheduleOptions& options) {
   });
 }
 
+/// With fewer micro-batches than devices the chunks of a device do not follow each other.
+bool fills_all_devices(const EqualRound& round) { return round.micro_batches >= round.devices; }
+
 std::optional<double> idle_of_interleaved(const EqualRound& round) {
+  if (!fills_all_devices(round)) return std::nullopt;
   return (round.devices - 1) * round.seconds.total() / round.chunks;
 }
 
 std::optional<double> idle_of_interleaved_zero_bubble(const EqualRound& round) {
-  if (!has_short_weight_gradients(round.seconds)) return std::nullopt;
+  if (!has_short_weight_gradients(round.seconds) || !fills_all_devices(round)) return std::nullopt;
   const auto& [f, i, w] = round.seconds;
   return (round.devices - 1) * (f + i - w) / round.chunks;
 }

@@ -38,6 +38,7 @@ std::size_t distance(std::string_view a, std::string_view b) {
 }  // namespace
 
 std::optional<double> idle_of_fill_and_drain(const EqualRound& round) {
+  if (!round.runs_ahead) return std::nullopt;
   return (round.devices - 1) * round.seconds.total();
 }
 

@@ -17,6 +17,7 @@ struct EqualRound {
   double micro_batches = 1;
   double chunks = 1;          // stages of a device
   double most_held = 1;       // the most micro-batches that a stage holds
+  bool runs_ahead = true;     // each stage as far as the backward of its first micro-batch needs
   MicroBatchSeconds seconds;  // of one micro-batch on one device, over all its stages
 };
 
@@ -40,7 +41,8 @@ std::vector<Schedule> interleaved_loops();      // schedule_interleaved.cpp
 std::vector<Schedule> zero_bubble_loops();      // schedule_interleaved.cpp
 std::vector<Schedule> down_and_up_schedules();  // schedule_v.cpp
 
-/// The pipeline fills and drains once: (p-1) (f+i+w).
+/// The pipeline fills and drains once: (p-1) (f+i+w), if memory does not limit how far stages run
+/// ahead.
 std::optional<double> idle_of_fill_and_drain(const EqualRound& round);
 
 /// The condition of most forms that split the backward: w <= f and w <= i, within rounding.

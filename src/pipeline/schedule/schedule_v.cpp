@@ -83,7 +83,7 @@ Lists stable_pattern(const ScheduleOptions& options, PatternOf&& pattern_of) {
 }
 
 /// ZB-V of Qi et al., Zero Bubble Pipeline Parallelism, 2024: memory of 1F1B, no bubble where
-/// forward and both halves of the backward take equally long.
+/// forward and both halves of the backward take equally long and steps have no barrier.
 Lists zero_bubble_v(const ScheduleOptions& options) {
   constexpr int kLow = VDevice::kLow;
   constexpr int kHigh = VDevice::kHigh;
@@ -181,8 +181,8 @@ Schedule down_and_up(const char* name, const char* summary) {
 
 std::vector<Schedule> down_and_up_schedules() {
   Schedule full = down_and_up("zb-v",
-                              "two stages per device, in a V: no bubble between steps, in the "
-                              "memory of 1f1b");
+                              "two stages per device, in a V: about half the bubble of zb-h1, in "
+                              "the memory of 1f1b");
   full.lists = zero_bubble_v;
   full.idle_seconds = idle_of_zero_bubble_v;
   Schedule half = down_and_up("v-half", "like zb-v, with half the activation memory of 1f1b");

@@ -69,6 +69,12 @@ std::optional<double> idle_of_family(const EqualRound& round) {
   return std::max((p - 1) * (f + i - w) - (k - p) * w, (p - 1) * f);
 }
 
+/// That of K = 2p-1, of which a round of fewer micro-batches holds all.
+std::optional<double> idle_of_h2(const EqualRound& round) {
+  if (round.micro_batches < 2 * round.devices - 1) return std::nullopt;
+  return idle_of_family(round);
+}
+
 Schedule split(const char* name, const char* summary) {
   return {.description = {.name = name, .summary = summary, .splits_backward = true},
           .idle_seconds = idle_of_family};
@@ -82,10 +88,13 @@ std::vector<Schedule> zero_bubble_chains() {
   h1.description.memory = MemoryRule{.length = MemoryRule::Length::kPipeline};
   h1.lists = zero_bubble_h1;
   h1.idle_seconds = idle_of_h1;
-  Schedule h2 = split("zb-h2", "zb-h1 with twice the memory and no bubble between steps");
+  Schedule h2 = split("zb-h2",
+                      "zb-h1 with twice the memory, for input gradients that take longer than "
+                      "weight gradients");
   h2.description.memory =
       MemoryRule{.length = MemoryRule::Length::kPipeline, .times = 2, .more = -1};
   h2.lists = zero_bubble_h2;
+  h2.idle_seconds = idle_of_h2;
   Schedule family =
       split("zb", "between zb-h1 and zb-h2: the smallest bubble that the memory allows");
   family.description.takes_warm_up = true;

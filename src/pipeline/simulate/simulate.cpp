@@ -71,13 +71,42 @@ class Shares : public TimedRun::Observer {
     }
     const double available = result.makespan * static_cast<double>(program_.devices);
     result.bubble = available > 0 ? idle / available : 0;
-    if (program_.micro_batches < 4) return;
-    const std::size_t middle = starts_.size() / 2;
-    result.micro_batch_period =
-        (starts_.back() - starts_[middle]) / static_cast<double>(starts_.size() - 1 - middle);
+    result.micro_batch_period = micro_batch_period();
   }
 
  private:
+  /// Between two places in the second half of the round where all replicas have had their turns:
+  /// those of a stage start together.
+  double micro_batch_period() const {
+    if (starts_.size() < 4) return 0;
+    std::vector<int> replicas;
+    for (const auto& devices : program_.placement)
+      replicas.push_back(static_cast<int>(devices.size()));
+    const auto turns = static_cast<std::size_t>(turns_of_replicas(replicas));
+    const std::size_t last = (starts_.size() - 1) / turns * turns;
+    const std::size_t first = last - last / 2 / turns * turns;
+    if (first >= last || first < micro_batches_ahead()) return 0;
+    return (starts_[last] - starts_[first]) / static_cast<double>(last - first);
+  }
+
+  /// Micro-batches that fill the pipeline: those that the first stage starts before it runs one
+  /// backward. 0 if none is run backward.
+  std::size_t micro_batches_ahead() const {
+    std::size_t most = 0;
+    for (const int device : program_.placement[0]) {
+      std::size_t forwards = 0;
+      for (const Instruction& instruction : program_.device[static_cast<std::size_t>(device)]) {
+        const Kind kind = instruction.kind;
+        if (instruction.stage != 0 || !is_compute(kind)) continue;
+        if (kind == Kind::kForward) ++forwards;
+        if (kind != Kind::kBackward && kind != Kind::kBackwardInput) continue;
+        most = std::max(most, forwards);
+        break;
+      }
+    }
+    return most * program_.placement[0].size();
+  }
+
   struct Device {
     double busy = 0;
     double last_end = 0;

@@ -109,7 +109,8 @@ struct Simulation {
   /// rounds; its steady-state rate is micro_batch_period. 0 if not requested.
   double period = 0;
   /// Seconds between the starts of a micro-batch and the next on the first stage, late in the
-  /// round, where the pipeline is full. 0 where the round is too short to tell.
+  /// round, where the pipeline is full. 0 where the round is too short to tell: the pipeline is not
+  /// full before its second half, or replicas do not have two turns.
   double micro_batch_period = 0;
   std::vector<double> busy, idle;  // [devices], idle = makespan - busy; transfers are not busy time
   std::vector<IdleSeconds> idle_split;  // [devices], sums to idle

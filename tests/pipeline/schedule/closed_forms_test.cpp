@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "pipeline/program/text.h"
 #include "pipeline/schedule/schedule_table.h"
 #include "pipeline/simulate/simulate.h"
 #include "support/example_programs.h"
@@ -70,6 +71,49 @@ TEST(ClosedForms, SayNothingWhereNoneIsKnown) {
   ScheduleOptions options = options_for("1f1b", 2, 4);
   options.replicas = {2, 1};
   EXPECT_FALSE(theoretical_bubble(generate(options), {1, 1, 1}).has_value());
+  // Fewer micro-batches than devices.
+  for (const char* name : {"interleaved-1f1b", "interleaved-zb"}) {
+    EXPECT_FALSE(theoretical_bubble(generate(options_for(name, 8, 3)), {1, 1, 1}).has_value());
+    EXPECT_TRUE(theoretical_bubble(generate(options_for(name, 8, 4)), {1, 1, 1}).has_value());
+  }
+  // Fewer than a device may hold.
+  EXPECT_FALSE(theoretical_bubble(generate(options_for("zb-h2", 4, 6)), {1, 1, 1}).has_value());
+  EXPECT_TRUE(theoretical_bubble(generate(options_for("zb-h2", 4, 7)), {1, 1, 1}).has_value());
+  options = options_for("zb", 4, 4);
+  options.memory_units = 5;
+  EXPECT_FALSE(theoretical_bubble(generate(options), {1, 1, 1}).has_value());
+}
+
+TEST(ClosedForms, SayNothingWhereMemoryKeepsStagesFromRunningAhead) {
+  for (const char* name : {"1f1b", "1f1b-eager", "pipedream", "pipedream-vertical"}) {
+    ScheduleOptions options = options_for(name, 4, 8);
+    options.memory_units = 3;
+    EXPECT_FALSE(theoretical_bubble(generate(options), {1, 1, 1}).has_value()) << name;
+    options.memory_units = 4;
+    EXPECT_DOUBLE_EQ(*theoretical_bubble(generate(options), {1, 1, 1}), 3.0 / 11) << name;
+    options.memory_units = options.micro_batches = 2;
+    EXPECT_DOUBLE_EQ(*theoretical_bubble(generate(options), {1, 1, 1}), 3.0 / 5) << name;
+  }
+}
+
+TEST(ClosedForms, AreOfTheListsAndNotOfTheName) {
+  Program program = generate(options_for("1f1b", 4, 8));
+  program.schedule = "zb-h1";
+  EXPECT_FALSE(theoretical_bubble(program, {1, 1, 1}).has_value());
+  program.schedule = "interleaved-1f1b";
+  EXPECT_FALSE(theoretical_bubble(program, {1, 1, 1}).has_value());
+  Program stream = generate(options_for("pipedream", 4, 8));
+  stream.schedule = "by hand";
+  EXPECT_FALSE(theoretical_bubble(stream, {1, 1, 1}).has_value());
+  for (const char* name : {"1f1b", "zb-h2", "zb-v", "pipedream-2bw"}) {
+    const Program generated = lowered(options_for(name, 4, 8));
+    const Program read = parse_program(to_text(generated), name);
+    ASSERT_TRUE(theoretical_bubble(read, {1, 1, 1}).has_value()) << name;
+    EXPECT_EQ(theoretical_bubble(read, {1, 1, 1}), theoretical_bubble(generated, {1, 1, 1}));
+  }
+  ScheduleOptions options = options_for("1f1b", 4, 8);
+  options.recompute.assign(4, true);
+  EXPECT_TRUE(theoretical_bubble(generate(options), {1, 2, 1}).has_value());
 }
 
 }  // namespace
