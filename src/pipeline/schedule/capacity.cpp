@@ -38,8 +38,9 @@ Held held_micro_batches(const Program& program) {
   return held;
 }
 
-/// Maximum number of micro-batches sent and not yet released, per replica of each stage, in a run
-/// of unit costs without waiting for entries. With as many entries no deadlock is possible.
+/// Most entries that a replica of each stage has in use in a run of unit costs without waiting for
+/// entries: from that of its first micro-batch not yet released on, since they are taken in turn.
+/// With as many entries no deadlock is possible.
 std::vector<int> outstanding(const Program& program, bool gradient) {
   StageSeconds seconds;
   seconds.update = 1;
@@ -49,15 +50,11 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
     return end ? event.end : event.start;
   };
   const ComputeTable table(program);
-  struct Change {
-    double time;
-    int micro_batches;
-    bool operator<(const Change& other) const {
-      // Sends come first within one moment.
-      return time != other.time ? time < other.time : micro_batches > other.micro_batches;
-    }
+  struct Sent {
+    double start;     // of the instruction that writes it
+    double released;  // after its last reader
   };
-  std::map<std::pair<int, int>, std::vector<Change>> changes;  // of (stage, replica)
+  std::map<std::pair<int, int>, std::vector<Sent>> sent;  // of (stage, replica), in order
   for (int stage = 0; stage < program.stages; ++stage) {
     for (int micro_batch = 0; micro_batch < program.micro_batches; ++micro_batch) {
       double released = -1;
@@ -72,18 +69,17 @@ std::vector<int> outstanding(const Program& program, bool gradient) {
         }
       }
       if (!producer.exists()) continue;
-      auto& list = changes[{stage, program.replica_of(stage, micro_batch)}];
-      list.push_back({time_at(producer, /*end=*/false), +1});
-      list.push_back({released, -1});
+      sent[{stage, program.replica_of(stage, micro_batch)}].push_back(
+          {time_at(producer, /*end=*/false), released});
     }
   }
   std::vector<int> most(at(program.stages), 0);
-  for (auto& [key, list] : changes) {
-    std::sort(list.begin(), list.end());
-    int micro_batches = 0;
-    for (const Change& change : list) {
-      micro_batches += change.micro_batches;
-      most[at(key.first)] = std::max(most[at(key.first)], micro_batches);
+  for (const auto& [key, list] : sent) {
+    std::size_t first = 0;  // not yet released
+    for (std::size_t n = 0; n < list.size(); ++n) {
+      // What is released at the same moment may still be read.
+      while (first < n && list[first].released < list[n].start) ++first;
+      most[at(key.first)] = std::max(most[at(key.first)], static_cast<int>(n - first) + 1);
     }
   }
   return most;

@@ -8,6 +8,7 @@
 
 #include "pipeline/program/check.h"
 #include "pipeline/program/text.h"
+#include "pipeline/schedule/capacity.h"
 #include "pipeline/schedule/plan_costs.h"
 #include "pipeline/simulate/simulate.h"
 #include "support/example_programs.h"
@@ -86,6 +87,22 @@ TEST(ImportedSchedules, UpdateBehindTheGradientSync) {
   add_gradient_sync(program);
   check(program, ErrorKind::kUsage);
   EXPECT_EQ(full_text(program, 0), "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1 G 2U 0U");
+}
+
+// Device 0 reads the gradients of micro-batch 0 until its last weight gradient, behind the input
+// gradient of micro-batch 5: all six are under way, though those between them have been read.
+TEST(ImportedSchedules, EntriesAreTakenInTurnWhoeverReadsThem) {
+  const Program program = parse_program(
+      "pipetrain-schedule 1\nname uneven\nrule sync\nstages 2\nunits 6\nplacement 0+1 2\n"
+      "route 0 1 1 1 1 0\ntransfers no\n"
+      "device 0: 0F0 0F5 0I0 0I5 0W0 0W5 0A 0U\n"
+      "device 1: 0F1 0B1 0F2 0B2 0F3 0B3 0F4 0B4 0A 0U\n"
+      "device 2: 1F0 1B0 1F1 1B1 1F2 1B2 1F3 1B3 1F4 1B4 1F5 1B5 1U\n",
+      "uneven");
+  check(program, ErrorKind::kUsage);
+  const std::vector<StageCapacity> capacity = stage_capacities({&program});
+  EXPECT_EQ(capacity[1].gradient_entries, 6);
+  EXPECT_EQ(capacity[0].forward_entries, 2);  // of the two or four micro-batches of a replica
 }
 
 TEST(ImportedSchedules, SumsOfTheirReplicasTakeTime) {
