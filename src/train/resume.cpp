@@ -19,6 +19,7 @@ namespace {
 
 constexpr const char* kLossScaleNumber = "loss-scale";
 constexpr const char* kAdaptingScale = "auto";
+constexpr const char* kMemoryUnits = "memory-units";
 
 std::string state_key(const OptimizerSettings& optimizer, int slot) {
   return std::string(state_name(optimizer, slot)) + "/";
@@ -51,6 +52,9 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
     facts.emplace_back("replica-mode", words_on(updates));
     facts.emplace_back("samples-of-part", fmt::format("{}", samples_of_part(config)));
   }
+  // A stage that may run fewer mini-batches ahead reads newer weights.
+  if (sends_whole_mini_batches(network.schedule().rule()))
+    facts.emplace_back(kMemoryUnits, fmt::format("{}", config.pipeline.memory_units));
   if (config.data.bind.normalization.kind == Normalization::Kind::kMax)
     facts.emplace_back("normalize", training_of(network).normalization);
   if (config.model.precision == DType::kFloat16)
@@ -71,6 +75,12 @@ bool is_one_each(std::string_view places) {
 /// Mini-batches of the round that are done, in units.
 int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
+}
+
+/// 0 where they decide nothing, and in older checkpoints.
+std::string memory_units_of(const RunRecord& run) {
+  const std::string units = run.value(kMemoryUnits);
+  return units.empty() ? "0" : units;
 }
 
 /// A dynamic loss scale continues from its saved value; a fixed one is used as set. Skipped steps
@@ -193,6 +203,7 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
     const std::string before = checkpoint.run.value(name);
     const bool one_each = name == "replicas" && is_one_each(before) && is_one_each(value);
     if (before == value || (synchronous && (layout.contains(name) || one_each))) continue;
+    if (name == kMemoryUnits && before.empty() && value == "0") continue;
     changes.push_back(fmt::format("{} {} → {}", name, before.empty() ? "none" : before,
                                   value.empty() ? "none" : value));
   }
@@ -206,7 +217,8 @@ bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkp
          checkpoint.cuts == network.plan().cuts() && checkpoint.order == network.order() &&
          same("schedule") && same("replicas") && same("micro-batch-size") && same("batch-size") &&
          checkpoint.batches_per_epoch == network.batches_per_epoch() &&
-         checkpoint.round_batches == network.round_batches(checkpoint.round_start);
+         checkpoint.round_batches == network.round_batches(checkpoint.round_start) &&
+         memory_units_of(now) == memory_units_of(checkpoint.run);
 }
 
 std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint) {

@@ -361,6 +361,26 @@ TEST_F(Resume, OfAStreamOnOtherStagesTrainsEveryBatchOnce) {
   EXPECT_EQ(run("other").losses.size(), 11U);
 }
 
+// A device that may hold one mini-batch only reads newer weights.
+TEST_F(Resume, OfAStreamThatHoldsFewerMiniBatches) {
+  config_.pipeline.schedule = "pipedream";
+  set_stages(3);
+  run("run", 3);
+  config_.pipeline.memory_units = 1;
+  const Outcome rest = run("run");
+  EXPECT_FALSE(rest.in_flight);
+  EXPECT_EQ(rest.changes, std::vector<std::string>{"memory-units 0 → 1"});
+  EXPECT_EQ(rest.losses.size(), 11U);
+  // What does not change goes on.
+  config_.pipeline.memory_units = 2;
+  const Outcome whole = run("whole");
+  run("part", 3);
+  const Outcome last = run("part");
+  EXPECT_TRUE(last.in_flight);
+  EXPECT_TRUE(last.changes.empty());
+  EXPECT_TRUE(last.bytes == whole.bytes);
+}
+
 TEST_F(Resume, RefusesAnotherNetworkOtherDataAnotherOptimizer) {
   run("run", 3);
   const auto refused = [&](ErrorKind kind, const char* says) {

@@ -250,9 +250,9 @@ void log_resume(const Options& options, const PlannedNetwork& network,
     log_info("train", "note     {}", change);
   if (checkpoint.in_flight() && !continues_in_flight(network, checkpoint)) {
     log_info("train",
-             "note     stages, schedule, batch size or the number of steps changed: mini-batches "
-             "in flight restart with the newest weights, so the results differ from those of an "
-             "uninterrupted run");
+             "note     stages, schedule, memory units, batch size or the number of steps changed: "
+             "mini-batches in flight restart with the newest weights, so the results differ from "
+             "those of an uninterrupted run");
   }
 }
 

@@ -27,7 +27,7 @@ void describe_schedule(Table& table, OptionSpec& schedule, PipelineConfig& pipel
                            "for {}",
                            fmt::join(with_memory, ", ")),
                commands)
-        .affects(ResultEffect::kNone);
+        .affects(ResultEffect::kDerived);
   };
   for (const ScheduleDescription& each : schedules()) schedule.words.push_back(each.name);
   Table inner;
