@@ -278,51 +278,6 @@ std::string Network::first_file_here(const std::vector<std::vector<std::string>>
   return files[at(mine)].front();
 }
 
-void Network::choose_micro_batch() {
-  PT_CHECK(config_.optimization.batch_size >= 1, kUsage, "{} must be at least 1",
-           setting("batch-size"));
-  const std::int64_t batch = samples_of_part(config_);
-  std::int64_t fixed = -1;
-  for (const OnnxValue& input : model_.model.inputs) {
-    if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
-  }
-  const PipelineConfig& pipeline = config_.pipeline;
-  PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
-           "give {} or {}, not both", setting("micro-batches"), setting("micro-batch-size"));
-  const bool whole = sends_whole_mini_batches(schedule_.rule());
-  if (fixed > 0) {
-    PT_CHECK(batch % fixed == 0, kUsage,
-             "the model has a fixed batch of {}; {} must be a multiple of it", fixed,
-             setting("batch-size"));
-    micro_batch_ = fixed;
-    config_.optimization.drop_last = true;
-  } else if (whole) {
-    PT_CHECK(pipeline.micro_batches <= 1 && pipeline.micro_batch_size == 0, kUsage,
-             "{} {} does not split mini-batches; leave out {}", setting("schedule"),
-             pipeline.schedule,
-             setting(pipeline.micro_batch_size ? "micro-batch-size" : "micro-batches"));
-    micro_batch_ = batch;
-  } else if (pipeline.micro_batch_size > 0) {
-    PT_CHECK(pipeline.micro_batch_size <= batch, kUsage, "{} {} is more than {} {}",
-             setting("micro-batch-size"), pipeline.micro_batch_size, setting("batch-size"), batch);
-    micro_batch_ = pipeline.micro_batch_size;
-  } else {
-    const std::int64_t automatic =
-        schedule_.fixed_units() > 0
-            ? schedule_.fixed_units()
-            : std::max<std::int64_t>(1, std::min<std::int64_t>(8, batch / 8));
-    const std::int64_t wanted = pipeline.micro_batches > 0 ? pipeline.micro_batches : automatic;
-    PT_CHECK(wanted <= batch, kUsage, "{} {} is more than {} {}", setting("micro-batches"), wanted,
-             setting("batch-size"), batch);
-    micro_batch_ = (batch + wanted - 1) / wanted;
-  }
-  micro_batches_ = (batch + micro_batch_ - 1) / micro_batch_;
-  PT_CHECK(!whole || micro_batches_ == 1, kUsage,
-           "{} {} does not split mini-batches, but the model has a fixed batch of {}; use "
-           "{} {}",
-           setting("schedule"), pipeline.schedule, fixed, setting("batch-size"), fixed);
-}
-
 BuildOptions Network::build_options(std::int64_t samples, bool evaluation) const {
   BuildOptions options;
   options.lower.micro_batch = samples;

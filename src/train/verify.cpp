@@ -86,7 +86,7 @@ Verification verify(PipelineRun& run) {
   // Stages are compiled for asynchronous rounds that end with the epoch.
   const std::int64_t wanted =
       network.asynchronous()
-          ? std::min<std::int64_t>(2 * network.stages(), network.round_batches(0))
+          ? std::min<std::int64_t>(2 * network.devices(), network.round_batches(0))
           : 1;
   result.steps = std::min(wanted, network.total_steps());
   FixedUnits units(run, result.steps);

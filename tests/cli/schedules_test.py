@@ -6,7 +6,7 @@ import subprocess
 import threading
 import unittest
 
-from onnx_file import model, node, tensor
+from onnx_file import model, node, tensor, value_info
 from program import DATA, MODEL, MODELS, PROGRAM, Case, events, parse
 
 SCHEDULES = MODELS.parent / "schedules"
@@ -21,6 +21,12 @@ class Verify(Case):
     def test_verify_takes_rounds_that_are_shorter_than_the_pipeline(self):
         for stages, batch in (("4", "1024"), ("2", "2048")):
             self.equal("--data", DATA, "--gpus", stages, "--schedule", "pipedream", "--batch-size", batch)
+
+    def test_verify_takes_enough_mini_batches_for_the_stashed_weights_of_replicas(self):
+        """Which of 4 replicas read first with their third mini-batches."""
+        out, _ = self.succeed("verify", "--model", MODEL, "--data", DATA, *CPU, "--replicas", "4,1", "--schedule", "pipedream", "--batch-size", "8",
+                              "--json")
+        self.assertEqual((parse(out)["equal"], parse(out)["steps"]), (True, 2 * 5))
 
     def test_several_stages_on_a_device_and_several_devices_on_a_stage(self):
         self.equal("--gpus", "2", "--schedule", "zb-v", "--batch-size", "16", "--micro-batches", "4")
@@ -72,6 +78,24 @@ class Verify(Case):
     def test_a_file_that_loses_a_micro_batch_is_refused_by_name(self):
         lost = self.write("lost.csv", "0F0,0F1,0B0,0B1\n1F0,1B0,1F1\n")
         self.refused("usage", "verify", "--model", MODEL, *CPU, "--schedule", lost, says=["lost.csv"])
+
+
+    def test_a_batch_that_does_not_divide_into_the_micro_batches_of_a_file(self):
+        eight = ["--model", MODEL, *CPU, "--schedule", str(SCHEDULES / "dualpipev-4x8.schedule"), "--batch-size"]
+        says = "is written for 8 micro-batches, into which a batch of 18 cannot be divided; give --batch-size 16 or 24"
+        for more in ([], ["--micro-batches", "8"]):
+            self.refused("usage", "plan", *eight, "18", *more, says=says)
+        for fits in ("16", "24"):
+            self.succeed("plan", *eight, fits)
+        self.refused("usage", "plan", *eight, "18", "--micro-batches", "6", says="not 6; set --micro-batches 8")
+        # Of a model whose micro-batches have three samples.
+        weights = tensor("w", [4, 4], [0.1 * (i % 7) for i in range(16)])
+        three = self.write("three.onnx", model([node("MatMul", ["x", "w"], ["h"]), node("Tanh", ["h"], ["y"])], [value_info("x", [3, 4])],
+                                               [value_info("y", [3, 4])], [weights]))
+        two = self.write("two.schedule", "pipetrain-schedule 1\nname two\nrule sync\nstages 2\nunits 2\nplacement 0 1\ntransfers no\n"
+                         "device 0: 0F0 0F1 0B0 0B1 0U\ndevice 1: 1F0 1B0 1F1 1B1 1U\n")
+        self.refused("usage", "verify", "--model", three, *CPU, "--loss", "mse", "--schedule", two, "--batch-size", "9",
+                     says="is written for 2 micro-batches, into which a batch of 9 cannot be divided; give --batch-size 6")
 
 
 class Plans(Case):
