@@ -1,5 +1,6 @@
 """Which tensors are trained, as inspect and train say it."""
 
+import math
 import random
 import struct
 import unittest
@@ -70,6 +71,39 @@ class TrainedTensors(Case):
             losses.append([event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"])
         for one, other in zip(*losses):
             self.assertAlmostEqual(one, other, delta=1e-4)
+
+    def test_statistics_of_other_values_are_read_in_every_mode(self):
+        rows = [(0.5, -1.0, 0), (1.5, 0.25, 1), (-0.75, 2.0, 0), (0.25, 1.0, 1)]
+        self.write("rows.csv", "".join(f"{a},{b},{label}\n" for a, b, label in rows))
+        tensors = {"w": [0.5, -0.25, 0.125, 1.0], "w2": [1.0, 0.5, -0.5, 0.75], "gain": [1.25, 0.5], "bias": [0.25, -0.75], "head": [0.5, -1.0, 0.75, 0.25]}
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"]), onnx_file.node("MatMul", ["x", "w2"], ["other"]),
+                 onnx_file.node("ReduceMean", ["other"], ["mean"], axes=[0], keepdims=0), onnx_file.node("Mul", ["other", "other"], ["squares"]),
+                 onnx_file.node("ReduceMean", ["squares"], ["variance"], axes=[0], keepdims=0),
+                 onnx_file.node("BatchNormalization", ["h", "gain", "bias", "mean", "variance"], ["n"]), onnx_file.node("MatMul", ["n", "head"], ["y"])]
+        self.write("net.onnx", onnx_file.model(nodes, [onnx_file.value_info("x", ["batch", 2])], [onnx_file.value_info("y", ["batch", 2])],
+                                               [onnx_file.tensor(name, [2] * (len(numbers) // 2), numbers) for name, numbers in tensors.items()]))
+
+        # The loss of the first step by hand.
+        product = lambda row, matrix: [row[0] * matrix[k] + row[1] * matrix[2 + k] for k in range(2)]
+        others = [product(row, tensors["w2"]) for row in rows]
+        mean = [sum(row[k] for row in others) / len(rows) for k in range(2)]
+        variance = [sum(row[k] ** 2 for row in others) / len(rows) for k in range(2)]
+        expected = 0
+        for row in rows:
+            h = product(row, tensors["w"])
+            normal = [(h[k] - mean[k]) / math.sqrt(variance[k] + 1e-5) * tensors["gain"][k] + tensors["bias"][k] for k in range(2)]
+            logits = product(normal, tensors["head"])
+            expected += (math.log(sum(map(math.exp, logits))) - logits[row[2]]) / len(rows)
+
+        losses = []
+        for mode in ("train", "as-file", "frozen"):
+            self.succeed("train", "net.onnx", "--data", "rows.csv", "--max-steps", "3", "-b", "4", "--micro-batches", "1", "--lr", "0.25", "--optimizer", "sgd",
+                         "--loss", "cross-entropy", "--normalize", "none", "--bn", mode, "--device", "cpu", "--run-dir", "run", "--overwrite")
+            losses.append([event["loss"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"])
+            self.assertAlmostEqual(losses[-1][0], expected, delta=1e-5, msg=mode)
+            for one, other in zip(losses[0], losses[-1]):
+                self.assertAlmostEqual(one, other, delta=1e-6, msg=mode)
+            self.assertNotIn(struct.pack("<4f", *tensors["w2"]), (self.folder / "run/trained.onnx").read_bytes(), "it is trained")
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ TEST(Build, FrozenFrontNeedsNoGradientNodes) {
 }
 
 /// x → BatchNorm → logits, and beside it another BatchNorm → "auxiliary", an output without a loss.
-OnnxBuilder two_norms(bool running) {
+OnnxBuilder two_norms(bool running, std::int64_t training_mode = 1) {
   OnnxBuilder builder("norms", {.opset = 17, .ir_version = 8});
   builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}});
   builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 3}});
@@ -117,7 +117,8 @@ OnnxBuilder two_norms(bool running) {
     builder.node("BatchNormalization",
                  {"x", output + ".scale", output + ".bias", running ? output + ".mean" : "mean",
                   running ? output + ".variance" : "variance"},
-                 {output}, {OnnxAttribute::of_int("training_mode", 1)}, output + ".norm");
+                 {output}, {OnnxAttribute::of_int("training_mode", training_mode)},
+                 output + ".norm");
   }
   return builder;
 }
@@ -127,6 +128,22 @@ TEST(Build, RunningStatisticsAreThoseOfNormsThatAreTrainedAndKeepThem) {
   ASSERT_EQ(kept.statistics.size(), 1U);
   EXPECT_EQ(kept.graph[kept.statistics[0].state_mean].name, "logits.mean");
   EXPECT_TRUE(build(read(two_norms(/*running=*/false))).statistics.empty());
+}
+
+// Computed statistics are those of the batch where the file says so, and otherwise anything.
+TEST(Build, ComputedStatisticsAreReadUnlessTheFileTrains) {
+  const auto norms_of_batch = [](bool running, std::int64_t training_mode) {
+    const OnnxModel model = read(two_norms(running, training_mode));
+    LowerOptions options;
+    options.micro_batch = 3;
+    const TrainingGraph training = lower(model, classify_tensors(model, {}), options);
+    return std::ranges::count_if(training.graph.nodes,
+                                 [](const Node& node) { return node.op->name == "BatchNorm"; });
+  };
+  EXPECT_EQ(norms_of_batch(/*running=*/false, 1), 2);
+  EXPECT_EQ(norms_of_batch(/*running=*/false, 0), 0);
+  EXPECT_EQ(norms_of_batch(/*running=*/true, 1), 2);
+  EXPECT_EQ(norms_of_batch(/*running=*/true, 0), 2);
 }
 
 TEST(Build, ALossOfWeightsAloneIsRefusedByName) {

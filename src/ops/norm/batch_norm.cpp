@@ -107,19 +107,26 @@ Cost cost(const Attributes&, std::span<const TensorType> in, std::span<const Ten
   return {8.0 * static_cast<double>(in[0].count())};
 }
 
-/// Whether the node normalizes with the statistics of the batch.
-bool trains(const ImportContext& context) {
+/// Whether the file says that the node normalizes with the statistics of the batch. Exporters also
+/// say it of norms without running statistics, to which they give computed ones of the batch.
+bool trains_in_file(const ImportContext& context) {
+  if (context.opset() >= 14) return context.attributes().flag("training_mode");
+  return context.output_count() > 1;
+}
+
+/// Whether the node normalizes with the statistics of the batch. Other statistics that nodes
+/// compute are read in every mode, as they are when the network predicts.
+bool trains(const ImportContext& context, bool computed) {
   if (!context.mode().training) return false;
   switch (context.mode().batch_norm) {
     case BatchNormMode::kTrain:
-      return true;
+      return !computed || trains_in_file(context);
     case BatchNormMode::kFrozen:
       return false;
     case BatchNormMode::kAsFile:
       break;
   }
-  if (context.opset() >= 14) return context.attributes().flag("training_mode");
-  return context.output_count() > 1;
+  return trains_in_file(context);
 }
 
 /// (x - mean) / sqrt(variance + epsilon) * scale + bias of single operators.
@@ -150,7 +157,12 @@ void import_batch_normalization(ImportContext& context) {
   // graph. Outputs 3 and 4 of old opsets are saved statistics that must not be used.
   context.set_output(1, mean);
   context.set_output(2, variance);
-  if (trains(context)) {
+  // Those have gradients, unlike running ones and constants.
+  const auto is_computed = [&](ValueId statistic) {
+    return builder.graph()[statistic].role == Role::kActivation;
+  };
+  const bool computed = is_computed(mean) || is_computed(variance);
+  if (trains(context, computed)) {
     Attributes attributes{{"epsilon", epsilon},
                           {"momentum", context.attributes().real("momentum", 0.9)},
                           {"running_mean", std::int64_t{mean.index}},
@@ -164,11 +176,7 @@ void import_batch_normalization(ImportContext& context) {
   }
   context.set_output(3, mean);
   context.set_output(4, variance);
-  // Statistics that nodes compute have gradients, unlike running ones and constants.
-  const auto is_computed = [&](ValueId statistic) {
-    return builder.graph()[statistic].role == Role::kActivation;
-  };
-  if (context.mode().training && (is_computed(mean) || is_computed(variance)))
+  if (context.mode().training && computed)
     return context.set_output(0, normalized_by_computed(context, epsilon));
   context.set_output(
       0, builder.add("BatchNormInference",
