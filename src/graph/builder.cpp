@@ -1,6 +1,7 @@
 #include "graph/builder.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/read_budget.h"
@@ -12,6 +13,17 @@ namespace {
 
 // About what a value and its node take, names and shapes included.
 constexpr std::size_t kBytesOfValue = 512;
+
+/// Whether a type of integers has this number.
+bool has_number(DType dtype, double value) {
+  if (value != std::trunc(value)) return false;
+  if (dtype == DType::kBool) return value == 0 || value == 1;
+  const bool is_signed = dtype == DType::kInt8 || dtype == DType::kInt16 ||
+                         dtype == DType::kInt32 || dtype == DType::kInt64;
+  const int bits = 8 * static_cast<int>(size_of(dtype)) - (is_signed ? 1 : 0);
+  const double end = std::ldexp(1.0, bits);
+  return value >= (is_signed ? -end : 0.0) && value < end;
+}
 
 }  // namespace
 
@@ -41,6 +53,8 @@ ValueId GraphBuilder::constant(HostTensor tensor, std::string name) {
 
 ValueId GraphBuilder::scalar(double value, DType dtype) {
   if (dtype == DType::kFloat64) return constant(HostTensor::scalar<double>(value));
+  PT_CHECK(is_float(dtype) || has_number(dtype, value), kModel,
+           "values of {} cannot be combined with the constant {}", name_of(dtype), value);
   const ValueId number = constant(HostTensor::scalar<float>(static_cast<float>(value)));
   if (is_float(dtype)) return number;
   return add("Cast", {number}, {{"to", static_cast<std::int64_t>(dtype)}});

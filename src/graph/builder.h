@@ -35,7 +35,8 @@ class GraphBuilder {
 
   ValueId add_value(Value value);
   ValueId constant(HostTensor tensor, std::string name = "");
-  /// A scalar constant: float64 and integers of their type, other floats as float32.
+  /// A scalar constant: float64 and integers of their type, other floats as float32. Error (kModel)
+  /// for a number that is none of the type's integers.
   ValueId scalar(double value, DType dtype = DType::kFloat32);
 
   /// Shorthands for frequent operators.

@@ -252,6 +252,8 @@ void import_cast(ImportContext& context) {
 void import_cast_like(ImportContext& context) { cast_to(context, context.type(1).dtype); }
 
 void import_is_inf(ImportContext& context) {
+  PT_CHECK(is_float(context.type(0).dtype), kModel, "IsInf takes floats, got {}",
+           context.type(0).text());
   GraphBuilder& builder = context.builder();
   const ValueId infinity = scalar_like(context, 0, std::numeric_limits<double>::infinity());
   const bool positive = context.attributes().integer("detect_positive", 1) != 0;
@@ -263,11 +265,14 @@ void import_is_inf(ImportContext& context) {
   context.set_output(0, builder.add("Equal", {x, infinity}));
 }
 
-// x - bias above lambd, x + bias below -lambd, 0 between.
+// x - bias above lambd, x + bias below -lambd, 0 between. Integers are above 2.5 where they are
+// above 2.
 void import_shrink(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const ValueId x = context.input(0);
-  const double lambd = context.attributes().real("lambd", 0.5);
+  const bool whole = !is_float(context.type(0).dtype);
+  const double given = context.attributes().real("lambd", 0.5);
+  const double lambd = whole ? std::floor(given) : given;
   const ValueId bias = scalar_like(context, 0, context.attributes().real("bias", 0));
   const ValueId below = builder.add("Less", {x, scalar_like(context, 0, -lambd)});
   const ValueId above = builder.add("Greater", {x, scalar_like(context, 0, lambd)});

@@ -251,6 +251,8 @@ void import_log_sum_exp(ImportContext& context) {
   GraphBuilder& builder = context.builder();
   const Ints axes = axes_of(context);
   if (axes.empty()) return context.set_output(0, context.input(0));
+  PT_CHECK(is_float(context.type(0).dtype), kModel, "ReduceLogSumExp takes floats, got {}",
+           context.type(0).text());
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const DType dtype = context.type(0).dtype;
   const auto number = [&](double value) { return builder.scalar(value, dtype); };

@@ -49,6 +49,25 @@ TEST(ElementwiseImport, IntegersKeepTheirType) {
   expect_values(c, {1, 1}, {22});
 }
 
+TEST(ElementwiseImport, IntegersTakeNoOtherConstants) {
+  const ImportInput a = data(int64s({1, 2}, {1, 2})), b = data(int64s({2, 1}, {3, 4}));
+  for (const char* factor : {"alpha", "beta"}) {
+    const auto gemm = [&] {
+      import_node("Gemm", 13, {{factor, 0.5}}, {a, b, data(int64s({1}, {5}))});
+    };
+    expect_error(ErrorKind::kModel, "values of int64 cannot be combined with the constant 0.5",
+                 gemm);
+  }
+  const ImportInput x = data(int64s({5}, {-3, -1, 0, 1, 3}));
+  expect_error(ErrorKind::kModel, "IsInf takes floats", [&] { import_node("IsInf", 20, {}, {x}); });
+  // Limits between two integers tell them apart.
+  expect_values(import_node("Shrink", 9, {}, {x}).run()[0], {5}, {-3, -1, 0, 1, 3});
+  expect_values(import_node("Shrink", 9, {{"lambd", 1.5}, {"bias", 2.0}}, {x}).run()[0], {5},
+                {-1, 0, 0, 0, 1});
+  expect_values(import_node("Shrink", 9, {{"lambd", -0.5}, {"bias", 2.0}}, {x}).run()[0], {5},
+                {-1, 1, 2, -1, 1});
+}
+
 TEST(ElementwiseImport, Clip) {
   const ImportInput x = data(floats({3}, {-2, 0.5F, 9}));
   expect_values(import_node("Clip", 6, {{"min", 0.0}, {"max", 6.0}}, {x}).run()[0], {3},

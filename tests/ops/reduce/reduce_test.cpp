@@ -256,6 +256,9 @@ TEST(ReduceImport, Compositions) {
   const Imported limits = import_node("ReduceLogSumExp", 13,
                                       {{"axes", Ints{1}}, {"keepdims", std::int64_t{0}}}, {rows});
   expect_values(limits.run()[0], {4}, {-kInfinity, 3, kInfinity, kNaN});
+  expect_error(ErrorKind::kModel, "ReduceLogSumExp takes floats", [] {
+    import_node("ReduceLogSumExp", 18, {}, {data(int64s({2}, {1, 2}))});
+  });
 }
 
 // Two equal extremes get half each; central differences agree.
