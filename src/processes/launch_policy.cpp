@@ -242,7 +242,8 @@ int run_launch(const LaunchLimits& limits, LaunchWorld& world) {
   LaunchPolicy policy(limits);
   bool runs = false, is_told = false;
   for (;;) {
-    if (const int signal = world.asked_to_stop(); signal != 0 && !is_told) {
+    const int signal = world.asked_to_stop();
+    if (signal != 0 && !is_told && !policy.is_finished()) {
       if (!runs) return 128 + signal;
       is_told = true;
       policy.stopped(/*by_user=*/true);

@@ -62,6 +62,8 @@ class LaunchPolicy {
   std::string ended(const LaunchEnd& end, double now);
   /// They have been asked to end, as kStop or the user has said.
   void stopped(bool by_user);
+  /// Training has ended with exit code 0: there is nothing left to stop.
+  bool is_finished() const { return end_ && end_->code == 0; }
 
   LaunchStep next(double now);
 

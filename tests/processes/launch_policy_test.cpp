@@ -402,6 +402,16 @@ TEST(Launch, AskedToStopItSavesAndEnds) {
   done.signal_seconds = 20;
   done.stop_end = code_of(0, 99);
   EXPECT_EQ(run_launch({}, done), 0);
+  // Nor one that ends in the moment of the signal.
+  FakeWorld ending = two_hosts({{20, code_of(0, 9)}});
+  ending.signal = SIGTERM;
+  ending.signal_seconds = 21;
+  EXPECT_EQ(run_launch({}, ending), 0);
+  EXPECT_EQ(ending.log, (Log{"1 probe a", "1 probe b", "1 start a:2 b:2"}));
+  FakeWorld failing = two_hosts({{20, code_of(7, 9)}});
+  failing.signal = SIGTERM;
+  failing.signal_seconds = 21;
+  EXPECT_EQ(run_launch({.most_restarts = 0}, failing), 128 + SIGTERM);
 }
 
 TEST(Launch, AStopForOtherHostsIsNoFailure) {
