@@ -179,6 +179,10 @@ std::string advice(const PlanRequest& request, int most_stages) {
         "memory",
         most_stages, setting("batch-size"));
   }
+  if (request.schedule.is_file) {
+    return fmt::format("try a smaller {}, a schedule for more devices, or devices with more memory",
+                       setting("batch-size"));
+  }
   const std::string finer =
       most_finer(request) > 1 ? fmt::format("{} or ", setting("micro-batches")) : "";
   return fmt::format("try more {}{}, a smaller {}, or devices with more memory", finer,

@@ -48,6 +48,8 @@ struct PlannedSchedule {
   std::optional<MemoryRule> memory = MemoryRule{};
   /// A mini-batch goes through the stages as one micro-batch and cannot be cut.
   bool whole_mini_batches = false;
+  /// Written for its own numbers of devices and micro-batches.
+  bool is_file = false;
 };
 
 /// What stage `stage` of `stages`, one device each, holds by a rule.

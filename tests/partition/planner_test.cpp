@@ -407,6 +407,10 @@ TEST(Planner, DoesNotSayThatItTriedWhatItCouldNotTry) {
       << text;
   request.most_micro_batches = 4;  // of one sample each
   EXPECT_NE(advice().find("try more `gpus`, a smaller"), std::string::npos) << advice();
+  request.schedule = planned_schedule("rounds.csv");  // a file, which has its own numbers
+  EXPECT_TRUE(advice().ends_with(
+      "; try a smaller `batch-size`, a schedule for more devices, or devices with more memory"))
+      << advice();
 }
 
 TEST(Planner, AdvisesNumbersOfMicroBatchesThatFit) {

@@ -208,8 +208,10 @@ const ScheduleDescription* find_schedule(const std::string& name) {
 
 PlannedSchedule planned_schedule(const std::string& name) {
   const ScheduleDescription* schedule = find_schedule(name);
-  if (schedule == nullptr) return {name, std::nullopt, false};
-  return {name, schedule->memory, sends_whole_mini_batches(schedule->rule)};
+  if (schedule == nullptr) return {.name = name, .memory = std::nullopt, .is_file = true};
+  return {.name = name,
+          .memory = schedule->memory,
+          .whole_mini_batches = sends_whole_mini_batches(schedule->rule)};
 }
 
 int stages_per_device(const std::string& name, int chunks) {
