@@ -1,4 +1,5 @@
 # Run by cpack before packaging. Without this program the packages would depend on nothing.
+cmake_policy(SET CMP0057 NEW)  # IN_LIST: scripts of cpack begin without policies
 find_program(SHLIBDEPS dpkg-shlibdeps)
 if(NOT SHLIBDEPS)
   message(FATAL_ERROR "Debian packages need dpkg-shlibdeps (apt-get install dpkg-dev file)")

@@ -12,17 +12,27 @@ CMAKE = os.environ.get("CMAKE", "cmake")
 
 
 class Folders(unittest.TestCase):
-    def test_names_of_its_own_folders(self):
+    def plan(self, place, *flags):
+        """The build's files and commands for the project in a folder of this name."""
         folder = Path(tempfile.mkdtemp())
         self.addCleanup(shutil.rmtree, folder)
+        (folder / place).mkdir(parents=True)
+        link = folder / place / "pipetrain"
+        link.symlink_to(SOURCES)
+        done = subprocess.run([CMAKE, "-G", "Ninja", "-S", link, "-B", folder / place / "build", "-DPIPETRAIN_CUDA=OFF", *flags],
+                              capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return (folder / place / "build/build.ninja").read_text()
+
+    def test_names_of_its_own_folders(self):
         for place in ("src/cuda", "src/train", "a b"):
-            (folder / place).mkdir(parents=True)
-            link = folder / place / "pipetrain"
-            link.symlink_to(SOURCES)
-            done = subprocess.run([CMAKE, "-G", "Ninja", "-S", link, "-B", folder / place / "build", "-DPIPETRAIN_TESTS=OFF", "-DPIPETRAIN_CUDA=OFF"],
-                                  capture_output=True, text=True, check=False)
-            self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("train_command.cpp", (folder / place / "build/build.ninja").read_text())
+            self.assertTrue("train_command.cpp" in self.plan(place, "-DPIPETRAIN_TESTS=OFF"), place)
+
+    def test_names_of_kernels_and_helpers_that_some_tests_leave_out(self):
+        plan = self.plan("matmul_cuda/emulated_kernels", "-DPIPETRAIN_TESTS=ON")
+        for name in ("softmax_cuda.cu.o", "op_check.cpp.o"):
+            self.assertTrue(name in plan, name)
+        self.assertFalse("matmul_cuda.cpp.o" in plan)
 
 
 if __name__ == "__main__":
