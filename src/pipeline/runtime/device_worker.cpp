@@ -299,21 +299,26 @@ void DeviceWorker::run_backward(const Instruction& instruction, StageReplica& re
   // After the send, since no other stage waits for them.
   if (adds && setup_.options.emulated_stages.empty()) {
     replica.stage->complete_gradients(micro_batch);
-    flush_gradients();
-    look_at_gradients(instruction, replica);
+    const bool flushed = flush_gradients();
+    look_at_gradients(instruction, replica, flushed);
   }
   end_work();
   if (adds) release_all(instruction, replica);
 }
 
-/// When the device has added its last gradient, all its stages must flush.
-void DeviceWorker::flush_gradients() {
+/// When the device has added its last gradient, all its stages must flush. Returns whether they
+/// have.
+bool DeviceWorker::flush_gradients() {
   bool adds_more = false;
   replicas_.each_on(device_, [&](const StageReplica& replica, int) {
     adds_more = adds_more || replica.adding_left > 0;
   });
-  if (adds_more) return;
-  replicas_.each_on(device_, [](StageReplica& replica, int) { replica.stage->flush_gradients(); });
+  if (adds_more) return false;
+  replicas_.each_on(device_, [&](StageReplica& replica, int stage) {
+    replica.stage->flush_gradients();
+    look_at_deferred(replica, stage);
+  });
+  return true;
 }
 
 void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& replica) {
@@ -327,11 +332,12 @@ void DeviceWorker::run_reduce(const Instruction& instruction, StageReplica& repl
   }
   group.at_instruction(round_.program->replica_on(instruction.stage, device_), at_);
   replica.stage->reduce(replicas_.all(instruction.stage), replica.accumulating);
-  look_at_gradients(instruction, replica);
+  look_at_gradients(instruction, replica, /*flushed=*/true);
 }
 
 void DeviceWorker::run_update(const Instruction& instruction, StageReplica& replica) {
   replica.stage->flush_gradients();  // other stages of the device may still add theirs
+  look_at_deferred(replica, instruction.stage);
   const Program& program = *round_.program;
   const int stage = instruction.stage;
   const int micro_batch = std::max(instruction.micro_batch, 0);

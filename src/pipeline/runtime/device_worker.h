@@ -93,7 +93,7 @@ class DeviceWorker final : public LinkEnd {
   void run_stage(const Instruction& instruction);
   void run_forward(const Instruction& instruction, StageReplica& replica);
   void run_backward(const Instruction& instruction, StageReplica& replica);
-  void flush_gradients();
+  bool flush_gradients();
   void run_reduce(const Instruction& instruction, StageReplica& replica);
   void run_update(const Instruction& instruction, StageReplica& replica);
   bool emulate(const Instruction& instruction, double start) const;
@@ -122,7 +122,8 @@ class DeviceWorker final : public LinkEnd {
   // Values that are not finite (device_worker_nonfinite.cpp).
   void look_at_sent(const Instruction& instruction, StageReplica& replica, const std::byte* base);
   void look_at_loss(const Instruction& instruction, StageReplica& replica, double loss_sum);
-  void look_at_gradients(const Instruction& instruction, StageReplica& replica);
+  void look_at_gradients(const Instruction& instruction, StageReplica& replica, bool flushed);
+  void look_at_deferred(StageReplica& replica, int stage);
   bool find_nonfinite(const Instruction& instruction, StageReplica& replica, bool backward);
 
   const int device_;

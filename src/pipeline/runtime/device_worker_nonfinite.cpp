@@ -1,6 +1,7 @@
 // What a device does to name the first value that is not finite: it looks at what its passes hand
 // on and add up, and where something is not finite, searches in the pass.
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "pipeline/runtime/device_worker.h"
@@ -42,7 +43,9 @@ void DeviceWorker::look_at_loss(const Instruction& instruction, StageReplica& re
 }
 
 /// After a backward pass, or after the reduce of several replicas, which add up together.
-void DeviceWorker::look_at_gradients(const Instruction& instruction, StageReplica& replica) {
+/// `flushed`: whether no other device still computes gradients of the stage.
+void DeviceWorker::look_at_gradients(const Instruction& instruction, StageReplica& replica,
+                                     bool flushed) {
   const bool reduced = instruction.kind == Kind::kReduce;
   bool completes = true;
   if (!reduced) {
@@ -55,12 +58,22 @@ void DeviceWorker::look_at_gradients(const Instruction& instruction, StageReplic
     return;
   // One without a micro-batch in the step does not know which step that is.
   if (reduced && !replica.accumulating) return;
-  // Other devices may still compute batched ones.
-  if (!reduced && completes) replica.stage->flush_gradients();
-  std::optional<NonfiniteValue> gradient = replica.stage->nonfinite_gradient(completes);
+  const bool all = completes && (flushed || !replica.stage->defers_gradients());
+  if (completes && !all) replica.deferred_step = step_;
+  std::optional<NonfiniteValue> gradient = replica.stage->nonfinite_gradient(all);
   if (!gradient || (!reduced && find_nonfinite(instruction, replica, /*backward=*/true))) return;
   if (!completes) return;
   gradient->place = PassPlace{.step = step_};
+  round_.nonfinite.found(std::move(*gradient));
+}
+
+/// After a flush: at batched gradients that were not there yet when the stage completed a step.
+void DeviceWorker::look_at_deferred(StageReplica& replica, int stage) {
+  const std::optional<std::uint64_t> step = std::exchange(replica.deferred_step, std::nullopt);
+  if (!step || !round_.nonfinite.wants(stage, /*backward=*/true)) return;
+  std::optional<NonfiniteValue> gradient = replica.stage->nonfinite_gradient(/*all=*/true);
+  if (!gradient) return;
+  gradient->place = PassPlace{.step = *step};
   round_.nonfinite.found(std::move(*gradient));
 }
 

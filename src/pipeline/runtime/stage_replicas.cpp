@@ -133,6 +133,7 @@ void StageReplicas::start_round(const Program& program, const ProgramCut* cut) {
       if (in_round_ && replica.stage) replica.stage->forget_round();
       replica.accumulating = false;
       replica.leaves = 0;
+      replica.deferred_step.reset();
       replica.adding_left =
           micro_batches_to_add(s, r, cut ? cut->micro_batches_done / program.group_size(s) : 0);
       replica.forwards = replica.backwards = replica.updated = 0;

@@ -30,6 +30,8 @@ struct StageReplica {
   std::uint64_t leaves = 0;      // of the tree of sums, as bits: those that have gradients
   std::int64_t updates = 0;      // made so far: what bias corrections of asynchronous rules count
   int adding_left = 0;           // micro-batches still to be added before the next update
+  /// The step whose batched gradients are still to be searched for values that are not finite.
+  std::optional<std::uint64_t> deferred_step;
   int forwards = 0, backwards = 0;  // of the round so far
   int updated = 0;  // micro-batches that the asynchronous round's updates so far cover
   std::vector<int> forward_entry, gradient_entry;  // micro-batch that holds each entry; -1: none

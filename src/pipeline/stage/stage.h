@@ -95,6 +95,10 @@ class Stage {
   void complete_gradients(const StageMicroBatch& micro_batch);
   /// Runs deferred work after the last micro-batch of a step; all gradients are then complete.
   void flush_gradients();
+  /// Whether batched weight gradients are deferred.
+  bool defers_gradients() const {
+    return sharing_.work != nullptr && !compiled(0).batch_gradient.empty();
+  }
   /// Discards what a round that failed has left: batched values and running statistics.
   void forget_round();
 
