@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <exception>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "pipeline/transport/message_thread.h"
@@ -185,6 +189,37 @@ TEST(Processes, ASilentReceiverEndsTheWaitForSends) {
     std::rethrow_exception(error);
   });
   EXPECT_NE(errors[0].find("process 1 on here has been silent"), std::string::npos) << errors[0];
+}
+
+/// Sums of replicas of which messages arrive so many times.
+class MovingSums final : public MessageTask {
+ public:
+  explicit MovingSums(int times) : left_(times) {}
+  bool go_on() override { return left_ > 0 && left_-- > 0; }
+  bool is_open() const override { return left_ > 0; }
+
+ private:
+  int left_;
+};
+
+// A device that waits for them is not stuck.
+TEST(Processes, MovingSumsAreProgress) {
+  MemoryWorld world(2, 16);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    std::atomic<int> progress{0};
+    MovingSums sums(3);
+    {
+      MessageThread messages(
+          group, [](const std::exception_ptr&) {},
+          [] { return std::pair(std::string(), std::uint64_t{0}); }, [] { return false; },
+          /*timeout_seconds=*/60, [&] { ++progress; });
+      messages.add(sums);
+      const double start = steady_seconds();
+      while (progress < 3 && steady_seconds() - start < 10) std::this_thread::yield();
+    }
+    EXPECT_EQ(progress.load(), 3);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 TEST(Processes, SilenceIsNoticedAndNamed) {

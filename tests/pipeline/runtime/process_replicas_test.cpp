@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "base/index.h"
 #include "pipeline/program/check.h"
@@ -287,6 +289,30 @@ TEST(Processes, SharedUpdatesNeedASynchronousScheduleAndCpus) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
     EXPECT_NE(error.message().find("needs stages on the CPU"), std::string::npos);
   }
+}
+
+// It has the sum of the others, but does not know of which step.
+TEST(Processes, AReplicaWithoutMicroBatchesNamesNoStep) {
+  SharedRun run("1f1b", 1, false, {2}, /*tied=*/false, /*micro_batches=*/1);
+  run.runtime.finds_nonfinite = true;
+  const Value& weight = run.graphs[0]->graph[run.graphs[0]->parameters.back().value];
+  HostTensor broken(weight.type);
+  for (float& x : broken.span<float>()) x = std::numeric_limits<float>::quiet_NaN();
+  MemoryWorld world(2, 79);
+  const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+    Runtime runtime(run.variants, {&run.program}, run.of_process(group, 2));
+    FixedData data(2 * kSamplesPerMicroBatch, 5);
+    for (std::int64_t step = 0; step < 2; ++step) {
+      if (step == 1) EXPECT_TRUE(runtime.write(weight.name, broken));
+      data.set_mini_batch(step * kSamplesPerMicroBatch, kSamplesPerMicroBatch,
+                          kSamplesPerMicroBatch, step, kMicroBatchSizes);
+      runtime.run(run.program, data);
+    }
+    const std::optional<NonfiniteValue> first = runtime.first_nonfinite();
+    ASSERT_TRUE(first && first->place);
+    EXPECT_EQ(first->place->step, 1U) << to_text(*first);
+  });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
 }
 
 /// Process 0 has a replica of the second stage, but not its first one.

@@ -188,6 +188,22 @@ TEST(Runtime, RefusesMicroBatchesWhoseWeightsLieInOtherStages) {
   });
 }
 
+// They would write behind the memory of the others.
+TEST(Runtime, RefusesProgramsThatNeedMoreThanThoseItWasMadeFor) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  Runtime runtime(pipeline.variants, {&program}, runtime_options(Place::kReference));
+  FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  Program versions = program, slots = program;
+  versions.versions_per_stage[1] = 2;
+  ++slots.slots_per_stage[0];
+  expect_error(ErrorKind::kInternal, "1 weight versions, but the program needs ",
+               [&] { runtime.run(versions, data); });
+  expect_error(ErrorKind::kInternal, "stage 0 has ", [&] { runtime.run(slots, data); });
+  EXPECT_NO_THROW(runtime.run(program, data));
+}
+
 TEST(Runtime, EvaluatesWithRunningStatisticsAndLeavesWeightsAlone) {
   Pipeline pipeline(/*tied=*/true, 3, kSizes);
   const auto evaluation = training_graph(pipeline.model, 4, /*training=*/false);
