@@ -12,6 +12,7 @@
 #include "ops/reduce/reduce_plan.h"
 #include "ops/registry/registry.h"
 #include "ops/reorder/reorder.h"
+#include "passes/value_readers.h"
 
 namespace pipetrain {
 namespace {
@@ -24,7 +25,7 @@ class LayoutPass {
         blocked_(blocked),
         channels_last_(blocked == Layout::kChannelsLast),
         block_(blocked == Layout::kBlocked16 ? 16 : 8),
-        fixed_(training.outputs.begin(), training.outputs.end()) {}
+        fixed_(values_read_outside(training)) {}
 
   void run() {
     std::vector<Node> old = std::move(graph_.nodes);
@@ -45,6 +46,8 @@ class LayoutPass {
     }
     for (Accumulation& accumulation : training_.accumulations) {
       accumulation.consumer = {new_index_[static_cast<std::size_t>(accumulation.consumer.index)]};
+      PT_CHECK(!is_blocked(accumulation.contribution), kInternal,
+               "{} is added to a row-major gradient", graph_[accumulation.contribution].name);
     }
   }
 
@@ -152,7 +155,7 @@ class LayoutPass {
       any = any || is_blocked(id);
     }
     return any && std::all_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
-             return !fixed_.contains(id) && (!is_feature_map(node, id) || divides(id));
+             return !is_feature_map(node, id) || (divides(id) && !fixed_.contains(id));
            });
   }
 

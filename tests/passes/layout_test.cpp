@@ -79,10 +79,10 @@ OnnxModel network(const std::string& activation = "Relu") {
 }
 
 TrainingGraph build(const OnnxModel& model, Layout layout,
-                    FusionTarget fusion = FusionTarget::kNone) {
+                    FusionTarget fusion = FusionTarget::kNone, std::int64_t micro_batch = 2) {
   BuildOptions options;
   options.fusion = fusion;
-  options.lower.micro_batch = 2;
+  options.lower.micro_batch = micro_batch;
   options.feature_map_layout = layout;
   return build_training_graph(model, classify_tensors(model, {}), options);
 }
@@ -90,7 +90,7 @@ TrainingGraph build(const OnnxModel& model, Layout layout,
 std::vector<HostTensor> loss_and_gradients(const TrainingGraph& training) {
   const Shape x = training.graph[training.inputs[0].value].type.shape;
   HostTensor label(training.graph[training.loss.label].type);
-  label.span<std::int64_t>()[1] = 3;
+  label.span<std::int64_t>().back() = 3;
   std::vector<ValueId> wanted = {training.loss.loss_sum};
   for (const Accumulation& use : training.accumulations) wanted.push_back(use.contribution);
   return execute(training.graph, Backend::kCpu,
@@ -177,10 +177,13 @@ TEST(Fuse, ElementwiseActivationsGoIntoTheNormalizationOnCpus) {
   }
 }
 
-void expect_same_in_every_layout(const OnnxModel& model) {
-  const std::vector<HostTensor> plain = loss_and_gradients(build(model, Layout::kRowMajor));
+void expect_same_in_every_layout(const OnnxModel& model, std::int64_t micro_batch = 2) {
+  const auto results = [&](Layout layout) {
+    return loss_and_gradients(build(model, layout, FusionTarget::kNone, micro_batch));
+  };
+  const std::vector<HostTensor> plain = results(Layout::kRowMajor);
   for (const Layout layout : {Layout::kBlocked8, Layout::kChannelsLast}) {
-    const std::vector<HostTensor> blocked = loss_and_gradients(build(model, layout));
+    const std::vector<HostTensor> blocked = results(layout);
     ASSERT_EQ(plain.size(), blocked.size());
     for (std::size_t i = 0; i < plain.size(); ++i) {
       double difference = 0, size = 0;
@@ -198,6 +201,38 @@ void expect_same_in_every_layout(const OnnxModel& model) {
 }
 
 TEST(Layout, SameLossAndGradients) { expect_same_in_every_layout(network()); }
+
+// With one sample the gradient of a parameter (1, 16, 12, 12) is that of what it is added to. The
+// convolutions around it are blocked all the same.
+TEST(Layout, GradientsOfActivationsThatAreThoseOfParameters) {
+  OnnxBuilder builder("added");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 3}, {"", 12}, {"", 12}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.initializer("stem.weight", numbers({16, 3, 3, 3}, 1));
+  builder.initializer("added.weight", numbers({1, 16, 12, 12}, 2));
+  builder.initializer("next.weight", numbers({16, 16, 3, 3}, 3));
+  const HostTensor head = numbers({16 * 12 * 12, 5}, 4);
+  for (float& weight : head.span<float>()) weight *= 1e-3F;  // no logit is far above the others
+  builder.initializer("head.weight", head);
+  const std::vector<OnnxAttribute> pads = {OnnxAttribute::of_ints("pads", {1, 1, 1, 1})};
+  builder.node("Conv", {"x", "stem.weight"}, {"stem"}, pads, "stem");
+  builder.node("Add", {"stem", "added.weight"}, {"sum"}, {}, "sum");
+  builder.node("Conv", {"sum", "next.weight"}, {"next"}, pads, "next");
+  builder.node("Flatten", {"next"}, {"flat"}, {}, "flat");
+  builder.node("MatMul", {"flat", "head.weight"}, {"logits"}, {}, "head");
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  for (const std::int64_t micro_batch : {1, 2}) {
+    expect_same_in_every_layout(model, micro_batch);
+    const TrainingGraph training =
+        build(model, Layout::kBlocked8, FusionTarget::kNone, micro_batch);
+    EXPECT_EQ(training.accumulations.size(), 4U);
+    for (const Node& node : training.graph.nodes) {
+      if (node.op->name != "Conv" && node.op->name != "Add") continue;
+      EXPECT_EQ(training.graph[node.outputs[0]].type.layout, Layout::kBlocked8) << node.name;
+    }
+  }
+}
 
 /// Two convolutions with a normalization, an activation and pooling between them, over so many
 /// axes.
