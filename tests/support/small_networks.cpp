@@ -1,5 +1,6 @@
 #include "support/small_networks.h"
 
+#include <array>
 #include <cmath>
 
 #include "base/random.h"
@@ -155,6 +156,30 @@ OnnxModel table_network() {
   builder.initializer("head.weight", random_weight({5, 12 * kImage}, 4, 0.05F));
   builder.initializer("head.bias", filled(5, 0.01F));
   builder.node("Gemm", {"rows", "head.weight", "head.bias"}, {"logits"},
+               {OnnxAttribute::of_int("transB", 1)}, "head");
+  const std::string bytes = builder.bytes();
+  return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+}
+
+OnnxModel position_network() {
+  OnnxBuilder builder("position");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 2}, {"", 6}, {"", 6}});
+  builder.output("logits", DType::kFloat32, {{"batch", -1}, {"", 5}});
+  builder.initializer("shape",
+                      HostTensor::of<std::int64_t>({3}, std::array<std::int64_t, 3>{0, 2, 36}));
+  builder.node("Reshape", {"x", "shape"}, {"tokens"}, {}, "reshape");
+  builder.initializer("layer1.weight", random_weight({36, 128}, 1, 0.1F));
+  builder.node("MatMul", {"tokens", "layer1.weight"}, {"h1"}, {}, "layer1");
+  builder.initializer("position.weight", random_weight({1, 2, 128}, 2, 0.1F));
+  builder.node("Add", {"h1", "position.weight"}, {"p1"}, {}, "position");
+  builder.node("Tanh", {"p1"}, {"t1"}, {}, "tanh1");
+  builder.node("Flatten", {"t1"}, {"rows"}, {}, "flatten");
+  builder.initializer("layer2.weight", random_weight({256, 64}, 3, 0.1F));
+  builder.node("MatMul", {"rows", "layer2.weight"}, {"h2"}, {}, "layer2");
+  builder.node("Tanh", {"h2"}, {"t2"}, {}, "tanh2");
+  builder.initializer("head.weight", random_weight({5, 64}, 4, 0.1F));
+  builder.initializer("head.bias", filled(5, 0.01F));
+  builder.node("Gemm", {"t2", "head.weight", "head.bias"}, {"logits"},
                {OnnxAttribute::of_int("transB", 1)}, "head");
   const std::string bytes = builder.bytes();
   return read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});

@@ -27,6 +27,10 @@ OnnxModel table_network();
 /// the library's kernels for their weight gradients do not add to an accumulator.
 OnnxModel strided_network();
 
+/// The same input and output with a parameter (1, 2, 128) that is added to the result of a layer:
+/// with one sample their gradients are one value.
+OnnxModel position_network();
+
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,

@@ -188,11 +188,12 @@ class Planner {
     for (const NodeId id : slice_.batch_gradient) {
       for (const ValueId output : graph_[id].outputs) made_in_[output] = kNoMicroBatch;
     }
+    const std::set<ValueId> read = read_in_backward();
     for (const int i : slice_.accumulations) {
       const ValueId id = root(training_.accumulations[static_cast<std::size_t>(i)].contribution);
       const auto made = made_in_.find(id);
       if (uses[id] == 1 && !layout_.location.contains(id) && made != made_in_.end() &&
-          made->second != 0)
+          made->second != 0 && (one_micro_batch_ || !read.contains(id)))
         layout_.direct[id] = i;
     }
     for (const auto& [id, i] : layout_.direct) {
@@ -203,6 +204,21 @@ class Planner {
       if (made_in_.at(id) == kNoMicroBatch || layout_.by_rows.contains(i))
         layout_.location[id] = {Space::kAccumulator, static_cast<std::size_t>(i)};
     }
+  }
+
+  /// What nodes of the backward pass or batches of values read, such as the gradient of an
+  /// activation that is that of a weight, too. Accumulators may change before: replicas round and
+  /// add up complete ones during the backward pass. With one micro-batch there are no replicas.
+  std::set<ValueId> read_in_backward() const {
+    std::set<ValueId> read;
+    for (const NodeId id : slice_.backward) {
+      for (const ValueId input : graph_[id].inputs) {
+        if (input) read.insert(root(input));
+      }
+    }
+    for (const int i : slice_.batched_values)
+      read.insert(root(training_.batched_values[static_cast<std::size_t>(i)].value));
+    return read;
   }
 
   /// Whether a contribution is the whole gradient of an embedding.

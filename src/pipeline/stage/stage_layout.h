@@ -37,7 +37,8 @@ struct Location {
 struct StageLayout {
   std::map<ValueId, Location> location;  // of roots
   /// W contributions that are written directly into their accumulator in the first micro-batch of a
-  /// step: root → accumulation.
+  /// step, since nothing else reads them (with one micro-batch per step, whatever reads them): root
+  /// → accumulation.
   std::map<ValueId, int> direct;
   std::map<ValueId, std::size_t>
       table;  // roots that come from outside: index in StageMicroBatch::table

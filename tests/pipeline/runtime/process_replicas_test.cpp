@@ -11,6 +11,7 @@
 #include "pipeline/program/check.h"
 #include "pipeline/runtime/oracle.h"
 #include "pipeline/runtime/runtime_setup.h"
+#include "support/placed_runtime.h"
 #include "support/process_runs.h"
 
 namespace pipetrain::test {
@@ -149,6 +150,44 @@ TEST(Processes, SumBfloat16LikeOne) {
       EXPECT_TRUE(outcome.values == expected.values) << processes << " processes";
       EXPECT_EQ(outcome.losses, expected.losses);
     }
+  }
+}
+
+/// With one sample the gradient of a parameter is that of an activation, too, which nodes read when
+/// it is already rounded or summed for the parameter.
+TEST(Processes, SumGradientsThatNodesStillRead) {
+  const Pipeline pipeline(position_network(), 1, {1});
+  ScheduleOptions schedule;
+  schedule.name = "gpipe";
+  schedule.micro_batches = 2;
+  schedule.replicas = {2};
+  const Program program = pipeline.program(schedule);
+  const auto train = [&](auto& runner) {
+    FixedData data(8, 9);
+    for (std::int64_t step = 0; step < 4; ++step) {
+      data.set_mini_batch(2 * step, 2, 1, step, {1});
+      runner.run(program, data);
+    }
+  };
+  RuntimeOptions options = runtime_options(Place::kReference);
+  for (const bool narrow : {false, true}) {
+    options.bfloat16_sums = narrow;
+    Oracle oracle(pipeline.variants, 1, options);
+    train(oracle);
+    const std::string expected = fingerprint(pipeline, oracle);
+    Runtime threads(pipeline.variants, {&program}, options);
+    train(threads);
+    EXPECT_TRUE(fingerprint(pipeline, threads) == expected) << narrow;
+    MemoryWorld world(2, 950);
+    const auto errors = in_processes(world, 2, [&](ProcessGroup& group) {
+      RuntimeOptions mine = options;
+      mine.processes = &group;
+      mine.process_of_device = {0, 1};
+      Runtime runtime(pipeline.variants, {&program}, mine);
+      train(runtime);
+      if (group.leads()) EXPECT_TRUE(fingerprint(pipeline, runtime) == expected) << narrow;
+    });
+    EXPECT_EQ(errors, std::vector<std::string>(2));
   }
 }
 

@@ -221,6 +221,30 @@ TEST(TableOfRows, HasTheBitsOfItsOracle) {
   }
 }
 
+// A mini-batch of one sample, whose gradient that the batch of a layer keeps is that of a
+// parameter, too.
+TEST(WideLayers, GatherGradientsThatAreThoseOfParameters) {
+  const std::vector<std::int64_t> sizes = {4, 1};
+  const Pipeline pipeline(position_network(), 1, sizes, /*micro_batches=*/4);
+  EXPECT_GE(pipeline.batch_gradients, 2);
+  const Program program = pipeline.program("gpipe", 1);
+  const auto train = [&](auto& runner) {
+    FixedData data(6, 7);
+    std::int64_t first = 0, step = 0;
+    for (const std::int64_t samples : {4, 1, 1}) {
+      data.set_mini_batch(first, samples, 4, step++, sizes);
+      runner.run(program, data);
+      first += samples;
+    }
+    return fingerprint(pipeline, runner);
+  };
+  const RuntimeOptions options = runtime_options(Place::kCpu);
+  Oracle oracle(pipeline.variants, 1, options);
+  const std::vector<const Program*> programs = {&program};
+  Runtime runtime(pipeline.variants, programs, options);
+  EXPECT_TRUE(train(runtime) == train(oracle));
+}
+
 TEST(WideLayers, ReplicasGatherTheirOwnMicroBatches) {
   const RuntimeOptions options = runtime_options(Place::kCpu);
   const Pipeline pipeline(wide_network(), 2, kWideSizes, kWideMicroBatches);

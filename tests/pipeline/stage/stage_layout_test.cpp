@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "graph/op.h"
+#include "passes/batch_weight_gradients.h"
 #include "passes/linearise.h"
 #include "pipeline/stage/stage_arena.h"
 #include "support/small_networks.h"
@@ -262,6 +264,37 @@ TEST(StageLayout, PreparedWeightsLieInTheSlotUntilTheBackwardPassHasReadThem) {
   }
   EXPECT_GT(prepared, 90);
   EXPECT_GT(overwritten, prepared / 4);
+}
+
+// With one sample the gradient of an activation is that of the parameter that is added to it.
+// Before the last node has read it, sums over replicas may overwrite its accumulator.
+TEST(StageLayout, GradientsThatAreReadAreNotWrittenIntoAccumulators) {
+  for (const bool batched : {false, true}) {
+    const auto training = test::training_graph(test::position_network(), 1);
+    if (batched) EXPECT_GE(batch_weight_gradients(*training, 4), 2);
+    const Graph& graph = training->graph;
+    const Slices slices = slice_stages(
+        *training, stages_of_chain(*training, linearise(*training), std::vector<int>{0}), 1);
+    const auto root = [&](ValueId id) { return slices.root[static_cast<std::size_t>(id.index)]; };
+    std::set<ValueId> read;
+    for (const Node& node : graph.nodes) {
+      if (node.op->flags & kView) continue;
+      for (const ValueId id : node.inputs) {
+        if (id) read.insert(root(id));
+      }
+    }
+    for (const BatchedValue& value : training->batched_values) read.insert(root(value.value));
+    int both = 0;
+    for (const Accumulation& use : training->accumulations)
+      both += read.contains(root(use.contribution));
+    EXPECT_EQ(both, 1) << graph.to_text();
+    for (const bool split : {false, true}) {
+      const StageLayout layout = lay_out_stage(*training, slices, 0, split);
+      EXPECT_EQ(layout.direct.size(), training->accumulations.size() - 1);
+      for (const auto& [id, accumulation] : layout.direct)
+        EXPECT_FALSE(read.contains(id)) << graph[id].name;
+    }
+  }
 }
 
 TEST(StageLayout, TheLossGradientIsWrittenOverTheLogits) {
