@@ -67,18 +67,16 @@ Made make_gradient(const KernelRequest& request, const CudaQueue& queue) {
   if (!floats(request)) return nullptr;
   const Heads heads = heads_of(geometry_of(request, 1));
   if (!fits(heads)) return nullptr;
-  const DType mask = request.inputs[4].dtype;
-  const bool added = mask != DType::kUndefined && mask != DType::kBool;
   const auto rows = static_cast<std::size_t>(heads.batch * heads.heads * heads.queries);
   return make_kernel(
       [=](Tensors in, Tensors out, const RunContext& context) {
-        float* factors = added ? reinterpret_cast<float*>(context.workspace) : nullptr;
+        auto* factors = reinterpret_cast<float*>(context.workspace);
         launch_attention_gradient(heads, masks_of(in, 4), numbers_at(in, 0), numbers_at(in, 1),
                                   numbers_at(in, 2), numbers_at(in, 3), numbers_at(in, 6),
                                   numbers_at(in, 7), places_at(out, 0), places_at(out, 1),
                                   places_at(out, 2), places_at(out, 3), factors, queue);
       },
-      added ? rows * sizeof(float) : 0);
+      rows * sizeof(float));
 }
 
 Made make_rotary(const KernelRequest& request, const CudaQueue& queue) {

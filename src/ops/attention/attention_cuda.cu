@@ -166,8 +166,8 @@ __global__ void query_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFlo
     float share = 0, slope = 0, masked = 0;
     if (j < range.end)
       slope = score_gradient(g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j),
-                             v + place(g.v, b, kv, j), dyi, delta, lse[row],
-                             factors ? factors[row] : 1.0f, b, h, i, j, &share, &masked);
+                             v + place(g.v, b, kv, j), dyi, delta, lse[row], factors[row], b, h, i,
+                             j, &share, &masked);
     if (dmask && j < range.end) dmask[row * g.keys + j] = masked;
     __syncthreads();
     slopes[threadIdx.x] = slope;
@@ -207,8 +207,8 @@ __global__ void key_gradient(Heads g, Masks masks, ConstFloatView dy, ConstFloat
         if (j >= range.begin && j < range.end)
           slope = score_gradient(g, masks, q + place(g.q, b, h, i), k + place(g.k, b, kv, j),
                                  v + place(g.v, b, kv, j), dyi,
-                                 delta_of(g, dyi, y + place(g.y, b, h, i)), lse[row],
-                                 factors ? factors[row] : 1.0f, b, h, i, j, &share, &masked);
+                                 delta_of(g, dyi, y + place(g.y, b, h, i)), lse[row], factors[row],
+                                 b, h, i, j, &share, &masked);
       }
       __syncthreads();
       slopes[threadIdx.x] = slope;
@@ -251,9 +251,8 @@ void launch_attention_gradient(const Heads& g, const Masks& masks, const ConstFl
                                const ConstFloatView& lse, const FloatView& dq, const FloatView& dk,
                                const FloatView& dv, const FloatView& dmask, float* factors,
                                const CudaQueue& queue) {
-  if (factors)
-    PT_LAUNCH(weight_factors, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
-              queue.stream, g, masks, q, k, lse, factors);
+  PT_LAUNCH(weight_factors, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
+            queue.stream, g, masks, q, k, lse, factors);
   if (dq || dmask)
     PT_LAUNCH(query_gradient, static_cast<unsigned>(g.batch * g.heads * g.queries), kThreads,
               queue.stream, g, masks, dy, q, k, v, y, lse, factors, dq, dmask);

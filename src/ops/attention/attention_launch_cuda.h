@@ -37,7 +37,7 @@ void launch_attention(const Heads& heads, const Masks& masks, const ConstFloatVi
                       const ConstFloatView& k, const ConstFloatView& v, const FloatView& y,
                       const FloatView& lse, const CudaQueue& queue);
 /// dq, dk, dv and dmask (batch, heads, queries, keys) may be null. `factors` is memory for a number
-/// of each query, null without an added mask.
+/// of each query.
 void launch_attention_gradient(const Heads& heads, const Masks& masks, const ConstFloatView& dy,
                                const ConstFloatView& q, const ConstFloatView& k,
                                const ConstFloatView& v, const ConstFloatView& y,

@@ -60,6 +60,22 @@ TEST(GpuRows, AttentionGradientsOfRowsWhoseKeysAreAllMasked) {
                 0.02});
 }
 
+// Scores of 2^30 swallow it without a mask, too. By hand: all keys weigh the same.
+TEST(GpuRows, AttentionGradientsOfHugeScores) {
+  const HostTensor q = floats({1, 1, 1, 2}, {0x1p30F, 0}), dy = floats({1, 1, 1, 1}, {2}),
+                   k = floats({1, 1, 3, 2}, {1, 1, 1, 2, 1, 4}),
+                   v = floats({1, 1, 3, 1}, {1, 3, 8});
+  Node node;
+  node.op = find_op("AttentionGrad");
+  node.attributes = {{"scale", 1.0}};
+  const auto forward = run_op("Attention", node.attributes, {q, k, v});
+  const auto results = run_on_gpu(node, {dy, q, k, v, {}, {}, forward[0], forward[1]},
+                                  {q.type(), k.type(), v.type(), TensorType{}});
+  ASSERT_EQ(results.size(), 4U) << "no kernel";
+  expect_values(results[0], {1, 1, 1, 2}, {0, 22.0 / 3}, 1e-5);
+  expect_values(results[2], {1, 1, 3, 1}, {2.0 / 3, 2.0 / 3, 2.0 / 3}, 1e-6);
+}
+
 // Values at a clip, or a little beyond, have been rounded when they were stored; no gradient
 // passes.
 TEST(GpuRows, GradientsOfClippedRecurrences) {
