@@ -282,6 +282,30 @@ bool Exchange::all_offered(const Rank& rank, const std::vector<int>& group) {
   });
 }
 
+/// Says that a rank's stream has reached its parts of a group.
+void Exchange::note_begun(const Rank& rank, std::size_t group) {
+  const std::lock_guard lock(mutex_);
+  for (const int operation : plan_->groups[at(rank.number)][group]) {
+    const auto& devices = plan_->operations[at(operation)].devices;
+    for (std::size_t d = 0; d < devices.size(); ++d) {
+      if (rank_of_device_[at(devices[d])] == rank.number) parts_[at(operation)][d].begun = true;
+    }
+  }
+}
+
+/// Whether the streams of all devices of this process have reached their parts of a group.
+bool Exchange::all_have_begun(const Rank& rank, std::size_t group) {
+  const std::lock_guard lock(mutex_);
+  const std::vector<int>& operations = plan_->groups[at(rank.number)][group];
+  return std::all_of(operations.begin(), operations.end(), [&](int operation) {
+    const auto& devices = plan_->operations[at(operation)].devices;
+    for (std::size_t d = 0; d < devices.size(); ++d) {
+      if (devices_[at(devices[d])] && !parts_[at(operation)][d].begun) return false;
+    }
+    return true;
+  });
+}
+
 void Exchange::issue(Rank& rank, std::size_t group) {
   const std::vector<int>& operations = plan_->groups[at(rank.number)][group];
   const auto mine = [&](const CommunicationOperation& operation) {
@@ -345,18 +369,25 @@ void Exchange::look_after(Rank& rank) {
   }
   while (!rank.open.empty()) {
     Open& first = rank.open.front();
-    if (rank.done[first.group]->reached()) {
+    const bool is_done = rank.done[first.group]->reached();
+    const double now = steady_seconds();
+    if (first.begun == 0 && (is_done || rank.begun[first.group]->reached())) {
+      first.begun = now;
+      note_begun(rank, first.group);
+    }
+    if (is_done) {
       rank.open.pop_front();
       continue;
     }
-    const double now = steady_seconds();
-    if (first.begun == 0 && rank.begun[first.group]->reached()) first.begun = now;
-    const double waited = first.begun > 0 ? now - first.begun : 0;
-    // Another process may be late for reasons of its own, such as a slow disk. Whether it waits for
-    // an exchange that has failed is not known.
+    if (first.begun > 0 && first.met == 0 && all_have_begun(rank, first.group)) first.met = now;
+    const bool is_met = first.met > 0;
+    const double waited = is_met ? now - first.met : first.begun > 0 ? now - first.begun : 0;
+    // Another device here may still compute, and another process may be late for reasons of its
+    // own, such as a slow disk. Whether it waits for an exchange that has failed is not known.
     constexpr double kPatience = 10;
-    const bool is_late = waited >= timeout_seconds_ && waited < kPatience * timeout_seconds_ &&
-                         processes_ && processes_->describe_hang(timeout_seconds_).empty();
+    const bool is_late =
+        waited >= timeout_seconds_ && waited < kPatience * timeout_seconds_ &&
+        (!is_met || (processes_ && processes_->describe_hang(timeout_seconds_).empty()));
     PT_CHECK(waited < timeout_seconds_ || is_late, kDevice, "no progress for {:.0f} s: {}",
              timeout_seconds_ * std::floor(waited / timeout_seconds_),
              describe(rank, plan_->groups[at(rank.number)][first.group].front()));

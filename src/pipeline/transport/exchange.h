@@ -5,7 +5,9 @@
 //   stage's thread:  forward, offer(send) ─┐                    offer(receive) … wait → compute
 //   device's thread:      waits until every part of a group is offered, issues it, marks it ─┘
 //
-// A failed thread or a group that times out aborts the exchanges of all.
+// A failed thread or a group that times out aborts the exchanges of all. The time of a group runs
+// from when the streams of all its devices in this process have reached it: until then others
+// compute.
 #pragma once
 
 #include <condition_variable>
@@ -82,6 +84,7 @@ class Exchange {
   struct Rank;
   struct Part {
     bool offered = false;
+    bool begun = false;  // its device's stream was seen to reach it
     std::vector<ExchangedSpan> spans;
     const StreamPoint* after = nullptr;
     const StreamPoint* done = nullptr;
@@ -90,6 +93,7 @@ class Exchange {
   struct Open {
     std::size_t group;
     double begun = 0;  // when its stream was first seen to reach it; 0: not yet
+    double met = 0;    // when the streams of all devices here were
   };
 
   void work(Rank& rank);
@@ -102,6 +106,8 @@ class Exchange {
   void release(Rank& rank);
   Part& part(int operation, int device);
   bool all_offered(const Rank& rank, const std::vector<int>& group);
+  void note_begun(const Rank& rank, std::size_t group);
+  bool all_have_begun(const Rank& rank, std::size_t group);
   /// An operation as text: "stage 1 waits for the activations of …".
   std::string describe(const Rank& rank, int operation) const;
   void stop_if_aborted();

@@ -8,13 +8,18 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdio>
+#include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "base/error.h"
 #include "device/communicator.h"
+#include "graph/op.h"
+#include "ops/registry/registry.h"
 #include "passes/linearise.h"
 #include "pipeline/runtime/oracle.h"
 #include "support/placed_runtime.h"
@@ -296,6 +301,36 @@ TEST(Runtime, ExchangesThatNeverComeAreNamed) {
   }
   data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
   EXPECT_NO_THROW(runtime.run(program, data));
+}
+
+// An exchange is missed once both of its devices have reached it: one may compute for longer than
+// the timeout.
+TEST(Runtime, ExchangesWaitForDevicesThatCompute) {
+  const Pipeline pipeline(/*tied=*/false, 2, kSizes);
+  const Program program = pipeline.program("1f1b", 3);
+  RecordedMachine machine(2, 11);
+  std::atomic<bool> has_slept{false};
+  machine.use_kernels([&](const KernelRequest& request) {
+    std::unique_ptr<Kernel> kernel = make_kernel(Backend::kCpu, request);
+    if (request.node.name != "conv1" || request.node.op->name != "Conv") return kernel;
+    const std::size_t workspace = kernel->workspace_bytes();
+    const auto sleep_once = [&has_slept, slow = std::shared_ptr<Kernel>(std::move(kernel))](
+                                std::span<const Tensor> in, std::span<const Tensor> out,
+                                const RunContext& context) {
+      if (!has_slept.exchange(true)) std::this_thread::sleep_for(std::chrono::milliseconds(2500));
+      slow->run(in, out, context);
+    };
+    return make_kernel(sleep_once, workspace);
+  });
+  RuntimeOptions options = runtime_options(Place::kCpu);
+  options.timeout_seconds = 1;
+  options.collectives = &machine.collectives();
+  for (int d = 0; d < 2; ++d) options.devices.push_back(&machine.device(d));
+  Runtime runtime(pipeline.variants, {&program}, options);
+  FixedData data(kBatch, 5);
+  data.set_mini_batch(0, kBatch, kMicroBatch, 0, kSizes);
+  EXPECT_NO_THROW(runtime.run(program, data));
+  EXPECT_TRUE(has_slept);
 }
 
 /// Communicators of which the first one cannot be made.
