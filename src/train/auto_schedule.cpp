@@ -57,12 +57,15 @@ class CostsBySize {
     RunConfig config = config_;
     config.pipeline.micro_batches = micro_batches;
     config.pipeline.micro_batch_size = 0;
-    const ProfiledNetwork network(
-        Network(config, RunMode::kTrain, /*processes=*/nullptr, own_.get()));
-    costs = std::make_unique<ChainCosts>(network.costs());
+    Network sized(config, RunMode::kTrain, /*processes=*/nullptr, own_.get());
+    PT_CHECK(has_same_groups(sized.graph(), own_->graph()), kResource,
+             "a micro-batch of {} has other nodes than one of {}", sized.micro_batch(),
+             own_->micro_batch());
+    costs = std::make_unique<ChainCosts>(ProfiledNetwork(std::move(sized)).costs());
     return *costs;
   }
-  /// Whether the graph can be built at that size: micro-batches may be too large.
+  /// Whether the graph can be built at that size, with the nodes that the order is of:
+  /// micro-batches may be too large, and for one sample nothing needs to be repeated.
   bool exists(int micro_batches) {
     try {
       at(micro_batches);
@@ -116,6 +119,7 @@ FoundSchedules find_schedules(const RunConfig& config, const SearchScope& scope)
   request.recompute = config.pipeline.recompute;
   request.warm_up_tolerance = config.pipeline.warm_up_tolerance;
   request.chunks = config.pipeline.chunks;
+  request.memory_units = config.pipeline.memory_units;
   request.memory_limit_bytes = config.pipeline.memory_limit_bytes;
   request.optimizer_bytes_per_parameter_byte = kept_slots(config.optimization.optimizer);
   if (config.pipeline.shard_optimizer)

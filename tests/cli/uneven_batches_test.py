@@ -139,6 +139,14 @@ class UnevenBatches(Case):
     def test_a_token_with_an_offset(self):
         self.same(token_with_offset(), samples=9, batch=9, sizes=(3, 8))
 
+    def test_searches_leave_out_the_size_that_repeats_nothing(self):
+        """With one sample the token is its own expansion, so that micro-batches of one sample lack a node of the others."""
+        self.write_run(class_token(), samples=64)
+        run = ["net.onnx", "--device", "cpu", "--gpus", "2", "--batch-size", "8"]
+        self.assertIn("<- chosen", self.succeed("plan", *run)[0])
+        self.succeed("plan", *run, "--schedule", "auto", "--json")
+        self.succeed("tune", *run, "--data", "rows.csv", "--val-split", "0", "--threads", "1", "--allow-numeric", "--budget", "10s", "-o", "fast.toml")
+
     def test_what_to_do_where_it_does_not_train(self):
         self.write_run(rows_of_samples(), samples=9)
         self.refused("usage", "train", "net.onnx", *RUN, "--batch-size", "9", "--micro-batch-size", "8",

@@ -64,8 +64,9 @@ PlanRequest plan_request(const SearchRequest& request, const Cut& cut) {
   const LinkCost link = link_between(request.topology, 0, cut.replicas);
   plan.transfer = {link.latency_seconds, link.bytes_per_second};
   // The memory of 1f1b, as a first estimate.
+  const int most = request.memory_units > 0 ? request.memory_units : plan.stages;
   for (int stage = 0; stage < plan.stages; ++stage)
-    plan.loads.push_back({std::min(plan.stages - stage, cut.share()), 1});
+    plan.loads.push_back({std::min({plan.stages - stage, cut.share(), most}), 1});
   return plan;
 }
 
@@ -196,12 +197,14 @@ std::vector<int> warm_up_of(const SearchRequest& request, const Cut& cut) {
   return balanced_warm_up(warm);
 }
 
-ScheduleOptions options_for(const std::string& name, const Cut& cut, int micro_batches) {
+ScheduleOptions options_for(const SearchRequest& request, const std::string& name, const Cut& cut,
+                            int micro_batches) {
   ScheduleOptions options;
   options.name = name;
   options.stages = static_cast<int>(cut.plan.stages.size());
   options.micro_batches = micro_batches;
   options.chunks = cut.per_device;
+  options.memory_units = request.memory_units;
   if (describe_schedule(name).rule == UpdateRule::kDoubleBuffer)
     options.micro_batches_per_update = cut.share();
   return options;
@@ -246,7 +249,7 @@ Candidate simulated(const SearchRequest& request, const std::string& name, const
   // An asynchronous pipeline is timed in steady state.
   const int rounds = candidate.asynchronous ? 2 * cut.places + 4 : 1;
   const int micro_batches = rounds * cut.share();
-  ScheduleOptions options = options_for(name, cut, micro_batches);
+  ScheduleOptions options = options_for(request, name, cut, micro_batches);
   if (description.balances_warm_up) options.warm = warm_up_of(request, cut);
   // What a stage holds: every micro-batch from its forward to its last backward, also where only
   // its inputs are kept meanwhile.
@@ -340,6 +343,8 @@ std::vector<Candidate> search(const SearchRequest& request) {
       if (schedule.rule == UpdateRule::kSync) names.push_back(schedule.name);
     }
   }
+  if (request.memory_units > 0)
+    std::erase_if(names, [](const auto& name) { return !describe_schedule(name).takes_memory; });
   std::set<int> per_device;
   for (const std::string& name : names) per_device.insert(stages_per_device(name, request.chunks));
   const std::vector<Cut> cuts = make_cuts(request, per_device);

@@ -26,6 +26,8 @@ struct SearchRequest {
   bool fewer_devices = true;               // also try idle devices and replicas
   Recompute recompute = Recompute::kAuto;  // kAuto: with and without
   int chunks = 2;                          // stages of a device in interleaved schedules
+  int memory_units = 0;                    // ScheduleOptions::memory_units of those that take it;
+                                           // above 0: no others are tried
   std::size_t memory_limit_bytes = 0;      // of a device; 0: none
   double warm_up_tolerance = WarmUpCosts().tolerance;
   double optimizer_bytes_per_parameter_byte = 2;

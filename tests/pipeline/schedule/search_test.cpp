@@ -87,5 +87,28 @@ TEST(Search, BalancedWarmUpHidesSlowLinks) {
   EXPECT_LT(found[0].step_seconds, 0.8 * found[1].step_seconds);
 }
 
+TEST(Search, LimitsTheMicroBatchesThatADeviceHolds) {
+  const ChainCosts chain = equal_elements(8);
+  SearchRequest request;
+  request.batch = 8;
+  request.devices = 4;
+  request.fewer_devices = false;
+  request.micro_batches = {8};
+  request.costs = [&](int) -> const ChainCosts& { return chain; };
+  request.schedules = {"gpipe", "1f1b", "interleaved-1f1b"};
+  request.recompute = Recompute::kNone;
+  for (const int units : {1, 2}) {
+    request.memory_units = units;
+    const std::vector<Candidate> found = search(request);
+    ASSERT_EQ(found.size(), 1U);
+    EXPECT_EQ(found[0].schedule, "1f1b");
+    for (const StagePlan& stage : found[0].plan.stages) EXPECT_LE(stage.in_flight, units);
+    // Alone in the pipeline, each of the 8 takes 2 s for each of the 8 elements.
+    if (units == 1) {
+      EXPECT_NEAR(found[0].step_seconds, 8 * 8 * 2, 1e-9);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain::test
