@@ -276,6 +276,12 @@ CompatPlan plan_like_pipedream(const PipeDreamProfile& profile, const CompatRequ
   out.states = states.count();
   const Level top(states, request, outermost, stage_seconds.back());
   out.seconds = top.solve(0, 1).back();
+  double machines = 1;
+  for (const CompatLevel& level : request.levels) machines *= level.machines;
+  PT_CHECK(std::isfinite(out.seconds) || request.memory_bytes, kResource,
+           "PipeDream's planner cannot cut the {} states of this profile into {:.0f} stages of one "
+           "machine each; use fewer machines, or plan without {} pipedream",
+           out.states, machines, setting("compat"));
   PT_CHECK(std::isfinite(out.seconds), kResource,
            "PipeDream's memory constraint of {:.3g} bytes leaves no plan for these machines; allow "
            "more, or plan without {} pipedream",

@@ -236,6 +236,31 @@ TEST(PipeDreamCompat, RequestsThatCannotBe) {
   EXPECT_EQ(kind_of(request), ErrorKind::kResource);
 }
 
+TEST(PipeDreamCompat, MoreMachinesThanStatesAreNotALackOfMemory) {
+  std::string text;
+  for (const char* name : {"A", "B", "C"}) {
+    text += fmt::format(
+        "{0} -- {0} -- forward_compute_time=1, backward_compute_time=1, activation_size=1.0, "
+        "parameter_size=1\n",
+        name);
+  }
+  const PipeDreamProfile profile = parse_pipedream_profile(text + "\tA -- B\n\tB -- C\n", "graph");
+  CompatRequest request;
+  request.straight = true;
+  request.levels = {{3, 1e9}};
+  EXPECT_EQ(plan_like_pipedream(profile, request).stages.size(), 3U);
+  request.levels = {{8, 1e9}};
+  try {
+    plan_like_pipedream(profile, request);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    EXPECT_NE(error.message().find("3 states of this profile into 8 stages"), std::string::npos)
+        << error.message();
+    EXPECT_EQ(error.message().find("memory"), std::string::npos) << error.message();
+  }
+}
+
 TEST(PipeDreamCompat, AProfileOfInputsAloneIsRefused) {
   const PipeDreamProfile profile = parse_pipedream_profile(
       "a -- Input0 -- forward_compute_time=0, backward_compute_time=0, activation_size=0, "
