@@ -48,6 +48,8 @@ struct PlanRequest {
   PlannedSchedule schedule;
   int memory_units = 0;  // of the schedule, for the plan's file; 0: its own number
   std::optional<double> warm_up_tolerance;  // the same, where the schedule has one
+  /// The schedule's devices where several stages share one, for the plan's file; 0: none do.
+  int shared_devices = 0;
   /// [stages], where they are known already: what each stage holds, instead of the schedule's
   /// memory rule. Of plan_stages() and plan_with_cuts().
   std::vector<ScheduleLoad> loads;

@@ -1,9 +1,11 @@
 #include "partition/plan_file.h"
 
 #include <algorithm>
+#include <charconv>
 #include <initializer_list>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "base/atomic_file.h"
 #include "base/document.h"
@@ -15,13 +17,17 @@ namespace {
 
 constexpr std::int64_t kMostParts = 1 << 20;  // devices, micro-batches, nodes of a stage
 
-Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& chain) {
+Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& chain,
+                bool has_own_devices) {
   const auto first = static_cast<std::size_t>(stage.first);
-  return {
+  Json out = {
       {"index", index},
       {"first_node", chain.elements[first].name},
       {"first_index", stage.first},
-      {"first_device", stage.first_device},
+  };
+  // Where a device has several stages, the schedule says which.
+  if (has_own_devices) out["first_device"] = stage.first_device;
+  out.update({
       {"replicas", stage.replicas},
       {"recompute", stage.recompute},
       {"nodes", stage.last - stage.first},
@@ -44,7 +50,8 @@ Json stage_json(const StagePlan& stage, std::size_t index, const ChainCosts& cha
         {"transient", stage.memory.transient_bytes}}},
       {"forward_bytes_in", stage.first == 0 ? 0 : chain.forward_bytes[first]},
       {"backward_bytes_out", stage.first == 0 ? 0 : chain.backward_bytes[first]},
-  };
+  });
+  return out;
 }
 
 // The chain's names as they stand in a document.
@@ -244,16 +251,17 @@ bool PlanChoice::replicated() const {
 
 std::string plan_text(const Plan& plan, const ChainCosts& chain, const PlanRequest& request,
                       std::string_view model, std::span<const int> order) {
+  const bool shared = request.shared_devices > 0;
   Json stages = Json::array();
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    stages.push_back(stage_json(plan.stages[i], i, chain));
+    stages.push_back(stage_json(plan.stages[i], i, chain, !shared));
   }
   Json body = {
       {"model", model},
       {"chain_nodes", chain.elements.size()},
       {"schedule", request.schedule.name},
       {"micro_batches", request.micro_batches},
-      {"devices", plan.devices() / request.stages_per_device},
+      {"devices", shared ? request.shared_devices : plan.devices()},
       {"bottleneck_seconds", plan.bottleneck_seconds},
       {"mini_batch_seconds", plan.mini_batch_seconds},
       {"lower_bound_seconds", plan.lower_bound_seconds},
@@ -318,6 +326,15 @@ int find_element(std::span<const std::string> names, std::string_view name) {
            "instead",
            runs.size(), printable(name), runs[0], runs[1]);
   return runs[0];
+}
+
+int find_cut(std::span<const std::string> names, std::string_view word) {
+  int position = 0;
+  const char* const end = word.data() + word.size();
+  const std::from_chars_result read = std::from_chars(word.data(), end, position);
+  const bool is_position = read.ec == std::errc() && read.ptr == end;
+  const bool is_name = std::ranges::find(names, word) != names.end();
+  return is_position && !is_name ? position : find_element(names, word);
 }
 
 std::vector<std::string> element_names(const ChainCosts& chain) {

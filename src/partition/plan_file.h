@@ -57,6 +57,9 @@ Plan plan_of_choice(const ChainCosts& chain, PlanRequest request, const PlanChoi
 /// Where the element of that name begins (one node of a file may become several elements in a row).
 /// Error (kUsage) when there is none or when there are several apart.
 int find_element(std::span<const std::string> names, std::string_view name);
+/// The same for a word that may also be a position, where no element has it as its name. Whether a
+/// stage can begin there is left open.
+int find_cut(std::span<const std::string> names, std::string_view word);
 
 std::vector<std::string> element_names(const ChainCosts& chain);
 

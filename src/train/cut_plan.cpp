@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -159,7 +160,7 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
   if (!network.config().pipeline.split.empty()) {
     const std::vector<std::string> names = element_names(network.costs());
     for (const std::string& name : network.config().pipeline.split)
-      cuts.push_back(find_element(names, name));
+      cuts.push_back(find_cut(names, name));
   } else if (cuts.empty()) {
     // A stage of r devices gets r times the work.
     request.topology.device_speed.assign(replicas.begin(), replicas.end());
@@ -269,6 +270,17 @@ bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, s
   return gradient_sync;
 }
 
+/// Whether a device has several stages.
+bool some_share_a_device(const Program& program) {
+  std::set<int> known;
+  for (const std::vector<int>& devices : program.placement) {
+    for (const int device : devices) {
+      if (!known.insert(device).second) return true;
+    }
+  }
+  return false;
+}
+
 /// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
                                 const Program& program) {
@@ -327,6 +339,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   const int mini_batches =
       network.asynchronous() ? std::max({16, 4 * plan.devices(), 4 * turns}) : 1;
   Program program = programs.training(mini_batches * micro_batches);
+  if (some_share_a_device(program)) request.shared_devices = program.devices;
   check_order_of_sums(network.config().pipeline, has_many_replicas(program));
   set_edge_links(network, program.edges, program.placement, costs);
   add_tied_gradients(network, slices, program.placement, costs);

@@ -216,6 +216,30 @@ TEST(PlanFile, SaysThatAFileIsMissing) {
   EXPECT_THROW(read_plan("/", six_names()), Error);
 }
 
+TEST(PlanFile, StagesThatShareDevicesHaveNoneOfTheirOwn) {
+  std::mt19937 random(13);
+  const ChainCosts chain = random_chain(random, 6);
+  PlanRequest request;
+  request.stages = 4;
+  const Plan plan = plan_stages(chain, request);
+  const auto has = [&](const std::string& field) {
+    return plan_text(plan, chain, request, "m.onnx").find(field) != std::string::npos;
+  };
+  EXPECT_TRUE(has("\"devices\": 4") && has("\"first_device\": 3"));
+  request.shared_devices = 2;
+  EXPECT_TRUE(has("\"devices\": 2") && !has("first_device"));
+}
+
+TEST(PlanFile, CutsHaveNamesOrPositions) {
+  EXPECT_EQ(find_cut(six_names(), "conv2"), 3);
+  EXPECT_EQ(find_cut(six_names(), "4"), 4);
+  const std::vector<std::string> numbers = {"a", "b", "c", "1"};
+  EXPECT_EQ(find_cut(numbers, "1"), 3);
+  EXPECT_EQ(find_cut(numbers, "2"), 2);
+  for (const char* word : {"relu", "4x", "-", "", "99999999999"})
+    EXPECT_THROW(find_cut(six_names(), word), Error) << word;
+}
+
 TEST(PlanFile, RecomputeModesHaveNames) {
   for (const char* name : {"none", "all", "auto"}) EXPECT_EQ(name_of(recompute_named(name)), name);
   EXPECT_THROW(recompute_named("some"), Error);

@@ -306,7 +306,8 @@ void describe_pipeline(Table& table, Options& options) {
       .completes({}, {"json"})
       .affects(ResultEffect::kDerived);
   table
-      .list("--split", pipeline.split, "NODE,NODE", "nodes where stages begin, instead of planning",
+      .list("--split", pipeline.split, "NODE,NODE",
+            "nodes where stages begin, by name or position, instead of planning",
             "train plan simulate")
       .affects(ResultEffect::kDerived);
   table
