@@ -219,6 +219,15 @@ class Launch(LaunchCase):
         self.assertEqual(json.loads((self.folder / "first/launch.json").read_text())["state"], "ended")
         self.assertEqual(list((self.folder / "second").iterdir()), [])
 
+    def test_a_plan_and_a_schedule_file_say_how_many_processes_there_are(self):
+        four = self.write("four", "localhost slots=4\n")
+        self.succeed("plan", "-m", MODEL, "--device", "cpu", "--batch-size", "32", "--replicas", "1,2", "-o", "plan.json")
+        self.succeed("schedule", "export", "gpipe", "--gpus", "2", "--micro-batches", "4", "-o", "two.schedule")
+        for more, count in ((["--plan", "plan.json"], 3), (["--schedule", "two.schedule", "--drop-last"], 2)):
+            with self.subTest(more):
+                _, err = self.succeed("launch", "--hosts", four, "--", *TRAIN[:-2], *more, "--max-steps", "2", "--run-dir", f"run{count}", environment=MPI)
+                self.assertIn(f"launch   {count} processes on one host: localhost", err)
+
     def test_processes_are_told_how_long_it_has_run(self):
         """A stand-in for mpirun notes what it hands on, and fails."""
         (self.folder / "tools").mkdir()

@@ -8,6 +8,7 @@ import signal
 import threading
 import unittest
 
+from onnx_file import model, node, tensor, value_info
 from program import DATA, MODEL, SECONDS, Case, digits, events, move_data_out, parse
 
 
@@ -137,6 +138,34 @@ class Documents(Case):
         self.refused("usage", "simulate", MODEL, "--gpus", "2", "-b", "64", "--micro-batches", "100", says="--micro-batches 100")
         self.refused("usage", "plan", MODEL, "--gpus", "2", "--schedule", "pipedream", "--micro-batch-size", "8",
                      says="does not split mini-batches; leave out --micro-batch-size")
+
+    def test_a_comparison_leaves_out_what_cannot_train_the_run(self):
+        def rows(*arguments):
+            out, err = self.succeed("simulate", *arguments, "--json")
+            return [(row["schedule"], row["micro_batches"]) for row in parse(out)["rows"]], err
+
+        given = [MODEL, "--gpus", "2", "-b", "64", "--micro-batches", "4"]
+        for more, reason in ((["--precision", "fp16"], "float16 overflows"), (["--on-error", "nan=skip"], "nan=skip")):
+            with self.subTest(more):
+                found, err = rows(*given, *more)
+                self.assertEqual(found, [("gpipe", 4), ("1f1b", 4)])
+                self.assertEqual(err.count("pipedream is left out: "), 1, err)
+                self.assertIn(reason, err)
+                self.refused("usage", "simulate", *given, *more, "--schedules", "gpipe,pipedream", says=reason)
+        err = self.refused("usage", "simulate", MODEL, "--split", "nowhere", says="nowhere")
+        self.assertNotIn("left out", err)
+        # A fixed batch of 4 has two micro-batches, whatever numbers are compared, and does not go through at once.
+        layers = [node("MatMul", ["x", "w"], ["h"], "first"), node("Relu", ["h"], ["r"], "relu"), node("MatMul", ["r", "v"], ["y"], "second")]
+        weights = [tensor(name, [8, 8], [(i % 7 - 3) / 10 for i in range(64)]) for name in "wv"]
+        self.write("fixed.onnx", model(layers, [value_info("x", [4, 8])], [value_info("y", [4, 8])], weights))
+        found, err = rows("fixed.onnx", "--gpus", "2", "-b", "8")
+        self.assertEqual(found, [("gpipe", 2), ("1f1b", 2)])
+        self.assertIn("the model has a fixed batch of 4", err)
+
+    def test_drawings_have_the_limit_of_a_topology(self):
+        plan = ["plan", MODEL, "--gpus", "2", "--schedule", "1f1b", "--svg", "-"]
+        for more, has in (([], False), (["--gpu-memory", "1GB"], True), (["--topology", "laptop"], True)):
+            self.assertEqual('<line class="limit"' in self.succeed(*plan, *more)[0], has, more)
 
     def test_eval(self):
         document = self.document("eval", MODEL, "--data", DATA)

@@ -42,6 +42,8 @@ class Plan(Case):
         document = parse(out)
         self.assertEqual([stage["devices"] for stage in document["stages"]], [1, 1, 1])
         self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--replicas", "2,1", says="--replicas")
+        self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--gpus", "4", "--replicas", "1,1", "--compat", "pipedream",
+                     says="--replicas needs 2 devices, but --gpus is 4")
         self.refused("usage", "plan", "--pipedream-profile", profile("vgg16"), "--gpus", "4", "--activation-compression", "abc",
                      says='--activation-compression takes a number, not "abc"')
 

@@ -45,6 +45,35 @@ class PlanFile(Case):
         self.assertEqual((plan["devices"], plan["virtual_stages"], len(plan["stages"])), (2, 4, 8))
         _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--plan", "many.json", "--gpus", "2", "--dry-run")
         self.assertIn("8 stages", err)
+        self.assertFalse(any("first_device" in stage for stage in plan["stages"]), plan)
+
+    def test_a_plan_has_the_devices_of_a_schedule_file(self):
+        """Two with two stages each."""
+        self.succeed("schedule", "export", "zb-v", "--gpus", "2", "--micro-batches", "4", "-o", "v.schedule")
+        self.succeed("plan", "-m", MODEL, "--device", "cpu", "--schedule", "v.schedule", "-o", "file.json")
+        plan = parse((self.folder / "file.json").read_text())
+        self.assertEqual((plan["devices"], len(plan["stages"])), (2, 4))
+        self.assertFalse(any("first_device" in stage for stage in plan["stages"]), plan)
+        _, err = self.succeed("train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--plan", "file.json", "--drop-last", "--dry-run")
+        self.assertIn("4 stages", err)
+
+    def test_micro_batches_of_a_plan_are_for_schedules_that_split_as_its_own_does(self):
+        given = ["plan", "-m", MODEL, "--device", "cpu", "-b", "64"]
+
+        def micro_batches(*more):
+            return parse(self.succeed(*given, *more, "--json")[0])["micro_batches"]
+
+        self.succeed(*given, "--gpus", "3", "--schedule", "1f1b", "--micro-batches", "4", "-o", "four.json")
+        self.succeed(*given, "--gpus", "3", "--schedule", "pipedream", "-o", "whole.json")
+        for more, count in ((["four.json"], 4), (["four.json", "--schedule", "gpipe"], 4), (["four.json", "--schedule", "pipedream"], 1),
+                            (["whole.json"], 1), (["whole.json", "--schedule", "1f1b"], 64 // 8)):
+            with self.subTest(more):
+                self.assertEqual(micro_batches("--plan", *more), count)
+        rows = parse(self.succeed("simulate", *given[1:], "--plan", "whole.json", "--json")[0])["rows"]
+        self.assertEqual([row["micro_batches"] for row in rows if row["schedule"] != "pipedream"], 2 * [2, 4, 8, 16])
+        whole = parse((self.folder / "whole.json").read_text())
+        self.write("whole.json", json.dumps(whole | {"micro_batches": 8}))
+        self.refused("usage", *given, "--plan", "whole.json", says=("whole.json", "pipedream does not split mini-batches", "micro_batches is 8"))
 
     def test_settings_of_the_schedule_are_those_of_the_plan(self):
         for schedule, field, value in [("zb:memory-units=7", "memory_units", 7), ("1f1b-auto:warm-up-tolerance=0.5", "warm_up_tolerance", 0.5)]:
@@ -142,6 +171,10 @@ class PlanFile(Case):
         seconds = parse(out)["rows"][0]["step_ms"] / 1e3
         self.assertGreater(seconds, 2 * 256 * 256 * 4 / 1e6)
         self.assertLess(seconds, 3 * 256 * 256 * 4 / 1e6)
+        # Of the usual schedules one cannot update them.
+        out, err = self.succeed("simulate", "tied.onnx", "--topology", "links.json", "--split", "second", "--batch-size", "4", "--json")
+        self.assertEqual([(row["schedule"], row["micro_batches"]) for row in parse(out)["rows"]], [("gpipe", 2), ("gpipe", 4), ("1f1b", 2), ("1f1b", 4)])
+        self.assertIn("pipedream is left out: ", err)
 
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]

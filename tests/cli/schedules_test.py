@@ -156,6 +156,22 @@ class Plans(Case):
         rows = parse(self.succeed("simulate", MODEL, *split, "--schedules", "1f1b,interleaved-1f1b", "--micro-batches", "4", "--json")[0])["rows"]
         self.assertEqual([len(row["peak_bytes"]) for row in rows], [4, 4])
 
+    def test_the_nodes_of_a_split_have_names_or_positions(self):
+        def starts(split):
+            return [stage["first_index"] for stage in parse(self.succeed("plan", MODEL, *CPU, "--split", split, "--json")[0])["stages"]]
+
+        named = starts("block.conv1,last.conv")
+        self.assertEqual(starts(f"{named[1]},{named[2]}"), named)
+        self.assertEqual(starts(f"{named[1]},last.conv"), named)
+        for position in ("0", "9999"):
+            self.refused("usage", "plan", MODEL, *CPU, "--split", position, says=f"a stage would begin at node {position}, but cuts lie between 1 and")
+
+    def test_a_search_keeps_the_limit_on_micro_batches(self):
+        taking = {each["name"] for each in parse(self.succeed("schedule", "list", "--json")[0])["schedules"] if each["takes_memory_units"]}
+        plan = parse(self.succeed("plan", MODEL, *CPU, "--gpus", "4", "--schedule", "auto:memory-units=2", "--json")[0])
+        self.assertEqual(plan["memory_units"], 2)
+        self.assertIn(plan["schedule"], taking)
+
     def stages(self, *arguments):
         """What a dry run says of the stages and their threads."""
         return [line for line in self.succeed(*arguments, "-v", "--dry-run")[1].splitlines() if "thread" in line]

@@ -104,7 +104,7 @@ void choose_replicas(Options& options, ProcessGroup* processes, bool were_given,
                      const Checkpoint* resumed) {
   PipelineConfig& pipeline = options.run.pipeline;
   if (!processes || were_given || options.gpus != processes->size() || !pipeline.gpu_ids.empty() ||
-      pipeline.plan_replicas || pipeline.schedule == "auto" ||
+      pipeline.plan_replicas || !pipeline.plan_path.empty() || pipeline.schedule == "auto" ||
       !describe_schedule(pipeline.schedule).takes_replicas)
     return;
   const int devices = options.gpus;

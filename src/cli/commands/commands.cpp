@@ -270,8 +270,16 @@ void take_plan(Options& options) {
     if (plan.warm_up_tolerance && pipeline.warm_up_tolerance == usual.warm_up_tolerance)
       pipeline.warm_up_tolerance = *plan.warm_up_tolerance;
   }
-  if (plan.micro_batches && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
-    pipeline.micro_batches = *plan.micro_batches;
+  // One micro-batch of a schedule that does not split mini-batches says nothing of one that does.
+  const bool plan_is_whole = plan.schedule && planned_schedule(*plan.schedule).whole_mini_batches;
+  const int count = plan.micro_batches.value_or(0);
+  PT_CHECK(
+      !plan_is_whole || count <= 1, kUsage,
+      "--plan {}: its schedule {} does not split mini-batches, but micro_batches is {}; give 1",
+      printable(pipeline.plan_path), plan.schedule.value_or(""), count);
+  const bool split = !plan_is_whole && !planned_schedule(pipeline.schedule).whole_mini_batches;
+  if (split && pipeline.micro_batches == 0 && pipeline.micro_batch_size == 0)
+    pipeline.micro_batches = count;
   if (names_schedule_file(pipeline.schedule)) return;
   if (plan.virtual_stages && (!plan.schedule || plan.schedule == pipeline.schedule))
     pipeline.chunks = *plan.virtual_stages;
@@ -299,6 +307,12 @@ void take_devices(Options& options, const std::string& command, bool on_gpus,
 }
 
 }  // namespace
+
+int devices_of_files(Options options) {
+  take_plan(options);
+  const PipelineConfig& pipeline = options.run.pipeline;
+  return names_schedule_file(pipeline.schedule) ? RunSchedule(pipeline).devices() : options.gpus;
+}
 
 void resolve_device(Options& options, const std::string& command, ProcessGroup* processes) {
   PipelineConfig& pipeline = options.run.pipeline;

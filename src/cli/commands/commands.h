@@ -41,6 +41,8 @@ void resolve_device(Options& options, const std::string& command,
 /// The same for a command that only runs a model forward, on CPU cores, with as many threads as are
 /// asked for.
 void resolve_forward(Options& options, const std::string& command);
+/// The devices that --plan or a schedule's file says, else those of --gpus; 0: nothing says it.
+int devices_of_files(Options options);
 /// Takes the model from --model or from the first argument; refuses further arguments.
 void resolve_model(Options& options, const std::string& command);
 /// Sets the options that the command line leaves open, within the scope, to the best in simulation,

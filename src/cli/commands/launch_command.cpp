@@ -120,6 +120,7 @@ int devices_of(const Options& train) {
   int devices = 0;
   for (const int replicas : pipeline.replicas) devices += replicas;
   if (devices > 0) return devices;
+  if (const int of_files = devices_of_files(train); of_files > 0) return of_files;
   const ScheduleDescription* schedule = find_schedule(pipeline.schedule);
   if (schedule && !schedule->takes_replicas && !pipeline.split.empty())
     return devices_with_cuts(pipeline, 0);

@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+#include <utility>
 
 #include "base/atomic_file.h"
 #include "base/error.h"
@@ -121,6 +123,8 @@ PipeDreamPlanOptions pipedream_options(const Options& options) {
     plan.stages = static_cast<int>(replicas.size());
     plan.replication = false;
     if (plan.devices == 0) plan.devices = plan.stages;
+    PT_CHECK(plan.devices == plan.stages, kUsage, "--replicas needs {} devices, but --gpus is {}",
+             plan.stages, plan.devices);
   }
   plan.compat = !options.compat.empty();
   plan.fewer_machines = options.fewer_machines;
@@ -250,7 +254,7 @@ int plan_in(Options& options, ProcessGroup* processes) {
   if (!options.svg.empty()) {
     write_or_print(options.svg,
                    plan_svg(network.plan(), network.predicted_program(), prediction.events, title,
-                            pipeline.memory_limit_bytes, prediction.buckets));
+                            network.memory_limit_bytes(), prediction.buckets));
   }
   if (!options.dot.empty())
     write_or_print(options.dot, plan_dot(network.plan(), network.costs(), title));
@@ -291,11 +295,15 @@ int plan_command(Options& options) {
 
 namespace {
 
+/// Whether the default list of schedules is compared.
+bool compares_usual_schedules(const Options& options) {
+  return !is_given(options, "--schedules") && !options.schedule_given;
+}
+
 /// Those of --schedules, else the one of --schedule if that is given.
 std::vector<std::string> schedules_to_simulate(const Options& options) {
-  const bool are_listed = std::ranges::any_of(
-      options.given, [](const Assignment& setting) { return setting.first == "--schedules"; });
-  if (are_listed || !options.schedule_given) return split_list(options.schedules);
+  if (is_given(options, "--schedules") || !options.schedule_given)
+    return split_list(options.schedules);
   const std::string& schedule = options.run.pipeline.schedule;
   PT_CHECK(schedule != "auto", kUsage,
            "--schedule auto searches, which plan and train do; here name a schedule, or several "
@@ -303,16 +311,80 @@ std::vector<std::string> schedules_to_simulate(const Options& options) {
   return {schedule};
 }
 
+/// The rows of a simulation, as a table and as JSON.
+class SimulatedRows {
+ public:
+  SimulatedRows(double jitter, std::uint64_t seed) : jitter_{.compute = jitter, .seed = seed} {}
+
+  bool empty() const { return rows_.empty(); }
+  const Json& json() const { return rows_; }
+  const std::string& table() const { return table_; }
+
+  /// Adds a row unless it is there: a fixed batch has the same micro-batches whatever is asked for.
+  void add(const std::string& schedule, const PlannedNetwork& network) {
+    if (!known_.emplace(schedule, network.micro_batches()).second) return;
+    const double step = network.predicted_step_seconds();
+    const double bubble = network.predicted_bubble();
+    std::string memory;
+    Json bytes = Json::array();
+    for (int s = 0; s < network.stages(); ++s) {
+      const std::size_t total = network.predicted_memory(s).total();
+      memory += (memory.empty() ? "" : ", ") + bytes_text(total);
+      bytes.push_back(total);
+    }
+    // The spread of the step time under jitter, in proportion to the simulated round.
+    const JitterResult spread =
+        simulate_jitter(network.predicted_program(), network.predicted_costs(), jitter_);
+    const double scale = step / network.prediction().makespan;
+    table_ += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n", schedule,
+                          network.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
+                          spread.p95 * scale * 1e3, bubble * 100, memory,
+                          network.asynchronous() ? "stashed versions" : "current");
+    rows_.push_back({{"schedule", schedule},
+                     {"micro_batches", network.micro_batches()},
+                     {"step_ms", step * 1e3},
+                     {"p50_ms", spread.p50 * scale * 1e3},
+                     {"p95_ms", spread.p95 * scale * 1e3},
+                     {"bubble", bubble},
+                     {"peak_bytes", bytes}});
+  }
+
+ private:
+  Jitter jitter_;
+  std::set<std::pair<std::string, std::int64_t>> known_;
+  Json rows_ = Json::array();
+  std::string table_ =
+      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory per stage | weights "
+      "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
+};
+
+/// Schedules that a comparison leaves out since they cannot train this run.
+class LeftOut {
+ public:
+  void add(const std::string& schedule, const Error& error) {
+    if (!first_) first_ = error;
+    notes_.emplace_back(schedule, error.message());
+  }
+  /// Says why. Throws the first error where nothing is left.
+  void report(bool nothing_left) const {
+    if (nothing_left && first_) throw Error(*first_);
+    for (const auto& [schedule, reason] : notes_)
+      log_info("simulate", "note     {} is left out: {}", schedule, reason);
+  }
+
+ private:
+  std::optional<Error> first_;
+  std::vector<std::pair<std::string, std::string>> notes_;
+};
+
 }  // namespace
 
 int simulate_command(Options& options) {
   prepare(options, "simulate");
-  Json rows = Json::array();
-  std::string table =
-      "| schedule | micro-batches | step ms | p50 | p95 | bubble | memory per stage | weights "
-      "|\n|---|---:|---:|---:|---:|---:|---|---|\n";
   PT_CHECK(options.jitter >= 0 && options.jitter <= 2, kUsage,
            "--jitter must be a fraction from 0 to 2, such as 0.05, not {}", options.jitter);
+  SimulatedRows rows(options.jitter, options.run.optimization.seed);
+  LeftOut left_out;
   int devices = options.run.pipeline.devices;
   for (const std::string& schedule : schedules_to_simulate(options)) {
     const PipelineConfig& pipeline = options.run.pipeline;
@@ -333,41 +405,19 @@ int simulate_command(Options& options) {
                "--micro-batches {} are more than the {} samples of --batch-size", count,
                config.optimization.batch_size);
       if (count > config.optimization.batch_size) continue;
-      const PlannedNetwork network = plan_network(config);
-      const double step = network.predicted_step_seconds();
-      const double bubble = network.predicted_bubble();
-      std::string memory;
-      Json bytes = Json::array();
-      for (int s = 0; s < network.stages(); ++s) {
-        const std::size_t total = network.predicted_memory(s).total();
-        memory += (memory.empty() ? "" : ", ") + bytes_text(total);
-        bytes.push_back(total);
+      try {
+        rows.add(schedule, plan_network(config));
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::kUsage || !compares_usual_schedules(options)) throw;
+        left_out.add(schedule, error);
+        break;
       }
-      // The spread of the step time under jitter, in proportion to the simulated round.
-      Jitter jitter;
-      jitter.compute = options.jitter;
-      jitter.seed = config.optimization.seed;
-      const JitterResult spread =
-          simulate_jitter(network.predicted_program(), network.predicted_costs(), jitter);
-      const double scale = step / network.prediction().makespan;
-      table += fmt::format("| {} | {} | {:.3f} | {:.3f} | {:.3f} | {:.1f} % | {} | {} |\n",
-                           schedule, network.micro_batches(), step * 1e3, spread.p50 * scale * 1e3,
-                           spread.p95 * scale * 1e3, bubble * 100, memory,
-                           network.asynchronous() ? "stashed versions" : "current");
-      rows.push_back({{"schedule", schedule},
-                      {"micro_batches", network.micro_batches()},
-                      {"step_ms", step * 1e3},
-                      {"p50_ms", spread.p50 * scale * 1e3},
-                      {"p95_ms", spread.p95 * scale * 1e3},
-                      {"bubble", bubble},
-                      {"peak_bytes", bytes}});
     }
   }
-  print(options.json
-            ? Json{{"schema", "pipetrain.simulation/1"}, {"stages", devices}, {"rows", rows}}.dump(
-                  2) +
-                  "\n"
-            : table);
+  left_out.report(rows.empty());
+  const Json document = {
+      {"schema", "pipetrain.simulation/1"}, {"stages", devices}, {"rows", rows.json()}};
+  print(options.json ? document.dump(2) + "\n" : rows.table());
   return 0;
 }
 
