@@ -243,15 +243,15 @@ class LossBuilder {
       perm.push_back(1);
       logits = builder_.add("Transpose", {logits}, {{"perm", perm}});
     }
+    PT_CHECK(options_.label_smoothing >= 0 && options_.label_smoothing < 1, kUsage,
+             "{} must be at least 0 and below 1, not {}", setting("label-smoothing"),
+             options_.label_smoothing);
     if (options_.mixed_labels) return mixed_cross_entropy(logits);
     const std::int64_t rows = shape.count() / std::max<std::int64_t>(1, loss.classes);
     loss.elements_per_sample = rows / std::max<std::int64_t>(1, shape[0]);
     add_label(DType::kInt64, Shape(label_dims));
     logits = builder_.reshape(logits, Shape{rows, loss.classes});
     const ValueId labels = builder_.reshape(loss.label, Shape{rows});
-    PT_CHECK(options_.label_smoothing >= 0 && options_.label_smoothing < 1, kUsage,
-             "{} must be at least 0 and below 1, not {}", setting("label-smoothing"),
-             options_.label_smoothing);
     Attributes attributes = {{"ignore_index", loss.ignore_index}};
     if (options_.label_smoothing > 0) attributes.set("label_smoothing", options_.label_smoothing);
     if (!options_.class_weights.empty()) {

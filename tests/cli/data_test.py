@@ -233,6 +233,8 @@ class Images(Case):
         smooth = self.losses("smooth", *mixed, "--label-smoothing", "0.2")
         self.assertNotEqual(smooth, [line["loss"] for line in lines if line["event"] == "step"])
         self.refused("usage", *self.train, *mixed, "--class-weights", "1,2,3", says="--class-weights")
+        for wrong in ("1.5", "-0.2"):
+            self.refused("usage", *self.train, *mixed, f"--label-smoothing={wrong}", says=["--label-smoothing must be at least 0 and below 1", wrong])
         self.refused("usage", *self.train, "--augment", "cutmix:0", says="out of range")
         self.succeed("new", "gpt-nano", "--depth", "1", "--width", "16", "--heads", "2", "-o", "gpt.onnx")
         self.refused("usage", "train", "gpt.onnx", "--augment", "mixup", "--device", "cpu", says="need one label per sample")
