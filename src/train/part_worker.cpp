@@ -16,6 +16,7 @@ std::unique_ptr<Runtime> runtime_of_worker(const PipelineRun& run, int replica, 
                                            int places) {
   RuntimeOptions options = run.runtime_options();
   options.optimizer = default_settings(OptimizerKind::kSgd);
+  options.optimizer.momentum = 0;  // which would need a state
   options.clip_norm = 0;
   options.first_log = log_of_replica(replica);
   options.devices_before = place;

@@ -27,6 +27,8 @@ class PartWorker {
   /// Reads the samples of a part and computes its gradient. Masks and augmentation depend on the
   /// number of the part, as otherwise on that of the step.
   PartGradient compute(const DataPart& part);
+  /// Of its runtime, whose only stage has the whole model.
+  const ArenaBytes& memory() const { return runtime_.memory(0); }
 
  private:
   PartWorker(const PipelineRun& run, Runtime* runtime, std::unique_ptr<Runtime> own);

@@ -14,6 +14,7 @@
 #include "support/memory_processes.h"
 #include "support/process_runs.h"
 #include "support/temporary_directory.h"
+#include "train/part_worker.h"
 #include "train/replay.h"
 #include "train/replica_updates.h"
 #include "train/resume.h"
@@ -171,6 +172,15 @@ TEST_F(ReplicaRuns, ObserversSeeTheRecord) {
   ReplicaObserver observer;
   const Checkpoint end = train_here(observer);
   EXPECT_EQ(observer.parts, end.replicas->parts);
+}
+
+TEST_F(ReplicaRuns, KeepNoOptimizerStateBesideThatOfTheRun) {
+  PlannedNetwork network = plan_network(config_);
+  const PipelineRun run(network);
+  EXPECT_GT(run.runtime().memory(0).optimizer, 0U);
+  const PartWorker worker(run, /*replica=*/1, /*place=*/1, /*places=*/3);
+  EXPECT_GT(worker.memory().parameters, 0U);
+  EXPECT_EQ(worker.memory().optimizer, 0U);
 }
 
 /// One replica with whole mini-batches is the synchronous run, but for the running statistics,
