@@ -65,6 +65,10 @@ void RunRate::set_by_time(bool asynchronous) {
            setting("lr-over"));
   curve_.warmup_steps =
       static_cast<std::int64_t>(std::llround(settings_.warmup * static_cast<double>(kTicks)));
+  // It decays by the length of its warm-up, and otherwise by steps.
+  PT_CHECK(kind != LearningRateKind::kInverseSqrt || curve_.warmup_steps > 0, kUsage,
+           "{} {} with {} time needs {}, such as 5%", setting("lr-schedule"), name_of(kind),
+           setting("lr-over"), setting("warmup"));
 }
 
 }  // namespace pipetrain

@@ -41,7 +41,7 @@ class Training {
         settings_(network_.config().optimization),
         first_step_(options.resumed ? std::min(options.resumed->step, network_.total_steps()) : 0),
         saving_(options.save, first_step_, network_.batches_per_epoch()),
-        rate_(network_, options.max_seconds, options.resumed ? options.resumed->seconds : 0),
+        rate_(network_, options.max_seconds, options.seconds_so_far()),
         sampler_(training_sampler(network_)),
         loader_(network_.training_data(), sampler_, static_cast<std::uint64_t>(first_step_),
                 // Replicas that do not wait read their own parts.

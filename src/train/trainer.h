@@ -2,6 +2,7 @@
 // the loss is not finite.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -84,11 +85,17 @@ struct TrainingOptions {
   /// steps. 0 or empty: unknown.
   std::function<double()> peak_flops;
   double max_seconds = 0;               // 0: no limit
+  double seconds_before = 0;            // since the first start, for a rate that goes by time
   const Checkpoint* resumed = nullptr;  // what has been restored into the run, and …
   const ProgramCut* cut = nullptr;      // … where its asynchronous round continues
   Snapshot* snapshot = nullptr;         // where the newest state is kept for a restart
   Commits* commits = nullptr;           // likewise by several processes
   std::int64_t verify_every = 0;        // steps of which the last is computed twice; 0: none is
+
+  /// Seconds of the run before this process: those of training, or more where a failure lost some.
+  double seconds_so_far() const {
+    return std::max(seconds_before, resumed ? resumed->seconds : 0.0);
+  }
 };
 
 /// Trains to the end of the run, or until that is requested. Error (kDiverged) names the

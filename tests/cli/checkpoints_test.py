@@ -158,6 +158,21 @@ class Signals(Checkpoints):
         self.succeed("train", *SMALL, "--epochs", "1", "--restarts", "1", "--run-dir", "other", "--max-time", "59min", environment=first)
         self.assertNotIn("max_time", (self.folder / "other/events.jsonl").read_text())
 
+    def test_a_rate_by_time_counts_from_the_first_start_too(self):
+        run = ["train", *SMALL, "--max-steps", "3", "--lr", "0.01", "--lr-schedule", "linear:over=time", "--run-dir", "run", "--overwrite"]
+        first = {"PIPETRAIN_SECONDS_BEFORE": "1800"}
+        _, err = self.succeed(*run, "--max-time", "29min", environment=first)
+        end = self.last_event("run_end")
+        self.assertEqual((end["status"], end["steps"]), ("max_time", 1))
+        # Such a run has nothing left to resume.
+        self.assertIn("--max-time reached after step 1 of 3\n", err)
+        # A half of the time is over.
+        self.succeed(*run, "--max-time", "1h", environment=first)
+        rates = [event["lr"] for event in events((self.folder / "run/events.jsonl").read_text()) if event["event"] == "step"]
+        self.assertEqual(len(rates), 3)
+        self.assertLessEqual(max(rates), 0.005)
+        self.assertGreater(min(rates), 0.004)
+
 
 class Resume(Checkpoints):
     def stop_and_resume(self, *more):

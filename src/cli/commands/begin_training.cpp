@@ -51,10 +51,11 @@ double most_seconds(const Options& options) {
 
 double seconds_left(const Options& options, const FoundCheckpoint* found) {
   const double limit = most_seconds(options);
+  if (limit == 0 || !options.run.optimization.rate_by_time) return limit;
   const bool goes_on = found && !options.resume_weights_only;
-  if (limit == 0 || !goes_on || !options.run.optimization.rate_by_time) return limit;
   constexpr double kLeast = 1e-9;
-  return std::max(kLeast, limit - found->checkpoint.seconds);
+  return std::max(
+      kLeast, limit - std::max(seconds_before_start(), goes_on ? found->checkpoint.seconds : 0.0));
 }
 
 void check_new_head(const Options& options, const PlannedNetwork& network, const Start& start) {
@@ -137,6 +138,8 @@ void initialize(const Options& options, PipelineRun& run) {
 void begin_with(const Options& options, PipelineRun& run, const FoundCheckpoint* found,
                 TrainingOptions& training, std::optional<ProgramCut>& cut) {
   const bool goes_on = found && !options.resume_weights_only;
+  // For a rate that goes by steps, most_seconds() leaves them out.
+  if (options.run.optimization.rate_by_time) training.seconds_before = seconds_before_start();
   if (goes_on) {
     cut = restore(run, found->checkpoint);
     training.resumed = &found->checkpoint;

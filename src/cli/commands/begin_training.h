@@ -29,10 +29,9 @@ struct Start {
 };
 
 /// Seconds that --max-time leaves to this process; 0: no limit. Where the learning rate spans the
-/// limit, the seconds of the checkpoint count instead, and this is the whole limit.
+/// limit, this is the whole limit, against which those of the checkpoint count, too.
 double most_seconds(const Options& options);
-/// What is left of them where the learning rate spans the limit and the run goes on from a
-/// checkpoint; most_seconds() otherwise.
+/// What is left of them where the learning rate spans the limit; most_seconds() otherwise.
 double seconds_left(const Options& options, const FoundCheckpoint* found);
 
 /// Error (kUsage) where a run goes on with another number of classes than --num-classes gives: its

@@ -303,9 +303,12 @@ void log_end(const Options& options, const PlannedNetwork& network, const Traini
   log_speed(network, summary, recorder);
   log_time_shares(network, summary, account, recorder);
   log_saved(written, folder);
-  if (summary.end == RunEnd::kTime)
-    log_info("train", "time     --max-time reached after step {} of {} · resume: {}", summary.steps,
-             network.total_steps(), resume_command(options, folder));
+  if (summary.end != RunEnd::kTime) return;
+  // A learning rate that spans the time is at its end.
+  const bool by_time = options.run.optimization.rate_by_time;
+  log_info("train", "time     --max-time reached after step {} of {}{}", summary.steps,
+           network.total_steps(),
+           by_time ? std::string() : " · resume: " + resume_command(options, folder));
 }
 
 }  // namespace pipetrain
