@@ -48,6 +48,9 @@ class Usage(Case):
             self.refused("usage", *run, "--lr-schedule", f"exponential:every={every}", says=["--lr-step", "1e+15", every])
         self.refused("usage", *run, "--lr-schedule", "multistep:at=4,over=time", "--max-time", "1min", says=["--lr-milestones", "--lr-over", "50%"])
         self.succeed(*run, "--lr-schedule", "multistep:at=50%,over=time", "--max-time", "1min", "--dry-run")
+        root = [*run, "--lr-schedule", "inverse-sqrt:over=time", "--max-time", "1min", "--dry-run"]
+        self.refused("usage", *root, says="--lr-schedule inverse-sqrt with --lr-over time needs --warmup, such as 5%")
+        self.succeed(*root, "--warmup", "5%")
         err = self.refused("usage", *run, "--val-every", "1.5", says='--val-every takes whole steps, not "1.5"')
         self.assertNotIn("--save-every", err)
         self.refused("usage", *run, "--lr", "find", "--dry-run", says=["--lr find", "leave out --dry-run"])
@@ -148,6 +151,13 @@ class Diverged(Case):
                      says=["of 20 steps were skipped", "a smaller --lr than 1e+30"])
         self.assertIn('"exit_code":6', (self.folder / "run/events.jsonl").read_text().splitlines()[-1])
         self.succeed(*run)
+
+    def test_in_float16_only_the_search_for_a_loss_scale_may_skip_most_steps(self):
+        run = ["train", MODEL, "--data", DATA, "--device", "cpu", "-b", "16", "--precision", "fp16", "--lr", "1e30", "--on-error", "nan=skip", "-q"]
+        # The scale begins with 2 to the power of 16, so it is 1 after 16 skipped steps and still above that after 10.
+        self.refused("diverged", *run, "--max-steps", "40", says=["of 40 steps were skipped", "a smaller --lr than 1e+30"])
+        self.succeed(*run, "--max-steps", "10")
+        self.refused("diverged", *run, "--max-steps", "10", "--loss-scale", "128", says="of 10 steps were skipped")
 
 
 class Model(Case):

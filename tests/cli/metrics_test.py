@@ -136,6 +136,10 @@ class Rates(Case):
         self.assertFalse((self.folder / "runs").exists())
         self.refused("usage", "train", *SMALL, "--lr", "find", "-o", "m.onnx", says=".svg")
 
+    def test_a_rate_is_found_under_a_schedule_that_is_chosen(self):
+        out, _ = self.succeed("train", *SMALL[:4], "--device", "cpu", "--threads", "1", "--gpus", "2", "--schedule", "auto", "--lr", "find", "-q")
+        self.assertRegex(out, r"(?m)^lr [0-9.e-]+: the loss falls fastest there")
+
 
 class Pages(Case):
     def test_runs_stand_side_by_side(self):

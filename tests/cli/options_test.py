@@ -207,6 +207,13 @@ class Parsing(Case):
         self.assertEqual(self.printed("--config", config, "--lr-schedule", "linear", "-b", "32"), ["batch-size = 32", 'lr-schedule = "linear"'])
         self.assertEqual(self.printed("--config", config, "--min-lr", "0.2")[1:], ['lr-schedule = "cosine:min=0.1"', "min-lr = 0.2"])
 
+    def test_a_list_replaces_the_one_that_is_written_in_a_value(self):
+        config = self.write("c.toml", 'lr-schedule = "multistep:at=30%,60%,gamma=0.3"\n')
+        self.assertEqual(self.printed("--config", config, "--lr-milestones", "50%"),
+                         ['lr-schedule = "multistep:gamma=0.3"', 'lr-milestones = "50%"'])
+        config = self.write("c.toml", 'lr-schedule = "multistep:at=30%,60%"\n')
+        self.assertEqual(self.printed("--config", config, "--lr-milestones", "50%"), ['lr-schedule = "multistep"', 'lr-milestones = "50%"'])
+
     def test_a_part_in_a_file_holds_where_its_option_has_another_value(self):
         config = self.write("c.toml", 'optimizer = "sgd"\nmomentum = 0.5\nbatch-size = 8\ndrop-last = true\npin = false\n')
         lines = self.printed("--config", config, "--optimizer", "sgd", "-b", "32", "--threads", "2")
@@ -304,11 +311,13 @@ class Suggestions(Case):
 
     def test_settings_that_nothing_uses_are_told(self):
         run = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "1"]
-        _, err = self.succeed(*run, "--lr-step", "2", "--lr-gamma", "0.5", "--lr-power", "2", "--momentum", "0.8", "--run-dir", "a")
+        _, err = self.succeed(*run, "--lr-step", "2", "--lr-gamma", "0.5", "--lr-power", "2", "--momentum", "0.8",
+                              "--loss-scale", "128", "--run-dir", "a")
         for option, whose in (("--lr-step", "--lr-schedule cosine"), ("--lr-gamma", "--lr-schedule cosine"), ("--lr-power", "--lr-schedule cosine"),
-                              ("--momentum", "--optimizer adamw")):
+                              ("--momentum", "--optimizer adamw"), ("--loss-scale", "--precision fp32")):
             self.assertIn(f"warning: {option} is not used by {whose}\n", err)
-        _, err = self.succeed(*run, "--lr-schedule", "step", "--lr-step", "2", "--lr-gamma", "0.5", "--optimizer", "sgd", "--momentum", "0.8", "--run-dir", "b")
+        _, err = self.succeed(*run, "--lr-schedule", "step", "--lr-step", "2", "--lr-gamma", "0.5", "--optimizer", "sgd", "--momentum", "0.8",
+                              "--precision", "fp16", "--loss-scale", "128", "--run-dir", "b")
         self.assertNotIn("is not used by", err)
 
     def test_values_are_known_without_their_dashes(self):

@@ -204,6 +204,32 @@ class NewHead(Case):
                 self.succeed(f"--resume={run}", "--num-classes", classes, "--max-steps", "3", "-q")
 
 
+class Dependent(Case):
+    """Options that only apply with another one, which the checkpoint has."""
+
+    def test_they_are_given_without_it(self):
+        self.succeed(*SMALL, "--lr", "0.001", "--lr-schedule", "multistep:at=3,gamma=0.1", "--optimizer", "rmsprop", "--centered",
+                     "--max-steps", "2", "--run-dir", "run")
+        self.succeed("--resume=run", "--lr-milestones", "4,5", "--alpha", "0.9", "--centered", "--max-steps", "6", "-q")
+        lines = map(json.loads, (self.folder / "run/events.jsonl").read_text().splitlines())
+        rates = [event["lr"] for event in lines if event["event"] == "step"]
+        self.assertEqual(len(rates), 6)
+        for rate, expected in zip(rates, [1e-3, 1e-3, 1e-3, 1e-3, 1e-4, 1e-5]):
+            self.assertAlmostEqual(rate, expected, places=9)
+
+    def test_they_are_refused_with_another_one(self):
+        new = [*SMALL, "--max-steps", "2", "--run-dir", "run"]
+        cases = ((["--lr-milestones", "4"], "--lr-milestones applies to --lr-schedule multistep, not cosine"),
+                 (["--alpha", "0.9"], "--alpha and --centered apply to --optimizer rmsprop, not adamw"),
+                 (["--centered"], "--alpha and --centered apply to --optimizer rmsprop, not adamw"))
+        for given, says in cases:  # where there is no checkpoint
+            self.refused("usage", *new, "--resume=auto", *given, says=says)
+        self.succeed(*new)
+        for given, says in cases:
+            self.refused("usage", "--resume=run", "--max-steps", "4", *given, says=says)
+            self.refused("usage", *new, "--resume=run", "--resume-weights-only", "--overwrite", *given, says=says)
+
+
 class Rivals(Case):
     def setUp(self):
         super().setUp()

@@ -133,8 +133,7 @@ constexpr std::string_view kExitCodes[][2] = {
     {"5", "not enough devices, memory or disk space"},
     {"6",
      "diverged: the loss is not finite, or with --on-error nan=skip more than half of the steps "
-     "were "
-     "skipped (not in fp16)"},
+     "were skipped (with the automatic loss scale of fp16, only once that is 1)"},
     {"7", "a device failed or stalled during the run, or --verify-every found a difference"},
     {"8", "eval --assert failed, or verify found a difference"},
     {"129, 130, 143", "stopped by HUP, INT, TERM after saving"},

@@ -24,6 +24,7 @@
 #include "cli/commands/run_together.h"
 #include "cli/commands/same_start.h"
 #include "cli/commands/trained_output.h"
+#include "cli/options/option_values.h"
 #include "cli/options/resume_command_line.h"
 #include "cli/output/events.h"
 #include "cli/output/mlflow.h"
@@ -196,11 +197,12 @@ class LeadingRun {
     network_.all_processes()->broadcast(logs.string());
   }
 
-  /// A run that left out most of its steps has not trained the model, although it has an end. In
-  /// float16 the search for a loss scale may take most of a short run.
+  /// A run that left out most of its steps has not trained the model, although it has an end. The
+  /// search for a loss scale may take most of a short run.
   void check_skipped() const {
-    if (options_.run.optimization.on_nonfinite != OnNonfinite::kSkip ||
-        options_.run.model.precision == DType::kFloat16 ||
+    const LossScaling scaling = network_.loss_scaling();
+    const bool searches = scaling.adapts && run_->runtime().loss_scale().value > scaling.least;
+    if (options_.run.optimization.on_nonfinite != OnNonfinite::kSkip || searches ||
         2 * summary_.skipped_steps <= summary_.steps)
       return;
     log_saved(written_, folder_);
@@ -329,7 +331,10 @@ Start take_up(Options& options, ProcessGroup* processes, Supervision* supervisio
     if (options.run.pipeline.profile_path.empty() && fs::exists(folder / "profile.json"))
       options.run.pipeline.profile_path = (folder / "profile.json").string();
   }
-  if (!start.goes_on) return start;
+  if (!start.goes_on) {
+    check_values(options);  // which a checkpoint could have completed
+    return start;
+  }
   start.resumed = folder_to_resume(options, *start.found);
   if (!processes || processes->leads()) take_best_model(*start.found, start.resumed);
   start.output = take_outputs(*start.found, start.resumed, options);
@@ -441,13 +446,13 @@ int train_in(Options& options, ProcessGroup* processes, Supervision* supervision
     PT_CHECK(!processes && !start.found, kUsage,
              "--lr find needs a new run of a single process; leave out mpirun and --resume");
     PT_CHECK(!options.dry_run, kUsage, "--lr find runs steps; leave out --dry-run");
-    return find_learning_rate(options);
   }
   if (options.run.pipeline.schedule == "auto") {
     const FoundSchedules found = choose_schedule_together(options, {}, processes);
     if (leads)
       log_choice(options, found.candidates[static_cast<std::size_t>(found.chosen)].step_seconds);
   }
+  if (options.lr == "find") return find_learning_rate(options);
   choose_replicas(options, processes, gives_stages,
                   start.goes_on ? &start.found->checkpoint : nullptr);
   options.run.pipeline.brief_profile = !options.dry_run && options.trace.empty();

@@ -89,10 +89,6 @@ void set_rate_step(Options& options) {
 
 void set_milestones(Options& options) {
   OptimizationConfig& optimization = options.run.optimization;
-  PT_CHECK(
-      options.milestones.empty() || optimization.learning_rate.kind == LearningRateKind::kMultistep,
-      kUsage, "--lr-milestones applies to --lr-schedule multistep, not {}",
-      name_of(optimization.learning_rate.kind));
   for (const std::string& text : options.milestones) {
     optimization.learning_rate.milestones.push_back(
         milestone_of("--lr-milestones", text, optimization));
@@ -102,6 +98,19 @@ void set_milestones(Options& options) {
 }
 
 }  // namespace
+
+void check_values(const Options& options) {
+  const OptimizationConfig& optimization = options.run.optimization;
+  const OptimizerRow& row = row_of(optimizer_named(options.optimizer));
+  PT_CHECK((row.reads_centered || !optimization.optimizer.centered) &&
+               (row.alpha || options.alpha.empty()),
+           kUsage, "--alpha and --centered apply to --optimizer {}, not {}",
+           names_of_readers(&OptimizerRow::reads_centered), options.optimizer);
+  PT_CHECK(
+      options.milestones.empty() || optimization.learning_rate.kind == LearningRateKind::kMultistep,
+      kUsage, "--lr-milestones applies to --lr-schedule multistep, not {}",
+      name_of(optimization.learning_rate.kind));
+}
 
 void resolve_values(Options& options) {
   RunConfig& run = options.run;
@@ -125,10 +134,6 @@ void resolve_values(Options& options) {
   number(options.beta2, settings.beta2);
   number(options.epsilon, settings.epsilon);
   number(options.alpha, settings.alpha);
-  const OptimizerRow& row = row_of(kind);
-  PT_CHECK((row.reads_centered || !centered) && (row.alpha || options.alpha.empty()), kUsage,
-           "--alpha and --centered apply to --optimizer {}, not {}",
-           names_of_readers(&OptimizerRow::reads_centered), options.optimizer);
   validate(settings);
   set_milestones(options);
   set_rate_step(options);
@@ -171,6 +176,12 @@ std::vector<std::string> unused_settings(const Options& options) {
   check_optimizer(!options.beta2.empty(), row.beta2.has_value(), "--beta2");
   check_optimizer(!options.epsilon.empty(), row.epsilon.has_value(), "--eps");
   check_optimizer(optimizer.nesterov, row.reads_nesterov, "--nesterov");
+  const ModelConfig& model = options.run.model;
+  const bool is_half = model.precision == DType::kFloat16;
+  check(options.run.optimization.loss_scale != 0, is_half, "--loss-scale", "--precision",
+        model.precision == DType::kBFloat16 ? "bf16"
+        : model.tensor_floats               ? "tf32"
+                                            : "fp32");
   const PipelineConfig& pipeline = options.run.pipeline;
   const PipelineConfig usual;
   const ScheduleDescription* schedule = find_schedule(pipeline.schedule);

@@ -252,6 +252,26 @@ bool outlives(const std::vector<OptionSpec>& specs, const Assignment& setting, c
   return part != parts.end() && !part->of_value;
 }
 
+/// A value without the lists written in it that the layer above sets: their elements would add up.
+std::string without_lists_of(const Layer& upper, const OptionSpec& spec, const std::string& value) {
+  const auto [own, rest] = spec.split_value(value);
+  const std::string written = rest.empty() ? own : rest.substr(1);  // "rank=8,alpha=16" is "8:…"
+  if (!sets_whole(value) || spec.parts.empty() || written.find('=') >= written.find(','))
+    return value;
+  std::string kept;
+  bool replaces = false;
+  for (const auto& [key, text] : split_parts(spec.name, written)) {
+    const auto part = std::ranges::find(spec.parts, key, &OptionSpec::key);
+    if (part != spec.parts.end() && part->repeatable && upper.parts.contains({spec.name, key})) {
+      replaces = true;
+    } else {
+      kept += (kept.empty() ? "" : ",") + key + "=" + text;
+    }
+  }
+  if (!replaces) return value;
+  return rest.empty() ? kept : kept.empty() ? own : own + ":" + kept;
+}
+
 /// The files of a folder or a glob that data are read from; otherwise the path itself.
 std::vector<std::string> files_of_data(const std::string& path) {
   std::error_code unknown;
@@ -355,6 +375,16 @@ bool is_ruled_out(const std::string& name, const std::map<std::string, std::stri
   });
 }
 
+std::vector<Assignment> without_replaced_lists(std::vector<Assignment> below,
+                                               const std::vector<Assignment>& above) {
+  Options unused;
+  Layer upper;
+  const std::vector<OptionSpec> specs = describe_options(unused);
+  for (const Assignment& setting : above) upper.add(specs, setting);
+  for (auto& [name, value] : below) value = without_lists_of(upper, spec_named(specs, name), value);
+  return below;
+}
+
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above) {
   Options unused;
@@ -364,7 +394,7 @@ std::vector<Assignment> overlay(const std::vector<Assignment>& below,
   for (const Assignment& setting : above) upper.add(specs, setting);
   const auto is_set = [&](const std::string& name) { return upper.values.contains(name); };
   std::vector<Assignment> out;
-  for (const Assignment& setting : below) {
+  for (const Assignment& setting : without_replaced_lists(below, above)) {
     const auto& [name, value] = setting;
     if (is_ruled_out(name, upper.values)) continue;
     if (sets_whole(value) ? is_set(name) : !outlives(specs, setting, lower, upper)) continue;
@@ -395,6 +425,7 @@ Options parse_options(const std::string& command, const std::vector<std::string>
   set_options(settings, specs);
   options.given = settings;
   options.settings = settings;
+  if (options.resume.empty() || options.resume_weights_only) check_values(options);
   resolve_values(options);
   return options;
 }
@@ -405,6 +436,7 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
   std::erase_if(specs, [&](const OptionSpec& spec) { return !spec.applies_to(command); });
   set_options(settings, specs);
   options.settings = settings;
+  check_values(options);
   resolve_values(options);
   return options;
 }

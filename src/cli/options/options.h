@@ -201,8 +201,14 @@ Options options_of(const std::string& command, const std::vector<Assignment>& se
 /// The resolved settings that affect the results, as checkpoints record them.
 std::vector<Assignment> recorded_settings(const Options& options);
 
+/// The settings of a lower layer without the lists in their values that the upper one sets by
+/// themselves: "multistep:at=30%" below ":at=50%" is "multistep".
+std::vector<Assignment> without_replaced_lists(std::vector<Assignment> below,
+                                               const std::vector<Assignment>& above);
+
 /// Settings of two layers: what the upper one sets is dropped from the lower one, and so is what
-/// cannot hold beside it: the options' rivals, and parts that belong to another value.
+/// cannot hold beside it: the options' rivals, parts that belong to another value, and what
+/// without_replaced_lists() drops.
 std::vector<Assignment> overlay(const std::vector<Assignment>& below,
                                 const std::vector<Assignment>& above);
 

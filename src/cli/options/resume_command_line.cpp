@@ -236,7 +236,8 @@ std::string sums_in(const Specs& specs, const std::string& name, const std::stri
 std::vector<Setting> settings_to_take(const FoundCheckpoint& found, const std::string& command,
                                       const Options& options) {
   const Specs specs = train_options();
-  const std::vector<Setting> kept = kept_settings(found, specs);
+  const std::vector<Setting> kept =
+      without_replaced_lists(kept_settings(found, specs), options.given);
   std::vector<Setting> open = overlay(kept, options.given);
   open.resize(open.size() - options.given.size());
   std::vector<Setting> taken;
