@@ -290,7 +290,7 @@ def pipetrain_side(arguments, folder, found, stages=1):
     """Trains the file; returns the losses or the error message."""
     events, kernels, seconds = folder / "events.jsonl", folder / "kernels.log", arguments.seconds
     device = ["--device", "cpu"] if arguments.device == "cpu" else ["--gpu-ids", ",".join(["0"] * stages)]
-    command = [arguments.pipetrain, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--restore-biases", "--normalize", "none", "--no-shuffle",
+    command = [arguments.pipetrain, "train", "--model", folder / "model.onnx", "--data", folder / "batch.npz", "--tie", "pytorch", "--normalize", "none", "--no-shuffle",
                *device, "--stages", stages, "--precision", "bf16" if arguments.bf16 else "fp32", "--threads", 1, "--batch-size", found["batch"], "--micro-batches", 1, "--loss", found["loss"],
                "--optimizer", "sgd", "--lr", RATE, "--momentum", 0, "--lr-schedule", "constant", "--epochs", STEPS, "--save-every", "never",
                *(word for key in found["frozen"] for word in ("--freeze", key)), "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx", "-q"]

@@ -68,7 +68,7 @@ def pipetrain(binary, model, folder, threads, steps, *, stages=1, schedule=None,
     events = folder / "events.jsonl"
     # With one batch per epoch pipetrain would save a checkpoint after each; the other programs save
     # none.
-    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids, optimizer), "--restore-biases", "--save-every", "never",
+    command = [binary, "train", *training_flags(model, folder, threads, micro_batches, bf16, gpu_ids, optimizer), "--tie", "pytorch", "--save-every", "never",
                "--max-steps", steps + 1,
                "--run-dir", folder / "run", "--overwrite", "--metrics", events, "-o", folder / "trained.onnx"]
     command += ["--gpus", stages] if stages > 1 and gpu_ids is None else []

@@ -23,11 +23,17 @@ struct TensorRule {
   bool doubtful = false;
 };
 
+/// What training undoes of the changes that an exporter made to parameters.
+enum class Undone {
+  kNothing,  // the tensors of the file are trained
+  kMerging,  // tensors that were merged or expanded to the batch are trained as they were before
+  kRemoval,  // and so are biases that were removed because they were zero
+};
+
 struct ParameterOptions {
   std::vector<std::string> freeze;      // globs over tensor names; matching tensors are not trained
   std::vector<std::string> train_only;  // globs; if any is given, only matching tensors are trained
-  bool untie = true;                    // give tensors that an exporter merged copies of their own
-  bool restore_biases = false;          // train the biases of zeros that an exporter removed
+  Undone undone = Undone::kMerging;
 };
 
 /// A tensor that an exporter merged with others, trained as a separate copy, at one of the places

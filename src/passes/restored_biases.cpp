@@ -69,9 +69,9 @@ std::string note_on_missing_biases(const std::vector<RemovedBias>& biases) {
   const bool one = biases.size() == 1;
   return fmt::format(
       "{} of zeros that PyTorch's exporter removed {} not trained: {}{}; to train {}, as PyTorch "
-      "does, give {}",
+      "does, give {} pytorch",
       one ? "a bias" : fmt::format("{} biases", biases.size()), one ? "is" : "are",
-      printable(biases[0].name), one ? "" : ", …", one ? "it" : "them", setting("restore-biases"));
+      printable(biases[0].name), one ? "" : ", …", one ? "it" : "them", setting("tie"));
 }
 
 }  // namespace pipetrain

@@ -35,9 +35,11 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   // Beside adapters, --train-only names what is trained as well.
   if (adapts) std::swap(adapters.trained_whole, parameters.train_only);
   loaded.model = loaded.file;
-  (parameters.restore_biases ? loaded.biases : loaded.missing_biases) = removed_biases(loaded.file);
+  (parameters.undone == Undone::kRemoval ? loaded.biases : loaded.missing_biases) =
+      removed_biases(loaded.file);
   restore_biases(loaded.model, loaded.biases);
-  if (parameters.untie) loaded.expanded = restore_expanded_parameters(loaded.model);
+  const bool unties = parameters.undone != Undone::kNothing;
+  if (unties) loaded.expanded = restore_expanded_parameters(loaded.model);
   loaded.rules = classify_tensors(loaded.model, parameters);
   std::set<std::string_view> not_in_file;
   for (const RemovedBias& bias : loaded.biases) not_in_file.insert(bias.name);
@@ -48,7 +50,7 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
     const std::string reason = why_not_writable(loaded.file, tensors, name);
     if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
   }
-  if (parameters.untie) loaded.copies = untie_copies(loaded.model, loaded.rules, not_in_file);
+  if (unties) loaded.copies = untie_copies(loaded.model, loaded.rules, not_in_file);
   freeze_tensors(loaded.rules, parameters);  // copies have names of their own
   if (adapts) loaded.adapters = add_adapters(loaded.model, loaded.rules, adapters, seed);
   return loaded;

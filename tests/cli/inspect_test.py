@@ -149,10 +149,10 @@ class Exports(Case):
         weight, data, rate = [0.5, -0.25, 0.125, 1.0], [(0.5, -1.0, 0), (1.5, 0.25, 1), (-0.75, 2.0, 0)], 0.5
         self.write("m.onnx", without_biases(weight))
         self.write("d.csv", "".join(f"{a},{b},{label}\n" for a, b, label in data))
-        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--restore-biases")[0])
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--tie", "pytorch")[0])
         command = ["train", "m.onnx", "--data", "d.csv", *CPU, "--max-steps", "1", "-b", "3", "--optimizer", "sgd", "--momentum", "0", "--weight-decay", "0",
                    "--lr", str(rate), "--lr-schedule", "constant", "--normalize", "none", "--loss", "cross-entropy"]
-        _, err = self.succeed(*command, "--restore-biases", "-o", "t.onnx", "--run-dir", "run")
+        _, err = self.succeed(*command, "--tie", "pytorch", "-o", "t.onnx", "--run-dir", "run")
         self.assertNotIn("not trained", err)
         self.assertEqual(len([line for line in err.splitlines() if "biases of zeros that the exporter had removed are stored again" in line]), 1, err)
 
@@ -173,8 +173,8 @@ class Exports(Case):
 
         # A layer that is called twice has one bias.
         self.write("m.onnx", without_biases(weight, calls=2))
-        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--restore-biases")[0])
-        self.succeed(*command, "--restore-biases", "-o", "twice.onnx", "--run-dir", "run3")
+        self.assertIn("2 of them zero biases that the exporter removed", self.succeed("inspect", "m.onnx", "--tie", "pytorch")[0])
+        self.succeed(*command, "--tie", "pytorch", "-o", "twice.onnx", "--run-dir", "run3")
         self.assertEqual((self.folder / "twice.onnx").read_bytes().count(b"body.0.bias"), 3)  # the tensor and two inputs
 
         # The written model has them as inputs of its nodes; by default the file is trained as it is.
@@ -184,7 +184,7 @@ class Exports(Case):
         note = "2 biases of zeros that PyTorch's exporter removed are not trained: "
         report = self.succeed("inspect", "m.onnx", "--params")[0]
         self.assertIn(note, report)
-        self.assertIn("give --restore-biases", report)
+        self.assertIn("give --tie pytorch", report)
         self.assertNotIn("fc.bias  ", report)
         _, err = self.succeed(*command, "-o", "u.onnx", "--run-dir", "run2")
         self.assertIn(note, err)

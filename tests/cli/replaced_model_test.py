@@ -36,7 +36,7 @@ class ReplacedModel(Case):
         # Without adapters, a run may replace its model, and goes on.
         shutil.copy(MODEL, self.folder / "net.onnx")
         self.succeed("train", "-m", "net.onnx", *SMALL, "-o", "net.onnx", "--overwrite", "--run-dir", "whole")
-        self.succeed("--resume=whole", "--max-steps", "3", "-q")
+        self.succeed("--resume=whole", "--max-steps", "3", "--overwrite", "-q")
         self.succeed("export", "--from", "whole", "-o", "net.onnx", "--overwrite")
 
     def contents_of(self, run):

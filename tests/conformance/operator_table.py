@@ -46,7 +46,7 @@ Random operators draw their numbers from `--seed`. A `seed` in the file is ignor
 
 Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, expands class tokens to a fixed batch,
 and removes biases of zeros. The file's metadata record these changes. Training undoes the first two, and
-`--restore-biases` the third: then parameters and losses are PyTorch's, and the written model stores each trained tensor.
+`--tie pytorch` the third: then parameters and losses are PyTorch's, and the written model stores each trained tensor.
 Without it, layers whose bias was zero at export have none. `--tie graph` trains merged and expanded tensors as they are
 in the file. Arithmetic on parameters that the
 exporter has computed, such as weight standardization or a selection of position embeddings, stays: the results are

@@ -164,15 +164,13 @@ void describe_model(Table& table, Options& options) {
                "replace the last layer with a new one with N classes", "train")
       .affects(ResultEffect::kContent);
   table
-      .choice_of<bool>("--tie", model.parameters.untie, {{"auto", true}, {"graph", false}},
-                       "how to treat equal weights that the exporter merged; auto: train them "
-                       "separately; graph: train the file as it is",
-                       "train inspect")
-      .affects(ResultEffect::kUnrecorded);
-  table
-      .flag("--restore-biases", model.parameters.restore_biases,
-            "train the biases of zeros that PyTorch's exporter removed, as PyTorch does",
-            "train inspect")
+      .choice_of<Undone>(
+          "--tie", model.parameters.undone,
+          {{"auto", Undone::kMerging}, {"graph", Undone::kNothing}, {"pytorch", Undone::kRemoval}},
+          "how to treat what PyTorch's exporter changed; auto: train merged equal weights "
+          "separately; graph: train the file as it is; pytorch: as auto, and train the biases that "
+          "it removed because they were zero",
+          "train inspect")
       .affects(ResultEffect::kUnrecorded);
   table
       .choice_of<BatchNormMode>(
