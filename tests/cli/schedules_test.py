@@ -86,7 +86,7 @@ class Verify(Case):
         for more in ([], ["--micro-batches", "8"]):
             self.refused("usage", "plan", *eight, "18", *more, says=says)
         for fits in ("16", "24"):
-            self.succeed("plan", *eight, fits, "--drop-last")
+            self.succeed("train", *eight, fits, "--drop-last", "--dry-run")
         self.refused("usage", "plan", *eight, "18", "--micro-batches", "6", says="not 6; set --micro-batches 8")
         # Of a model whose micro-batches have three samples.
         weights = tensor("w", [4, 4], [0.1 * (i % 7) for i in range(16)])
