@@ -87,7 +87,7 @@ class Verify(Case):
             self.refused("usage", "plan", *eight, "18", *more, says=says)
         for fits in ("16", "24"):
             self.succeed("train", *eight, fits, "--drop-last", "--dry-run")
-        self.refused("usage", "plan", *eight, "18", "--micro-batches", "6", says="not 6; set --micro-batches 8")
+        self.refused("usage", "train", *eight, "18", "--micro-batches", "6", "--drop-last", says="not 6; set --micro-batches 8")
         # Of a model whose micro-batches have three samples.
         weights = tensor("w", [4, 4], [0.1 * (i % 7) for i in range(16)])
         three = self.write("three.onnx", model([node("MatMul", ["x", "w"], ["h"]), node("Tanh", ["h"], ["y"])], [value_info("x", [3, 4])],
