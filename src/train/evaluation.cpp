@@ -158,10 +158,11 @@ bool note_best(const PlannedNetwork& network, TrainingSummary& summary) {
   std::optional<BestResult>& best = summary.best;
   const std::string& metric = network.config().optimization.best_metric;
   std::optional<double> value = metric_of(report, metric);
-  if (!value && (metric == "auc" || metric == "r2")) {
+  if (!value && (metric == "auc" || metric == "r2" || metric == "f1" || metric == "miou")) {
     log_warning("train", "the validation at step {} has no {}: {}", report.step, metric,
-                metric == "auc" ? "one class only, scores that are no numbers, or too many of them"
-                                : "all targets are equal");
+                metric == "auc"  ? "one class only, scores that are no numbers, or too many of them"
+                : metric == "r2" ? "all targets are equal"
+                                 : "no label is set or predicted");
     value = std::numeric_limits<double>::quiet_NaN();
   }
   PT_CHECK(value, kUsage, "{} {} is not available for a {}", setting("best-metric"), metric,

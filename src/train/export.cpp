@@ -227,6 +227,13 @@ std::vector<std::string> export_weights(const LoadedModel& model,
   return changes;
 }
 
+Normalization as_measured(const std::map<std::string, double>& divisors) {
+  std::set<double> values;
+  for (const auto& [input, divisor] : divisors) values.insert(divisor);
+  if (values.size() == 1) return {Normalization::Kind::kDivide, *values.begin()};
+  return {Normalization::Kind::kMax, 1, divisors};
+}
+
 TrainingDescription training_of(const Network& network) {
   const RunConfig& config = network.config();
   TrainingDescription out;
@@ -242,13 +249,12 @@ TrainingDescription training_of(const Network& network) {
   if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
   if (network.data().masks_are_numbered) out.masks = kNumbered;
   Normalization scale = config.data.bind.normalization;
-  std::set<double> divisors;  // of the inputs that are divided
+  std::map<std::string, double> divisors;  // of the inputs that are divided
   for (std::size_t i = 0; i < network.data().divisors.size(); ++i) {
-    if (is_float(network.data().train->columns()[i].dtype))
-      divisors.insert(network.data().divisors[i]);
+    const Column& column = network.data().train->columns()[i];
+    if (is_float(column.dtype)) divisors[column.name] = network.data().divisors[i];
   }
-  if (scale.kind == Normalization::Kind::kMax && divisors.size() == 1)
-    scale = {Normalization::Kind::kDivide, *divisors.begin()};
+  if (scale.kind == Normalization::Kind::kMax) scale = as_measured(divisors);
   out.normalization = scale.text();
   return out;
 }
@@ -259,10 +265,10 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   if (!trained) return out;
   std::string names;
   for (const std::string& name : training.class_names) names += name + "\n";
-  if (!names.empty()) out[kClassNamesEntry] = names;
   const auto set = [&](const char* key, const std::string& value, std::string_view by_rule) {
     if (value != by_rule || before.contains(key)) out[key] = value;
   };
+  set(kClassNamesEntry, names, "");
   set(kDataEntry, training.synthetic ? "synthetic" : "", "");
   set(kLoss, training.loss, "");
   set(kLossOutput, training.loss_output, "");

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "data/binding/bind.h"
 #include "graph/graph.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint.h"
@@ -41,8 +43,10 @@ struct TrainingDescription {
   std::string texts;          // how they became tokens (TextOptions::text)
   std::string first_index;    // of LibSVM's format: what its indices count from
   std::string masks;          // "numbered" (RawSplit::masks_are_numbered), or empty
-  std::string normalization;  // as --normalize takes it, with the largest value in place of "max"
+  std::string normalization;  // as --normalize takes it, with the largest values instead of "max"
 };
+/// What "max" was in a training: its divisor, or one for each input by name where they differ.
+Normalization as_measured(const std::map<std::string, double>& divisors);
 /// The same of a network that has been trained.
 TrainingDescription training_of(const Network& network);
 /// Its metadata entries. None for an untrained file, which stays unchanged. `before`: those of the

@@ -102,6 +102,7 @@ Predictor::Predictor(const ModelConfig& model, Backend backend, std::int64_t bat
 
 DataSpec Predictor::data_spec() const {
   DataSpec spec;
+  spec.is_prediction = true;
   for (const GraphInput& input : graph_.inputs) {
     const TensorType& type = graph_.graph[input.value].type;
     spec.inputs.push_back({input.name, type.dtype, without_batch(type.shape), input.upper_bound});

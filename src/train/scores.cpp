@@ -108,14 +108,31 @@ class Scorer {
     truth_.resize(kept_.size());
   }
 
-  // One label is two classes; of several each is scored alone.
+  // One label is two classes; of several each is scored alone, over all positions of all samples.
   void begin_labels() {
     PT_CHECK(k_ == 1, kUsage, "{} {}: the model has two classes", setting("top-k"), k_);
-    const std::size_t labels =
-        static_cast<std::size_t>(shape_.count()) / static_cast<std::size_t>(shape_[0]);
-    kept_.resize(labels);
-    truth_.resize(labels);
-    out_.confusion.counts.resize(4 * labels);
+    const std::size_t rank = shape_.rank();
+    std::int64_t labels = shape_.count() / shape_[0];
+    // Their axis is that of classes: last in (N, T, C), second in (N, C, H, W).
+    if (rank == 3) labels = shape_[2];
+    if (rank >= 4) {
+      labels = shape_[1];
+      behind_ = static_cast<std::size_t>(shape_.count(2, rank));
+    }
+    if (has_pixels_of_input()) labels = 1;
+    kept_.resize(static_cast<std::size_t>(labels));
+    truth_.resize(kept_.size());
+    out_.confusion.counts.resize(4 * kept_.size());
+  }
+
+  // (N, H, W) of images (N, C, H, W): one label for each pixel, whose axis was squeezed.
+  bool has_pixels_of_input() const {
+    const TrainingGraph& graph = predictor_.graph();
+    return std::ranges::any_of(graph.inputs, [&](const GraphInput& input) {
+      const auto& dims = graph.graph[input.value].type.shape.dims();
+      return shape_.rank() >= 3 && dims.size() == shape_.rank() + 1 &&
+             std::equal(dims.begin() + 2, dims.end(), shape_.begin() + 1, shape_.end());
+    });
   }
 
   void add_batch(std::size_t first, std::size_t samples) {
@@ -185,7 +202,7 @@ class Scorer {
     const std::size_t labels = kept_.size();
     for (std::size_t i = 0; i < y.size(); ++i) {
       const bool is_set = y[i] >= 0.5F, predicted = x[i] > threshold;
-      const std::size_t which = i % labels;
+      const std::size_t which = i / behind_ % labels;
       ++out_.confusion.counts[4 * which + 2 * static_cast<std::size_t>(is_set) +
                               static_cast<std::size_t>(predicted)];
       ++out_.confusion.counted;
@@ -278,6 +295,7 @@ class Scorer {
   Shape shape_;
   Form form_ = Form::kScores;
   bool last_ = true;
+  std::size_t behind_ = 1;  // positions behind the axis of the labels
   Scores out_;
   std::vector<std::vector<float>> kept_;  // by class
   std::vector<std::vector<bool>> truth_;

@@ -37,6 +37,11 @@ class Command(Case):
         self.succeed("data", "make", "bytes", "--from", "text.txt", "-o", "t.bin")
         self.assertIn("12 tokens", self.succeed("data", "inspect", "t.bin")[0])
 
+    def test_a_column_without_a_name_is_written(self):
+        self.write("t.csv", ",a,y\n0,1.5,0\n1,2.5,1\n")
+        self.succeed("data", "convert", "t.csv", "-o", "c.csv")
+        self.assertEqual((self.folder / "c.csv").read_text().splitlines()[0], ",a,y")
+
     def test_a_table_is_described_before_anybody_knows_its_options(self):
         self.write("t.csv", "city,size,area,price\nBonn,1,2.5,10\nKöln,,3.5,20\nBonn,3,4.5,30\n")
         out, _ = self.succeed("data", "inspect", "t.csv")
@@ -403,6 +408,15 @@ class Images(Case):
         out, _ = self.succeed("predict", "run.onnx", "--data", "a.tar")
         self.assertEqual([row["file"] for row in events(out)], ["a.tar member first.ppm", "a.tar member second.ppm"])
         self.assertEqual([row["class_name"] for row in events(out)], [row["class_name"] for row in rows[:2]])
+
+    def test_classes_that_the_data_lack_have_their_numbers(self):
+        self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "5", "-o", "five.onnx")
+        self.succeed("train", "-m", "five.onnx", "--data", "p", *SMALL, "--max-steps", "2", "-o", "out.onnx")
+        for row in events(self.succeed("predict", "out.onnx", "--data", "p")[0]):
+            names = ["class0", "class1", "class2", "3", "4"]
+            self.assertEqual(list(row["probabilities"]), names)
+            self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
+            self.assertEqual(row["class_name"], names[row["class"]])
 
     def test_too_many_classes_are_found_before_the_first_step(self):
         self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "2", "-o", "two.onnx")

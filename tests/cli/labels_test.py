@@ -197,6 +197,24 @@ class Labels(Labelled):
             scores = [[sum(x[i] * weights[3 * i + c] for i in range(4)) for c in range(3)] for x in rows]
             self.assertEqual(events(out), [{"label": row.index(max(row))} for row in scores])
 
+    def test_labels_are_no_inputs_of_predictions(self):
+        nodes = [onnx_file.node("Mul", ["x", "mask"], ["h"]), onnx_file.node("MatMul", ["h", "w"], ["y"])]
+        inputs = [onnx_file.value_info(name, ["batch", 2]) for name in ("x", "mask")]
+        self.write("masked.onnx", onnx_file.model(nodes, inputs, [onnx_file.value_info("y", ["batch", 2])],
+                                                  [onnx_file.tensor("w", [2, 2], [1.0, 2.0, 3.0, 4.0])]))
+        self.write("plain.onnx", linear(1, 2))
+        for model, labelled, bare in [("masked.onnx", {"x": [1, 2], "labels": [0, 1]}, {"x": [1, 2]}),
+                                      ("plain.onnx", {"label": 1, "size": [0.5]}, {"size": [0.5]}),
+                                      ("plain.onnx", {"label": None, "size": [0.5]}, {"size": [0.5]})]:
+            found = []
+            for row in (labelled, bare):
+                data = self.write("d.jsonl", json.dumps(row) + "\n")
+                found.append(self.succeed("predict", model, "--data", data, "--device", "cpu")[0])
+            self.assertEqual(*found)
+        self.write("d.jsonl", '{"x": [1, 2], "labels": [0, 1]}\n')
+        (row,) = events(self.succeed("predict", "masked.onnx", "--data", "d.jsonl", "--device", "cpu")[0])
+        self.assertEqual(row["y"], [7, 10])  # 1·1 + 2·3, 1·2 + 2·4
+
     def test_predictions_for_samples_are_none_for_positions(self):
         nodes = [onnx_file.node("MatMul", ["x", "w"], ["logits"]), onnx_file.node("Reshape", ["x", "shape"], ["hidden"])]
         tensors = [onnx_file.tensor("w", [4, 3], [0.01 * i for i in range(12)]), onnx_file.tensor("shape", [3], [-1, 2, 2], onnx_file.INT64)]

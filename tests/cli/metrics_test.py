@@ -40,6 +40,57 @@ class Metrics(Case):
         out, _ = self.succeed("eval", MODEL, "--data", "named.csv", "--device", "cpu", "--details")
         self.assertRegex(out, f"\na{27 * 'é'} +[01]\\.")
 
+    def test_pixels_of_a_label_are_scored_together(self):
+        # Eight scores and labels, of two samples: 0 is the threshold.
+        scores, labels = [[2, -1, 1, 0.5], [-2, 3, 4, -4]], [[1, 0, 0, 0], [1, 1, 1, 0]]
+
+        def scored(nodes, shape, inner, *weights, given=None):
+            def nested(values):
+                for length in reversed(inner):
+                    values = [values[i:i + length] for i in range(0, len(values), length)]
+                return values[0]
+
+            self.write("m.onnx", onnx_file.model(nodes, [onnx_file.value_info("x", ["batch", *(given or inner)])],
+                                                 [onnx_file.value_info("y", ["batch", *shape])], weights))
+            rows = [{"x": [nested(x)] if given else nested(x), "y": nested(y)} for x, y in zip(scores, labels)]
+            self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            return parse(self.succeed("eval", "m.onnx", "--data", "d.jsonl", "--loss", "bce", "--device", "cpu", "--details", "--json", *more)[0])
+
+        def check(found, classes, f1, auc, miou):
+            self.assertEqual(len(found["classes"]), classes)
+            for name, value in (("f1", f1), ("auc", auc), ("miou", miou)):
+                self.assertAlmostEqual(found[name], value, places=6)
+
+        def conv(channels, output="y"):
+            return (onnx_file.node("Conv", ["x", "w"], [output], kernel_shape=[1, 1]),
+                    onnx_file.tensor("w", [channels, channels, 1, 1], [float(i == j) for i in range(channels) for j in range(channels)]))
+
+        # (N, 1, H, W) and (N, H, W) of images: 3 hits, 2 false ones, 1 missed, 2 rightly none.
+        more = ["--confusion", "matrix.csv"]
+        node, weight = conv(1)
+        squeezed, _ = conv(1, "h")
+        axes = onnx_file.tensor("axes", [1], [1], onnx_file.INT64)
+        for found in (scored([node], [1, 2, 2], [1, 2, 2], weight),
+                      scored([squeezed, onnx_file.node("Squeeze", ["h", "axes"], ["y"])], [2, 2], [2, 2], weight, axes, given=[1, 2, 2])):
+            check(found, 2, (6 / 9 + 4 / 7) / 2, 13 / 16, (3 / 6 + 2 / 5) / 2)
+            self.assertEqual((self.folder / "matrix.csv").read_text(), "label,0,1\n0,2,2\n1,1,3\n")
+        # (N, C, H, W): the first label has 2 hits and 1 missed, the second 1 hit and 2 false ones.
+        more = []
+        node, weight = conv(2)
+        check(scored([node], [2, 1, 2], [2, 1, 2], weight), 2, (4 / 5 + 2 / 4) / 2, (2 / 3 + 1) / 2, (2 / 3 + 1 / 3) / 2)
+        # (N, T, C): 2 hits, 1 false and 1 missed; 1 hit and 1 false.
+        node, weight = onnx_file.node("MatMul", ["x", "w"], ["y"]), onnx_file.tensor("w", [2, 2], [1.0, 0.0, 0.0, 1.0])
+        check(scored([node], [2, 2], [2, 2], weight), 2, (4 / 6 + 2 / 3) / 2, (2 / 3 + 1) / 2, (2 / 4 + 1 / 2) / 2)
+
+    def test_a_validation_without_a_set_label_is_no_error(self):
+        self.write("m.onnx", onnx_file.model([onnx_file.node("Gemm", ["x", "w", "b"], ["y"])], outputs=[onnx_file.value_info("y", ["batch", 2])],
+                                             initializers=[onnx_file.tensor("w", [4, 2], [0.0] * 8), onnx_file.tensor("b", [2], [-9.0, -9.0])]))
+        self.write("d.jsonl", '{"x": [0, 0, 0, 0], "y": [0, 0]}\n' * 16)
+        for metric in ("f1", "miou"):
+            _, err = self.succeed("train", "m.onnx", "--data", "d.jsonl", "--val-split", "0.5", "--loss", "bce", "--best-metric", metric, "--max-steps", "1",
+                                  "--device", "cpu", "--run-dir", "run", "--overwrite")
+            self.assertIn(f"has no {metric}: no label is set or predicted", err)
+
     def test_metrics_are_of_the_samples_that_a_fixed_batch_evaluates(self):
         source = random.Random(3)
         weights = onnx_file.tensor("w", [4, 3], [source.gauss(0, 1) for _ in range(12)])

@@ -5,6 +5,7 @@ import os
 import unittest
 
 from labels_test import linear
+from onnx_file import model, node, tensor, value_info
 from program import DATA, MODEL, MODELS, Case, events
 
 SMALL = ["-m", MODEL, "--data", DATA, "--limit", "200", "--device", "cpu", "--threads", "1"]
@@ -184,9 +185,34 @@ class Evaluation(Results):
         with_labels, _ = self.succeed("predict", "out.onnx", "--data", data)
         without, _ = self.succeed("predict", "out.onnx", "--data", bare)
         self.assertEqual(without, with_labels)
+        # Nor any cell of it.
+        for name, labels in (("none", [""] * 100), ("few", ["1", "", "NA", "?"] * 25)):
+            cells = (f"{label},{row.partition(',')[2]}\n" for label, row in zip(labels, rows.splitlines()))
+            gaps = self.write("gaps.csv", "kind,a,b,c,d\n" + "".join(cells))
+            self.assertEqual(self.succeed("predict", "out.onnx", "--data", gaps)[0], with_labels, name)
         # What is given goes first.
         other, _ = self.succeed("eval", "out.onnx", "--data", data, "--label-column", "kind", "--normalize", "none", "--device", "cpu")
         self.assertNotEqual(other, asked)
+
+    def test_it_knows_the_scale_of_each_input(self):
+        sum_of_two = [node("MatMul", ["a", "w"], ["p"]), node("MatMul", ["b", "v"], ["q"]), node("Add", ["p", "q"], ["y"])]
+        masked = [node("Mul", ["a", "mask"], ["h"]), node("MatMul", ["h", "w"], ["p"]), node("MatMul", ["a", "v"], ["q"]), node("Add", ["p", "q"], ["y"])]
+        weights = [tensor("w", [2, 2], [1.0, 0.5, -1.0, 2.0]), tensor("v", [2, 2], [0.5, 1.0, 2.0, -1.0])]
+        rows = [{"a": [i % 10 + 1, 3], "b": [100 * (i % 10 + 1), 7], "y": i % 2} for i in range(40)]
+        for nodes, inputs in ((sum_of_two, ["a", "b"]), (masked, ["a", "mask"])):
+            self.write("m.onnx", model(nodes, [value_info(name, ["batch", 2]) for name in inputs], [value_info("y", ["batch", 2])], weights))
+            kept = [{name: value for name, value in row.items() if name in (*inputs, "y")} for row in rows]
+            data = self.write("d.jsonl", "".join(json.dumps(row) + "\n" for row in kept))
+            self.succeed("train", "m.onnx", "--data", data, "--normalize", "max", "--device", "cpu", "--max-steps", "2", "--run-dir", "run",
+                         "--overwrite", "-q")
+            self.succeed("export", "--from", "run", "-o", "exported.onnx", "--overwrite", "-q")
+            one = self.write("one.jsonl", json.dumps(kept[0]) + "\n")  # has the largest values of no input
+            for trained in ("run/trained.onnx", "exported.onnx"):
+                every, err = self.succeed("predict", trained, "--data", data, "--device", "cpu")
+                alone, _ = self.succeed("predict", trained, "--data", one, "--device", "cpu")
+                for expected, found in zip(events(every)[0]["y"], events(alone)[0]["y"]):
+                    self.assertAlmostEqual(expected, found, places=5)
+                self.assertIn("--normalize max:", err)
 
     def test_it_knows_the_loss(self):
         data = self.write("t.csv", "".join(f"{i / 60:.2f},{i * 7 % 60 / 60:.2f},0.5,0.25,{i / 7:.3f}\n" for i in range(60)))

@@ -173,6 +173,10 @@ class Classes(Case):
         self.write("other.csv", "who,what they said\nfilm,very very bad film\nbad,good films!\n")
         out, _ = self.succeed("predict", "table.onnx", "--data", "other.csv", "--device", "cpu")
         self.assertEqual([parse(line)["class_name"] for line in out.splitlines()], ["bad", "good"])
+        # Without names, columns have numbers, which labels in the first row are not.
+        self.write("bare.tsv", "".join(f"{text}\t{int(label == 'bad')}\n" for text, label in rows))
+        self.succeed("train", "bert.onnx", "--data", "bare.tsv", "--tokenizer", "vocab.txt", "--max-steps", "2", *RUN, "-o", "bare.onnx")
+        self.assertEqual(parse(self.succeed("eval", "bare.onnx", "--data", "bare.tsv", "--device", "cpu", "--json")[0])["samples"], len(rows))
         out, _ = self.succeed("data", "inspect", "reviews.jsonl", "--tokenizer", "vocab.txt")
         self.assertIn("bad 60 (50.0 %), good 60 (50.0 %)", out)
 

@@ -52,6 +52,27 @@ TEST(Export, SaysNoLongerThatDataWereSynthetic) {
   EXPECT_FALSE(describe_training(true, {}, {}).contains("pipetrain.data"));
 }
 
+TEST(Export, NamesOfClassesAreThoseOfTheLastTraining) {
+  TrainingDescription training;
+  training.class_names = {"ant", "bee"};
+  const OnnxMetadata named = describe_training(true, training, {});
+  OnnxModel model;
+  model.metadata = named;
+  EXPECT_EQ(trained_classes(model), training.class_names);
+  // Data without names may be of other classes.
+  for (const auto& [key, value] : describe_training(true, {}, named)) model.metadata[key] = value;
+  EXPECT_TRUE(trained_classes(model).empty());
+  EXPECT_FALSE(describe_training(true, {}, {}).contains("pipetrain.classes"));
+}
+
+TEST(Export, KeepsTheLargestValueOfEachInput) {
+  EXPECT_EQ(as_measured({{"a", 10}, {"b", 10}}).text(), "10");
+  const Normalization several = as_measured({{"a", 10}, {"b", 0.5}});
+  EXPECT_EQ(several.text(), R"(max:{"a":10.0,"b":0.5})");
+  EXPECT_EQ(Normalization::parse(several.text()).of_training, several.of_training);
+  EXPECT_EQ(as_measured({}).text(), "max");  // no input is divided
+}
+
 TEST(Export, KeepsValuesOfTensorsThatOnlyCopiesRead) {
   const TemporaryDirectory folder;
   std::filesystem::path path = folder.path() / "0.onnx";

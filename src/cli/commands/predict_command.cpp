@@ -180,8 +180,10 @@ class ExtraColumns {
       if (type.dtype != DType::kFloat32 || type.shape.rank() == 0 || type.shape.rank() > 2)
         continue;
       const std::int64_t width = type.shape.rank() == 2 ? type.shape[1] : 1;
-      const bool fits = class_names_.empty() ||
-                        width == static_cast<std::int64_t>(class_names_.size()) || several_;
+      const std::int64_t names = std::ssize(class_names_);
+      // A classifier may have more outputs than the data had classes.
+      const bool fits = names == 0 || width == names || several_ ||
+                        (training.loss == "cross-entropy" && width > names);
       if (!fits || (width < 2 && !several_)) continue;
       scores_ = k;
       classes_ = static_cast<std::size_t>(width);
@@ -190,6 +192,13 @@ class ExtraColumns {
     // A single label is the second of two classes.
     if (several_ && classes_ == 1) several_ = !(one_label_ = true);
     if (one_label_) classes_ = 2;
+    // Classes that the data did not have are called by their numbers.
+    const bool has_names = training.loss == "cross-entropy" && !class_names_.empty();
+    while (has_names && class_names_.size() < classes_) {
+      std::string name = fmt::format("{}", class_names_.size());
+      while (std::ranges::count(class_names_, name) > 0) name += "_";
+      class_names_.push_back(std::move(name));
+    }
     if (class_names_.size() != classes_) class_names_.clear();
   }
 

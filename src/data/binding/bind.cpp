@@ -44,9 +44,8 @@ class Binder {
     match_ = match_columns(split_.columns, spec_, options_.bindings);
     for (std::size_t i = 0; i < spec_.inputs.size(); ++i) bind_input(i);
     if (spec_.label) bind_label(*spec_.label);
-    for (const std::size_t unused : match_.unused) {
+    for (const std::size_t unused : match_.unused)
       warn(fmt::format("array {} is not used", quoted(split_.columns[unused])));
-    }
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
              "{} needs an image input, which the model does not have", setting("augment"));
@@ -162,7 +161,8 @@ class Binder {
   }
 
   std::optional<double> divisor_of_training(std::size_t index) const {
-    return like_ ? std::optional(like_->divisors[index]) : std::nullopt;
+    if (like_) return like_->divisors[index];
+    return divisor_in(options_.normalization, spec_.inputs[index].name);
   }
 
   void fill(const ModelInput& input, Filling filling) {

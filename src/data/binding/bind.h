@@ -2,6 +2,7 @@
 // and the checks that make a bad label an error before step 1 and not a crash in step 900.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -25,11 +26,13 @@ struct Normalization {
   };
   Kind kind = Kind::kAuto;
   double divisor = 1;
+  /// With kMax: what a training has divided each input by, where inputs differ; empty: not known.
+  std::map<std::string, double> of_training = {};
   /// Then (value - mean) / deviation, for each channel of an image; one value is for all of them.
   std::vector<double> mean = {}, deviation = {};
 
   /// "auto", "none", "max", a number, "imagenet", or "M,…/S,…": means and deviations of the values
-  /// that auto gives. Error kUsage.
+  /// that auto gives; also "max:" and of_training as JSON. Error kUsage.
   static Normalization parse(std::string_view text);
   /// What parse() takes for it.
   std::string text() const;

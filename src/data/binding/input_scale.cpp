@@ -11,6 +11,12 @@
 
 namespace pipetrain {
 
+std::optional<double> divisor_in(const Normalization& how, const std::string& input) {
+  if (how.of_training.empty()) return std::nullopt;
+  const auto found = how.of_training.find(input);
+  return found == how.of_training.end() ? 1 : found->second;
+}
+
 double divisor_of(const Normalization& how, const RawColumn& raw, const ArraySource& source,
                   std::optional<double> of_training,
                   const std::map<std::size_t, std::string>& bad_rows) {

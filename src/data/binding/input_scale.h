@@ -13,8 +13,11 @@
 
 namespace pipetrain {
 
-/// Of an array. `of_training`: the training data's, for a validation split; `bad_rows` do not
-/// count.
+/// The divisor of an input that `how` has from a training; none: not known. An input that it does
+/// not name is not divided.
+std::optional<double> divisor_in(const Normalization& how, const std::string& input);
+/// Of an array. `of_training`: the training data's, for a validation split or other data;
+/// `bad_rows` do not count.
 double divisor_of(const Normalization& how, const RawColumn& raw, const ArraySource& source,
                   std::optional<double> of_training,
                   const std::map<std::size_t, std::string>& bad_rows);

@@ -75,8 +75,7 @@ class Matcher {
     const std::vector<std::size_t> open = open_inputs();
     std::vector<std::size_t> free = free_columns();
     // Labels that nobody asks for are none of the inputs.
-    if (!spec_.label)
-      std::erase_if(free, [&](auto c) { return columns_[c].role == ColumnRole::kLabel; });
+    if (!spec_.label) std::erase_if(free, [&](std::size_t column) { return has_labels(column); });
     if (open.size() < 2 || free.size() != 1) return;
     const RawColumn& table = columns_[free[0]];
     const std::int64_t width = table.sample_shape().count();
@@ -104,6 +103,9 @@ class Matcher {
 
   void by_position() {
     std::vector<std::size_t> free = free_columns();
+    // Labels last: a graph that computes its loss itself may take them.
+    std::stable_partition(free.begin(), free.end(),
+                          [&](std::size_t column) { return !has_labels(column); });
     std::size_t next = 0;
     for (const std::size_t i : open_inputs()) {
       if (next < free.size()) take(i, free[next++]);
@@ -113,6 +115,8 @@ class Matcher {
     if (open.size() == 1 && out_.label && bound_[*out_.label]) take(open[0], *out_.label);
     // Masks and the like are filled, unless there is an array for each of them too.
     free = free_columns();
+    if (spec_.is_prediction)
+      std::erase_if(free, [&](std::size_t column) { return has_labels(column); });
     const bool wants_label = spec_.label && !out_.label && !spec_.label->shifted_input;
     const auto missing = static_cast<std::size_t>(std::ranges::count(found_, false));
     next = 0;
@@ -164,6 +168,7 @@ class Matcher {
     if (!spec_.label || std::ranges::count(spec_.inputs, target, &ModelInput::name)) return false;
     return target == spec_.label->name || role_of_name(target) == ColumnRole::kLabel;
   }
+  bool has_labels(std::size_t column) const { return columns_[column].role == ColumnRole::kLabel; }
   void take(std::size_t input, std::size_t column) {
     out_.inputs[input].column = column;
     found_[input] = true;

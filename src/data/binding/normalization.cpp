@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/setting.h"
@@ -35,17 +37,38 @@ std::vector<double> numbers_of(std::string_view text) {
   return out;
 }
 
+// max:{"age":90,"income":100000}
+constexpr std::string_view kMaxOfInputs = "max:";
+
+std::map<std::string, double> divisors_by_input(std::string_view text) {
+  const nlohmann::json json = nlohmann::json::parse(text.substr(kMaxOfInputs.size()), nullptr,
+                                                    /*allow_exceptions=*/false);
+  bool is_good = json.is_object() && !json.empty();
+  for (const nlohmann::json& value : json)
+    is_good = is_good && value.is_number() && is_divisor(value.get<double>());
+  PT_CHECK(is_good, kUsage, "{} takes the largest values of inputs as {}{{\"x\":10}}, not \"{}\"",
+           setting("normalize"), kMaxOfInputs, printable(std::string(text)));
+  return json.get<std::map<std::string, double>>();
+}
+
+std::string text_by_input(const std::map<std::string, double>& divisors) {
+  const nlohmann::json json(divisors);
+  return std::string(kMaxOfInputs) +
+         json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
 }  // namespace
 
 Normalization Normalization::parse(std::string_view text) {
   if (text == "auto") return {Kind::kAuto, 1};
   if (text == "none") return {Kind::kNone, 1};
   if (text == "max") return {Kind::kMax, 1};
+  if (text.starts_with(kMaxOfInputs)) return {Kind::kMax, 1, divisors_by_input(text)};
   // The training set's means and deviations as PyTorch's models know them.
   if (text == "imagenet") text = "0.485,0.456,0.406/0.229,0.224,0.225";
   if (const std::size_t bar = text.find('/'); bar != std::string_view::npos) {
-    Normalization out{Kind::kAuto, 1, numbers_of(text.substr(0, bar)),
-                      numbers_of(text.substr(bar + 1))};
+    Normalization out{
+        Kind::kAuto, 1, {}, numbers_of(text.substr(0, bar)), numbers_of(text.substr(bar + 1))};
     PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
                  std::ranges::all_of(out.mean, [](double x) { return std::abs(x) <= kMost; }) &&
                  std::ranges::all_of(out.deviation, is_divisor),
@@ -63,6 +86,7 @@ Normalization Normalization::parse(std::string_view text) {
 }
 
 std::string Normalization::text() const {
+  if (!of_training.empty()) return text_by_input(of_training);
   if (!mean.empty()) return fmt::format("{}/{}", fmt::join(mean, ","), fmt::join(deviation, ","));
   return kind == Kind::kAuto   ? std::string("auto")
          : kind == Kind::kNone ? "none"

@@ -45,7 +45,7 @@ RawColumn make_column(std::string name, const std::string& file, ColumnRole role
 struct Labels {
   bool are_words = false;
   std::vector<std::string> words;
-  std::vector<std::size_t> gaps;  // rows without a word
+  std::vector<std::size_t> gaps;  // rows without one
   std::vector<double> values;
 
   std::size_t size() const { return are_words ? words.size() : values.size(); }
@@ -53,6 +53,7 @@ struct Labels {
     const Shape shape{static_cast<std::int64_t>(size())};
     const auto make = [&](const auto& numbers) {
       RawColumn out = make_column("y", file, ColumnRole::kLabel, shape, numbers, std::move(lines));
+      if (!gaps.empty()) out.values = with_unlabelled(out.values, gaps);
       out.may_be_words = !are_words;
       return out;
     };
@@ -60,7 +61,6 @@ struct Labels {
       PT_CHECK(!words.empty(), kData, "\"{}\" has no labels", printable(file));
       ClassNumbers classes = number_classes(words);
       RawColumn out = make(classes.numbers);
-      if (!gaps.empty()) out.values = with_unlabelled(out.values, gaps);
       out.class_names = std::move(classes.names);
       return out;
     }
@@ -126,7 +126,7 @@ class TableReader {
       }
       out.encoding = names_of(chosen);
     }
-    if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
+    add_labels(out);
     return out;
   }
 
@@ -165,7 +165,7 @@ class TableReader {
     out.columns[0].field_words = encoding_->field_words();
     out.encoding = encoding_->text();
     out.is_encoded = true;
-    if (label_ != kNoLabel) out.columns.push_back(labels_.column(file_, std::move(lines_)));
+    add_labels(out);
     return out;
   }
 
@@ -286,14 +286,23 @@ class TableReader {
   }
 
   void take_label(std::string_view cell, std::uint32_t line) {
-    if (labels_.are_words && cell.empty()) {
-      PT_CHECK(options_.bad_cells_as_nan, kData, "{} line {} has no label", name_, line);
+    const bool may_lack = options_.label_may_be_missing;
+    // The first rows, which tell words from numbers, may have had none.
+    if (may_lack && labels_.size() == 0) labels_.are_words = !number_in(cell);
+    if (may_lack ? is_missing(cell) : labels_.are_words && cell.empty()) {
+      PT_CHECK(may_lack || options_.bad_cells_as_nan, kData, "{} line {} has no label", name_,
+               line);
       labels_.gaps.push_back(lines_.size() - 1);
     } else if (labels_.are_words) {
       labels_.words.emplace_back(cell);
     } else {
       labels_.values.push_back(number_at(label_, cell, line));
     }
+  }
+
+  void add_labels(RawSplit& out) {
+    if (label_ == kNoLabel || (options_.label_may_be_missing && labels_.size() == 0)) return;
+    out.columns.push_back(labels_.column(file_, std::move(lines_)));
   }
 
   double number_at(std::size_t column, std::string_view cell, std::uint32_t line) const {

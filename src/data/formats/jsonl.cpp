@@ -30,7 +30,8 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override {
     if (objects_ == 0) return complain("not a JSON object");
-    return pass() || complain(fmt::format("\"{}\" is null", printable(key_)));
+    return pass() || (may_lack_labels && depth_ == 0 && is_label(key_)) ||
+           complain(fmt::format("\"{}\" is null", printable(key_)));
   }
   bool boolean(bool value) override { return pass() || number(std::int64_t{value}); }
   bool number_integer(number_integer_t value) override { return pass() || number(value); }
@@ -119,8 +120,10 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
     return complain(fmt::format("invalid JSON at character {}", position));
   }
 
+  static bool is_label(const std::string& name) { return role_of_name(name) == ColumnRole::kLabel; }
   bool is_object() const { return top_; }
   std::string problem;
+  bool may_lack_labels = false;
   bool first_line = true;
   std::size_t rows_before = 0;
 
@@ -162,12 +165,13 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 };
 
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
-                    std::vector<std::string>& notes, std::size_t length,
-                    std::int64_t ignored_label) {
+                    std::vector<std::string>& notes, std::size_t length, std::int64_t ignored_label,
+                    bool label_may_be_missing) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
   LineHandler handler(rows);
+  handler.may_lack_labels = label_may_be_missing;
   for (const std::string& file : files) {
     const FileBytes content = FileBytes::open_text(file);
     for (TextLines text(content.text()); text.next_with_content();) {
@@ -185,6 +189,11 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
         std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
         PT_CHECK(!rows.empty(), kData, "{}: no numbers and no strings", place());
       }
+      // Labels that some lines lack are none.
+      std::erase_if(rows, [&](const RaggedRows& each) {
+        return label_may_be_missing && each.rows() < lines.size() &&
+               LineHandler::is_label(each.name());
+      });
       for (const RaggedRows& each : rows) {
         PT_CHECK(each.rows() == lines.size(), kData,
                  "{}: \"{}\" is missing, which the first line has", place(),
@@ -215,7 +224,8 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
   return std::nullopt;
 }
 
-RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label) {
+RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label,
+                   bool label_may_be_missing) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
   const std::vector<std::string> files = list_files(path, is_jsonl_name);
@@ -225,10 +235,10 @@ RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ign
   }
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
-  out.train = read_files(train, path, out.notes, length, ignored_label);
+  out.train = read_files(train, path, out.notes, length, ignored_label, label_may_be_missing);
   if (!validation.empty())
     out.validation = read_files(validation, path, out.notes, std::max(length, out.train.row_length),
-                                ignored_label);
+                                ignored_label, label_may_be_missing);
   return out;
 }
 

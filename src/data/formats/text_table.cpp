@@ -26,10 +26,12 @@ using JsonValue = nlohmann::json;
 /// Labels as they come: whole numbers, others, or words.
 class LabelRows {
  public:
-  /// `may_lack`: whether empty words are rows to be skipped.
-  explicit LabelRows(bool may_lack) : may_lack_(may_lack) {}
+  explicit LabelRows(const CsvOptions& table)
+      : may_lack_(table.bad_cells_as_nan || table.label_may_be_missing),
+        may_lack_all_(table.label_may_be_missing) {}
 
   void add(const JsonValue& value, const std::string& place) {
+    if (value.is_null()) return add_word({}, place);
     if (value.is_string()) return add_word(value.get_ref<const std::string&>(), place);
     PT_CHECK(value.is_number() || value.is_boolean(), kData,
              "{}: the label {} is neither a number nor a word", place, printable(value.dump()));
@@ -52,7 +54,10 @@ class LabelRows {
     }
     end(place);
   }
-  RawColumn column(const std::string& file, const std::vector<std::uint32_t>& lines) {
+  /// None where no row has one, and none needs one.
+  std::optional<RawColumn> column(const std::string& file,
+                                  const std::vector<std::uint32_t>& lines) {
+    if (may_lack_all_ && rows_.rows() == 0) return std::nullopt;
     std::vector<RaggedRows> all;
     all.push_back(std::move(rows_));
     std::vector<std::string> notes;
@@ -64,7 +69,7 @@ class LabelRows {
 
  private:
   void add_word(std::string_view word, const std::string& place) {
-    if (word.empty()) {
+    if (word.empty() || (may_lack_all_ && is_missing(word))) {
       PT_CHECK(may_lack_, kData, "{} has no label", place);
       gaps_.push_back(rows_.rows() + gaps_.size());
       return;
@@ -78,7 +83,8 @@ class LabelRows {
   }
 
   RaggedRows rows_{"label"};
-  bool may_lack_;
+  bool may_lack_;                  // a row without one is a gap
+  bool may_lack_all_;              // and so is each cell that stands for a missing value
   std::vector<std::size_t> gaps_;  // rows without a label
 };
 
@@ -139,6 +145,13 @@ ChosenColumns choose_columns(const std::vector<std::string>& names,
   return out;
 }
 
+bool has_places_for_names(const std::vector<std::string>& names) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i] != fmt::format("{}", i)) return false;
+  }
+  return true;
+}
+
 JsonValue parse_line(std::string_view line, const std::string& place) {
   constexpr int kDeepest = 32;
   try {
@@ -186,7 +199,8 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
                           const CsvOptions& table) {
   TextTable out;
   out.file = file;
-  LabelRows labels(table.bad_cells_as_nan);
+  LabelRows labels(table);
+  const JsonValue none;
   std::string text, second, label;  // names
   const FileBytes content = FileBytes::open_text(file);
   for (TextLines lines(content.text()); lines.next_with_content();) {
@@ -214,9 +228,10 @@ TextTable read_text_lines(const std::string& file, const TextOptions& options,
     out.texts.push_back(text_at(text));
     if (!second.empty()) out.seconds.push_back(text_at(second));
     if (!label.empty()) {
-      PT_CHECK(json.contains(label), kData, "{}: \"{}\" is missing, which the first line has",
-               place, printable(label));
-      labels.add(json[label], place);
+      const auto found = json.find(label);
+      PT_CHECK(found != json.end() || table.label_may_be_missing, kData,
+               "{}: \"{}\" is missing, which the first line has", place, printable(label));
+      labels.add(found == json.end() ? none : *found, place);
     }
     out.lines.push_back(lines.number());
   }
@@ -241,8 +256,15 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   std::vector<std::string_view> fields;
   PT_CHECK(reader.next(fields), kData, "\"{}\" has no rows", printable(file));
   std::vector<std::string> names(fields.begin(), fields.end());
+  // Columns without a header are called by their places, and so may be those of a header; in other
+  // first rows such a number is data.
+  const bool are_places = has_places_for_names(names);
+  const auto is_place = [&](const std::string& cell) {
+    const std::optional<double> number = number_in(cell);
+    return number && *number < static_cast<double>(names.size());
+  };
   const auto is_known = [&](const std::string& cell) {
-    return !cell.empty() &&
+    return !cell.empty() && (are_places || !is_place(cell)) &&
            (cell == options.column || cell == options.pair || cell == table.label_column);
   };
   const auto is_usual = [&](const std::string& cell) {
@@ -270,7 +292,7 @@ TextTable read_text_columns(const std::string& file, const TextOptions& options,
   const ChosenColumns chosen =
       choose_columns(names, is_text, file, options, table,
                      /*last_is_label=*/names.size() > 1 && (!header || options.one_label_per_text));
-  LabelRows labels(table.bad_cells_as_nan);
+  LabelRows labels(table);
   for (; more; more = reader.next(fields)) {
     const std::string place = fmt::format("{} line {}", printable(file), reader.line());
     PT_CHECK(fields.size() == names.size(), kData, "{} has {} columns, the first line has {}",

@@ -145,11 +145,13 @@ std::string write_csv(const RawData& data, const std::string& path,
         printable(columns[0]->name), columns[0]->rows(), printable(column->name), column->rows());
   std::vector<std::vector<double>> values(columns.size());
   std::string header;
+  bool is_first = true;  // whose name may be empty
   for (std::size_t c = 0; c < columns.size(); ++c) {
     const auto width = static_cast<std::size_t>(written_shape(*columns[c], options).count());
     for (std::size_t i = 0; i < width; ++i) {
       const std::vector<std::string>& names = columns[c]->field_names;
-      header += header.empty() ? "" : ",";
+      header += is_first ? "" : ",";
+      is_first = false;
       header += quoted_cell(names.size() == width ? names[i]
                             : width == 1          ? columns[c]->name
                                                   : fmt::format("{}{}", columns[c]->name, i));

@@ -206,7 +206,8 @@ constexpr Reader kReaders[] = {
      }},
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
-       return read_jsonl(path, options.text.sample_length(), options.text.ignored_label);
+       return read_jsonl(path, options.text.sample_length(), options.text.ignored_label,
+                         options.csv.label_may_be_missing);
      }},
     {"libsvm", [](const std::string& path,
                   const DataOptions& options) { return read_libsvm(path, options.first_index); }},

@@ -38,8 +38,10 @@ struct LabelSpec {
 
 struct DataSpec {
   std::vector<ModelInput> inputs;
-  /// Absent when the graph computes its loss from its inputs alone.
+  /// Absent when the graph computes its loss from its inputs alone, and for predictions.
   std::optional<LabelSpec> label;
+  /// Only outputs are wanted: an input that can be filled in takes no labels.
+  bool is_prediction = false;
 };
 
 }  // namespace pipetrain

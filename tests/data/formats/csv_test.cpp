@@ -256,6 +256,24 @@ TEST(Csv, BadCellsCanBecomeNan) {
   EXPECT_EQ(x[5], 4);
 }
 
+TEST(Csv, LabelsMayBeMissing) {
+  CsvOptions options;
+  options.label_may_be_missing = true;
+  EXPECT_EQ(parse("a,y\n1,\n2,\n", options).columns.size(), 1u);
+  EXPECT_EQ(parse("a,y\n1,NA\n2,?\n", options).columns.size(), 1u);
+  const Doubles numbers = parse("a,y\n1,\n2,3\n", options).columns[1].values.to_doubles();
+  EXPECT_TRUE(std::isnan(numbers[0]) && numbers[1] == 3);
+  const RawSplit words = parse("a,b,y\n1,2,dog\n3,4,\n5,6,cat\n", options);
+  EXPECT_EQ(words.columns[1].class_names, (std::vector<std::string>{"cat", "dog"}));
+  const Doubles classes = words.columns[1].values.to_doubles();
+  EXPECT_TRUE(classes[0] == 1 && std::isnan(classes[1]) && classes[2] == 0);
+  // Gaps in all rows that are looked at first do not make words of numbers.
+  std::string gaps = "a,y\n";
+  for (int i = 0; i < 200; ++i) gaps += "1,\n";
+  EXPECT_TRUE(parse(gaps + "1,7\n", options).columns[1].class_names.empty());
+  expect_contains(data_error([&] { parse("a,y\n1,\n2,3\n"); }), "is not a number");
+}
+
 TEST(Csv, NumbersThatNoFloatHoldsAreInfinite) {
   const double infinity = std::numeric_limits<double>::infinity();
   EXPECT_EQ(parse("1e308,-4e38\n-1e999,3.4e38\n").columns[0].values.to_doubles(),

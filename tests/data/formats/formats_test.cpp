@@ -66,6 +66,24 @@ TEST_F(Formats, JsonRowsArePaddedAsInTheTrainingData) {
   EXPECT_EQ(values(*opened(path("v.jsonl"), spec, options).train, 0), (Doubles{3, 0, 0, 0}));
 }
 
+TEST_F(Formats, JsonLinesToPredictMayLackLabels) {
+  const std::string first = "{\"x\":[1,2],\"label\":1}\n";
+  const auto columns = [&](const std::string& rows, bool may_lack) {
+    return read_jsonl(write("a.jsonl", rows), 0, -100, may_lack).train.columns;
+  };
+  EXPECT_EQ(columns(first, true).size(), 2U);
+  for (const char* other : {"{\"x\":[3,4],\"label\":null}\n", "{\"x\":[3,4]}\n"}) {
+    for (const std::string& rows : {first + other, other + first}) {
+      const std::vector<RawColumn> got = columns(rows, true);
+      ASSERT_EQ(got.size(), 1U) << rows;
+      EXPECT_EQ(got[0].name, "x");
+      EXPECT_EQ(got[0].values.shape(), (Shape{2, 2}));
+    }
+    data_error([&] { columns(first + other, false); });
+  }
+  data_error([&] { columns("{\"x\":null}\n", true); });
+}
+
 TEST_F(Formats, JsonOfSeveralParts) {
   write("d/TRAIN.JSONL", "{\"x\":[1],\"y\":0}\n{\"x\":[2],\"y\":1}\n");
   write("d/dev.jsonl", "{\"x\":[3],\"y\":1}\n");

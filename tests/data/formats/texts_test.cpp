@@ -210,6 +210,53 @@ TEST_F(Texts, NamesOfColumnsAreKnownByWhatIsBelowThem) {
                   "one stream of tokens");
 }
 
+/// A number in the first row may be the label, although columns without names have such numbers.
+TEST_F(Texts, LabelsInTheFirstRowAreNoNamesOfColumns) {
+  const auto labels = [&](const std::string& content, const std::string& column,
+                          const std::string& label) {
+    TextOptions options = words();
+    options.column = column;
+    CsvOptions table;
+    table.label_column = label;
+    return read_texts(write("t.tsv", content), "tsv", options, table)
+        .train.columns.back()
+        .values.to_doubles();
+  };
+  const std::string rows = "the un\t0\nunaffable\t1\nthe\t0\n";
+  EXPECT_EQ(labels(rows, "0", ""), (Doubles{0, 1, 0}));
+  EXPECT_EQ(labels("the\t1\nun\t0\n", "", "1"), (Doubles{1, 0}));
+  // Names may be numbers: all places, or what can be none.
+  EXPECT_EQ(labels("0\t1\n" + rows, "0", "1"), (Doubles{0, 1, 0}));
+  EXPECT_EQ(labels("said\t2024\n" + rows, "", "2024"), (Doubles{0, 1, 0}));
+}
+
+/// What is predicted may have gaps in place of labels.
+TEST_F(Texts, LabelsMayBeMissing) {
+  TextOptions options = words();
+  options.one_row_per_text = true;
+  CsvOptions table;
+  table.label_may_be_missing = true;
+  const auto last = [&](const std::string& name, const std::string& content) {
+    return read_texts(write(name, content), name.substr(2), options, table).train.columns.back();
+  };
+  for (const char* gap : {"", "NA", "?"}) {
+    const std::string cell(gap);
+    EXPECT_NE(last("t.csv", "text,label\nthe," + cell + "\nun," + cell + "\n").role,
+              ColumnRole::kLabel);
+    const RawColumn some = last("t.csv", "text,label\nthe," + cell + "\nun,3\n");
+    EXPECT_EQ(some.role, ColumnRole::kLabel);
+    EXPECT_TRUE(std::isnan(some.values.to_doubles()[0]));
+    EXPECT_EQ(some.values.to_doubles()[1], 3);
+  }
+  const std::string null = "{\"text\":\"the\",\"label\":null}\n";
+  EXPECT_NE(last("t.jsonl", null + null).role, ColumnRole::kLabel);
+  for (const char* line : {"{\"text\":\"un\"}\n", "{\"text\":\"un\",\"label\":null}\n"}) {
+    const Doubles some =
+        last("t.jsonl", "{\"text\":\"the\",\"label\":2}\n" + std::string(line)).values.to_doubles();
+    EXPECT_TRUE(some.size() == 2 && some[0] == 2 && std::isnan(some[1])) << line;
+  }
+}
+
 TEST_F(Texts, LongTextsAreCut) {
   const std::string file = write("t.jsonl", "{\"text\": \"the un the un\", \"label\": 1}\n");
   TextOptions options = words();
