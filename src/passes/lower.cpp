@@ -12,6 +12,7 @@
 #include "passes/control_flow.h"
 #include "passes/needed_nodes.h"
 #include "passes/sequences.h"
+#include "passes/squeezed_shapes.h"
 
 namespace pipetrain {
 namespace {
@@ -58,8 +59,12 @@ Attributes attributes_of(const OnnxNode& node) {
 class Lowering {
  public:
   Lowering(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
-           const LowerOptions& options)
-      : model_(model), rules_(rules), options_(options), builder_(make_builder(result_.graph)) {}
+           const LowerOptions& options, SqueezedShapes of_two = {})
+      : model_(model),
+        rules_(rules),
+        options_(options),
+        of_two_(std::move(of_two)),
+        builder_(make_builder(result_.graph)) {}
 
   TrainingGraph run() {
     result_.micro_batch = options_.micro_batch;
@@ -95,6 +100,9 @@ class Lowering {
     collect_statistics();
     return std::move(result_);
   }
+
+  /// After run().
+  SqueezedShapes squeezed_shapes() { return std::move(squeezed_); }
 
  private:
   std::string find_output_node() const {
@@ -236,13 +244,24 @@ class Lowering {
                    const Attributes attributes = attributes_of(node);
                    ImportContext context(builder_, node.op_type, node.opset, attributes,
                                          std::move(inputs), node.outputs.size(), options_.mode);
-                   find_import(node.op_type)->import(context);
+                   import_node(node, name, context);
                    const bool repeats = is_left_out(name, before);
                    for (std::size_t i = 0; i < node.outputs.size(); ++i) {
                      const ValueId output = context.outputs()[i];
                      set_value(node.outputs[i], repeats ? repeated(output) : output);
                    }
                  });
+  }
+
+  /// A Squeeze without axes leaves a single sample its axis.
+  void import_node(const OnnxNode& node, const std::string& name, ImportContext& context) {
+    if (!squeezes_all(node) || !context.has_input(0))
+      return find_import(node.op_type)->import(context);
+    const Shape shape = context.type(0).shape;
+    squeezed_.insert_or_assign(name, shape);
+    const auto larger = of_two_.find(name);
+    const Shape* const like = larger == of_two_.end() ? nullptr : &larger->second;
+    context.set_output(0, builder_.reshape(context.input(0), squeezed(shape, like)));
   }
 
   /// Whether a node that repeats a weight for each sample of larger micro-batches has added nothing
@@ -408,6 +427,8 @@ class Lowering {
   const OnnxModel& model_;
   const std::map<std::string, TensorRule>& rules_;
   const LowerOptions& options_;
+  const SqueezedShapes of_two_;  // of micro-batches of two samples
+  SqueezedShapes squeezed_;
   TrainingGraph result_;
   GraphBuilder builder_;
   NameTable<ValueId> values_;  // absent: of a sub-graph that has ended
@@ -420,53 +441,39 @@ class Lowering {
   std::size_t repeated_ = 0;
 };
 
-}  // namespace
-
-TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
-                    const LowerOptions& options) {
+std::uint64_t budget_of(const OnnxModel& model) {
   std::uint64_t bytes = model.file_bytes;
   for (const OnnxInitializer& initializer : model.initializers) {
     if (initializer.external && initializer.value) bytes += initializer.value.type().bytes();
   }
-  const ReadBudget budget(bytes);
-  TrainingGraph result = with_context([&] { return "reading " + printable(model.path.string()); },
-                                      [&] { return Lowering(model, rules, options).run(); });
-  return result;
+  return bytes;
 }
 
-void remove_dead_nodes(Graph& graph, const std::vector<ValueId>& keep) {
-  std::vector<bool> live(graph.values.size(), false);
-  for (const ValueId id : keep) {
-    if (id) live[static_cast<std::size_t>(id.index)] = true;
+/// For micro-batches of one sample: what the same Squeeze nodes read with two. Empty where the
+/// model does not take two.
+SqueezedShapes shapes_of_two(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                             LowerOptions options) {
+  if (options.micro_batch != 1) return {};
+  options.micro_batch = 2;
+  try {
+    const ReadBudget budget(budget_of(model));
+    if (!has_squeeze_of_all(model)) return {};
+    Lowering lowering(model, rules, options);
+    lowering.run();
+    return lowering.squeezed_shapes();
+  } catch (const Error&) {
+    return {};
   }
-  std::vector<int> new_index(graph.nodes.size(), -1);
-  for (std::size_t n = graph.nodes.size(); n-- > 0;) {
-    const Node& node = graph.nodes[n];
-    const bool wanted = std::any_of(node.outputs.begin(), node.outputs.end(), [&](ValueId id) {
-      return live[static_cast<std::size_t>(id.index)];
-    });
-    if (!wanted) continue;
-    new_index[n] = 0;
-    for (const ValueId id : node.inputs) {
-      if (id) live[static_cast<std::size_t>(id.index)] = true;
-    }
-  }
-  std::size_t kept = 0;
-  for (std::size_t n = 0; n < graph.nodes.size(); ++n) {
-    if (new_index[n] < 0) continue;
-    new_index[n] = static_cast<int>(kept);
-    if (kept < n) graph.nodes[kept] = std::move(graph.nodes[n]);
-    ++kept;
-  }
-  graph.nodes.resize(kept);
-  for (Value& value : graph.values) {
-    if (value.producer)
-      value.producer = {new_index[static_cast<std::size_t>(value.producer.index)]};
-  }
-  for (Node& node : graph.nodes) {
-    if (node.gradient_of)
-      node.gradient_of = {new_index[static_cast<std::size_t>(node.gradient_of.index)]};
-  }
+}
+
+}  // namespace
+
+TrainingGraph lower(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                    const LowerOptions& options) {
+  SqueezedShapes of_two = shapes_of_two(model, rules, options);
+  const ReadBudget budget(budget_of(model));
+  return with_context([&] { return "reading " + printable(model.path.string()); },
+                      [&] { return Lowering(model, rules, options, std::move(of_two)).run(); });
 }
 
 }  // namespace pipetrain
