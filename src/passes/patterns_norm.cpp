@@ -1,4 +1,5 @@
 // LayerNorm before opset 17, and the norm by the root of the mean square before opset 23.
+#include "passes/dependence.h"
 #include "passes/graph_match.h"
 #include "passes/patterns.h"
 #include "passes/rewrite.h"
@@ -15,7 +16,11 @@ struct Norm {
 
 class NormMatcher : public Matcher {
  public:
-  using Matcher::Matcher;
+  explicit NormMatcher(const Graph& graph)
+      : Matcher(graph), varies_(depending_on(graph, Role::kInput)) {}
+
+  /// Whether a value depends on what is fed.
+  bool varies(ValueId value) const { return varies_[static_cast<std::size_t>(value.index)]; }
 
   /// The norm that `node` computes, scale and shift aside; no x: none.
   Norm of(const Node& node) const {
@@ -84,6 +89,8 @@ class NormMatcher : public Matcher {
                ? mean->inputs[0]
                : ValueId{};
   }
+
+  std::vector<bool> varies_;  // by value
 };
 
 /// The vector of `width` numbers by which the only reader of `value` scales or shifts it.
@@ -99,8 +106,10 @@ Affine affine_reader(const NormMatcher& matcher, ValueId value, std::string_view
   const Node& node = matcher.graph().nodes[static_cast<std::size_t>(reader)];
   const ValueId vector = node.inputs[node.inputs[0] == value ? 1 : 0];
   const Shape& shape = matcher.shape(vector);
+  // Activations of a single sample have the shape of a vector, too.
+  const bool is_of_sample = shape.rank() == matcher.shape(value).rank() && matcher.varies(vector);
   const bool fits = shape.rank() > 0 && shape[shape.rank() - 1] == width &&
-                    shape.count() == width &&
+                    shape.count() == width && !is_of_sample &&
                     matcher.shape(node.outputs[0]) == matcher.shape(value);
   return fits ? Affine{reader, vector} : Affine{};
 }

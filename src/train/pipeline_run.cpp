@@ -145,8 +145,9 @@ void PipelineRun::add_training_programs(std::int64_t first_step) {
     }
     if (units.empty()) units.insert(static_cast<int>(network_.micro_batches()));
   }
+  if (training_.size() > 1) training_edges_ = edges_of(training_);
   for (const int count : units)
-    programs_.push_back(std::make_unique<Program>(network_.programs().training(count)));
+    programs_.push_back(std::make_unique<Program>(training_program(count)));
 }
 
 void PipelineRun::add_evaluation_programs() {
@@ -158,7 +159,7 @@ void PipelineRun::add_evaluation_programs() {
   // Evaluated in rounds, so that only the samples of one round are in memory.
   constexpr std::int64_t kRound = 64;
   evaluated_samples_ = std::min(samples, units * network_.micro_batch());
-  const std::vector<Edge> edges = evaluation_edges();
+  const std::vector<Edge> edges = edges_of(evaluations_);
   for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {
     if (size == 0) continue;
     evaluation_programs_.push_back(
@@ -166,17 +167,19 @@ void PipelineRun::add_evaluation_programs() {
   }
 }
 
-std::vector<Edge> PipelineRun::evaluation_edges() const {
+std::vector<Edge> PipelineRun::edges_of(const std::vector<Variant>& variants) const {
   std::vector<Edge> edges;
-  for (const Variant& variant : evaluations_) {
+  for (const Variant& variant : variants) {
     const std::vector<int> stages =
         carry_stages(network_.graph(), network_.stage_of_forward(), *variant.graph);
     const Slices slices = slice_stages(*variant.graph, stages, network_.stages());
     for (const ValueEdge& edge : slices.edges) {
-      const bool known = std::ranges::any_of(
-          edges, [&](const Edge& e) { return e.from_stage == edge.from && e.to_stage == edge.to; });
-      if (!edge.gradient && !known)
-        edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes)});
+      const bool known = std::ranges::any_of(edges, [&](const Edge& e) {
+        return e.from_stage == edge.from && e.to_stage == edge.to && e.gradient == edge.gradient;
+      });
+      if (!known) {
+        edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+      }
     }
   }
   return edges;
@@ -237,6 +240,21 @@ RuntimeOptions PipelineRun::runtime_options() const {
   options.devices_before = network_.cores().devices_before;
   options.sharing_devices = network_.cores().sharing_devices;
   return options;
+}
+
+Program PipelineRun::training_program(int units) const {
+  return network_.programs().training(units, training_edges_);
+}
+
+std::vector<std::string> PipelineRun::notes_on_remainders() const {
+  const std::vector<std::string>& known = network_.graph().notes;
+  std::vector<std::string> notes;
+  for (const Variant& variant : training_) {
+    for (const std::string& note : variant.graph->notes) {
+      if (std::ranges::find(known, note) == known.end()) notes.push_back(note);
+    }
+  }
+  return notes;
 }
 
 std::vector<const Program*> PipelineRun::training_programs() const {

@@ -47,6 +47,10 @@ class PipelineRun {
   /// The program of a round of that many micro-batches: a mini-batch, or in an asynchronous run all
   /// up to the end of an epoch.
   const Program& program(int units) const;
+  /// One of another length.
+  Program training_program(int units) const;
+  /// What a user should know about smaller micro-batches at the ends of batches alone.
+  std::vector<std::string> notes_on_remainders() const;
   /// Of all rounds of training.
   std::vector<const Program*> training_programs() const;
   /// Mini-batches between their first and their last use in an asynchronous round.
@@ -86,13 +90,15 @@ class PipelineRun {
   void add_variant(std::int64_t samples, bool evaluation);
   void add_training_programs(std::int64_t first_step);
   void add_evaluation_programs();
-  std::vector<Edge> evaluation_edges() const;
+  /// Those of any of the variants.
+  std::vector<Edge> edges_of(const std::vector<Variant>& variants) const;
   /// A weight or running statistic, of whatever process.
   HostTensor trained_tensor(const std::string& name) const;
 
   PlannedNetwork& network_;
   std::vector<Variant> training_;  // the full micro-batch first
   std::vector<Variant> evaluations_;
+  std::vector<Edge> training_edges_;  // empty: there are none beside those of the network
   std::vector<std::unique_ptr<Program>> programs_;
   std::vector<std::unique_ptr<Program>> evaluation_programs_;  // a whole round, the last one
   std::int64_t evaluated_samples_ = 0;

@@ -56,6 +56,18 @@ void check_compression(const PipelineConfig& config) {
            setting("accumulators"));
 }
 
+/// The edges, and behind them those of `more` between other stages.
+std::vector<Edge> joined(std::vector<Edge> edges, const std::vector<Edge>& more) {
+  for (const Edge& edge : more) {
+    const bool known = std::ranges::any_of(edges, [&](const Edge& one) {
+      return one.from_stage == edge.from_stage && one.to_stage == edge.to_stage &&
+             one.gradient == edge.gradient;
+    });
+    if (!known) edges.push_back(edge);
+  }
+  return edges;
+}
+
 /// A program without its transfers.
 void take_out_transfers(Program& program) {
   for (auto& list : program.device) {
@@ -177,7 +189,8 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
   warm_ = balanced_warm_up(warm);
 }
 
-Program ProgramMaker::training(int units) const {
+Program ProgramMaker::training(int units, const std::vector<Edge>& more) const {
+  const std::vector<Edge> edges = joined(edges_, more);
   if (schedule_.from_file_) {
     PT_CHECK(units == schedule_.from_file_->micro_batches, kUsage,
              "{} {} is written for {} micro-batches, not {}; set {} {} and, if "
@@ -189,10 +202,10 @@ Program ProgramMaker::training(int units) const {
     if (program.recompute != recompute_) set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);
     // The model's stages may wait for each other where those of the file's edges do not.
-    program.edges = edges_;
+    program.edges = edges;
     annotate(program);
     check(program, ErrorKind::kUsage);
-    program = lower(program, edges_);
+    program = lower(program, edges);
     check(program, ErrorKind::kUsage);
     return program;
   }
@@ -209,7 +222,7 @@ Program ProgramMaker::training(int units) const {
   options.micro_batches_per_update =
       schedule_.rule_ == UpdateRule::kDoubleBuffer ? units_per_update_ : 0;
   options.gradient_sync = gradient_sync_;
-  Program program = lower(generate(options), edges_);
+  Program program = lower(generate(options), edges);
   check(program);
   return program;
 }

@@ -60,8 +60,9 @@ class ProgramMaker {
   ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
                const Costs& costs, bool gradient_sync, int units_per_update);
 
-  /// The checked program of a round of that many micro-batches.
-  Program training(int units) const;
+  /// The checked program of a round of that many micro-batches. `more`: edges that micro-batches of
+  /// other sizes may need beside those of full ones.
+  Program training(int units, const std::vector<Edge>& more = {}) const;
   /// Forwards only, on the same devices. `edges` of evaluation's graphs, which lack nodes such as
   /// Dropout, so that other stages exchange values.
   Program evaluation(int units, const std::vector<Edge>& edges) const;
@@ -72,7 +73,7 @@ class ProgramMaker {
   RunSchedule schedule_;
   std::vector<bool> recompute_;  // [stages]
   std::vector<int> replicas_;    // empty: one each
-  std::vector<Edge> edges_;
+  std::vector<Edge> edges_;      // of full micro-batches
   std::vector<int> warm_;
   bool gradient_sync_;
   int units_per_update_;

@@ -90,7 +90,7 @@ Verification verify(PipelineRun& run) {
           : 1;
   result.steps = std::min(wanted, network.total_steps());
   FixedUnits units(run, result.steps);
-  const Program program = network.programs().training(units.count());
+  const Program program = run.training_program(units.count());
 
   std::vector<RuntimeVariant> variants = run.runtime_variants();
   Program reference = program;

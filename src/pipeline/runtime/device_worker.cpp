@@ -208,6 +208,7 @@ void DeviceWorker::execute(const Instruction& instruction) {
   if (instruction.kind != Kind::kReceive) begin_work();
   switch (instruction.kind) {
     case Kind::kSend:
+      send_nothing(instruction);
       break;
     case Kind::kReceive:
       expect(instruction);

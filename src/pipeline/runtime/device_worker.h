@@ -111,6 +111,7 @@ class DeviceWorker final : public LinkEnd {
   void send(const Instruction& instruction, bool gradient, const std::byte* base);
   void wake(int stage, int micro_batch, SharedWork::Notice what);
   void note_send(int edge, int micro_batch, const std::byte* base);
+  void send_nothing(const Instruction& instruction);
   void expect(const Instruction& instruction);
   void receive_all(const Instruction& instruction, bool gradient);
   void note_receive(int edge, int micro_batch, double asked, double there_at);

@@ -88,6 +88,15 @@ void DeviceWorker::send(const Instruction& instruction, bool gradient, const std
   }
 }
 
+/// At a send instruction: the compute instruction before it has sent the values, if there are any.
+void DeviceWorker::send_nothing(const Instruction& instruction) {
+  const int micro_batch = instruction.micro_batch;
+  const int edge = transport_.edge_of(round_.program->transfers[at(instruction.transfer)].edge);
+  const int variant = round_.micro_batch(instruction.stage, micro_batch).variant;
+  if (edge >= 0 && !setup_.values[at(variant)][at(edge)])
+    transport_.link(edge, micro_batch).send_nothing(*this, micro_batch);
+}
+
 /// Wakes the device that has a stage's part of a micro-batch, if it waits for this.
 void DeviceWorker::wake(int stage, int micro_batch, SharedWork::Notice what) {
   if (SharedWork* work = replicas_.shared_work())

@@ -33,6 +33,11 @@ void ExchangedLink::send(LinkEnd& sender, int micro_batch, const std::byte* base
                   sender.sent(number_, micro_batch, base), written);
 }
 
+/// The other end has announced a buffer, and exchanges with others come after this one.
+void ExchangedLink::send_nothing(LinkEnd& sender, int micro_batch) {
+  exchange_.offer(operation_of(micro_batch), sender.device(), {}, nullptr);
+}
+
 void ExchangedLink::take(LinkEnd& sender, int micro_batch) {
   sender.stream()->wait(*exchange_.wait(operation_of(micro_batch), sender.device()));
 }

@@ -19,6 +19,7 @@ class ExchangedLink final : public Link {
   void start_round(LinkRound round) override;
   void send(LinkEnd& sender, int micro_batch, const std::byte* base,
             const StreamPoint* written) override;
+  void send_nothing(LinkEnd& sender, int micro_batch) override;
   void take(LinkEnd& sender, int micro_batch) override;
   /// Streams wait for the data; threads only until the exchange is issued.
   bool is_released(int) override { return true; }

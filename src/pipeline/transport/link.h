@@ -76,6 +76,9 @@ class Link {
   /// `written`: from which point of its stream on they are there; null: now.
   virtual void send(LinkEnd& sender, int micro_batch, const std::byte* base,
                     const StreamPoint* written) = 0;
+  /// Instead of send() for a micro-batch of a shape that transfers nothing, at its send
+  /// instruction.
+  virtual void send_nothing(LinkEnd& /*sender*/, int /*micro-batch*/) {}
   /// Waits until a micro-batch's memory may be overwritten by what the sender does next. Throws
   /// ChannelAborted.
   virtual void take(LinkEnd& sender, int micro_batch) = 0;
