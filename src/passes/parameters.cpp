@@ -12,6 +12,7 @@
 #include "ops/conv/conv.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
+#include "passes/single_biases.h"
 
 namespace pipetrain {
 namespace {
@@ -93,7 +94,7 @@ bool is_neutral_normalization(const OnnxNode& node, const std::string& name,
 
 class Classifier {
  public:
-  explicit Classifier(const OnnxModel& model) {
+  explicit Classifier(const OnnxModel& model) : single_biases_(single_biases(model)) {
     data_.reserve(model.nodes.size());
     for (const OnnxValue& input : model.inputs) {
       data_.insert(input.name);
@@ -125,7 +126,11 @@ class Classifier {
     if (kind != metadata.end() && kind->second.find("PARAMETER") != std::string::npos)
       return {TensorUse::kTrained, "PyTorch parameter"};
     if (shape.rank() == 0 && !is_gain(name)) return {TensorUse::kFrozen, "scalar constant"};
+    const std::string folded = folded_from(metadata);
     if (shape.count() <= 1 && !has_parameter_name(name) && !reached_slot(name)) {
+      if (single_biases_.contains(name) && !has_torch_metadata_ && folded.empty() &&
+          !has_buffer_name(name, shape) && name.find("Constant") == std::string::npos)
+        return {TensorUse::kTrained, "bias of one element"};
       return {TensorUse::kFrozen, "single-element constant"};
     }
     if (kind != metadata.end()) {
@@ -134,8 +139,7 @@ class Classifier {
         return classify_kernel(name, shape);
       return {TensorUse::kFrozen, "PyTorch " + printable(kind->second)};
     }
-    if (const std::string folded = folded_from(metadata); !folded.empty())
-      return classify_folded(name, shape, value, folded_sources(folded));
+    if (!folded.empty()) return classify_folded(name, shape, value, folded_sources(folded));
     const bool buffer = has_buffer_name(name, shape);
     if (const OnnxNode* node = reached_slot(name)) {
       if (is_neutral_normalization(*node, name, value))
@@ -370,6 +374,7 @@ class Classifier {
   std::deque<OnnxNode> inner_;        // copies of nodes with sub-graphs, and the nodes of those
   std::deque<std::string> states_;    // names of what loops carry along
   std::set<std::string> inputs_;      // inputs of the model, scaled by constants or not
+  NameSet single_biases_;             // of layers with one output
   NameSet data_;                      // depend on what is fed, not on its shape alone
   NameTable<std::vector<Use>> uses_;  // of what is not data
   mutable std::array<std::array<std::map<std::string_view, Found>, 2>, 2> found_;  // by Way, Goal
@@ -452,40 +457,6 @@ void freeze_tensors(std::map<std::string, TensorRule>& rules, const ParameterOpt
                printable(glob), setting("params"));
     }
   }
-}
-
-std::string note_on_uncertain_parameters(const std::map<std::string, TensorRule>& rules) {
-  constexpr std::size_t kNamed = 4;
-  std::size_t count = 0;
-  std::string names;
-  for (const auto& [name, rule] : rules) {
-    if (!rule.doubtful) continue;
-    if (++count <= kNamed) names += (count > 1 ? ", " : "") + printable(name);
-  }
-  if (count == 0) return {};
-  const bool one = count == 1;
-  return fmt::format(
-      "{} tensor{} that may be {} and not trained: {}{}; to train {}, name all that is to be "
-      "trained "
-      "with {} GLOB",
-      count, one ? "" : "s",
-      one ? "a parameter is taken for a constant" : "parameters are taken for constants", names,
-      count > kNamed ? ", …" : "", one ? "it" : "them", setting("train-only"));
-}
-
-std::string note_on_tensors_in_subgraphs(const OnnxModel& model) {
-  std::size_t count = 0;
-  std::string first;
-  for (const OnnxNode& node : model.nodes) {
-    const std::vector<std::string> names = float_tensors_inside(node);
-    if (first.empty() && !names.empty()) first = names[0];
-    count += names.size();
-  }
-  if (count == 0) return {};
-  return fmt::format(
-      "{} inside an If, Loop or Scan ({}{}) {} not trained, as only those of the main graph are",
-      count == 1 ? "a tensor" : fmt::format("{} tensors", count), printable(first),
-      count == 1 ? "" : ", …", count == 1 ? "is" : "are");
 }
 
 }  // namespace pipetrain

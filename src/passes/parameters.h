@@ -50,7 +50,8 @@ struct UntiedCopy {
 bool is_statistic_slot(const OnnxNode& node, std::size_t slot);
 
 /// Rules for every floating-point initializer and Constant of a file, by name, in this order:
-/// running statistics, what PyTorch's metadata call a parameter, scalars (but not a module's gain),
+/// running statistics, what PyTorch's metadata call a parameter, scalars (but not a module's gain)
+/// and other single elements (but not the biases of layers with one output),
 /// the rest of these metadata, parameter slots of operators, operands of arithmetic (but not means
 /// and deviations of inputs). A tensor counts for a slot or an operand if only what
 /// moves its elements lies between; through differentiable arithmetic on weights, such as weight

@@ -44,6 +44,58 @@ TEST(MoreParameters, WhatPyTorchRecordedIsTrainedWhateverItsSize) {
     EXPECT_EQ(rules.at(name).use, TensorUse::kTrained) << name;
 }
 
+// As scikit-learn, MATLAB and TensorFlow name them.
+TEST(MoreParameters, TheBiasOfALayerWithOneOutputIsTrained) {
+  for (const char* name : {"intercepts1", "B2", "model/dense/BiasAdd/ReadVariableOp:0"}) {
+    for (const bool turned : {false, true}) {
+      OnnxBuilder builder = of_four();
+      builder.initializer("last", uneven_numbers(turned ? Shape{1, 4} : Shape{4, 1}));
+      for (const char* other : {name, "epsilon", "/Constant_output_0", "y_mean"})
+        builder.initializer(other, uneven_numbers({1}));
+      builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+      builder.node("Add", {"h", "epsilon"}, {"e"});
+      if (turned) {
+        builder.node("Gemm", {"e", "last"}, {"m"}, {OnnxAttribute::of_int("transB", 1)});
+      } else {
+        builder.node("MatMul", {"e", "last"}, {"m"});
+      }
+      builder.node("Flatten", {"m"}, {"f"});
+      builder.node("Add", {name, "f"}, {"a"});
+      builder.node("Add", {"m", "/Constant_output_0"}, {"b"});
+      builder.node("Add", {"m", "y_mean"}, {"c"});
+      builder.node("Sum", {"a", "b", "c"}, {"y"});
+      const auto rules = classify_tensors(read_back(builder), {});
+      EXPECT_EQ(rules.at(name).use, TensorUse::kTrained) << name;
+      EXPECT_FALSE(rules.at(name).decays) << name;
+      for (const char* other : {"epsilon", "/Constant_output_0", "y_mean"})
+        EXPECT_EQ(rules.at(other).use, TensorUse::kFrozen) << other;
+    }
+  }
+}
+
+// Of segmentation and of decoders: one channel.
+TEST(MoreParameters, TheBiasOfAConvolutionWithOneChannelIsTrained) {
+  OnnxBuilder builder("net");
+  builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}, {"", 5}, {"", 5}});
+  builder.output("y", DType::kFloat32, {});
+  builder.initializer("first", uneven_numbers({1, 4, 1, 1}));
+  builder.initializer("second", uneven_numbers({1, 1, 1, 1}));
+  builder.initializer("third", uneven_numbers({1, 3, 1, 1}));
+  for (const char* name : {"b1", "b2", "b3"}) builder.initializer(name, uneven_numbers({1}));
+  builder.node("Conv", {"x", "first"}, {"c"});
+  builder.node("Add", {"c", "b1"}, {"h"});
+  builder.node("ConvTranspose", {"h", "second"}, {"d"});
+  builder.node("Transpose", {"d"}, {"t"}, {OnnxAttribute::of_ints("perm", {0, 2, 3, 1})});
+  builder.node("Add", {"t", "b2"}, {"l"});
+  builder.node("Transpose", {"l"}, {"u"}, {OnnxAttribute::of_ints("perm", {0, 3, 1, 2})});
+  builder.node("ConvTranspose", {"u", "third"}, {"e"});
+  builder.node("Add", {"e", "b3"}, {"y"});  // of three channels
+  const auto rules = classify_tensors(read_back(builder), {});
+  EXPECT_EQ(rules.at("b1").use, TensorUse::kTrained);
+  EXPECT_EQ(rules.at("b2").use, TensorUse::kTrained);
+  EXPECT_EQ(rules.at("b3").use, TensorUse::kFrozen);
+}
+
 TEST(MoreParameters, StatisticsThatNormalizeAnInputAreNot) {
   OnnxBuilder builder = of_four();
   builder.initializer("model/normalization/Sub/y:0", uneven_numbers({1, 4}));
