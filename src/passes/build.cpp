@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "graph/op.h"
 #include "passes/batch_weight_gradients.h"
 #include "passes/coupled_samples.h"
@@ -62,6 +63,24 @@ void remove_dead_statistics(TrainingGraph& training) {
   });
 }
 
+/// Notes norms by statistics of the micro-batch that see one value of each channel.
+void note_single_values(TrainingGraph& training) {
+  std::string first;
+  int others = -1;
+  for (const Node& node : training.graph.nodes) {
+    if (node.op->name != "BatchNorm" || node.part != Part::kForward) continue;
+    const Shape& shape = training.graph[node.inputs[0]].type.shape;
+    if (shape.count() != shape[1]) continue;
+    if (++others == 0) first = node.name;
+  }
+  if (others < 0) return;
+  training.notes.push_back(fmt::format(
+      "\"{}\"{} normalizes one value of each channel in a micro-batch of {}, so that its bias is "
+      "its result; use larger micro-batches, or {} frozen",
+      printable(first), others > 0 ? fmt::format(" (as {} more)", others) : "",
+      training.micro_batch, setting("bn")));
+}
+
 /// The forward pass, the loss and the backward pass, in plain row-major floats.
 TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
                              const BuildOptions& options) {
@@ -82,6 +101,7 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
   training.coupled_samples = find_coupled_samples(training);  // of what the loss depends on
   mark_preparation(training, options.first);  // before the backward pass, which asks for the marks
+  note_single_values(training);               // behind it: weights may be normalized
   if (!options.with_gradients) return training;
   differentiate(training);
   remove_dead_nodes(training.graph, results_of(training));

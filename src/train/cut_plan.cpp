@@ -286,9 +286,11 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
                                 const Program& program) {
   std::vector<StageCapacity> capacity = stage_capacities({&program});
   add_accumulators({&program}, network.config().pipeline.accumulators, capacity);
-  // The last batch of an epoch may be smaller: a network of its own, which computes gradients too.
-  for (StageCapacity& stage : capacity)
-    stage.one_micro_batch = stage.one_micro_batch && network.batch_sizes().size() == 1;
+  // A smaller micro-batch at the end of a batch has a network of its own, which computes gradients
+  // too.
+  const bool alike = std::ranges::all_of(
+      network.batch_sizes(), [&](std::int64_t size) { return size % network.micro_batch() == 0; });
+  for (StageCapacity& stage : capacity) stage.one_micro_batch = stage.one_micro_batch && alike;
   std::vector<ArenaBytes> memory;
   std::vector<std::size_t> workspaces;
   for (std::size_t s = 0; s < slices.stages.size(); ++s) {

@@ -98,6 +98,19 @@ def shared_query():
                    table("query", 1, 2, 4), table("wk", 4, 4), table("wv", 4, 4), table("head", 8, 3))
 
 
+def squeezed_scores():
+    """A Squeeze without axes, which leaves one sample its axis."""
+    return model([node("Reshape", ["x", "one_row"], ["row"]), node("MatMul", ["row", "head"], ["scores"], "head"), node("Squeeze", ["scores"], ["y"])],
+                 [value_info("x", ["batch", 8])], [value_info("y", ["batch", 3])],
+                 [tensor("one_row", [3], [0, 1, 8], INT64), table("head", 8, 3)])
+
+
+def normalized():
+    return model([node("BatchNormalization", ["x", "gain", "bias", "mean", "variance"], ["n"], "norm"), node("MatMul", ["n", "head"], ["y"], "head")],
+                 [value_info("x", ["batch", 8])], [value_info("y", ["batch", 3])],
+                 [*(tensor(name, [8], [value] * 8) for name, value in (("gain", 1), ("bias", 0), ("mean", 0), ("variance", 1))), table("head", 8, 3)])
+
+
 class UnevenBatches(Case):
     def write_run(self, network, samples):
         made = random.Random(samples)
@@ -155,6 +168,15 @@ class UnevenBatches(Case):
 
     def test_a_query_of_all_samples(self):
         self.same(shared_query(), samples=9, batch=9, sizes=(3, 8))
+
+    def test_a_squeeze_without_axes(self):
+        self.same(squeezed_scores(), samples=9, batch=9, sizes=(3, 8, 1))
+
+    def test_a_norm_of_one_sample_is_named(self):
+        for size, says in ((8, True), (3, False)):
+            self.write_run(normalized(), samples=9)
+            _, err = self.succeed("train", "net.onnx", *RUN, "--batch-size", "9", "--micro-batch-size", str(size))
+            self.assertEqual('"norm" normalizes one value of each channel in a micro-batch of 1, ' in err, says)
 
 
 if __name__ == "__main__":

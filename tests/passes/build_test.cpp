@@ -130,6 +130,16 @@ TEST(Build, RunningStatisticsAreThoseOfNormsThatAreTrainedAndKeepThem) {
   EXPECT_TRUE(build(read(two_norms(/*running=*/false))).statistics.empty());
 }
 
+TEST(Build, NotesNormsOfOneValuePerChannel) {
+  const OnnxModel model = read(two_norms(/*running=*/true));
+  EXPECT_TRUE(build(model, 2).notes.empty());
+  const std::vector<std::string> notes = build(model, 1).notes;
+  ASSERT_EQ(notes.size(), 1U);
+  EXPECT_TRUE(notes[0].starts_with(
+      "\"logits.norm\" normalizes one value of each channel in a micro-batch of 1, "))
+      << notes[0];
+}
+
 // Computed statistics are those of the batch where the file says so, and otherwise anything.
 TEST(Build, ComputedStatisticsAreReadUnlessTheFileTrains) {
   const auto norms_of_batch = [](bool running, std::int64_t training_mode) {

@@ -9,6 +9,7 @@
 
 #include "passes/linearise.h"
 #include "support/temporary_directory.h"
+#include "train/pipeline_run.h"
 #include "train/planned_network.h"
 #include "zoo/zoo.h"
 
@@ -74,6 +75,38 @@ TEST_F(ReplicatedNetwork, FusesTheRemainderAsTheOtherMicroBatches) {
   EXPECT_FALSE(has_same_nodes(*remainder, network.graph()));
   EXPECT_GT(fused(network.graph()), 0);
   EXPECT_EQ(fused(*remainder), fused(network.graph()));
+}
+
+// All samples together are fewer than a batch, which is one micro-batch: their network is another.
+TEST_F(ReplicatedNetwork, PredictsTheMemoryOfFewerSamplesThanABatch) {
+  config_.pipeline.replicas = {};
+  config_.pipeline.devices = 1;
+  config_.pipeline.micro_batches = 1;
+  config_.pipeline.profile_cache = false;
+  config_.pipeline.pin = false;
+  for (const std::size_t samples : {std::size_t{64}, std::size_t{40}}) {
+    config_.data.synthetic_samples = samples;
+    PlannedNetwork network = plan_network(config_);
+    const PipelineRun run(network);
+    EXPECT_GE(network.predicted_memory(0).total(), run.runtime().memory(0).total()) << samples;
+  }
+}
+
+TEST_F(ReplicatedNetwork, ProgramsTakeTheEdgesOfOtherMicroBatches) {
+  config_.pipeline.replicas = {};
+  config_.pipeline.devices = 3;
+  config_.pipeline.micro_batches = 2;
+  config_.pipeline.profile_cache = false;
+  config_.pipeline.pin = false;
+  const PlannedNetwork network = plan_network(config_);
+  const Program own = network.programs().training(2);
+  const std::vector<Edge> more = {{0, 1, 8}, {0, 2, 8}, {2, 0, 8, true}};
+  const Program all = network.programs().training(2, more);
+  const std::size_t known = own.edges.size();  // with 0 to 1
+  ASSERT_EQ(all.edges.size(), known + 2);
+  EXPECT_EQ(all.edges[known], more[1]);
+  EXPECT_EQ(all.edges[known + 1], more[2]);
+  EXPECT_EQ(all.transfers.size(), own.transfers.size() + 4);
 }
 
 // The warm-up of pipedream with p devices is (p-1)/R mini-batches on each of the R replicas of the

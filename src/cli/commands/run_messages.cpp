@@ -256,6 +256,10 @@ void log_resume(const Options& options, const PlannedNetwork& network,
   }
 }
 
+void log_remainders(const PipelineRun& run) {
+  for (const std::string& note : run.notes_on_remainders()) log_info("train", "note     {}", note);
+}
+
 void log_memory(const PipelineRun& run) {
   if (!with_details()) return;
   const PlannedNetwork& network = run.network();

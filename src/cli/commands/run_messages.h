@@ -19,6 +19,8 @@ void log_start(const Options& options, const PlannedNetwork& network);
 /// The resumed checkpoint, and the settings that have changed since.
 void log_resume(const Options& options, const PlannedNetwork& network,
                 const FoundCheckpoint& found);
+/// Notes on smaller micro-batches at the ends of batches.
+void log_remainders(const PipelineRun& run);
 /// Memory allocated by the stages.
 void log_memory(const PipelineRun& run);
 /// `seconds`: of the training.

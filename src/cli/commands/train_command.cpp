@@ -155,6 +155,7 @@ class LeadingRun {
     begin_with(options_, *run_, start_.checkpoint(), training, cut);
     std::optional<Commits> commits;
     begin_commits(*run_, start_, training, commits);
+    log_remainders(*run_);
     log_memory(*run_);
     Watcher watcher(*run_,
                     {account_, progress_, events_, board_, mlflow_, recorder_, status_, journal_,
