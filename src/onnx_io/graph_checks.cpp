@@ -202,18 +202,6 @@ void check_and_sort(OnnxModel& model) {
     PT_CHECK(outputs.insert(output.name).second, kModel, "duplicate graph output '{}'",
              printable(output.name));
   }
-  std::unordered_map<std::string_view, const OnnxInitializer*> unusable;
-  for (const OnnxInitializer& initializer : model.initializers) {
-    if (!initializer.unusable.empty()) unusable.emplace(initializer.name, &initializer);
-  }
-  for (std::size_t n = 0; n < model.nodes.size() && !unusable.empty(); ++n) {
-    const OnnxNode& node = model.nodes[n];
-    for (const std::string& input : node.inputs) {
-      const auto found = unusable.find(input);
-      PT_CHECK(found == unusable.end(), kModel, "{}: its input tensor '{}' cannot be used: {}",
-               node.label(), printable(input), found->second->unusable);
-    }
-  }
   const Captured captured = find_captured(model);
   if (!read_early.empty() || is_captured_early(captured, producers))
     sort_nodes(model, producers, captured);

@@ -49,10 +49,15 @@ class Inliner {
           const std::map<std::string, std::int64_t>& opsets, std::set<std::string> taken,
           const InlineLimits& limits)
       : functions_(functions), opsets_(opsets), taken_(std::move(taken)), limits_(limits) {
+    std::set<std::string> labels;  // by which nodes name the function that they come from
     for (std::size_t i = 0; i < functions.size(); ++i) {
       const LocalFunction& f = functions[i];
       PT_CHECK(by_name_.emplace(Key{f.domain, f.name, f.overload}, i).second, kModel,
                "local function {} is defined twice", printable(f.label()));
+      PT_CHECK(labels.insert(f.label()).second, kModel,
+               "two local functions are both called {}: the names and overloads of both join to "
+               "that; rename one of them",
+               printable(f.label()));
     }
     sizes_.resize(functions.size());
     for (std::size_t i = 0; i < functions.size(); ++i) measure(i);

@@ -115,6 +115,9 @@ struct OnnxValue {
   std::vector<OnnxDim> dims;
 };
 
+/// Usual names of the output of a classifier, the most telling one first.
+inline constexpr std::string_view kUsualOutputs[] = {"logits", "output", "out", "scores"};
+
 using OnnxMetadata = std::map<std::string, std::string>;
 
 /// A tensor stored in the file.

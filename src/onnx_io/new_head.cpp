@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "base/random.h"
 #include "base/setting.h"
 #include "onnx_io/gather_data.h"
+#include "onnx_io/model.h"
 #include "onnx_io/model_file.h"
 #include "onnx_io/wire_scan.h"
 #include "pt_onnx.pb.h"
@@ -22,7 +24,24 @@
 namespace pipetrain {
 namespace {
 
-constexpr int kFloatTensor = 1;  // TensorProto.FLOAT
+constexpr int kFloatTensor = 1;                 // TensorProto.FLOAT
+constexpr std::int64_t kInitializersAlone = 4;  // IR version; before, they are inputs, too
+
+/// The output that the loss reads if none is named, by names and types as output_of_loss() of
+/// passes/loss.h does. An output without a type may be of floats.
+std::string usual_output(const onnx::Graph& graph) {
+  std::vector<std::string> floats;
+  for (const onnx::ValueInfo& output : graph.output()) {
+    if (output.has_type() && !output.type().has_tensor_type()) continue;
+    const auto type = static_cast<DType>(output.type().tensor_type().elem_type());
+    if (type == DType::kUndefined || is_float(type)) floats.push_back(output.name());
+  }
+  if (floats.empty()) return graph.output(0).name();
+  for (const std::string_view known : kUsualOutputs) {
+    if (std::ranges::find(floats, known) != floats.end()) return std::string(known);
+  }
+  return floats[0];
+}
 
 bool is_between(const std::string& op) {
   static const std::set<std::string> ops = {
@@ -34,8 +53,11 @@ bool is_between(const std::string& op) {
 
 class Head {
  public:
-  Head(onnx::Graph& graph, std::int64_t classes, std::uint64_t seed)
-      : graph_(graph), classes_(classes), random_(seed, 0x6865616473) {}
+  Head(onnx::Model& model, std::int64_t classes, std::uint64_t seed)
+      : graph_(*model.mutable_graph()),
+        ir_version_(model.ir_version()),
+        classes_(classes),
+        random_(seed, 0x6865616473) {}
 
   NewHead replace(const std::string& output) {
     find_layer(output);
@@ -88,9 +110,37 @@ class Head {
     return nullptr;
   }
 
-  bool is_initializer(const std::string& name) const {
-    return std::any_of(graph_.initializer().begin(), graph_.initializer().end(),
+  /// The Constant node that holds a tensor, as some exporters store weights; its index, or -1.
+  int constant_of(const std::string& name) const {
+    for (int n = 0; n < graph_.node_size(); ++n) {
+      const onnx::Node& node = graph_.node(n);
+      if (node.op_type() == "Constant" && node.output_size() == 1 && node.output(0) == name &&
+          node.attribute_size() == 1 && node.attribute(0).has_t() &&
+          node.attribute(0).t().dims_size() > 0)
+        return n;
+    }
+    return -1;
+  }
+
+  /// Whether the file stores a tensor of this name.
+  bool is_stored(const std::string& name) const {
+    return constant_of(name) >= 0 ||
+           std::any_of(graph_.initializer().begin(), graph_.initializer().end(),
                        [&](const onnx::Tensor& t) { return t.name() == name; });
+  }
+
+  /// Makes the tensor of a Constant node an initializer.
+  void make_initializer(const std::string& name, int constant) {
+    onnx::Tensor& tensor = *graph_.add_initializer();
+    tensor.Swap(graph_.mutable_node(constant)->mutable_attribute(0)->mutable_t());
+    tensor.set_name(name);
+    graph_.mutable_node()->DeleteSubrange(constant, 1);
+    if (ir_version_ >= kInitializersAlone) return;
+    onnx::ValueInfo& input = *graph_.add_input();
+    input.set_name(name);
+    onnx::TensorKind& type = *input.mutable_type()->mutable_tensor_type();
+    type.set_elem_type(tensor.data_type());
+    for (const std::int64_t d : tensor.dims()) type.mutable_shape()->add_dim()->set_dim_value(d);
   }
 
   void find_layer(std::string value) {
@@ -101,14 +151,14 @@ class Head {
       PT_CHECK(node, kModel, "\"{}\" does not come from a layer with weights", printable(output));
       const std::string& op = node->op_type();
       if (op == "Gemm" || op == "Conv" ||
-          (op == "MatMul" && node->input_size() == 2 && is_initializer(node->input(1)))) {
+          (op == "MatMul" && node->input_size() == 2 && is_stored(node->input(1)))) {
         layer_ = node;
         changed_.insert(value);
         return;
       }
       if (op == "Add" && added_bias_.empty() && node->input_size() == 2 &&
-          (is_initializer(node->input(0)) || is_initializer(node->input(1)))) {
-        const int bias = is_initializer(node->input(0)) ? 0 : 1;
+          (is_stored(node->input(0)) || is_stored(node->input(1)))) {
+        const int bias = is_stored(node->input(0)) ? 0 : 1;
         added_bias_ = node->input(bias);
         value = node->input(1 - bias);
       } else {
@@ -188,6 +238,8 @@ class Head {
 
   onnx::Tensor& tensor(const std::string& name) {
     const int uses = uses_of(name);
+    if (const int constant = constant_of(name); constant >= 0 && uses == 1)
+      make_initializer(name, constant);
     for (onnx::Tensor& found : *graph_.mutable_initializer()) {
       if (found.name() != name) continue;
       PT_CHECK(uses == 1, kModel,
@@ -198,7 +250,11 @@ class Head {
                printable(name));
       return found;
     }
-    PT_FAIL(kModel, "{}: \"{}\" of the last layer is not stored in the file",
+    PT_CHECK(!is_stored(name), kModel,
+             "{}: \"{}\" of the last layer is used {} times, so it cannot be replaced",
+             setting("num-classes"), printable(name), uses);
+    PT_FAIL(kModel,
+            "{}: \"{}\" of the last layer is neither an initializer nor the tensor of a Constant",
             setting("num-classes"), printable(name));
   }
 
@@ -257,6 +313,7 @@ class Head {
   }
 
   onnx::Graph& graph_;
+  std::int64_t ir_version_;
   std::int64_t classes_;
   RandomStream random_;
   const onnx::Node* layer_ = nullptr;
@@ -285,7 +342,7 @@ NewHead replace_head(const std::filesystem::path& from, const std::filesystem::p
       [&] { return printable(from.string()); },
       [&] {
         NewHead head =
-            Head(graph, classes, seed).replace(output.empty() ? graph.output(0).name() : output);
+            Head(model, classes, seed).replace(output.empty() ? usual_output(graph) : output);
         auto& entries = *model.mutable_metadata_props();
         for (int i = entries.size(); i-- > 0;) {
           if (entries.Get(i).key() == kClassNamesEntry) entries.DeleteSubrange(i, 1);

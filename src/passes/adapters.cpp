@@ -12,6 +12,7 @@
 #include "base/setting.h"
 #include "onnx_io/model_file.h"
 #include "onnx_io/subgraph.h"
+#include "onnx_io/tensors_by_name.h"
 #include "passes/exporter_traces.h"
 #include "passes/parameter_names.h"
 
@@ -162,6 +163,22 @@ void add_matrices(const Adapter& adapter, const Shape& weight, std::int64_t rank
   added.push_back(new_tensor(adapter.b, std::move(b)));  // zeros
 }
 
+/// Freezes the trained tensors in Constant nodes, which get no adapters; returns how many.
+std::size_t freeze_constants(const OnnxModel& model, const AdapterOptions& options, Targets& whole,
+                             std::map<std::string, TensorRule>& rules) {
+  const TensorsByName tensors(model);
+  std::size_t frozen = 0;
+  for (auto& [name, rule] : rules) {
+    if (rule.use != TensorUse::kTrained || tensors.initializer(name)) continue;
+    if (!options.trained_whole.empty() && whole.choose(name, name)) continue;
+    rule = {TensorUse::kFrozen,
+            fmt::format("beside adapters ({}), which Constant nodes cannot have", setting("lora")),
+            rule.decays};
+    ++frozen;
+  }
+  return frozen;
+}
+
 /// A product of A and B has at most the rank of its smaller side.
 void check_rank(const std::vector<Shape>& weights, std::int64_t rank) {
   std::int64_t most = 0;
@@ -261,12 +278,18 @@ std::vector<Adapter> add_adapters(OnnxModel& model, std::map<std::string, Tensor
          .outputs_first = uses[0].outputs_first});
     shapes.push_back(tensor.shape);
   }
-  targets.check_used(setting("lora"), "no trainable weight of a MatMul, Gemm or 1x1 Conv node");
+  const std::size_t constants = freeze_constants(model, options, whole, rules);
+  const char* const whose =
+      constants > 0 ? "initializer (Constant nodes cannot have adapters)" : "weight";
+  targets.check_used(
+      setting("lora"),
+      fmt::format("no trainable {} of a MatMul, Gemm or 1x1 Conv node", whose).c_str());
   whole.check_used(setting("train-only"), "no trainable tensor");
   PT_CHECK(!adapters.empty(), kUsage,
            "{}: the model has no MatMul, Gemm or 1x1 Conv node with a trainable weight of its "
-           "own",
-           setting("lora"));
+           "own{}",
+           setting("lora"),
+           constants > 0 ? " that is an initializer; Constant nodes cannot have adapters" : "");
   check_rank(shapes, options.rank);
   for (std::size_t i = 0; i < adapters.size(); ++i)
     add_matrices(adapters[i], shapes[i], options.rank, seed, added);

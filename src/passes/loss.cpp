@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <optional>
 #include <ranges>
+#include <set>
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "onnx_io/model.h"
 #include "ops/registry/registry.h"
 #include "passes/causality.h"
 
@@ -94,6 +96,53 @@ bool ends_in(const Graph& graph, ValueId output, std::string_view op) {
   return found && graph[found->node].op->name == op;
 }
 
+bool is_one(const HostTensor& value) {
+  return value && std::ranges::all_of(value.to_doubles(), [](double x) { return x == 1; });
+}
+
+/// Whether a node makes numbers from 0 to 1 that are probabilities.
+bool makes_probabilities(const Graph& graph, const Node& node) {
+  const std::string_view op = node.op->name;
+  if (op == "Clip") {
+    return node.attributes.real("min", -1) >= 0 && node.attributes.real("max", 2) <= 1;
+  }
+  if (op == "Exp") {
+    const NodeId before = graph[node.inputs[0]].producer;
+    return before && graph[before].op->name == std::string_view("LogSoftmax");
+  }
+  return op == "Sigmoid" || op == "Softmax" || op == "HardSigmoid";
+}
+
+/// Inputs of a node that are probabilities if its outputs are; empty: its outputs are others.
+std::vector<ValueId> probabilities_of(const Graph& graph, const Node& node) {
+  constexpr std::string_view kPassing[] = {"Reshape", "Transpose", "Slice", "Split",
+                                           "Expand",  "Clip",      "Gather"};
+  const std::string_view op = node.op->name;
+  if (op == "Concat") return node.inputs;
+  if (op == "Sub" && is_one(graph[node.inputs[0]].data)) return {node.inputs[1]};
+  if (std::ranges::find(kPassing, op) != std::end(kPassing)) return {node.inputs[0]};
+  return {};
+}
+
+/// Whether an output is made of probabilities, as far as its last nodes tell.
+bool holds_probabilities(const Graph& graph, ValueId output) {
+  std::vector<ValueId> open = {output};
+  std::set<ValueId> seen;
+  while (!open.empty()) {
+    const ValueId value = open.back();
+    open.pop_back();
+    if (!value || !seen.insert(value).second) continue;
+    const NodeId producer = graph[value].producer;
+    if (!producer) return false;
+    const Node& node = graph[producer];
+    if (makes_probabilities(graph, node)) continue;
+    const std::vector<ValueId> before = probabilities_of(graph, node);
+    if (before.empty()) return false;
+    open.insert(open.end(), before.begin(), before.end());
+  }
+  return true;
+}
+
 LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOptions& options) {
   const Shape& shape = training.graph[output].type.shape;
   const std::string& name = training.graph[output].name;
@@ -172,7 +221,7 @@ class LossBuilder {
         cross_entropy();
         break;
       case LossKind::kBinaryCrossEntropy:
-        strip_head("Sigmoid");
+        if (!strip_head("Sigmoid")) look_for_probabilities("Sigmoid");
         elementwise("BinaryCrossEntropy", "binary classifier");
         break;
       case LossKind::kSquaredError:
@@ -188,8 +237,8 @@ class LossBuilder {
   }
 
  private:
-  void strip_head(std::string_view op) {
-    if (!ends_in(training_.graph, output_, op)) return;
+  bool strip_head(std::string_view op) {
+    if (!ends_in(training_.graph, output_, op)) return false;
     const FinalActivation head = *final_activation(training_.graph, output_);
     output_ = training_.graph[head.node].inputs[0];
     for (const NodeId move : std::views::reverse(head.moves)) {
@@ -198,6 +247,20 @@ class LossBuilder {
     }
     training_.notes.push_back(
         fmt::format("final {} fused into the loss (and kept in the file)", op));
+    return true;
+  }
+
+  /// The loss computes `op` itself: of an output of probabilities it would be one too many.
+  void look_for_probabilities(std::string_view op) {
+    if (!holds_probabilities(training_.graph, output_)) return;
+    const std::string name = printable(training_.loss.output);
+    const std::string_view loss = name_of(training_.loss.kind);
+    PT_CHECK(options_.loss != "auto", kUsage,
+             "output \"{}\" is made of probabilities, of which {} would compute another {}; name "
+             "the values before them with {} NAME, or give {} {} to train it so",
+             name, loss, op, setting("output-node"), setting("loss"), loss);
+    training_.notes.push_back(fmt::format(
+        "output \"{}\" is made of probabilities, of which {} computes another {}", name, loss, op));
   }
 
   void add_label(DType dtype, Shape shape) {
@@ -221,8 +284,9 @@ class LossBuilder {
   }
 
   void cross_entropy() {
-    strip_head("Softmax");
-    strip_head("LogSoftmax");
+    const bool is_probability = strip_head("Softmax");
+    const bool is_logarithm = strip_head("LogSoftmax");
+    if (!is_probability && !is_logarithm) look_for_probabilities("Softmax");
     Loss& loss = training_.loss;
     const Shape shape = builder_.shape(output_);
     PT_CHECK(shape.rank() >= 2, kUsage,
@@ -347,7 +411,7 @@ std::size_t output_of_loss(const TrainingGraph& training, const LossOptions& opt
       if (is_loss(training, i)) return i;
     }
   }
-  for (const std::string_view known : {"logits", "output", "out", "scores"}) {
+  for (const std::string_view known : kUsualOutputs) {
     for (const std::size_t i : floats) {
       if (names[i] == known) return i;
     }

@@ -68,12 +68,7 @@ class Lowering {
 
   TrainingGraph run() {
     result_.micro_batch = options_.micro_batch;
-    std::vector<std::string> targets;
-    if (options_.output_node.empty()) {
-      for (const OnnxValue& output : model_.outputs) targets.push_back(output.name);
-    } else {
-      targets.push_back(find_output_node());
-    }
+    const std::vector<std::string> targets = targets_of(model_, options_.output_node);
     const Needed needed = find_needed(model_, targets);
     refuse_unsupported(model_, needed);
     values_.reserve(model_.nodes.size());
@@ -105,18 +100,6 @@ class Lowering {
   SqueezedShapes squeezed_shapes() { return std::move(squeezed_); }
 
  private:
-  std::string find_output_node() const {
-    for (const OnnxNode& node : model_.nodes) {
-      for (const std::string& output : node.outputs) {
-        if (output == options_.output_node ||
-            (node.name == options_.output_node && !output.empty()))
-          return output;
-      }
-    }
-    PT_FAIL(kUsage, "{}: {} has no node or value named \"{}\"", setting("output-node"),
-            model_.path.filename().string(), printable(options_.output_node));
-  }
-
   void add_input(const OnnxValue& input) {
     PT_CHECK(is_known(input.dtype), kModel, "input \"{}\" has {}, which is not supported",
              printable(input.name), name_of(input.dtype));
@@ -231,7 +214,7 @@ class Lowering {
                    check_attributes(node);
                    if (node.op_type == "Constant" && rule_of(node.outputs[0]) &&
                        rule_of(node.outputs[0])->use != TensorUse::kFrozen) {
-                     add_tensor(node.outputs[0], node.tensor_attribute("value"));
+                     add_tensor(node.outputs[0], constant_value(node));
                      return;
                    }
                    if (takes_lists(node)) return add_sequence(node);

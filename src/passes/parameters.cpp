@@ -201,6 +201,19 @@ class Classifier {
     return !is_vector(shape);
   }
 
+  /// Whether the tensor, `depth` nodes before the value of this name, is used as running statistics
+  /// only. An exporter may have merged one with a bias.
+  bool is_running_statistic(const std::string& name, int depth = 0) const {
+    const std::vector<Use>& uses = uses_of(name);
+    return depth <= kMaximumDepth && !uses.empty() &&
+           std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
+             return is_statistic_slot(*use.node, use.slot) ||
+                    (is_one_of(use.node->op_type, {"Identity", "Cast"}) && use.slot == 0 &&
+                     use.node->has_output(0) &&
+                     is_running_statistic(use.node->outputs[0], depth + 1));
+           });
+  }
+
  private:
   /// What a Loop or Scan carries along, and the elements of what a Scan reads: data.
   void add_states(const OnnxNode& node) {
@@ -304,19 +317,6 @@ class Classifier {
     static const std::vector<Use> none;
     const std::vector<Use>* const found = uses_.find(name);
     return found ? *found : none;
-  }
-
-  /// Whether the tensor, `depth` nodes before the value of this name, is used as running statistics
-  /// only. An exporter may have merged one with a bias.
-  bool is_running_statistic(const std::string& name, int depth = 0) const {
-    const std::vector<Use>& uses = uses_of(name);
-    return depth <= kMaximumDepth && !uses.empty() &&
-           std::all_of(uses.begin(), uses.end(), [&](const Use& use) {
-             return is_statistic_slot(*use.node, use.slot) ||
-                    (is_one_of(use.node->op_type, {"Identity", "Cast"}) && use.slot == 0 &&
-                     use.node->has_output(0) &&
-                     is_running_statistic(use.node->outputs[0], depth + 1));
-           });
   }
 
   /// Operators between a tensor and a weight's slot, as long as no data are involved.
@@ -429,11 +429,15 @@ std::map<std::string, TensorRule> classify_tensors(const OnnxModel& model,
         initializer.metadata);
   }
   for (const OnnxNode& node : model.nodes) {
-    if (node.op_type != "Constant" || node.outputs.empty() || !node.has_attribute("value"))
-      continue;
-    const HostTensor value =
-        with_context([&] { return "reading " + printable(model.path.string()); },
-                     [&] { return node.tensor_attribute("value"); });
+    if (node.op_type != "Constant" || node.outputs.empty()) continue;
+    const OnnxAttribute* const tensor = node.find_attribute("value");
+    const bool is_list = !tensor && node.has_attribute("value_floats");  // elsewhere a constant
+    if (is_list ? !classifier.is_running_statistic(node.outputs[0]) : !tensor) continue;
+    // Of a type without kernels: refuse_unsupported() says so where it is needed.
+    if (tensor && tensor->kind == OnnxAttribute::Kind::kTensor && !tensor->tensor) continue;
+    const HostTensor value = with_context(
+        [&] { return "reading " + printable(model.path.string()); },
+        [&] { return is_list ? constant_value(node) : node.tensor_attribute("value"); });
     if (value) add(node.outputs[0], value.dtype(), value.shape(), value, {});
   }
   return rules;

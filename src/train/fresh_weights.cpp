@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "onnx_io/model_file.h"
+#include "onnx_io/tensors_by_name.h"
 
 namespace pipetrain {
 namespace {
@@ -19,7 +20,15 @@ struct Draw {
 
 class Drawing {
  public:
-  explicit Drawing(const OnnxModel& model) : model_(model) {}
+  explicit Drawing(const OnnxModel& model) : model_(model), tensors_(model) {}
+
+  /// Of an initializer or a Constant; nothing where the model has no such tensor.
+  std::optional<Shape> shape_of(const std::string& name) const {
+    if (const OnnxInitializer* tensor = tensors_.initializer(name)) return tensor->shape;
+    if (const OnnxNode* constant = tensors_.constant(name))
+      return constant_value(*constant).shape();
+    return {};
+  }
 
   Draw rule(const std::string& name) const {
     for (const OnnxNode& node : model_.nodes) {
@@ -38,19 +47,14 @@ class Drawing {
       }
     }
     const bool gain = name.find("gamma") != std::string::npos || name.ends_with("scale");
-    const OnnxInitializer* tensor = model_.find_initializer(name);
-    const bool vector = tensor && tensor->shape.rank() <= 1;
+    const std::optional<Shape> shape = shape_of(name);
+    const bool vector = shape && shape->rank() <= 1;
     if (gain || (vector && name.ends_with("weight"))) return {.constant = 1};
     if (vector) return {};
     return {.deviation = 0.02};
   }
 
  private:
-  Shape shape_of(const std::string& name) const {
-    const OnnxInitializer* tensor = model_.find_initializer(name);
-    return tensor ? tensor->shape : Shape{};
-  }
-
   static Draw within(double fan) { return {.bound = fan > 0 ? 1 / std::sqrt(fan) : 0}; }
 
   /// Inputs that each output of the weight of a layer sums over.
@@ -69,7 +73,7 @@ class Drawing {
     if (op.starts_with("Conv") || op == "Gemm" || op == "MatMul") {
       const bool weight = slot == 1 || (op == "MatMul" && slot == 0);
       const std::string& layer = weight || node.inputs.size() < 2 ? name : node.inputs[1];
-      return within(fan_in(node, shape_of(layer), turned));
+      return within(fan_in(node, shape_of(layer).value_or(Shape{}), turned));
     }
     if (op == "LSTM" || op == "GRU" || op == "RNN")
       return within(static_cast<double>(node.int_attribute("hidden_size", 0)));
@@ -82,6 +86,7 @@ class Drawing {
   }
 
   const OnnxModel& model_;
+  TensorsByName tensors_;
 };
 
 }  // namespace
@@ -90,14 +95,15 @@ std::map<std::string, HostTensor> fresh_weights(const LoadedModel& model, std::u
   const Drawing drawing(model.model);
   std::map<std::string, HostTensor> out;
   for (const auto& [name, rule] : model.rules) {
-    const OnnxInitializer* tensor = model.model.find_initializer(name);
+    if (rule.use == TensorUse::kFrozen) continue;
+    const std::optional<Shape> shape = drawing.shape_of(name);
     // New adapters have their own rule, under which they change nothing yet.
     const bool of_adapter = std::ranges::any_of(model.adapters, [&](const Adapter& adapter) {
       return name == adapter.a || name == adapter.b;
     });
-    if (rule.use == TensorUse::kFrozen || !tensor || of_adapter) continue;
+    if (!shape || of_adapter) continue;
     const Draw draw = drawing.rule(name);
-    HostTensor value(TensorType{DType::kFloat32, tensor->shape});
+    HostTensor value(TensorType{DType::kFloat32, *shape});
     RandomStream random(seed, hash_bytes(std::as_bytes(std::span(name))));
     for (float& x : value.span<float>()) {
       x = static_cast<float>(draw.deviation > 0 ? draw.deviation * random.normal()

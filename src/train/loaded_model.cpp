@@ -1,6 +1,5 @@
 #include "train/loaded_model.h"
 
-#include <algorithm>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -8,13 +7,16 @@
 #include "onnx_io/reader.h"
 #include "onnx_io/writer.h"
 #include "passes/exporter_traces.h"
+#include "passes/needed_nodes.h"
 
 namespace pipetrain {
 
-bool LoadedModel::has_fixed_batch() const {
-  return std::any_of(model.inputs.begin(), model.inputs.end(), [](const OnnxValue& input) {
-    return !input.dims.empty() && input.dims[0].value > 0;
-  });
+std::int64_t LoadedModel::fixed_batch() const {
+  std::int64_t fixed = 0;
+  for (const OnnxValue& input : inputs) {
+    if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
+  }
+  return fixed;
 }
 
 std::vector<std::string> LoadedModel::notes() const {
@@ -53,6 +55,7 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   if (unties) loaded.copies = untie_copies(loaded.model, loaded.rules, not_in_file);
   freeze_tensors(loaded.rules, parameters);  // copies have names of their own
   if (adapts) loaded.adapters = add_adapters(loaded.model, loaded.rules, adapters, seed);
+  loaded.inputs = needed_inputs(loaded.model, config.output_node);
   return loaded;
 }
 

@@ -24,9 +24,11 @@ struct LoadedModel {
   std::vector<ExpandedParameter> expanded;
   std::vector<UntiedCopy> copies;
   std::vector<Adapter> adapters;
+  std::vector<OnnxValue> inputs;  // without those that what is computed does not depend on
 
-  /// Whether the file says how many samples the model takes at a time.
-  bool has_fixed_batch() const;
+  /// How many samples the model takes at a time, if the file says so; else 0.
+  std::int64_t fixed_batch() const;
+  bool has_fixed_batch() const { return fixed_batch() > 0; }
   /// Sentences on what the exporter changed and what is not trained.
   std::vector<std::string> notes() const;
 };

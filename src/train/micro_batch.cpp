@@ -35,10 +35,7 @@ void Network::choose_micro_batch() {
   PT_CHECK(config_.optimization.batch_size >= 1, kUsage, "{} must be at least 1",
            setting("batch-size"));
   const std::int64_t batch = samples_of_part(config_);
-  std::int64_t fixed = -1;
-  for (const OnnxValue& input : model_.model.inputs) {
-    if (!input.dims.empty() && input.dims[0].value > 0) fixed = input.dims[0].value;
-  }
+  const std::int64_t fixed = model_.fixed_batch();
   const PipelineConfig& pipeline = config_.pipeline;
   PT_CHECK(!(pipeline.micro_batches && pipeline.micro_batch_size), kUsage,
            "give {} or {}, not both", setting("micro-batches"), setting("micro-batch-size"));

@@ -252,7 +252,7 @@ void Network::open_data_and_graph(const Network* same_data) {
     }
     if (loss_.labels == LabelHint::kUnknown)
       look_at_labels(*raw, model_.model, config_.data.bind, loss_);
-    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw))
+    for (auto& [name, shape] : shapes_of_samples(model_.model, *raw, config_.model.output_node))
       sample_shapes_.emplace(name, shape);
   } else if (loss_.labels == LabelHint::kUnknown) {
     loss_.labels = LabelHint::kGenerated;

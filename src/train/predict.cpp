@@ -9,6 +9,7 @@
 #include "base/setting.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
+#include "passes/needed_nodes.h"
 #include "passes/patterns.h"
 #include "train/given_shapes.h"
 
@@ -19,10 +20,7 @@ TrainingGraph forward_graph(const ModelConfig& config, std::int64_t batch,
                             const std::map<std::string, Shape>& sample_shapes) {
   const LoadedModel model = load_model(config);
   LowerOptions options;
-  options.micro_batch = batch;
-  for (const OnnxValue& input : model.model.inputs) {
-    if (!input.dims.empty() && input.dims[0].value > 0) options.micro_batch = input.dims[0].value;
-  }
+  options.micro_batch = model.has_fixed_batch() ? model.fixed_batch() : batch;
   options.dims = config.dims;
   options.sample_shapes = sample_shapes;
   for (const auto& [name, shape] : config.shapes)
@@ -61,9 +59,11 @@ bool holds_labels(const RawColumn& column) {
   return column.role == ColumnRole::kLabel || names.contains(column.name);
 }
 
-std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw) {
+std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw,
+                                               const std::string& output_node) {
   std::map<std::string, Shape> out;
-  for (const OnnxValue& input : model.inputs) {
+  const std::vector<OnnxValue> inputs = needed_inputs(model, output_node);
+  for (const OnnxValue& input : inputs) {
     if (raw.train.window > 0 && !is_float(input.dtype) && input.dims.size() == 2)
       out[input.name] = Shape{static_cast<std::int64_t>(raw.train.window)};
   }
@@ -71,8 +71,8 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
   for (const RawColumn& column : raw.train.columns) {
     if (!holds_labels(column)) unnamed.push_back(&column);
   }
-  for (std::size_t i = 0; i < model.inputs.size(); ++i) {
-    const std::string& name = model.inputs[i].name;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::string& name = inputs[i].name;
     for (const RawColumn* column : unnamed) {
       if (column->name == name) out[name] = column->sample_shape();
     }

@@ -122,6 +122,19 @@ class Exports(Case):
                     if mode:
                         self.assertIn("1 BatchNormalization and 2 Dropout layers are in training mode", found[0])
 
+    def test_what_no_output_needs_is_left_out(self):
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["y"]), onnx_file.node("Gather", ["names", "index"], ["label"])]
+        tensors = [onnx_file.tensor("w", [4, 4], [0.5] * 16), onnx_file.tensor("names", [1], bytes(1), kind=8), onnx_file.tensor("index", [1], [0], onnx_file.INT64)]
+        outputs = [onnx_file.value_info("label", [1], onnx_file.INT64), onnx_file.value_info("y", [2, 4])]
+        # The last input has another fixed batch, and nothing reads it.
+        inputs = [onnx_file.value_info("x", [2, 4]), onnx_file.value_info("old", [5, 4])]
+        self.write("m.onnx", onnx_file.model(nodes, inputs=inputs, outputs=outputs, initializers=tensors))
+        self.refused("model", "inspect", "m.onnx", says=["'names' cannot be used: strings", 'output "y" needs nothing of that: --output-node y'])
+        described = parse(self.succeed("inspect", "m.onnx", "--output-node", "y", "--json")[0])
+        self.assertTrue(described["trainable"])
+        self.assertNotIn("needs", described)
+        self.succeed("train", "m.onnx", "--output-node", "y", *CPU, "--max-steps", "1", "--batch-size", "4", "-o", "t.onnx", "--run-dir", "run")
+
     def test_a_merged_bias_that_is_not_trained_keeps_its_zeros(self):
         heads = [onnx_file.node("Gemm", ["x", "w1", "b"], ["logits"], "head"), onnx_file.node("Gemm", ["x", "w2", "b"], ["aux"], "auxiliary")]
         tensors = [*(onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")), onnx_file.tensor("b", [4], [0] * 4)]

@@ -56,6 +56,17 @@ class ReplacedModel(Case):
         self.succeed("export", "--from", "run", "-o", "t.onnx", "--overwrite")
         self.succeed(*train, "--tie", "graph", "-o", "m.onnx", "--overwrite")  # nothing is separated
 
+    def test_a_new_last_layer_is_that_of_the_output_that_the_loss_reads(self):
+        nodes = [onnx_file.node("MatMul", ["x", "w1"], ["first"]), onnx_file.node("MatMul", ["x", "w2"], ["logits"])]
+        tensors = [onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")]
+        outputs = [onnx_file.value_info(name, ["batch", 4]) for name in ("first", "logits")]
+        self.write("m.onnx", onnx_file.model(nodes, outputs=outputs, initializers=tensors))
+        train = ["train", "m.onnx", "--num-classes", "3", "--device", "cpu", "--threads", "1", "--max-steps", "1"]
+        self.assertIn('"w2" for 3 classes instead of 4', self.succeed(*train, "--run-dir", "run")[1])
+        self.refused("usage", *train, "--output-node", "first", "--run-dir", "other",
+                     says=['"first"', "4 classes", "--num-classes is 3", "--logits"])
+        self.assertIn('"w1" for 3 classes', self.succeed(*train, "--logits", "first", "--run-dir", "named")[1])
+
 
 if __name__ == "__main__":
     unittest.main()

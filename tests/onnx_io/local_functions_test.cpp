@@ -138,5 +138,21 @@ TEST(LocalFunctionsTest, OverloadsAreDifferentFunctions) {
   EXPECT_EQ(model.nodes[1].op_type, "Relu");
 }
 
+// Nodes know their function by its label, by which export finds what it writes to.
+TEST(LocalFunctionsTest, FunctionsOfOneLabelAreRefused) {
+  const auto function = [](const std::string& name, const std::string& op) {
+    return function_part("d", name, {"a"}, {"b"}, {node_part(op, {"a"}, {"b"})});
+  };
+  try {
+    read({call("f", {"x"}, {"t"}) + field(8, "x"), call("f:x", {"t"}, {"y"})},
+         {function("f", "Relu") + field(13, "x"), function("f:x", "Neg")});
+    ADD_FAILURE() << "two functions of one label were read";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kModel);
+    EXPECT_NE(error.message().find("two local functions are both called d::f:x"), std::string::npos)
+        << error.message();
+  }
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -254,6 +254,60 @@ TEST(NewHead, ADamagedLayerIsRefused) {
   }
 }
 
+// As the loss does: an output of a usual name before others, and none of integers.
+TEST(NewHead, OfTheOutputThatTheLossReads) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  for (const char* name : {"logits", "probabilities"}) {
+    const bool usual = name == std::string("logits");
+    OnnxBuilder builder("outputs");
+    builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+    builder.output("label", DType::kInt64, {{"n", -1}, {"", 1}});
+    if (usual) builder.output("auxiliary", DType::kFloat32, {{"n", -1}, {"", 10}});
+    builder.output(name, DType::kFloat32, {{"n", -1}, {"", 10}});
+    builder.initializer("w", filled({4, 10}));
+    builder.initializer("v", filled({4, 10}));
+    builder.node("MatMul", {"x", "v"}, {"auxiliary"}, {}, "auxiliary_layer");
+    builder.node("MatMul", {"x", "w"}, {name}, {}, "fc");
+    builder.node("ArgMax", {name}, {"label"}, {OnnxAttribute::of_int("axis", 1)}, "largest");
+    builder.write(from);
+    EXPECT_EQ(replace_head(from, to, "", 3, 1).tensors, std::vector<std::string>{"w"}) << name;
+    EXPECT_EQ(tensor(read_onnx(to), "v").value.shape(), Shape({4, 10}));
+  }
+}
+
+// As PaddlePaddle's exporter stores weights.
+TEST(NewHead, WeightsInConstantNodesBecomeInitializers) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  for (const std::int64_t version : {8, 3}) {
+    OnnxBuilder builder("constants", {.ir_version = version});
+    builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+    builder.output("logits", DType::kFloat32, {{"n", -1}, {"", 10}});
+    for (const auto& [name, shape] : {std::pair("w", Shape{4, 10}), std::pair("b", Shape{10})})
+      builder.node("Constant", {}, {name}, {OnnxAttribute::of_tensor("value", filled(shape))});
+    builder.node("MatMul", {"x", "w"}, {"m"}, {}, "fc");
+    builder.node("Add", {"m", "b"}, {"logits"}, {}, "bias");
+    builder.write(from);
+    const NewHead head = replace_head(from, to, "", 3, 1);
+    EXPECT_EQ(head.tensors, (std::vector<std::string>{"w", "b"}));
+    EXPECT_EQ(head.classes_before, 10);
+    const OnnxModel model = read_onnx(to);
+    EXPECT_EQ(model.nodes.size(), 2U);
+    EXPECT_EQ(tensor(model, "w").value.shape(), Shape({4, 3}));
+    EXPECT_EQ(tensor(model, "b").value.shape(), Shape({3}));
+    onnx::Model written;
+    ASSERT_TRUE(written.ParseFromString(read_file(to, ErrorKind::kData, 1 << 20)));
+    const onnx::Graph& graph = written.graph();
+    ASSERT_EQ(graph.input_size(), version < 4 ? 3 : 1);
+    if (version >= 4) continue;
+    const onnx::TensorShape& shape = graph.input(1).type().tensor_type().shape();
+    EXPECT_EQ(graph.input(1).name(), "w");
+    EXPECT_EQ(shape.dim(0).dim_value(), 4);
+    EXPECT_EQ(shape.dim(1).dim_value(), 3);
+  }
+}
+
 TEST(NewHead, TakesExternalDataAlong) {
   const TemporaryDirectory folder;
   const auto whole = folder.path() / "whole.onnx", from = folder.path() / "from.onnx";

@@ -166,11 +166,15 @@ TEST(ReaderTest, EveryEncodingOfATensorIsRead) {
             0U);
 }
 
-TEST(ReaderTest, TensorsOfUnknownTypesMayBeThereUnused) {
+TEST(ReaderTest, TensorsOfUnknownTypesMayBeThere) {
   const OnnxInitializer int4 = weight(tensor_part("q", {3}, 22, raw_data("ab")));
   EXPECT_FALSE(int4.value);
   EXPECT_NE(int4.unusable.find("int4"), std::string::npos);
   EXPECT_THROW(int4.to_float32(), Error);
+  ModelParts parts = small_model();  // read by a node that its output may not need
+  parts.initializers.push_back(tensor_part("names", {1}, 8, field(6, "cat")));
+  parts.nodes.push_back(node_part("Identity", {"names"}, {"unused"}));
+  EXPECT_EQ(message_of(parts.bytes()), "");
 }
 
 TEST(ReaderTest, MetadataOfValuesReachesTheirInitializers) {

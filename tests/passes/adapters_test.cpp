@@ -72,7 +72,8 @@ TEST(Adapters, BeginWithoutAnEffectAndByTheSeed) {
   const auto values = [](const Adapted& adapted, const std::string& name) {
     return adapted.model.find_initializer(name)->value.to_doubles();
   };
-  const Adapted one = adapt(linear_layers(), {.rank = 2}), same = adapt(linear_layers(), {.rank = 2}),
+  const Adapted one = adapt(linear_layers(), {.rank = 2}),
+                same = adapt(linear_layers(), {.rank = 2}),
                 other = adapt(linear_layers(), {.rank = 2}, 2);
   for (const Adapter& adapter : one.adapters) {
     const std::vector<double> a = values(one, adapter.a), b = values(one, adapter.b);
@@ -147,12 +148,49 @@ TEST(Adapters, NodesWithoutOutputsAreNoLayers) {
   EXPECT_EQ(adapted.adapters[0].weight, "fc.weight");
 }
 
+// As PaddlePaddle's exporter stores weights.
+TEST(Adapters, WeightsInConstantNodesHaveNoneAndAreFrozenBesideOthers) {
+  const auto model = [](bool all) {
+    OnnxBuilder builder("constants");
+    builder.input("x", DType::kFloat32, {{"batch", -1}, {"", 4}});
+    builder.output("y", DType::kFloat32, {});
+    builder.node("Constant", {}, {"linear_1.w_0"},
+                 {OnnxAttribute::of_tensor("value", scattered({4, 4}))});
+    builder.node("MatMul", {"x", "linear_1.w_0"}, {"h"});
+    if (!all) builder.initializer("fc.weight", scattered({4, 4}));
+    builder.node("MatMul", {"h", all ? "linear_1.w_0" : "fc.weight"}, {"y"});
+    return parsed(builder);
+  };
+  EXPECT_EQ(classify_tensors(model(false), {}).at("linear_1.w_0").use, TensorUse::kTrained);
+  const Adapted adapted = adapt(model(false), {.rank = 2});
+  ASSERT_EQ(adapted.adapters.size(), 1U);
+  EXPECT_EQ(adapted.adapters[0].weight, "fc.weight");
+  const TensorRule& rule = adapted.rules.at("linear_1.w_0");
+  EXPECT_EQ(rule.use, TensorUse::kFrozen);
+  EXPECT_NE(rule.reason.find("Constant"), std::string::npos) << rule.reason;
+  const Adapted whole =
+      adapt(model(false), {.rank = 2, .alpha = 0, .targets = {}, .trained_whole = {"linear_1*"}});
+  EXPECT_EQ(whole.rules.at("linear_1.w_0").use, TensorUse::kTrained);
+  for (const std::vector<std::string>& targets :
+       {std::vector<std::string>{}, std::vector<std::string>{"linear_1*"}}) {
+    try {
+      adapt(model(true), {.rank = 2, .alpha = 0, .targets = targets, .trained_whole = {}});
+      ADD_FAILURE() << "a model without initializers got adapters";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_NE(error.message().find("Constant nodes cannot have adapters"), std::string::npos)
+          << error.message();
+    }
+  }
+}
+
 TEST(Adapters, MergedWeightsAreThoseOfTheDefinition) {
   // W + 2 B A for W = 0, computed by hand: B A = [[4, 5], [8, 10], [12, 15]] for B = [[1], [2],
   // [3]] and A = [[4, 5]].
   const float a[] = {4, 5}, b[] = {1, 2, 3};
   Adapter adapter{.module = "", .weight = "", .a = "", .b = "", .scale = 2, .outputs_first = true};
-  const HostTensor left = HostTensor::of<float>({1, 2}, a), right = HostTensor::of<float>({3, 1}, b);
+  const HostTensor left = HostTensor::of<float>({1, 2}, a),
+                   right = HostTensor::of<float>({3, 1}, b);
   const HostTensor merged =
       merged_weight(adapter, HostTensor(TensorType{DType::kFloat32, {3, 2}}), left, right);
   EXPECT_EQ(merged.to_doubles(), (std::vector<double>{8, 10, 16, 20, 24, 30}));

@@ -243,5 +243,90 @@ TEST(Loss, ASoftmaxThatIsNotOverTheClassesStays) {
   EXPECT_TRUE(computes(ending_in(13, shape, {kRows, 2 * kClasses}, merged, classes), "Softmax"));
 }
 
+/// Networks from x to y whose last nodes are no bare Softmax or Sigmoid, as other frameworks'
+/// converters write them.
+struct Probabilities {
+  const char* name;
+  Shape x, y;
+  std::function<void(OnnxBuilder&)> add_nodes;
+};
+
+std::vector<Probabilities> networks_of_probabilities() {
+  const auto number = [](OnnxBuilder& builder, const char* name, float value) {
+    builder.initializer(name, HostTensor::scalar(value));
+  };
+  const auto softmax = [](OnnxBuilder& builder) {
+    builder.node("Softmax", {"x"}, {"p"}, {OnnxAttribute::of_int("axis", 1)});
+  };
+  return {
+      {"1 - p and p",
+       {kRows, 1},
+       {kRows, 2},
+       [=](OnnxBuilder& builder) {
+         number(builder, "one", 1);
+         builder.node("Sigmoid", {"x"}, {"p"});
+         builder.node("Sub", {"one", "p"}, {"q"});
+         builder.node("Concat", {"q", "p"}, {"y"}, {OnnxAttribute::of_int("axis", 1)});
+       }},
+      {"a column of a Softmax",
+       {kRows, kClasses},
+       {kRows, 1},
+       [=](OnnxBuilder& builder) {
+         softmax(builder);
+         builder.initializer("index",
+                             HostTensor::of<std::int64_t>({1}, std::vector<std::int64_t>{1}));
+         builder.node("Gather", {"p", "index"}, {"y"}, {OnnxAttribute::of_int("axis", 1)});
+       }},
+      {"a Softmax within limits",
+       {kRows, kClasses},
+       {kRows, kClasses},
+       [=](OnnxBuilder& builder) {
+         softmax(builder);
+         number(builder, "low", 1e-6F);
+         builder.node("Clip", {"p", "low"}, {"y"});
+       }},
+      {"a HardSigmoid",
+       {kRows, 1},
+       {kRows, 1},
+       [](OnnxBuilder& builder) { builder.node("HardSigmoid", {"x"}, {"y"}); }},
+      {"a LogSoftmax undone",
+       {kRows, kClasses},
+       {kRows, kClasses},
+       [](OnnxBuilder& builder) {
+         builder.node("LogSoftmax", {"x"}, {"l"}, {OnnxAttribute::of_int("axis", 1)});
+         builder.node("Exp", {"l"}, {"y"});
+       }},
+  };
+}
+
+TEST(Loss, ProbabilitiesGetNoSecondSoftmaxUnasked) {
+  const LossOptions automatic = {.labels = LabelHint::kInteger};
+  for (const Probabilities& each : networks_of_probabilities()) {
+    SCOPED_TRACE(each.name);
+    test::expect_error(ErrorKind::kUsage, "is made of probabilities",
+                       [&] { ending_in(13, each.x, each.y, each.add_nodes, automatic); });
+    LossOptions given = automatic;
+    given.loss = each.y[1] == 1 ? "bce" : "cross-entropy";
+    const TrainingGraph training = ending_in(13, each.x, each.y, each.add_nodes, given);
+    EXPECT_EQ(std::ranges::count_if(training.notes,
+                                    [](const std::string& note) {
+                                      return note.find("made of probabilities") != note.npos;
+                                    }),
+              1);
+  }
+  // What is no probability is a logit beside it.
+  const auto beside = [](OnnxBuilder& builder) {
+    builder.node("Sigmoid", {"x"}, {"p"});
+    builder.node("Concat", {"x", "p"}, {"y"}, {OnnxAttribute::of_int("axis", 1)});
+  };
+  EXPECT_NO_THROW(ending_in(13, {kRows, 1}, {kRows, 2}, beside, automatic));
+  // A Softmax of probabilities is computed by the loss.
+  const auto twice = [](OnnxBuilder& builder) {
+    builder.node("Softmax", {"x"}, {"p"}, {OnnxAttribute::of_int("axis", 1)});
+    builder.node("Softmax", {"p"}, {"y"}, {OnnxAttribute::of_int("axis", 1)});
+  };
+  EXPECT_NO_THROW(ending_in(13, {kRows, kClasses}, {kRows, kClasses}, twice, automatic));
+}
+
 }  // namespace
 }  // namespace pipetrain

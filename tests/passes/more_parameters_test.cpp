@@ -1,8 +1,13 @@
 // Tensors that are trained although they are small or lie in loops, and statistics of inputs.
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
+#include "passes/lower.h"
 #include "passes/parameters.h"
 
 namespace pipetrain {
@@ -144,6 +149,33 @@ TEST(MoreParameters, RunningStatisticsMayBeCast) {
   const auto rules = classify_tensors(read_back(builder), {});
   EXPECT_EQ(rules.at("mean").use, TensorUse::kRunningStatistic);
   EXPECT_EQ(rules.at("variance").use, TensorUse::kRunningStatistic);
+}
+
+// Some exporters write short constants as lists of numbers.
+TEST(MoreParameters, RunningStatisticsMayBeListsOfConstantNodes) {
+  OnnxBuilder builder = of_four();
+  const std::map<std::string, std::vector<float>> lists = {
+      {"gain", {1, 2, 3, 4}}, {"mean", {0.5F, 1, 1.5F, 2}}, {"variance", {4, 3, 2, 1}}};
+  for (const auto& [name, values] : lists)
+    builder.node("Constant", {}, {name}, {OnnxAttribute::of_floats("value_floats", values)});
+  builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+  builder.node("BatchNormalization", {"h", "gain", "gain", "mean", "variance"}, {"y"});
+  const OnnxModel model = read_back(builder);
+  const auto rules = classify_tensors(model, {});
+  EXPECT_EQ(rules.at("mean").use, TensorUse::kRunningStatistic);
+  EXPECT_EQ(rules.at("variance").use, TensorUse::kRunningStatistic);
+  EXPECT_FALSE(rules.contains("gain"));  // a constant
+  LowerOptions options;
+  options.micro_batch = 2;
+  options.mode = {true, BatchNormMode::kTrain, true};
+  const TrainingGraph training = lower(model, rules, options);
+  ASSERT_EQ(training.statistics.size(), 1U);
+  const Value& mean = training.graph[training.statistics[0].state_mean];
+  const Value& variance = training.graph[training.statistics[0].state_variance];
+  EXPECT_EQ(mean.name, "mean");
+  EXPECT_EQ(variance.name, "variance");
+  EXPECT_EQ(mean.data.to_doubles(), (std::vector<double>{0.5, 1, 1.5, 2}));
+  EXPECT_EQ(variance.data.to_doubles(), (std::vector<double>{4, 3, 2, 1}));
 }
 
 }  // namespace

@@ -251,6 +251,13 @@ void HostileFiles::tensors() {
                         const std::vector<std::int64_t>& with, const std::string& payload) {
     weight(name, message, tensor_part("W", with, 1, payload));
   };
+  // Harmless where nothing needs it.
+  const auto unusable = [&](const std::string& name, const std::string& message,
+                            const std::string& tensor) {
+    ModelParts parts = small_model();
+    parts.initializers = {tensor};
+    add(name, parts.bytes(), message, /*fails_to_read=*/false);
+  };
   dims("raw_too_small", "needs 64 bytes", {4, 4}, raw_data(std::string(60, '\0')));
   dims("raw_too_big", "needs 64 bytes", {4, 4}, raw_data(std::string(4096, '\0')));
   dims("dims_overflow", "overflows", {std::int64_t{1} << 32, std::int64_t{1} << 32}, full);
@@ -269,12 +276,12 @@ void HostileFiles::tensors() {
   dims("values_of_another_type", "cannot hold", {4, 4}, field(7, std::string(16, '\0')));
   dims("location_7", "data_location 7", {4, 4}, full + field(14, std::int64_t{7}));
   weight("no_element_type", "no element type", tensor_part("W", {4, 4}, 0, full));
-  weight("type_999", "number 999", tensor_part("W", {4, 4}, 999, full));
-  weight("type_negative", "number -1", tensor_part("W", {4, 4}, -1, full));
-  weight("strings", "strings", tensor_part("W", {1}, 8, field(6, "text")));
-  weight("strings_as_raw", "strings", tensor_part("W", {4, 4}, 8, full));
-  weight("int4", "int4: a model quantized", tensor_part("W", {4, 4}, 22, full));
-  weight("float8", "float8e4m3fn", tensor_part("W", {4, 4}, 17, full));
+  unusable("type_999", "number 999", tensor_part("W", {4, 4}, 999, full));
+  unusable("type_negative", "number -1", tensor_part("W", {4, 4}, -1, full));
+  unusable("strings", "strings", tensor_part("W", {1}, 8, field(6, "text")));
+  unusable("strings_as_raw", "strings", tensor_part("W", {4, 4}, 8, full));
+  unusable("int4", "int4: a model quantized", tensor_part("W", {4, 4}, 22, full));
+  unusable("float8", "float8e4m3fn", tensor_part("W", {4, 4}, 17, full));
   weight("half_wrong_size", "needs 32 bytes", tensor_part("W", {4, 4}, 10, full));
   weight("byte_out_of_range", "300 does not fit uint8",
          tensor_part("W", {1}, 2, field(5, std::int64_t{300})));

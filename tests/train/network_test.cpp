@@ -5,12 +5,16 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <string>
 
+#include "onnx_io/builder.h"
+#include "onnx_io/reader.h"
 #include "passes/linearise.h"
 #include "support/temporary_directory.h"
 #include "train/pipeline_run.h"
 #include "train/planned_network.h"
+#include "train/predict.h"
 #include "zoo/zoo.h"
 
 namespace pipetrain {
@@ -126,6 +130,45 @@ TEST_F(ReplicatedNetwork, PredictsAFullPipelineOfAllReplicas) {
   config_.pipeline.devices = 7;
   config_.pipeline.replicas = {3, 4};
   EXPECT_GE(plan_network(config_).predicted_program().micro_batches, 4 * 12);
+}
+
+/// y = x w for samples of a free number of features, and an input for 3 samples that nothing reads.
+void write_with_unread_input(const std::filesystem::path& path, const OnnxDim& features) {
+  OnnxBuilder builder("unread");
+  builder.input("old", DType::kFloat32, {{"", 3}, {"", 2}});
+  builder.input("x", DType::kFloat32, {{"batch", -1}, features});
+  builder.output("y", DType::kFloat32, {{"batch", -1}, {"", 2}});
+  HostTensor w(TensorType{DType::kFloat32, {5, 2}});
+  std::ranges::fill(w.span<float>(), 0.5F);
+  builder.initializer("w", w);
+  builder.node("MatMul", {"x", "w"}, {"y"}, {}, "product");
+  builder.write(path);
+}
+
+TEST(NetworkInputs, ThatNothingReadsFixNoBatch) {
+  const TemporaryDirectory folder;
+  write_with_unread_input(folder / "m.onnx", {"", 5});
+  RunConfig config;
+  config.model.path = (folder / "m.onnx").string();
+  config.data.synthetic_samples = 16;
+  config.optimization.batch_size = 8;
+  config.pipeline.threads = 1;
+  config.pipeline.micro_batches = 2;
+  const Network network(config);
+  EXPECT_FALSE(network.model().has_fixed_batch());
+  EXPECT_EQ(network.micro_batch(), 4);
+}
+
+TEST(NetworkInputs, ThatNothingReadsTakeNoArray) {
+  const TemporaryDirectory folder;
+  write_with_unread_input(folder / "m.onnx", {"features", -1});
+  RawData raw;
+  RawColumn column;
+  column.name = "arr_0";
+  column.values = HostTensor(TensorType{DType::kFloat32, {6, 5}});
+  raw.train.columns = {column};
+  EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw),
+            (std::map<std::string, Shape>{{"x", Shape{5}}}));
 }
 
 }  // namespace

@@ -59,13 +59,19 @@ double seconds_left(const Options& options, const FoundCheckpoint* found) {
 }
 
 void check_new_head(const Options& options, const PlannedNetwork& network, const Start& start) {
-  const std::int64_t classes = network.graph().loss.classes;
-  if (!start.goes_on || options.num_classes == 0 || classes < 0) return;  // -1: no classes
-  PT_CHECK(options.num_classes == classes, kUsage,
+  const Loss& loss = network.graph().loss;
+  const std::int64_t classes = loss.classes;
+  if (options.num_classes == 0 || classes < 0 || options.num_classes == classes)
+    return;  // -1: no classes
+  PT_CHECK(!start.goes_on, kUsage,
            "--num-classes is {}, but the run that is resumed has {} classes; a new last layer "
            "needs a new run: give --resume-weights-only with --model and --data, or leave out "
            "--num-classes",
            options.num_classes, classes);
+  PT_FAIL(kUsage,
+          "--num-classes is {}, but output \"{}\", which the loss reads, has {} classes: name the "
+          "output whose last layer is to be replaced and trained with --logits",
+          options.num_classes, printable(loss.output), classes);
 }
 
 bool has_checkpoint(const fs::path& folder, const Start& start) {

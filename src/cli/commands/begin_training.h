@@ -34,8 +34,9 @@ double most_seconds(const Options& options);
 /// What is left of them where the learning rate spans the limit; most_seconds() otherwise.
 double seconds_left(const Options& options, const FoundCheckpoint* found);
 
-/// Error (kUsage) where a run goes on with another number of classes than --num-classes gives: its
-/// last layer stays.
+/// Error (kUsage) where the output that the loss reads has another number of classes than
+/// --num-classes gives: a run that goes on keeps its last layer, and that of another output may
+/// have been replaced.
 void check_new_head(const Options& options, const PlannedNetwork& network, const Start& start);
 
 /// Whether a run's folder has the checkpoint that the run starts from.

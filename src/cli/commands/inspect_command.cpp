@@ -52,11 +52,7 @@ std::string_view use_name(TensorUse use) {
 /// The training graph of the smallest sensible micro-batch.
 TrainingGraph build(const Options& options, const LoadedModel& model) {
   BuildOptions build;
-  build.lower.micro_batch = 2;
-  for (const OnnxValue& input : model.model.inputs) {
-    if (!input.dims.empty() && input.dims[0].value > 0)
-      build.lower.micro_batch = input.dims[0].value;
-  }
+  build.lower.micro_batch = model.has_fixed_batch() ? model.fixed_batch() : 2;
   build.lower.dims = options.run.model.dims;
   for (const auto& [name, shape] : options.run.model.shapes) {
     build.lower.sample_shapes[name] =

@@ -120,13 +120,12 @@ void log_batch(const Options& options, const PlannedNetwork& network) {
              "whole batch, use {} 1 and one replica",
              printable(node), setting("micro-batches"));
   }
-  for (const OnnxValue& input : network.model().model.inputs) {
-    if (input.dims.empty() || input.dims[0].value <= 0 || network.micro_batches() < 2) continue;
+  if (const std::int64_t fixed = network.model().fixed_batch();
+      fixed > 0 && network.micro_batches() >= 2) {
     log_info("train",
              "note     the model was exported with a fixed batch of {} sample{}; with a free batch "
              "dimension (dynamic_shapes or dynamic_axes in PyTorch) it trains faster",
-             input.dims[0].value, input.dims[0].value == 1 ? "" : "s");
-    break;
+             fixed, fixed == 1 ? "" : "s");
   }
 }
 
