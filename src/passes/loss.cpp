@@ -41,9 +41,6 @@ bool is_loss(const TrainingGraph& training, std::size_t output) {
          training.graph[training.outputs[output]].type.shape.count() == 1;
 }
 
-/// Where the classes of an output are: last in (N, C) and (N, T, C), second in (N, C, H, W).
-std::size_t class_axis(const Shape& output) { return output.rank() <= 3 ? output.rank() - 1 : 1; }
-
 /// The axis of `before` that a Reshape keeps as `axis` of `after`, if there is one.
 std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, std::size_t axis) {
   const std::int64_t behind = after.count(axis + 1, after.rank());
@@ -51,6 +48,14 @@ std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, 
     if (before[i] == after[axis] && before.count(i + 1, before.rank()) == behind) return i;
   }
   return {};
+}
+
+/// Whether a permutation moves channels, the second axis, behind all others: (0, 2, 3, 1).
+bool moves_channels_last(const Ints& perm) {
+  for (std::size_t i = 1; i + 1 < perm.size(); ++i) {
+    if (perm[i] != static_cast<std::int64_t>(i) + 1) return false;
+  }
+  return perm.size() >= 4 && perm.front() == 0 && perm.back() == 1;
 }
 
 /// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a
@@ -160,7 +165,8 @@ LossKind infer_kind(const TrainingGraph& training, ValueId output, const LossOpt
   if (shape.rank() == 1) return LossKind::kBinaryCrossEntropy;
   if (shape.rank() == 2)
     return shape[1] == 1 ? LossKind::kBinaryCrossEntropy : LossKind::kCrossEntropy;
-  if (shape.rank() == 4 && shape[1] >= 2) return LossKind::kCrossEntropy;
+  if (shape.rank() == 4 && shape[class_axis(training.graph, output)] >= 2)
+    return LossKind::kCrossEntropy;
   if (const GraphInput* tokens = token_input(training, shape)) {
     const bool has_labels = labels == LabelHint::kInteger || labels == LabelHint::kGenerated;
     const GraphInput* const first = first_lookup(training);
@@ -284,6 +290,7 @@ class LossBuilder {
   }
 
   void cross_entropy() {
+    const std::size_t axis = class_axis(training_.graph, output_);
     const bool is_probability = strip_head("Softmax");
     const bool is_logarithm = strip_head("LogSoftmax");
     if (!is_probability && !is_logarithm) look_for_probabilities("Softmax");
@@ -292,7 +299,6 @@ class LossBuilder {
     PT_CHECK(shape.rank() >= 2, kUsage,
              "{} {} needs an output of shape (N, C), (N, T, V) or (N, C, …), not {}",
              setting("loss"), name_of(loss.kind), shape.text());
-    const std::size_t axis = class_axis(shape);
     const bool classes_last = axis + 1 == shape.rank();
     loss.classes = shape[axis];
     PT_CHECK(loss.classes > 0, kModel, "output \"{}\" has no classes: its shape is {}",
@@ -328,7 +334,7 @@ class LossBuilder {
     set_results(results[0], results[1]);
     const std::string_view task = loss.kind == LossKind::kCausalLm ? "language model"
                                   : shape.rank() == 2              ? "classifier"
-                                  : classes_last                   ? "token classifier"
+                                  : shape.rank() == 3              ? "token classifier"
                                                                    : "pixel classifier";
     loss.task = fmt::format("{} ({}, {} classes)", task, name_of(loss.kind), loss.classes);
   }
@@ -426,11 +432,39 @@ std::string_view name_of(LossKind kind) {
   return "?";
 }
 
+std::size_t class_axis(const Graph& graph, ValueId output) {
+  const Shape& shape = graph[output].type.shape;
+  const std::size_t last = shape.rank() - 1;
+  if (shape.rank() <= 3) return last;
+  std::optional<std::size_t> axis = last;  // of the value that was reached, from where the last is
+  for (NodeId at = graph[output].producer; at && axis;) {
+    const Node& node = graph[at];
+    const std::string_view op = node.op->name;
+    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
+    if (op == "Softmax" || op == "LogSoftmax") {
+      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
+      const std::int64_t over = (node.attributes.integer("axis") + rank) % rank;
+      return static_cast<std::int64_t>(*axis) == over ? last : 1;
+    }
+    if (op == "Transpose") {
+      const Ints perm = node.attributes.ints("perm");
+      axis = static_cast<std::size_t>(perm[*axis]);
+      if (*axis == 1 && moves_channels_last(perm)) return last;
+    } else if (op == "Reshape") {
+      axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
+    } else {
+      break;
+    }
+    at = graph[x].producer;
+  }
+  return 1;
+}
+
 std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output) {
   FinalActivation found;
   const Shape& shape = graph[output].type.shape;
   std::optional<std::size_t> axis;  // where the classes are; absent behind a Reshape that loses it
-  if (shape.rank() > 0) axis = class_axis(shape);
+  if (shape.rank() > 0) axis = class_axis(graph, output);
   for (found.node = graph[output].producer; found.node;) {
     const Node& node = graph[found.node];
     const std::string_view op = node.op->name;

@@ -90,7 +90,8 @@ std::string output_without_unsupported(const OnnxModel& model) {
   for (std::size_t i = 0; i < std::min(model.outputs.size(), kMostOutputs); ++i) {
     const std::vector<std::string> target = {model.outputs[i].name};
     const Needed needed = find_needed(model, target);
-    const bool computed = std::ranges::find(needed.nodes, true) != needed.nodes.end();
+    const bool computed =
+        std::any_of(needed.nodes.begin(), needed.nodes.end(), [](bool is) { return is; });
     if (computed && find_unsupported(model, needed).empty())
       return fmt::format("; output \"{0}\" needs nothing of that: {1} {0} leaves out the rest",
                          printable(target[0]), setting("output-node"));
@@ -138,6 +139,7 @@ std::vector<std::string> targets_of(const OnnxModel& model, const std::string& o
 }
 
 std::vector<OnnxValue> needed_inputs(const OnnxModel& model, const std::string& output_node) {
+  if (model.inputs.size() <= 1) return model.inputs;  // without a look at all nodes
   const std::vector<std::string> targets = targets_of(model, output_node);
   const Needed needed = find_needed(model, targets);
   std::vector<OnnxValue> inputs;

@@ -24,7 +24,8 @@ Needed find_needed(const OnnxModel& model, const std::vector<std::string>& targe
 /// node it names. Error (kUsage) if there is none of that name.
 std::vector<std::string> targets_of(const OnnxModel& model, const std::string& output_node);
 
-/// The inputs that these values depend on, in the model's order. Error as of targets_of().
+/// The inputs that these values depend on, in the model's order; a single one in any case. Error as
+/// of targets_of().
 std::vector<OnnxValue> needed_inputs(const OnnxModel& model, const std::string& output_node);
 
 /// Error (kModel) that lists the needed nodes whose operators are not supported, or names a needed

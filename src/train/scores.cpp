@@ -96,10 +96,12 @@ class Scorer {
              "\"{}\" of shape {} is not the output of a classifier: it has no top-k accuracy and "
              "no confusion matrix",
              printable(loss_.output), shape_.text());
-    // As the loss reads it: classes are last in (N, C) and (N, T, C), and second in (N, C, H, W).
-    last_ = shape_.rank() <= 3;
+    // As the loss reads it.
+    const TrainingGraph& graph = predictor_.graph();
+    const std::size_t axis = class_axis(graph.graph, graph.outputs[at_]);
+    last_ = axis + 1 == shape_.rank();
     Confusion& confusion = out_.confusion;
-    confusion.classes = last_ ? shape_[shape_.rank() - 1] : shape_[1];
+    confusion.classes = shape_[axis];
     PT_CHECK(k_ >= 1 && k_ <= confusion.classes, kUsage, "{} {}: the model has {} classes",
              setting("top-k"), k_, confusion.classes);
     if (!has_confusion_matrix(confusion.classes)) return;

@@ -223,6 +223,36 @@ TEST(Loss, OfASoftmaxBetweenTransposesIsThatOfItsInput) {
   EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, 2), 1e-5);
 }
 
+// As Keras has images: the last nodes tell that the classes are last.
+TEST(Loss, OfPixelsWhoseClassesAreLastIsTheCrossEntropyOverThem) {
+  const LossOptions automatic = {.labels = LabelHint::kInteger};
+  const HostTensor labels = test::int64s({kRows, 1, 2}, {0, 3, 1, 2, 2, 0});
+  const Shape last = {kRows, 1, 2, kClasses}, first = {kRows, kClasses, 1, 2};
+  for (const std::int64_t opset : {11, 13}) {
+    const TrainingGraph training = ending_in(
+        opset, last, last,
+        [](OnnxBuilder& builder) {
+          builder.node("Softmax", {"x"}, {"y"}, {OnnxAttribute::of_int("axis", 3)});
+        },
+        automatic);
+    EXPECT_EQ(training.loss.task, "pixel classifier (cross-entropy, 4 classes)");
+    EXPECT_FALSE(computes(training, "Softmax"));
+    const HostTensor x = test::random_tensor({DType::kFloat32, last}, 1, -3, 3);
+    EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, 1), 1e-5) << opset;
+  }
+  const auto moved = [](const std::vector<std::int64_t>& perm) {
+    return [perm](OnnxBuilder& builder) {
+      builder.node("Transpose", {"x"}, {"y"}, {OnnxAttribute::of_ints("perm", perm)});
+    };
+  };
+  const TrainingGraph training = ending_in(13, first, last, moved({0, 2, 3, 1}), automatic);
+  EXPECT_EQ(training.loss.classes, kClasses);
+  const HostTensor x = test::random_tensor({DType::kFloat32, first}, 1, -3, 3);
+  EXPECT_NEAR(loss_of(training, x, labels), cross_entropy(x, labels, 2), 1e-5);
+  // From channels-last scores, they are second again.
+  EXPECT_EQ(ending_in(13, last, first, moved({0, 3, 1, 2}), automatic).loss.classes, kClasses);
+}
+
 // Over positions in place of classes, over all axes behind the samples, and over classes that a
 // Reshape then merges with positions.
 TEST(Loss, ASoftmaxThatIsNotOverTheClassesStays) {

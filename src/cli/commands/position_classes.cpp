@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "passes/loss.h"
+
 namespace pipetrain {
 
 PositionClasses::PositionClasses(const TrainingDescription& training, const TrainingGraph& graph) {
@@ -10,7 +12,9 @@ PositionClasses::PositionClasses(const TrainingDescription& training, const Trai
   for (std::size_t k = 0; k < graph.outputs.size() && !scores_; ++k) {
     const TensorType& type = graph.graph[graph.outputs[k]].type;
     if (!training.loss_output.empty() && graph.output_names[k] != training.loss_output) continue;
-    if (type.dtype == DType::kFloat32 && type.shape.rank() >= 3) scores_ = k;
+    if (type.dtype != DType::kFloat32 || type.shape.rank() < 3) continue;
+    scores_ = k;
+    axis_ = class_axis(graph.graph, graph.outputs[k]);
   }
 }
 
@@ -25,12 +29,10 @@ void PositionClasses::add_values(std::vector<HostTensor>& outputs) const {
   if (!scores_) return;
   const HostTensor& scores = outputs[*scores_];
   std::vector<std::int64_t> dims = scores.type().shape.dims();
-  // The loss takes them from the same axis.
-  const std::size_t axis = dims.size() == 3 ? 2 : 1;
-  const auto classes = static_cast<std::size_t>(dims[axis]);
+  const auto classes = static_cast<std::size_t>(dims[axis_]);
   std::size_t inner = 1;
-  for (std::size_t i = axis + 1; i < dims.size(); ++i) inner *= static_cast<std::size_t>(dims[i]);
-  dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis));
+  for (std::size_t i = axis_ + 1; i < dims.size(); ++i) inner *= static_cast<std::size_t>(dims[i]);
+  dims.erase(dims.begin() + static_cast<std::ptrdiff_t>(axis_));
   HostTensor out(TensorType{DType::kInt64, Shape(dims)});
   const auto from = scores.span<const float>();
   const auto to = out.span<std::int64_t>();
