@@ -48,7 +48,7 @@ LoadedModel load_model(const ModelConfig& config, std::uint64_t seed) {
   for (const ExpandedParameter& parameter : loaded.expanded) not_in_file.insert(parameter.name);
   const TensorsByName tensors(loaded.file);
   for (auto& [name, rule] : loaded.rules) {
-    if (rule.use != TensorUse::kTrained || not_in_file.contains(name)) continue;
+    if (rule.use == TensorUse::kFrozen || not_in_file.contains(name)) continue;
     const std::string reason = why_not_writable(loaded.file, tensors, name);
     if (!reason.empty()) rule = {TensorUse::kFrozen, reason};
   }

@@ -33,7 +33,7 @@ struct LoadedModel {
   std::vector<std::string> notes() const;
 };
 
-/// Reads the file. A tensor that could not be written back is not trained. `seed`: of new adapters.
+/// Reads the file. A tensor that could not be written back is a constant. `seed`: of new adapters.
 /// Error (kModel, kUsage) for an invalid model.
 LoadedModel load_model(const ModelConfig& config, std::uint64_t seed = 1);
 

@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
@@ -239,6 +243,33 @@ TEST(Export, ConstantsInOtherFilesNeedAFileName) {
     FAIL() << "standard output takes one file only";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+  }
+}
+
+// The body of a function has one list for all calls.
+TEST(Export, StatisticsThatCannotBeWrittenBackAreConstants) {
+  const TemporaryDirectory folder;
+  const auto list = [](const char* name, std::vector<float> values) {
+    return node_part("Constant", {}, {name},
+                     {OnnxAttribute::of_floats("value_floats", std::move(values))});
+  };
+  for (const int calls : {1, 2}) {
+    ModelParts parts = small_model();
+    parts.opsets.push_back(encode_opset("d", 1));
+    parts.functions = {function_part(
+        "d", "Norm", {"a"}, {"b"},
+        {list("gain", {1, 2, 1, 2}), list("mean", {1, 2, 3, 4}), list("variance", {4, 3, 2, 1}),
+         node_part("BatchNormalization", {"a", "gain", "gain", "mean", "variance"}, {"b"})})};
+    parts.nodes = {
+        node_part("Norm", {"x"}, {"h"}, {}, "first", "d"),
+        node_part(calls == 2 ? "Norm" : "Relu", {"h"}, {"n"}, {}, "second", calls == 2 ? "d" : ""),
+        node_part("MatMul", {"n", "W"}, {"y"}, {}, "mm")};
+    put_file(folder / "in.onnx", parts.bytes());
+    const LoadedModel model = loaded(folder / "in.onnx");
+    const auto statistics = std::ranges::count_if(model.rules, [](const auto& rule) {
+      return rule.second.use == TensorUse::kRunningStatistic;
+    });
+    EXPECT_EQ(statistics, calls == 1 ? 2 : 0);
   }
 }
 
