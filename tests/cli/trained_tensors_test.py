@@ -6,7 +6,7 @@ import struct
 import unittest
 
 import onnx_file
-from program import Case, events, field
+from program import DATA, MODEL, Case, events, field
 
 
 def integer(number, value):
@@ -54,6 +54,16 @@ class TrainedTensors(Case):
             self.assertNotIn("taken for a constant", self.succeed(*train, *arguments)[1])
         out, _ = self.succeed("inspect", "product.onnx", "--params", "--train-only", "first", "--train-only", "table")
         self.assertRegex(out, "trained +table +--train-only")
+
+    def test_a_stage_of_frozen_weights_computes_with_them(self):
+        """Also in bfloat16, of which it has copies although no update makes any."""
+        run = ["train", MODEL, "--data", DATA, "--limit", "96", "--batch-size", "32", "--micro-batches", "4", "--max-steps", "2", "--precision", "bf16",
+               "--train-only", "last.*", "--train-only", "head.*", "--device", "cpu", "--threads", "1", "--run-dir", "run", "--overwrite", "-q"]
+        trained = []
+        for stages in (["--gpus", "1"], ["--split", "last.conv"]):
+            self.succeed(*run, *stages)
+            trained.append((self.folder / "run/trained.onnx").read_bytes())
+        self.assertTrue(trained[0] == trained[1], "the cut changes what is trained")
 
     def test_the_gradient_goes_through_statistics_that_the_file_computes(self):
         numbers = random.Random(4)

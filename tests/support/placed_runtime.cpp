@@ -12,11 +12,13 @@ Pipeline::Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes)
     : Pipeline(difficult_network(tied), stages, sizes) {}
 
 Pipeline::Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
-                   std::int64_t micro_batches, DType precision, bool for_gpus)
+                   std::int64_t micro_batches, DType precision, bool for_gpus,
+                   const ParameterOptions& parameters)
     : model(std::move(network)), stages(stages) {
   for (const std::int64_t size : sizes) {
-    graphs.push_back(for_gpus ? graph_for_gpus(model, size, precision)
-                              : training_graph(model, size, /*training=*/true, precision));
+    graphs.push_back(for_gpus
+                         ? graph_for_gpus(model, size, precision)
+                         : training_graph(model, size, /*training=*/true, precision, parameters));
     if (micro_batches == 0) continue;
     packed_weights += pack_weights(*graphs.back());
     if (graphs.size() == 1) {

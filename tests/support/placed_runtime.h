@@ -25,8 +25,8 @@ struct Pipeline {
   Pipeline(bool tied, int stages, std::vector<std::int64_t> sizes);
   /// `micro_batches` of a step; 0: weights are not packed, nothing is batched.
   Pipeline(OnnxModel network, int stages, const std::vector<std::int64_t>& sizes,
-           std::int64_t micro_batches = 0, DType precision = DType::kFloat32,
-           bool for_gpus = false);
+           std::int64_t micro_batches = 0, DType precision = DType::kFloat32, bool for_gpus = false,
+           const ParameterOptions& parameters = {});
 
   Program program(const std::string& schedule, int micro_batches, bool recompute = false,
                   bool clip = false) const;

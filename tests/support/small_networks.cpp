@@ -186,15 +186,17 @@ OnnxModel position_network() {
 }
 
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
-                                              bool training, DType precision) {
+                                              bool training, DType precision,
+                                              const ParameterOptions& parameters) {
   BuildOptions options;
   options.precision = precision;
   options.lower.micro_batch = samples;
   options.lower.mode.training = training;
   options.with_gradients = training;
   options.fusion = FusionTarget::kCpu;
-  return std::make_unique<TrainingGraph>(
-      build_training_graph(model, classify_tensors(model, {}), options));
+  std::map<std::string, TensorRule> rules = classify_tensors(model, parameters);
+  freeze_tensors(rules, parameters);
+  return std::make_unique<TrainingGraph>(build_training_graph(model, rules, options));
 }
 
 std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,

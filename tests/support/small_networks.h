@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "passes/build.h"
+#include "passes/parameters.h"
 #include "pipeline/runtime/runtime.h"
 
 namespace pipetrain::test {
@@ -34,7 +35,8 @@ OnnxModel position_network();
 /// A graph of the network for micro-batches of `samples`.
 std::unique_ptr<TrainingGraph> training_graph(const OnnxModel& model, std::int64_t samples,
                                               bool training = true,
-                                              DType precision = DType::kFloat32);
+                                              DType precision = DType::kFloat32,
+                                              const ParameterOptions& parameters = {});
 /// The same as GPUs train it.
 std::unique_ptr<TrainingGraph> graph_for_gpus(const OnnxModel& model, std::int64_t samples,
                                               DType precision);

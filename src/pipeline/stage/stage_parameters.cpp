@@ -24,7 +24,8 @@ StageParameters::StageParameters(const CompiledStage& compiled, const StageMemor
     : memory_(memory),
       executor_(executor),
       generation_(at(copies), 0),
-      prepared_(compiled.variants.size(), std::vector<std::uint64_t>(at(copies), 0)) {
+      // Frozen weights are prepared, too, also where no parameter is written before.
+      prepared_(compiled.variants.size(), std::vector<std::uint64_t>(at(copies), kNoGeneration)) {
   std::map<std::string, std::size_t> index;
   for (const ParameterPlace& place : compiled.arena.parameters) {
     index[place.name] = parameters_.size();
