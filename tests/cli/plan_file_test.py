@@ -176,6 +176,24 @@ class PlanFile(Case):
         self.assertEqual([(row["schedule"], row["micro_batches"]) for row in parse(out)["rows"]], [("gpipe", 2), ("gpipe", 4), ("1f1b", 2), ("1f1b", 4)])
         self.assertIn("pipedream is left out: ", err)
 
+    def test_what_a_stage_keeps_to_recompute_is_counted_once(self):
+        """Its inputs of all micro-batches lie in receive buffers, all else that it holds is of one micro-batch."""
+        layers = [node("MatMul", ["x", "a"], ["h"], "first"), node("Relu", ["h"], ["r"], "relu"),
+                  node("MatMul", ["r", "b"], ["s"], "second"), node("Tanh", ["s"], ["t"], "tanh"), node("MatMul", ["t", "c"], ["y"], "third")]
+        weights = [tensor(name, [rows, 256], [(i % 7 - 3) / 100 for i in range(rows * 256)]) for name, rows in (("a", 64), ("b", 256), ("c", 256))]
+        self.write("three.onnx", model(layers, [value_info("x", ["batch", 64])], [value_info("y", ["batch", 256])], weights))
+        self.write_topology([{"name": "link", "count": 2, "bytes_per_second": 1e9, "latency_microseconds": 1}],
+                            {"teraflops_per_second": 1, "memory_gigabytes_per_second": 100})
+        activations = []
+        for micro_batches in (2, 8):
+            out, _ = self.succeed("plan", "three.onnx", "--topology", "links.json", "--split", "second", "--schedule", "gpipe", "--recompute", "all",
+                                  "--batch-size", str(64 * micro_batches), "--micro-batches", str(micro_batches))
+            peak = next(line for line in out.splitlines() if line.startswith("peak"))
+            self.assertIn(" on device 1 ", peak)
+            self.assertIn(f"receive buffers {64 * 256 * 4 // 1024 * micro_batches} KiB,", peak)
+            activations.append(peak.split("activations ")[1].split(",")[0])
+        self.assertEqual(activations[0], activations[1])
+
     def test_a_stage_can_be_removed(self):
         del self.plan["stages"][1]
         followed, _ = self.train()

@@ -59,15 +59,25 @@ std::vector<std::string> split_list(const std::string& text) {
   return out;
 }
 
+/// Whether the stage before, on the same device, makes a stage's inputs: no receive buffer has
+/// them.
+bool reads_own_device(const Program& program, int stage) {
+  for (int m = 0; m < program.micro_batches; ++m) {
+    if (program.device_of(stage - 1, m) == program.device_of(stage, m)) return true;
+  }
+  return false;
+}
+
 /// The predicted memory peak of the fullest device: when, and of what.
 std::string fullest_device(const PlannedNetwork& network) {
   const Program& program = network.predicted_program();
   std::vector<StageBytes> stages;
   const auto bytes = [](std::size_t count) { return static_cast<std::int64_t>(count); };
   for (const StagePlan& stage : network.plan().stages) {
+    const int number = static_cast<int>(stages.size());
     StageBytes& out = stages.emplace_back();
     out.activations = bytes(stage.saved_bytes);
-    if (stage.recompute && stage.first > 0)
+    if (stage.recompute && number > 0 && reads_own_device(program, number))
       out.kept_inputs = bytes(network.costs().forward_bytes[static_cast<std::size_t>(stage.first)]);
     out.working = bytes(stage.memory.transient_bytes);
     out.weights = bytes(stage.memory.weight_bytes) / std::max(1, stage.weight_versions);
