@@ -71,7 +71,7 @@ struct PlanRequest {
 
 /// The memory of one stage, by purpose.
 struct MemoryNeed {
-  std::size_t weight_bytes = 0;  // all versions
+  std::size_t weight_bytes = 0;  // all versions, and constants
   std::size_t gradient_bytes = 0;
   std::size_t optimizer_bytes = 0;
   std::size_t activation_bytes = 0;  // saved, of all micro-batches in flight

@@ -31,6 +31,7 @@ RangeCost between(const RangeCost& begin, const RangeCost& end) {
   out.step_seconds = std::max(0.0, end.step_seconds - begin.step_seconds);
   out.parameter_bytes = end.parameter_bytes - begin.parameter_bytes;
   out.fixed_bytes = end.fixed_bytes - begin.fixed_bytes;
+  out.constant_bytes = end.constant_bytes - begin.constant_bytes;
   out.saved_bytes = end.saved_bytes - begin.saved_bytes;
   return out;
 }
@@ -48,6 +49,7 @@ ChainRanges::ChainRanges(const ChainCosts& chain) : chain_(chain) {
     RangeCost sum = sums_.back();
     add_to(sum, element);
     sum.fixed_bytes += element.fixed_bytes;
+    sum.constant_bytes += element.constant_bytes;
     sums_.push_back(sum);
     transient_[0].push_back(element.transient_bytes);
   }
@@ -70,6 +72,7 @@ void ChainRanges::add_repeated() {
         sum.element = element;
         sum.parameter_bytes += reuse.parameter_bytes;
         sum.fixed_bytes += reuse.fixed_bytes;
+        sum.constant_bytes += reuse.constant_bytes;
         sum.saved_bytes += reuse.saved_bytes;
         if (list.empty() || list.back().element != element) list.emplace_back();
         list.back() = sum;
@@ -96,6 +99,7 @@ RangeCost ChainRanges::range(int first, int last) const {
     const Repeated& sum = *(after - 1);
     out.parameter_bytes += sum.parameter_bytes;
     out.fixed_bytes += sum.fixed_bytes;
+    out.constant_bytes += sum.constant_bytes;
     out.saved_bytes += sum.saved_bytes;
   }
   return out;

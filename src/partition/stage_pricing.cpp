@@ -202,7 +202,8 @@ MemoryNeed StagePricing::memory(const RangeCost& range, std::size_t input_bytes,
   const auto in_flight = static_cast<std::size_t>(load.in_flight);
   MemoryNeed out;
   out.weight_bytes =
-      (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions);
+      (range.parameter_bytes + range.fixed_bytes) * static_cast<std::size_t>(load.weight_versions) +
+      range.constant_bytes;
   out.gradient_bytes = range.parameter_bytes;
   out.optimizer_bytes = static_cast<std::size_t>(std::llround(
       static_cast<double>(range.parameter_bytes) * optimizer_bytes_per_byte(replicas)));

@@ -13,6 +13,7 @@ struct Reuse {
   int previous = 0;  // the last element before this one that needs it
   std::size_t parameter_bytes = 0;
   std::size_t fixed_bytes = 0;
+  std::size_t constant_bytes = 0;
   std::size_t saved_bytes = 0;
 };
 
@@ -25,10 +26,12 @@ struct ChainCost {
   double weight_gradient_seconds = 0;
   /// Once per optimizer step: preparing weights, finishing gradients, updating parameters.
   double step_seconds = 0;
-  /// What no earlier element needs already: trained parameters; the same without gradient (frozen
-  /// parameters, prepared forms of weights); activations kept from forward to backward.
+  /// What no earlier element needs already: trained parameters; the same without gradient
+  /// (parameters that nothing depends on, prepared forms of weights); on devices, constants such as
+  /// frozen weights, one copy for all weight versions; activations kept from forward to backward.
   std::size_t parameter_bytes = 0;
   std::size_t fixed_bytes = 0;
+  std::size_t constant_bytes = 0;
   std::size_t saved_bytes = 0;
   /// Alive while one of its kernels runs: outputs that are not kept, gradients, workspace.
   std::size_t transient_bytes = 0;

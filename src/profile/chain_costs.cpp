@@ -1,5 +1,6 @@
 // Attributes the costs of nodes to chain elements.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -32,6 +33,7 @@ class Attribution {
     add_batched();
     add_preparation();
     add_parameters();
+    if (!profile_.in_host_memory()) add_constants();
     add_finish();
     add_saved();
     add_transient();
@@ -218,6 +220,27 @@ class Attribution {
         charge(positions, bytes, &ChainCost::fixed_bytes, &Reuse::fixed_bytes);
       }
     }
+  }
+
+  // Devices have copies of frozen weights and all other constants that their kernels read.
+  void add_constants() {
+    std::map<ValueId, std::set<int>> positions;
+    for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
+      const Node& node = graph_.nodes[n];
+      if (node.op->flags & kView) continue;
+      std::set<int> here;
+      if (position_[n] >= 0) here.insert(position_[n]);
+      if (node.part == Part::kPrepare) {
+        for (const ValueId id : node.outputs)
+          here.insert(readers_[at(id.index)].begin(), readers_[at(id.index)].end());
+      }
+      for (const ValueId id : node.inputs) {
+        if (!id || graph_[root(id)].role != Role::kConstant || graph_[root(id)].producer) continue;
+        positions[root(id)].insert(here.begin(), here.end());
+      }
+    }
+    for (const auto& [id, here] : positions)
+      charge(here, graph_[id].type.bytes(), &ChainCost::constant_bytes, &Reuse::constant_bytes);
   }
 
   // Work per step is attributed to the first element that needs the parameter.

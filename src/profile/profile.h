@@ -28,7 +28,7 @@ struct Profile {
   double switch_seconds = 0;
   double notify_seconds = 0;
   std::string device;        // "AMD EPYC 7763"
-  std::string backend;       // "cpu", "reference"
+  std::string backend;       // "cpu", "reference", "device", "estimate"
   bool is_estimate = false;  // estimated, not measured
   int threads = 1;           // of each stage
   int busy_threads = 1;      // stages that worked at the same time while it was taken
@@ -36,6 +36,8 @@ struct Profile {
   int cached_nodes = 0;      // of those, not measured now
   double spent_seconds = 0;
 
+  /// Whether its stages compute in host memory, where they read the model's own constants.
+  bool in_host_memory() const { return backend == "cpu" || backend == "reference"; }
   /// Seconds of one micro-batch on one device: F + I + W, including its share of work over several
   /// micro-batches.
   double total_seconds(const TrainingGraph& training) const;

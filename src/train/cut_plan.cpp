@@ -1,6 +1,7 @@
 #include "train/cut_plan.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -248,6 +249,37 @@ void count_warm_up(const ProfiledNetwork& network, const Slices& slices,
   if (!recomputed && recomputes()) add_recompute_note(request, plan);
 }
 
+std::vector<Edge> edges_of_slices(const Slices& slices) {
+  std::vector<Edge> edges;
+  for (const ValueEdge& edge : slices.edges)
+    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  return edges;
+}
+
+/// What validates during training: the network of the largest micro-batch, and a whole round.
+struct Validation {
+  std::unique_ptr<TrainingGraph> graph;
+  Slices slices;
+  Program program;
+};
+
+/// None: there are no data for one.
+std::optional<Validation> validation_of(const ProfiledNetwork& network, int stages,
+                                        const std::vector<int>& stage_of_forward,
+                                        const ProgramMaker& programs) {
+  if (network.mode() != RunMode::kTrain) return {};
+  const std::int64_t units = evaluation_units(network);
+  if (units == 0) return {};
+  const auto samples = static_cast<std::int64_t>(network.evaluation_data()->size());
+  Validation out;
+  out.graph = network.graph_of(std::min(samples, network.micro_batch()), /*evaluation=*/true);
+  out.slices =
+      slice_stages(*out.graph, carry_stages(network.graph(), stage_of_forward, *out.graph), stages);
+  out.program = programs.evaluation(static_cast<int>(std::min(units, kEvaluationRound)),
+                                    edges_of_slices(out.slices));
+  return out;
+}
+
 /// Whether an update needs all gradients at once. Error (kUsage) if the schedule does not allow
 /// that.
 bool needs_gradient_sync(const ProfiledNetwork& network, const Slices& slices, std::size_t stages) {
@@ -283,9 +315,16 @@ bool some_share_a_device(const Program& program) {
 
 /// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
-                                const Program& program) {
-  std::vector<StageCapacity> capacity = stage_capacities({&program});
-  add_accumulators({&program}, network.config().pipeline.accumulators, capacity);
+                                const Program& program,
+                                const std::optional<Validation>& validation) {
+  std::vector<const Program*> programs = {&program};
+  if (validation) programs.push_back(&validation->program);
+  std::vector<StageVariant> variants = {{&network.graph(), &slices}};
+  if (validation) variants.push_back({validation->graph.get(), &validation->slices});
+  const bool on_host =
+      network.config().pipeline.gpu_ids.empty() && network.profile().in_host_memory();
+  std::vector<StageCapacity> capacity = stage_capacities(programs);
+  add_accumulators(programs, network.config().pipeline.accumulators, capacity);
   // A smaller micro-batch at the end of a batch has a network of its own, which computes gradients
   // too.
   const bool alike = std::ranges::all_of(
@@ -299,8 +338,9 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
       share.replicas = program.replicas(static_cast<int>(s));
       share.replica = largest_share(network.graph(), slices.stages[s], share.replicas);
     }
-    memory.push_back(predict_arena(network.graph(), slices, static_cast<int>(s), capacity[s],
+    memory.push_back(predict_arena(variants, static_cast<int>(s), capacity[s],
                                    network.config().optimization.optimizer, share));
+    if (!on_host) memory[s].parameters += constant_bytes(variants, static_cast<int>(s));
     workspaces.push_back(wanted_workspace(slices.stages[s], network.profile().workspace_bytes));
   }
   if (network.config().pipeline.gpu_ids.empty() && !network.processes())
@@ -312,7 +352,7 @@ std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& sl
 }  // namespace
 
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
-                        const std::vector<int>& cuts) {
+                        const std::vector<int>& cuts, std::vector<ArenaBytes> memory) {
   PlanRequest request = request_of(network, planner_limit);
   Plan plan = plan_chain(network, cuts, planner_limit, request);
   add_prediction_notes(network, plan);
@@ -323,9 +363,7 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   for (const int cut : plan.cuts()) starts.push_back(cut);
   std::vector<int> stage_of_forward = stages_of_chain(network.graph(), network.chain(), starts);
   const Slices slices = slice_stages(network.graph(), stage_of_forward, stages);
-  std::vector<Edge> edges;
-  for (const ValueEdge& edge : slices.edges)
-    edges.push_back({edge.from, edge.to, static_cast<std::int64_t>(edge.bytes), edge.gradient});
+  std::vector<Edge> edges = edges_of_slices(slices);
   const bool gradient_sync = needs_gradient_sync(network, slices, plan.stages.size());
 
   count_warm_up(network, slices, edges, planner_limit, request, plan);
@@ -352,7 +390,10 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
     share_cores(program, {}, groups, costs);
   }
   Simulation prediction = simulate(program, costs);
-  std::vector<ArenaBytes> memory = lay_out(network, slices, program);
+  if (memory.empty()) {
+    memory = lay_out(network, slices, program,
+                     validation_of(network, stages, stage_of_forward, programs));
+  }
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),
           std::move(costs), std::move(program), std::move(prediction),       std::move(memory)};
 }

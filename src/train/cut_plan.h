@@ -21,14 +21,17 @@ struct CutPlan {
   Costs costs;            // of the stages, by which `prediction` was timed
   Program program;        // of a mini-batch; of some where rounds are long
   Simulation prediction;  // of `program`
-  /// What each device of a stage will hold for the stage, as laid out for the full micro-batch.
+  /// What each device of a stage will hold for the stage, as laid out for full micro-batches of
+  /// training and validation.
   std::vector<ArenaBytes> memory;
 };
 
 /// Cuts a network. `planner_limit`: bytes of a device that the planner gets; 0: any. `cuts`: places
 /// in the chain; empty: where the options, a plan's file or the planner say. Error (kUsage) for a
 /// cut that does not fit the network or the schedule, kResource where no cut is within the limit.
+/// `memory`: of the same stages, laid out before; empty: they are laid out, which takes the
+/// network's initial weights.
 CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limit,
-                        const std::vector<int>& cuts);
+                        const std::vector<int>& cuts, std::vector<ArenaBytes> memory = {});
 
 }  // namespace pipetrain

@@ -450,4 +450,14 @@ LossScaling Network::loss_scaling() const {
   return fixed;
 }
 
+std::int64_t evaluation_units(const Network& network) {
+  if (!network.evaluation_data()) return 0;
+  const auto samples = static_cast<std::int64_t>(network.evaluation_data()->size());
+  const std::int64_t units = network.model().has_fixed_batch() ? samples / network.micro_batch()
+                                                               : network.units_of(samples);
+  PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
+           network.micro_batch());
+  return units;
+}
+
 }  // namespace pipetrain

@@ -129,4 +129,11 @@ class Network {
   std::unique_ptr<TrainingGraph> graph_;
 };
 
+/// Micro-batches of a whole evaluation; 0: there are no data for one. Error (kData) for fewer
+/// samples than the fixed batch of the model.
+std::int64_t evaluation_units(const Network& network);
+/// An evaluation runs in rounds of at most this many, so that only the samples of one round are in
+/// memory.
+constexpr std::int64_t kEvaluationRound = 64;
+
 }  // namespace pipetrain

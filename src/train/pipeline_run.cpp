@@ -75,16 +75,6 @@ Collectives* exchange_of_gpus(const PipelineConfig& pipeline, bool in_one_order)
 
 }  // namespace
 
-std::int64_t evaluation_units(const PlannedNetwork& network) {
-  if (!network.evaluation_data()) return 0;
-  const auto samples = static_cast<std::int64_t>(network.evaluation_data()->size());
-  const std::int64_t units = network.model().has_fixed_batch() ? samples / network.micro_batch()
-                                                               : network.units_of(samples);
-  PT_CHECK(units > 0, kData, "{} samples are fewer than the model's fixed batch of {}", samples,
-           network.micro_batch());
-  return units;
-}
-
 PipelineRun::PipelineRun(PlannedNetwork& network, std::int64_t first_step, FileWeights weights)
     : network_(network) {
   const bool trains = network_.mode() == RunMode::kTrain;
@@ -156,8 +146,7 @@ void PipelineRun::add_evaluation_programs() {
   const auto samples = static_cast<std::int64_t>(network_.evaluation_data()->size());
   if (samples >= network_.micro_batch()) add_variant(network_.micro_batch(), true);
   if (!network_.model().has_fixed_batch()) add_variant(samples % network_.micro_batch(), true);
-  // Evaluated in rounds, so that only the samples of one round are in memory.
-  constexpr std::int64_t kRound = 64;
+  constexpr std::int64_t kRound = kEvaluationRound;
   evaluated_samples_ = std::min(samples, units * network_.micro_batch());
   const std::vector<Edge> edges = edges_of(evaluations_);
   for (const std::int64_t size : {std::min(units, kRound), units % std::min(units, kRound)}) {

@@ -20,10 +20,6 @@ namespace pipetrain {
 /// later (a replay, another runtime) then lacks them.
 enum class FileWeights : std::uint8_t { kStay, kRelease };
 
-/// Micro-batches of a whole evaluation; 0: there are no data for one. Error (kData) for fewer
-/// samples than the fixed batch of the model.
-std::int64_t evaluation_units(const PlannedNetwork& network);
-
 class PipelineRun {
  public:
   /// Makes and checks the programs and compiles the stages of `network`, which outlives the run.

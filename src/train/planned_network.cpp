@@ -61,7 +61,9 @@ bool PlannedNetwork::has_replicas() const {
 
 void PlannedNetwork::take_measured(const KernelTimes& times, double update_seconds) {
   PT_CHECK(stages() == 1, kInternal, "the cut of {} stages may depend on their profile", stages());
-  if (take_times(times, update_seconds)) cut_ = cut_into_stages(*this, planner_limit_, cuts_);
+  // The weights of which a graph for the validation would be built may have been released.
+  if (take_times(times, update_seconds))
+    cut_ = cut_into_stages(*this, planner_limit_, cuts_, cut_.memory);
 }
 
 bool PlannedNetwork::has_predicted_steps() const {

@@ -44,7 +44,8 @@ ProfiledNetwork::ProfiledNetwork(Network network)
     : Network(std::move(network)),
       topology_(topology_of(config().pipeline)),
       estimated_(is_estimated(config().pipeline, topology_)),
-      memory_limit_bytes_(config().pipeline.memory_limit_bytes > 0 || !estimated_
+      memory_limit_bytes_(config().pipeline.memory_limit_bytes > 0 ||
+                                  config().pipeline.topology.empty()
                               ? config().pipeline.memory_limit_bytes
                               : topology_->memory_bytes),
       chain_(linearise(graph())),
@@ -72,7 +73,7 @@ ProfileOptions ProfiledNetwork::profile_options() const {
   options.busy_threads = std::min(schedule().devices(), std::max(1, available_cores() / threads()));
   options.wakes = pipeline.gpu_ids.empty() && !processes();
   options.brief = pipeline.brief_profile && schedule().devices() == 1 && schedule().stages() == 1 &&
-                  pipeline.memory_limit_bytes == 0;
+                  memory_limit_bytes_ == 0;
   return options;
 }
 

@@ -46,7 +46,8 @@ class ProfiledNetwork : public Network {
   /// The cuts that the configuration gives; empty: none that hold for this chain.
   std::vector<int> given_cuts() const;
   const ChainCosts& costs() const { return costs_; }
-  /// What a device may hold, as given or as the estimated device has it; 0: anything.
+  /// What a device may hold, as given or as the devices of a topology that is given have it; 0:
+  /// anything.
   std::size_t memory_limit_bytes() const { return memory_limit_bytes_; }
   /// Stages that can compute at once on this machine's cores, or on the GPUs of the run; 0: as many
   /// as there are, on devices that are not at hand.

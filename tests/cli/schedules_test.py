@@ -107,8 +107,10 @@ class Plans(Case):
         self.assertIn("= 4 micro-batches", err)
 
     def test_what_is_predicted_is_taken(self):
-        for schedule in ("1f1b", "zb-h1", "zb-v"):
-            _, err = self.succeed("--model", MODEL, "--data", DATA, *CPU, "--gpus", "2", "--schedule", schedule,
+        """Also where a validation has more micro-batches under way than a step."""
+        validated = ["--limit", "640", "--val-split", "128", "--batch-size", "64", "--micro-batches", "1"]
+        for schedule, more in (("1f1b", []), ("zb-h1", []), ("zb-v", []), ("1f1b", validated)):
+            _, err = self.succeed("--model", MODEL, "--data", DATA, *CPU, "--gpus", "2", "--schedule", schedule, *more,
                                   "--max-steps", "1", "--drop-last", "--topology", "laptop", "-v")
             memory = next(line for line in err.splitlines() if "memory   " in line)
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
@@ -216,8 +218,11 @@ class Plans(Case):
         start = small.index('"memory_gibibytes":')
         end = small.index(",", start)
         path = self.write("small.json", small[:start] + '"memory_gibibytes": 0.0001' + small[end:])
-        self.refused("resource", "plan", "--model", MODEL, *CPU, "--gpus", "2", "--schedule", "1f1b",
-                     "--topology", path)
+        on_it = ["--model", MODEL, *CPU, "--gpus", "2", "--schedule", "1f1b", "--topology", path]
+        for command in (["plan"], ["train", "--max-steps", "1", "--run-dir", "run", "--overwrite"], ["verify"]):
+            with self.subTest(command=command[0]):
+                self.refused("resource", *command, *on_it)
+                self.succeed(*command, *on_it, "--gpu-memory", "1GiB", "-q")
 
     def test_what_is_chosen_takes_the_time_that_was_promised(self):
         self.succeed("new", "gpt", "--layers", "4", "--width", "512", "--heads", "8", "--vocab", "65536", "--context", "2048",

@@ -340,6 +340,20 @@ TEST(Planner, CountsTiedWeightsOncePerStage) {
   EXPECT_EQ(plan.stages[1].parameter_bytes, 1100u);
 }
 
+TEST(Planner, CountsConstantsOnceForAllWeightVersions) {
+  ChainCosts chain = uniform_chain(4, 3.0);
+  chain.elements[0].constant_bytes = 5000;
+  chain.elements[3].reuses = {{.previous = 0, .constant_bytes = 5000}};
+  PlanRequest request;
+  request.schedule = planned_schedule("pipedream");
+  const std::vector<int> cut = {2};
+  const Plan plan = plan_with_cuts(chain, request, cut);
+  // Elements have 100 bytes of parameters; stage 0 keeps two versions of them.
+  EXPECT_EQ(plan.stages[0].memory.weight_bytes, 2 * 200u + 5000u);
+  EXPECT_EQ(plan.stages[1].memory.weight_bytes, 200u + 5000u);
+  EXPECT_EQ(plan_with_cuts(chain, request, {}).stages[0].memory.weight_bytes, 400u + 5000u);
+}
+
 TEST(Planner, HandlesAsManyElementsAsModelsHave) {
   std::mt19937 random(9);
   const ChainCosts chain = random_chain(random, 2000);

@@ -157,6 +157,32 @@ TEST(ChainCosts, CountATiedWeightAgainOnlyAcrossACut) {
   EXPECT_EQ(costs.elements[2].fixed_bytes, 40u);   // frozen
 }
 
+// Read by a and c, and by what prepares a weight for c. In host memory they take no room.
+TEST(ChainCosts, CountConstantsOfDevicesWhereKernelsReadThem) {
+  HandMadeGraph g = tied_graph();
+  const ValueId frozen = g.value("frozen weight", Role::kConstant, 50);
+  const ValueId raw = g.value("raw", Role::kConstant, 7);
+  std::vector<Node>& nodes = g.training.graph.nodes;
+  nodes[0].inputs.push_back(raw);
+  nodes[1].inputs.push_back(frozen);
+  nodes[4].inputs.push_back(frozen);
+  g.profile.backend = "cpu";
+  for (const ChainCost& element :
+       chain_costs(g.training, linearise(g.training), g.profile).elements)
+    EXPECT_EQ(element.constant_bytes, 0u) << element.name;
+  for (const char* backend : {"device", "estimate"}) {
+    g.profile.backend = backend;
+    const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+    EXPECT_EQ(costs.elements[0].constant_bytes, 200u);
+    EXPECT_EQ(costs.elements[1].constant_bytes, 0u);
+    EXPECT_EQ(costs.elements[2].constant_bytes, 0u);
+    EXPECT_EQ(costs.elements[3].constant_bytes, 28u);
+    ASSERT_EQ(costs.elements[3].reuses.size(), 1u);
+    EXPECT_EQ(costs.elements[3].reuses[0].previous, 0);
+    EXPECT_EQ(costs.elements[3].reuses[0].constant_bytes, 200u);
+  }
+}
+
 TEST(ChainCosts, CountAThirdUseAgainAcrossACutBehindTheSecond) {
   HandMadeGraph g = tied_graph();
   g.training.graph.nodes[3].inputs.push_back({1});  // b reads w, too

@@ -19,12 +19,6 @@ class AddingKernel;
 class StageExecutor;
 class TouchedRows;
 
-/// A network at one of the shapes at which it runs. Both pointers outlive the stage.
-struct StageVariant {
-  const TrainingGraph* training = nullptr;
-  const Slices* slices = nullptr;
-};
-
 /// Adds one contribution to its accumulator.
 struct StageStepAddition {
   int accumulation;

@@ -44,6 +44,12 @@ struct Slices {
   bool has_tied_stages = false;
 };
 
+/// A network at one of the shapes at which it runs. Both pointers outlive the stages.
+struct StageVariant {
+  const TrainingGraph* training = nullptr;
+  const Slices* slices = nullptr;
+};
+
 /// A gradient as a backward that is not split completes it.
 struct CompletedGradient {
   int accumulation = 0;

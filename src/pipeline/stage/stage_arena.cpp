@@ -1,8 +1,10 @@
 #include "pipeline/stage/stage_arena.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace pipetrain {
 namespace {
@@ -214,13 +216,62 @@ std::size_t wanted_workspace(const StageSlice& slice,
   return workspace;
 }
 
-ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
+std::vector<StageLayout> lay_out_variants(const std::vector<StageVariant>& variants, int stage,
+                                          const StageCapacity& capacity) {
+  const auto evaluates = [](const StageVariant& variant) {
+    return variant.training->accumulations.empty();
+  };
+  // Accumulators have one place for all variants.
+  const auto evaluations = std::ranges::count_if(variants, evaluates);
+  const bool one_micro_batch = capacity.one_micro_batch && std::ssize(variants) - evaluations == 1;
+  // With several slots, each would be as large as what the evaluation has in one.
+  const bool one_slot = capacity.evaluates_in_one_slot && capacity.slots == 1;
+  std::vector<StageLayout> layouts;
+  for (const StageVariant& variant : variants) {
+    layouts.push_back(lay_out_stage(*variant.training, *variant.slices, stage,
+                                    capacity.split_backward && !evaluates(variant),
+                                    evaluates(variant) ? one_slot : one_micro_batch));
+  }
+  return layouts;
+}
+
+ArenaBytes predict_arena(const std::vector<StageVariant>& variants, int stage,
                          const StageCapacity& capacity, const OptimizerSettings& optimizer,
                          const UpdateShare& share) {
-  const StageLayout layout =
-      lay_out_stage(training, slices, stage, capacity.split_backward, capacity.one_micro_batch);
-  const StageSlice& slice = slices.stages[static_cast<std::size_t>(stage)];
-  return plan_arena({{&training, &slice, &layout}}, capacity, optimizer, share).memory;
+  const std::vector<StageLayout> layouts = lay_out_variants(variants, stage, capacity);
+  std::vector<ArenaVariant> laid_out;
+  for (std::size_t v = 0; v < variants.size(); ++v) {
+    const StageSlice& slice = variants[v].slices->stages[static_cast<std::size_t>(stage)];
+    laid_out.push_back({variants[v].training, &slice, &layouts[v]});
+  }
+  return plan_arena(laid_out, capacity, optimizer, share).memory;
+}
+
+std::size_t constant_bytes(const std::vector<StageVariant>& variants, int stage) {
+  std::set<std::pair<const void*, std::size_t>> known;  // variants share the constants of the file
+  std::size_t sum = 0;
+  for (const StageVariant& variant : variants) {
+    const TrainingGraph& training = *variant.training;
+    const StageSlice& slice = variant.slices->stages[static_cast<std::size_t>(stage)];
+    const auto read = [&](ValueId id) {
+      if (!id) return;
+      const Value& value = training.graph[variant.slices->root[static_cast<std::size_t>(id.index)]];
+      if (value.role != Role::kConstant || !value.data) return;
+      const std::size_t bytes = value.data.type().bytes();
+      if (known.emplace(value.data.view().data, bytes).second) sum += aligned(bytes);
+    };
+    for (const auto* nodes :
+         {&slice.prepare, &slice.forward, &slice.backward, &slice.batch_gradient, &slice.finish}) {
+      for (const NodeId id : *nodes) {
+        for (const ValueId input : training.graph[id].inputs) read(input);
+      }
+    }
+    for (const int i : slice.accumulations)
+      read(training.accumulations[static_cast<std::size_t>(i)].contribution);
+    for (const int i : slice.batched_values)
+      read(training.batched_values[static_cast<std::size_t>(i)].value);
+  }
+  return sum;
 }
 
 }  // namespace pipetrain

@@ -86,9 +86,17 @@ std::vector<std::size_t> shared_workspaces(std::vector<std::size_t> wanted,
 std::size_t wanted_workspace(const StageSlice& slice,
                              const std::vector<std::size_t>& workspace_bytes);
 
-/// The memory of a stage with one variant, without its workspace.
-ArenaBytes predict_arena(const TrainingGraph& training, const Slices& slices, int stage,
+/// The layouts of a stage's variants; those without gradients only evaluate.
+std::vector<StageLayout> lay_out_variants(const std::vector<StageVariant>& variants, int stage,
+                                          const StageCapacity& capacity);
+
+/// The memory of a stage with these variants, without its workspace and copies of constants.
+ArenaBytes predict_arena(const std::vector<StageVariant>& variants, int stage,
                          const StageCapacity& capacity, const OptimizerSettings& optimizer,
                          const UpdateShare& share = {});
+
+/// What a device has copies of: the constants that the variants of a stage read, such as frozen
+/// weights, each once.
+std::size_t constant_bytes(const std::vector<StageVariant>& variants, int stage);
 
 }  // namespace pipetrain

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -20,23 +21,13 @@ class StageCompiler {
       : index_(index), capacity_(capacity), share_(share), executor_(executor) {}
 
   CompiledStage run(const std::vector<StageVariant>& variants, const OptimizerSettings& optimizer) {
-    const auto evaluates = [](const StageVariant& variant) {
-      return variant.training->accumulations.empty();
-    };
-    // Accumulators have one place for all variants.
-    const auto evaluations = std::count_if(variants.begin(), variants.end(), evaluates);
-    const bool one_micro_batch =
-        capacity_.one_micro_batch && variants.size() - at(evaluations) == 1;
-    // With several slots, each would be as large as what the evaluation has in one.
-    const bool one_slot = capacity_.evaluates_in_one_slot && capacity_.slots == 1;
-    for (const StageVariant& variant : variants) {
+    std::vector<StageLayout> layouts = lay_out_variants(variants, index_, capacity_);
+    for (std::size_t v = 0; v < variants.size(); ++v) {
       CompiledVariant& compiled = out_.variants.emplace_back();
-      compiled.training = variant.training;
-      compiled.slices = variant.slices;
-      compiled.slice = &variant.slices->stages[at(index_)];
-      compiled.layout = lay_out_stage(*variant.training, *variant.slices, index_,
-                                      capacity_.split_backward && !evaluates(variant),
-                                      evaluates(variant) ? one_slot : one_micro_batch);
+      compiled.training = variants[v].training;
+      compiled.slices = variants[v].slices;
+      compiled.slice = &variants[v].slices->stages[at(index_)];
+      compiled.layout = std::move(layouts[v]);
       for (const auto& [id, slot] : compiled.layout.table)
         compiled.table_size = std::max(compiled.table_size, slot + 1);
     }

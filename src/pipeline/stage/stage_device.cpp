@@ -26,9 +26,20 @@ ArenaHalves StageDevice::take_arena(const StageArena& arena) {
 }
 
 std::byte* StageDevice::place_constant(const HostTensor& value) {
-  constants_.push_back(device()->allocate(aligned(value.type().bytes())));
-  move(constants_.back().data(), value.view().data, value.type().bytes());
-  return constants_.back().data();
+  const std::size_t bytes = value.type().bytes();
+  const auto [found, added] = constants_.try_emplace({value.view().data, bytes});
+  DeviceMemory& memory = found->second;
+  if (added) {
+    memory = device()->allocate(aligned(bytes));
+    move(memory.data(), value.view().data, bytes);
+  }
+  return memory.data();
+}
+
+std::size_t StageDevice::constant_bytes() const {
+  std::size_t sum = 0;
+  for (const auto& [value, memory] : constants_) sum += memory.bytes();
+  return sum;
 }
 
 std::byte* StageDevice::place_running(const std::string& name, const HostTensor& value) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -51,6 +52,7 @@ class StageDevice final : public StageExecutor {
   StageKernel make_kernel(const KernelRequest& request) override;
   ArenaHalves take_arena(const StageArena& arena) override;
   std::byte* place_constant(const HostTensor& value) override;
+  std::size_t constant_bytes() const override;
   std::byte* place_running(const std::string& name, const HostTensor& value) override;
   void take_workspace(std::size_t bytes) override;
   Workspace workspace() const override { return {workspace_.data(), workspace_.bytes()}; }
@@ -112,7 +114,8 @@ class StageDevice final : public StageExecutor {
   Stream& compute_;
   Stream& transfer_;
   DeviceMemory arena_, workspace_, loss_scale_;
-  std::vector<DeviceMemory> constants_;
+  /// Copies of constants by address and bytes there, since variants share those of the model.
+  std::map<std::pair<const void*, std::size_t>, DeviceMemory> constants_;
   std::map<std::string, Running> running_;  // running statistics by name
   std::vector<std::unique_ptr<DeviceBuffers>> buffers_;
   std::vector<int> free_buffers_;

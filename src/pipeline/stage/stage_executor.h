@@ -84,6 +84,8 @@ class StageExecutor {
   virtual std::byte* place_constant(const HostTensor& value) = 0;
   /// The same for a running statistic, whose host address is fixed.
   virtual std::byte* place_running(const std::string& name, const HostTensor& value) = 0;
+  /// Bytes of copies of constants.
+  virtual std::size_t constant_bytes() const = 0;
   /// Between rounds: may give the memory of activations back until the next micro-batch begins.
   virtual void release_activations() {}
   /// Replaces the workspace.

@@ -18,6 +18,7 @@ class StageHost final : public StageExecutor {
   ArenaHalves take_arena(const StageArena& arena) override;
   void release_activations() override;
   std::byte* place_constant(const HostTensor& value) override;
+  std::size_t constant_bytes() const override { return 0; }
   std::byte* place_running(const std::string& name, const HostTensor& value) override;
   void take_workspace(std::size_t bytes) override;
   Workspace workspace() const override { return {workspace_.data(), workspace_.bytes()}; }

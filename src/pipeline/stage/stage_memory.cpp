@@ -15,6 +15,7 @@ StageMemory::StageMemory(const CompiledStage& compiled, StageExecutor& executor)
       more.push_back(reinterpret_cast<std::byte*>(floats_at(offset)));
   }
   for (const CompiledVariant& variant : compiled.variants) place_constants(variant, executor);
+  bytes_.parameters += executor.constant_bytes();
   workspace_bytes_ = compiled.workspace_bytes;
   bytes_.temporaries += workspace_bytes_;
   executor.take_workspace(workspace_bytes_);

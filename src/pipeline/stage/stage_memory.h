@@ -15,7 +15,7 @@ class StageMemory {
   /// Allocates the arena, constants and a workspace. The plan must outlive this.
   StageMemory(const CompiledStage& compiled, StageExecutor& executor);
 
-  /// Bytes by purpose, including the workspace.
+  /// Bytes by purpose, including the workspace and copies of constants.
   const ArenaBytes& bytes() const { return bytes_; }
   /// Grows the workspace to at least this size.
   void take_workspace(std::size_t bytes, StageExecutor& executor);

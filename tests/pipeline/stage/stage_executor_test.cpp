@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -67,6 +68,20 @@ TEST(StageExecutor, TakesZeroedMemoryAndCopiesAndAdds) {
     for (std::size_t i = 0; i < 99; ++i) expected[i] *= 2;
     EXPECT_EQ(read(executor, b, 100), expected);
     EXPECT_EQ(read(executor, a, 100), values);
+  });
+}
+
+TEST(StageExecutor, PlacesAConstantOnce) {
+  with_each_executor([](StageExecutor& executor) {
+    const HostTensor value = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 4});
+    const HostTensor other = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 4});
+    const HostTensor again = value;  // as in the network of another micro-batch
+    const float* first = floats_at(executor.place_constant(value));
+    const float* second = floats_at(executor.place_constant(other));
+    EXPECT_EQ(floats_at(executor.place_constant(again)), first);
+    EXPECT_NE(second, first);
+    EXPECT_EQ(read(executor, first, 3), (std::vector<float>{1, 2, 4}));
+    EXPECT_EQ(executor.constant_bytes(), executor.device() ? 2 * aligned(12) : 0U);
   });
 }
 
