@@ -125,11 +125,12 @@ DevicePlugin& cuda_plugin() {
 bool has_cuda_plugin() { return !path_of(kCudaPlugin).empty(); }
 
 Processes* join_processes() {
+  // A torchrun below mpirun or srun starts several processes in each of their tasks.
+  if (std::getenv("TORCHELASTIC_RUN_ID")) refuse_unconnected_launchers();
   const Launch launch = launch_of_environment();
   if (launch.size > 1) return load<ProcessesEntry>(kMpiPlugin, open_mpi_plugin).join(launch.size);
-  // What mpirun or srun has started belongs to no other launcher, even if it is a single process;
-  // unless that process is torchrun, which starts several.
-  if (launch.launcher.empty() || std::getenv("TORCHELASTIC_RUN_ID")) refuse_unconnected_launchers();
+  // What mpirun or srun has started belongs to no other launcher, even if it is a single process.
+  if (launch.launcher.empty()) refuse_unconnected_launchers();
   return nullptr;
 }
 

@@ -312,9 +312,9 @@ class Suggestions(Case):
     def test_settings_that_nothing_uses_are_told(self):
         run = ["train", "-m", MODEL, "--device", "cpu", "--max-steps", "1"]
         _, err = self.succeed(*run, "--lr-step", "2", "--lr-gamma", "0.5", "--lr-power", "2", "--momentum", "0.8",
-                              "--loss-scale", "128", "--run-dir", "a")
+                              "--run-dir", "a")
         for option, whose in (("--lr-step", "--lr-schedule cosine"), ("--lr-gamma", "--lr-schedule cosine"), ("--lr-power", "--lr-schedule cosine"),
-                              ("--momentum", "--optimizer adamw"), ("--loss-scale", "--precision fp32")):
+                              ("--momentum", "--optimizer adamw")):
             self.assertIn(f"warning: {option} is not used by {whose}\n", err)
         _, err = self.succeed(*run, "--lr-schedule", "step", "--lr-step", "2", "--lr-gamma", "0.5", "--optimizer", "sgd", "--momentum", "0.8",
                               "--precision", "fp16", "--loss-scale", "128", "--run-dir", "b")

@@ -202,7 +202,8 @@ class Processes(ProcessCase):
         # mpirun -n 1 in such an environment.
         self.succeed(*DIGITS, "--max-steps", "2", environment={"WORLD_SIZE": "2", "RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
         # torchrun in a task of srun or mpirun.
-        for outer in ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"}):
+        for outer in ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"},
+                      {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}):
             self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"} | outer,
                          says=["torchrun started 2 processes", "mpirun -n 2 "])
 

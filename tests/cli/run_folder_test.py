@@ -164,6 +164,8 @@ class RunFolder(Case):
         # The run makes its own folder.
         self.succeed(*train, "--run-dir", "new", "--trace", "new/trace.json", "--metrics", "new/metrics.jsonl", "--log-to", "tensorboard:new/logs/tb")
         self.assertTrue(all((self.folder / "new" / name).exists() for name in ("trace.json", "metrics.jsonl", "logs/tb")))
+        self.succeed(*train, "--run-dir", "logged", "--trace", "logs/trace.json", "--log-to", "tensorboard:logs")
+        self.assertTrue((self.folder / "logs/trace.json").exists())
 
     def test_a_checkpoint_that_does_not_suit_leaves_an_earlier_run_as_it_is(self):
         train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--max-steps", "9", "--save-every", "3", "--keep", "9", "-q"]

@@ -7,30 +7,34 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <vector>
 
 #include "base/error.h"
 #include "cli/commands/commands.h"
+#include "cli/options/resume_command_line.h"
 
 namespace pipetrain {
 namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the run makes a folder, since it is --run-dir or above that.
-bool is_made_by_run(const fs::path& folder, const Options& options) {
-  if (options.run_dir.empty()) return false;
+/// Whether making one folder makes another, which is it or above it.
+bool makes(const fs::path& made, const fs::path& folder) {
+  if (made.empty()) return false;
   std::error_code error, other_error;
   const fs::path outer = fs::weakly_canonical(folder, error);
-  const fs::path inner = fs::weakly_canonical(fs::absolute(options.run_dir), other_error);
+  const fs::path inner = fs::weakly_canonical(fs::absolute(made), other_error);
   const auto [rest, unused] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
   return !error && !other_error && (rest == outer.end() || rest->empty());
 }
 
-void check_file(const Options& options, const char* option, const std::string& file) {
+/// `made`: folders that the run makes before it opens the file.
+void check_file(const char* option, const std::string& file, const std::vector<fs::path>& made) {
   std::error_code unknown;
   if (file.empty() || file == "-" || fs::exists(file, unknown)) return;
   const fs::path folder = fs::absolute(file).parent_path();
-  if (!is_made_by_run(folder, options)) check_folder_of(file, option);
+  if (std::ranges::none_of(made, [&](const fs::path& one) { return makes(one, folder); }))
+    check_folder_of(file, option);
 }
 
 /// Of a folder that is made with those above it.
@@ -56,8 +60,10 @@ fs::path folder_in_log_to(const Options& options, const std::string& name) {
 }
 
 void check_run_outputs(const Options& options) {
-  check_file(options, "--metrics", options.metrics);
-  check_file(options, "--trace", options.trace);
+  const fs::path run = options.run_dir.empty() ? folder_of_runs() : fs::path(options.run_dir);
+  check_file("--metrics", options.metrics, {run});
+  check_file("--trace", options.trace,
+             {run, folder_in_log_to(options, "tensorboard"), folder_in_log_to(options, "mlflow")});
   for (const char* name : {"tensorboard", "mlflow"})
     check_folder(fmt::format("--log-to {}", name), folder_in_log_to(options, name));
 }

@@ -176,12 +176,6 @@ std::vector<std::string> unused_settings(const Options& options) {
   check_optimizer(!options.beta2.empty(), row.beta2.has_value(), "--beta2");
   check_optimizer(!options.epsilon.empty(), row.epsilon.has_value(), "--eps");
   check_optimizer(optimizer.nesterov, row.reads_nesterov, "--nesterov");
-  const ModelConfig& model = options.run.model;
-  const bool is_half = model.precision == DType::kFloat16;
-  check(options.run.optimization.loss_scale != 0, is_half, "--loss-scale", "--precision",
-        model.precision == DType::kBFloat16 ? "bf16"
-        : model.tensor_floats               ? "tf32"
-                                            : "fp32");
   const PipelineConfig& pipeline = options.run.pipeline;
   const PipelineConfig usual;
   const ScheduleDescription* schedule = find_schedule(pipeline.schedule);
