@@ -4,7 +4,8 @@
 #include <iterator>
 #include <map>
 #include <set>
-#include <utility>
+
+#include "pipeline/stage/distinct_constants.h"
 
 namespace pipetrain {
 namespace {
@@ -248,7 +249,7 @@ ArenaBytes predict_arena(const std::vector<StageVariant>& variants, int stage,
 }
 
 std::size_t constant_bytes(const std::vector<StageVariant>& variants, int stage) {
-  std::set<std::pair<const void*, std::size_t>> known;  // variants share the constants of the file
+  DistinctConstants known;
   std::size_t sum = 0;
   for (const StageVariant& variant : variants) {
     const TrainingGraph& training = *variant.training;
@@ -257,8 +258,7 @@ std::size_t constant_bytes(const std::vector<StageVariant>& variants, int stage)
       if (!id) return;
       const Value& value = training.graph[variant.slices->root[static_cast<std::size_t>(id.index)]];
       if (value.role != Role::kConstant || !value.data) return;
-      const std::size_t bytes = value.data.type().bytes();
-      if (known.emplace(value.data.view().data, bytes).second) sum += aligned(bytes);
+      if (known.add(value.data).added) sum += aligned(value.data.type().bytes());
     };
     for (const auto* nodes :
          {&slice.prepare, &slice.forward, &slice.backward, &slice.batch_gradient, &slice.finish}) {

@@ -96,7 +96,7 @@ ArenaBytes predict_arena(const std::vector<StageVariant>& variants, int stage,
                          const UpdateShare& share = {});
 
 /// What a device has copies of: the constants that the variants of a stage read, such as frozen
-/// weights, each once.
+/// weights; those with the same bytes once.
 std::size_t constant_bytes(const std::vector<StageVariant>& variants, int stage);
 
 }  // namespace pipetrain

@@ -27,18 +27,17 @@ ArenaHalves StageDevice::take_arena(const StageArena& arena) {
 
 std::byte* StageDevice::place_constant(const HostTensor& value) {
   const std::size_t bytes = value.type().bytes();
-  const auto [found, added] = constants_.try_emplace({value.view().data, bytes});
-  DeviceMemory& memory = found->second;
+  const auto [index, added] = distinct_constants_.add(value);
   if (added) {
-    memory = device()->allocate(aligned(bytes));
-    move(memory.data(), value.view().data, bytes);
+    constants_.push_back(device()->allocate(aligned(bytes)));
+    move(constants_.back().data(), value.view().data, bytes);
   }
-  return memory.data();
+  return constants_[index].data();
 }
 
 std::size_t StageDevice::constant_bytes() const {
   std::size_t sum = 0;
-  for (const auto& [value, memory] : constants_) sum += memory.bytes();
+  for (const DeviceMemory& memory : constants_) sum += memory.bytes();
   return sum;
 }
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "device/device.h"
+#include "pipeline/stage/distinct_constants.h"
 #include "pipeline/stage/stage_executor.h"
 #include "pipeline/stage/stage_recordings.h"
 #include "pipeline/transport/host_staging.h"
@@ -114,8 +114,8 @@ class StageDevice final : public StageExecutor {
   Stream& compute_;
   Stream& transfer_;
   DeviceMemory arena_, workspace_, loss_scale_;
-  /// Copies of constants by address and bytes there, since variants share those of the model.
-  std::map<std::pair<const void*, std::size_t>, DeviceMemory> constants_;
+  DistinctConstants distinct_constants_;
+  std::vector<DeviceMemory> constants_;     // copies of those
   std::map<std::string, Running> running_;  // running statistics by name
   std::vector<std::unique_ptr<DeviceBuffers>> buffers_;
   std::vector<int> free_buffers_;

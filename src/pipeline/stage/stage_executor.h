@@ -80,7 +80,8 @@ class StageExecutor {
   /// Error (kModel) when there is no kernel for the node.
   virtual StageKernel make_kernel(const KernelRequest& request) = 0;
   virtual ArenaHalves take_arena(const StageArena& arena) = 0;
-  /// The address at which steps read a constant, which must outlive the executor.
+  /// The address at which steps read a constant, which must outlive the executor unchanged. Those
+  /// with the same bytes may share one.
   virtual std::byte* place_constant(const HostTensor& value) = 0;
   /// The same for a running statistic, whose host address is fixed.
   virtual std::byte* place_running(const std::string& name, const HostTensor& value) = 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,10 +17,48 @@ namespace {
 
 /// The network of wide layers, of which the first is frozen: 512 x 72 weights and 512 biases.
 Pipeline with_frozen_layer(int stages, const std::vector<std::int64_t>& sizes, DType precision,
-                           bool freezes = true) {
+                           bool freezes = true, const OnnxModel& network = wide_network()) {
   ParameterOptions parameters;
   if (freezes) parameters.freeze = {"layer1.*"};
-  return {wide_network(), stages, sizes, 0, precision, /*for_gpus=*/false, parameters};
+  return {network, stages, sizes, 0, precision, /*for_gpus=*/false, parameters};
+}
+
+OnnxInitializer& first_weights(OnnxModel& model) {
+  return *std::ranges::find(model.initializers, "layer1.weight", &OnnxInitializer::name);
+}
+
+/// The weights of the first layer are stored in float16, so that each network converts them.
+OnnxModel with_half_weights() {
+  OnnxModel model = wide_network();
+  model.graph_name = "half weights";
+  OnnxInitializer& weights = first_weights(model);
+  HostTensor half(TensorType{DType::kFloat16, weights.value.shape()});
+  std::ranges::transform(weights.value.span<float>(), half.span<std::uint16_t>().begin(),
+                         float_to_half);
+  weights.value = half;
+  weights.file_dtype = DType::kFloat16;
+  return model;
+}
+
+/// The weights of the first layer are stored the other way round, so that each network turns them.
+OnnxModel with_turned_weights() {
+  OnnxModel model = wide_network();
+  model.graph_name = "turned weights";
+  OnnxInitializer& weights = first_weights(model);
+  weights.shape = Shape{72, 512};
+  weights.value = weights.value.reshaped(weights.shape);  // other weights, as good
+  std::vector<OnnxNode>& nodes = model.nodes.edit();
+  for (OnnxNode& node : nodes)
+    std::ranges::replace(node.inputs, weights.name, std::string("turned"));
+  OnnxNode turn;
+  turn.name = "turn";
+  turn.op_type = "Transpose";
+  turn.inputs = {weights.name};
+  turn.outputs = {"turned"};
+  turn.opset = model.opset;
+  turn.file_index = nodes.size();
+  nodes.insert(nodes.begin(), std::move(turn));
+  return model;
 }
 
 constexpr std::size_t kFrozenWeights = 512 * 72 * sizeof(float),
@@ -92,8 +131,23 @@ TEST(FrozenWeights, AreCopiedToADeviceOnceForAllSizesOfMicroBatches) {
   EXPECT_LT(uploaded(kSizes), uploaded({kMicroBatch}) + kFrozenBiases);
 }
 
-TEST(FrozenWeights, ArePredictedForDevices) {
-  const Pipeline pipeline = with_frozen_layer(1, kSizes, DType::kFloat32);
+// Their networks have tensors of their own with the same numbers.
+TEST(FrozenWeights, AreCopiedToADeviceOnceWhereTheyAreConvertedOrFolded) {
+  for (const OnnxModel& network : {with_half_weights(), with_turned_weights()}) {
+    SCOPED_TRACE(network.graph_name);
+    const auto constants = [&](const std::vector<std::int64_t>& sizes) {
+      const Pipeline pipeline =
+          with_frozen_layer(1, sizes, DType::kFloat32, /*freezes=*/true, network);
+      return weights_of_stage(pipeline, Place::kOneDevice) -
+             weights_of_stage(pipeline, Place::kCpu);
+    };
+    EXPECT_GE(constants(kSizes), kFrozenWeights + kFrozenBiases);
+    // The other size has small constants of its own.
+    EXPECT_LT(constants(kSizes), constants({kMicroBatch}) + kFrozenBiases);
+  }
+}
+
+void expect_predicted_memory(const Pipeline& pipeline) {
   const Program program = pipeline.program("gpipe", 3);
   std::vector<Slices> slices;
   for (const RuntimeVariant& variant : pipeline.variants)
@@ -107,6 +161,14 @@ TEST(FrozenWeights, ArePredictedForDevices) {
   EXPECT_EQ(weights_of_stage(pipeline, Place::kCpu), predicted.parameters);
   EXPECT_EQ(weights_of_stage(pipeline, Place::kOneDevice),
             predicted.parameters + constant_bytes(variants, 0));
+}
+
+TEST(FrozenWeights, ArePredictedForDevices) {
+  for (const OnnxModel& network : {wide_network(), with_half_weights(), with_turned_weights()}) {
+    SCOPED_TRACE(network.graph_name);
+    expect_predicted_memory(
+        with_frozen_layer(1, kSizes, DType::kFloat32, /*freezes=*/true, network));
+  }
 }
 
 }  // namespace

@@ -74,13 +74,19 @@ TEST(StageExecutor, TakesZeroedMemoryAndCopiesAndAdds) {
 TEST(StageExecutor, PlacesAConstantOnce) {
   with_each_executor([](StageExecutor& executor) {
     const HostTensor value = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 4});
-    const HostTensor other = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 4});
-    const HostTensor again = value;  // as in the network of another micro-batch
+    const HostTensor other = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 3});
+    // As in the network of another micro-batch, which shares it, or has converted it again.
+    const HostTensor again = value;
+    const HostTensor equal = HostTensor::of<float>({3}, std::array<float, 3>{1, 2, 4});
     const float* first = floats_at(executor.place_constant(value));
     const float* second = floats_at(executor.place_constant(other));
     EXPECT_EQ(floats_at(executor.place_constant(again)), first);
     EXPECT_NE(second, first);
+    const float* third = floats_at(executor.place_constant(equal));
+    if (executor.device()) EXPECT_EQ(third, first);
     EXPECT_EQ(read(executor, first, 3), (std::vector<float>{1, 2, 4}));
+    EXPECT_EQ(read(executor, second, 3), (std::vector<float>{1, 2, 3}));
+    EXPECT_EQ(read(executor, third, 3), (std::vector<float>{1, 2, 4}));
     EXPECT_EQ(executor.constant_bytes(), executor.device() ? 2 * aligned(12) : 0U);
   });
 }
