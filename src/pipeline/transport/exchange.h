@@ -6,8 +6,8 @@
 //   device's thread:      waits until every part of a group is offered, issues it, marks it ─┘
 //
 // A failed thread or a group that times out aborts the exchanges of all. The time of a group runs
-// from when the streams of all its devices in this process have reached it: until then others
-// compute.
+// from when the streams of all its devices in this process have reached it: until then others may
+// still compute, and it has ten times as long.
 #pragma once
 
 #include <condition_variable>
