@@ -418,6 +418,13 @@ class Images(Case):
             self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
             self.assertEqual(row["class_name"], names[row["class"]])
 
+    def test_some_folders_do_not_name_the_classes_of_a_model_without_names(self):
+        self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "5", "-o", "five.onnx")
+        for row in events(self.succeed("predict", "five.onnx", "--data", "p", "--loss", "cross-entropy")[0]):
+            self.assertEqual(list(row["probabilities"]), ["0", "1", "2", "3", "4"])
+            self.assertEqual(row["class"], row["logits"].index(max(row["logits"])))
+            self.assertNotIn("class_name", row)
+
     def test_too_many_classes_are_found_before_the_first_step(self):
         self.succeed("new", "lenet", "--image", "16", "--channels", "3", "--classes", "2", "-o", "two.onnx")
         self.refused("data", "train", "-m", "two.onnx", "--data", "p", *SMALL, says="label 2 out of range 0..1")

@@ -72,7 +72,7 @@ class ExtraColumns {
   ExtraColumns(const RawSplit& raw, const BoundData& bound, const OnnxModel& model,
                const TrainingGraph& graph, const TrainingDescription& training,
                const std::vector<std::string>& outputs)
-      : class_names_(trained_classes(model)) {
+      : class_names_(trained_classes(model)), has_own_names_(!class_names_.empty()) {
     if (const auto* good = dynamic_cast<const GoodRows*>(bound.dataset.get())) rows_ = good->rows();
     for (const RawColumn& column : raw.columns) {
       if (column.source && !column.source->name(0).empty()) files_ = column.source;
@@ -192,8 +192,9 @@ class ExtraColumns {
     // A single label is the second of two classes.
     if (several_ && classes_ == 1) several_ = !(one_label_ = true);
     if (one_label_) classes_ = 2;
-    // Classes that the data did not have are called by their numbers.
-    const bool has_names = training.loss == "cross-entropy" && !class_names_.empty();
+    // Classes that the training data did not have are called by their numbers. Other data's names
+    // need not be those of the first classes.
+    const bool has_names = training.loss == "cross-entropy" && has_own_names_;
     while (has_names && class_names_.size() < classes_) {
       std::string name = fmt::format("{}", class_names_.size());
       while (std::ranges::count(class_names_, name) > 0) name += "_";
@@ -234,6 +235,7 @@ class ExtraColumns {
 
   std::vector<std::size_t> rows_;  // of the samples; empty: all of them in order
   std::vector<std::string> class_names_;
+  bool has_own_names_ = false;  // the model has names of its classes
   std::shared_ptr<const RowSource> files_;
   std::optional<std::size_t> scores_;  // the output that has a value for each class
   std::size_t classes_ = 0;
