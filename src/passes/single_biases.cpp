@@ -30,10 +30,15 @@ bool keeps_elements(const OnnxNode& node) {
 
 NameSet single_biases(const OnnxModel& model) {
   NameTable<const Shape*> weights;  // that may have one output
-  for (const OnnxInitializer& initializer : model.initializers) {
-    const Shape& shape = initializer.shape;
-    if (shape.rank() >= 2 && std::ranges::find(shape, 1) != shape.end())
-      weights.add(initializer.name, &shape);
+  const auto add = [&](const std::string& name, const Shape& shape) {
+    if (shape.rank() >= 2 && std::ranges::find(shape, 1) != shape.end()) weights.add(name, &shape);
+  };
+  for (const OnnxInitializer& initializer : model.initializers)
+    add(initializer.name, initializer.shape);
+  for (const OnnxNode& node : model.nodes) {
+    if (node.op_type != "Constant" || !node.has_output(0)) continue;
+    const OnnxAttribute* const value = node.find_attribute("value");
+    if (value && value->tensor) add(node.outputs[0], value->tensor.shape());
   }
   NameSet biases;
   if (weights.size() == 0) return biases;

@@ -78,6 +78,26 @@ TEST(MoreParameters, TheBiasOfALayerWithOneOutputIsTrained) {
   }
 }
 
+// As PaddlePaddle's exporter stores weights.
+TEST(MoreParameters, TheBiasOfALayerWithOneOutputIsTrainedInAConstantNode) {
+  OnnxBuilder builder = of_four();
+  const auto constant = [&](const char* name, const Shape& shape) {
+    builder.node("Constant", {}, {name},
+                 {OnnxAttribute::of_tensor("value", uneven_numbers(shape))});
+  };
+  constant("epsilon", {1});
+  constant("last", {4, 1});
+  constant("B2", {1});
+  builder.node("MatMul", {"x", "layer.weight"}, {"h"});
+  builder.node("Add", {"h", "epsilon"}, {"e"});
+  builder.node("MatMul", {"e", "last"}, {"m"});
+  builder.node("Add", {"m", "B2"}, {"y"});
+  const auto rules = classify_tensors(read_back(builder), {});
+  EXPECT_EQ(rules.at("last").use, TensorUse::kTrained);
+  EXPECT_EQ(rules.at("B2").use, TensorUse::kTrained);
+  EXPECT_EQ(rules.at("epsilon").use, TensorUse::kFrozen);
+}
+
 // Of segmentation and of decoders: one channel.
 TEST(MoreParameters, TheBiasOfAConvolutionWithOneChannelIsTrained) {
   OnnxBuilder builder("net");
