@@ -256,12 +256,13 @@ class LossBuilder {
     return true;
   }
 
-  /// The loss computes `op` itself: of an output of probabilities it would be one too many.
+  /// The loss computes `op` itself: of an output of probabilities it would be one too many. Without
+  /// data nothing tells whether that is the loss: images are numbers from 0 to 1, too.
   void look_for_probabilities(std::string_view op) {
     if (!holds_probabilities(training_.graph, output_)) return;
     const std::string name = printable(training_.loss.output);
     const std::string_view loss = name_of(training_.loss.kind);
-    PT_CHECK(options_.loss != "auto", kUsage,
+    PT_CHECK(options_.loss != "auto" || !options_.has_data, kUsage,
              "output \"{}\" is made of probabilities, of which {} would compute another {}; name "
              "the values before them with {} NAME, or give {} {} to train it so",
              name, loss, op, setting("output-node"), setting("loss"), loss);

@@ -18,6 +18,7 @@ struct LossOptions {
   std::string loss = "auto";  // or cross-entropy, bce, mse, l1, causal-lm, output
   std::string output;         // name of the model output to look at; empty: by rule
   LabelHint labels = LabelHint::kUnknown;
+  bool has_data = false;            // real ones, also where their labels are not known
   std::int64_t label_elements = 0;  // of a sample; 0: unknown
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;         // of cross-entropies

@@ -250,6 +250,7 @@ void Network::open_data_and_graph(const Network* same_data) {
         for (RawColumn& column : split->columns) follow_class_names(column, known);
       }
     }
+    loss_.has_data = true;
     if (loss_.labels == LabelHint::kUnknown)
       look_at_labels(*raw, model_.model, config_.data.bind, loss_);
     for (auto& [name, shape] : shapes_of_samples(model_.model, *raw, config_.model.output_node))

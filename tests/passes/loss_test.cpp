@@ -330,19 +330,26 @@ std::vector<Probabilities> networks_of_probabilities() {
 }
 
 TEST(Loss, ProbabilitiesGetNoSecondSoftmaxUnasked) {
-  const LossOptions automatic = {.labels = LabelHint::kInteger};
+  const LossOptions automatic = {.labels = LabelHint::kInteger, .has_data = true};
   for (const Probabilities& each : networks_of_probabilities()) {
     SCOPED_TRACE(each.name);
-    test::expect_error(ErrorKind::kUsage, "is made of probabilities",
-                       [&] { ending_in(13, each.x, each.y, each.add_nodes, automatic); });
+    LossOptions masks = automatic;  // of which nothing is known
+    masks.labels = LabelHint::kUnknown;
+    for (const LossOptions& refused : {automatic, masks})
+      test::expect_error(ErrorKind::kUsage, "is made of probabilities",
+                         [&] { ending_in(13, each.x, each.y, each.add_nodes, refused); });
     LossOptions given = automatic;
     given.loss = each.y[1] == 1 ? "bce" : "cross-entropy";
-    const TrainingGraph training = ending_in(13, each.x, each.y, each.add_nodes, given);
-    EXPECT_EQ(std::ranges::count_if(training.notes,
-                                    [](const std::string& note) {
-                                      return note.find("made of probabilities") != note.npos;
-                                    }),
-              1);
+    // Without data, labels may be numbers from 0 to 1 as well.
+    for (const LossOptions& noted : {given, LossOptions{.labels = LabelHint::kGenerated},
+                                     LossOptions{.labels = LabelHint::kUnknown}}) {
+      const TrainingGraph training = ending_in(13, each.x, each.y, each.add_nodes, noted);
+      EXPECT_EQ(std::ranges::count_if(training.notes,
+                                      [](const std::string& note) {
+                                        return note.find("made of probabilities") != note.npos;
+                                      }),
+                1);
+    }
   }
   // What is no probability is a logit beside it.
   const auto beside = [](OnnxBuilder& builder) {
