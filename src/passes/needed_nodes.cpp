@@ -84,10 +84,13 @@ Unsupported find_unsupported(const OnnxModel& model, const Needed& needed) {
   return found;
 }
 
-/// What to do where an output of the model needs nothing that is not supported; else empty.
+/// What to do where an output of the model needs nothing that is not supported; else empty. Outputs
+/// of integers cannot be trained.
 std::string output_without_unsupported(const OnnxModel& model) {
   constexpr std::size_t kMostOutputs = 16;
   for (std::size_t i = 0; i < std::min(model.outputs.size(), kMostOutputs); ++i) {
+    const DType dtype = model.outputs[i].dtype;
+    if (dtype != DType::kUndefined && !is_float(dtype)) continue;
     const std::vector<std::string> target = {model.outputs[i].name};
     const Needed needed = find_needed(model, target);
     const bool computed =

@@ -64,12 +64,21 @@ TEST(NeededNodes, AnErrorNamesAnOutputThatNeedsNoOtherOperators) {
                      [&] { lowered(unknown, ""); });
   ModelParts alone = small_model();
   alone.nodes = {node_part("LabelTable", {"x"}, {"y"})};
-  try {
-    lowered(alone, "");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).find("output-node"), std::string::npos) << error.what();
+  ModelParts counted = alone;  // with an output of integers, which cannot be trained
+  counted.nodes.push_back(node_part("ArgMax", {"x"}, {"largest"}));
+  counted.outputs.push_back(value_part("largest", DType::kInt64, {{"", 1}, {"", 4}}));
+  for (const ModelParts& parts : {alone, counted}) {
+    try {
+      lowered(parts, "");
+      ADD_FAILURE();
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(error.what()).find("output-node"), std::string::npos) << error.what();
+    }
   }
+  counted.nodes.push_back(node_part("Relu", {"x"}, {"z"}));
+  counted.outputs.push_back(value_part("z", DType::kFloat32, {{"", 1}, {"", 4}}));
+  test::expect_error(ErrorKind::kModel, "not supported here; output \"z\" needs nothing of that",
+                     [&] { lowered(counted, ""); });
 }
 
 TEST(NeededNodes, InputsThatNothingNeedsAreLeftOut) {
