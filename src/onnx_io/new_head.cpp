@@ -43,6 +43,21 @@ std::string usual_output(const onnx::Graph& graph) {
   return floats[0];
 }
 
+/// The value that the loss reads: `output`, or what the node or value called `output_node` makes,
+/// as targets_of() of passes/needed_nodes.h finds it, or the usual output.
+std::string value_to_train(const onnx::Model& model, const std::string& output,
+                           const std::string& output_node) {
+  if (!output.empty()) return output;
+  if (output_node.empty()) return usual_output(model.graph());
+  for (const onnx::Node& node : model.graph().node()) {
+    for (const std::string& made : node.output()) {
+      if (made == output_node || (node.name() == output_node && !made.empty())) return made;
+    }
+  }
+  PT_FAIL(kUsage, "{}: no node or value{} is called \"{}\"", setting("output-node"),
+          model.functions_size() > 0 ? " outside of local functions" : "", printable(output_node));
+}
+
 bool is_between(const std::string& op) {
   static const std::set<std::string> ops = {
       "Softmax", "LogSoftmax", "Sigmoid",    "Identity",          "Flatten",
@@ -164,8 +179,10 @@ class Head {
       } else {
         PT_CHECK(is_between(op) && node->input_size() >= 1, kModel,
                  "{}: \"{}\" comes from {}, which is not the last layer of a classifier "
-                 "(a Gemm, MatMul or Conv); name its output with {}",
-                 setting("num-classes"), printable(output), printable(op), setting("logits"));
+                 "(a Gemm, MatMul or Conv); name its output with {}, or with {} where it is no "
+                 "output of the model",
+                 setting("num-classes"), printable(output), printable(op), setting("logits"),
+                 setting("output-node"));
         if (op == "Reshape" && node->input_size() > 1) note_shape(node->input(1), 0);
         value = node->input(0);
       }
@@ -329,20 +346,20 @@ class Head {
 }  // namespace
 
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
-                     const std::string& output, std::int64_t classes, std::uint64_t seed) {
+                     const std::string& output, std::int64_t classes, std::uint64_t seed,
+                     const std::string& output_node) {
   const Buffer bytes = read_model_file(from);
   refuse_other_formats({bytes.data(), bytes.bytes()}, from.string());
   scan_wire({bytes.data(), bytes.bytes()}, from.string());
   onnx::Model model;
   PT_CHECK(model.ParseFromArray(bytes.data(), static_cast<int>(bytes.bytes())), kModel,
            "{} is damaged", printable(from.string()));
-  onnx::Graph& graph = *model.mutable_graph();
-  PT_CHECK(graph.output_size() > 0, kModel, "{} has no output", printable(from.string()));
+  PT_CHECK(model.graph().output_size() > 0, kModel, "{} has no output", printable(from.string()));
   return with_context(
       [&] { return printable(from.string()); },
       [&] {
         NewHead head =
-            Head(model, classes, seed).replace(output.empty() ? usual_output(graph) : output);
+            Head(model, classes, seed).replace(value_to_train(model, output, output_node));
         auto& entries = *model.mutable_metadata_props();
         for (int i = entries.size(); i-- > 0;) {
           if (entries.Get(i).key() == kClassNamesEntry) entries.DeleteSubrange(i, 1);

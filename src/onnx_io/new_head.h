@@ -18,14 +18,16 @@ struct NewHead {
 };
 
 /// Writes the model at `from` with `classes` outputs to `to`, which is replaced if it is there. The
-/// last layer is the Gemm, MatMul (with an Add) or Conv that makes `output` (empty: the one of
-/// floats that the loss reads), before a Softmax, Sigmoid, Flatten, Reshape or pooling. Weights of
-/// it in Constant nodes become initializers. Its new weights are uniform
-/// within 1 / sqrt(fan in), as PyTorch's, by the seed. Names, types and all else of the file stay,
-/// except for the names of its classes; shapes that it declares behind the layer follow. External
-/// data are copied into one file beside `to`, its name with ".data" behind, without those of the
-/// old head. Error (kModel) when there is no such layer or its tensors are shared.
+/// last layer is the Gemm, MatMul (with an Add) or Conv that makes `output` (empty: what the node
+/// or value called `output_node` makes; both empty: the output of floats that the loss reads),
+/// before a Softmax, Sigmoid, Flatten, Reshape or pooling. Weights of it in Constant nodes become
+/// initializers. Its new weights are uniform within 1 / sqrt(fan in), as PyTorch's, by the seed.
+/// Names, types and all else of the file stay, except for the names of its classes; shapes that it
+/// declares behind the layer follow. External data are copied into one file beside `to`, its name
+/// with ".data" behind, without those of the old head. Error (kModel) when there is no such layer
+/// or its tensors are shared, (kUsage) when nothing is called `output_node`.
 NewHead replace_head(const std::filesystem::path& from, const std::filesystem::path& to,
-                     const std::string& output, std::int64_t classes, std::uint64_t seed);
+                     const std::string& output, std::int64_t classes, std::uint64_t seed,
+                     const std::string& output_node = {});
 
 }  // namespace pipetrain

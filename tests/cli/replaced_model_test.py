@@ -4,7 +4,7 @@ import shutil
 import unittest
 
 import onnx_file
-from program import DATA, MODEL, Case
+from program import DATA, MODEL, Case, field
 
 CPU = ["--device", "cpu", "--threads", "1", "-q"]
 SMALL = ["--data", DATA, "--limit", "64", "--batch-size", "32", "--max-steps", "2", *CPU]
@@ -57,15 +57,28 @@ class ReplacedModel(Case):
         self.succeed(*train, "--tie", "graph", "-o", "m.onnx", "--overwrite")  # nothing is separated
 
     def test_a_new_last_layer_is_that_of_the_output_that_the_loss_reads(self):
-        nodes = [onnx_file.node("MatMul", ["x", "w1"], ["first"]), onnx_file.node("MatMul", ["x", "w2"], ["logits"])]
+        nodes = [onnx_file.node("MatMul", ["x", "w1"], ["first"], "head"), onnx_file.node("MatMul", ["x", "w2"], ["logits"])]
         tensors = [onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")]
         outputs = [onnx_file.value_info(name, ["batch", 4]) for name in ("first", "logits")]
         self.write("m.onnx", onnx_file.model(nodes, outputs=outputs, initializers=tensors))
         train = ["train", "m.onnx", "--num-classes", "3", "--device", "cpu", "--threads", "1", "--max-steps", "1"]
         self.assertIn('"w2" for 3 classes instead of 4', self.succeed(*train, "--run-dir", "run")[1])
-        self.refused("usage", *train, "--output-node", "first", "--run-dir", "other",
-                     says=['"first"', "4 classes", "--num-classes is 3", "--logits"])
+        for name in ("first", "head"):
+            err = self.succeed(*train, "--output-node", name, "--run-dir", f"to-{name}")[1]
+            self.assertIn('"w1" for 3 classes', err)
+            self.assertIn("3 classes)", err)
+        self.refused("usage", *train, "--output-node", "nothing", "--run-dir", "other", says=["--output-node", '"nothing"'])
         self.assertIn('"w1" for 3 classes', self.succeed(*train, "--logits", "first", "--run-dir", "named")[1])
+
+    def test_another_last_layer_than_that_of_the_loss_is_not_replaced_unnoticed(self):
+        # An output without a type may be of floats, until the model is read.
+        nodes = [onnx_file.node("MatMul", ["x", "w1"], ["first"]), onnx_file.node("MatMul", ["x", "w2"], ["scores"]),
+                 onnx_file.node("Cast", ["scores"], ["logits"], to=7)]
+        tensors = [onnx_file.tensor(name, [4, 4], [0.1 * (i % 7) - 0.3 for i in range(16)]) for name in ("w1", "w2")]
+        outputs = [onnx_file.value_info("first", ["batch", 4]), field(1, b"logits")]
+        self.write("m.onnx", onnx_file.model(nodes, outputs=outputs, initializers=tensors))
+        self.refused("usage", "train", "m.onnx", "--num-classes", "3", "--device", "cpu", "--max-steps", "1", "--run-dir", "run",
+                     says=['"first"', "4 classes", "--num-classes is 3", "--logits"])
 
 
 if __name__ == "__main__":

@@ -276,6 +276,40 @@ TEST(NewHead, OfTheOutputThatTheLossReads) {
   }
 }
 
+// Of a value inside, which a node or the value itself names; an output that the loss reads is a
+// value, whatever nodes are called.
+TEST(NewHead, OfTheNodeThatIsTrainedUpTo) {
+  const TemporaryDirectory folder;
+  const auto from = folder.path() / "from.onnx", to = folder.path() / "to.onnx";
+  OnnxBuilder builder("inside");
+  builder.input("x", DType::kFloat32, {{"n", -1}, {"", 4}});
+  builder.output("output", DType::kFloat32, {{"n", -1}, {"", 20}});
+  builder.output("fc", DType::kFloat32, {{"n", -1}, {"", 10}});
+  for (const char* name : {"w", "v"}) builder.initializer(name, filled({4, 10}));
+  builder.node("MatMul", {"x", "w"}, {"h"}, {}, "fc");
+  builder.node("MatMul", {"x", "v"}, {"fc"}, {}, "other");
+  builder.node("Concat", {"h", "fc"}, {"output"}, {OnnxAttribute::of_int("axis", 1)}, "both");
+  builder.write(from);
+  const auto replaced = [&](const std::string& output, const std::string& node) {
+    return replace_head(from, to, output, 3, 1, node).tensors;
+  };
+  EXPECT_THROW(replaced("", ""), Error);  // of both
+  EXPECT_EQ(replaced("", "h"), std::vector<std::string>{"w"});
+  EXPECT_EQ(tensor(read_onnx(to), "w").value.shape(), Shape({4, 3}));
+  EXPECT_EQ(tensor(read_onnx(to), "v").value.shape(), Shape({4, 10}));
+  EXPECT_EQ(replaced("", "fc"), std::vector<std::string>{"w"});
+  EXPECT_EQ(replaced("", "other"), std::vector<std::string>{"v"});
+  EXPECT_EQ(replaced("fc", ""), std::vector<std::string>{"v"});
+  EXPECT_EQ(replaced("fc", "other"), std::vector<std::string>{"v"});
+  try {
+    replaced("", "nothing");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("is called \"nothing\""), std::string::npos);
+  }
+}
+
 // As PaddlePaddle's exporter stores weights.
 TEST(NewHead, WeightsInConstantNodesBecomeInitializers) {
   const TemporaryDirectory folder;

@@ -415,8 +415,9 @@ void resolve_model(Options& options, const std::string& command) {
 
 void replace_classifier(Options& options, const std::string& to) {
   const std::string from = options.run.model.path;
-  const NewHead head = replace_head(from, to, options.run.model.loss.output, options.num_classes,
-                                    options.run.optimization.seed);
+  const ModelConfig& model = options.run.model;
+  const NewHead head = replace_head(from, to, model.loss.output, options.num_classes,
+                                    options.run.optimization.seed, model.output_node);
   std::vector<std::string> tensors;
   for (const std::string& name : head.tensors) tensors.push_back(printable(name));
   log_info("train", "note     {}: new last layer in {}: \"{}\" for {} classes instead of {}",
