@@ -79,7 +79,9 @@ struct Checkpoint {
   UnmeasuredResults unmeasured;
   bool unevaluated = false;  // a validation is due after its step, but the run was stopped first
   std::vector<int> cuts;     // where the stages after the first begin in the chain
-  std::vector<int> order;    // of the chain's nodes (passes/linearise.h); empty: the standard one
+  /// Of the chain's nodes (passes/linearise.h): of all stages of an asynchronous schedule; else,
+  /// and in older checkpoints, empty for the standard one.
+  std::vector<int> order;
   /// Asynchronous rounds that had not drained: the step at which the round began, its mini-batches,
   /// and how many updates each stage has made since the run began. Otherwise round_start is `step`.
   std::int64_t round_start = 0;

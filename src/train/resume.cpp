@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/setting.h"
+#include "passes/linearise.h"
 #include "train/export.h"
 #include "train/fingerprint.h"
 #include "train/replica_updates.h"
@@ -75,6 +76,19 @@ bool is_one_each(std::string_view places) {
 /// Mini-batches of the round that are done, in units.
 int units_done(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   return static_cast<int>((checkpoint.step - checkpoint.round_start) * network.micro_batches());
+}
+
+/// The order of the nodes that is cut: where the cuts decide results, also the standard one, since
+/// other nodes, as those of another precision, are told by their number.
+std::vector<int> order_of_cuts(const PlannedNetwork& network) {
+  return network.asynchronous() && network.stages() > 1 ? order_of(network.graph(), network.chain())
+                                                        : network.order();
+}
+
+/// Older checkpoints have no order where it is the standard one.
+bool is_cut_in_same_order(const PlannedNetwork& network, const Checkpoint& checkpoint) {
+  return checkpoint.order.empty() ? network.order().empty()
+                                  : checkpoint.order == order_of_cuts(network);
 }
 
 /// 0 where they decide nothing, and in older checkpoints.
@@ -150,7 +164,7 @@ Checkpoint make_checkpoint(const PipelineRun& run, const RunRecord& record, std:
   out.total_steps = network.total_steps();
   out.batches_per_epoch = network.batches_per_epoch();
   out.cuts = network.plan().cuts();
-  out.order = network.order();
+  out.order = order_of_cuts(network);
   out.round_start = round_start;
   out.round_batches = round_batches;
   out.loss_scale = run.runtime().loss_scale();
@@ -214,7 +228,7 @@ bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkp
   const RunRecord now = describe_run(network, {}, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
   return checkpoint.in_flight() && network.asynchronous() &&
-         checkpoint.cuts == network.plan().cuts() && checkpoint.order == network.order() &&
+         checkpoint.cuts == network.plan().cuts() && is_cut_in_same_order(network, checkpoint) &&
          same("schedule") && same("replicas") && same("micro-batch-size") && same("batch-size") &&
          checkpoint.batches_per_epoch == network.batches_per_epoch() &&
          checkpoint.round_batches == network.round_batches(checkpoint.round_start) &&

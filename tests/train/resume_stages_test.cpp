@@ -146,6 +146,52 @@ TEST_F(ResumeStages, ArePlannedAnewForOtherNodes) {
   EXPECT_THROW(plan_network(config_), Error);
 }
 
+TEST_F(ResumeStages, OfAStreamArePlannedAnewInAnotherPrecision) {
+  config_.pipeline.schedule = "pipedream";
+  config_.model.precision = DType::kBFloat16;
+  const auto nodes = [&] { return linearise(Network(config_).graph()).order.size(); };
+  const std::size_t narrow = nodes();
+  config_.pipeline.cuts = {static_cast<int>(narrow / 2)};
+  run("run", 3);
+  const auto saved = newest_checkpoint(folder_ / "run");
+  ASSERT_TRUE(saved);
+  EXPECT_TRUE(saved->checkpoint.in_flight());
+  EXPECT_EQ(saved->checkpoint.order.size(), narrow);
+  // As the command line does for the same stages.
+  config_.pipeline.cuts = saved->checkpoint.cuts;
+  config_.pipeline.order = saved->checkpoint.order;
+  config_.model.precision = DType::kFloat32;
+  ASSERT_NE(nodes(), narrow);
+  EXPECT_FALSE(run("run"));
+}
+
+// Cuts of one stage are none, and no order is needed to tell them.
+TEST_F(ResumeStages, OfAStreamOnOneDeviceGoOnInAnotherPrecision) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.devices = 1;
+  config_.model.precision = DType::kBFloat16;
+  run("run", 3);
+  const auto saved = newest_checkpoint(folder_ / "run");
+  ASSERT_TRUE(saved);
+  EXPECT_TRUE(saved->checkpoint.cuts.empty());
+  config_.pipeline.order = saved->checkpoint.order;
+  config_.model.precision = DType::kFloat32;
+  EXPECT_NO_THROW(run("run"));
+}
+
+// Older checkpoints have an order only where it was not the standard one.
+TEST_F(ResumeStages, OfAStreamGoOnFromACheckpointWithoutAnOrder) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.cuts = {4};
+  run("run", 3);
+  auto saved = newest_checkpoint(folder_ / "run");
+  ASSERT_TRUE(saved);
+  const PlannedNetwork network = plan_network(config_);
+  EXPECT_TRUE(continues_in_flight(network, saved->checkpoint));
+  saved->checkpoint.order.clear();
+  EXPECT_TRUE(continues_in_flight(network, saved->checkpoint));
+}
+
 TEST_F(ResumeStages, OfOneDeviceEachAreNoReplicas) {
   const PlannedNetwork network = plan_network(config_);
   Checkpoint before;
