@@ -453,7 +453,7 @@ std::size_t class_axis(const Graph& graph, ValueId output) {
       if (*axis == 1 && moves_channels_last(perm)) return last;
     } else if (op == "Reshape") {
       axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
-    } else {
+    } else if (op != "Sigmoid") {
       break;
     }
     at = graph[x].producer;

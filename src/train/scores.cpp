@@ -113,18 +113,29 @@ class Scorer {
   // One label is two classes; of several each is scored alone, over all positions of all samples.
   void begin_labels() {
     PT_CHECK(k_ == 1, kUsage, "{} {}: the model has two classes", setting("top-k"), k_);
-    const std::size_t rank = shape_.rank();
-    std::int64_t labels = shape_.count() / shape_[0];
-    // Their axis is that of classes: last in (N, T, C), second in (N, C, H, W).
-    if (rank == 3) labels = shape_[2];
-    if (rank >= 4) {
-      labels = shape_[1];
-      behind_ = static_cast<std::size_t>(shape_.count(2, rank));
+    std::int64_t labels = 1;
+    if (const std::size_t rank = shape_.rank(); rank >= 2 && !has_pixels_of_input()) {
+      const TrainingGraph& graph = predictor_.graph();
+      const std::size_t axis =
+          has_positions_of_input() ? rank - 1 : class_axis(graph.graph, graph.outputs[at_]);
+      labels = shape_[axis];
+      behind_ = static_cast<std::size_t>(shape_.count(axis + 1, rank));
     }
-    if (has_pixels_of_input()) labels = 1;
     kept_.resize(static_cast<std::size_t>(labels));
     truth_.resize(kept_.size());
     out_.confusion.counts.resize(4 * kept_.size());
+  }
+
+  // (N, H, W, 1) of images (N, H, W, C): one label for each pixel, with channels last.
+  bool has_positions_of_input() const {
+    const std::size_t rank = shape_.rank();
+    const TrainingGraph& graph = predictor_.graph();
+    return rank >= 4 && shape_[rank - 1] == 1 &&
+           std::ranges::any_of(graph.inputs, [&](const GraphInput& input) {
+             const Shape& shape = graph.graph[input.value].type.shape;
+             return shape.rank() == rank &&
+                    std::equal(shape.begin() + 1, shape.end() - 1, shape_.begin() + 1);
+           });
   }
 
   // (N, H, W) of images (N, C, H, W): one label for each pixel, whose axis was squeezed.

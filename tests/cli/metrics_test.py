@@ -74,6 +74,10 @@ class Metrics(Case):
                       scored([squeezed, onnx_file.node("Squeeze", ["h", "axes"], ["y"])], [2, 2], [2, 2], weight, axes, given=[1, 2, 2])):
             check(found, 2, (6 / 9 + 4 / 7) / 2, 13 / 16, (3 / 6 + 2 / 5) / 2)
             self.assertEqual((self.folder / "matrix.csv").read_text(), "label,0,1\n0,2,2\n1,1,3\n")
+        # (N, H, W, 1), with channels last.
+        last, one = onnx_file.node("MatMul", ["x", "w"], ["y"]), onnx_file.tensor("w", [1, 1], [1.0])
+        check(scored([last], [2, 2, 1], [2, 2, 1], one), 2, (6 / 9 + 4 / 7) / 2, 13 / 16, (3 / 6 + 2 / 5) / 2)
+        self.assertEqual((self.folder / "matrix.csv").read_text(), "label,0,1\n0,2,2\n1,1,3\n")
         # (N, C, H, W): the first label has 2 hits and 1 missed, the second 1 hit and 2 false ones.
         more = []
         node, weight = conv(2)
@@ -81,6 +85,11 @@ class Metrics(Case):
         # (N, T, C): 2 hits, 1 false and 1 missed; 1 hit and 1 false.
         node, weight = onnx_file.node("MatMul", ["x", "w"], ["y"]), onnx_file.tensor("w", [2, 2], [1.0, 0.0, 0.0, 1.0])
         check(scored([node], [2, 2], [2, 2], weight), 2, (4 / 6 + 2 / 3) / 2, (2 / 3 + 1) / 2, (2 / 4 + 1 / 2) / 2)
+        # Likewise (N, H, W, C), as Keras has images.
+        _, weight = conv(2)
+        moved = [onnx_file.node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]), onnx_file.node("Conv", ["t", "w"], ["h"], kernel_shape=[1, 1]),
+                 onnx_file.node("Transpose", ["h"], ["b"], perm=[0, 2, 3, 1]), onnx_file.node("Sigmoid", ["b"], ["y"])]
+        check(scored(moved, [2, 1, 2], [2, 1, 2], weight), 2, (4 / 6 + 2 / 3) / 2, (2 / 3 + 1) / 2, (2 / 4 + 1 / 2) / 2)
 
     def test_a_validation_without_a_set_label_is_no_error(self):
         self.write("m.onnx", onnx_file.model([onnx_file.node("Gemm", ["x", "w", "b"], ["y"])], outputs=[onnx_file.value_info("y", ["batch", 2])],
