@@ -34,11 +34,15 @@ void PlannedNetwork::stay_within_memory() {
       break;  // the error of the last layout is more precise
     }
   }
-  PT_CHECK(memory_excess() == 0, kResource,
-           "a device would need {} more than {}, which is {}; try more stages, "
-           "{} all, smaller micro-batches or a higher limit",
-           bytes_text(memory_excess()), setting("gpu-memory"), bytes_text(memory_limit_bytes()),
-           setting("recompute"));
+  const std::size_t excess = memory_excess();
+  const bool is_given = pipeline.memory_limit_bytes > 0;  // else it is that of the topology
+  PT_CHECK(excess == 0, kResource,
+           "a device would need {} more than {}, which is {}; try more stages, {} all, smaller "
+           "micro-batches or a higher {}",
+           bytes_text(excess),
+           is_given ? setting("gpu-memory") : "the memory of a device of " + setting("topology"),
+           bytes_text(memory_limit_bytes()), setting("recompute"),
+           is_given ? "limit" : setting("gpu-memory"));
 }
 
 /// Bytes by which the fullest device is over the limit.

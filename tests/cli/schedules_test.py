@@ -224,6 +224,18 @@ class Plans(Case):
                 self.refused("resource", *command, *on_it)
                 self.succeed(*command, *on_it, "--gpu-memory", "1GiB", "-q")
 
+    def test_what_has_no_room_together_names_the_limit(self):
+        """Each stage fits by itself, but not with the other one of its device."""
+        run = ["-m", MODEL, *CPU, "--gpus", "2", "--schedule", "zb-v", "--split", "block.conv1,block.norm2,last.conv", "--batch-size", "64",
+               "--micro-batches", "4", "--recompute", "none"]
+        stages = parse(self.succeed("plan", *run, "--topology", "laptop", "--json")[0])["stages"]
+        limit = max(stage["memory_bytes"] for stage in stages) * 51 // 50
+        laptop = (MODELS.parent / "topologies" / "laptop.json").read_text()
+        topology = self.write("small.json", re.sub('"memory_gibibytes": *[0-9.]+', f'"memory_bytes": {limit}', laptop))
+        train = ["train", *run, "--max-steps", "1", "--run-dir", "run"]
+        self.refused("resource", *train, "--topology", topology, says=["more than the memory of a device of --topology, which is", "a higher --gpu-memory"])
+        self.refused("resource", *train, "--gpu-memory", str(limit), says=["more than --gpu-memory, which is", "a higher limit"])
+
     def test_what_is_chosen_takes_the_time_that_was_promised(self):
         self.succeed("new", "gpt", "--layers", "4", "--width", "512", "--heads", "8", "--vocab", "65536", "--context", "2048",
                      "--weights", "none", "-o", "hollow.onnx", "-q")
