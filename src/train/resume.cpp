@@ -91,10 +91,23 @@ bool is_cut_in_same_order(const PlannedNetwork& network, const Checkpoint& check
                                   : checkpoint.order == order_of_cuts(network);
 }
 
-/// 0 where they decide nothing, and in older checkpoints.
+/// Older checkpoints have them among the given settings only, by themselves or as a part of the
+/// schedule.
 std::string memory_units_of(const RunRecord& run) {
-  const std::string units = run.value(kMemoryUnits);
-  return units.empty() ? "0" : units;
+  std::string units = run.value(kMemoryUnits);
+  if (!units.empty()) return units;
+  units = "0";
+  if (run.value("updates") != "asynchronous") return units;
+  const std::string part = std::string(kMemoryUnits) + "=";
+  for (const auto& [name, value] : run.settings) {
+    if (name.ends_with(kMemoryUnits)) units = value;
+    if (!name.ends_with("schedule")) continue;
+    const std::size_t found = value.find(part);
+    if (found == std::string::npos) continue;
+    const std::size_t first = found + part.size();
+    units = value.substr(first, value.find(',', first) - first);
+  }
+  return units;
 }
 
 /// A dynamic loss scale continues from its saved value; a fixed one is used as set. Skipped steps
@@ -214,10 +227,10 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
   std::vector<std::string> changes;
   for (const auto& [name, value] : now.numbers) {
     if (checkpoint.run.predates(name)) continue;
-    const std::string before = checkpoint.run.value(name);
+    const std::string before =
+        name == kMemoryUnits ? memory_units_of(checkpoint.run) : checkpoint.run.value(name);
     const bool one_each = name == "replicas" && is_one_each(before) && is_one_each(value);
     if (before == value || (synchronous && (layout.contains(name) || one_each))) continue;
-    if (name == kMemoryUnits && before.empty() && value == "0") continue;
     changes.push_back(fmt::format("{} {} → {}", name, before.empty() ? "none" : before,
                                   value.empty() ? "none" : value));
   }
@@ -227,12 +240,13 @@ std::vector<std::string> compare_run(const PlannedNetwork& network, const Checkp
 bool continues_in_flight(const PlannedNetwork& network, const Checkpoint& checkpoint) {
   const RunRecord now = describe_run(network, {}, {});
   const auto same = [&](const char* name) { return now.value(name) == checkpoint.run.value(name); };
+  const std::string units = now.value(kMemoryUnits);  // none where they decide nothing
   return checkpoint.in_flight() && network.asynchronous() &&
          checkpoint.cuts == network.plan().cuts() && is_cut_in_same_order(network, checkpoint) &&
          same("schedule") && same("replicas") && same("micro-batch-size") && same("batch-size") &&
          checkpoint.batches_per_epoch == network.batches_per_epoch() &&
          checkpoint.round_batches == network.round_batches(checkpoint.round_start) &&
-         memory_units_of(now) == memory_units_of(checkpoint.run);
+         (units.empty() || units == memory_units_of(checkpoint.run));
 }
 
 std::int64_t first_round(const PlannedNetwork& network, const Checkpoint& checkpoint) {

@@ -208,5 +208,37 @@ TEST_F(ResumeStages, OfOneDeviceEachAreNoReplicas) {
   EXPECT_EQ(changes_from("1,11"), std::vector<std::string>{"replicas 1,11 → 1,1"});
 }
 
+// Earlier versions recorded memory units among the options that were given only.
+TEST_F(ResumeStages, OfAStreamWhoseMemoryUnitsAreInTheSettings) {
+  config_.pipeline.schedule = "pipedream";
+  config_.pipeline.cuts = {4};
+  config_.pipeline.memory_units = 2;
+  const PlannedNetwork network = plan_network(config_);
+  Checkpoint before;
+  before.run = describe_run(network, {}, {});
+  ASSERT_EQ(std::erase_if(before.run.numbers,
+                          [](const Setting& each) { return each.first == "memory-units"; }),
+            1U);
+  before.step = 3;
+  before.cuts = network.plan().cuts();
+  before.batches_per_epoch = network.batches_per_epoch();
+  before.round_batches = network.round_batches(0);
+  const auto expect_change_from = [&](std::vector<Setting> settings, const std::string& units) {
+    before.run.settings = std::move(settings);
+    const bool same = units == "2";
+    EXPECT_EQ(compare_run(network, before, {}),
+              same ? std::vector<std::string>()
+                   : std::vector<std::string>{"memory-units " + units + " → 2"});
+    EXPECT_EQ(continues_in_flight(network, before), same) << units;
+  };
+  expect_change_from({{"--memory-units", "2"}}, "2");
+  expect_change_from({{"--schedule", "pipedream:memory-units=2"}}, "2");
+  expect_change_from({{"--schedule", "pipedream"}, {"--schedule", ":memory-units=2"}}, "2");
+  expect_change_from({{"--schedule", "pipedream:virtual-stages=1,memory-units=2"}}, "2");
+  expect_change_from({{"--schedule", "pipedream:memory-units=3,virtual-stages=1"}}, "3");
+  expect_change_from({{"--schedule", "pipedream"}}, "0");
+  expect_change_from({}, "0");
+}
+
 }  // namespace
 }  // namespace pipetrain
