@@ -46,7 +46,8 @@ struct RunRecord {
   std::vector<Setting> outputs;   // where results go; used for the user's own checkpoints only
   std::vector<Setting> numbers;   // all settings that affect the results, resolved
   std::string value(const std::string& number) const;  // of `numbers`; empty when there is none
-  /// Whether the run is of a version that did not record this number, so that it is not known.
+  /// Whether the run is of a version that did not record this number, or not in full, so that it is
+  /// not known.
   bool predates(const std::string& number) const;
 };
 

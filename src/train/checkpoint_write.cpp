@@ -248,6 +248,8 @@ bool RunRecord::predates(const std::string& number) const {
   // Runs of all versions record the others, or leave them out where they are not in force.
   static constexpr std::array<std::string_view, 5> kLater = {"accumulators", "augment", "compress",
                                                              "ignore-index", "logits"};
+  // Of inputs that differ in their largest values, these were not recorded.
+  if (number == "normalize" && value(number) == "max") return true;
   return std::ranges::find(kLater, number) != kLater.end() &&
          std::ranges::find(numbers, number, &Setting::first) == numbers.end();
 }

@@ -92,7 +92,7 @@ class ReplicaRuns : public testing::Test {
     options.save.folder = checkpoints();
     options.save.every = SaveEvery::parse("10");
     options.save.keep = 0;
-    options.save.run = describe_run(network, {}, {});
+    options.save.run = describe_run(network, {}, numbers_);
     return options;
   }
 
@@ -143,6 +143,7 @@ class ReplicaRuns : public testing::Test {
 
   TemporaryDirectory folder_;
   RunConfig config_;
+  std::vector<Setting> numbers_;  // that the command line records
 };
 
 TEST_F(ReplicaRuns, AreComputedAgainFromTheirRecord) {
@@ -260,6 +261,16 @@ TEST_F(ReplicaRuns, ThatAreResumedWithOtherSettingsAreNotComputedAgain) {
   const Checkpoint end = train_here(observer, &middle);
   EXPECT_EQ(end.replicas->changed_at, 20);
   EXPECT_THROW(replay_of(end), Error);
+}
+
+// Earlier versions recorded no largest values where inputs have different ones.
+TEST_F(ReplicaRuns, OfAnEarlierVersionKeepTheSettingsItDidNotRecord) {
+  numbers_ = {{"normalize", "max"}};
+  train_here();
+  const Checkpoint middle = read_checkpoint(checkpoints() / checkpoint_name(20));
+  numbers_ = {{"normalize", "max:{\"age\":90.0,\"income\":7.0}"}};
+  ReplicaObserver observer;
+  EXPECT_EQ(train_here(observer, &middle).replicas->changed_at, 0);
 }
 
 TEST_F(ReplicaRuns, InProcessesAreComputedAgain) {

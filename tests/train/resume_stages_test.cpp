@@ -240,5 +240,16 @@ TEST_F(ResumeStages, OfAStreamWhoseMemoryUnitsAreInTheSettings) {
   expect_change_from({}, "0");
 }
 
+// Earlier versions recorded no largest values where inputs have different ones.
+TEST_F(ResumeStages, OfInputsThatAreDividedByTheirLargestValues) {
+  const std::vector<Setting> now = {{"normalize", "max:{\"age\":90.0,\"income\":7.0}"}};
+  const PlannedNetwork network = plan_network(config_);
+  Checkpoint before;
+  before.run = describe_run(network, {}, {{"normalize", "max"}});
+  EXPECT_TRUE(compare_run(network, before, now).empty());
+  before.run = describe_run(network, {}, {{"normalize", "max:{\"age\":80.0,\"income\":7.0}"}});
+  EXPECT_EQ(compare_run(network, before, now).size(), 1U);
+}
+
 }  // namespace
 }  // namespace pipetrain
