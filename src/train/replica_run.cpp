@@ -219,8 +219,10 @@ RunEnd serve_replicas(PipelineRun& run, TrainingObserver& observer, Commits* com
   ReplicaMail mail(*network.replica_processes(), network.config().pipeline.timeout_seconds,
                    std::move(receivers));
   PollPause pause;
+  bool has_asked_to_stop = false;
   while (!end) {
-    const RunRequests asked = observer.requests();
+    RunRequests asked = observer.requests();
+    if (asked.stop && std::exchange(has_asked_to_stop, true)) asked.stop = false;
     if (asked.stop || asked.save) mail.send_requests(asked);
     std::optional<LocalReplicas::Done> done = local.take();
     if (done) mail.send_gradient(done->replica, done->gradient);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <set>
 #include <utility>
 
 #include "base/checksum.h"
@@ -64,9 +65,11 @@ double ReplicaWeights::update(std::span<PartGradient* const> parts, double learn
 }
 
 void ReplicaWeights::update_statistics(std::span<PartGradient* const> parts) {
+  std::set<std::string> updated;  // nodes that share statistics have merged theirs
   for (const RunningStatistic& statistic : graph_.statistics) {
     for (const ValueId id : {statistic.state_mean, statistic.state_variance}) {
       const std::string& name = graph_.graph[id].name;
+      if (!updated.insert(name).second) continue;
       const std::span<float> sum = sum_of(parts, &PartGradient::statistics, name);
       const std::span<float> value = content_.weights.at(name).span<float>();
       for (std::size_t c = 0; c < value.size(); ++c) {
