@@ -1,5 +1,8 @@
 #include "data/binding/allowed_values.h"
 
+#include <algorithm>
+#include <limits>
+
 namespace pipetrain {
 
 Allowed allowed_in(const ModelInput& input) {
@@ -20,6 +23,15 @@ Allowed allowed_in(const LabelSpec& label) {
     out.largest = 1;
   }
   return out;
+}
+
+Allowed before_division(Allowed allowed, double divisor) {
+  if (allowed.kind == Allowed::Kind::kUnit) {
+    allowed.largest *= divisor;
+  } else if (allowed.largest < std::numeric_limits<double>::max()) {
+    allowed.largest *= std::min(1.0, divisor);
+  }
+  return allowed;
 }
 
 }  // namespace pipetrain

@@ -10,5 +10,7 @@ namespace pipetrain {
 Allowed allowed_in(const ModelInput& input);
 /// Class numbers and what the loss ignores, probabilities, or what the type holds.
 Allowed allowed_in(const LabelSpec& label);
+/// What becomes `allowed` values once numbers are floats and divided.
+Allowed before_division(Allowed allowed, double divisor);
 
 }  // namespace pipetrain

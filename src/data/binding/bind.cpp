@@ -49,13 +49,13 @@ class Binder {
     PT_CHECK(samples_ > 0, kData, "the data set has no samples");
     PT_CHECK(has_images_ || options_.image.augmentation.empty(), kUsage,
              "{} needs an image input, which the model does not have", setting("augment"));
+    if (spec_.label && spec_.label->sample_shape.rank() >= 2)
+      label_pixels_ = spec_.label->sample_shape;
     PT_CHECK(
-        !options_.image.augmentation.moves_pixels() || !spec_.label ||
-            spec_.label->sample_shape.rank() < 2,
-        kUsage,
+        !options_.image.augmentation.moves_pixels() || !label_pixels_, kUsage,
         "{}: flip, vflip, crop and resized-crop would move the pixels of images, but not their "
         "labels {}; leave them out",
-        setting("augment"), spec_.label->sample_shape.text());
+        setting("augment"), label_pixels_->text());
     PT_CHECK(has_images_ || options_.normalization.mean.empty(), kUsage,
              "{} per channel needs an image input, which the model does not have",
              setting("normalize"));
@@ -84,14 +84,14 @@ class Binder {
     auto source = std::make_unique<ArraySource>();
     std::string how = fit(raw, match, input.sample_shape, "input", input.name, *source);
     check(raw, *source, allowed_in(input), "input", input.name);
+    const bool is_label = is_label_input(index, match_, split_.columns, spec_);
+    if (is_label && input.sample_shape.rank() >= 2) label_pixels_ = input.sample_shape;
     PixelScale scale;
-    if (is_float(input.dtype)) {
+    std::optional<ImageShape> image;
+    if (is_float(input.dtype) && !is_label) {
       scale.divisor = source->divisor = out_.divisors[index] =
           divisor_of(options_.normalization, raw, *source, divisor_of_training(index), bad_rows_);
       if (scale.divisor < 1) check(raw, *source, allowed_in(input), "input", input.name);
-    }
-    std::optional<ImageShape> image;
-    if (is_float(input.dtype)) {
       image = image_shape_of(input.sample_shape);
       if (!image) image = image_shape_of(raw.sample_shape());
     }
@@ -382,16 +382,6 @@ class Binder {
     return ", reshaped";
   }
 
-  // Numbers become floats, and are divided.
-  static Allowed before_division(Allowed allowed, double divisor) {
-    if (allowed.kind == Allowed::Kind::kUnit) {
-      allowed.largest *= divisor;
-    } else if (allowed.largest < std::numeric_limits<double>::max()) {
-      allowed.largest *= std::min(1.0, divisor);
-    }
-    return allowed;
-  }
-
   void check(const RawColumn& raw, const ArraySource& source, const Allowed& allowed,
              const char* kind, const std::string& name) {
     const std::vector<BadElement> bad = find_bad_elements(source.values, source.first, source.count,
@@ -475,6 +465,7 @@ class Binder {
   std::vector<std::unique_ptr<ColumnSource>> sources_;
   std::map<std::size_t, std::string> bad_rows_;
   bool has_images_ = false;
+  std::optional<Shape> label_pixels_;  // the shape of labels that pixels may have
 };
 
 }  // namespace

@@ -221,6 +221,17 @@ Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
   return matcher.result();
 }
 
+bool is_label_input(std::size_t input, const Matches& matches, std::span<const RawColumn> columns,
+                    const DataSpec& spec) {
+  if (spec.label || spec.is_prediction) return false;
+  const Match& match = matches.inputs[input];
+  const bool is_shared = std::ranges::any_of(matches.inputs, [&](const Match& other) {
+    return &other != &match && !other.filling && other.fields == 0 && other.column == match.column;
+  });
+  return !is_shared && (columns[match.column].role == ColumnRole::kLabel ||
+                        role_of_name(spec.inputs[input].name) == ColumnRole::kLabel);
+}
+
 std::string list_columns(std::span<const RawColumn> columns) {
   std::vector<std::string> parts;
   for (const RawColumn& column : columns) {

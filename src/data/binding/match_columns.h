@@ -33,6 +33,11 @@ struct Matches {
 Matches match_columns(std::span<const RawColumn> columns, const DataSpec& spec,
                       std::span<const std::pair<std::string, std::string>> bindings);
 
+/// Whether an input, to which a column is matched, is the labels of a loss that the model computes
+/// itself. The array of another input is none.
+bool is_label_input(std::size_t input, const Matches& matches, std::span<const RawColumn> columns,
+                    const DataSpec& spec);
+
 /// "x" float32 (28, 28), "y" uint8 ()
 std::string list_columns(std::span<const RawColumn> columns);
 
