@@ -293,6 +293,12 @@ class Images(Case):
         self.refused("usage", *run, "--augment", "flip", says="would move the pixels")
         self.succeed("new", "unet", "--image", "32", "--channels", "3", "--classes", "3", "--width", "8", "-o", "large.onnx")
         self.refused("data", "train", "large.onnx", *run[2:], says="bring images and masks to 32 x 32")
+        # Those of as many pixels in other rows.
+        for i in range(12):
+            self.png(f"wide/masks/{i}.png", [[0] * 32] * 8)
+            (self.folder / "wide/images").mkdir(exist_ok=True)
+            self.write(f"wide/images/{i}.ppm", b"P6\n32 8\n255\n" + bytes(32 * 8 * 3))
+        self.refused("data", "train", "unet.onnx", "--data", "wide", *run[4:], says="bring images and masks to 16 x 16")
         for name in ("00", "02"):
             self.png(f"s/masks/{name}.png", [[255 if x > 3 else 1 for x in range(16)] for _ in range(16)])
         self.refused("data", *run, "--epochs", "1", says=["label 255 out of range 0..2", "--ignore-index 255 leaves such pixels out"])

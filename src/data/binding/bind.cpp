@@ -353,6 +353,8 @@ class Binder {
     const bool spare_token = spec_.label && spec_.label->shifted_input && have.rank() == 1 &&
                              have.count() == want.count() + 1;
     if (have == want || spare_token) return "";
+    const bool of_labels = kind == std::string_view("labels");
+    const std::string hint = of_labels ? hint_at_labels(raw, *spec_.label, want, has_images_) : "";
     PT_CHECK(
         have.count() == want.count(), kData,
         "array {} of {} has {} value{} per sample; {} \"{}\" expects {} = {}{}", quoted(raw),
@@ -361,10 +363,7 @@ class Binder {
         have.count() + 1 == want.count() && !raw.lines.empty() && !split_.is_encoded
             ? fmt::format("; the last column was used as labels: {} none if there are no labels",
                           setting("label-column"))
-            : hint_at_width(raw) + hint_at_tokenizer(split_) +
-                  (kind == std::string_view("labels")
-                       ? hint_at_labels(raw, *spec_.label, want, has_images_)
-                       : ""));
+            : hint_at_width(raw) + hint_at_tokenizer(split_) + hint);
     // (H, W, C) for (C, H, W), or the other way round.
     if (have.rank() == 3 && want.rank() == 3) {
       const bool last_to_first = have[2] == want[0] && have[0] == want[1] && have[1] == want[2];
@@ -375,10 +374,10 @@ class Binder {
         return last_to_first ? ", channels moved to the front" : ", channels moved to the back";
       }
     }
-    PT_CHECK(!has_other_order(have, want), kData,
-             "array {} of {} has samples of shape {}, but {} \"{}\" expects {}: the axes are in "
-             "another order; transpose the array, or the model's input",
-             quoted(raw), printable(raw.file), have.text(), kind, printable(name), want.text());
+    PT_CHECK(can_be_reshaped(have, want), kData,
+             "array {} of {} has samples of shape {}, but {} \"{}\" expects {}{}", quoted(raw),
+             printable(raw.file), have.text(), kind, printable(name), want.text(),
+             hint.empty() ? hint_at_axes(have, want) : hint);
     return ", reshaped";
   }
 

@@ -241,13 +241,20 @@ std::string list_columns(std::span<const RawColumn> columns) {
   return parts.empty() ? "none" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
-bool has_other_order(const Shape& one, const Shape& other) {
-  std::vector<std::int64_t> a = one.dims(), b = other.dims();
+bool can_be_reshaped(const Shape& have, const Shape& want) {
+  std::vector<std::int64_t> a = have.dims(), b = want.dims();
   for (auto* dims : {&a, &b}) std::erase(*dims, 1);
-  if (a == b) return false;
-  std::ranges::sort(a);
-  std::ranges::sort(b);
-  return a == b;
+  return a == b || a.size() != b.size();
+}
+
+std::string hint_at_axes(const Shape& have, const Shape& want) {
+  std::vector<std::int64_t> a = have.dims(), b = want.dims();
+  for (auto* dims : {&a, &b}) {
+    std::erase(*dims, 1);
+    std::ranges::sort(*dims);
+  }
+  return a == b ? ": the axes are in another order; transpose the array, or the model's input"
+                : ": the axes have other lengths; bring the samples to that shape";
 }
 
 std::string hint_at_labels(const RawColumn& raw, const LabelSpec& label, const Shape& want,

@@ -41,8 +41,11 @@ bool is_label_input(std::size_t input, const Matches& matches, std::span<const R
 /// "x" float32 (28, 28), "y" uint8 ()
 std::string list_columns(std::span<const RawColumn> columns);
 
-/// Whether two shapes have the same extents, those of 1 aside, in different orders.
-bool has_other_order(const Shape& one, const Shape& other);
+/// Whether samples of as many values keep their meaning: axes may be merged or split, but not be
+/// as many with other extents, those of 1 aside.
+bool can_be_reshaped(const Shape& have, const Shape& want);
+/// What to do where they cannot, for errors.
+std::string hint_at_axes(const Shape& have, const Shape& want);
 
 /// What a model of this table would take, for errors; empty: it is no table.
 std::string hint_at_width(const RawColumn& raw);
