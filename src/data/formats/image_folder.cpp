@@ -1,5 +1,6 @@
 // Images in folders: DIR/CLASS/*.png, or DIR/train/CLASS/*.png and DIR/val/CLASS/*.png, or all in
-// one folder without classes, or DIR/images/*.jpg with DIR/masks/*.png of the same names.
+// one folder without classes, or DIR/images/*.jpg with DIR/masks/*.png of the same names, or
+// DIR/images/train/*.jpg with DIR/masks/train/*.png, and the same of val.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -123,13 +124,13 @@ void warn_of_ignored(const std::vector<std::string>& images, std::string_view wh
   out.notes.push_back(out.warnings.back());
 }
 
-// Images that lie in none of the folders of classes.
-void warn_of_images_beside_classes(const fs::path& folder, RawData& out) {
+// Images that lie in none of the folders that are read.
+void warn_of_images_beside(const fs::path& folder, std::string_view folders, RawData& out) {
   std::vector<std::string> found;
   for (const std::string& file : list_files(folder.string())) {
     if (is_image_file(file)) found.push_back(file);
   }
-  warn_of_ignored(found, "beside the folders of classes", out);
+  warn_of_ignored(found, fmt::format("beside the folders of {}", folders), out);
 }
 
 // The masks beside the images of a folder that has just these two folders: not a class of images.
@@ -246,8 +247,8 @@ RawSplit read_masked(const MaskFolders& from, RawData& whole) {
   const HostTensor masks = read_masks(masks_of(found.files, from));
   const RequiredSize size{static_cast<std::size_t>(masks.shape()[1]),
                           static_cast<std::size_t>(masks.shape()[2])};
-  whole.notes.push_back(
-      fmt::format("labels from the masks in \"{}\"", printable(from.masks.filename().string())));
+  whole.notes.push_back(fmt::format("labels from the masks in \"{}\"",
+                                    printable(from.masks.lexically_relative(whole.path).string())));
   RawSplit out;
   out.columns.push_back(
       {"x",
@@ -285,7 +286,7 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
   }
   const bool flat = classes.empty();
   if (flat) others.clear(), take(folder);
-  if (!flat) warn_of_images_beside_classes(folder, whole);
+  if (!flat) warn_of_images_beside(folder, "classes", whole);
   warn_of_ignored(others, "in formats that are not read", whole);
   PT_CHECK(!files.empty(), kData, "\"{}\" has no images; supported: PNG, JPEG, WebP, BMP, PPM",
            printable(folder.string()));
@@ -312,6 +313,39 @@ RawSplit read_folder(const fs::path& folder, RawData& whole) {
                          std::move(classes),
                          {}});
   return out;
+}
+
+// Folders of a folder that are parts of a data set, and others with images.
+struct PartFolders {
+  std::optional<fs::path> train, validation;
+  std::vector<std::string> others;
+};
+
+PartFolders parts_in(const fs::path& whole) {
+  PartFolders out;
+  std::optional<fs::path> test;
+  for (const auto& [name, folder] : folders_in(whole)) {
+    if (name == "train" || name == "training") {
+      out.train = folder;
+    } else if (name == "val" || name == "valid" || name == "validation" || name == "dev") {
+      out.validation = folder;
+    } else if (name == "test" || name == "testing") {
+      test = folder;
+    } else if (has_images(folder.string())) {
+      out.others.push_back(printable(name));
+    }
+  }
+  if (!out.validation) out.validation = test;
+  return out;
+}
+
+// The masks of a part of the images: in a folder of the same name.
+MaskFolders masks_of_part(const MaskFolders& whole, const fs::path& images) {
+  const fs::path masks = whole.masks / images.filename();
+  PT_CHECK(fs::is_directory(masks), kData,
+           "the images in \"{}\" have no masks: there is no folder \"{}\"",
+           printable(images.string()), printable(masks.string()));
+  return {images, masks};
 }
 
 }  // namespace
@@ -342,35 +376,27 @@ RawData read_image_folder(const std::string& path, bool masks_are_drawings) {
                                  make_image_rows(std::make_shared<ImageFiles>(std::move(files)))});
     return out;
   }
-  std::optional<fs::path> train, validation, test;
-  const auto folders = folders_in(path);
-  std::vector<std::string> others;
-  for (const auto& [name, folder] : folders) {
-    if (name == "train" || name == "training") {
-      train = folder;
-    } else if (name == "val" || name == "valid" || name == "validation" || name == "dev") {
-      validation = folder;
-    } else if (name == "test" || name == "testing") {
-      test = folder;
-    } else if (has_images(folder.string())) {
-      others.push_back(printable(name));
-    }
-  }
+  const std::optional<MaskFolders> masks = mask_folders_in(path);
+  const fs::path images = masks ? masks->images : fs::path(path);
+  const PartFolders parts = parts_in(images);
   // Without other parts, "train" is a class like its neighbours: a vehicle.
-  const bool has_parts = train && (others.empty() || validation || test);
+  const bool has_parts = parts.train && (parts.validation || (parts.others.empty() && !masks));
+  const auto read = [&](const fs::path& part) {
+    return masks ? read_masked(masks_of_part(*masks, part), out) : read_folder(part, out);
+  };
   if (!has_parts) {
     out.train = read_folder(path, out);
     if (masks_are_drawings) number_drawings(out);
     return out;
   }
-  if (!others.empty())
+  if (!parts.others.empty())
     out.notes.push_back(fmt::format("beside the folders of the parts, {} {} not read",
-                                    fmt::join(others, ", "), others.size() == 1 ? "is" : "are"));
-  out.train = read_folder(*train, out);
-  if (!validation) validation = test;
-  if (validation && has_images(validation->string())) {
-    out.validation = read_folder(*validation, out);
-  }
+                                    fmt::join(parts.others, ", "),
+                                    parts.others.size() == 1 ? "is" : "are"));
+  if (masks) warn_of_images_beside(images, "the parts", out);
+  out.train = read(*parts.train);
+  if (parts.validation && has_images(parts.validation->string()))
+    out.validation = read(*parts.validation);
   if (masks_are_drawings) number_drawings(out);
   return out;
 }

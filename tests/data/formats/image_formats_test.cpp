@@ -162,6 +162,41 @@ TEST_F(Formats, MasksOfBothPartsHaveTheSameValues) {
   EXPECT_EQ(values(*open_data(options, spec).validation, 1), (Doubles{0, 255}));
 }
 
+TEST_F(Formats, MasksOfPartsLieBesideTheirImages) {
+  const auto labels = [&](const RawSplit& split) { return split.columns[1].values.to_doubles(); };
+  int value = 0;
+  for (const std::string& name : {"train/0", "train/1", "val/0", "test/0"}) {
+    write("m/images/" + name + ".png", gray(9));
+    write("m/masks/" + name + ".png", gray(value++));
+  }
+  RawData got = read_image_folder(path("m"));
+  EXPECT_EQ(labels(got.train), (Doubles{0, 1}));
+  EXPECT_EQ(labels(got.validation), Doubles{2});
+  ASSERT_EQ(got.notes.size(), 2u);
+  expect_contains(got.notes[0], "labels from the masks in \"masks/train\"");
+  EXPECT_TRUE(got.warnings.empty());
+  write("m/images/1.png", gray(9));
+  EXPECT_EQ(read_image_folder(path("m")).warnings.size(), 1u);
+  std::filesystem::remove(path("m/images/1.png"));
+  // All masks are drawings, or none is.
+  write("m/masks/train/0.png", gray(255));
+  EXPECT_EQ(labels(read_image_folder(path("m")).train), (Doubles{255, 1}));
+  write("m/masks/val/0.png", gray(255));
+  write("m/masks/train/1.png", gray(0));
+  got = read_image_folder(path("m"));
+  EXPECT_EQ(labels(got.train), (Doubles{1, 0}));
+  EXPECT_EQ(labels(got.validation), Doubles{1});
+  std::filesystem::remove_all(path("m/images/val"));
+  EXPECT_EQ(read_image_folder(path("m")).validation.columns.size(), 2u);  // test
+  std::filesystem::remove_all(path("m/masks/test"));
+  expect_contains(data_error([&] { read_image_folder(path("m")); }), "have no masks: there is no");
+  // A single folder is no part.
+  std::filesystem::remove_all(path("m/images/test"));
+  got = read_image_folder(path("m"));
+  EXPECT_EQ(labels(got.train), (Doubles{1, 0}));
+  EXPECT_TRUE(got.validation.empty());
+}
+
 TEST_F(Formats, ImagesAreFittedScaledAndNormalised) {
   std::string wide = "P5 4 2 255\n";
   for (int i = 0; i < 8; ++i) wide += static_cast<char>(10 * (i + 1));
