@@ -51,6 +51,18 @@ Shape without_batch(const Shape& shape) {
   return Shape(std::vector<std::int64_t>(shape.begin() + 1, shape.end()));
 }
 
+bool are_channels(std::int64_t count) { return count == 1 || count == 3 || count == 4; }
+
+/// The shape of a column's samples, with the channels of decoded images where the input has them.
+Shape sample_shape_for(const OnnxValue& input, const RawColumn& column) {
+  const Shape shape = column.sample_shape();
+  const bool has_images = column.source && column.dtype() == DType::kUint8;
+  if (!has_images || input.dims.size() != 4) return shape;
+  const std::int64_t last = input.dims[3].value;
+  if (!are_channels(last) || are_channels(input.dims[1].value)) return shape;
+  return {shape[1], shape[2], last};
+}
+
 }  // namespace
 
 bool holds_labels(const RawColumn& column) {
@@ -74,9 +86,10 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string& name = inputs[i].name;
     for (const RawColumn* column : unnamed) {
-      if (column->name == name) out[name] = column->sample_shape();
+      if (column->name == name) out[name] = sample_shape_for(inputs[i], *column);
     }
-    if (!out.contains(name) && i < unnamed.size()) out[name] = unnamed[i]->sample_shape();
+    if (!out.contains(name) && i < unnamed.size())
+      out[name] = sample_shape_for(inputs[i], *unnamed[i]);
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "data/formats/image_rows.h"
 #include "onnx_io/builder.h"
 #include "onnx_io/reader.h"
 #include "passes/linearise.h"
@@ -169,6 +170,33 @@ TEST(NetworkInputs, ThatNothingReadsTakeNoArray) {
   raw.train.columns = {column};
   EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw),
             (std::map<std::string, Shape>{{"x", Shape{5}}}));
+}
+
+// Images that are 4 wide and 2 high; the model has three channels.
+TEST(NetworkInputs, TakeTheSizeOfImages) {
+  const TemporaryDirectory folder;
+  std::ofstream(folder / "1.pgm", std::ios::binary) << "P5\n4 2\n255\n" << std::string(8, 'a');
+  const std::vector<std::string> files = {(folder / "1.pgm").string()};
+  RawData raw;
+  RawColumn column;
+  column.name = "x";
+  column.source = make_image_rows(std::make_shared<ImageFiles>(files));
+  raw.train.columns = {column};
+  const OnnxDim batch{"batch", -1}, height{"height", -1}, width{"width", -1}, channels{"", 3};
+  for (const std::string& name : {"x", "image"}) {  // the array's name or another one
+    for (const bool last : {true, false}) {
+      const std::vector<OnnxDim> dims = last ? std::vector{batch, height, width, channels}
+                                             : std::vector{batch, channels, height, width};
+      OnnxBuilder builder("images");
+      builder.input(name, DType::kFloat32, dims);
+      builder.output("y", DType::kFloat32, dims);
+      builder.node("Relu", {name}, {"y"}, {}, "relu");
+      builder.write(folder / "m.onnx");
+      // An axis that the model fixes stays as it is.
+      EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw).at(name),
+                last ? (Shape{2, 4, 3}) : (Shape{1, 2, 4}));
+    }
+  }
 }
 
 }  // namespace
