@@ -115,6 +115,21 @@ class TrainedTensors(Case):
                 self.assertAlmostEqual(one, other, delta=1e-6, msg=mode)
             self.assertNotIn(struct.pack("<4f", *tensors["w2"]), (self.folder / "run/trained.onnx").read_bytes(), "it is trained")
 
+    def test_further_outputs_of_a_batch_norm_are_read_in_its_stage_alone(self):
+        tensors = [onnx_file.tensor(name, dims, [0.1 * (i % 7) - 0.2 for i in range(math.prod(dims))])
+                   for name, dims in (("w", [4, 4]), ("gain", [4]), ("bias", [4]), ("mean", [4]), ("head", [4, 4]))]
+        tensors.append(onnx_file.tensor("variance", [4], [1.0] * 4))
+        for opset, outputs, mode in ((17, ["n", "running", "deviation"], {"training_mode": 1}), (9, ["n", "m", "v", "running", "deviation"], {})):
+            nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"], "first"),
+                     onnx_file.node("BatchNormalization", ["h", "gain", "bias", "mean", "variance"], outputs, "norm", **mode),
+                     onnx_file.node("MatMul", ["n", "head"], ["k"], "second"), onnx_file.node("Mul", ["k", "running"], ["y"], "scaled")]
+            self.write(f"{opset}.onnx", onnx_file.model(nodes, initializers=tensors, opset=opset))
+        train = ["--data", "synthetic", "--device", "cpu", "--max-steps", "2", "-b", "16", "--run-dir", "run", "--overwrite"]
+        self.succeed("train", "17.onnx", *train)
+        self.refused("usage", "train", "17.onnx", *train, "--split", "second",
+                     says=['"norm" updates running statistics that a node of another stage reads', "--gpus 1"])
+        self.refused("model", "train", "9.onnx", *train, says="no gradient passes through the saved mean and variance")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -95,6 +95,9 @@ void set_gradients(GradientContext& context, std::string_view op, ValueId mean, 
 }
 
 void differentiate_training(GradientContext& context) {
+  PT_CHECK(!context.output_gradient(1) && !context.output_gradient(2), kModel,
+           "no gradient passes through the saved mean and variance (outputs 3 and 4) of "
+           "BatchNormalization, which nothing but its own gradient may read");
   set_gradients(context, "BatchNormGrad", context.output(1), context.output(2));
 }
 

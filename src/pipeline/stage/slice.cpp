@@ -152,6 +152,13 @@ class Slicer {
                "stage; use {} 1, or {} with cuts that are not between them",
                printable(graph_[first->second].name), printable(graph_[producer].name),
                setting("gpus"), setting("split"));
+      for (const ValueId state :
+           {training_.statistics[i].state_mean, training_.statistics[i].state_variance}) {
+        PT_CHECK(std::ranges::includes(stages, readers_[at(state)]), kUsage,
+                 "\"{}\" updates running statistics that a node of another stage reads; use {} 1, "
+                 "or {} with cuts that are not between them",
+                 printable(graph_[producer].name), setting("gpus"), setting("split"));
+      }
     }
   }
 

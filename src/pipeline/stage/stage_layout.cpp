@@ -28,8 +28,8 @@ class Planner {
     find_uses();
     if (one_micro_batch_) find_prepared();
     place_parameters();
-    place_moments();
     place_handed_on();
+    place_moments();
     place_saved();
     place_direct();
     place_temporaries();
@@ -151,7 +151,7 @@ class Planner {
   /// Moments of the slice's statistics lie side by side, so that one copy takes all of them.
   void place_moments() {
     for_moments([&](ValueId id) {
-      if (!made_in_.contains(id)) return;
+      if (!made_in_.contains(id) || layout_.location.contains(id)) return;
       layout_.location[id] = {Space::kSlot, layout_.slot_bytes};
       layout_.slot_bytes += aligned(graph_[id].type.bytes());
     });
