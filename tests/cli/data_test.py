@@ -16,6 +16,7 @@ import zipfile
 import zlib
 
 from labels_test import linear
+from onnx_file import INT64, model, node, tensor, value_info
 from program import SECONDS, Case, events, parse
 
 SMALL = ["--batch-size", "16", "--device", "cpu", "--threads", "1", "-q"]
@@ -110,6 +111,15 @@ class Command(Case):
         self.succeed("export", "--from", "run", "-o", "e.onnx")
         found = [self.succeed("predict", name, "--data", other, "--device", "cpu")[0] for name in ("run/trained.onnx", "e.onnx")]
         self.assertEqual(*found)
+
+    def test_rows_of_tokens_are_predicted_one_by_one(self):
+        nodes = [node("Gather", ["table", "input_ids"], ["found"])]
+        self.write("m.onnx", model(nodes, [value_info("input_ids", ["batch", 4], INT64)], [value_info("found", ["batch", 4, 1])],
+                                   [tensor("table", [8, 1], [0.5 * i for i in range(8)])]))
+        self.write("d.jsonl", '{"input_ids": [1, 2, 3]}\n{"input_ids": [4, 5]}\n')
+        rows = events(self.succeed("predict", "m.onnx", "--data", "d.jsonl", "--device", "cpu")[0])
+        numbers = [[float(number) for number in re.findall(r"[0-9.]+", str(row["found"]))] for row in rows]
+        self.assertEqual(numbers, [[0.5, 1, 1.5, 0], [2, 2.5, 0, 0]])
 
     def test_columns_of_a_table_are_found_by_name(self):
         model = self.write("m.onnx", linear(3, 2))

@@ -166,7 +166,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
                     std::vector<std::string>& notes, std::size_t length, std::int64_t ignored_label,
-                    bool label_may_be_missing) {
+                    bool label_may_be_missing, bool one_row_per_text) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
@@ -204,7 +204,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
   PT_CHECK(!lines.empty(), kData, "\"{}\" has no lines", printable(path));
   if (files.size() > 1) lines.clear();
   RawSplit out = columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes,
-                            length, ignored_label);
+                            length, ignored_label, /*alone=*/true, one_row_per_text);
   for (RawColumn& column : out.columns)
     column.may_be_words = column.role == ColumnRole::kLabel && column.class_names.empty() &&
                           column.values.shape().rank() == 1;
@@ -225,7 +225,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
 }
 
 RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label,
-                   bool label_may_be_missing) {
+                   bool label_may_be_missing, bool one_row_per_text) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
   const std::vector<std::string> files = list_files(path, is_jsonl_name);
@@ -235,10 +235,11 @@ RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ign
   }
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
-  out.train = read_files(train, path, out.notes, length, ignored_label, label_may_be_missing);
+  out.train = read_files(train, path, out.notes, length, ignored_label, label_may_be_missing,
+                         one_row_per_text);
   if (!validation.empty())
     out.validation = read_files(validation, path, out.notes, std::max(length, out.train.row_length),
-                                ignored_label, label_may_be_missing);
+                                ignored_label, label_may_be_missing, one_row_per_text);
   return out;
 }
 

@@ -202,12 +202,13 @@ constexpr Reader kReaders[] = {
      [](const std::string& path, const DataOptions&) { return read_webdataset(path); }},
     {"tfrecord",
      [](const std::string& path, const DataOptions& options) {
-       return read_tfrecord(path, options.text.ignored_label);
+       return read_tfrecord(path, options.text.sample_length(), options.text.ignored_label,
+                            options.text.one_row_per_text);
      }},
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
        return read_jsonl(path, options.text.sample_length(), options.text.ignored_label,
-                         options.csv.label_may_be_missing);
+                         options.csv.label_may_be_missing, options.text.one_row_per_text);
      }},
     {"libsvm", [](const std::string& path,
                   const DataOptions& options) { return read_libsvm(path, options.first_index); }},

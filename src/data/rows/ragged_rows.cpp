@@ -139,7 +139,7 @@ RawSplit RaggedRows::stream(const std::string& file, std::vector<std::string>& n
     one_stream(FileBytes(std::move(text)), DType::kUint8);
   }
   // Tokens in rows of several lengths.
-  if (kind_ == Kind::kWhole && shape_.rank() == 1 && !same_length()) {
+  if (is_list() && !same_length()) {
     const auto bad =
         std::ranges::find_if(whole_, [](std::int64_t id) { return id < 0 || id > UINT32_MAX; });
     PT_CHECK(bad == whole_.end(), kData, "\"{}\" has {}, which is not a token", printable(file),
@@ -176,23 +176,22 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
 
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length, std::int64_t ignored_label, bool alone) {
+                    std::size_t length, std::int64_t ignored_label, bool alone,
+                    bool one_sample_each) {
   RawSplit out;
   PT_CHECK(!all.empty() && all[0].rows() > 0, kData, "\"{}\" has no rows", printable(file));
   using Kind = RaggedRows::Kind;
-  if (all.size() == 1 && alone) out = all[0].stream(file, notes);
+  const bool stay_rows = one_sample_each && all[0].is_list();
+  if (all.size() == 1 && alone && !stay_rows) out = all[0].stream(file, notes);
   if (out.shards) return out;
   const bool has_mask =
       std::ranges::any_of(all, [](const RaggedRows& each) { return each.name_ == kMaskName; });
   std::optional<RawColumn> mask;
-  const bool several = all.size() > 1;
-  const auto is_list = [](const RaggedRows& each) {
-    return each.kind_ == Kind::kWhole && each.shape_.rank() == 1;
-  };
+  const bool by_name = all.size() > 1 || !alone || one_sample_each;
   // Of the first list of whole numbers: others of the same lengths, row by row, go with it.
   std::vector<std::size_t> token_ends;
   for (const RaggedRows& each : all) {
-    if (token_ends.empty() && is_list(each) && role_of_name(each.name_) != ColumnRole::kLabel)
+    if (token_ends.empty() && each.is_list() && role_of_name(each.name_) != ColumnRole::kLabel)
       token_ends = each.ends_;
   }
   for (RaggedRows& each : all) {
@@ -213,9 +212,9 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     const std::int64_t filling = role == ColumnRole::kLabel ? ignored_label : 0;
     std::size_t most = each.longest();
     // Rows that are equally long by chance are padded like others of tokens.
-    const bool are_tokens = is_list(each) && each.ends_ == token_ends;
+    const bool are_tokens = each.is_list() && each.ends_ == token_ends;
     const bool is_short = are_tokens && most < length &&
-                          (!each.same_length() || (several && is_token_name(each.name_)));
+                          (!each.same_length() || (by_name && is_token_name(each.name_)));
     if (is_short) most = length;
     const bool same = each.same_length() && !is_short;
     if (are_tokens) out.row_length = most;

@@ -34,8 +34,10 @@ class RaggedRows {
   friend RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                              const std::vector<std::uint32_t>& lines,
                              std::vector<std::string>& notes, std::size_t length,
-                             std::int64_t ignored_label, bool alone);
+                             std::int64_t ignored_label, bool alone, bool one_sample_each);
   enum class Kind { kNone, kWhole, kReal, kWord };
+  /// Rows of whole numbers: may be tokens.
+  bool is_list() const { return kind_ == Kind::kWhole && shape_.rank() == 1; }
   bool same_length() const;
   std::size_t longest() const;
   /// Rows that are a stream where they are alone: texts, and tokens of several lengths; else empty.
@@ -61,9 +63,11 @@ bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values);
 /// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens,
 /// which are the first list of whole numbers, and what is as long as they are, are padded to
 /// `length`, or to the longest if that is longer; labels with `ignored_label`, others with 0.
-/// Without other columns (`alone`) the only rows may be a stream.
+/// Without other columns (`alone`) the only rows may be a stream, rows of tokens unless each is a
+/// sample (`one_sample_each`).
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
                     const std::vector<std::uint32_t>& lines, std::vector<std::string>& notes,
-                    std::size_t length = 0, std::int64_t ignored_label = -100, bool alone = true);
+                    std::size_t length = 0, std::int64_t ignored_label = -100, bool alone = true,
+                    bool one_sample_each = false);
 
 }  // namespace pipetrain

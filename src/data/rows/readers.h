@@ -119,8 +119,10 @@ RawData read_webdataset(const std::string& path);
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
 /// without labels are one stream; others are padded to `length`, or to the longest, and labels with
 /// `ignored_label`. `label_may_be_missing`: labels that are null or missing in a line are none.
+/// `one_row_per_text`: rows of tokens stay rows, also without labels.
 RawData read_jsonl(const std::string& path, std::size_t length = 0,
-                   std::int64_t ignored_label = -100, bool label_may_be_missing = false);
+                   std::int64_t ignored_label = -100, bool label_may_be_missing = false,
+                   bool one_row_per_text = false);
 
 /// Whether a format may have texts: "text", "jsonl", "csv", "tsv".
 bool may_have_texts(std::string_view format);
@@ -142,7 +144,9 @@ bool is_libsvm_line(std::string_view line);
 
 /// TFRecord files of tf.train.Example: numbers, images, and bytes of one length. Labels of
 /// several lengths are padded with `ignored_label`.
-RawData read_tfrecord(const std::string& path, std::int64_t ignored_label = -100);
+/// Rows of tokens are read as those of JSON Lines.
+RawData read_tfrecord(const std::string& path, std::size_t length = 0,
+                      std::int64_t ignored_label = -100, bool one_row_per_text = false);
 bool is_tfrecord(std::span<const std::byte> bytes);
 
 /// Whether a file's name has a word for a part that is not trained on: val, valid, dev, test, …;

@@ -66,6 +66,36 @@ TEST_F(Formats, JsonRowsArePaddedAsInTheTrainingData) {
   EXPECT_EQ(values(*opened(path("v.jsonl"), spec, options).train, 0), (Doubles{3, 0, 0, 0}));
 }
 
+TEST_F(Formats, RowsOfTokensToPredictStayRows) {
+  DataSpec spec = wants_tokens(4, 10);
+  spec.label.reset();
+  spec.is_prediction = true;
+  spec.inputs.push_back({"attention_mask", DType::kInt64, {4}, -1});
+  DataOptions options;
+  options.text.model_length = 4;
+  options.text.one_row_per_text = true;
+  const auto json = [](const std::string& ids) { return "{\"input_ids\":[" + ids + "]}\n"; };
+  const auto tensorflow = [](const std::string& ids) {
+    return record(feature("input_ids", 3, field(1, ids)));
+  };
+  write("two.jsonl", json("1,2,3") + json("4,5"));
+  write("two.tfrecord", tensorflow("\x01\x02\x03") + tensorflow("\x04\x05"));
+  // One row, or rows that are equally long by chance, are padded too.
+  write("one.jsonl", json("6,7"));
+  write("one.tfrecord", tensorflow("\x06\x07"));
+  for (const char* end : {".jsonl", ".tfrecord"}) {
+    const OpenedData two = opened(path(std::string("two") + end), spec, options);
+    EXPECT_EQ(values(*two.train, 0), (Doubles{1, 2, 3, 0, 4, 5, 0, 0})) << end;
+    EXPECT_EQ(values(*two.train, 1), (Doubles{1, 1, 1, 0, 1, 1, 0, 0})) << end;
+    const OpenedData one = opened(path(std::string("one") + end), spec, options);
+    EXPECT_EQ(values(*one.train, 0), (Doubles{6, 7, 0, 0})) << end;
+    EXPECT_EQ(values(*one.train, 1), (Doubles{1, 1, 0, 0})) << end;
+  }
+  // Texts without a tokenizer are a stream of bytes, also there.
+  EXPECT_TRUE(
+      read_jsonl(write("t.jsonl", "{\"text\":\"ab\"}\n"), 4, -100, false, true).train.shards);
+}
+
 TEST_F(Formats, JsonLinesToPredictMayLackLabels) {
   const std::string first = "{\"x\":[1,2],\"label\":1}\n";
   const auto columns = [&](const std::string& rows, bool may_lack) {
