@@ -46,8 +46,13 @@ class TextReader {
     const bool narrow = tokenizer_.vocabulary() <= 1 + std::numeric_limits<std::uint16_t>::max();
     std::string bytes;
     for (const TextTable& table : tables) {
-      for (TokenIds& ids : encode(table, /*seconds=*/false)) {
-        const TokenIds whole = with_end(tokenizer_.assemble(std::move(ids), {}, SIZE_MAX).ids);
+      std::vector<TokenIds> firsts = encode(table, /*seconds=*/false), seconds;
+      if (!table.seconds.empty()) seconds = encode(table, /*seconds=*/true);
+      for (std::size_t row = 0; row < firsts.size(); ++row) {
+        std::optional<TokenIds> second;
+        if (!seconds.empty()) second = std::move(seconds[row]);
+        const TokenIds whole =
+            with_end(tokenizer_.assemble(std::move(firsts[row]), std::move(second), SIZE_MAX).ids);
         tokens_ += whole.size();
         for (const TokenId id : whole)
           bytes.append(reinterpret_cast<const char*>(&id), narrow ? 2 : 4);

@@ -54,6 +54,22 @@ TEST_F(Texts, PackedWithAnEndAfterEach) {
   EXPECT_EQ(values(*bound.dataset, 1), (Doubles{4, 7, 0, 16}));
 }
 
+TEST_F(Texts, PairsArePackedWhole) {
+  const std::string file = write("t.csv", "a,b\nab,12\nabc,!\n");
+  const auto packed = [&](TextOptions options) {
+    options.column = "a";
+    options.pair = "b";
+    options.layout = TextOptions::Layout::kPack;
+    const TokenShard shard = read_texts(file, "csv", options, {}).train.shards->at(0);
+    std::vector<std::uint64_t> out;
+    for (std::size_t i = 0; i < shard.tokens(); ++i) out.push_back(shard.token(i));
+    return out;
+  };
+  EXPECT_EQ(packed(bytes()), (std::vector<std::uint64_t>{6, 16, 0, 7, 18, 0}));
+  // [CLS] a [SEP] b [SEP]
+  EXPECT_EQ(packed(words()), (std::vector<std::uint64_t>{2, 1, 3, 1, 3, 2, 1, 3, 9, 3}));
+}
+
 TEST_F(Texts, PlainFilesAreOneTextOrLines) {
   const std::string file = write("t.txt", "ab\n\nab\r\n");
   TextOptions options = bytes();
