@@ -132,7 +132,7 @@ class Matcher {
       const ModelInput& input = spec_.inputs[i];
       if (found_[i]) continue;
       out_.inputs[i].filling = known_filling(input);
-      if (const auto made = made_for(out_.inputs[i].filling)) {
+      if (const auto made = made_for(input, out_.inputs[i].filling)) {
         out_.inputs[i].filling.reset();
         take(i, *made);
         continue;
@@ -156,12 +156,20 @@ class Matcher {
     if (at == columns_.end()) return std::nullopt;
     return static_cast<std::size_t>(at - columns_.begin());
   }
-  // A column that the reader has made in place of a filling.
-  std::optional<std::size_t> made_for(std::optional<Filling> filling) const {
-    const char* name = filling == Filling::kOnes    ? "attention_mask"
-                       : filling == Filling::kZeros ? "token_type_ids"
-                                                    : "";
-    const std::optional<std::size_t> column = find(name);
+  // A column that the reader has made in place of a filling. An encoder's is not its decoder's.
+  std::optional<std::size_t> made_for(const ModelInput& input,
+                                      std::optional<Filling> filling) const {
+    const std::string name = filling == Filling::kOnes    ? "attention_mask"
+                             : filling == Filling::kZeros ? "token_type_ids"
+                                                          : "";
+    const auto of_decoder = [](const ModelInput& each) {
+      return each.name.find("decoder") != std::string::npos;
+    };
+    const bool has_encoder = std::ranges::any_of(spec_.inputs, [&](const ModelInput& each) {
+      return !known_filling(each) && !of_decoder(each);
+    });
+    const bool is_other = has_encoder && of_decoder(input);
+    const std::optional<std::size_t> column = find(is_other ? "decoder_" + name : name);
     return column && columns_[*column].is_optional ? column : std::nullopt;
   }
   bool is_label(const std::string& target) const {

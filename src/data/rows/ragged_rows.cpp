@@ -169,6 +169,22 @@ void RaggedRows::add_classes(RawColumn& column) const {
       HostTensor::of<std::int64_t>(Shape{static_cast<std::int64_t>(classes.size())}, classes);
 }
 
+const RaggedRows* RaggedRows::tokens_in(const std::vector<RaggedRows>& all) {
+  const RaggedRows* best = nullptr;
+  int best_rank = 0;
+  for (const RaggedRows& each : all) {
+    if (!each.is_list() || role_of_name(each.name_) == ColumnRole::kLabel) continue;
+    const int rank = each.name_ == "input_ids"            ? 4
+                     : each.name_.starts_with("decoder_") ? 1
+                     : each.same_length()                 ? 2
+                                                          : 3;
+    if (rank <= best_rank) continue;
+    best = &each;
+    best_rank = rank;
+  }
+  return best;
+}
+
 bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values) {
   constexpr std::size_t kTimes = 64, kLeast = std::size_t{1} << 26;
   return rows > 0 && longest > (kTimes * values + kLeast) / rows;
@@ -188,12 +204,9 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
       std::ranges::any_of(all, [](const RaggedRows& each) { return each.name_ == kMaskName; });
   std::optional<RawColumn> mask;
   const bool by_name = all.size() > 1 || !alone || one_sample_each;
-  // Of the first list of whole numbers: others of the same lengths, row by row, go with it.
-  std::vector<std::size_t> token_ends;
-  for (const RaggedRows& each : all) {
-    if (token_ends.empty() && each.is_list() && role_of_name(each.name_) != ColumnRole::kLabel)
-      token_ends = each.ends_;
-  }
+  const RaggedRows* const tokens = RaggedRows::tokens_in(all);
+  // Others of the same lengths, row by row, go with them.
+  const std::vector<std::size_t> token_ends = tokens ? tokens->ends_ : std::vector<std::size_t>{};
   for (RaggedRows& each : all) {
     const ColumnRole role = role_of_name(each.name_);
     RawColumn column{each.name_, {}, file, role, {}, {}, lines};
@@ -227,7 +240,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     if (!same) {
       notes.push_back(fmt::format("rows of \"{}\" are padded to {} with {}", printable(each.name_),
                                   most, filling));
-      if (role != ColumnRole::kLabel && !mask) mask = each.mask(most, file, lines);
+      if (&each == tokens) mask = each.mask(most, file, lines);
     }
     column.values = each.values(most, filling);
     each = {};  // memory

@@ -40,6 +40,9 @@ class RaggedRows {
   bool is_list() const { return kind_ == Kind::kWhole && shape_.rank() == 1; }
   bool same_length() const;
   std::size_t longest() const;
+  /// The rows of tokens among all: "input_ids", or else the first list that is padded, or the first
+  /// one, rather not a decoder's; none if there is no list.
+  static const RaggedRows* tokens_in(const std::vector<RaggedRows>& all);
   /// Rows that are a stream where they are alone: texts, and tokens of several lengths; else empty.
   RawSplit stream(const std::string& file, std::vector<std::string>& notes) const;
   void add_classes(RawColumn& column) const;
@@ -60,9 +63,9 @@ class RaggedRows {
 /// Whether so many rows padded to the longest would take far more memory than what they hold.
 bool pads_too_much(std::size_t rows, std::size_t longest, std::size_t values);
 
-/// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens,
-/// which are the first list of whole numbers, and what is as long as they are, are padded to
-/// `length`, or to the longest if that is longer; labels with `ignored_label`, others with 0.
+/// All names have as many rows. `lines`: of each row in the file; may be empty. Rows of tokens, and
+/// what is as long as they are, are padded to `length`, or to the longest if that is longer; labels
+/// with `ignored_label`, others with 0. Tokens that are padded get a mask.
 /// Without other columns (`alone`) the only rows may be a stream, rows of tokens unless each is a
 /// sample (`one_sample_each`).
 RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,

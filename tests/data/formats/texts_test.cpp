@@ -318,6 +318,31 @@ TEST_F(Texts, AMaskIsMadeFromPadding) {
   EXPECT_TRUE(bind_data(read_jsonl(file).train, without, {}).warnings.empty());
 }
 
+TEST_F(Texts, TheMaskIsOfTheEncodersTokens) {
+  const auto mask = [&](const std::string& first, const std::string& second) {
+    const RawData raw = read_jsonl(write("t.jsonl", "{" + first + "}\n{" + second + "}\n"));
+    const RawColumn& last = raw.train.columns.back();
+    EXPECT_EQ(last.name, "attention_mask");
+    return last.values.to_doubles();
+  };
+  EXPECT_EQ(mask(R"("decoder_input_ids": [1], "input_ids": [5, 6])",
+                 R"("decoder_input_ids": [2, 3], "input_ids": [7])"),
+            (Doubles{1, 1, 1, 0}));
+  EXPECT_EQ(mask(R"("decoder_ids": [1], "ids": [5, 6])", R"("decoder_ids": [2, 3], "ids": [7])"),
+            (Doubles{1, 1, 1, 0}));
+  // What has one length is not padded, and a decoder may be alone.
+  EXPECT_EQ(mask(R"("place": [8, 9], "ids": [5])", R"("place": [8, 9], "ids": [6, 7])"),
+            (Doubles{1, 0, 1, 1}));
+  EXPECT_EQ(mask(R"("decoder_ids": [5], "y": 0)", R"("decoder_ids": [6, 7], "y": 1)"),
+            (Doubles{1, 0, 1, 1}));
+  // An encoder whose rows have one length needs none.
+  const RawData same =
+      read_jsonl(write("s.jsonl",
+                       "{\"decoder_input_ids\": [1], \"input_ids\": [5, 6]}\n"
+                       "{\"decoder_input_ids\": [2, 3], \"input_ids\": [7, 8]}\n"));
+  EXPECT_EQ(same.train.columns.size(), 2u);
+}
+
 TEST_F(Texts, LabelsArePaddedWithWhatTheLossIgnores) {
   const std::string rows = write("t.jsonl",
                                  "{\"input_ids\": [5, 6], \"labels\": [1, 2]}\n"
