@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "data/rows/element.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -118,11 +119,8 @@ class Matcher {
     if (spec_.is_prediction)
       std::erase_if(free, [&](std::size_t column) { return has_labels(column); });
     const bool wants_label = spec_.label && !out_.label && !spec_.label->shifted_input;
-    const auto missing = static_cast<std::size_t>(std::ranges::count(found_, false));
-    next = 0;
-    for (std::size_t i = 0; i < found_.size(); ++i) {
-      if (!found_[i] && free.size() == missing + (wants_label ? 1 : 0)) take(i, free[next++]);
-    }
+    if (wants_label && !free.empty()) free.pop_back();
+    take_for_fillings(free);
     free = free_columns();
     if (wants_label && !free.empty()) take_label(free.back());
   }
@@ -171,6 +169,36 @@ class Matcher {
     const bool is_other = has_encoder && of_decoder(input);
     const std::optional<std::size_t> column = find(is_other ? "decoder_" + name : name);
     return column && columns_[*column].is_optional ? column : std::nullopt;
+  }
+  void take_for_fillings(const std::vector<std::size_t>& columns) {
+    std::vector<std::size_t> missing;
+    for (std::size_t i = 0; i < found_.size(); ++i) {
+      if (!found_[i]) missing.push_back(i);
+    }
+    bool fit = columns.size() == missing.size();
+    for (std::size_t k = 0; k < missing.size() && fit; ++k)
+      fit = may_replace_filling(columns[k], spec_.inputs[missing[k]]);
+    for (std::size_t k = 0; k < missing.size() && fit; ++k) take(missing[k], columns[k]);
+  }
+  // Whether an array that is called otherwise may be a mask or the like, and is not just left over.
+  bool may_replace_filling(std::size_t column, const ModelInput& input) const {
+    const std::optional<Filling> filling = known_filling(input);
+    if (!filling) return true;
+    const RawColumn& raw = columns_[column];
+    const std::int64_t have = raw.sample_shape().count(), want = input.sample_shape.count();
+    const bool spare_token = spec_.label && spec_.label->shifted_input && have == want + 1;
+    if (have != want && !spare_token) return false;
+    ModelInput namesake;
+    namesake.name = raw.name;
+    const std::optional<Filling> own = known_filling(namesake);
+    if (own && own != filling) return false;
+    // The mask of a graph that computes its loss itself may be its labels.
+    const bool may_be_labels = has_labels(column) || (!spec_.label && !spec_.is_prediction);
+    if (filling != Filling::kOnes || is_float(input.dtype) || may_be_labels || raw.source ||
+        raw.rows() == 0)
+      return true;
+    return find_bad_elements(raw.values, 0, static_cast<std::size_t>(have), Allowed::whole(0, 1), 1)
+        .empty();
   }
   bool is_label(const std::string& target) const {
     if (!spec_.label || std::ranges::count(spec_.inputs, target, &ModelInput::name)) return false;

@@ -41,5 +41,37 @@ TEST(MatchColumns, AMaskMadeForTheEncoderIsNotTheDecoders) {
   EXPECT_EQ(values(*bind_data(one, of_one, {}).dataset, 1), (Doubles{1, 1, 0}));
 }
 
+TEST(MatchColumns, WhatIsLeftOverIsNoMask) {
+  RawColumn labels = triples_of("y", {0, 0, 0});
+  labels.values = HostTensor::of<std::int64_t>(Shape{1}, std::vector<std::int64_t>{1});
+  labels.role = ColumnRole::kLabel;
+  DataSpec spec{{triples_for("ids"), triples_for("attention_mask")}, LabelSpec{}};
+  spec.label->classes = 2;
+  const auto bound = [&](const RawColumn& other) {
+    const RawSplit data{{triples_of("ids", {5, 6, 7}), other, labels}};
+    return bind_data(data, spec, {});
+  };
+  RawColumn number = labels;
+  number.name = "number";
+  number.role = ColumnRole::kUnknown;
+  for (const RawColumn& other :
+       {number, triples_of("token_type_ids", {0, 0, 1}), triples_of("entities", {4, 0, 1})}) {
+    const BoundData got = bound(other);
+    EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 1, 1})) << other.name;
+    ASSERT_EQ(got.warnings.size(), 2u) << other.name;
+    expect_contains(got.warnings[1], "\"" + other.name + "\"");
+    expect_contains(got.warnings[1], "is not used");
+  }
+  const BoundData got = bound(triples_of("valid", {1, 1, 0}));
+  EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 1, 0}));
+  EXPECT_TRUE(got.warnings.empty());
+}
+
+TEST(MatchColumns, AMaskThatTheGraphComparesWithHasAnyClasses) {
+  const RawSplit data{{triples_of("a", {5, 6, 7}), triples_of("b", {4, 0, 2})}};
+  const DataSpec spec{{triples_for("pixels"), triples_for("mask")}, std::nullopt};
+  EXPECT_EQ(values(*bind_data(data, spec, {}).dataset, 1), (Doubles{4, 0, 2}));
+}
+
 }  // namespace
 }  // namespace pipetrain
