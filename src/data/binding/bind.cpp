@@ -202,7 +202,7 @@ class Binder {
       add(column, std::move(source));
       return;
     }
-    RawColumn raw = split_.columns[*match_.label];
+    RawColumn raw = with_padding_ignored(split_.columns[*match_.label], label);
     agree_on_rows(raw);
     PT_CHECK(!raw.source, kData, "{} of {} cannot be labels", quoted(raw), printable(raw.file));
     std::string how;

@@ -27,6 +27,19 @@ HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label) {
   return out;
 }
 
+RawColumn with_padding_ignored(RawColumn column, const LabelSpec& label) {
+  if (column.role == ColumnRole::kLabel || column.row_values.empty() || label.classes < 0)
+    return column;
+  std::vector<std::int64_t> values = column.values.to_int64s();
+  const std::size_t length = values.size() / column.row_values.size();
+  for (std::size_t row = 0; row < column.row_values.size(); ++row) {
+    for (std::size_t i = column.row_values[row]; i < length; ++i)
+      values[row * length + i] = label.ignore_index;
+  }
+  column.values = HostTensor::of<std::int64_t>(column.values.shape(), values);
+  return column;
+}
+
 void check_class_name(const std::string& name, ClassNameIs what) {
   const bool is_folder = what == ClassNameIs::kFolder;
   const std::string who =

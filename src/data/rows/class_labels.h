@@ -15,6 +15,9 @@ namespace pipetrain {
 /// or if the label needs several classes per sample.
 HostTensor classes_from_one_hot(const RawColumn& raw, const LabelSpec& label);
 
+/// A column as labels: the padding of one that is not called so becomes what the loss ignores.
+RawColumn with_padding_ignored(RawColumn column, const LabelSpec& label);
+
 /// What the name of a class was before: advice on a name that cannot be one depends on it.
 enum class ClassNameIs : std::uint8_t { kLabel, kFolder };
 /// Error (kData) for a name with a line break, or that is not UTF-8: models store the names of

@@ -111,6 +111,12 @@ HostTensor RaggedRows::values(std::size_t most, std::int64_t filling) const {
   return out;
 }
 
+std::vector<std::size_t> RaggedRows::row_values() const {
+  std::vector<std::size_t> out;
+  for (std::size_t row = 0; row < rows(); ++row) out.push_back(ends_[row] - begin(row));
+  return out;
+}
+
 // 1 where a row has a value.
 RawColumn RaggedRows::mask(std::size_t most, const std::string& file,
                            const std::vector<std::uint32_t>& lines) const {
@@ -240,6 +246,7 @@ RawSplit columns_of(std::vector<RaggedRows> all, const std::string& file,
     if (!same) {
       notes.push_back(fmt::format("rows of \"{}\" are padded to {} with {}", printable(each.name_),
                                   most, filling));
+      column.row_values = each.row_values();
       if (&each == tokens) mask = each.mask(most, file, lines);
     }
     column.values = each.values(most, filling);

@@ -50,6 +50,7 @@ class RaggedRows {
                  const std::vector<std::uint32_t>& lines) const;
   std::size_t begin(std::size_t row) const { return row ? ends_[row - 1] : 0; }
   HostTensor values(std::size_t most, std::int64_t filling) const;
+  std::vector<std::size_t> row_values() const;
 
   std::string name_;
   Kind kind_ = Kind::kNone, row_kind_ = Kind::kNone;

@@ -39,6 +39,8 @@ struct RawColumn {
   /// Of labels that are numbers in a table of text, one a row: a training with other words among
   /// them has read such numbers as words.
   bool may_be_words = false;
+  /// Of lists that are padded: how many values of each row are its own.
+  std::vector<std::size_t> row_values = {};
 
   std::size_t rows() const;
   DType dtype() const;

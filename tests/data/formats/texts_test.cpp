@@ -357,6 +357,29 @@ TEST_F(Texts, LabelsArePaddedWithWhatTheLossIgnores) {
   EXPECT_EQ(texts.train.columns[3].values.to_doubles(), (Doubles{6, 0, 9, 9, 6, 4, 7, 0}));
 }
 
+// Labels of tokens that are not called so are known when they are bound.
+TEST_F(Texts, PaddingOfOtherLabelsIsIgnoredToo) {
+  const std::string rows = write("t.jsonl",
+                                 "{\"input_ids\": [5, 6], \"ner_tags\": [1, 2]}\n"
+                                 "{\"input_ids\": [7], \"ner_tags\": [1]}\n");
+  DataSpec spec = next_tokens(2);
+  spec.label->shifted_input = false;
+  spec.label->classes = 3;
+  spec.label->ignore_index = -1;
+  BindOptions named;
+  named.bindings = {{"labels", "ner_tags"}};
+  for (const BindOptions& options : {named, BindOptions{}}) {
+    const auto bound = bind_data(read_jsonl(rows).train, spec, options);
+    EXPECT_EQ(values(*bound.dataset, 0), (Doubles{5, 6, 7, 0}));
+    EXPECT_EQ(values(*bound.dataset, 1), (Doubles{1, 2, 1, -1}));
+  }
+  // Numbers have no value that stands for none.
+  spec.label->classes = -1;
+  spec.label->dtype = DType::kFloat32;
+  EXPECT_EQ(values(*bind_data(read_jsonl(rows).train, spec, named).dataset, 1),
+            (Doubles{1, 2, 1, 0}));
+}
+
 TEST_F(Texts, SettingsGoThroughMetadata) {
   TextOptions options;
   options.column = "body";
