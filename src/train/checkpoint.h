@@ -152,7 +152,8 @@ std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& fol
 void delete_checkpoints(const std::filesystem::path& folder);
 
 /// Deletes leftovers of runs that were killed while writing, and gives checkpoints that were to be
-/// replaced their names again. The caller holds the lock of the run's folder.
+/// replaced their names again. Other hidden files stay. The caller holds the lock of the run's
+/// folder.
 void delete_unfinished(const std::filesystem::path& folder);
 
 /// Reads and checks a whole checkpoint. Error (kData) that names the file and the damage; any

@@ -19,6 +19,7 @@
 #include "base/input_file.h"
 #include "base/output_file.h"
 #include "base/setting.h"
+#include "base/stale_files.h"
 #include "base/units.h"
 #include "train/checkpoint.h"
 #include "train/manifest.h"
@@ -42,11 +43,30 @@ std::int64_t step_of(const std::string& name) {
   return error == std::errc() && stop == end && name == checkpoint_name(step) ? step : -1;
 }
 
+/// "step-000400" of ".step-000400.PID.replaced" and the like; empty for names without a step.
+std::string checkpoint_in(const std::string& hidden) {
+  const std::size_t dot = hidden.find('.', 1);
+  if (!hidden.starts_with('.') || dot == hidden.npos) return {};
+  const std::string name = hidden.substr(1, dot - 1);
+  return step_of(name) >= 0 ? name : "";
+}
+
 /// "step-000400" of ".step-000400.PID.replaced", a checkpoint whose place a new one takes; empty
 /// for other names.
 std::string name_before(const std::string& name) {
-  if (!name.starts_with('.') || !name.ends_with(kReplaced)) return {};
-  return name.substr(1, name.find('.', 1) - 1);
+  return name.ends_with(kReplaced) ? checkpoint_in(name) : "";
+}
+
+/// Whether a run that was killed has left this, a hidden file or folder of its own. All else with
+/// such an end is the user's.
+bool is_leftover(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!checkpoint_in(name).empty())
+    return name.ends_with(".tmp") || name.ends_with(".old") || name.ends_with(kReplaced);
+  std::error_code error;
+  return ((name.starts_with(".probe-") && name.ends_with(".tmp")) ||
+          process_of_temporary(name) > 0) &&
+         fs::is_regular_file(fs::symlink_status(path, error));
 }
 
 /// The checkpoints in a folder by their steps, the largest first.
@@ -374,10 +394,7 @@ void delete_unfinished(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> stale;
   for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
-    const std::string name = i->path().filename().string();
-    if (name.starts_with('.') &&
-        (name.ends_with(".tmp") || name.ends_with(".old") || !name_before(name).empty()))
-      stale.push_back(i->path());
+    if (is_leftover(i->path())) stale.push_back(i->path());
   }
   for (const fs::path& path : stale) {
     const std::string before = name_before(path.filename().string());

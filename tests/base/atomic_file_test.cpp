@@ -165,5 +165,14 @@ TEST(AtomicFileTest, KilledWhileWritingTheOldFileIsWhole) {
   EXPECT_TRUE(fs::exists(directory / lives));
 }
 
+TEST(StaleFiles, NamesOfTemporaryFilesHaveAProcessAndACount) {
+  EXPECT_EQ(process_of_temporary(".out.bin.17-3.tmp"), 17);
+  EXPECT_EQ(process_of_temporary("..hidden.17-3.tmp"), 17);
+  for (const char* name :
+       {".out.tmp", ".17-3.tmp", "out.17-3.tmp", ".out.17.tmp", ".out.17-.tmp", ".out.-17-3.tmp",
+        ".out.0-3.tmp", ".out.17-3x.tmp", ".out.17-3.old", ".tmp", ""})
+    EXPECT_EQ(process_of_temporary(name), 0) << name;
+}
+
 }  // namespace
 }  // namespace pipetrain

@@ -62,6 +62,17 @@ class RunFolder(Case):
             (run,) = (self.folder / f"store-{name}/0").glob("*/tags/mlflow.runName")
             self.assertEqual(run.read_text(), name)
 
+    def test_a_run_in_the_current_folder_keeps_the_hidden_files_there(self):
+        for folder in (".venv.old", ".cache.tmp"):
+            (self.folder / folder).mkdir()
+            self.write(f"{folder}/x", "mine")
+        self.write(".notes.tmp", "mine")
+        self.write(".events.jsonl.1-2.tmp", "half")  # of a run that was killed
+        self.succeed("train", "-m", MODEL, "--device", "cpu", "--max-steps", "1", "--run-dir", ".", "--overwrite", "-q")
+        for file in (".venv.old/x", ".cache.tmp/x", ".notes.tmp"):
+            self.assertEqual((self.folder / file).read_text(), "mine")
+        self.assertFalse((self.folder / ".events.jsonl.1-2.tmp").exists())
+
     def test_two_runs_have_two_folders(self):
         for _ in range(2):
             self.succeed("train", "-m", MODEL, "--max-steps", "1")

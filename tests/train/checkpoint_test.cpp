@@ -324,8 +324,25 @@ TEST(Checkpoint, AFolderBelongsToOneProcess) {
   put_file(place / ".step-000004.123.tmp/weights.safetensors", "half");
   fs::create_directories(place / ".step-000001.123.old");
   put_file(place / ".latest.1-2.tmp", "half");
+  put_file(place / ".probe-1-2f.tmp", "1-2f");
   delete_unfinished(place);
   EXPECT_EQ(names_in(place), std::vector<std::string>{kLockFile});  // a lock of a file, for NFS
+}
+
+TEST(Checkpoint, HiddenFilesOfOthersStay) {
+  const TemporaryDirectory folder;
+  const std::vector<std::string> others = {".git.tmp",   ".notes.1-2.old", ".notes.replaced",
+                                           ".notes.tmp", ".venv.1-2.tmp",  ".venv.old"};
+  for (const char* name : {".git.tmp", ".venv.1-2.tmp", ".venv.old"}) {
+    fs::create_directory(folder / name);
+    put_file(folder / name / "x", "mine");
+  }
+  for (const char* name : {".notes.1-2.old", ".notes.replaced", ".notes.tmp"})
+    put_file(folder / name, "mine");
+  put_file(folder / ".latest.1-2.tmp", "half");
+  delete_unfinished(folder.path());
+  EXPECT_EQ(names_in(folder.path()), others);
+  EXPECT_EQ(get_file(folder / ".venv.old/x"), "mine");
 }
 
 TEST(Saving, WritesWhileOthersWorkAndSaysWhatCameOfIt) {
