@@ -1,6 +1,7 @@
 #include "onnx_io/data_files.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/error.h"
 #include "onnx_io/file_map.h"
@@ -9,6 +10,8 @@
 
 namespace pipetrain {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr std::uint64_t kAlignment = 64;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
@@ -22,21 +25,44 @@ bool is_plain_name(const std::string& location) {
 }
 
 /// The data files that the model now at `path` refers to; none if there is no such model.
-std::set<std::string> locations_used_by(const std::filesystem::path& path) {
+std::set<std::string> locations_used_by(const fs::path& path) {
   std::set<std::string> out;
-  if (!std::filesystem::is_regular_file(path)) return out;
+  std::error_code error;
+  if (!fs::is_regular_file(path, error)) return out;
   try {
     const Buffer buffer = read_model_file(path);
     const std::span<const std::byte> bytes(buffer.data(), buffer.bytes());
     scan_wire(bytes, path.string());
-    for (const auto& [name, tensor] : FileMap(bytes).initializers) {
+    const FileMap map(bytes);
+    const auto add = [&](const LocatedTensor& tensor) {
       const LocatedEntry* location = tensor.find_entry("location");
       if (tensor.external && location) out.insert(location->value);
-    }
-  } catch (const Error&) {
-    // Not a model of ours to replace: then nothing belongs to it.
+    };
+    const auto add_nodes = [&](const std::vector<LocatedNode>& nodes) {
+      for (const LocatedNode& node : nodes) std::ranges::for_each(node.tensors, add);
+    };
+    for (const auto& [name, tensor] : map.initializers) add(tensor);
+    add_nodes(map.nodes);
+    for (const auto& [label, nodes] : map.functions) add_nodes(nodes);
+  } catch (const std::exception&) {
+    // Not a model of ours, or larger than the memory: then nothing belongs to it.
   }
   return out;
+}
+
+/// Whether a model in the folder of `model`, other than that one, refers to this data file.
+bool is_used_by_others(const std::string& location, const fs::path& model) {
+  const fs::path folder = model.has_parent_path() ? model.parent_path() : fs::path(".");
+  std::error_code error, unknown;
+  const fs::path itself = fs::canonical(folder, unknown) / model.filename();
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const fs::path& other = i->path();
+    if (other.extension() != ".onnx" || other.filename() == model.filename()) continue;
+    // A hard link is another model once one of the two has been replaced; a symbolic one is not.
+    if (fs::is_symlink(other, unknown) && fs::canonical(other, unknown) == itself) continue;
+    if (locations_used_by(other).contains(location)) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -75,9 +101,8 @@ void DataFile::write(AtomicFile& out) const {
   }
 }
 
-void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
-                  const std::filesystem::path& source, bool overwrite_input) {
-  namespace fs = std::filesystem;
+void choose_names(std::map<std::string, DataFile>& files, const fs::path& output,
+                  const fs::path& source, bool overwrite_input) {
   if (files.empty()) return;
   const fs::path source_directory = source.has_parent_path() ? source.parent_path() : fs::path(".");
   const std::string source_name = source.filename().string();
@@ -97,10 +122,12 @@ void choose_names(std::map<std::string, DataFile>& files, const std::filesystem:
   const auto may_keep = [&](const std::string& location) {
     if (!is_plain_name(location) || taken.contains(location)) return false;
     if (!fs::exists(fs::symlink_status(directory / location, ignored))) return true;
-    return replaced.contains(location) && (in_place || !is_input(location));
+    return replaced.contains(location) && (in_place || !is_input(location)) &&
+           !is_used_by_others(location, output);
   };
   const auto is_of_another = [&](const std::string& name) {
-    return !replaced.contains(name) && fs::exists(fs::symlink_status(directory / name, ignored));
+    return fs::exists(fs::symlink_status(directory / name, ignored)) &&
+           (!replaced.contains(name) || is_used_by_others(name, output));
   };
   std::size_t number = 0;
   for (auto& [location, file] : files) {

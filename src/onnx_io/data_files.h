@@ -53,9 +53,9 @@ class DataFile {
 
 /// Chooses `new_name` for every file that has to be written for a model at `output`, read from
 /// `source_directory`. A file keeps its name if that is a plain name which is free in the output's
-/// directory (or belongs to the model that is replaced there). Otherwise, and for changed data
-/// named "<source model>.SUFFIX", the new name is derived from the output's name. Locations from a
-/// file are never used as paths.
+/// directory (or belongs to the model that is replaced there, and to no other). Otherwise, and for
+/// changed data named "<source model>.SUFFIX", the new name is derived from the output's name.
+/// Locations from a file are never used as paths.
 void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
                   const std::filesystem::path& source, bool overwrite_input);
 

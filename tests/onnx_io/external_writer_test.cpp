@@ -197,6 +197,36 @@ TEST_F(ExternalWriterTest, TheInputAndItsDataMayBeReplacedWhenAsked) {
   EXPECT_EQ(value(read_onnx(directory_ / "in.onnx"), "a"), (std::vector<double>{5, 6}));
 }
 
+TEST_F(ExternalWriterTest, DataThatAnotherModelUsesTooAreNotReplaced) {
+  put_file(directory_ / "in.data", data_);
+  const OnnxModel model = save_external({external("a", "in.data", "4")});
+  fs::copy_file(directory_ / "in.onnx", directory_ / "backup.onnx");
+  // Neighbours that are no models do not matter.
+  put_file(directory_ / "text.onnx", "no model");
+  fs::create_directory(directory_ / "folder.onnx");
+  fs::create_symlink("nowhere", directory_ / "link.onnx");
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "in.onnx",
+                {.overwrite_input = true});
+  EXPECT_EQ(get_file(directory_ / "in.data"), data_);
+  EXPECT_EQ(value(read_onnx(directory_ / "in.onnx"), "a"), (std::vector<double>{5, 6}));
+  EXPECT_EQ(value(read_onnx(directory_ / "backup.onnx"), "a"), (std::vector<double>{1, 2}));
+}
+
+TEST_F(ExternalWriterTest, NewDataTakeNoNameThatAnotherModelUses) {
+  put_file(directory_ / "in.data", data_);
+  const OnnxModel model = save_external({external("a", "in.data", "4")});
+  write_trained(model, {{"a", float_tensor({5, 6})}}, {}, directory_ / "out.onnx");
+  fs::copy_file(directory_ / "out.onnx", directory_ / "backup.onnx");  // of out.onnx.data, too
+  fs::create_symlink("out.onnx", directory_ / "link.onnx");            // the same model
+  for (const float x : {7.0F, 9.0F}) {
+    write_trained(model, {{"a", float_tensor({x, 8})}}, {}, directory_ / "out.onnx");
+    EXPECT_EQ(value(read_onnx(directory_ / "out.onnx"), "a"), (std::vector<double>{x, 8}));
+    EXPECT_EQ(value(read_onnx(directory_ / "backup.onnx"), "a"), (std::vector<double>{5, 6}));
+  }
+  EXPECT_TRUE(fs::exists(directory_ / "out.onnx.1.data"));
+  EXPECT_FALSE(fs::exists(directory_ / "out.onnx.2.data"));
+}
+
 TEST_F(ExternalWriterTest, ACopyOfTheInputIsReplacedWithoutTheDataOfBoth) {
   put_file(directory_ / "in.data", data_);
   const OnnxModel model = save_external({external("a", "in.data", "4")});
