@@ -50,7 +50,8 @@ std::set<std::string> locations_used_by(const fs::path& path) {
   return out;
 }
 
-/// Whether a model in the folder of `model`, other than that one, refers to this data file.
+}  // namespace
+
 bool is_used_by_others(const std::string& location, const fs::path& model) {
   const fs::path folder = model.has_parent_path() ? model.parent_path() : fs::path(".");
   std::error_code error, unknown;
@@ -64,8 +65,6 @@ bool is_used_by_others(const std::string& location, const fs::path& model) {
   }
   return false;
 }
-
-}  // namespace
 
 void DataFile::replace(std::uint64_t offset, TensorMaker make) {
   overlays_.insert_or_assign(offset, std::move(make));
@@ -119,8 +118,13 @@ void choose_names(std::map<std::string, DataFile>& files, const fs::path& output
       return fs::equivalent(directory / name, source_directory / entry.first, ignored);
     });
   };
+  // "best.onnx.data" goes with a model "best.onnx": who writes or deletes that would take it.
+  const auto is_named_after_another = [&](const std::string& location) {
+    return !in_place && location.ends_with(".onnx.data") && location != output_name + ".data";
+  };
   const auto may_keep = [&](const std::string& location) {
-    if (!is_plain_name(location) || taken.contains(location)) return false;
+    if (!is_plain_name(location) || taken.contains(location) || is_named_after_another(location))
+      return false;
     if (!fs::exists(fs::symlink_status(directory / location, ignored))) return true;
     return replaced.contains(location) && (in_place || !is_input(location)) &&
            !is_used_by_others(location, output);

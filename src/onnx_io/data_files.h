@@ -54,9 +54,12 @@ class DataFile {
 /// Chooses `new_name` for every file that has to be written for a model at `output`, read from
 /// `source_directory`. A file keeps its name if that is a plain name which is free in the output's
 /// directory (or belongs to the model that is replaced there, and to no other). Otherwise, and for
-/// changed data named "<source model>.SUFFIX", the new name is derived from the output's name.
-/// Locations from a file are never used as paths.
+/// data named after another model ("OTHER.onnx.data", changed data also "<source model>.SUFFIX"),
+/// the new name is derived from the output's name. Locations from a file are never used as paths.
 void choose_names(std::map<std::string, DataFile>& files, const std::filesystem::path& output,
                   const std::filesystem::path& source, bool overwrite_input);
+
+/// Whether a model in the folder of `model`, other than that one, refers to this data file.
+bool is_used_by_others(const std::string& location, const std::filesystem::path& model);
 
 }  // namespace pipetrain

@@ -4,6 +4,7 @@
 #include <fstream>
 
 #include "onnx_io/builder.h"
+#include "onnx_io/delete_model.h"
 #include "onnx_io/written_models.h"
 #include "support/peak_memory.h"
 
@@ -69,6 +70,32 @@ TEST_F(ExternalWriterTest, BesideTheInputTheDataGetTheOutputsName) {
   const OnnxModel result = read_onnx(directory_ / "out.onnx");
   EXPECT_EQ(value(result, "a"), (std::vector<double>{5, 6}));
   EXPECT_EQ(value(result, "b"), (std::vector<double>{3, 4}));
+}
+
+TEST_F(ExternalWriterTest, DataNamedAfterTheSourceGoWithTheOutput) {
+  put_file(directory_ / "last.onnx.data", data_);
+  ModelParts parts = small_model();
+  parts.initializers.push_back(external("a", "last.onnx.data", "4"));
+  const OnnxModel model = save(parts, "last.onnx");
+  write_trained(model, {}, {}, directory_ / "other/trained.onnx");
+  EXPECT_EQ(get_file(directory_ / "other/trained.onnx.data"), data_);
+  EXPECT_FALSE(fs::exists(directory_ / "other/last.onnx.data"));
+  EXPECT_EQ(value(read_onnx(directory_ / "other/trained.onnx"), "a"), (std::vector<double>{1, 2}));
+  // Under the name of the source they keep theirs.
+  write_trained(model, {}, {}, directory_ / "other/last.onnx");
+  EXPECT_EQ(get_file(directory_ / "other/last.onnx"), get_file(directory_ / "last.onnx"));
+  EXPECT_EQ(get_file(directory_ / "other/last.onnx.data"), data_);
+}
+
+TEST_F(ExternalWriterTest, ADeletedModelTakesOnlyItsOwnDataAlong) {
+  put_file(directory_ / "in.onnx.data", data_);
+  save_external({external("a", "in.onnx.data", "4")});
+  fs::rename(directory_ / "in.onnx", directory_ / "renamed.onnx");
+  delete_model(directory_ / "in.onnx");  // which is not there
+  EXPECT_EQ(value(read_onnx(directory_ / "renamed.onnx"), "a"), (std::vector<double>{1, 2}));
+  fs::rename(directory_ / "renamed.onnx", directory_ / "in.onnx");
+  delete_model(directory_ / "in.onnx");
+  EXPECT_EQ(count_entries(), 1);  // other
 }
 
 TEST_F(ExternalWriterTest, FilesOfOthersAreNotReplaced) {

@@ -10,6 +10,7 @@
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
 #include "cli/output/step_recorder.h"
+#include "onnx_io/delete_model.h"
 #include "processes/process_group.h"
 #include "train/evaluation.h"
 #include "train/export.h"
@@ -33,9 +34,7 @@ void delete_models(const fs::path& folder, const Options& options, const Start& 
     const bool is_used = fs::equivalent(model, options.run.model.path, ignored) ||
                          fs::equivalent(model, start.model, ignored) ||
                          fs::equivalent(model, options.output, ignored);
-    for (const char* part : {"", ".data"}) {
-      if (!is_used) fs::remove(model.string() + part, ignored);
-    }
+    if (!is_used) delete_model(model);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "cli/commands/run_folder.h"
 #include "data/files/file_bytes.h"
+#include "onnx_io/delete_model.h"
 #include "train/export.h"
 #include "train/resume.h"
 
@@ -233,8 +234,7 @@ WrittenModels write_trained_model(const Options& options, PipelineRun& run, cons
       run.export_model(other, options.overwrite, last ? &*best : nullptr);
     } else if (summary.best && summary.best->step == summary.steps && !same_file(other, path) &&
                !same_file(other, options.run.model.path)) {
-      // That of an earlier end of this run.
-      for (const char* part : {"", ".data"}) fs::remove(other + part, unknown);
+      delete_model(other);  // that of an earlier end of this run
     }
   };
   const bool replaces_input = same_file(path, options.run.model.path);
