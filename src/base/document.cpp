@@ -69,25 +69,33 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
        fmt::format("{} is a {} document, a {} document is needed", file, printable(found), schema));
 }
 
-}  // namespace
-
-Json parse_json(std::string_view text) {
+template <class AnyJson>
+AnyJson parse_checked(std::string_view text, std::size_t most_fields) {
   std::array<std::set<std::string>, kDeepest + 1>
       fields;  // the names so far in the open object at each depth
-  return Json::parse(text, [&](int outer, Json::parse_event_t event, const Json& value) {
+  using Event = typename AnyJson::parse_event_t;
+  return AnyJson::parse(text, [&](int outer, Event event, const AnyJson& value) {
     const auto depth = static_cast<std::size_t>(outer);
-    const bool object = event == Json::parse_event_t::object_start;
-    const bool opens = object || event == Json::parse_event_t::array_start;
+    const bool object = event == Event::object_start;
+    const bool opens = object || event == Event::array_start;
     PT_CHECK(depth + opens <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
     if (object) fields.at(depth + 1).clear();
-    if (event != Json::parse_event_t::key) return true;
-    const auto& name = value.get_ref<const std::string&>();
+    if (event != Event::key) return true;
+    const auto& name = value.template get_ref<const std::string&>();
     PT_CHECK(fields.at(depth).insert(name).second, kData, "an object has the field \"{}\" twice",
              printable(name));
-    PT_CHECK(fields.at(depth).size() <= kMostFields, kData, "an object has more than {} fields",
-             kMostFields);
+    PT_CHECK(fields.at(depth).size() <= most_fields, kData, "an object has more than {} fields",
+             most_fields);
     return true;
   });
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text) { return parse_checked<Json>(text, kMostFields); }
+
+nlohmann::json parse_json_by_name(std::string_view text, std::size_t most_fields) {
+  return parse_checked<nlohmann::json>(text, most_fields);
 }
 
 DocumentField::DocumentField(const Json& value, std::string file, std::string path, ErrorKind kind)

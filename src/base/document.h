@@ -21,6 +21,9 @@ namespace pipetrain {
 /// Parses untrusted JSON: Error (kData) if it is nested more deeply, or an object has more fields,
 /// than in any document of this program; Json::exception if it is not JSON.
 Json parse_json(std::string_view text);
+/// The same with this limit of the fields of an object, which are sorted by their names: of many,
+/// each is found quickly.
+nlohmann::json parse_json_by_name(std::string_view text, std::size_t most_fields);
 
 /// One value inside a document, with its path. Valid as long as its Document. Every error names
 /// file and field, as in: plan.json: stages[1].first_index must be an integer, got "x".

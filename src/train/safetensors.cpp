@@ -56,7 +56,7 @@ std::span<const std::byte> bytes_of(const HostTensor& tensor) {
 
 /// Length and header: everything before the data.
 std::string head_of(const TensorTypes& types) {
-  Json header = Json::object();
+  std::string text;
   std::uint64_t offset = 0;
   for (const auto& [name, type] : types) {
     PT_CHECK(
@@ -64,12 +64,13 @@ std::string head_of(const TensorTypes& types) {
         "the tensor \"{}\" cannot be saved in a checkpoint: its name is {}; rename it in the model",
         printable(name), name == "__metadata__" ? "reserved by the file format" : "not UTF-8");
     const std::uint64_t end = offset + type.bytes();
-    header[name] = {{"dtype", type_name(type.dtype)},
-                    {"shape", type.shape.dims()},
-                    {"data_offsets", {offset, end}}};
+    const Json entry = {{"dtype", type_name(type.dtype)},
+                        {"shape", type.shape.dims()},
+                        {"data_offsets", {offset, end}}};
+    text += (text.empty() ? "{" : ",") + Json(name).dump() + ":" + entry.dump();
     offset = end;
   }
-  std::string text = header.dump();
+  text += text.empty() ? "{}" : "}";
   text.resize((8 + text.size() + kAlignment - 1) / kAlignment * kAlignment - 8, ' ');
   const std::uint64_t length = text.size();
   std::string head(8, '\0');
@@ -120,21 +121,23 @@ class Input {
 /// Empty tensors of the types in a header. The checksum of the header is usually right, so the
 /// errors here are brief.
 NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::uint64_t data) {
-  const Json header = parse_json(text);
+  constexpr std::size_t kEntryFields = 3;
+  const nlohmann::json header =
+      parse_json_by_name(text, std::max(record.tensors.size(), kEntryFields));
   NamedTensors tensors;
   PT_CHECK(header.is_object() && header.size() == record.tensors.size(), kData,
            "its header is damaged");
   std::uint64_t offset = data;
   for (const TensorPlace& place : record.tensors) {
     PT_CHECK(header.contains(place.name), kData, "its header lacks \"{}\"", printable(place.name));
-    const Json& entry = header.at(place.name);
+    const nlohmann::json& entry = header.at(place.name);
     const std::string dtype = entry.value("dtype", "");
     const auto* type = std::find_if(kTypes.begin(), kTypes.end(),
                                     [&](const TypeName& t) { return dtype == t.name; });
     PT_CHECK(type != kTypes.end() && entry.at("shape").is_array(), kData, "its header is damaged");
     std::vector<std::int64_t> dims;
     std::uint64_t count = 1;
-    for (const Json& dim : entry.at("shape")) {
+    for (const nlohmann::json& dim : entry.at("shape")) {
       PT_CHECK(dim.is_number_unsigned() && dim.get<std::uint64_t>() <= record.bytes, kData,
                "its header is damaged");
       dims.push_back(dim.get<std::int64_t>());
@@ -143,7 +146,8 @@ NamedTensors tensors_of(const std::string& text, const FileRecord& record, std::
     }
     PT_CHECK(count <= place.bytes && count * size_of(type->dtype) == place.bytes &&
                  place.offset == offset &&
-                 entry.at("data_offsets") == Json({offset - data, offset - data + place.bytes}),
+                 entry.at("data_offsets") ==
+                     nlohmann::json({offset - data, offset - data + place.bytes}),
              kData, "its header contradicts the manifest at \"{}\"", printable(place.name));
     tensors[place.name] = HostTensor(TensorType{type->dtype, Shape(std::move(dims))});
     offset += place.bytes;
