@@ -21,17 +21,48 @@ constexpr std::string_view kBeforeDigest = ",\n  \"sha256\": \"";
 constexpr std::string_view kAfterDigest = "\"\n}\n";
 constexpr std::size_t kDigits = 64;
 
-/// Options may come several times: a list of "--name=value".
+/// Options may come several times: a list of "--name=value". Paths may be any bytes, and JSON holds
+/// UTF-8 only; another value is written as {"name": "--name", "hex": its bytes}.
 Json list_of(const std::vector<Setting>& settings) {
   Json list = Json::array();
-  for (const auto& [name, value] : settings) list.push_back(name + "=" + value);
+  for (const auto& [name, value] : settings) {
+    if (as_document_string(value) == value) {
+      list.push_back(name + "=" + value);
+      continue;
+    }
+    std::string digits;
+    for (const char c : value) digits += fmt::format("{:02x}", static_cast<unsigned char>(c));
+    Json item;
+    item["name"] = name;
+    item["hex"] = digits;
+    list.push_back(item);
+  }
   return list;
+}
+
+std::string bytes_in_hex(const DocumentField& field) {
+  const std::string digits = field.text();
+  if (digits.size() % 2 != 0 || digits.find_first_not_of("0123456789abcdef") != std::string::npos)
+    field.fail("must be an even number of hexadecimal digits");
+  std::string bytes;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    unsigned byte = 0;
+    std::from_chars(digits.data() + i, digits.data() + i + 2, byte, /*base=*/16);
+    bytes += static_cast<char>(byte);
+  }
+  return bytes;
 }
 
 std::vector<Setting> settings_of(const DocumentField& list) {
   std::vector<Setting> settings;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string text = list.item(i).text();
+    const DocumentField item = list.item(i);
+    if (item.has("hex")) {
+      item.allow_only({"name", "hex"});
+      settings.emplace_back(item.at("name").text(), bytes_in_hex(item.at("hex")));
+      continue;
+    }
+    const std::string text = item.text();
     const std::size_t equal = std::min(text.find('='), text.size());
     settings.emplace_back(text.substr(0, equal), text.substr(std::min(equal + 1, text.size())));
   }

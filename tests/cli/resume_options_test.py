@@ -76,6 +76,14 @@ class FinishedRun(Case):
         self.assertIn("nothing left to train", err)
 
 
+    def test_its_output_may_have_a_name_of_any_bytes(self):
+        model = os.fsdecode(b"m\xfcnchen.onnx")  # not UTF-8
+        self.succeed(*SMALL, "--max-steps", "1", "--run-dir", "run", "-o", model)
+        before = (self.folder / model).read_bytes()
+        self.succeed("train", "--resume=run", "--max-steps", "2", "-q")
+        self.assertEqual([path.name for path in self.folder.glob("*.onnx")], [model])
+        self.assertNotEqual((self.folder / model).read_bytes(), before)
+
     def test_it_writes_the_model_again_that_another_has_replaced(self):
         self.succeed(*SMALL, "--lr", "0", "--bn", "frozen", "--val-split", "0.25", "--max-steps", "4", "--run-dir", "run")
         for more, says in ((["--save", "last"], "the last model, of step 4"), ([], "the best model, loss"), ([], "nothing left to train")):
