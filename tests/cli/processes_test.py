@@ -91,7 +91,8 @@ class Processes(ProcessCase):
         if may_read_memory():
             read = predicted_ms("cma")
             self.assertAlmostEqual(read / sent, 0.1, delta=0.05)
-            self.assertAlmostEqual(predicted_ms("cma", "--compress", "bf16") / read, 1, delta=0.1)
+            # Half as much would be sent; what is computed beside it is measured anew, and varies.
+            self.assertAlmostEqual(predicted_ms("cma", "--compress", "bf16") / read, 1, delta=0.25)
 
     def test_tied_weights_dropout_and_averages(self):
         self.succeed("new", "gpt", "-o", "gpt.onnx", "--depth", "2", "--width", "16", "--heads", "2", "--vocab", "50",
@@ -203,7 +204,7 @@ class Processes(ProcessCase):
         self.succeed(*DIGITS, "--max-steps", "2", environment={"WORLD_SIZE": "2", "RANK": "0", "OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"})
         # torchrun in a task of srun or mpirun.
         for outer in ({"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "1", "PMIX_RANK": "0"},
-                      {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}):
+                      {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"}, {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0", "PMIX_RANK": "0"}):
             self.refused("usage", *DIGITS, environment={"WORLD_SIZE": "2", "RANK": "0", "TORCHELASTIC_RUN_ID": "none"} | outer,
                          says=["torchrun started 2 processes", "mpirun -n 2 "])
 
