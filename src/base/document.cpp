@@ -3,12 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/atomic_file.h"
 #include "base/input_file.h"
@@ -69,25 +70,55 @@ void check_schema(const Json& json, const std::string& file, std::string_view sc
        fmt::format("{} is a {} document, a {} document is needed", file, printable(found), schema));
 }
 
+/// Checks how deep values are nested, and the names of the fields of each object. A text that is no
+/// JSON ends the check. A pass of its own: the parser's callbacks search an object again for each
+/// value in it.
+class StructureCheck : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  explicit StructureCheck(std::size_t most_fields) : most_fields_(most_fields) {}
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return open(); }
+  bool start_array(std::size_t) override { return open(); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    PT_CHECK(names_.back().insert(name).second, kData, "an object has the field \"{}\" twice",
+             printable(name));
+    PT_CHECK(names_.back().size() <= most_fields_, kData, "an object has more than {} fields",
+             most_fields_);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool open() {
+    PT_CHECK(names_.size() < kDeepest, kData, "values are nested more than {} deep", kDeepest);
+    names_.emplace_back();
+    return true;
+  }
+  bool close() {
+    names_.pop_back();
+    return true;
+  }
+
+  std::size_t most_fields_;
+  std::vector<std::set<std::string>> names_;  // of each open object or array
+};
+
 template <class AnyJson>
 AnyJson parse_checked(std::string_view text, std::size_t most_fields) {
-  std::array<std::set<std::string>, kDeepest + 1>
-      fields;  // the names so far in the open object at each depth
-  using Event = typename AnyJson::parse_event_t;
-  return AnyJson::parse(text, [&](int outer, Event event, const AnyJson& value) {
-    const auto depth = static_cast<std::size_t>(outer);
-    const bool object = event == Event::object_start;
-    const bool opens = object || event == Event::array_start;
-    PT_CHECK(depth + opens <= kDeepest, kData, "values are nested more than {} deep", kDeepest);
-    if (object) fields.at(depth + 1).clear();
-    if (event != Event::key) return true;
-    const auto& name = value.template get_ref<const std::string&>();
-    PT_CHECK(fields.at(depth).insert(name).second, kData, "an object has the field \"{}\" twice",
-             printable(name));
-    PT_CHECK(fields.at(depth).size() <= most_fields, kData, "an object has more than {} fields",
-             most_fields);
-    return true;
-  });
+  StructureCheck check(most_fields);
+  nlohmann::json::sax_parse(text, &check);
+  return AnyJson::parse(text);
 }
 
 }  // namespace
