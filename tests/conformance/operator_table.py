@@ -44,13 +44,13 @@ has the counts). Besides the operators below, these are refused, with one senten
 
 Random operators draw their numbers from `--seed`. A `seed` in the file is ignored: it belongs to another generator.
 
-Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, expands class tokens to a fixed batch,
-and removes biases of zeros. The file's metadata record these changes. Training undoes the first two, and
+Unless `optimize=False` is given, PyTorch's exporter merges tensors with equal values, expands class tokens to a fixed
+batch, and removes biases of zeros. The file's metadata record these changes. Training undoes the first two, and
 `--tie pytorch` the third: then parameters and losses are PyTorch's, and the written model stores each trained tensor.
 Without it, layers whose bias was zero at export have none. `--tie graph` trains merged and expanded tensors as they are
-in the file. Arithmetic on parameters that the
-exporter has computed, such as weight standardization or a selection of position embeddings, stays: the results are
-trained, but they are not PyTorch's parameters, so losses differ from the second step on. `optimize=False` prevents this.
+in the file. Arithmetic on parameters that the exporter has computed, such as weight standardization or a selection of
+position embeddings, stays: the results are trained, but they are not PyTorch's parameters, so losses differ from the
+second step on. `optimize=False` prevents this.
 """
 
 MISSING_HEAD = """

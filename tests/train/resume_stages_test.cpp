@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "passes/linearise.h"
+#include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "train/resume.h"
 #include "train/trainer.h"
@@ -55,16 +56,8 @@ class ResumeStages : public testing::Test {
  protected:
   ResumeStages() {
     write_two_branches(folder_ / "net.onnx");
-    config_.model.path = (folder_ / "net.onnx").string();
-    config_.data.synthetic_samples = 50;
+    config_ = test::small_run(folder_ / "net.onnx");
     config_.pipeline.devices = 2;
-    config_.pipeline.threads = 1;
-    config_.pipeline.profile_cache = false;
-    config_.pipeline.pin = false;
-    config_.optimization.batch_size = 8;
-    config_.optimization.epochs = 2;
-    config_.optimization.optimizer = default_settings(OptimizerKind::kAdam);
-    config_.optimization.learning_rate.peak = 0.02;
   }
 
   /// The first two nodes that may change places do, and the second stage begins between them.

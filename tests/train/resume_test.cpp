@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "onnx_io/builder.h"
 #include "profile/profile.h"
+#include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "train/trainer.h"
 
@@ -95,15 +96,7 @@ class Resume : public testing::Test {
  protected:
   Resume() {
     write_network(folder_ / "net.onnx");
-    config_.model.path = (folder_ / "net.onnx").string();
-    config_.data.synthetic_samples = 50;
-    config_.pipeline.threads = 1;
-    config_.pipeline.profile_cache = false;
-    config_.pipeline.pin = false;
-    config_.optimization.batch_size = 8;
-    config_.optimization.epochs = 2;
-    config_.optimization.optimizer = default_settings(OptimizerKind::kAdam);
-    config_.optimization.learning_rate.peak = 0.02;
+    config_ = test::small_run(folder_ / "net.onnx");
     config_.optimization.warmup = 3;
   }
 

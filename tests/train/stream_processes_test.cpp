@@ -13,6 +13,7 @@
 #include "processes/process_group.h"
 #include "profile/profile.h"
 #include "support/memory_processes.h"
+#include "support/small_run.h"
 #include "support/temporary_directory.h"
 #include "train/resume.h"
 #include "train/trainer.h"
@@ -89,15 +90,7 @@ class StreamProcesses : public testing::Test {
  protected:
   StreamProcesses() {
     write_stream_network(folder_ / "net.onnx");
-    config_.model.path = (folder_ / "net.onnx").string();
-    config_.data.synthetic_samples = 50;
-    config_.pipeline.threads = 1;
-    config_.pipeline.profile_cache = false;
-    config_.pipeline.pin = false;
-    config_.optimization.batch_size = 8;
-    config_.optimization.epochs = 2;
-    config_.optimization.optimizer = default_settings(OptimizerKind::kAdam);
-    config_.optimization.learning_rate.peak = 0.02;
+    config_ = test::small_run(folder_ / "net.onnx");
   }
 
   void set_stream(const std::string& schedule, std::vector<int> replicas) {
