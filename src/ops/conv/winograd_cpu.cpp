@@ -70,7 +70,7 @@ void convolve_chunks(const Pass& pass, const Element* x, const Weights<Element>&
     for (std::int64_t piece = 0; piece < chunks; ++piece) {
       const std::int64_t first = piece * chunk, count = std::min(chunk, tiles - first);
       for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
-        Loops::template transform_input<Scheme>(from, x, c, first, count, v);
+        Loops::template transform_input<Scheme>(from, x, c, first, count, v, c);
       }
       if (!complete) std::fill_n(m.data, m_floats, 0.0F);
       for (int point = 0; point < kPoints; ++point) {
@@ -126,7 +126,7 @@ void convolve_panels(const Pass& pass, const Element* x, const Weights<Element>&
   {
 #pragma omp for schedule(static)
     for (std::int64_t c = 0; c < pass.inputs; c += Loops::kLanes) {
-      Loops::template transform_input<Scheme>(from, x, c, 0, tiles, v);
+      Loops::template transform_input<Scheme>(from, x, c, 0, tiles, v, c);
     }
     float* u = rest + omp_get_thread_num() * panel_floats(pass);
     const Points m = points_at(u + kMost * u_panel, kMost * kPanel, tiles * pass.slices_out);

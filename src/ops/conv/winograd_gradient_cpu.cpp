@@ -57,18 +57,21 @@ void transform_weight_gradient(const WinogradShape& shape, const float* du, std:
   }
 }
 
-/// What the threads of a weight gradient share: the points of one chunk of tiles.
+/// The points of one chunk of tiles, for some input and output channels.
 struct GradientPoints {
-  std::int64_t chunk;
   Points v, z;
-  float* rest;  // of the workspace
+  float* end;
 
-  GradientPoints(const Pass& pass, std::byte* workspace)
-      : chunk(gradient_chunk_tiles(pass)),
-        v(points_at(reinterpret_cast<float*>(workspace), pass.inputs, chunk * pass.slices_in)),
-        z(points_at(v.data + input_floats(pass, pass.inputs, chunk), pass.outputs,
-                    chunk * pass.slices_out)),
-        rest(z.data + output_floats(pass, pass.outputs, chunk)) {}
+  GradientPoints(const Pass& pass, std::int64_t inputs, std::int64_t outputs, float* data)
+      : v(points_at(data, inputs, gradient_chunk_tiles(pass) * pass.slices_in)),
+        z(points_at(data + input_floats(pass, inputs, gradient_chunk_tiles(pass)), outputs,
+                    gradient_chunk_tiles(pass) * pass.slices_out)),
+        end(data + floats(pass, inputs, outputs)) {}
+
+  static std::int64_t floats(const Pass& pass, std::int64_t inputs, std::int64_t outputs) {
+    const std::int64_t chunk = gradient_chunk_tiles(pass);
+    return input_floats(pass, inputs, chunk) + output_floats(pass, outputs, chunk);
+  }
 
   /// Sums for `inputs` channels from `begin` and panels of output channels over `count` tiles.
   template <class Loops>
@@ -82,23 +85,6 @@ struct GradientPoints {
   }
 };
 
-/// The points of tiles [first, first + count), by all threads of a parallel region.
-template <class Loops, class Scheme, class Element>
-void transform_chunk(const Pass& pass, const Element* x, const Element* dy, std::int64_t first,
-                     std::int64_t count, const GradientPoints& points) {
-  const FeatureMap from = input_map(pass), to = output_map(pass);
-  constexpr std::int64_t kLanes = Loops::kLanes;
-#pragma omp for schedule(static, 1)
-  for (std::int64_t channel = 0; channel < pass.inputs + pass.outputs; channel += kLanes) {
-    if (channel < pass.inputs) {
-      Loops::template transform_input<Scheme>(from, x, channel, first, count, points.v);
-    } else {
-      Loops::template transform_gradient<Scheme>(to, dy, channel - pass.inputs, first, count,
-                                                 points.z);
-    }
-  }
-}
-
 template <class Element>
 void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel, bool add,
                float* dbias) {
@@ -108,46 +94,110 @@ void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel
     sum_channels(tensor, shape.batch, dy, block, add, dbias);
 }
 
+/// Channels in groups, split as evenly as their number allows.
+struct ChannelSplit {
+  std::int64_t channels, group, parts;
+
+  std::int64_t groups() const { return (channels + group - 1) / group; }
+  std::int64_t begin(std::int64_t part) const {
+    return std::min(channels, groups() * part / parts * group);
+  }
+  std::int64_t most() const { return std::min(channels, (groups() + parts - 1) / parts * group); }
+};
+
+/// Which input and output channels of a weight gradient each thread takes. It transforms their
+/// tiles itself, some of them like other threads: reading tiles that another core has transformed
+/// takes longer on CPUs whose cores share no fast cache.
+struct ChannelGrid {
+  ChannelSplit inputs, outputs;
+
+  ChannelGrid(const WinogradShape& shape, int threads)
+      : inputs{shape.inputs, kPanel, 1},
+        outputs{shape.outputs, kPanel * most_panels(shape.lanes), 1} {
+    // A number of a transformed tile takes about as long as its products with as many channels.
+    constexpr std::int64_t kTransform = 16;
+    std::int64_t best = 0;
+    for (std::int64_t rows = 1; rows <= std::min<std::int64_t>(threads, inputs.groups()); ++rows) {
+      ChannelSplit in = inputs, out = outputs;
+      in.parts = rows;
+      out.parts = std::min(threads / rows, out.groups());
+      const std::int64_t cost = in.most() * out.most() + kTransform * (in.most() + out.most());
+      if (best != 0 && cost >= best) continue;
+      best = cost;
+      inputs = in;
+      outputs = out;
+    }
+  }
+  std::int64_t parts() const { return inputs.parts * outputs.parts; }
+};
+
 /// A weight gradient whose sums over all tiles are made chunk by chunk.
 template <class Loops, class Scheme, class Element>
 void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
                 float* dw, float* dbias, std::byte* workspace, int threads) {
   const Pass pass = forward(shape);
-  const GradientPoints points(pass, workspace);
-  const std::int64_t tiles = pass.tiles(), panels = shape.outputs / kPanel;
+  const FeatureMap from = input_map(pass), to = output_map(pass);
+  const ChannelGrid grid(shape, threads);
+  const std::int64_t tiles = pass.tiles(), chunk = gradient_chunk_tiles(pass);
   const std::int64_t taps = shape.depth.kernel;
-  constexpr std::int64_t kMost = Loops::kMostPanels;
-  const std::int64_t groups = (panels + kMost - 1) / kMost;
+  constexpr std::int64_t kMost = Loops::kMostPanels, kLanes = Loops::kLanes;
   const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
-#pragma omp parallel num_threads(threads)
-  {
-    for (std::int64_t first = 0; first < tiles; first += points.chunk) {
-      const std::int64_t count = std::min(points.chunk, tiles - first);
-      transform_chunk<Loops, Scheme>(pass, x, dy, first, count, points);
-      // Points have different numbers of slots, the last ones most: threads take the next pair when
-      // they are free.
-#pragma omp for schedule(dynamic)
-      for (std::int64_t pair = 0; pair < kPoints * groups; ++pair) {
-        const std::int64_t point = kPoints - 1 - pair / groups, panel = pair % groups * kMost;
-        float* u = points.rest + point * stride + panel * shape.inputs * kPanel;
-        for (const Slot& slot : slots_of_point<Scheme::kLine>(point)) {
+  auto* sums = reinterpret_cast<float*>(workspace);
+  float* rest = sums + taps * kPoints * stride;
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (std::int64_t part = 0; part < grid.parts(); ++part) {
+    const std::int64_t row = part / grid.outputs.parts, column = part % grid.outputs.parts;
+    const std::int64_t begin = grid.inputs.begin(row), end = grid.inputs.begin(row + 1);
+    const std::int64_t first_output = grid.outputs.begin(column);
+    const std::int64_t panel_begin = first_output / kPanel;
+    const std::int64_t panel_end = grid.outputs.begin(column + 1) / kPanel;
+    const std::int64_t inputs = grid.inputs.most(), outputs = grid.outputs.most();
+    const GradientPoints points(pass, inputs, outputs,
+                                rest + part * GradientPoints::floats(pass, inputs, outputs));
+    for (std::int64_t first = 0; first < tiles; first += chunk) {
+      const std::int64_t count = std::min(chunk, tiles - first);
+      for (std::int64_t c = begin; c < end; c += kLanes)
+        Loops::template transform_input<Scheme>(from, x, c, first, count, points.v, c - begin);
+      for (std::int64_t k = first_output; k < panel_end * kPanel; k += kLanes) {
+        Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z,
+                                                   k - first_output);
+      }
+      for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
+        for (std::int64_t panel = panel_begin; panel < panel_end; panel += kMost) {
+          float* u = sums + slot.point * stride + (panel * shape.inputs + begin) * kPanel;
           for (const DepthTap& tap : pass.depth_taps()) {
-            points.multiply<Loops>(slot, tap, 0, shape.inputs, panel,
-                                   std::min(kMost, panels - panel), count,
+            points.multiply<Loops>(slot, tap, 0, end - begin, panel - panel_begin,
+                                   std::min(kMost, panel_end - panel), count,
                                    u + tap.tap * kPoints * stride, shape.inputs * kPanel,
                                    /*overwrite=*/slot.first_of_point && first == 0);
           }
         }
       }
     }
-#pragma omp for schedule(static)
-    for (std::int64_t panel = 0; panel < panels; ++panel) {
+    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
       for (std::int64_t tap = 0; tap < taps; ++tap) {
-        const float* u = points.rest + tap * kPoints * stride + panel * shape.inputs * kPanel;
-        transform_weight_gradient<Scheme::kStrided>(shape, u, stride, panel, 0, shape.inputs, tap,
-                                                    add, dw);
+        const float* u = sums + tap * kPoints * stride + (panel * shape.inputs + begin) * kPanel;
+        transform_weight_gradient<Scheme::kStrided>(shape, u, stride, panel, begin, end - begin,
+                                                    tap, add, dw);
       }
-      if (dbias) sum_panel(shape, dy, panel, add, dbias);
+      if (dbias && row == 0) sum_panel(shape, dy, panel, add, dbias);
+    }
+  }
+}
+
+/// The points of all tiles, by all threads of a parallel region.
+template <class Loops, class Scheme, class Element>
+void transform_tiles(const Pass& pass, const Element* x, const Element* dy,
+                     const GradientPoints& points) {
+  const FeatureMap from = input_map(pass), to = output_map(pass);
+  const std::int64_t tiles = pass.tiles();
+#pragma omp for schedule(static, 1)
+  for (std::int64_t channel = 0; channel < pass.inputs + pass.outputs; channel += Loops::kLanes) {
+    if (channel < pass.inputs) {
+      Loops::template transform_input<Scheme>(from, x, channel, 0, tiles, points.v, channel);
+    } else {
+      const std::int64_t k = channel - pass.inputs;
+      Loops::template transform_gradient<Scheme>(to, dy, k, 0, tiles, points.z, k);
     }
   }
 }
@@ -157,16 +207,17 @@ template <class Loops, class Scheme, class Element>
 void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
                 float* dw, float* dbias, std::byte* workspace, int threads) {
   const Pass pass = forward(shape);
-  const GradientPoints points(pass, workspace);
-  const std::int64_t tiles = points.chunk, panels = shape.outputs / kPanel;
+  const GradientPoints points(pass, shape.inputs, shape.outputs,
+                              reinterpret_cast<float*>(workspace));
+  const std::int64_t tiles = pass.tiles(), panels = shape.outputs / kPanel;
   const std::int64_t taps = shape.depth.kernel;
   constexpr std::int64_t stride = weight_stride(kGradientInputs, kPanel);
   constexpr std::int64_t u_panel = kPoints * stride;
   constexpr std::int64_t kMost = Loops::kMostPanels;
 #pragma omp parallel num_threads(threads)
   {
-    transform_chunk<Loops, Scheme>(pass, x, dy, 0, tiles, points);
-    float* u = points.rest + omp_get_thread_num() * kMost * u_panel;
+    transform_tiles<Loops, Scheme>(pass, x, dy, points);
+    float* u = points.end + omp_get_thread_num() * kMost * u_panel;
     const PanelRange mine(panels);
     for (std::int64_t panel = mine.begin; panel < mine.end; panel += kMost) {
       const std::int64_t together = std::min(kMost, mine.end - panel);
@@ -210,14 +261,16 @@ void sum_gradient(const WinogradShape& shape, const Element* x, const Element* d
 
 std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape, int threads) {
   const Pass pass = forward(shape);
-  const std::int64_t chunk = gradient_chunk_tiles(pass);
-  const std::int64_t sums =
-      has_one_gradient_chunk(pass)
-          ? threads * most_panels(shape.lanes) * kPoints * weight_stride(kGradientInputs, kPanel)
-          : shape.depth.kernel * kPoints * weight_stride(shape.inputs, shape.outputs);
-  return static_cast<std::size_t>(sums + input_floats(pass, shape.inputs, chunk) +
-                                  output_floats(pass, shape.outputs, chunk)) *
-         sizeof(float);
+  std::int64_t floats = 0;
+  if (has_one_gradient_chunk(pass)) {
+    floats = GradientPoints::floats(pass, shape.inputs, shape.outputs) +
+             threads * most_panels(shape.lanes) * kPoints * weight_stride(kGradientInputs, kPanel);
+  } else {
+    const ChannelGrid grid(shape, threads);
+    floats = shape.depth.kernel * kPoints * weight_stride(shape.inputs, shape.outputs) +
+             grid.parts() * GradientPoints::floats(pass, grid.inputs.most(), grid.outputs.most());
+  }
+  return static_cast<std::size_t>(floats) * sizeof(float);
 }
 
 template <class Element>

@@ -196,17 +196,19 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_tile(const FeatureMap& map, cons
   }
 }
 
-/// B' x B for tiles [first, first + count) of the kLanes channels from `channel`.
+/// B' x B for tiles [first, first + count) of the kLanes channels from `channel`, which become
+/// those from `to_channel` of the points.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_input(const FeatureMap& map, const Element* x,
                                                       std::int64_t channel, std::int64_t first,
-                                                      std::int64_t count, const Points& to) {
+                                                      std::int64_t count, const Points& to,
+                                                      std::int64_t to_channel) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const Element* from = x + tile.phase(map, channel);
     for (std::int64_t slice = 0; slice < map.slices; ++slice, from += map.slice_step()) {
       const std::int64_t row = map.position(slice) * count + t;
-      transform_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
+      transform_tile<Scheme>(map, tile, from, to.data + to_channel * to.tiles + row * kLanes,
                              to.stride);
     }
   }
@@ -280,18 +282,20 @@ PIPETRAIN_WINOGRAD_TARGET static void transform_gradient_tile(const FeatureMap& 
   }
 }
 
-/// A dy A' for tiles [first, first + count) of the kLanes channels from `channel`.
+/// A dy A' for tiles [first, first + count) of the kLanes channels from `channel`, which become
+/// those from `to_channel` of the points.
 template <class Scheme, class Element>
 PIPETRAIN_WINOGRAD_TARGET static void transform_gradient(const FeatureMap& map, const Element* dy,
                                                          std::int64_t channel, std::int64_t first,
-                                                         std::int64_t count, const Points& to) {
+                                                         std::int64_t count, const Points& to,
+                                                         std::int64_t to_channel) {
   for (std::int64_t t = 0; t < count; ++t) {
     const Tile tile = tile_at(map, first + t);
     const Element* from = dy + tile.phase(map, channel);
     for (std::int64_t slice = 0; slice < map.slices; ++slice, from += map.slice_step()) {
       const std::int64_t row = map.position(slice) * count + t;
-      transform_gradient_tile<Scheme>(map, tile, from, to.data + channel * to.tiles + row * kLanes,
-                                      to.stride);
+      transform_gradient_tile<Scheme>(map, tile, from,
+                                      to.data + to_channel * to.tiles + row * kLanes, to.stride);
     }
   }
 }
