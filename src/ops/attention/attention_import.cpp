@@ -1,7 +1,9 @@
 // The import of Attention: past keys and values are concatenated in front of the new ones, and the
 // optional score output is built from separate operators.
+#include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <string_view>
 
 #include "base/error.h"
 #include "ops/attention/attention.h"
@@ -71,7 +73,7 @@ class Import {
     if (offset > 0) out.set("offset", offset);
     for (const auto& [from, to] :
          {std::pair{"left_window_size", "left"}, std::pair{"right_window_size", "right"}}) {
-      if (attributes_.integer(from, -1) >= 0) out.set(to, attributes_.integer(from));
+      if (const std::int64_t distance = window(from); distance >= 0) out.set(to, distance);
     }
     std::vector<ValueId> inputs = {context_.input(0), k, v, mask};
     if (lengths_) {
@@ -149,8 +151,8 @@ class Import {
     range.keys = of_k[2];
     range.offset = offset;
     range.causal = attributes_.flag("is_causal");
-    range.left = attributes_.integer("left_window_size", -1);
-    range.right = attributes_.integer("right_window_size", -1);
+    range.left = window("left_window_size");
+    range.right = window("right_window_size");
     if (lengths_) {
       s = builder_.add("Where", {seen_with_lengths(range, of_q[0], of_q[2]), s, hidden});
     } else if (range.causal || range.left >= 0 || range.right >= 0) {
@@ -164,6 +166,12 @@ class Import {
       s = builder_.add("Where", {builder_.constant(std::move(seen)), s, hidden});
     }
     return mode == 3 ? shares(s) : s;
+  }
+
+  /// How far a query sees, -1 for everything. Larger numbers than any length mean the same, and
+  /// additions do not overflow.
+  std::int64_t window(std::string_view attribute) const {
+    return std::min(attributes_.integer(attribute, -1), std::int64_t{1} << 40);
   }
 
   /// Geometry::visible of lengths that are known only when the graph runs: (B, 1, T or 1, S).

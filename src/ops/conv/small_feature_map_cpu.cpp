@@ -210,24 +210,21 @@ std::optional<SmallFeatureMap> small_feature_map(const ConvGeometry& geometry, s
       (!strided || out.in_positions > most_strided_positions(pass, multiplies_bfloat16)))
     return {};
   out.tap.assign(static_cast<std::size_t>(out.out_positions * out.in_positions), -1);
-  const auto input_of = [](const WindowAxis& axis, std::int64_t output, std::int64_t tap) {
-    return axis.start(output) + tap * axis.dilation;
+  /// The input position that a tap reads for an output position, -1 for none.
+  const auto input_of = [&](std::int64_t p, std::int64_t tap) -> std::int64_t {
+    const std::int64_t row = rows.start(p / columns.output) + tap / columns.kernel * rows.dilation;
+    const std::int64_t column =
+        columns.start(p % columns.output) + tap % columns.kernel * columns.dilation;
+    const bool inside = row >= 0 && row < rows.input && column >= 0 && column < columns.input;
+    return inside ? row * columns.input + column : -1;
   };
-  for (std::int64_t p = 0; p < out.out_positions; ++p) {
-    for (std::int64_t t = 0; t < out.taps; ++t) {
-      const std::int64_t row = input_of(rows, p / columns.output, t / columns.kernel);
-      const std::int64_t column = input_of(columns, p % columns.output, t % columns.kernel);
-      if (row < 0 || row >= rows.input || column < 0 || column >= columns.input) continue;
-      out.tap[static_cast<std::size_t>(p * out.in_positions + row * columns.input + column)] = t;
-    }
-  }
-  for (std::int64_t t = 0; t < out.taps; ++t) {
+  for (std::int64_t tap = 0; tap < out.taps; ++tap) {
     out.begin.push_back(out.pairs.size());
     for (std::int64_t p = 0; p < out.out_positions; ++p) {
-      for (std::int64_t q = 0; q < out.in_positions; ++q) {
-        if (out.tap[static_cast<std::size_t>(p * out.in_positions + q)] == t)
-          out.pairs.push_back({q * out.inputs * out.batch, p * out.outputs * out.batch});
-      }
+      const std::int64_t q = input_of(p, tap);
+      if (q < 0) continue;
+      out.tap[static_cast<std::size_t>(p * out.in_positions + q)] = tap;
+      out.pairs.push_back({q * out.inputs * out.batch, p * out.outputs * out.batch});
     }
   }
   out.begin.push_back(out.pairs.size());

@@ -24,21 +24,35 @@ bool has_one_gradient_chunk(const Pass& pass) { return gradient_chunk_tiles(pass
 /// tiles make one chunk: the sums stay in the second-level cache.
 constexpr std::int64_t kGradientInputs = 48;
 
+/// Products summed over tiles: (input channel, 16 output channels), points `stride` apart. Several
+/// ranges of tiles have sums of their own, `next` apart.
+struct PointSums {
+  const float* first;
+  std::int64_t stride;
+  std::int64_t ranges = 1, next = 0;
+
+  Vector8 at(std::int64_t point, std::int64_t position) const {
+    const float* from = first + point * stride + position;
+    Vector8 sum = load8(from);
+    for (std::int64_t range = 1; range < ranges; ++range) sum += load8(from + range * next);
+    return sum;
+  }
+};
+
 /// dw = G' du G for one panel of 16 output channels, `inputs` channels from `begin` and one depth
-/// tap; du: (input channel, 16), points `stride` apart. Written, or added to what is there.
+/// tap. Written, or added to what is there.
 template <bool kStrided>
-void transform_weight_gradient(const WinogradShape& shape, const float* du, std::int64_t stride,
-                               std::int64_t panel, std::int64_t begin, std::int64_t inputs,
-                               std::int64_t tap, bool add, float* dw) {
+void transform_weight_gradient(const WinogradShape& shape, const PointSums& du, std::int64_t panel,
+                               std::int64_t begin, std::int64_t inputs, std::int64_t tap, bool add,
+                               float* dw) {
   const std::int64_t c_stride = 9 * shape.depth.kernel, k_stride = shape.inputs * c_stride;
   for (std::int64_t c = 0; c < inputs; ++c) {
     for (std::int64_t half = 0; half < kPanel; half += 8) {
-      const float* from = du + c * kPanel + half;
       Vector8 lines[18];  // [row of the window][point column]
       for (int j = 0; j < 6; ++j) {
         Vector8 points[6];
         for (int i = 0; i < 6; ++i) {
-          points[i] = load8(from + (6 * i + j) * stride);
+          points[i] = du.at(6 * i + j, c * kPanel + half);
         }
         weight_gradient_line<kStrided>(points, 1, lines + j, 6);
       }
@@ -94,93 +108,116 @@ void sum_panel(const WinogradShape& shape, const Element* dy, std::int64_t panel
     sum_channels(tensor, shape.batch, dy, block, add, dbias);
 }
 
-/// Channels in groups, split as evenly as their number allows.
-struct ChannelSplit {
-  std::int64_t channels, group, parts;
+/// `count` items in groups, split into parts of almost as many groups.
+struct Split {
+  std::int64_t count, group, parts = 1;
 
-  std::int64_t groups() const { return (channels + group - 1) / group; }
+  std::int64_t groups() const { return (count + group - 1) / group; }
   std::int64_t begin(std::int64_t part) const {
-    return std::min(channels, groups() * part / parts * group);
+    return std::min(count, groups() * part / parts * group);
   }
-  std::int64_t most() const { return std::min(channels, (groups() + parts - 1) / parts * group); }
+  /// Items of the largest part.
+  std::int64_t most() const { return std::min(count, (groups() + parts - 1) / parts * group); }
 };
 
-/// Which input and output channels of a weight gradient each thread takes. It transforms their
-/// tiles itself, some of them like other threads: reading tiles that another core has transformed
-/// takes longer on CPUs whose cores share no fast cache.
-struct ChannelGrid {
-  ChannelSplit inputs, outputs;
+/// The parts of a weight gradient: ranges of tiles, and some input and output channels. A thread
+/// transforms the tiles of its parts itself, partly the same as other threads: it takes longer to
+/// read what another core has transformed where cores share no cache. The ranges depend on the
+/// shape alone, since they order the sums.
+struct GradientParts {
+  Split tiles, inputs, outputs;
 
-  ChannelGrid(const WinogradShape& shape, int threads)
-      : inputs{shape.inputs, kPanel, 1},
-        outputs{shape.outputs, kPanel * most_panels(shape.lanes), 1} {
+  GradientParts(const Pass& pass, int threads)
+      : tiles{pass.tiles(), gradient_chunk_tiles(pass)},
+        inputs{pass.inputs, kPanel},
+        outputs{pass.outputs, kPanel * most_panels(pass.lanes)} {
+    // Few channels make few parts.
+    constexpr std::int64_t kEnough = 32;
+    const std::int64_t ranges = kEnough * 512 / (pass.inputs * pass.outputs);
+    tiles.parts = std::clamp<std::int64_t>(ranges, 1, tiles.groups());
     // A number of a transformed tile takes about as long as its products with as many channels.
     constexpr std::int64_t kTransform = 16;
     std::int64_t best = 0;
-    for (std::int64_t rows = 1; rows <= std::min<std::int64_t>(threads, inputs.groups()); ++rows) {
-      ChannelSplit in = inputs, out = outputs;
-      in.parts = rows;
-      out.parts = std::min(threads / rows, out.groups());
-      const std::int64_t cost = in.most() * out.most() + kTransform * (in.most() + out.most());
-      if (best != 0 && cost >= best) continue;
-      best = cost;
-      inputs = in;
-      outputs = out;
+    Split in = inputs, out = outputs;
+    for (in.parts = 1; in.parts <= std::min<std::int64_t>(in.groups(), threads); ++in.parts) {
+      const std::int64_t most = std::min(out.groups(), threads / in.parts);
+      for (out.parts = 1; out.parts <= most; ++out.parts) {
+        const std::int64_t parts = tiles.parts * in.parts * out.parts;
+        const std::int64_t cost = (parts + threads - 1) / threads *
+                                  (in.most() * out.most() + kTransform * (in.most() + out.most()));
+        if (best != 0 && cost >= best) continue;
+        best = cost;
+        inputs = in;
+        outputs = out;
+      }
     }
   }
-  std::int64_t parts() const { return inputs.parts * outputs.parts; }
+  std::int64_t count() const { return tiles.parts * inputs.parts * outputs.parts; }
 };
 
-/// A weight gradient whose sums over all tiles are made chunk by chunk.
+/// The sums of one part: chunk by chunk, all points of its channels. `sums` are those of the first
+/// range of tiles, `next` before those of the second.
 template <class Loops, class Scheme, class Element>
-void sum_chunks(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
-                float* dw, float* dbias, std::byte* workspace, int threads) {
-  const Pass pass = forward(shape);
+void sum_part(const Pass& pass, const GradientParts& parts, std::int64_t part, const Element* x,
+              const Element* dy, const GradientPoints& points, float* sums, std::int64_t next) {
   const FeatureMap from = input_map(pass), to = output_map(pass);
-  const ChannelGrid grid(shape, threads);
-  const std::int64_t tiles = pass.tiles(), chunk = gradient_chunk_tiles(pass);
-  const std::int64_t taps = shape.depth.kernel;
+  const std::int64_t stride = weight_stride(pass.inputs, pass.outputs);
   constexpr std::int64_t kMost = Loops::kMostPanels, kLanes = Loops::kLanes;
-  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
-  auto* sums = reinterpret_cast<float*>(workspace);
-  float* rest = sums + taps * kPoints * stride;
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (std::int64_t part = 0; part < grid.parts(); ++part) {
-    const std::int64_t row = part / grid.outputs.parts, column = part % grid.outputs.parts;
-    const std::int64_t begin = grid.inputs.begin(row), end = grid.inputs.begin(row + 1);
-    const std::int64_t first_output = grid.outputs.begin(column);
-    const std::int64_t panel_begin = first_output / kPanel;
-    const std::int64_t panel_end = grid.outputs.begin(column + 1) / kPanel;
-    const std::int64_t inputs = grid.inputs.most(), outputs = grid.outputs.most();
-    const GradientPoints points(pass, inputs, outputs,
-                                rest + part * GradientPoints::floats(pass, inputs, outputs));
-    for (std::int64_t first = 0; first < tiles; first += chunk) {
-      const std::int64_t count = std::min(chunk, tiles - first);
-      for (std::int64_t c = begin; c < end; c += kLanes)
-        Loops::template transform_input<Scheme>(from, x, c, first, count, points.v, c - begin);
-      for (std::int64_t k = first_output; k < panel_end * kPanel; k += kLanes) {
-        Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z,
-                                                   k - first_output);
-      }
-      for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
-        for (std::int64_t panel = panel_begin; panel < panel_end; panel += kMost) {
-          float* u = sums + slot.point * stride + (panel * shape.inputs + begin) * kPanel;
-          for (const DepthTap& tap : pass.depth_taps()) {
-            points.multiply<Loops>(slot, tap, 0, end - begin, panel - panel_begin,
-                                   std::min(kMost, panel_end - panel), count,
-                                   u + tap.tap * kPoints * stride, shape.inputs * kPanel,
-                                   /*overwrite=*/slot.first_of_point && first == 0);
-          }
+  const std::int64_t range = part % parts.tiles.parts, rest = part / parts.tiles.parts;
+  const std::int64_t row = rest % parts.inputs.parts, column = rest / parts.inputs.parts;
+  const std::int64_t c_begin = parts.inputs.begin(row), c_end = parts.inputs.begin(row + 1);
+  const std::int64_t k_begin = parts.outputs.begin(column);
+  const std::int64_t k_end = parts.outputs.begin(column + 1);
+  const std::int64_t begin = parts.tiles.begin(range), end = parts.tiles.begin(range + 1);
+  for (std::int64_t first = begin; first < end; first += parts.tiles.group) {
+    const std::int64_t count = std::min(parts.tiles.group, end - first);
+    for (std::int64_t c = c_begin; c < c_end; c += kLanes)
+      Loops::template transform_input<Scheme>(from, x, c, first, count, points.v, c - c_begin);
+    for (std::int64_t k = k_begin; k < k_end; k += kLanes)
+      Loops::template transform_gradient<Scheme>(to, dy, k, first, count, points.z, k - k_begin);
+    for (const Slot& slot : kSlotsByPoint<Scheme::kLine>) {
+      for (std::int64_t k = k_begin; k < k_end; k += kMost * kPanel) {
+        float* u = sums + range * next + slot.point * stride + k * pass.inputs + c_begin * kPanel;
+        for (const DepthTap& tap : pass.depth_taps()) {
+          points.multiply<Loops>(slot, tap, 0, c_end - c_begin, (k - k_begin) / kPanel,
+                                 std::min(kMost, (k_end - k) / kPanel), count,
+                                 u + tap.tap * kPoints * stride, pass.inputs * kPanel,
+                                 /*overwrite=*/slot.first_of_point && first == begin);
         }
       }
     }
-    for (std::int64_t panel = panel_begin; panel < panel_end; ++panel) {
+  }
+}
+
+/// A weight gradient whose sums over all tiles are made in parts.
+template <class Loops, class Scheme, class Element>
+void sum_parts(const WinogradShape& shape, const Element* x, const Element* dy, bool add, float* dw,
+               float* dbias, std::byte* workspace, int threads) {
+  const Pass pass = forward(shape);
+  const GradientParts parts(pass, threads);
+  const std::int64_t inputs = parts.inputs.most(), outputs = parts.outputs.most();
+  const std::int64_t stride = weight_stride(shape.inputs, shape.outputs);
+  const std::int64_t taps = shape.depth.kernel, next = taps * kPoints * stride;
+  auto* sums = reinterpret_cast<float*>(workspace);
+  float* rest = sums + parts.tiles.parts * next;
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (std::int64_t part = 0; part < parts.count(); ++part) {
+      float* own = rest + omp_get_thread_num() * GradientPoints::floats(pass, inputs, outputs);
+      sum_part<Loops, Scheme>(pass, parts, part, x, dy, {pass, inputs, outputs, own}, sums, next);
+    }
+#pragma omp for schedule(static)
+    for (std::int64_t block = 0; block < shape.inputs * shape.outputs / (kPanel * kPanel);
+         ++block) {
+      const std::int64_t blocks = shape.inputs / kPanel;
+      const std::int64_t panel = block / blocks, begin = block % blocks * kPanel;
       for (std::int64_t tap = 0; tap < taps; ++tap) {
         const float* u = sums + tap * kPoints * stride + (panel * shape.inputs + begin) * kPanel;
-        transform_weight_gradient<Scheme::kStrided>(shape, u, stride, panel, begin, end - begin,
-                                                    tap, add, dw);
+        transform_weight_gradient<Scheme::kStrided>(shape, {u, stride, parts.tiles.parts, next},
+                                                    panel, begin, kPanel, tap, add, dw);
       }
-      if (dbias && row == 0) sum_panel(shape, dy, panel, add, dbias);
+      if (dbias && begin == 0) sum_panel(shape, dy, panel, add, dbias);
     }
   }
 }
@@ -239,7 +276,7 @@ void sum_panels(const WinogradShape& shape, const Element* x, const Element* dy,
                                  u + slot.point * stride, u_panel, slot.first_of_point);
         }
         for (std::int64_t i = 0; i < together; ++i) {
-          transform_weight_gradient<Scheme::kStrided>(shape, u + i * u_panel, stride, panel + i,
+          transform_weight_gradient<Scheme::kStrided>(shape, {u + i * u_panel, stride}, panel + i,
                                                       begin, inputs, tap.tap, add, dw);
         }
       }
@@ -253,7 +290,7 @@ template <class Loops, class Scheme, class Element>
 void sum_gradient(const WinogradShape& shape, const Element* x, const Element* dy, bool add,
                   float* dw, float* dbias, std::byte* workspace, int threads) {
   const auto run = has_one_gradient_chunk(forward(shape)) ? sum_panels<Loops, Scheme, Element>
-                                                          : sum_chunks<Loops, Scheme, Element>;
+                                                          : sum_parts<Loops, Scheme, Element>;
   run(shape, x, dy, add, dw, dbias, workspace, threads);
 }
 
@@ -266,9 +303,12 @@ std::size_t winograd_weight_gradient_workspace_bytes(const WinogradShape& shape,
     floats = GradientPoints::floats(pass, shape.inputs, shape.outputs) +
              threads * most_panels(shape.lanes) * kPoints * weight_stride(kGradientInputs, kPanel);
   } else {
-    const ChannelGrid grid(shape, threads);
-    floats = shape.depth.kernel * kPoints * weight_stride(shape.inputs, shape.outputs) +
-             grid.parts() * GradientPoints::floats(pass, grid.inputs.most(), grid.outputs.most());
+    const GradientParts parts(pass, threads);
+    const std::int64_t inputs = parts.inputs.most(), outputs = parts.outputs.most();
+    floats = parts.tiles.parts * shape.depth.kernel * kPoints *
+                 weight_stride(shape.inputs, shape.outputs) +
+             std::min<std::int64_t>(threads, parts.count()) *
+                 GradientPoints::floats(pass, inputs, outputs);
   }
   return static_cast<std::size_t>(floats) * sizeof(float);
 }

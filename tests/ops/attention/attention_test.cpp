@@ -281,6 +281,21 @@ TEST(AttentionImport, SharesKnowTheLengths) {
             (Shares{0.5, 0.5, 0, 0, 0, 0.5, 0.5, 0, 0, 0.5, 0.5, 0, 0, 0, 0.5, 0.5}));
 }
 
+// The largest number for "no limit": one more than it overflows.
+TEST(AttentionImport, WindowsMayBeLargerThanAnyLength) {
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  const Attributes window = {{"left_window_size", most}, {"right_window_size", most}};
+  EXPECT_EQ(shares_of(window, {1, 1, 2, 2}, 2, {}), (std::vector<double>(4, 0.5)));
+  const std::vector<ImportInput> lengths = {absent(), absent(), absent(), data(int64s({1}, {2}))};
+  EXPECT_EQ(shares_of(window, {1, 1, 2, 2}, 2, lengths), (std::vector<double>(4, 0.5)));
+  const HostTensor k = ramp({1, 1, 2, 1}, 0.2);
+  const std::vector<double> values = k.to_doubles();
+  const HostTensor zeros(TensorType{DType::kFloat32, {1, 1, 2, 1}});
+  const auto out = import_node("Attention", 24, window, {data(zeros), data(k), data(k)}).run();
+  for (const double mean : out[0].to_doubles())
+    EXPECT_NEAR(mean, (values[0] + values[1]) / 2, 1e-6);
+}
+
 TEST(AttentionImport, SharesOfKeysBeyondAShorterMaskAreZero) {
   using Shares = std::vector<double>;
   EXPECT_EQ(shares_of({}, {1, 1, 1, 2}, 4, {data(bools({1, 3}, {1, 0, 1}))}),
