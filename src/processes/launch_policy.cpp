@@ -67,7 +67,7 @@ bool LaunchPolicy::can_start(const std::vector<LaunchHost>& hosts) const {
   const int processes = slots_of(hosts);
   // More than the run has devices for are not needed.
   const bool is_full = processes > 0 && processes == limits_.most_processes;
-  return processes >= least_processes_ &&
+  return processes >= least_processes_ && !refused_.contains(processes) &&
          (is_full || static_cast<int>(hosts.size()) >= limits_.least_hosts);
 }
 
@@ -105,6 +105,20 @@ std::string LaunchPolicy::leave_out_added(const std::vector<LaunchHost>& ran, co
       longest);
 }
 
+/// Hosts that are left after a loss may have a number of processes that the options of the run
+/// exclude. Returns what to tell the user; empty: that is not the case.
+std::string LaunchPolicy::refuse_number(const std::vector<LaunchHost>& ran, const ProcessEnd& end) {
+  const bool is_usage = end.signal == 0 && end.code == static_cast<int>(ErrorKind::kUsage);
+  const int processes = slots_of(ran);
+  if (!is_usage || end.from_outside || has_completed_step(end) || stops_for_user_ ||
+      trained_.empty() || processes == slots_of(trained_))
+    return {};
+  refused_.insert(processes);
+  restarts_.note_progress(end);
+  return fmt::format("training does not go on with {} process{} ({}); waiting for other hosts",
+                     processes, processes == 1 ? "" : "es", text_of(end));
+}
+
 std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
   const std::vector<LaunchHost> ran = std::exchange(running_, {});
   ProcessEnd process = end.process;
@@ -119,6 +133,7 @@ std::string LaunchPolicy::ended(const LaunchEnd& end, double now) {
     return {};
   }
   if (std::string text = leave_out_added(ran, end, now); !text.empty()) return text;
+  if (std::string text = refuse_number(ran, process); !text.empty()) return text;
   const RestartDecision decision = restarts_.after(process);
   if (!decision.restarts) {
     const bool failed = process.signal != 0 || process.from_outside || !decision.reason.empty();
@@ -189,13 +204,15 @@ LaunchStep LaunchPolicy::without_enough(const std::vector<LaunchHost>& there, do
     if (!answers(host) || !is_cool(host, now)) lost.push_back(host);
   }
   const int hosts = static_cast<int>(there.size()), slots = slots_of(there);
+  const std::string need = refused_.contains(slots)
+                               ? ", a number of processes that the run does not take"
+                               : fmt::format(" where the run needs {}", least_processes_);
   const std::string state =
       fmt::format(
           "{}{}", hosts_text(there.size()),
           hosts < limits_.least_hosts
               ? fmt::format(" can be reached where {} is {}", setting("min"), limits_.least_hosts)
-              : fmt::format(" can be used with {} slot{} where the run needs {}", slots,
-                            slots == 1 ? "" : "s", least_processes_)) +
+              : fmt::format(" can be used with {} slot{}{}", slots, slots == 1 ? "" : "s", need)) +
       (lost.empty() ? "" : fmt::format(" (no answer: {})", printable(names_of(lost))));
   PT_CHECK(has_started_, kResource, "{}", state);
   if (!short_since_) short_since_ = now;

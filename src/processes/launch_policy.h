@@ -7,6 +7,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,7 @@ class LaunchPolicy {
   bool answers(const LaunchHost& host) const;
   void drop(const std::string& host, double now, double longest = kLongestCoolDown);
   std::string leave_out_added(const std::vector<LaunchHost>& ran, const LaunchEnd& end, double now);
+  std::string refuse_number(const std::vector<LaunchHost>& ran, const ProcessEnd& end);
   std::vector<LaunchHost> within_limits(const std::vector<LaunchHost>& hosts) const;
   bool can_start(const std::vector<LaunchHost>& hosts) const;
   LaunchStep next_of_running(double now) const;
@@ -99,6 +101,7 @@ class LaunchPolicy {
   std::vector<LaunchHost> running_;  // empty: none run
   std::vector<LaunchHost> trained_;  // the last ones that completed a step; empty: none has
   int least_processes_;
+  std::set<int> refused_;  // numbers of processes that the run does not take
   double started_ = 0, not_before_ = 0;
   bool has_started_ = false;
   bool stops_ = false, stops_for_user_ = false;

@@ -1,13 +1,16 @@
 """pipetrain launch with scripts that stand in for mpirun, and with a program that is replaced."""
 
+import contextlib
 import os
 import shutil
 import signal
 import unittest
 from unittest import mock
 
-from launch_case import PLUGIN, LaunchCase
-from program import PROGRAM, SECONDS
+from launch_case import MPI, PLUGIN, TRAIN, LaunchCase
+from program import EXIT, PROGRAM, SECONDS
+
+MPIRUN = f"exec {shutil.which('mpirun')} \"${{@//node9.invalid/localhost}}\""  # node9.invalid is another name for this host
 
 
 class Launchers(LaunchCase):
@@ -58,13 +61,52 @@ class Launchers(LaunchCase):
         self.assertNotIn("does not answer", err)
 
     def test_commits_that_cannot_be_deleted_are_named(self):
-        """One of the two hosts is another name for this one, and is lost at the end."""
+        """The other host is lost at the end."""
         self.write("hosts", "localhost\nnode9.invalid\n")
-        self.launch("--max-steps", "20", environment=self.stand_in(
-            """case " $* " in *' true ') exit 0;; *' rm '*) exit 1;; esac\n"""
-            f"""exec {shutil.which('mpirun')} "${{@//node9.invalid/localhost}}\""""))
+        self.launch("--max-steps", "20", environment=self.stand_in(f"""case " $* " in *' true ') exit 0;; *' rm '*) exit 1;; esac\n{MPIRUN}"""))
         err = self.finish(0)
         self.assertRegex(err, r"warning: .*/dev/shm/pipetrain-[0-9a-f]{32} cannot be deleted on node9\.invalid; delete it there")
+
+    def test_commits_are_kept_where_training_does_not_go_on(self):
+        """The second start fails before its first step, as for a mistake in options."""
+        tools = self.stand_in(f"if [ -e started ]; then rm started; exit 2; fi; touch started\n{MPIRUN}")
+        run = ["--max-steps", "400", "--save-every", "never", "--resume=auto"]
+        self.launch(*run, options=["--commit-every", "2"], environment=tools)
+        self.wait_for_steps(20)
+        left = self.memory()
+        os.kill(self.ranks()[1], signal.SIGKILL)
+        err = self.finish(EXIT["usage"])
+        self.assertIn("restarting it", err)
+        self.assertEqual(self.memory(), left)
+        self.assertTrue(left.exists())
+        self.launch(*run, options=["--commit-every", "2"], environment=tools)
+        self.finish(0)
+        self.assertLessEqual(self.repeated(), 2)
+        self.assertFalse(left.exists())
+
+    def test_it_waits_where_the_processes_that_are_left_do_not_fit(self):
+        """Two stages cannot be divided among the three processes that are left when the other host is lost."""
+        one, both = "localhost slots=3\n", "localhost slots=3\nnode9.invalid\n"
+        self.write("hosts", both)
+        self.process = self.start("launch", "--hosts", self.hosts, "--commit-every", "4", "--", *TRAIN[:-2], "--split", "block.conv1", "--max-steps",
+                                  "1000000", "--save-every", "never", "--run-dir", "run", environment=MPI | self.stand_in(MPIRUN))
+        self.addCleanup(self.end)
+        self.wait_for_steps(20)
+        self.write("hosts", one)
+        record, log = self.folder / "run/launch.json", self.folder / "run/logs/process-0.log"
+        for _ in range(2):  # the hosts are looked at
+            before = record.stat().st_mtime_ns
+            self.wait_for(lambda: record.stat().st_mtime_ns > before)
+        for last in self.ranks()[3:]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(last, signal.SIGKILL)
+        self.wait_for(lambda: "3 processes were started" in log.read_text() or self.process.poll() is not None)
+        self.write("hosts", both)
+        self.wait_for_steps(len(self.steps()) + 20)
+        self.process.send_signal(signal.SIGTERM)
+        err = self.finish(128 + signal.SIGTERM)
+        self.assertIn("training does not go on with 3 processes (exit code 2); waiting for other hosts", err)
+        self.assertLessEqual(self.repeated(), 4)
 
 
 if __name__ == "__main__":

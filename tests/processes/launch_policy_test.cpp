@@ -240,6 +240,34 @@ TEST(Launch, AHostWhoseProcessesAreNeededIsNotLeftOut) {
   EXPECT_EQ(untrained.log.back(), "52 start a:2");
 }
 
+TEST(Launch, ItWaitsWhereTheProcessesThatAreLeftDoNotFitTheRun) {
+  // Such as 2 for files that 4 or 3 processes can share.
+  FakeWorld back = two_hosts({{50, kill_at(7, "b")}, {3, code_of(2, 0)}, {50, code_of(0, 9)}});
+  EXPECT_EQ(run_launch({.most_restarts = 1}, back), 0);
+  EXPECT_EQ(back.log, (Log{"1 probe a", "1 probe b", "1 start a:2 b:2", "52 probe a",
+                           "52 start a:2", "56 probe a", "62 probe b", "62 start a:2 b:2"}));
+  EXPECT_EQ(back.said.back(),
+            "training does not go on with 2 processes (exit code 2); waiting for other hosts");
+  // With another number it is tried at once, also a smaller one.
+  FakeWorld fewer = two_hosts({{1e6, code_of(0, 99)}, {3, code_of(2, 0)}, {5, code_of(0, 9)}});
+  fewer.lists[0] = {{"a", 2}, {"b", 1}, {"c", 1}};
+  fewer.lists[40] = {{"a", 2}, {"b", 1}};
+  fewer.lists[100] = {{"a", 2}};
+  EXPECT_EQ(run_launch({}, fewer), 0);
+  EXPECT_TRUE(fewer.log.back().ends_with(" start a:2")) << fewer.log.back();
+  // It gives up as for other shortages, and is not restarted with what fits no more.
+  FakeWorld gone = two_hosts({{50, kill_at(7)}, {3, code_of(2, 0)}});
+  gone.lists[40] = {{"a", 2}};
+  EXPECT_EQ(run_launch({}, gone), 5);
+  EXPECT_EQ(gone.why,
+            "after 600 s, 1 host can be used with 2 slots, a number of processes that the run does "
+            "not take");
+  // A step was trained: the mistake is not of their number.
+  FakeWorld later = two_hosts({{50, kill_at(7)}, {3, code_of(2, 9)}});
+  later.lists[40] = {{"a", 2}};
+  EXPECT_EQ(run_launch({}, later), 2);
+}
+
 TEST(Launch, AHostIsNeededByTheMostThatARunTakes) {
   // Without a, four hosts have four slots, but the run takes two of them.
   FakeWorld world;

@@ -199,11 +199,18 @@ void take_commits(const std::string& every, const Options& train, LaunchRecord& 
   ::setenv(CommitSettings::kVariable, (steps + ":" + record.commits_folder().string()).c_str(), 1);
 }
 
-/// Whether another launch of the same run may need what this one has left in memory.
-bool may_be_launched_again(int code) {
-  return code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
-         code == static_cast<int>(ErrorKind::kResource) ||
-         code == static_cast<int>(ErrorKind::kDevice);
+/// Whether another launch of the same run may need what is left in memory. `had_commits`: when this
+/// one began.
+bool may_need_commits(int code, const LaunchedTraining& training, bool had_commits,
+                      bool is_dry_run) {
+  // Nothing has changed for what was there before.
+  if (had_commits && !training.has_trained() && (code != 0 || is_dry_run)) return true;
+  const bool may_go_on = code > 128 || code == static_cast<int>(ErrorKind::kInternal) ||
+                         code == static_cast<int>(ErrorKind::kResource) ||
+                         code == static_cast<int>(ErrorKind::kDevice) ||
+                         // An error before its first step says nothing of the steps before.
+                         (code != 0 && training.has_trained() && !training.has_trained_last());
+  return may_go_on && !training.has_saved();
 }
 
 }  // namespace
@@ -262,10 +269,7 @@ int launch_command(Options& options) {
   record.begin();
   try {
     const int code = run_launch(limits, training);
-    // Nothing has changed for what was there before.
-    const bool is_unused = had_commits && !training.has_trained() && (code != 0 || train.dry_run);
-    const bool may_go_on = is_unused || (may_be_launched_again(code) && !training.has_saved());
-    if (!may_go_on && record.has_commits()) {
+    if (record.has_commits() && !may_need_commits(code, training, had_commits, train.dry_run)) {
       training.delete_on_hosts(record.commits_folder(), record.hosts());
       record.forget_commits();
     }

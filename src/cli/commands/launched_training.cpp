@@ -310,7 +310,8 @@ LaunchEnd LaunchedTraining::end_of_attempt() {
       show_line(stream, process, text);
   }
   ReportedEnd report = reported();
-  if (report.steps > report.from_step) {
+  has_trained_last_ = report.steps > report.from_step;
+  if (has_trained_last_) {
     has_trained_ = true;
     // The status file is of the last second.
     report.steps = std::max(report.steps, last_step_in_journal(run_.folder));

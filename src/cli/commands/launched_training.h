@@ -52,6 +52,8 @@ class LaunchedTraining final : public LaunchWorld {
 
   /// Whether a step was trained.
   bool has_trained() const { return has_trained_; }
+  /// Whether the processes that were started last have trained one.
+  bool has_trained_last() const { return has_trained_last_; }
   /// Whether training has written a checkpoint since it was asked to stop, or of its last step.
   bool has_saved() const;
   /// Deletes a folder on hosts; where none are given, on those that are listed. A host where that
@@ -88,7 +90,7 @@ class LaunchedTraining final : public LaunchWorld {
   std::string program_;  // the path of this one, which another version may replace
   std::string status_path_;
   LaunchRecord& record_;
-  bool has_trained_ = false;
+  bool has_trained_ = false, has_trained_last_ = false;
   std::string first_checkpoint_;  // the newest one before the first start
   int signals_ = -1;              // a descriptor
   int asked_ = 0;
