@@ -287,9 +287,12 @@ void keep_stages(const FoundCheckpoint& found, Options& options) {
   if (layout_of(before, specs) != layout_of(options, specs)) return;
   const std::vector<int> replicas = devices_of_stages(checkpoint);
   const std::int64_t devices = std::accumulate(replicas.begin(), replicas.end(), std::int64_t{0});
-  if (pipeline.plan_replicas && devices > 0 && devices == devices_asked_for(options)) {
+  if (pipeline.plan_replicas && devices > 0 && devices <= devices_asked_for(options)) {
     pipeline.replicas = replicas;
     pipeline.plan_replicas = false;
+    // The planner may have left the last ones idle.
+    if (options.gpus > 0) options.gpus = static_cast<int>(devices);
+    if (!pipeline.gpu_ids.empty()) pipeline.gpu_ids.resize(static_cast<std::size_t>(devices));
   }
   if (!is_asynchronous) return;
   pipeline.cuts = checkpoint.cuts;

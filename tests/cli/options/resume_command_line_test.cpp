@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,10 +76,33 @@ TEST(TakeOver, ReplicasThatThePlannerHasChosenStay) {
   EXPECT_TRUE(others.replicas.empty());
   EXPECT_TRUE(others.plan_replicas);
   // What does not fit the devices or the cuts is not taken.
-  for (const char* wrong : {"", "3", "1,1", "2,1,1", "2,x", "3,0", "4,-1"}) {
+  for (const char* wrong : {"", "3", "2,2", "2,1,1", "2,x", "3,0", "4,-1"}) {
     const PipelineConfig pipeline = taken_over(checkpoint_of_stream(settings, wrong), {});
     EXPECT_TRUE(pipeline.replicas.empty()) << wrong;
     EXPECT_TRUE(pipeline.plan_replicas) << wrong;
+  }
+}
+
+TEST(TakeOver, DevicesThatThePlannerHasLeftIdleStayIdle) {
+  const std::vector<int> chosen = {2, 1};
+  for (const Setting& devices : {Setting("--gpus", "5"), Setting("--gpu-ids", "4,3,2,1,0")}) {
+    const FoundCheckpoint found = checkpoint_of_stream({{"--model", "net.onnx"},
+                                                        {"--schedule", "pipedream"},
+                                                        {"--threads", "1"},
+                                                        devices,
+                                                        {"--replicas", "auto"}},
+                                                       "2,1");
+    Options options = parse_options("train", std::vector<std::string>{});
+    take_over(found, "train", options);
+    const PipelineConfig& pipeline = options.run.pipeline;
+    EXPECT_EQ(pipeline.replicas, chosen);
+    EXPECT_FALSE(pipeline.plan_replicas);
+    EXPECT_EQ(pipeline.cuts, found.checkpoint.cuts);
+    const bool has_ids = devices.first == "--gpu-ids";
+    EXPECT_EQ(options.gpus, has_ids ? 0 : 3);
+    EXPECT_EQ(pipeline.gpu_ids, has_ids ? std::vector<int>({4, 3, 2}) : std::vector<int>());
+    // The next checkpoint records what was asked for.
+    EXPECT_EQ(std::ranges::count(options.settings, devices), 1);
   }
 }
 
