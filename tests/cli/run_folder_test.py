@@ -122,7 +122,29 @@ class RunFolder(Case):
             steps += 1
             self.succeed("--resume", source, "--run-dir", folder, "--max-steps", str(steps), "-q")
         self.assertEqual(events((self.folder / "b/events.jsonl").read_text())[-1]["steps"], steps)
+        # Of a run that is replaced nothing stays in the records.
         self.succeed("--resume=a", "--run-dir", "b", "--overwrite", "--max-steps", "3", "-q")
+        written = events((self.folder / "b/events.jsonl").read_text())
+        self.assertEqual([event["step"] for event in written if event["event"] == "step"], [3])
+        self.assertEqual([line.split()[0] for line in (self.folder / "b/journal.txt").read_text().splitlines()], ["#", "3"])
+        self.succeed("--resume=b", "--max-steps", "4", "-q")
+        written = events((self.folder / "b/events.jsonl").read_text())
+        self.assertEqual([event["step"] for event in written if event["event"] == "step"], [3, 4])
+
+    def test_weights_alone_begin_no_run_beside_another(self):
+        train = ["train", "-m", MODEL, "--data", DATA, "--limit", "64", "--device", "cpu", "--save-every", "1", "--max-steps", "2", "-q"]
+        weights = [*train, "--resume-weights-only"]
+        self.succeed(*weights, "--resume=auto", "--run-dir", "run")  # there is none yet
+        before = self.files()
+        for resume in ("auto", "latest", "run", "run/checkpoints/step-000002"):
+            for more in ([], ["--restarts", "1"]):
+                self.refused("usage", *weights, f"--resume={resume}", "--run-dir", "run", *more,
+                             says=['begins a new run, but --run-dir "run" has an earlier one', "another --run-dir, with --resume=run"])
+                self.assertEqual(self.files(), before)
+        self.refused("usage", *weights, "--resume=auto", "--run-dir", "run", "--overwrite", says="would delete the checkpoint")
+        self.assertEqual(self.files(), before)
+        self.succeed(*weights, "--resume=run", "--run-dir", "other")
+        self.assertEqual(self.files(), before)
 
     def test_the_log_of_a_run_has_all_messages_and_the_error_at_its_end(self):
         train = ["train", "-m", MODEL, "--data", DATA, "--device", "cpu", "--limit", "64", "--max-steps", "2"]

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli/commands/run_observers.h"
 #include "cli/commands/run_together.h"
+#include "cli/options/resume_command_line.h"
 #include "cli/output/step_recorder.h"
 #include "onnx_io/delete_model.h"
 #include "processes/process_group.h"
@@ -79,6 +80,12 @@ bool has_checkpoint(const fs::path& folder, const Start& start) {
          fs::equivalent(start.found->path.parent_path(), folder / "checkpoints", ignored);
 }
 
+bool goes_on_in(const fs::path& folder, const Start& start) {
+  std::error_code ignored;  // of a state in memory there may be no checkpoint yet
+  return start.goes_on && (has_checkpoint(folder, start) ||
+                           fs::equivalent(run_of(start.found->path), folder, ignored));
+}
+
 void check_overwrite(const Options& options, const Start& start) {
   if (!options.overwrite || start.goes_on || options.run_dir.empty()) return;
   PT_CHECK(!has_checkpoint(options.run_dir, start), kUsage,
@@ -103,7 +110,7 @@ void check_training(const Options& options, const PlannedNetwork& network, const
 }
 
 void leave_earlier_run(const fs::path& folder, const Options& options, const Start& start) {
-  if (start.goes_on && has_checkpoint(folder, start)) {
+  if (goes_on_in(folder, start)) {
     if (start.is_saved) give_up_steps_after(start.found->path);
   } else if (options.overwrite) {
     delete_checkpoints(folder / "checkpoints");

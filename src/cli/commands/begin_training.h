@@ -42,6 +42,9 @@ void check_new_head(const Options& options, const PlannedNetwork& network, const
 /// Whether a run's folder has the checkpoint that the run starts from.
 bool has_checkpoint(const std::filesystem::path& folder, const Start& start);
 
+/// Whether a run goes on in its own folder, not in that of another run or a new one.
+bool goes_on_in(const std::filesystem::path& folder, const Start& start);
+
 /// --overwrite deletes the checkpoints of the run that it replaces. Error (kUsage) where the new
 /// run starts from one of them.
 void check_overwrite(const Options& options, const Start& start);

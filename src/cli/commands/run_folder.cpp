@@ -187,10 +187,17 @@ void check_run_folder(const Options& options) {
   // An earlier run with --resume=auto may have left everything but a checkpoint. A checkpoint of
   // another run begins a new one here.
   const std::string& resume = options.resume;
-  const bool resumes = resume == "auto" || (!resume.empty() && !options.resume_weights_only &&
-                                            (resume == "latest" || is_of_run(resume, folder)));
-  PT_CHECK(options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder),
-           kUsage, "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
+  const bool is_named =
+      resume == "auto" || resume == "latest" || (!resume.empty() && is_of_run(resume, folder));
+  const bool resumes = is_named && !options.resume_weights_only;
+  const bool is_free =
+      options.overwrite || resumes || is_unused(folder) || has_only_a_failed_run(folder);
+  PT_CHECK(is_free || !is_named, kUsage,
+           "--resume-weights-only begins a new run, but --run-dir \"{0}\" has an earlier one; give "
+           "another --run-dir, with --resume={0} for the weights",
+           printable(options.run_dir));
+  PT_CHECK(is_free, kUsage,
+           "--run-dir: \"{}\" is not empty; give --resume, --overwrite or another folder",
            printable(options.run_dir));
 }
 

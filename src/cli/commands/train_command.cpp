@@ -89,15 +89,17 @@ class LeadingRun {
         status_(status),
         signals_(signals),
         was_estimate_(network.profile().is_estimate),
+        goes_on_here_(goes_on_in(folder_, start)),
         events_(options.metrics.empty() ? (folder_ / "events.jsonl").string() : options.metrics,
-                /*append=*/!start.resumed.empty(), EventLog::kMostBytes,
+                /*append=*/options.metrics.empty() ? goes_on_here_ : !start.resumed.empty(),
+                EventLog::kMostBytes,
                 options.metrics.empty() ? OutputTakes::kFiles : OutputTakes::kPipesToo),
-        journal_(folder_ / "journal.txt", /*append=*/!start.resumed.empty()),
+        journal_(folder_ / "journal.txt", /*append=*/goes_on_here_),
         board_(std::ranges::count(options.log_to, "tensorboard") > 0
                    ? folder_ / "tb"
                    : folder_in_log_to(options, "tensorboard")),
         mlflow_(folder_in_log_to(options, "mlflow"), folder_ / "mlflow-run.txt",
-                /*goes_on=*/!start.resumed.empty(), run_folder.name(), recorded_settings(options)),
+                /*goes_on=*/goes_on_here_, run_folder.name(), recorded_settings(options)),
         max_seconds_(most_seconds(options)),
         progress_(options.log_every, options.quiet, seconds_left(options, start.checkpoint()),
                   network.total_steps()),
@@ -265,6 +267,7 @@ class LeadingRun {
   StatusFile& status_;
   Signals& signals_;
   bool was_estimate_;
+  bool goes_on_here_;  // in the folder of its first part
   EventLog events_;
   Journal journal_;
   TensorBoard board_;
