@@ -1,11 +1,14 @@
 // MNIST's IDX format: 00 00 type rank, then big-endian extents, then big-endian elements
 // (http://yann.lecun.com/exdb/mnist describes it).
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 
 #include "base/error.h"
+#include "base/setting.h"
 #include "data/rows/readers.h"
 
 namespace pipetrain {
@@ -114,6 +117,29 @@ RawSplit read_pair(const std::string& images, std::vector<std::string>& notes) {
   return out;
 }
 
+/// The images of a folder for one purpose, of which there may be several copies: compressed, or
+/// with a dot in place of a dash. Empty: there are none.
+std::string only_images(const std::string& folder, const std::vector<std::string>& files,
+                        const char* purpose) {
+  const auto name_of_set = [](const std::string& file) {
+    std::string name = bare_name(file);
+    std::ranges::replace(name, '.', '-');
+    return name;
+  };
+  std::vector<std::string> names, sets;
+  for (const std::string& file : files) {
+    if (std::ranges::find(sets, name_of_set(file)) != sets.end()) continue;
+    sets.push_back(name_of_set(file));
+    names.push_back(printable(fs::path(file).filename().string()));
+  }
+  PT_CHECK(sets.size() <= 1, kUsage,
+           "\"{}\" has the {} images of {} sets: {}; give the file of one as {}, and that of its "
+           "validation images as {}",
+           printable(folder), purpose, sets.size(), fmt::join(names, ", "), setting("data"),
+           setting("val-data"));
+  return files.empty() ? "" : files.front();  // the plain file sorts before its .gz
+}
+
 }  // namespace
 
 RawData read_idx(const std::string& path) {
@@ -122,15 +148,18 @@ RawData read_idx(const std::string& path) {
     out.train = read_pair(only_file(path, "idx"), out.notes);
     return out;
   }
-  std::string train, test;
-  for (const std::string& file : list_files(path)) {
-    const std::string name = fs::path(file).filename().string();
-    if (name.find("images") == std::string::npos) continue;
-    const bool validation =
-        name.find("t10k") != std::string::npos || name.find("test") != std::string::npos;
-    std::string& slot = validation ? test : train;
-    if (slot.empty()) slot = file;  // the plain file sorts before its .gz
-  }
+  std::vector<std::string> files = list_files(path), training, validation;
+  const auto has = [](const std::string& file, std::string_view part) {
+    return fs::path(file).filename().string().find(part) != std::string::npos;
+  };
+  std::erase_if(files, [&](const std::string& file) { return !has(file, "images"); });
+  const auto has_usual_name = [&](const std::string& file) { return has(file, "ubyte"); };
+  if (std::ranges::any_of(files, has_usual_name))
+    std::erase_if(files, [&](const std::string& file) { return !has_usual_name(file); });
+  for (const std::string& file : files)
+    (has(file, "t10k") || has(file, "test") ? validation : training).push_back(file);
+  std::string train = only_images(path, training, "training");
+  std::string test = only_images(path, validation, "validation");
   PT_CHECK(!train.empty() || !test.empty(), kData,
            "\"{}\" has no IDX images: looked for names like train-images-idx3-ubyte(.gz)",
            printable(path));

@@ -38,6 +38,27 @@ TEST_F(Idx, DirectoryWithTheUsualNames) {
                   "are 2 files, but `format` idx reads one file");
 }
 
+TEST_F(Idx, OfADirectoryWithSeveralSetsNoneIsChosen) {
+  // Copies of one set, and a file that only describes it.
+  write("train-images-idx3-ubyte", idx(8, {1, 1, 1}, "a"));
+  write("train-images.idx3-ubyte", idx(8, {1, 1, 1}, "a"));
+  write("train-images-idx3-ubyte.gz", "the plain one is read");
+  write("about-images.txt", "of digits");
+  EXPECT_EQ(read_idx(directory()).train.columns[0].values.to_doubles(), Doubles{'a'});
+  write("more-images-idx3-ubyte", idx(8, {1, 1, 1}, "b"));
+  expect_contains(data_error([&] { read_idx(directory()); }, ErrorKind::kUsage),
+                  "has the training images of 2 sets: more-images-idx3-ubyte, "
+                  "train-images-idx3-ubyte; give the file of one as `data`, and that of its "
+                  "validation images as `val-data`");
+  EXPECT_EQ(read_idx(path("more-images-idx3-ubyte")).train.columns[0].values.to_doubles(),
+            Doubles{'b'});
+  std::filesystem::remove(path("more-images-idx3-ubyte"));
+  write("a-test-images-ubyte", idx(8, {1, 1, 1}, "c"));
+  write("t10k-images-ubyte", idx(8, {1, 1, 1}, "d"));
+  expect_contains(data_error([&] { read_idx(directory()); }, ErrorKind::kUsage),
+                  "has the validation images of 2 sets: a-test-images-ubyte, t10k-images-ubyte;");
+}
+
 TEST_F(Idx, AFileWithItsLabelsBesideIt) {
   const std::string images = write("my-images", idx(8, {1, 1, 1}, "a"));
   write("my-labels", idx(8, {1}, "\x02"));
