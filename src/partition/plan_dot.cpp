@@ -3,6 +3,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/safe_text.h"
 #include "base/units.h"
 
 namespace pipetrain {
@@ -38,7 +39,7 @@ class Drawing {
         "digraph plan {{\n  label={}; labelloc=t; rankdir=TB; fontname=Helvetica;\n"
         "  node [shape=box, style=\"filled,rounded\", fontname=Helvetica, fontsize=10];\n"
         "  edge [fontname=Helvetica, fontsize=10];\n",
-        dot_text(title));
+        dot_text(safe_text(title)));
     for (std::size_t s = 0; s < plan_.stages.size(); ++s) draw_stage(s);
     for (std::size_t s = 0; s + 1 < plan_.stages.size(); ++s) draw_cut(s);
     return out_ + "}\n";

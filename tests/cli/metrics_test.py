@@ -10,7 +10,7 @@ import unittest
 
 import onnx_file
 import program
-from program import DATA, MODEL, Case, digits, parse
+from program import DATA, MODEL, Case, digits, parse, steps_of
 
 SMALL = ["-m", MODEL, "--data", DATA, "--val-split", "0.2", "--device", "cpu", "--threads", "1"]
 
@@ -237,6 +237,16 @@ class Pages(Case):
         out, err = self.succeed(*report, before=lambda: os.chdir(self.folder / "other"))
         self.assertNotIn("A step, predicted and measured", out)
         self.assertRegex(err, 'without its trace: there is no file "/[^"]*trace.json"')
+
+    def test_a_trace_that_is_still_written_is_not_missed(self):
+        run = self.start("train", *SMALL, "--max-steps", "1000000", "--trace", "trace.json", "--run-dir", "run", "-q")
+        self.addCleanup(run.communicate)
+        self.addCleanup(run.kill)
+        self.wait_for(lambda: steps_of(self.folder / "run") or run.poll() is not None)
+        self.assertEqual(self.succeed("report", "run", "-o", "-")[1], "")
+        run.kill()
+        run.wait()
+        self.assertIn("without its trace: there is no file", self.succeed("report", "run", "-o", "-")[1])
 
 
 if __name__ == "__main__":

@@ -58,6 +58,11 @@ TEST(PlanDot, GoldenTextOfATinyPlan) {
 )");
 }
 
+TEST(PlanDot, ItIsUtf8WhateverTheNameOfTheModel) {
+  const std::string text = plan_dot(plan_of({0}, 1), chain_of(1), "m\xfcnchen \xe2\x82\xac");
+  EXPECT_NE(text.find("label=\"m\\\\xfcnchen \xe2\x82\xac\";"), std::string::npos) << text;
+}
+
 TEST(PlanDot, LongStagesShowBothEnds) {
   const std::string text = plan_dot(plan_of({0, 100}, 101), chain_of(101), "x");
   for (const char* shown : {"\"node0\\n", "\"node5\\n", "\"89 more\"", "\"node95\\n", "\"node99\\n",

@@ -16,6 +16,7 @@
 #include "cli/output/output.h"
 #include "pipeline/view/svg.h"
 #include "pipeline/view/trace_diff.h"
+#include "train/checkpoint.h"
 
 namespace pipetrain {
 namespace {
@@ -322,12 +323,14 @@ std::vector<std::pair<std::string, std::string>> changed_settings(const Recorded
   return changed;
 }
 
-std::optional<TraceFile> trace_of(const RecordedRun& run) {
+/// `folder`: of the run. The file is there when the run has ended.
+std::optional<TraceFile> trace_of(const RecordedRun& run, const std::filesystem::path& folder) {
   const std::string path = run.option("trace");
   if (path.empty()) return std::nullopt;
   std::error_code unknown;
   if (!std::filesystem::is_regular_file(path, unknown)) {
-    log_warning("report", "without its trace: there is no file \"{}\"", printable(path));
+    if (run.ended || !(is_locked(folder) || is_locked(folder / "logs")))
+      log_warning("report", "without its trace: there is no file \"{}\"", printable(path));
     return std::nullopt;
   }
   try {
@@ -399,7 +402,7 @@ int report_command(const ReportOptions& options) {
   const std::string confusion_csv =
       read_if_file(folder / "confusion.csv", std::size_t{64} << 20).value_or("");
   write_or_print(output.string(),
-                 report_html(run, changed_settings(run), trace_of(run), confusion_csv));
+                 report_html(run, changed_settings(run), trace_of(run, folder), confusion_csv));
   if (options.output.empty()) print(output.string() + "\n");
   return 0;
 }
