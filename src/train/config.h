@@ -24,6 +24,8 @@ struct ModelConfig {
   std::string path;
   std::map<std::string, std::int64_t> dims;  // --dim
   std::map<std::string, Shape> shapes;  // --shape: whole shapes by input name, sample axis included
+  /// Of samples that are images, by input: those of the training, where the model leaves them open.
+  std::map<std::string, Shape> image_shapes;
   std::string output_node;
   ParameterOptions parameters;
   AdapterOptions adapters;

@@ -126,11 +126,14 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
     shards[replica_of(f)].files.push_back(one.train);
     if (is_first) decided = decided_by(one);
     check_same(decided_by(one), decided, options.path);
+    const bool has_large_values = out.has_large_values || one.has_large_values;
     if (is_first) out = std::move(one);
+    out.has_large_values = has_large_values;
   }
   if (processes) {
     ByteWriter mine;
     mine.put_text(decided);
+    mine.put(static_cast<std::uint8_t>(out.has_large_values));
     for (const ReadFile& file : read) {
       mine.put(file.samples);
       mine.put_text(file.fingerprint);
@@ -138,6 +141,7 @@ OpenedData open_shards(const RunConfig& config, const DataSpec& spec, const RawD
     for (const std::string& bytes : processes->all_gather(mine.take())) {
       ByteReader reader(bytes);
       check_same(decided, std::string(reader.get_text()), files[0].front());
+      out.has_large_values |= reader.get<std::uint8_t>() != 0;
       for (std::size_t f = 0; f < count; ++f) {
         const auto samples = reader.get<std::uint64_t>();
         const std::string fingerprint(reader.get_text());

@@ -18,6 +18,7 @@
 #include "onnx_io/subgraph.h"
 #include "onnx_io/writer.h"
 #include "train/adapter_file.h"
+#include "train/image_shapes.h"
 #include "train/network.h"
 
 namespace pipetrain {
@@ -34,6 +35,7 @@ constexpr const char* kTexts = "pipetrain.texts";
 constexpr const char* kFirstIndex = "pipetrain.first-index";
 constexpr const char* kMasks = "pipetrain.masks";
 constexpr const char* kNormalization = "pipetrain.normalize";
+constexpr const char* kImageShapes = "pipetrain.image-shapes";
 constexpr const char* kNumbered = "numbered";  // of kMasks
 
 /// Takes how texts became tokens. A tokenizer that is given has to be the one of the training;
@@ -132,6 +134,27 @@ void add_copies(const LoadedModel& model, const ReadTensor& read, TrainedValues&
     }
     edits.rewritten.push_back({copy.node, copy.slot, name});
   }
+}
+
+/// How inputs are scaled, with what the training data decided.
+Normalization scale_in_force(const Network& network) {
+  using Kind = Normalization::Kind;
+  const Normalization& given = network.config().data.bind.normalization;
+  const OpenedData& data = network.data();
+  std::map<std::string, double> divisors;  // of the inputs that are divided
+  for (std::size_t i = 0; i < data.divisors.size(); ++i) {
+    const Column& column = data.train->columns()[i];
+    if (is_float(column.dtype)) divisors[column.name] = data.divisors[i];
+  }
+  if (given.kind != Kind::kMax && (given.kind != Kind::kAuto || divisors.empty())) return given;
+  Normalization out = as_measured(divisors);
+  // Numbers from 0 to 1 are what bytes become, too: for these the rule holds on.
+  const bool undivided = out.kind == Kind::kDivide && out.divisor == 1;
+  if (given.kind == Kind::kAuto && undivided)
+    out.kind = data.has_large_values ? Kind::kNone : Kind::kAuto;
+  out.mean = given.mean;
+  out.deviation = given.deviation;
+  return out;
 }
 
 /// Whether training changes a tensor: itself, or by its adapter.
@@ -248,14 +271,8 @@ TrainingDescription training_of(const Network& network) {
   out.texts = network.data().texts;
   if (const auto first = network.data().first_index) out.first_index = fmt::format("{}", *first);
   if (network.data().masks_are_numbered) out.masks = kNumbered;
-  Normalization scale = config.data.bind.normalization;
-  std::map<std::string, double> divisors;  // of the inputs that are divided
-  for (std::size_t i = 0; i < network.data().divisors.size(); ++i) {
-    const Column& column = network.data().train->columns()[i];
-    if (is_float(column.dtype)) divisors[column.name] = network.data().divisors[i];
-  }
-  if (scale.kind == Normalization::Kind::kMax) scale = as_measured(divisors);
-  out.normalization = scale.text();
+  out.normalization = scale_in_force(network).text();
+  if (!out.synthetic) out.image_shapes = text_of_image_shapes(open_image_shapes(network));
   return out;
 }
 
@@ -280,6 +297,7 @@ OnnxMetadata describe_training(bool trained, const TrainingDescription& training
   set(kFirstIndex, training.first_index, "");
   set(kMasks, training.masks, "");
   set(kNormalization, training.normalization, "auto");
+  set(kImageShapes, training.image_shapes, "");
   return out;
 }
 
@@ -336,6 +354,8 @@ std::string follow_training(const OnnxMetadata& metadata, RunConfig& config) {
   Normalization& normalization = config.data.bind.normalization;
   take(kNormalization, setting("normalize"), "auto", normalization.text() == "auto",
        [&](const std::string& v) { normalization = Normalization::parse(v); });
+  take(kImageShapes, "images of", "", config.model.image_shapes.empty(),
+       [&](const std::string& v) { config.model.image_shapes = parse_image_shapes(v); });
   return taken.empty() ? taken : "as in training: " + taken;
 }
 

@@ -43,7 +43,8 @@ struct TrainingDescription {
   std::string texts;          // how they became tokens (TextOptions::text)
   std::string first_index;    // of LibSVM's format: what its indices count from
   std::string masks;          // "numbered" (RawSplit::masks_are_numbered), or empty
-  std::string normalization;  // as --normalize takes it, with the largest values instead of "max"
+  std::string normalization;  // as --normalize takes it, with what the data decided
+  std::string image_shapes;   // of inputs that leave them open (text_of_image_shapes)
 };
 /// What "max" was in a training: its divisor, or one for each input by name where they differ.
 Normalization as_measured(const std::map<std::string, double>& divisors);
@@ -54,9 +55,9 @@ TrainingDescription training_of(const Network& network);
 OnnxMetadata describe_training(bool trained, const TrainingDescription& training,
                                const OnnxMetadata& before);
 /// Takes the loss, the label column, how images are fitted, the encoding of columns, the tokenizer,
-/// the length of texts, what indices count from, what 255 is in masks and the normalization that a
-/// model was trained with where the configuration leaves them open. Returns a sentence that says
-/// which; empty: none.
+/// the length of texts, what indices count from, what 255 is in masks, the normalization and the
+/// sizes of images that a model was trained with where the configuration leaves them open. Returns
+/// a sentence that says which; empty: none.
 std::string follow_training(const OnnxMetadata& metadata, RunConfig& config);
 /// Weights of a checkpoint as a model is exported: the moving averages where there are some.
 NamedTensors exported_weights(const Checkpoint& checkpoint);

@@ -54,10 +54,12 @@ Shape without_batch(const Shape& shape) {
 bool are_channels(std::int64_t count) { return count == 1 || count == 3 || count == 4; }
 
 /// The shape of a column's samples, with the channels of decoded images where the input has them.
-Shape sample_shape_for(const OnnxValue& input, const RawColumn& column) {
+Shape sample_shape_for(const OnnxValue& input, const RawColumn& column,
+                       const std::map<std::string, Shape>& of_images) {
   const Shape shape = column.sample_shape();
   const bool has_images = column.source && column.dtype() == DType::kUint8;
   if (!has_images || input.dims.size() != 4) return shape;
+  if (const auto known = of_images.find(input.name); known != of_images.end()) return known->second;
   const std::int64_t last = input.dims[3].value;
   if (!are_channels(last) || are_channels(input.dims[1].value)) return shape;
   return {shape[1], shape[2], last};
@@ -72,7 +74,8 @@ bool holds_labels(const RawColumn& column) {
 }
 
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw,
-                                               const std::string& output_node) {
+                                               const std::string& output_node,
+                                               const std::map<std::string, Shape>& of_images) {
   std::map<std::string, Shape> out;
   const std::vector<OnnxValue> inputs = needed_inputs(model, output_node);
   for (const OnnxValue& input : inputs) {
@@ -86,10 +89,10 @@ std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const Raw
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::string& name = inputs[i].name;
     for (const RawColumn* column : unnamed) {
-      if (column->name == name) out[name] = sample_shape_for(inputs[i], *column);
+      if (column->name == name) out[name] = sample_shape_for(inputs[i], *column, of_images);
     }
     if (!out.contains(name) && i < unnamed.size())
-      out[name] = sample_shape_for(inputs[i], *unnamed[i]);
+      out[name] = sample_shape_for(inputs[i], *unnamed[i], of_images);
   }
   return out;
 }

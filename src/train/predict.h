@@ -16,9 +16,11 @@ namespace pipetrain {
 /// Whether a column says that it is the labels, or has one of their usual names.
 bool holds_labels(const RawColumn& column);
 /// Shapes of the samples by the names of the inputs that the outputs, or the one of `output_node`,
-/// depend on: by the arrays' names, else by position among those inputs.
+/// depend on: by the arrays' names, else by position among those inputs. `of_images`: those that
+/// images are brought to; others have the size of the first image.
 std::map<std::string, Shape> shapes_of_samples(const OnnxModel& model, const RawData& raw,
-                                               const std::string& output_node = {});
+                                               const std::string& output_node = {},
+                                               const std::map<std::string, Shape>& of_images = {});
 
 /// Tokens of a sample, as the file or the configuration fixes it; 0: any number, or no tokens.
 std::size_t token_length(const OnnxModel& model, const ModelConfig& config);

@@ -214,6 +214,54 @@ class Evaluation(Results):
                     self.assertAlmostEqual(expected, found, places=5)
                 self.assertIn("--normalize max:", err)
 
+    def test_it_knows_what_became_of_pixels(self):
+        # In the order of the folders.
+        pixels = [[(37 * i + 61 * k) % 256 for k in range(4)] for i in range(20)]
+        for i, row in enumerate(pixels):
+            folder = self.folder / "images" / "ab"[i // 10]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{i:02}.pgm").write_bytes(b"P5\n2 2\n255\n" + bytes(row))
+        for name, divisor in (("numbers", 1), ("fractions", 255)):
+            self.write(f"{name}.csv", "".join(",".join(repr(p / divisor) for p in row) + f",{i // 10}\n" for i, row in enumerate(pixels)))
+        self.write("m.onnx", model([node("Flatten", ["x"], ["f"], axis=1), node("MatMul", ["f", "w"], ["y"])], [value_info("x", ["batch", 1, 2, 2])],
+                                   [value_info("y", ["batch", 2])], [tensor("w", [4, 2], [0.5, -1.0, 0.25, 2.0, 1.0, -0.5, -0.25, 1.5])]))
+        for trained_on, other, given in (("numbers.csv", "images", []), ("images", "numbers.csv", []), ("fractions.csv", "images", []),
+                                         ("images", "numbers.csv", ["--normalize", "0.5/0.25"])):
+            self.succeed("train", "m.onnx", "--data", trained_on, *given, "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "--overwrite", "-q")
+            self.succeed("export", "--from", "run", "-o", "exported.onnx", "--overwrite", "-q")
+            self.assertEqual(self.content("run/trained.onnx"), self.content("exported.onnx"))
+            own, others = (events(self.succeed("predict", "run/trained.onnx", "--data", data, "--device", "cpu")[0]) for data in (trained_on, other))
+            self.assertEqual(len(own), 20)
+            for one, two in zip(own, others):
+                for expected, found in zip(one["y"], two["y"]):
+                    self.assertAlmostEqual(expected, found, delta=1e-4 * max(1, abs(expected)))
+
+    def test_it_knows_the_size_of_images(self):
+        def write_images(folder, width, height):
+            for i in range(8):
+                (self.folder / folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+                image = bytes((40 * i + k) % 256 for k in range(width * height))
+                (self.folder / folder / "ab"[i % 2] / f"{i}.pgm").write_bytes(b"P5\n%d %d\n255\n" % (width, height) + image)
+
+        write_images("small", 4, 3)
+        write_images("large", 10, 8)
+        nodes = [node("Relu", ["x"], ["map"]), node("GlobalAveragePool", ["x"], ["mean"]), node("Flatten", ["mean"], ["f"], axis=1),
+                 node("MatMul", ["f", "w"], ["logits"])]
+        self.write("m.onnx", model(nodes, [value_info("x", ["batch", 1, "height", "width"])],
+                                   [value_info("logits", ["batch", 2]), value_info("map", ["batch", 1, "height", "width"])],
+                                   [tensor("w", [1, 2], [0.5, -1.0])]))
+        self.succeed("train", "m.onnx", "--data", "small", "--device", "cpu", "--max-steps", "2", "--run-dir", "run", "-q")
+        self.succeed("export", "--from", "run", "-o", "exported.onnx", "-q")
+        self.assertEqual(self.content("run/trained.onnx"), self.content("exported.onnx"))
+        for given, height, width in (([], 3, 4), (["--shape", "x=1x1x8x10"], 8, 10)):
+            out, err = self.succeed("predict", "run/trained.onnx", "--data", "large", *given, "--device", "cpu")
+            self.assertEqual([len(events(out)[0]["map"][0]), len(events(out)[0]["map"][0][0])], [height, width])
+            self.assertIn('images of {"x":[1,3,4]}', err)
+        known, _ = self.succeed("eval", "run/trained.onnx", "--data", "large", "--device", "cpu")
+        asked, _ = self.succeed("eval", "run/trained.onnx", "--data", "large", "--shape", "x=1x1x3x4", "--device", "cpu")
+        self.assertEqual(known, asked)
+        self.assertEqual(self.succeed("eval", "--follow", "run", "--data", "large", "--device", "cpu")[0], "step 2  " + asked)
+
     def test_it_knows_the_loss(self):
         data = self.write("t.csv", "".join(f"{i / 60:.2f},{i * 7 % 60 / 60:.2f},0.5,0.25,{i / 7:.3f}\n" for i in range(60)))
         self.write("mlp.onnx", linear(4, 1))

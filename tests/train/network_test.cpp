@@ -195,6 +195,10 @@ TEST(NetworkInputs, TakeTheSizeOfImages) {
       // An axis that the model fixes stays as it is.
       EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw).at(name),
                 last ? (Shape{2, 4, 3}) : (Shape{1, 2, 4}));
+      // Those of a training go first.
+      EXPECT_EQ(shapes_of_samples(read_onnx(folder / "m.onnx"), raw, {}, {{name, Shape{3, 8, 9}}})
+                    .at(name),
+                (Shape{3, 8, 9}));
     }
   }
 }

@@ -342,9 +342,9 @@ int predict_command(Options& options) {
   if (!raw.validation.empty())
     log_info("predict",
              "note     the training part of the data is predicted, not the validation part");
-  const Predictor predictor(options.run.model, options.run.pipeline.backend,
-                            samples_at_once(options, raw),
-                            shapes_of_samples(model, raw, options.run.model.output_node));
+  const Predictor predictor(
+      options.run.model, options.run.pipeline.backend, samples_at_once(options, raw),
+      shapes_of_samples(model, raw, options.run.model.output_node, options.run.model.image_shapes));
   const BoundData bound = bind_data(raw.train, predictor.data_spec(), options.run.data.bind);
   for (const std::string& warning : raw.warnings) log_info("predict", "note     {}", warning);
   for (const std::string& note : bound.notes) log_info("predict", "{}", note);

@@ -134,6 +134,7 @@ TrainingDescription training_of(const FoundCheckpoint& found) {
   out.label_column = config.data.csv.label_column;
   const std::string scale = run.value("normalize");
   out.normalization = scale.empty() ? config.data.bind.normalization.text() : scale;
+  out.image_shapes = run.value("image-sizes");
   out.resize = name_of(config.data.bind.image.fit);
   return out;
 }

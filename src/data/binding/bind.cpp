@@ -92,6 +92,7 @@ class Binder {
       scale.divisor = source->divisor = out_.divisors[index] =
           divisor_of(options_.normalization, raw, *source, divisor_of_training(index), bad_rows_);
       if (scale.divisor < 1) check(raw, *source, allowed_in(input), "input", input.name);
+      look_at_scale(input, raw, scale.divisor, are_fractions(*source));
       image = image_shape_of(input.sample_shape);
       if (!image) image = image_shape_of(raw.sample_shape());
     }
@@ -119,6 +120,7 @@ class Binder {
     if (is_float(input.dtype)) {
       scale.divisor = out_.divisors[index] =
           divisor_of_rows(options_.normalization, raw, divisor_of_training(index));
+      look_at_scale(input, raw, scale.divisor, are_fractions(*raw.source));
     }
     const bool images = raw.dtype() == DType::kUint8;
     if (images) {
@@ -158,6 +160,13 @@ class Binder {
         bad_rows_.emplace(row, error.message());
       }
     }
+  }
+
+  void look_at_scale(const ModelInput& input, const RawColumn& raw, double divisor,
+                     bool fractions) {
+    out_.has_large_values |= divisor == 1 && !fractions;
+    std::string warning = warning_about_scale(input.name, raw, divisor, fractions);
+    if (!warning.empty()) warn(std::move(warning));
   }
 
   std::optional<double> divisor_of_training(std::size_t index) const {
@@ -279,15 +288,7 @@ class Binder {
     agree_on_rows(raw);
     ArraySource given;
     fit(raw, {*match_.label, 0, 0, {}}, label.sample_shape, "labels", label.name, given);
-    const std::vector<std::int64_t> ids = tokens.values.to_int64s(),
-                                    wanted = raw.values.to_int64s();
-    const std::size_t length = wanted.size() / raw.rows();
-    const std::size_t row_ids = ids.size() / raw.rows();
-    bool same = true;
-    for (std::size_t i = 0; i < wanted.size() && same; ++i) {
-      const std::size_t id = i / length * row_ids + tokens.first + i % length;
-      same = wanted[i] == label.ignore_index || wanted[i] == ids[id];
-    }
+    const bool same = are_tokens(raw, tokens, label.ignore_index);
     const bool last_is_given = same && width == wide && spare_token;
     if (last_is_given) given.first = 1;
     check(raw, given, allowed_in(label), "label", "");

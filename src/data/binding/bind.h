@@ -32,7 +32,8 @@ struct Normalization {
   std::vector<double> mean = {}, deviation = {};
 
   /// "auto", "none", "max", a number, "imagenet", or "M,…/S,…": means and deviations of the values
-  /// that auto gives; also "max:" and of_training as JSON. Error kUsage.
+  /// that auto gives. Of a training also "max:" and of_training as JSON, and "M,…/S,…:" and what
+  /// values are divided by before. Error kUsage.
   static Normalization parse(std::string_view text);
   /// What parse() takes for it.
   std::string text() const;
@@ -56,7 +57,8 @@ struct BoundData {
   std::vector<std::string> warnings;  // those notes that are logged as warnings
   /// One per model input: what its values are divided by.
   std::vector<double> divisors;
-  bool takes_fields = false;  // of a table, some columns by their names
+  bool has_large_values = false;  // inputs that are not divided have values outside of 0 … 1
+  bool takes_fields = false;      // of a table, some columns by their names
   std::vector<std::string> class_names;
 };
 

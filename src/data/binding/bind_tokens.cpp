@@ -144,6 +144,18 @@ TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec) {
   return std::make_shared<const std::vector<TokenShard>>(std::move(shards));
 }
 
+bool are_tokens(const RawColumn& labels, const ArraySource& tokens, std::int64_t ignore_index) {
+  const std::vector<std::int64_t> ids = tokens.values.to_int64s(),
+                                  wanted = labels.values.to_int64s();
+  const std::size_t length = wanted.size() / labels.rows();
+  const std::size_t row_ids = ids.size() / labels.rows();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const std::size_t id = i / length * row_ids + tokens.first + i % length;
+    if (wanted[i] != ignore_index && wanted[i] != ids[id]) return false;
+  }
+  return true;
+}
+
 std::optional<std::size_t> mask_beside(const RawSplit& split, const ArraySource& tokens) {
   const auto found = std::ranges::find(split.columns, "attention_mask", &RawColumn::name);
   if (found == split.columns.end() || found->source || is_float(found->dtype()) ||

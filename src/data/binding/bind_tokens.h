@@ -6,6 +6,7 @@
 //   sample 1         e f g h       labels         f g h i
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,9 @@ std::string hint_at_tokenizer(const RawSplit& split);
 /// A single array of whole numbers with one axis, given to a model that predicts the next token, is
 /// a stream too; null if that is not what `split` and `spec` are.
 TokenShards token_stream_in(const RawSplit& split, const DataSpec& spec);
+
+/// Whether labels are the tokens of their rows, some of them ignored. `labels`: as many rows.
+bool are_tokens(const RawColumn& labels, const ArraySource& tokens, std::int64_t ignore_index);
 
 /// The attention_mask that comes with rows of tokens, by its number among the columns.
 std::optional<std::size_t> mask_beside(const RawSplit& split, const ArraySource& tokens);

@@ -11,6 +11,12 @@
 
 namespace pipetrain {
 
+namespace {
+
+constexpr Allowed kFraction{.kind = Allowed::Kind::kUnit, .largest = 1};
+
+}  // namespace
+
 std::optional<double> divisor_in(const Normalization& how, const std::string& input) {
   if (how.of_training.empty()) return std::nullopt;
   const auto found = how.of_training.find(input);
@@ -22,7 +28,7 @@ double divisor_of(const Normalization& how, const RawColumn& raw, const ArraySou
                   const std::map<std::size_t, std::string>& bad_rows) {
   switch (how.kind) {
     case Normalization::Kind::kAuto:
-      return raw.values.dtype() == DType::kUint8 ? 255 : 1;
+      return of_training.value_or(raw.values.dtype() == DType::kUint8 ? 255 : 1);
     case Normalization::Kind::kNone:
       return 1;
     case Normalization::Kind::kDivide:
@@ -76,6 +82,23 @@ std::string scale_text(const PixelScale& scale) {
                        fmt::join(scale.deviation, " "));
   }
   return out;
+}
+
+bool are_fractions(const ArraySource& source) {
+  return find_bad_elements(source.values, source.first, source.count, kFraction, 1).empty();
+}
+
+bool are_fractions(const RowSource& rows) {
+  return rows.dtype() != DType::kUint8 && rows.find_bad_elements(kFraction).empty();
+}
+
+std::string warning_about_scale(const std::string& input, const RawColumn& raw, double divisor,
+                                bool fractions) {
+  if (divisor < 255 || !fractions || !is_float(raw.dtype())) return {};
+  return fmt::format(
+      "the values of input \"{}\" lie in 0 … 1 and are divided by {}; if they have been divided "
+      "before, give {} none",
+      printable(input), divisor, setting("normalize"));
 }
 
 }  // namespace pipetrain

@@ -10,6 +10,7 @@
 #include "data/images/image_options.h"
 #include "data/rows/column_source.h"
 #include "data/rows/image_column.h"
+#include "data/rows/row_source.h"
 
 namespace pipetrain {
 
@@ -32,5 +33,13 @@ void set_channels(const Normalization& how, PixelScale& scale, const ImageShape&
 
 /// ", divided by 255", for the note on an input.
 std::string scale_text(const PixelScale& scale);
+
+/// Whether all values of an input, as the data have them, lie in 0 … 1.
+bool are_fractions(const ArraySource& source);
+bool are_fractions(const RowSource& rows);
+/// A sentence where fractions, of the real numbers of a column, are divided by 255 or more: they
+/// may have been before. Else empty.
+std::string warning_about_scale(const std::string& input, const RawColumn& raw, double divisor,
+                                bool fractions);
 
 }  // namespace pipetrain

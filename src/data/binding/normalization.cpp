@@ -57,6 +57,25 @@ std::string text_by_input(const std::map<std::string, double>& divisors) {
          json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+/// 0.5,0.5,0.5/0.2,0.2,0.2, of a training also with what values are divided by before: …:255
+Normalization by_channel(std::string_view text) {
+  const std::size_t bar = text.find('/');
+  const std::size_t colon = text.find(':', bar);
+  const std::string_view before = colon == std::string_view::npos ? "auto" : text.substr(colon + 1);
+  const bool is_nested = before == "imagenet" || (!before.starts_with(kMaxOfInputs) &&
+                                                  before.find('/') != std::string_view::npos);
+  Normalization out;
+  if (!is_nested) out = Normalization::parse(before);
+  out.mean = numbers_of(text.substr(0, bar));
+  out.deviation = numbers_of(text.substr(0, colon).substr(bar + 1));
+  PT_CHECK(!is_nested && !out.mean.empty() && out.mean.size() == out.deviation.size() &&
+               std::ranges::all_of(out.mean, [](double x) { return std::abs(x) <= kMost; }) &&
+               std::ranges::all_of(out.deviation, is_divisor),
+           kUsage, "{} takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
+           setting("normalize"), printable(std::string(text)));
+  return out;
+}
+
 }  // namespace
 
 Normalization Normalization::parse(std::string_view text) {
@@ -66,16 +85,7 @@ Normalization Normalization::parse(std::string_view text) {
   if (text.starts_with(kMaxOfInputs)) return {Kind::kMax, 1, divisors_by_input(text)};
   // The training set's means and deviations as PyTorch's models know them.
   if (text == "imagenet") text = "0.485,0.456,0.406/0.229,0.224,0.225";
-  if (const std::size_t bar = text.find('/'); bar != std::string_view::npos) {
-    Normalization out{
-        Kind::kAuto, 1, {}, numbers_of(text.substr(0, bar)), numbers_of(text.substr(bar + 1))};
-    PT_CHECK(!out.mean.empty() && out.mean.size() == out.deviation.size() &&
-                 std::ranges::all_of(out.mean, [](double x) { return std::abs(x) <= kMost; }) &&
-                 std::ranges::all_of(out.deviation, is_divisor),
-             kUsage, "{} takes means and deviations as 0.5,0.5,0.5/0.2,0.2,0.2, not \"{}\"",
-             setting("normalize"), printable(std::string(text)));
-    return out;
-  }
+  if (text.find('/') != std::string_view::npos) return by_channel(text);
   double divisor = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), divisor);
   PT_CHECK(error == std::errc() && end == text.data() + text.size() && is_divisor(divisor), kUsage,
@@ -86,12 +96,14 @@ Normalization Normalization::parse(std::string_view text) {
 }
 
 std::string Normalization::text() const {
-  if (!of_training.empty()) return text_by_input(of_training);
-  if (!mean.empty()) return fmt::format("{}/{}", fmt::join(mean, ","), fmt::join(deviation, ","));
-  return kind == Kind::kAuto   ? std::string("auto")
-         : kind == Kind::kNone ? "none"
-         : kind == Kind::kMax  ? "max"
-                               : fmt::format("{}", divisor);
+  const std::string scale = !of_training.empty()  ? text_by_input(of_training)
+                            : kind == Kind::kAuto ? std::string("auto")
+                            : kind == Kind::kNone ? "none"
+                            : kind == Kind::kMax  ? "max"
+                                                  : fmt::format("{}", divisor);
+  if (mean.empty()) return scale;
+  return fmt::format("{}/{}{}", fmt::join(mean, ","), fmt::join(deviation, ","),
+                     kind == Kind::kAuto ? "" : ":" + scale);
 }
 
 }  // namespace pipetrain

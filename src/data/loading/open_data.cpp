@@ -342,6 +342,15 @@ DataOptions read_as(const RawSplit& train, const std::string& encoding,
   return out;
 }
 
+/// With those of its warnings that the training data do not have.
+void take_validation(BoundData bound, OpenedData& out) {
+  out.validation = std::move(bound.dataset);
+  for (const std::string& warning : bound.warnings) {
+    if (std::ranges::count(out.warnings, warning) == 0)
+      out.warnings.push_back("of the validation data: " + warning);
+  }
+}
+
 }  // namespace
 
 OpenedData open_data(const DataOptions& options, const DataSpec& spec, const RawData* already) {
@@ -382,6 +391,7 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
   out.rows = train.rows;
   out.class_names = train.class_names;
   out.divisors = train.divisors;
+  out.has_large_values = train.has_large_values;
   // A model that takes some columns by name needs no others.
   if (raw.train.is_encoded || !train.takes_fields) out.encoding = raw.train.encoding;
   out.first_index = raw.train.first_index;
@@ -398,14 +408,14 @@ OpenedData open_data(const DataOptions& options, const DataSpec& spec, const Raw
         [&] {
           const DataOptions as_trained = read_as(raw.train, out.encoding, options);
           const RawData other = read_source(options.validation_path, as_trained);
-          out.validation = bind_data(other.train, spec, options.bind, &train).dataset;
+          take_validation(bind_data(other.train, spec, options.bind, &train), out);
           out.description +=
               fmt::format("  validation from {}: {}\n", printable(other.path), other.format);
         });
   } else if (!raw.validation.empty() && !own_split) {
     // Test parts without labels, as in competitions, must not stop the training.
     try {
-      out.validation = bind_data(raw.validation, spec, options.bind, &train).dataset;
+      take_validation(bind_data(raw.validation, spec, options.bind, &train), out);
       out.description += "  validation on the validation part of the data\n";
     } catch (const Error& error) {
       check_mapped_files();
