@@ -13,6 +13,12 @@ namespace pipetrain {
 
 namespace {
 
+/// Whether a column is an input of its name only: it is made for that, or says which tokens are
+/// special, which is neither a mask of padding nor a label.
+bool needs_its_name(const RawColumn& column) {
+  return column.is_optional || column.name == "special_tokens_mask";
+}
+
 class Matcher {
  public:
   Matcher(std::span<const RawColumn> columns, const DataSpec& spec)
@@ -23,7 +29,7 @@ class Matcher {
         found_(spec.inputs.size()) {
     out_.inputs.resize(spec.inputs.size());
     // By name only, or as the filling of an input that is called otherwise.
-    for (std::size_t i = 0; i < columns.size(); ++i) taken_[i] = columns[i].is_optional;
+    for (std::size_t i = 0; i < columns.size(); ++i) taken_[i] = needs_its_name(columns[i]);
   }
 
   void by_word(std::span<const std::pair<std::string, std::string>> bindings) {
@@ -51,7 +57,7 @@ class Matcher {
       const std::optional<std::size_t> column = find(spec_.inputs[i].name);
       // Labels that --bind makes of an input leave it the input.
       if (!found_[i] && column &&
-          (!taken_[*column] || bound_[*column] || columns_[*column].is_optional))
+          (!taken_[*column] || bound_[*column] || needs_its_name(columns_[*column])))
         take(i, *column);
     }
     if (spec_.label && !out_.label) {
@@ -144,7 +150,9 @@ class Matcher {
   }
 
   Matches result() {
-    out_.unused = free_columns();
+    for (std::size_t i = 0; i < columns_.size(); ++i) {
+      if (!columns_[i].is_optional && !is_used(i)) out_.unused.push_back(i);
+    }
     return std::move(out_);
   }
 
@@ -221,6 +229,11 @@ class Matcher {
       if (!taken_[i]) out.push_back(i);
     }
     return out;
+  }
+  bool is_used(std::size_t column) const {
+    return out_.label == column || std::ranges::any_of(out_.inputs, [&](const Match& match) {
+             return !match.filling && match.column == column;
+           });
   }
   // Inputs that need an array and have none.
   std::vector<std::size_t> open_inputs() const {

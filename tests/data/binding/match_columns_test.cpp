@@ -55,7 +55,8 @@ TEST(MatchColumns, WhatIsLeftOverIsNoMask) {
   number.name = "number";
   number.role = ColumnRole::kUnknown;
   for (const RawColumn& other :
-       {number, triples_of("token_type_ids", {0, 0, 1}), triples_of("entities", {4, 0, 1})}) {
+       {number, triples_of("token_type_ids", {0, 0, 1}), triples_of("entities", {4, 0, 1}),
+        triples_of("special_tokens_mask", {1, 0, 1})}) {
     const BoundData got = bound(other);
     EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 1, 1})) << other.name;
     ASSERT_EQ(got.warnings.size(), 2u) << other.name;
@@ -65,6 +66,31 @@ TEST(MatchColumns, WhatIsLeftOverIsNoMask) {
   const BoundData got = bound(triples_of("valid", {1, 1, 0}));
   EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 1, 0}));
   EXPECT_TRUE(got.warnings.empty());
+}
+
+TEST(MatchColumns, WhichTokensAreSpecialIsNeitherInputNorLabel) {
+  const RawColumn special = triples_of("special_tokens_mask", {1, 0, 1});
+  DataSpec spec{{triples_for("ids")}, LabelSpec{}};
+  spec.label->classes = 8;
+  spec.label->sample_shape = Shape{3};
+  const RawColumn tokens = triples_of("tokens", {5, 6, 7}), tags = triples_of("tags", {1, 2, 3});
+  const BoundData got = bind_data(RawSplit{{special, tokens, tags}}, spec, {});
+  EXPECT_EQ(values(*got.dataset, 0), (Doubles{5, 6, 7}));
+  EXPECT_EQ(values(*got.dataset, 1), (Doubles{1, 2, 3}));
+  ASSERT_EQ(got.warnings.size(), 1u);
+  expect_contains(got.warnings[0], "\"special_tokens_mask\"");
+  expect_contains(data_error([&] {
+                    bind_data(RawSplit{{tokens, special}}, spec, {});
+                  }),
+                  "has no labels");
+  BindOptions options;
+  options.bindings = {{"labels", "special_tokens_mask"}};
+  EXPECT_EQ(values(*bind_data(RawSplit{{tokens, special}}, spec, options).dataset, 1),
+            (Doubles{1, 0, 1}));
+  // An input of that name has it.
+  spec = {{triples_for("ids"), triples_for("special_tokens_mask")}, std::nullopt};
+  EXPECT_EQ(values(*bind_data(RawSplit{{tokens, special}}, spec, {}).dataset, 1),
+            (Doubles{1, 0, 1}));
 }
 
 TEST(MatchColumns, AMaskThatTheGraphComparesWithHasAnyClasses) {
