@@ -193,11 +193,9 @@ Program ProgramMaker::training(int units, const std::vector<Edge>& more) const {
   const std::vector<Edge> edges = joined(edges_, more);
   if (schedule_.from_file_) {
     PT_CHECK(units == schedule_.from_file_->micro_batches, kUsage,
-             "{} {} is written for {} micro-batches, not {}; set {} {} and, if "
-             "the last batch is short, {}",
-             setting("schedule"), printable(schedule_.config_.schedule),
-             schedule_.from_file_->micro_batches, units, setting("micro-batches"),
-             schedule_.from_file_->micro_batches, setting("drop-last"));
+             "{} {} is written for {} micro-batches, not {}; set {} {}", setting("schedule"),
+             printable(schedule_.config_.schedule), schedule_.from_file_->micro_batches, units,
+             setting("micro-batches"), schedule_.from_file_->micro_batches);
     Program program = *schedule_.from_file_;
     if (program.recompute != recompute_) set_recompute(program, recompute_);
     if (gradient_sync_) add_gradient_sync(program);

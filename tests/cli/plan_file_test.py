@@ -47,6 +47,11 @@ class PlanFile(Case):
         self.assertIn("8 stages", err)
         self.assertFalse(any("first_device" in stage for stage in plan["stages"]), plan)
 
+    def test_a_search_and_a_plan_exclude_each_other(self):
+        for command in ("train", "plan", "simulate"):
+            self.refused("usage", command, "-m", MODEL, "--device", "cpu", "--plan", "plan.json", "--schedule", "auto",
+                         says=["--schedule auto cuts the model itself, but --plan plan.json has its cuts", "leave out one of them"])
+
     def test_a_plan_has_the_devices_of_a_schedule_file(self):
         """Two with two stages each."""
         self.succeed("schedule", "export", "zb-v", "--gpus", "2", "--micro-batches", "4", "-o", "v.schedule")

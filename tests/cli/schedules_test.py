@@ -87,6 +87,12 @@ class Verify(Case):
             self.refused("usage", "plan", *eight, "18", *more, says=says)
         for fits in ("16", "24"):
             self.succeed("train", *eight, fits, "--drop-last", "--dry-run")
+        # A plan is of a full batch, whatever an epoch ends with: 150 samples are 9 batches and 6 samples.
+        uneven = [*eight, "16", "--data", DATA, "--limit", "150"]
+        self.assertIn("dualpipev-4x8", self.succeed("simulate", *uneven)[0])
+        self.succeed("plan", *uneven, "-o", "plan.json")
+        self.succeed("plan", "--model", MODEL, *CPU, "--batch-size", "16", "--data", DATA, "--limit", "150", "--plan", "plan.json")
+        self.refused("usage", "train", *uneven, "--dry-run", says="the last batch of 150 samples is smaller; add --drop-last")
         self.refused("usage", "train", *eight, "18", "--micro-batches", "6", "--drop-last", says="not 6; set --micro-batches 8")
         # Of a model whose micro-batches have three samples.
         weights = tensor("w", [4, 4], [0.1 * (i % 7) for i in range(16)])

@@ -55,9 +55,8 @@ FoundSchedules choose_schedule(Options& options, const SearchScope& scope) {
   PT_CHECK(options.run.pipeline.replicas.empty() && !options.run.pipeline.plan_replicas, kUsage,
            "--schedule auto chooses replicas itself; leave out --replicas, or name a schedule");
   const PipelineConfig& given = options.run.pipeline;
-  PT_CHECK(given.split.empty() && given.cuts.empty() && given.plan_path.empty(), kUsage,
-           "--schedule auto cuts the model itself; leave out {}, or name a schedule",
-           given.plan_path.empty() ? "--split" : "--plan");
+  PT_CHECK(given.split.empty() && given.cuts.empty(), kUsage,
+           "--schedule auto cuts the model itself; leave out --split, or name a schedule");
   constexpr int kMostDevices = 4096;
   PT_CHECK(given.devices <= kMostDevices, kUsage, "--gpus must be at most {}, not {}", kMostDevices,
            given.devices);

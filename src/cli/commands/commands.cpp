@@ -261,6 +261,10 @@ void take_plan(Options& options) {
   PT_CHECK(pipeline.recompute == Recompute::kAuto, kUsage,
            "--plan {} already sets which stages recompute; leave out --recompute",
            printable(pipeline.plan_path));
+  PT_CHECK(pipeline.schedule != "auto", kUsage,
+           "--schedule auto cuts the model itself, but --plan {} has its cuts; leave out one of "
+           "them, or name a schedule",
+           printable(pipeline.plan_path));
   const PlanChoice plan = read_plan_outline(pipeline.plan_path);
   if (plan.schedule && !options.schedule_given) pipeline.schedule = *plan.schedule;
   if (plan.schedule == pipeline.schedule) {

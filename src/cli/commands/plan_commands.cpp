@@ -25,6 +25,7 @@
 #include "partition/plan_file.h"
 #include "pipeline/program/check.h"
 #include "pipeline/schedule/generate.h"
+#include "pipeline/schedule/schedule_file.h"
 #include "pipeline/simulate/critical_path.h"
 #include "pipeline/simulate/memory_use.h"
 #include "pipeline/simulate/simulate.h"
@@ -40,10 +41,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+/// What is planned is a full mini-batch, the only one that the file of a schedule is written for.
+void plan_full_batches_of_file(RunConfig& config) {
+  if (names_schedule_file(config.pipeline.schedule)) config.optimization.drop_last = true;
+}
+
 void prepare(Options& options, const std::string& command, ProcessGroup* processes = nullptr) {
   if (!processes || processes->leads()) resolve_verbosity(options);
   resolve_model(options, command);
   resolve_device(options, command, processes);
+  plan_full_batches_of_file(options.run);
   // A named topology describes devices that need not be present.
   options.run.pipeline.estimate = !options.run.pipeline.topology.empty();
 }
@@ -406,6 +413,7 @@ int simulate_command(Options& options) {
     for (const std::int64_t count : counts) {
       RunConfig config = options.run;
       config.pipeline.schedule = schedule;
+      plan_full_batches_of_file(config);
       config.pipeline.micro_batches = whole ? 0 : count;
       if (whole) config.pipeline.micro_batch_size = 0;
       if (const int needed = devices_with_cuts(config.pipeline, options.gpus); needed > 0)
