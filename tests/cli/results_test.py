@@ -189,7 +189,10 @@ class Evaluation(Results):
         for name, labels in (("none", [""] * 100), ("few", ["1", "", "NA", "?"] * 25)):
             cells = (f"{label},{row.partition(',')[2]}\n" for label, row in zip(labels, rows.splitlines()))
             gaps = self.write("gaps.csv", "kind,a,b,c,d\n" + "".join(cells))
-            self.assertEqual(self.succeed("predict", "out.onnx", "--data", gaps)[0], with_labels, name)
+            for more in ([], ["--label-column", "kind"], ["--label-column", "0"]):
+                self.assertEqual(self.succeed("predict", "out.onnx", "--data", gaps, *more)[0], with_labels, (name, more))
+        # A column that is asked for has to be there.
+        self.refused("data", "predict", "out.onnx", "--data", bare, "--label-column", "kind", says='no column "kind"')
         # What is given goes first.
         other, _ = self.succeed("eval", "out.onnx", "--data", data, "--label-column", "kind", "--normalize", "none", "--device", "cpu")
         self.assertNotEqual(other, asked)

@@ -333,7 +333,9 @@ int predict_command(Options& options) {
   check_logits(model, options.run.model);
   check_given_shapes(options.run.model, model);
   CsvOptions& table = options.run.data.csv;
-  table.label_may_be_missing = table.label_column.empty();  // what is predicted need not be there
+  // What is predicted need not be there; a column that is given is no input.
+  table.label_may_be_missing = true;
+  table.label_column_may_be_missing = table.label_column.empty();
   if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
     log_info("predict", "note     {}", taken);
   options.run.data.text.one_row_per_text = true;

@@ -1,11 +1,13 @@
 // JSON Lines: {"x": [0.5, 1], "y": 3} or {"input_ids": [5, 9, 2], "labels": [5, 9, 2]}, one object
 // a line.
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "data/files/text_lines.h"
+#include "data/rows/class_labels.h"
 #include "data/rows/json_rows.h"
 #include "data/rows/ragged_rows.h"
 #include "data/rows/readers.h"
@@ -30,8 +32,12 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override {
     if (objects_ == 0) return complain("not a JSON object");
-    return pass() || (may_lack_labels && depth_ == 0 && is_label(key_)) ||
-           complain(fmt::format("\"{}\" is null", printable(key_)));
+    if (pass()) return true;
+    if (depth_ == 0 && is_label(key_) && (may_lack_labels || skips_gaps)) {
+      if (!may_lack_labels) gaps[key_].push_back(rows_before);
+      return true;
+    }
+    return complain(fmt::format("\"{}\" is null", printable(key_)));
   }
   bool boolean(bool value) override { return pass() || number(std::int64_t{value}); }
   bool number_integer(number_integer_t value) override { return pass() || number(value); }
@@ -40,7 +46,10 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
                                          : number(static_cast<double>(value)));
   }
   bool number_float(number_float_t value, const string_t&) override {
-    return pass() || number(value);
+    if (pass()) return true;
+    // As in a table, whole numbers are classes however they are written.
+    const bool whole = depth_ == 0 && std::nearbyint(value) == value && std::fabs(value) < 0x1p53;
+    return whole && is_label(key_) ? number(static_cast<std::int64_t>(value)) : number(value);
   }
   bool string(string_t& value) override {
     if (pass()) return true;
@@ -74,7 +83,7 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
       current_ = &rows_.back();
       rows_before = 0;
     }
-    if (current_ && current_->rows() != rows_before) {
+    if (current_ && rows_of(*current_) != rows_before) {
       return complain(fmt::format("\"{}\" occurs twice", printable(name)));
     }
     return true;
@@ -122,8 +131,15 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
 
   static bool is_label(const std::string& name) { return role_of_name(name) == ColumnRole::kLabel; }
   bool is_object() const { return top_; }
+  /// With those of its lines that have no label.
+  std::size_t rows_of(const RaggedRows& each) const {
+    const auto found = gaps.find(each.name());
+    return each.rows() + (found == gaps.end() ? 0 : found->second.size());
+  }
   std::string problem;
-  bool may_lack_labels = false;
+  bool may_lack_labels = false;                          // which are none then
+  bool skips_gaps = false;                               // in labels: their samples are skipped
+  std::map<std::string, std::vector<std::size_t>> gaps;  // by name: lines without a label
   bool first_line = true;
   std::size_t rows_before = 0;
 
@@ -164,14 +180,25 @@ class LineHandler : public nlohmann::json_sax<nlohmann::json> {
   std::int64_t extents_[kMostAxes] = {};
 };
 
+/// Labels with the lines that have none.
+void add_gaps(RawColumn& column, const std::map<std::string, std::vector<std::size_t>>& gaps) {
+  const auto found = gaps.find(column.name);
+  if (found == gaps.end()) return;
+  PT_CHECK(column.values.shape().rank() == 1, kData,
+           "\"{}\" of {} has lists, which no line may lack", printable(column.name),
+           column.locate(found->second.front()));
+  column.values = with_unlabelled(column.values, found->second);
+}
+
 RawSplit read_files(const std::vector<std::string>& files, const std::string& path,
                     std::vector<std::string>& notes, std::size_t length, std::int64_t ignored_label,
-                    bool label_may_be_missing, bool one_row_per_text) {
+                    bool label_may_be_missing, bool one_row_per_text, bool skips_gaps) {
   std::vector<RaggedRows> rows;
   rows.reserve(kMostKeys);
   std::vector<std::uint32_t> lines;
   LineHandler handler(rows);
   handler.may_lack_labels = label_may_be_missing;
+  handler.skips_gaps = skips_gaps;
   for (const std::string& file : files) {
     const FileBytes content = FileBytes::open_text(file);
     for (TextLines text(content.text()); text.next_with_content();) {
@@ -186,7 +213,7 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
       lines.push_back(text.number());
       // A first line's value that was passed over (a nested object) leaves no row.
       if (lines.size() == 1) {
-        std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
+        std::erase_if(rows, [&](const RaggedRows& each) { return handler.rows_of(each) == 0; });
         PT_CHECK(!rows.empty(), kData, "{}: no numbers and no strings", place());
       }
       // Labels that some lines lack are none.
@@ -195,19 +222,25 @@ RawSplit read_files(const std::vector<std::string>& files, const std::string& pa
                LineHandler::is_label(each.name());
       });
       for (const RaggedRows& each : rows) {
-        PT_CHECK(each.rows() == lines.size(), kData,
+        if (skips_gaps && handler.rows_of(each) < lines.size() &&
+            LineHandler::is_label(each.name()))
+          handler.gaps[each.name()].push_back(lines.size() - 1);
+        PT_CHECK(handler.rows_of(each) == lines.size(), kData,
                  "{}: \"{}\" is missing, which the first line has", place(),
                  printable(each.name()));
       }
     }
   }
   PT_CHECK(!lines.empty(), kData, "\"{}\" has no lines", printable(path));
+  std::erase_if(rows, [](const RaggedRows& each) { return each.rows() == 0; });
   if (files.size() > 1) lines.clear();
   RawSplit out = columns_of(std::move(rows), files.size() == 1 ? files[0] : path, lines, notes,
                             length, ignored_label, /*alone=*/true, one_row_per_text);
-  for (RawColumn& column : out.columns)
+  for (RawColumn& column : out.columns) {
     column.may_be_words = column.role == ColumnRole::kLabel && column.class_names.empty() &&
                           column.values.shape().rank() == 1;
+    add_gaps(column, handler.gaps);
+  }
   return out;
 }
 
@@ -225,7 +258,7 @@ std::optional<std::int64_t> label_in_json(std::string_view text, const std::stri
 }
 
 RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ignored_label,
-                   bool label_may_be_missing, bool one_row_per_text) {
+                   bool label_may_be_missing, bool one_row_per_text, bool skips_gaps) {
   RawData out{path, "JSON Lines", {}, {}, {}};
   std::vector<std::string> train, validation;
   const std::vector<std::string> files = list_files(path, is_jsonl_name);
@@ -236,10 +269,10 @@ RawData read_jsonl(const std::string& path, std::size_t length, std::int64_t ign
   if (train.empty()) std::swap(train, validation);
   PT_CHECK(!train.empty(), kData, "\"{}\" has no *.jsonl", printable(path));
   out.train = read_files(train, path, out.notes, length, ignored_label, label_may_be_missing,
-                         one_row_per_text);
+                         one_row_per_text, skips_gaps);
   if (!validation.empty())
     out.validation = read_files(validation, path, out.notes, std::max(length, out.train.row_length),
-                                ignored_label, label_may_be_missing, one_row_per_text);
+                                ignored_label, label_may_be_missing, one_row_per_text, skips_gaps);
   return out;
 }
 

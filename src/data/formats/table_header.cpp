@@ -144,7 +144,7 @@ std::size_t find_label(const CsvOptions& options, const std::vector<std::string>
   long index = 0;
   const auto [end, error] = std::from_chars(wanted.data(), wanted.data() + wanted.size(), index);
   const bool is_number = error == std::errc() && end == wanted.data() + wanted.size();
-  if (!is_number && options.label_may_be_missing) return kNoLabel;
+  if (!is_number && options.label_column_may_be_missing) return kNoLabel;
   const long position = index < 0 ? index + static_cast<long>(columns) : index;
   PT_CHECK(is_number && position >= 0 && position < static_cast<long>(columns), kData,
            "{} has no column \"{}\" for the labels: {}", name, printable(wanted),

@@ -36,23 +36,15 @@ class LabelRows {
     PT_CHECK(value.is_number() || value.is_boolean(), kData,
              "{}: the label {} is neither a number nor a word", place, printable(value.dump()));
     if (value.is_number_float() ||
-        (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX)) {
-      rows_.add(value.get<double>());
-    } else {
-      rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
-    }
+        (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
+      return add_number(value.get<double>(), place);
+    rows_.add(value.is_boolean() ? std::int64_t{value.get<bool>()} : value.get<std::int64_t>());
     end(place);
   }
   void add_cell(std::string_view cell, const std::string& place) {
     const std::optional<double> number = number_in(cell);
     if (!number) return add_word(cell, place);
-    const bool whole = std::nearbyint(*number) == *number && std::fabs(*number) < 0x1p53;
-    if (whole) {
-      rows_.add(static_cast<std::int64_t>(*number));
-    } else {
-      rows_.add(*number);
-    }
-    end(place);
+    add_number(*number, place);
   }
   /// None where no row has one, and none needs one.
   std::optional<RawColumn> column(const std::string& file,
@@ -68,6 +60,15 @@ class LabelRows {
   }
 
  private:
+  void add_number(double number, const std::string& place) {
+    const bool whole = std::nearbyint(number) == number && std::fabs(number) < 0x1p53;
+    if (whole) {
+      rows_.add(static_cast<std::int64_t>(number));
+    } else {
+      rows_.add(number);
+    }
+    end(place);
+  }
   void add_word(std::string_view word, const std::string& place) {
     if (word.empty() || (may_lack_all_ && is_missing(word))) {
       PT_CHECK(may_lack_, kData, "{} has no label", place);
@@ -112,7 +113,7 @@ ChosenColumns choose_columns(const std::vector<std::string>& names,
   };
   ChosenColumns out;
   const std::string& wanted = table.label_column;
-  const bool may_lack = table.label_may_be_missing || options.from_model;
+  const bool may_lack = table.label_column_may_be_missing || options.from_model;
   if (!wanted.empty() && wanted != "none" &&
       (!may_lack || std::count(names.begin(), names.end(), wanted) > 0))
     out.label = wanted == "last" ? names.size() - 1 : named(wanted, "the labels");

@@ -208,7 +208,8 @@ constexpr Reader kReaders[] = {
     {"jsonl",
      [](const std::string& path, const DataOptions& options) {
        return read_jsonl(path, options.text.sample_length(), options.text.ignored_label,
-                         options.csv.label_may_be_missing, options.text.one_row_per_text);
+                         options.csv.label_may_be_missing, options.text.one_row_per_text,
+                         table_options(options).bad_cells_as_nan);
      }},
     {"libsvm", [](const std::string& path,
                   const DataOptions& options) { return read_libsvm(path, options.first_index); }},

@@ -62,9 +62,10 @@ struct CsvOptions {
   /// A header's name, a number from 0 (negative: from the end), "last", "none"; "" lets the
   /// header decide (label, labels, target, class, y), else last.
   std::string label_column;
-  /// The table may lack the column of this name, or have gaps in the label column; a column of
-  /// gaps is no labels.
+  /// The label column may have gaps; a column of gaps is no labels.
   bool label_may_be_missing = false;
+  /// The table may lack the column of this name.
+  bool label_column_may_be_missing = false;
   /// ',' ';' '\t'; 0 lets the first line decide.
   char delimiter = 0;
   enum class Header { kAuto, kYes, kNo } header = Header::kAuto;
@@ -119,10 +120,11 @@ RawData read_webdataset(const std::string& path);
 /// JSON Lines: numbers, lists of numbers, and words as labels. Rows of tokens of several lengths
 /// without labels are one stream; others are padded to `length`, or to the longest, and labels with
 /// `ignored_label`. `label_may_be_missing`: labels that are null or missing in a line are none.
-/// `one_row_per_text`: rows of tokens stay rows, also without labels.
+/// `one_row_per_text`: rows of tokens stay rows, also without labels. `skips_gaps`: samples without
+/// a label have NaN, to be skipped later.
 RawData read_jsonl(const std::string& path, std::size_t length = 0,
                    std::int64_t ignored_label = -100, bool label_may_be_missing = false,
-                   bool one_row_per_text = false);
+                   bool one_row_per_text = false, bool skips_gaps = false);
 
 /// Whether a format may have texts: "text", "jsonl", "csv", "tsv".
 bool may_have_texts(std::string_view format);

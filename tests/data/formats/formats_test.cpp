@@ -36,6 +36,44 @@ TEST_F(Formats, JsonLines) {
   EXPECT_EQ(values(*text.train, 0), (Doubles{'a', 'b', 0xc3, 0xa9}));
 }
 
+TEST_F(Formats, JsonLabelsAreThoseOfATable) {
+  const auto labels = [&](const std::string& one, const std::string& other) {
+    return read_jsonl(write("n.jsonl", "{\"x\": 0.5, \"y\": " + one +
+                                           "}\n{\"x\": 1.0, \"y\": " + other + "}\n"))
+        .train.columns[1]
+        .values;
+  };
+  for (const char* one : {"1", "1.0", "1e0"}) {
+    const HostTensor whole = labels(one, "-2.0");
+    EXPECT_EQ(whole.dtype(), DType::kInt64) << one;
+    EXPECT_EQ(whole.to_doubles(), (Doubles{1, -2})) << one;
+    EXPECT_EQ(labels(one, "0.5").to_doubles(), (Doubles{1, 0.5})) << one;
+  }
+  // Samples without a label are skipped where bad ones are.
+  DataOptions skips;
+  skips.bind.on_bad_sample = BadSample::kSkip;
+  for (const auto& [one, zero] : {std::pair{"1", "0"}, {"\"dog\"", "\"cat\""}}) {
+    const std::string json = fmt::format(
+        "{{\"x\": [1, 2], \"y\": null}}\n{{\"x\": [3, 4], \"y\": {}}}\n{{\"x\": [5, 6]}}\n"
+        "{{\"x\": [7, 8], \"y\": {}}}\n",
+        one, zero);
+    std::string table = fmt::format("1,2,\n3,4,{}\n5,6,\n7,8,{}\n", one, zero);
+    for (const std::string& file : {write("g.jsonl", json), write("g.csv", table)}) {
+      const OpenedData got = opened(file, wants({2}, 2), skips);
+      EXPECT_EQ(values(*got.train, 0), (Doubles{3, 4, 7, 8})) << file;
+      EXPECT_EQ(values(*got.train, 1), (Doubles{1, 0})) << file;
+      expect_contains(got.warnings.at(0), "2 bad samples skipped");
+    }
+    expect_contains(data_error([&] { opened(path("g.jsonl"), wants({2}, 2)); }), "\"y\" is null");
+  }
+  const std::string lists = "{\"x\": [1, 2], \"y\": [1, 2]}\n{\"x\": [3, 4], \"y\": null}\n";
+  expect_contains(data_error([&] { opened(write("l.jsonl", lists), wants({2}, 2), skips); }),
+                  "line 2 has lists, which no line may lack");
+  const std::string twice = "{\"x\": [1, 2], \"y\": null, \"y\": 1}\n";
+  expect_contains(data_error([&] { opened(write("t.jsonl", twice), wants({2}, 2), skips); }),
+                  "\"y\" occurs twice");
+}
+
 TEST_F(Formats, JsonRowsArePaddedAsInTheTrainingData) {
   DataSpec spec = wants_tokens(4, 9);
   spec.label->sample_shape = {};
