@@ -13,6 +13,7 @@
 #include "base/safe_text.h"
 #include "cli/commands/commands.h"
 #include "cli/commands/run_folder.h"
+#include "cli/commands/run_messages.h"
 #include "cli/commands/supervise.h"
 #include "cli/commands/trained_output.h"
 #include "cli/options/resume_command_line.h"
@@ -217,6 +218,7 @@ class Evaluator {
 void log_data_warnings(const PlannedNetwork& network) {
   for (const std::string& warning : network.data().warnings)
     log_info("eval", "note     {}", warning);
+  log_left_out("eval", /*drops_last=*/false, network);
 }
 
 /// Waits until a run has begun in a folder, which need not be there yet.

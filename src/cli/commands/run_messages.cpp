@@ -237,7 +237,27 @@ void log_start(const Options& options, const PlannedNetwork& network) {
   for (const std::string& text : unused_settings(options)) log_warning("train", "{}", text);
   log_model(options, network);
   log_batch(options, network);
+  log_left_out("train", options.run.optimization.drop_last, network);
   log_plan(options, network);
+}
+
+void log_left_out(const char* command, bool drops_last, const PlannedNetwork& network) {
+  const std::int64_t fixed = network.model().fixed_batch();
+  if (fixed == 0) return;
+  const std::string since =
+      fmt::format("since the model was exported with a fixed batch of {} sample{}", fixed,
+                  fixed == 1 ? "" : "s");
+  const std::int64_t samples = network.epoch_samples();
+  const std::int64_t batch = network.config().optimization.batch_size;
+  if (network.mode() == RunMode::kTrain && !drops_last && samples % batch != 0) {
+    log_info(command,
+             "note     each epoch leaves out {} of {} samples, which fill no batch of {}, {}",
+             samples % batch, samples, batch, since);
+  }
+  const Dataset* evaluated = network.evaluation_data();
+  const std::int64_t all = evaluated ? static_cast<std::int64_t>(evaluated->size()) : 0;
+  if (all % fixed != 0)
+    log_info(command, "note     {} of {} samples are not evaluated, {}", all % fixed, all, since);
 }
 
 void log_resume(const Options& options, const PlannedNetwork& network,

@@ -19,6 +19,9 @@ void log_start(const Options& options, const PlannedNetwork& network);
 /// The resumed checkpoint, and the settings that have changed since.
 void log_resume(const Options& options, const PlannedNetwork& network,
                 const FoundCheckpoint& found);
+/// Notes on samples that a model's fixed batch leaves out of epochs and evaluations. `drops_last`:
+/// the user leaves out those of the last batch of an epoch.
+void log_left_out(const char* command, bool drops_last, const PlannedNetwork& network);
 /// Notes on smaller micro-batches at the ends of batches.
 void log_remainders(const PipelineRun& run);
 /// Memory allocated by the stages.
