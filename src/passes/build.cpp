@@ -81,6 +81,40 @@ void note_single_values(TrainingGraph& training) {
       training.micro_batch, setting("bn")));
 }
 
+bool takes_one_sample(const OnnxModel& model, const TrainingGraph& training) {
+  return training.micro_batch == 1 &&
+         std::ranges::any_of(model.inputs, [&](const OnnxValue& input) {
+           return !input.dims.empty() && input.dims[0].value == 1 &&
+                  std::ranges::count(training.inputs, input.name, &GraphInput::name) > 0;
+         });
+}
+
+/// Error (kUsage) where the first axis of the output whose next tokens are learned is that of the
+/// tokens, and as long as there are samples by accident: with one sample more it stays.
+void check_axis_of_samples(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
+                           LowerOptions options, const TrainingGraph& training) {
+  const auto shape_in = [&](const TrainingGraph& graph) {
+    const auto at = std::ranges::find(graph.output_names, training.loss.output);
+    const auto index = static_cast<std::size_t>(at - graph.output_names.begin());
+    return graph.graph[graph.outputs.at(index)].type.shape;
+  };
+  if (training.loss.kind != LossKind::kCausalLm) return;
+  const Shape shape = shape_in(training);
+  if (shape.rank() < 2 || shape[0] != shape[1]) return;
+  ++options.micro_batch;
+  options.repeating = nullptr;
+  Shape larger;
+  try {
+    larger = shape_in(lower(model, rules, options));
+  } catch (const Error&) {
+    return;  // the model takes this number of samples only
+  }
+  PT_CHECK(larger.rank() == shape.rank() && larger[0] == options.micro_batch, kUsage,
+           "output \"{}\" does not have one row for each sample: its shape is {} for {} samples; "
+           "name another one with {}",
+           printable(training.loss.output), larger.text(), options.micro_batch, setting("logits"));
+}
+
 /// The forward pass, the loss and the backward pass, in plain row-major floats.
 TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string, TensorRule>& rules,
                              const BuildOptions& options) {
@@ -96,7 +130,12 @@ TrainingGraph differentiated(const OnnxModel& model, const std::map<std::string,
     expand_patches(training.graph);
   }
   with_context([&] { return "choosing the loss of " + printable(model.path.string()); },
-               [&] { attach_loss(training, options.loss); });
+               [&] {
+                 LossOptions loss = options.loss;
+                 loss.of_one_sample = takes_one_sample(model, training);
+                 attach_loss(training, loss);
+                 check_axis_of_samples(model, rules, lower_options, training);
+               });
   remove_dead_nodes(training.graph, results_of(training));  // needs the loss, which keeps the rest
   remove_dead_statistics(training);                         // behind remove_dead_nodes()
   training.coupled_samples = find_coupled_samples(training);  // of what the loss depends on

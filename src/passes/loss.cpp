@@ -12,6 +12,7 @@
 #include "onnx_io/model.h"
 #include "ops/registry/registry.h"
 #include "passes/causality.h"
+#include "passes/squeezed_shapes.h"
 
 namespace pipetrain {
 namespace {
@@ -41,21 +42,26 @@ bool is_loss(const TrainingGraph& training, std::size_t output) {
          training.graph[training.outputs[output]].type.shape.count() == 1;
 }
 
-/// The axis of `before` that a Reshape keeps as `axis` of `after`, if there is one.
-std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, std::size_t axis) {
-  const std::int64_t behind = after.count(axis + 1, after.rank());
-  for (std::size_t i = 0; i < before.rank(); ++i) {
-    if (before[i] == after[axis] && before.count(i + 1, before.rank()) == behind) return i;
-  }
-  return {};
+/// Whether a scalar is computed as such or sums up something: what Squeeze has made of one value of
+/// a sample does neither.
+bool sums_up(const Graph& graph, ValueId scalar) {
+  NodeId node = graph[scalar].producer;
+  for (; node && graph[node].op->name == "Reshape"; node = graph[scalar].producer)
+    scalar = graph[node].inputs[0];
+  return !node || graph[scalar].type.shape.rank() == 0 ||
+         graph[node].op->name.starts_with("Reduce");
 }
 
-/// Whether a permutation moves channels, the second axis, behind all others: (0, 2, 3, 1).
-bool moves_channels_last(const Ints& perm) {
-  for (std::size_t i = 1; i + 1 < perm.size(); ++i) {
-    if (perm[i] != static_cast<std::int64_t>(i) + 1) return false;
-  }
-  return perm.size() >= 4 && perm.front() == 0 && perm.back() == 1;
+/// Whether an output of a model of one sample is a prediction, which a loss compares with labels.
+bool is_prediction(const TrainingGraph& training, std::size_t output, const LossOptions& options) {
+  if (options.loss != "auto") return options.loss != "output";
+  const ValueId value = training.outputs[output];
+  if (is_loss(training, output)) return false;
+  if (training.graph[value].type.shape.rank() > 0) return true;
+  const bool labelled = options.labels == LabelHint::kBinary ||
+                        options.labels == LabelHint::kInteger ||
+                        options.labels == LabelHint::kFloat;
+  return labelled && !options.labels_are_input && !sums_up(training.graph, value);
 }
 
 /// The integer input whose tokens the output (N, T, V) seems to predict: it is (N, T) and indexes a
@@ -205,12 +211,16 @@ class LossBuilder {
     output_ = training_.outputs[index];
     Loss& loss = training_.loss;
     loss.output = training_.output_names[index];
+    builder_.set_origin("loss", Part::kForward);
+    if (options_.of_one_sample && is_prediction(training_, index, options_)) {
+      output_ = builder_.reshape(output_, with_sample_axis(training_.graph, output_));
+      training_.outputs[index] = output_;
+    }
     const bool computed = options_.loss == "auto" && is_loss(training_, index);
     loss.kind = computed                  ? LossKind::kOutput
                 : options_.loss == "auto" ? infer_kind(training_, output_, options_)
                                           : loss_named(options_.loss);
     loss.ignore_index = options_.ignore_index;
-    builder_.set_origin("loss", Part::kForward);
     Value scale;
     scale.name = "loss_scale";
     scale.type = {DType::kFloat32, Shape{}};
@@ -431,63 +441,6 @@ std::string_view name_of(LossKind kind) {
     if (loss.kind == kind) return loss.name;
   }
   return "?";
-}
-
-std::size_t class_axis(const Graph& graph, ValueId output) {
-  const Shape& shape = graph[output].type.shape;
-  const std::size_t last = shape.rank() - 1;
-  if (shape.rank() <= 3) return last;
-  std::optional<std::size_t> axis = last;  // of the value that was reached, from where the last is
-  for (NodeId at = graph[output].producer; at && axis;) {
-    const Node& node = graph[at];
-    const std::string_view op = node.op->name;
-    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
-    if (op == "Softmax" || op == "LogSoftmax") {
-      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
-      const std::int64_t over = (node.attributes.integer("axis") + rank) % rank;
-      return static_cast<std::int64_t>(*axis) == over ? last : 1;
-    }
-    if (op == "Transpose") {
-      const Ints perm = node.attributes.ints("perm");
-      axis = static_cast<std::size_t>(perm[*axis]);
-      if (*axis == 1 && moves_channels_last(perm)) return last;
-    } else if (op == "Reshape") {
-      axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
-    } else if (op != "Sigmoid") {
-      break;
-    }
-    at = graph[x].producer;
-  }
-  return 1;
-}
-
-std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output) {
-  FinalActivation found;
-  const Shape& shape = graph[output].type.shape;
-  std::optional<std::size_t> axis;  // where the classes are; absent behind a Reshape that loses it
-  if (shape.rank() > 0) axis = class_axis(graph, output);
-  for (found.node = graph[output].producer; found.node;) {
-    const Node& node = graph[found.node];
-    const std::string_view op = node.op->name;
-    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
-    if (op == "Sigmoid") return found;
-    if (op == "Softmax" || op == "LogSoftmax") {
-      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
-      const std::int64_t over = node.attributes.integer("axis");
-      const bool classes = axis && static_cast<std::int64_t>(*axis) == (over + rank) % rank;
-      return classes ? std::optional(found) : std::nullopt;
-    }
-    if (op == "Transpose") {
-      if (axis) axis = static_cast<std::size_t>(node.attributes.ints("perm")[*axis]);
-    } else if (op == "Reshape") {
-      if (axis) axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
-    } else {
-      return {};
-    }
-    found.moves.push_back(found.node);
-    found.node = graph[x].producer;
-  }
-  return {};
 }
 
 void attach_loss(TrainingGraph& training, const LossOptions& options) {

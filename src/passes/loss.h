@@ -19,6 +19,8 @@ struct LossOptions {
   std::string output;         // name of the model output to look at; empty: by rule
   LabelHint labels = LabelHint::kUnknown;
   bool has_data = false;            // real ones, also where their labels are not known
+  bool labels_are_input = false;    // the model has an input for them
+  bool of_one_sample = false;       // the model takes one sample at a time
   std::int64_t label_elements = 0;  // of a sample; 0: unknown
   std::int64_t ignore_index = -100;
   double label_smoothing = 0;         // of cross-entropies

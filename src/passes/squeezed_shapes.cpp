@@ -19,6 +19,20 @@ bool has_squeeze_of_all(const OnnxModel& model) {
   });
 }
 
+Shape with_sample_axis(const Graph& graph, ValueId output) {
+  const Shape& shape = graph[output].type.shape;
+  if (shape.rank() == 0) return {1};
+  const NodeId producer = graph[output].producer;
+  if (shape[0] == 1 || !producer || graph[producer].op->name != "Reshape") return shape;
+  const Shape& before = graph[graph[producer].inputs[0]].type.shape;
+  if (before.rank() <= shape.rank() || before[0] != 1 ||
+      squeezed(before, nullptr) != squeezed(shape, nullptr))
+    return shape;
+  std::vector<std::int64_t> dims = shape.dims();
+  dims.insert(dims.begin(), 1);
+  return Shape(std::move(dims));
+}
+
 Shape squeezed(const Shape& shape, const Shape* larger) {
   const bool fits = larger && larger->rank() == shape.rank();
   std::vector<std::int64_t> dims;

@@ -69,6 +69,18 @@ bool is_real_input(const RawColumn& column, const RawData& raw, const OnnxModel&
   });
 }
 
+/// Whether the model may take a column of labels as an input: it is called so, or has no other
+/// column.
+bool may_take_labels(const RawColumn& label, const RawData& raw, const OnnxModel& model,
+                     const BindOptions& options) {
+  return model.inputs.size() >= raw.train.columns.size() ||
+         std::ranges::any_of(model.inputs, [&](const OnnxValue& input) {
+           const std::pair bound(input.name, label.name);
+           return role_of_name(input.name) == ColumnRole::kLabel || input.name == label.name ||
+                  std::ranges::count(options.bindings, bound) > 0;
+         });
+}
+
 /// Whether there are labels, and whether they are 0 or 1, class numbers or real values.
 void look_at_labels(const RawData& raw, const OnnxModel& model, const BindOptions& options,
                     LossOptions& loss) {
@@ -77,6 +89,7 @@ void look_at_labels(const RawData& raw, const OnnxModel& model, const BindOption
   if (!label || label->source || label->rows() == 0) return;
   const std::int64_t elements = label->sample_shape().count();
   loss.label_elements = elements;
+  loss.labels_are_input = may_take_labels(*label, raw, model, options);
   const ValueRange range = range_of(label->values.view().data, label->dtype(),
                                     static_cast<std::size_t>(label->values.type().count()));
   const bool real = is_float(label->dtype());

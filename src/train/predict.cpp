@@ -7,14 +7,24 @@
 
 #include "base/error.h"
 #include "base/setting.h"
+#include "ops/registry/registry.h"
 #include "passes/execute.h"
 #include "passes/lower.h"
 #include "passes/needed_nodes.h"
 #include "passes/patterns.h"
+#include "passes/squeezed_shapes.h"
 #include "train/given_shapes.h"
 
 namespace pipetrain {
 namespace {
+
+/// Gives outputs of one sample its axis, which a Squeeze may have removed.
+void add_sample_axes(TrainingGraph& graph) {
+  GraphBuilder builder = make_builder(graph.graph);
+  builder.set_origin("sample", Part::kForward);
+  for (ValueId& output : graph.outputs)
+    output = builder.reshape(output, with_sample_axis(graph.graph, output));
+}
 
 TrainingGraph forward_graph(const ModelConfig& config, std::int64_t batch,
                             const std::map<std::string, Shape>& sample_shapes) {
@@ -29,6 +39,7 @@ TrainingGraph forward_graph(const ModelConfig& config, std::int64_t batch,
   options.mode = {/*training=*/false, config.batch_norm, config.dropout};
   const auto build = [&](const LowerOptions& how) {
     TrainingGraph graph = lower(model.model, model.rules, how);
+    if (model.fixed_batch() == 1) add_sample_axes(graph);
     graph.graph.verify();
     return graph;
   };

@@ -83,6 +83,18 @@ class Labels(Labelled):
         for label in (lambda i: i / 7, lambda i: [i / 7], lambda i: i % 5):
             self.assertIn("(mse)", self.task(linear(4, 1), self.rows(label)))
 
+    def test_a_model_of_one_sample_whose_output_is_a_scalar(self):
+        weights = [0.5, -1.0, 0.25, 2.0]
+        nodes = [onnx_file.node("MatMul", ["x", "w"], ["h"]), onnx_file.node("Squeeze", ["h"], ["y"])]
+        model = onnx_file.model(nodes, [onnx_file.value_info("x", [1, 4])], [onnx_file.value_info("y", [])], [onnx_file.tensor("w", [4, 1], weights)])
+        rows = self.rows(lambda i: i / 7, count=9)
+        for more, says in (([], "(mse)"), (["--loss", "l1"], "(l1)"), (["--loss", "output"], "its own loss")):
+            self.assertIn(says, self.task(model, rows, "-b", "3", *more))
+        predicted = events(self.succeed("predict", "m.onnx", "--data", "d.jsonl", *CPU)[0])
+        self.assertEqual(len(predicted), 9)
+        for row, found in zip(rows, predicted):
+            self.assertAlmostEqual(found["y"], sum(x * w for x, w in zip(row["x"], weights)), places=4)
+
     def test_numbers_that_are_no_classes_say_which_loss_was_chosen(self):
         self.write("linear.onnx", linear(2, 3))
         self.write("half.csv", "a,b,y\n1,2,1.5\n3,4,2.5\n")

@@ -110,6 +110,85 @@ TEST(Loss, NeedsARowForEachSample) {
   }
 }
 
+/// Logits (N, T, V) of tokens (N, T), or (T, N, V).
+TEST(Loss, OfNextTokensNeedsARowForEachSampleToo) {
+  for (const bool turned : {true, false}) {
+    OnnxBuilder builder("tokens");
+    builder.input("ids", DType::kInt64, {{"batch", -1}, {"", kRows}});
+    builder.output("logits", DType::kFloat32, {{"first", -1}, {"second", -1}, {"", kClasses}});
+    builder.initializer("table", HostTensor(TensorType{DType::kFloat32, {kClasses, 2}}));
+    builder.initializer("head", HostTensor(TensorType{DType::kFloat32, {2, kClasses}}));
+    builder.node("Gather", {"table", "ids"}, {"rows"}, {}, "embed");
+    builder.node("Transpose", {"rows"}, {"turned"}, {OnnxAttribute::of_ints("perm", {1, 0, 2})});
+    builder.node("MatMul", {turned ? "turned" : "rows", "head"}, {"logits"}, {}, "head");
+    const std::string bytes = builder.bytes();
+    const OnnxModel model =
+        read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+    const LossOptions loss = {.loss = "causal-lm"};
+    if (!turned) {
+      EXPECT_EQ(with_loss(model, loss).loss.classes, kClasses);
+      continue;
+    }
+    test::expect_error(ErrorKind::kUsage, "one row for each sample",
+                       [&] { with_loss(model, loss); });
+  }
+}
+
+// --- models of one sample, whose axis a Squeeze without axes has removed ---
+
+/// x (1, 2), or any number of samples (`batch` -1), times 0.5 in `width` columns, squeezed; `mean`:
+/// the mean of these.
+TrainingGraph of_one_sample(std::int64_t width, const LossOptions& loss, bool mean = false,
+                            std::int64_t batch = 1) {
+  OnnxBuilder builder("squeezed");
+  builder.input("x", DType::kFloat32, {{batch < 0 ? "batch" : "", batch}, {"", 2}});
+  builder.output("y", DType::kFloat32, {});
+  HostTensor w(TensorType{DType::kFloat32, Shape{2, width}});
+  for (float& value : w.span<float>()) value = 0.5F;
+  builder.initializer("w", w);
+  builder.node("MatMul", {"x", "w"}, {"h"}, {}, "product");
+  if (mean) builder.node("ReduceMean", {"h"}, {"m"}, {OnnxAttribute::of_int("keepdims", 1)});
+  builder.node("Squeeze", {mean ? "m" : "h"}, {"y"}, {}, "squeeze");
+  const std::string bytes = builder.bytes();
+  const OnnxModel model = read_onnx_bytes(std::as_bytes(std::span(bytes.data(), bytes.size())), {});
+  BuildOptions options;
+  options.lower.micro_batch = 1;
+  options.loss = loss;
+  options.with_gradients = false;
+  return build_training_graph(model, classify_tensors(model, {}), options);
+}
+
+TEST(Loss, OfOneSampleComparesItsPrediction) {
+  const TrainingGraph asked = of_one_sample(1, {.loss = "mse"});
+  EXPECT_EQ(asked.graph[asked.loss.label].type.shape, Shape{1});
+  const HostTensor x = test::floats({1, 2}, {1, 3});
+  const HostTensor label = test::floats({1}, {5});
+  // 0.5 · 1 + 0.5 · 3 = 2, and (2 - 5)² = 9.
+  const auto loss =
+      execute(asked.graph, Backend::kReference,
+              {{asked.inputs[0].value, x}, {asked.loss.label, label}}, {asked.loss.loss_sum});
+  EXPECT_FLOAT_EQ(loss[0].span<const float>()[0], 9);
+  const LossOptions real = {.labels = LabelHint::kFloat, .label_elements = 1};
+  const LossOptions binary = {.labels = LabelHint::kBinary, .label_elements = 1};
+  EXPECT_EQ(of_one_sample(1, real).loss.kind, LossKind::kSquaredError);
+  EXPECT_EQ(of_one_sample(1, binary).loss.kind, LossKind::kBinaryCrossEntropy);
+  const TrainingGraph classes = of_one_sample(kClasses, {.loss = "cross-entropy"});
+  EXPECT_EQ(classes.loss.classes, kClasses);
+  EXPECT_EQ(classes.graph[classes.loss.label].type.shape, Shape{1});
+}
+
+TEST(Loss, OfOneSampleMayBeItsOutput) {
+  LossOptions real = {.labels = LabelHint::kFloat, .label_elements = 1};
+  EXPECT_EQ(of_one_sample(1, {}).loss.kind, LossKind::kOutput);
+  EXPECT_EQ(of_one_sample(1, {.loss = "output"}).loss.kind, LossKind::kOutput);
+  EXPECT_EQ(of_one_sample(3, real, /*mean=*/true).loss.kind, LossKind::kOutput);
+  real.labels_are_input = true;
+  EXPECT_EQ(of_one_sample(1, real).loss.kind, LossKind::kOutput);
+  // What sums up any number of samples is no prediction of one.
+  test::expect_error(ErrorKind::kUsage, "one row for each sample",
+                     [] { of_one_sample(3, {.loss = "mse"}, /*mean=*/true, /*batch=*/-1); });
+}
+
 TEST(Loss, OfMixedLabelsHasNoClassWeights) {
   const OnnxModel model = linear_classifier();
   test::expect_error(ErrorKind::kUsage, "class-weights", [&] {

@@ -1,0 +1,86 @@
+// Where the classes of an output are, and the activation behind which it is a probability.
+#include <optional>
+#include <string_view>
+
+#include "passes/loss.h"
+
+namespace pipetrain {
+namespace {
+
+/// The axis of `before` that a Reshape keeps as `axis` of `after`, if there is one.
+std::optional<std::size_t> axis_before(const Shape& before, const Shape& after, std::size_t axis) {
+  const std::int64_t behind = after.count(axis + 1, after.rank());
+  for (std::size_t i = 0; i < before.rank(); ++i) {
+    if (before[i] == after[axis] && before.count(i + 1, before.rank()) == behind) return i;
+  }
+  return {};
+}
+
+/// Whether a permutation moves channels, the second axis, behind all others: (0, 2, 3, 1).
+bool moves_channels_last(const Ints& perm) {
+  for (std::size_t i = 1; i + 1 < perm.size(); ++i) {
+    if (perm[i] != static_cast<std::int64_t>(i) + 1) return false;
+  }
+  return perm.size() >= 4 && perm.front() == 0 && perm.back() == 1;
+}
+
+}  // namespace
+
+std::size_t class_axis(const Graph& graph, ValueId output) {
+  const Shape& shape = graph[output].type.shape;
+  const std::size_t last = shape.rank() - 1;
+  if (shape.rank() <= 3) return last;
+  std::optional<std::size_t> axis = last;  // of the value that was reached, from where the last is
+  for (NodeId at = graph[output].producer; at && axis;) {
+    const Node& node = graph[at];
+    const std::string_view op = node.op->name;
+    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
+    if (op == "Softmax" || op == "LogSoftmax") {
+      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
+      const std::int64_t over = (node.attributes.integer("axis") + rank) % rank;
+      return static_cast<std::int64_t>(*axis) == over ? last : 1;
+    }
+    if (op == "Transpose") {
+      const Ints perm = node.attributes.ints("perm");
+      axis = static_cast<std::size_t>(perm[*axis]);
+      if (*axis == 1 && moves_channels_last(perm)) return last;
+    } else if (op == "Reshape") {
+      axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
+    } else if (op != "Sigmoid") {
+      break;
+    }
+    at = graph[x].producer;
+  }
+  return 1;
+}
+
+std::optional<FinalActivation> final_activation(const Graph& graph, ValueId output) {
+  FinalActivation found;
+  const Shape& shape = graph[output].type.shape;
+  std::optional<std::size_t> axis;  // where the classes are; absent behind a Reshape that loses it
+  if (shape.rank() > 0) axis = class_axis(graph, output);
+  for (found.node = graph[output].producer; found.node;) {
+    const Node& node = graph[found.node];
+    const std::string_view op = node.op->name;
+    const ValueId x = node.inputs.empty() ? ValueId{} : node.inputs[0];
+    if (op == "Sigmoid") return found;
+    if (op == "Softmax" || op == "LogSoftmax") {
+      const auto rank = static_cast<std::int64_t>(graph[x].type.shape.rank());
+      const std::int64_t over = node.attributes.integer("axis");
+      const bool classes = axis && static_cast<std::int64_t>(*axis) == (over + rank) % rank;
+      return classes ? std::optional(found) : std::nullopt;
+    }
+    if (op == "Transpose") {
+      if (axis) axis = static_cast<std::size_t>(node.attributes.ints("perm")[*axis]);
+    } else if (op == "Reshape") {
+      if (axis) axis = axis_before(graph[x].type.shape, graph[node.outputs[0]].type.shape, *axis);
+    } else {
+      return {};
+    }
+    found.moves.push_back(found.node);
+    found.node = graph[x].producer;
+  }
+  return {};
+}
+
+}  // namespace pipetrain
