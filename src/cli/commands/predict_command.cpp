@@ -333,8 +333,7 @@ int predict_command(Options& options) {
   check_logits(model, options.run.model);
   check_given_shapes(options.run.model, model);
   CsvOptions& table = options.run.data.csv;
-  // What is predicted need not be there; a column that is given is no input.
-  table.label_may_be_missing = true;
+  table.label_may_be_missing = true;  // what is predicted need not be there
   table.label_column_may_be_missing = table.label_column.empty();
   if (const std::string taken = follow_training(model.metadata, options.run); !taken.empty())
     log_info("predict", "note     {}", taken);
