@@ -56,10 +56,8 @@ std::vector<Setting> facts_of(const PlannedNetwork& network) {
   // A stage that may run fewer mini-batches ahead reads newer weights.
   if (sends_whole_mini_batches(network.schedule().rule()))
     facts.emplace_back(kMemoryUnits, fmt::format("{}", config.pipeline.memory_units));
-  const Normalization& given = config.data.bind.normalization;
   const TrainingDescription training = training_of(network);
-  if (given.kind == Normalization::Kind::kMax || training.normalization != given.text())
-    facts.emplace_back("normalize", training.normalization);
+  if (training.normalization != "auto") facts.emplace_back("normalize", training.normalization);
   if (!training.image_shapes.empty()) facts.emplace_back("image-sizes", training.image_shapes);
   if (config.model.precision == DType::kFloat16)
     facts.emplace_back(kLossScaleNumber, network.loss_scaling().adapts

@@ -116,8 +116,8 @@ TEST(Loss, OfNextTokensNeedsARowForEachSampleToo) {
     OnnxBuilder builder("tokens");
     builder.input("ids", DType::kInt64, {{"batch", -1}, {"", kRows}});
     builder.output("logits", DType::kFloat32, {{"first", -1}, {"second", -1}, {"", kClasses}});
-    builder.initializer("table", HostTensor(TensorType{DType::kFloat32, {kClasses, 2}}));
-    builder.initializer("head", HostTensor(TensorType{DType::kFloat32, {2, kClasses}}));
+    builder.initializer("table", test::random_tensor({DType::kFloat32, {kClasses, 2}}, 1, -1, 1));
+    builder.initializer("head", test::random_tensor({DType::kFloat32, {2, kClasses}}, 2, -1, 1));
     builder.node("Gather", {"table", "ids"}, {"rows"}, {}, "embed");
     builder.node("Transpose", {"rows"}, {"turned"}, {OnnxAttribute::of_ints("perm", {1, 0, 2})});
     builder.node("MatMul", {turned ? "turned" : "rows", "head"}, {"logits"}, {}, "head");

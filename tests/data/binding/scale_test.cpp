@@ -62,7 +62,7 @@ TEST(Scale, NumbersThatAreNoFractionsAreNoticed) {
     rows.ends = {1};
     rows.lines = {1};
     rows.width = 2;
-    sparse.columns[0].values = {};
+    sparse.columns[0].values = HostTensor();
     sparse.columns[0].source = make_sparse_rows(std::move(rows));
     EXPECT_EQ(bind_data(sparse, spec_of({2}), {}).has_large_values, largest > 1);
   }
