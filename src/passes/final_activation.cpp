@@ -2,6 +2,7 @@
 #include <optional>
 #include <string_view>
 
+#include "graph/op.h"
 #include "passes/loss.h"
 
 namespace pipetrain {

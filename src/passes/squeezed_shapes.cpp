@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "graph/op.h"
 #include "onnx_io/subgraph.h"
 
 namespace pipetrain {
