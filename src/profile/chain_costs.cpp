@@ -11,6 +11,7 @@
 #include "ops/matmul/matmul.h"
 #include "passes/batch_weight_gradients.h"
 #include "profile/profile.h"
+#include "tensor/distinct_constants.h"
 
 namespace pipetrain {
 namespace {
@@ -222,7 +223,8 @@ class Attribution {
     }
   }
 
-  // Devices have copies of frozen weights and all other constants that their kernels read.
+  // Devices have copies of frozen weights and all other constants that their kernels read: one of
+  // equal ones.
   void add_constants() {
     std::map<ValueId, std::set<int>> positions;
     for (std::size_t n = 0; n < graph_.nodes.size(); ++n) {
@@ -239,7 +241,19 @@ class Attribution {
         positions[root(id)].insert(here.begin(), here.end());
       }
     }
-    for (const auto& [id, here] : positions)
+    DistinctConstants distinct;
+    std::vector<ValueId> first;                      // by number of distinct constants
+    std::map<ValueId, std::set<int>> of_all_equals;  // by the first of them
+    for (const auto& [id, here] : positions) {
+      ValueId place = id;
+      if (const HostTensor& data = graph_[id].data) {
+        const DistinctConstants::Found found = distinct.add(data);
+        if (found.added) first.push_back(id);
+        place = first[found.index];
+      }
+      of_all_equals[place].insert(here.begin(), here.end());
+    }
+    for (const auto& [id, here] : of_all_equals)
       charge(here, graph_[id].type.bytes(), &ChainCost::constant_bytes, &Reuse::constant_bytes);
   }
 

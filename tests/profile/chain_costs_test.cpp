@@ -1,6 +1,8 @@
 // Attribution on a graph drawn by hand: every number is known.
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "graph/op.h"
 #include "passes/linearise.h"
 #include "profile/profile.h"
@@ -181,6 +183,27 @@ TEST(ChainCosts, CountConstantsOfDevicesWhereKernelsReadThem) {
     EXPECT_EQ(costs.elements[3].reuses[0].previous, 0);
     EXPECT_EQ(costs.elements[3].reuses[0].constant_bytes, 200u);
   }
+}
+
+// Devices keep one of equal ones: a and b read different constants with the same bytes.
+TEST(ChainCosts, CountEqualConstantsOnce) {
+  HandMadeGraph g = tied_graph();
+  std::vector<ValueId> masks;
+  for (const char* name : {"mask of a", "mask of b", "mask of c"}) {
+    masks.push_back(g.value(name, Role::kConstant, 50));
+    const std::vector<float> values(50, masks.size() == 3 ? 2.0F : 1.0F);
+    g.training.graph[masks.back()].data = HostTensor::of<float>({50}, values);
+  }
+  std::vector<Node>& nodes = g.training.graph.nodes;
+  for (std::size_t i = 0; i < 3; ++i) nodes[i == 0 ? 1 : i + 2].inputs.push_back(masks[i]);
+  g.profile.backend = "device";
+  const ChainCosts costs = chain_costs(g.training, linearise(g.training), g.profile);
+  EXPECT_EQ(costs.elements[0].constant_bytes, 200u);
+  EXPECT_EQ(costs.elements[2].constant_bytes, 0u);
+  ASSERT_GE(costs.elements[2].reuses.size(), 1u);
+  EXPECT_EQ(costs.elements[2].reuses[0].previous, 0);
+  EXPECT_EQ(costs.elements[2].reuses[0].constant_bytes, 200u);
+  EXPECT_EQ(costs.elements[3].constant_bytes, 200u);  // other bytes
 }
 
 TEST(ChainCosts, CountAThirdUseAgainAcrossACutBehindTheSecond) {

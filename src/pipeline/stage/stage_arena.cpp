@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "pipeline/stage/distinct_constants.h"
+#include "tensor/distinct_constants.h"
 
 namespace pipetrain {
 namespace {

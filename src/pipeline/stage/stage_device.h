@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "device/device.h"
-#include "pipeline/stage/distinct_constants.h"
 #include "pipeline/stage/stage_executor.h"
 #include "pipeline/stage/stage_recordings.h"
 #include "pipeline/transport/host_staging.h"
+#include "tensor/distinct_constants.h"
 
 namespace pipetrain {
 

@@ -1,4 +1,4 @@
-#include "pipeline/stage/distinct_constants.h"
+#include "tensor/distinct_constants.h"
 
 #include <gtest/gtest.h>
 
