@@ -196,12 +196,14 @@ Plan plan_chain(const ProfiledNetwork& network, std::vector<int> cuts, std::size
 
 /// The warm-up of 1f1b-auto, and so what its stages hold, follows from the times of the plan. Makes
 /// the plan of the same cuts again, until no stage holds more than it counts. (The closed forms of
-/// replicas stay.)
-void count_warm_up(const ProfiledNetwork& network, const Slices& slices,
-                   const std::vector<Edge>& edges, std::size_t planner_limit, PlanRequest& request,
-                   Plan& plan) {
+/// replicas stay.) Where the memory is too small for that warm-up, returns how many micro-batches
+/// each stage may hold at most; else nothing.
+std::vector<int> count_warm_up(const ProfiledNetwork& network, const Slices& slices,
+                               const std::vector<Edge>& edges, std::size_t planner_limit,
+                               PlanRequest& request, Plan& plan) {
+  std::vector<int> most;
   const bool replicated = plan.devices() > static_cast<int>(plan.stages.size());
-  if (!network.schedule().balances_warm_up() || replicated) return;
+  if (!network.schedule().balances_warm_up() || replicated) return most;
   const PipelineConfig& pipeline = network.config().pipeline;
   const auto recomputes = [&] {
     return std::ranges::any_of(plan.stages, [](const StagePlan& stage) { return stage.recompute; });
@@ -218,22 +220,24 @@ void count_warm_up(const ProfiledNetwork& network, const Slices& slices,
   options.micro_batches = static_cast<int>(network.micro_batches());
   options.memory_units = pipeline.memory_units;
   constexpr int kRounds = 4;  // stages that recompute take longer, which changes the warm-up
+  bool is_first = true;       // nothing of this warm-up is counted yet
   for (int round = 0; round < kRounds; ++round) {
     Costs costs = costs_of_stages(network, plan, &slices);
     set_edge_links(network, edges, devices_of(plan), costs);
     const ProgramMaker programs(network.schedule(), plan, edges, costs, /*gradient_sync=*/false,
-                                options.micro_batches);
+                                options.micro_batches, most);
     options.warm = programs.warm_up();
     const Program held = generate(options);
     std::vector<ScheduleLoad> loads;
     bool holds_more = false;
     for (std::size_t s = 0; s < plan.stages.size(); ++s) {
-      const int counted = round == 0 ? 0 : request.loads[s].in_flight;
+      const int counted = is_first ? 0 : request.loads[s].in_flight;
       holds_more = holds_more || held.slots_per_stage[s] > counted;
       loads.push_back({std::max(counted, held.slots_per_stage[s]), held.versions_per_stage[s]});
     }
     if (!holds_more) break;
-    request.loads = std::move(loads);
+    std::vector<ScheduleLoad> before = std::exchange(request.loads, std::move(loads));
+    is_first = false;
     try {
       const std::vector<int> cuts = plan.cuts();
       Plan counted = plan_within(network, request, planner_limit, [&] {
@@ -241,12 +245,20 @@ void count_warm_up(const ProfiledNetwork& network, const Slices& slices,
       });
       take_stages(std::move(counted), plan);
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kResource) throw;
+      if (most.empty()) {  // a shorter warm-up is slower, but fits
+        most = most_micro_batches_within(plan, request.memory_limit_bytes);
+        request.loads = std::move(before);
+        is_first = true;
+        continue;
+      }
       // The layout tells how much less the planner may take (PlannedNetwork).
-      if (error.kind() != ErrorKind::kResource || network.estimated()) throw;
+      if (network.estimated()) throw;
       break;
     }
   }
   if (!recomputed && recomputes()) add_recompute_note(request, plan);
+  return most;
 }
 
 std::vector<Edge> edges_of_slices(const Slices& slices) {
@@ -366,14 +378,14 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   std::vector<Edge> edges = edges_of_slices(slices);
   const bool gradient_sync = needs_gradient_sync(network, slices, plan.stages.size());
 
-  count_warm_up(network, slices, edges, planner_limit, request, plan);
+  std::vector<int> most_held = count_warm_up(network, slices, edges, planner_limit, request, plan);
 
   const int micro_batches = static_cast<int>(network.micro_batches());
   Costs costs = costs_of_stages(network, plan, &slices);
   if (network.schedule().balances_warm_up())
     set_edge_links(network, edges, devices_of(plan), costs);
   ProgramMaker programs(network.schedule(), plan, std::move(edges), costs, gradient_sync,
-                        micro_batches);
+                        micro_batches, std::move(most_held));
   // An asynchronous round is long: a part of it, with the pipeline full, gives the rate.
   const int turns = (turns_of_replicas(replicas) + micro_batches - 1) / micro_batches;
   const int mini_batches =

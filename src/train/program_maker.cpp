@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "base/error.h"
 #include "base/index.h"
@@ -169,7 +170,8 @@ std::vector<std::vector<int>> RunSchedule::stages_of_devices(int micro_batches) 
 }
 
 ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
-                           const Costs& costs, bool gradient_sync, int units_per_update)
+                           const Costs& costs, bool gradient_sync, int units_per_update,
+                           std::vector<int> most_micro_batches)
     : schedule_(schedule),
       edges_(std::move(edges)),
       gradient_sync_(gradient_sync),
@@ -186,7 +188,8 @@ ProgramMaker::ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::v
   if (!schedule_.balances_warm_up()) return;
   WarmUpCosts warm = warm_up_costs(plan, edges_, costs);
   warm.tolerance = schedule_.config_.warm_up_tolerance;
-  warm_ = balanced_warm_up(warm);
+  warm.most_micro_batches = std::move(most_micro_batches);
+  warm_ = balanced_warm_up(with_memory_units(std::move(warm), schedule_.config_.memory_units));
 }
 
 Program ProgramMaker::training(int units, const std::vector<Edge>& more) const {

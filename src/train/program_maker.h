@@ -56,9 +56,11 @@ class RunSchedule {
 class ProgramMaker {
  public:
   /// Takes over what the plan decided: recompute, replicas. `costs`: per stage and unit, for
-  /// 1f1b-auto. `units_per_update` matters for pipedream-2bw.
+  /// 1f1b-auto. `units_per_update` matters for pipedream-2bw. `most_micro_batches`: that a device
+  /// of each stage can hold, also for 1f1b-auto; empty: any number.
   ProgramMaker(const RunSchedule& schedule, const Plan& plan, std::vector<Edge> edges,
-               const Costs& costs, bool gradient_sync, int units_per_update);
+               const Costs& costs, bool gradient_sync, int units_per_update,
+               std::vector<int> most_micro_batches = {});
 
   /// The checked program of a round of that many micro-batches. `more`: edges that micro-batches of
   /// other sizes may need beside those of full ones.

@@ -66,7 +66,7 @@ void check_per_stage(const ScheduleOptions& options, const ScheduleDescription& 
   PT_CHECK(options.warm.empty() || options.warm.size() == stages, kUsage,
            "the warm-up is given for {} stages, but there are {}", options.warm.size(), stages);
   for (std::size_t s = 0; s < options.warm.size(); ++s) {
-    PT_CHECK(options.warm[s] >= 0 && options.warm[s] <= (1 << 20), kUsage,
+    PT_CHECK(options.warm[s] >= 0 && options.warm[s] <= kMostWarmUp, kUsage,
              "the warm-up of stage {} must not be negative or huge, got {}", s, options.warm[s]);
   }
 }

@@ -85,4 +85,28 @@ WarmUpCosts warm_up_costs(const Plan& plan, const std::vector<Edge>& edges, cons
   return warm;
 }
 
+std::vector<int> most_micro_batches_within(const Plan& plan, std::size_t memory_limit_bytes) {
+  std::vector<int> most;
+  for (const StagePlan& stage : plan.stages) {
+    const auto held = static_cast<std::size_t>(std::max(1, stage.in_flight));
+    // Where a stage recomputes, its inputs wait, and the activations are those of one micro-batch.
+    const std::size_t each = stage.recompute
+                                 ? (stage.memory.activation_bytes - stage.saved_bytes) / held
+                                 : stage.saved_bytes;
+    const std::size_t rest = stage.memory.total() - held * each;
+    std::size_t room = kMostWarmUp;
+    if (each > 0)
+      room = std::min(room, memory_limit_bytes > rest ? (memory_limit_bytes - rest) / each : 0);
+    most.push_back(static_cast<int>(std::max(room, held)));
+  }
+  return most;
+}
+
+WarmUpCosts with_memory_units(WarmUpCosts costs, int memory_units) {
+  if (memory_units <= 0) return costs;
+  costs.most_micro_batches.resize(costs.forward_seconds.size(), memory_units);
+  for (int& most : costs.most_micro_batches) most = std::min(most, memory_units);
+  return costs;
+}
+
 }  // namespace pipetrain

@@ -1,6 +1,7 @@
 // Converts a plan to the simulator's costs.
 #pragma once
 
+#include <cstddef>
 #include <vector>
 
 #include "partition/plan.h"
@@ -25,5 +26,12 @@ std::vector<Edge> edges_of_plan(const Plan& plan, const ChainCosts& chain);
 
 /// What balanced_warm_up() needs of a plan with these edges, as `costs` price its stages and links.
 WarmUpCosts warm_up_costs(const Plan& plan, const std::vector<Edge>& edges, const Costs& costs);
+
+/// How many micro-batches each device of a stage can hold at once with so much memory; no fewer
+/// than the plan counts.
+std::vector<int> most_micro_batches_within(const Plan& plan, std::size_t memory_limit_bytes);
+
+/// The warm-up costs with this limit of micro-batches, too; 0: none.
+WarmUpCosts with_memory_units(WarmUpCosts costs, int memory_units);
 
 }  // namespace pipetrain

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "pipeline/schedule/generate.h"
@@ -194,7 +195,9 @@ std::vector<int> warm_up_of(const SearchRequest& request, const Cut& cut) {
     costs.edge_link.push_back(slowest_link(request, cut, edge.from_stage, edge.to_stage));
   WarmUpCosts warm = warm_up_costs(cut.plan, edges, costs);
   warm.tolerance = request.warm_up_tolerance;
-  return balanced_warm_up(warm);
+  if (request.memory_limit_bytes > 0)
+    warm.most_micro_batches = most_micro_batches_within(cut.plan, request.memory_limit_bytes);
+  return balanced_warm_up(with_memory_units(std::move(warm), request.memory_units));
 }
 
 ScheduleOptions options_for(const SearchRequest& request, const std::string& name, const Cut& cut,

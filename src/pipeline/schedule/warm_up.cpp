@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
+#include <cstdint>
 
 #include "base/error.h"
 
@@ -40,6 +40,31 @@ struct Ways {
   std::vector<double> work;  // [stages]
   double slowest = 0;        // seconds a micro-batch takes the slowest stage
 };
+
+/// The least warm-up with which no way takes longer than `target` for each micro-batch; one above
+/// kMostWarmUp where a stage needs more than that.
+std::vector<int> least_warm_up(const WarmUpCosts& costs, const Ways& ways, double target) {
+  const std::size_t stages = ways.work.size();
+  std::vector<int> warm(stages, 0);
+  const auto ahead = [&](std::size_t s) {  // micro-batches
+    return std::int64_t{warm[s]} * ways.replicas[s];
+  };
+  // Slightly below the quotient, so that rounding errors do not cost a micro-batch of memory.
+  const auto rounded_up = [](double quotient) {
+    return static_cast<std::int64_t>(std::ceil(std::min(quotient, 1e15) - 1e-9));
+  };
+  for (std::size_t s = stages; s-- > 0;) {
+    const int replicas = ways.replicas[s];
+    std::int64_t least = 0;
+    ways.for_each_way(costs, s, [&](std::size_t j, double seconds) {
+      const std::int64_t tokens = rounded_up(seconds / target) + ahead(j);
+      least = std::max(least, (tokens + replicas - 1) / replicas - 1);
+    });
+    if (s + 1 < stages) least = std::max(least, (ahead(s + 1) + replicas - 1) / replicas);
+    warm[s] = static_cast<int>(std::min<std::int64_t>(least, kMostWarmUp + 1));
+  }
+  return warm;
+}
 
 }  // namespace
 
@@ -85,31 +110,26 @@ std::vector<int> balanced_warm_up(const WarmUpCosts& costs) {
   const Ways ways(costs);
   const std::size_t stages = ways.work.size();
   const double target = ways.slowest * (1 + costs.tolerance);
-  std::vector<int> warm(stages, 0);
-  if (target <= 0) return warm;
-
-  // A stage cannot run further ahead than the memory of earlier stages allows.
-  std::vector<double> most(stages,
-                           std::numeric_limits<double>::infinity());  // micro-batches of the stage
-  for (std::size_t s = 0; s < stages && !costs.most_micro_batches.empty(); ++s) {
-    most[s] = std::max(costs.most_micro_batches[s] - 1, 0) * static_cast<double>(ways.replicas[s]);
-    if (s > 0) most[s] = std::min(most[s], most[s - 1]);
+  if (target <= 0) return std::vector<int>(stages, 0);
+  const auto fits = [&](const std::vector<int>& warm) {
+    for (std::size_t s = 0; s < stages; ++s) {
+      if (warm[s] > kMostWarmUp) return false;
+      if (!costs.most_micro_batches.empty() &&
+          warm[s] > std::max(costs.most_micro_batches[s] - 1, 0))
+        return false;
+    }
+    return true;
+  };
+  std::vector<int> warm = least_warm_up(costs, ways, target);
+  if (fits(warm)) return warm;
+  double low = target, high = target;
+  // No stage runs ahead where the whole way may pass between two micro-batches.
+  ways.for_each_way(costs, 0, [&](std::size_t, double seconds) { high = std::max(high, seconds); });
+  for (int step = 0; step < 100 && low < high; ++step) {
+    const double middle = (low + high) / 2;
+    (fits(least_warm_up(costs, ways, middle)) ? high : low) = middle;
   }
-  const auto ahead = [&](std::size_t s) { return warm[s] * ways.replicas[s]; };  // micro-batches
-  for (std::size_t s = stages; s-- > 0;) {
-    const int replicas = ways.replicas[s];
-    // Slightly below the quotient, so that rounding errors do not cost a micro-batch of memory.
-    const auto rounded_up = [](double quotient) {
-      return static_cast<int>(std::ceil(quotient - 1e-9));
-    };
-    ways.for_each_way(costs, s, [&](std::size_t j, double seconds) {
-      const int tokens = rounded_up(seconds / target) + ahead(j);
-      warm[s] = std::max(warm[s], (tokens + replicas - 1) / replicas - 1);
-    });
-    if (s + 1 < stages) warm[s] = std::max(warm[s], (ahead(s + 1) + replicas - 1) / replicas);
-    if (ahead(s) > most[s]) warm[s] = static_cast<int>(most[s]) / replicas;
-  }
-  return limited_warm_up(warm, ways.replicas, std::numeric_limits<int>::max());
+  return least_warm_up(costs, ways, high);
 }
 
 double micro_batch_seconds(const WarmUpCosts& costs, const std::vector<int>& warm) {

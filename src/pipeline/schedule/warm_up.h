@@ -6,6 +6,9 @@
 
 namespace pipetrain {
 
+/// The longest that a schedule can be given.
+constexpr int kMostWarmUp = 1 << 20;
+
 /// Warm-up of 1F1B: with R devices from stage s on and r of them replicas of s, (R - 1) / r for
 /// each replica; p-1-s where no stage is replicated (Narayanan et al., PipeDream, 2019, 3.2).
 std::vector<int> standard_warm_up(const std::vector<int>& replicas);
@@ -37,8 +40,10 @@ struct WarmUpCosts {
 /// Returns the least warm-up that keeps the slowest stage busy. In the steady state a micro-batch
 /// goes from stage s down to j and back while W_s - W_j + 1 micro-batches pass stage s, so the time
 /// between two micro-batches is at least that of the way over that number; the warm-up is chosen,
-/// last stage first, so that no such way takes longer than the slowest stage. Never rises (see
-/// ScheduleOptions::warm). Throws Error(kInternal) if the costs do not fit together.
+/// last stage first, so that no such way takes longer than the slowest stage. Where a stage cannot
+/// hold so many micro-batches: the least warm-up for the shortest time that their number allows.
+/// Never rises (see ScheduleOptions::warm). Throws Error(kInternal) if the costs do not fit
+/// together.
 std::vector<int> balanced_warm_up(const WarmUpCosts& costs);
 
 /// Returns the seconds between two micro-batches that a warm-up allows once the pipeline is full:

@@ -87,6 +87,32 @@ TEST(Search, BalancedWarmUpHidesSlowLinks) {
   EXPECT_LT(found[0].step_seconds, 0.8 * found[1].step_seconds);
 }
 
+// As above, with memory for five micro-batches of a stage, where the whole warm-up takes ten.
+TEST(Search, BalancedWarmUpStaysWithinMemory) {
+  ChainCosts chain = equal_elements(4);
+  for (ChainCost& element : chain.elements) element.saved_bytes = 1;
+  SearchRequest request;
+  request.batch = 32;
+  request.devices = 4;
+  request.fewer_devices = false;
+  request.micro_batches = {32};
+  request.costs = [&](int) -> const ChainCosts& { return chain; };
+  request.schedules = {"1f1b", "1f1b-auto"};
+  request.recompute = Recompute::kNone;
+  request.topology.levels = {{"network", 4, 1, 0}};
+  request.memory_limit_bytes = 5;
+  const std::vector<Candidate> found = search(request);
+  ASSERT_EQ(found.size(), 2U);
+  EXPECT_EQ(found[0].schedule, "1f1b-auto");
+  EXPECT_TRUE(found[0].fits);
+  std::vector<int> held;
+  for (const StagePlan& stage : found[0].plan.stages) held.push_back(stage.in_flight);
+  // The way through all stages and back takes 4 x 2 + 3 x 2 x 2 = 20 s: 4 s for each of five
+  // micro-batches, and 5 s for each of the four that 1f1b holds.
+  EXPECT_EQ(held, (std::vector<int>{5, 4, 2, 1}));
+  EXPECT_LT(found[0].step_seconds, 0.9 * found[1].step_seconds);
+}
+
 TEST(Search, LimitsTheMicroBatchesThatADeviceHolds) {
   const ChainCosts chain = equal_elements(8);
   SearchRequest request;

@@ -165,14 +165,31 @@ TEST(WarmUp, MemoryLimitsIt) {
   EXPECT_EQ(balanced_warm_up(costs), (std::vector<int>{6, 4, 2, 0}));
   costs.most_micro_batches = {5, 9, 2, 9};
   const std::vector<int> warm = balanced_warm_up(costs);
-  EXPECT_EQ(warm, (std::vector<int>{4, 4, 1, 0}));
+  // With two micro-batches stage 2 takes 4 s for each, half of the 8 s of the way to stage 3 and
+  // back. Stage 1 would hold a fourth ahead for nothing.
+  EXPECT_EQ(warm, (std::vector<int>{4, 3, 1, 0}));
   for (std::size_t s = 0; s < warm.size(); ++s) {
     EXPECT_LT(warm[s], costs.most_micro_batches[s]);
     EXPECT_LE(warm[s], warm[s > 0 ? s - 1 : 0]);
   }
-  EXPECT_GT(micro_batch_seconds(costs, warm), slowest(costs));
+  EXPECT_DOUBLE_EQ(micro_batch_seconds(costs, warm), 4);
+  costs.most_micro_batches = {1, 1, 1, 1};
+  EXPECT_EQ(balanced_warm_up(costs), (std::vector<int>{0, 0, 0, 0}));
   EXPECT_EQ(limited_warm_up({6, 4, 2, 0}, {1, 1, 1, 1}, 4), (std::vector<int>{3, 3, 2, 0}));
   EXPECT_EQ(limited_warm_up({7, 3, 3}, {1, 2, 2}, 4), (std::vector<int>{3, 1, 1}));
+}
+
+// Hidden latencies would take more micro-batches than there can be.
+TEST(WarmUp, HasABoundForAnyLink) {
+  for (const double hop : {10.0, 1e6, 1e15, 1e300}) {
+    WarmUpCosts costs;
+    costs.forward_seconds = costs.backward_seconds = {1e-6, 1e-6};
+    costs.hop_seconds = {hop};
+    const std::vector<int> warm = balanced_warm_up(costs);
+    EXPECT_GT(warm[0], kMostWarmUp / 2) << hop;
+    EXPECT_LE(warm[0], kMostWarmUp) << hop;
+    EXPECT_EQ(warm[1], 0) << hop;
+  }
 }
 
 TEST(WarmUp, ReplicasShareTheWork) {
