@@ -111,6 +111,8 @@ std::string checkpoint_name(std::int64_t step);
 /// The checkpoints in a folder, newest first, by the number in their name; but those of more steps
 /// than the newest one, which a run has given up by going back, come last.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& folder);
+/// The same without those that were given up, unless there are no others.
+std::vector<std::filesystem::path> list_own_checkpoints(const std::filesystem::path& folder);
 /// The step of the newest one; 0: there is none.
 std::int64_t newest_step(const std::filesystem::path& folder);
 /// Error (kUsage) for a checkpoint with a name of its own that is not the only one in its folder: a
@@ -130,8 +132,9 @@ struct WrittenCheckpoint {
 };
 
 /// Writes a checkpoint atomically into a folder, which is created if needed. An older one of the
-/// same step is replaced. Error (kResource) when there is not enough space, checked before writing,
-/// or the disk fails.
+/// same step is replaced. Those of fewer steps that were given up become "given-up-step-000300":
+/// they are not of this run. Error (kResource) when there is not enough space, checked before
+/// writing, or the disk fails.
 WrittenCheckpoint write_checkpoint(const std::filesystem::path& folder,
                                    const Checkpoint& checkpoint);
 
@@ -142,8 +145,8 @@ std::filesystem::path unfinished_folder(const std::filesystem::path& folder, std
 std::vector<FileRecord> write_part(const std::filesystem::path& unfinished, const Checkpoint& part,
                                    int process);
 
-/// Deletes all but the newest `keep`, the best and the one at `step`, which has just been written.
-/// keep 0: deletes none.
+/// Deletes all but the newest `keep`, the best and the one at `step`, which has just been written;
+/// those that were given up, too. keep 0: deletes none.
 std::vector<std::string> delete_old_checkpoints(const std::filesystem::path& folder, int keep,
                                                 std::optional<std::int64_t> best_step,
                                                 std::int64_t step);

@@ -133,7 +133,7 @@ std::optional<Checkpoint> newest_record(const fs::path& given) {
 
 std::optional<FoundCheckpoint> newest_checkpoint(const fs::path& folder) {
   FoundCheckpoint found;
-  for (const fs::path& path : list_checkpoints(folder)) {
+  for (const fs::path& path : list_own_checkpoints(folder)) {
     try {
       found.checkpoint = read_checkpoint(path);
       found.path = path;

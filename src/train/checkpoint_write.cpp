@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kPrefix = "step-", kReplaced = ".replaced";
+constexpr std::string_view kPrefix = "step-", kReplaced = ".replaced", kGivenUp = "given-up-";
 constexpr std::size_t kLargestManifest = std::size_t{64} << 20;
 constexpr std::uint64_t kSpareBytes =
     1 << 20;  // manifest, directories, what the file system needs itself
@@ -94,15 +94,39 @@ bool is_given_up(const fs::path& checkpoint, const fs::path& latest) {
   return !error && written < fs::last_write_time(latest, error) && !error;
 }
 
-/// By their steps, the newest first; at the end those that were given up.
-std::vector<std::pair<std::int64_t, fs::path>> newest_first(const fs::path& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> found = checkpoints_in(folder);
+/// The step of the checkpoint that a file names; -1: it names none.
+std::int64_t step_named_in(const fs::path& file) {
+  const std::string line = read_if_file(file, 1024).value_or("");
+  return step_of(line.substr(0, line.find(' ')));
+}
+
+/// By their steps, the newest first; then those that were given up.
+struct NewestFirst {
+  std::vector<std::pair<std::int64_t, fs::path>> all;
+  std::size_t own = 0;  // that were not given up
+};
+NewestFirst newest_first(const fs::path& folder) {
+  NewestFirst found{checkpoints_in(folder)};
+  found.own = found.all.size();
   const fs::path latest = folder / "latest";
-  const std::string line = read_if_file(latest, 1024).value_or("");
-  if (const std::int64_t step = step_of(line.substr(0, line.find(' '))); step >= 0) {
-    std::stable_partition(found.begin(), found.end(), [&](const auto& each) {
-      return each.first <= step || !is_given_up(each.second, latest);
-    });
+  if (const std::int64_t step = step_named_in(latest); step >= 0) {
+    const auto end = std::stable_partition(
+        found.all.begin(), found.all.end(),
+        [&](const auto& each) { return each.first <= step || !is_given_up(each.second, latest); });
+    found.own = static_cast<std::size_t>(end - found.all.begin());
+  }
+  return found;
+}
+
+/// Of those that were given up, the ones that have names of their own.
+std::vector<std::pair<std::int64_t, fs::path>> renamed_in(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator i(folder, error), end; !error && i != end; i.increment(error)) {
+    const std::string name = i->path().filename().string();
+    if (!name.starts_with(kGivenUp)) continue;
+    if (const std::int64_t step = step_of(name.substr(kGivenUp.size())); step >= 0)
+      found.emplace_back(step, i->path());
   }
   return found;
 }
@@ -110,7 +134,7 @@ std::vector<std::pair<std::int64_t, fs::path>> newest_first(const fs::path& fold
 /// Whether its folder has no newer checkpoint; there, only those that are named by their steps
 /// count.
 bool is_newest(const fs::path& checkpoint) {
-  const auto all = newest_first(checkpoint.parent_path());
+  const auto all = newest_first(checkpoint.parent_path()).all;
   return all.empty() || all.front().second.filename() == checkpoint.filename();
 }
 
@@ -141,6 +165,20 @@ void remove_checkpoint(const fs::path& path, std::int64_t step) {
   fs::remove_all(hidden, error);
   fs::rename(path, hidden, error);
   if (!error) fs::remove_all(hidden, error);
+}
+
+/// Gives those that were given up names of their own: once "latest" names a checkpoint of this
+/// step, they would count as the run's own again.
+void rename_given_up(const fs::path& folder, std::int64_t step) {
+  const NewestFirst found = newest_first(folder);
+  for (std::size_t i = found.own; i < found.all.size(); ++i) {
+    const auto& [number, path] = found.all[i];
+    if (number >= step) continue;
+    std::error_code ignored;
+    const fs::path renamed = folder / (std::string(kGivenUp) + checkpoint_name(number));
+    fs::remove_all(renamed, ignored);
+    fs::rename(path, renamed, ignored);
+  }
 }
 
 /// Puts the new directory at `path`, instead of an older one if there is one.
@@ -178,11 +216,10 @@ std::string line_on(const fs::path& checkpoint) {
 void name_best(const fs::path& folder, const Checkpoint& checkpoint, const std::string& latest) {
   const fs::path file = folder / "best";
   const std::int64_t step = checkpoint.best ? checkpoint.best->step : -1;
-  const std::string before = read_if_file(file, 1024).value_or("");
-  if (step != checkpoint.step && step_of(before.substr(0, before.find(' '))) == step) return;
   const std::string line =
       step == checkpoint.step ? latest : line_on(folder / checkpoint_name(step));
   std::error_code ignored;
+  if (line == read_if_file(file, 1024).value_or("")) return;
   if (!line.empty()) {
     write_file(file, line);
   } else {
@@ -278,12 +315,20 @@ std::string checkpoint_name(std::int64_t step) { return fmt::format("{}{:06}", k
 
 std::vector<fs::path> list_checkpoints(const fs::path& folder) {
   std::vector<fs::path> paths;
-  for (auto& [step, path] : newest_first(folder)) paths.push_back(std::move(path));
+  for (auto& [step, path] : newest_first(folder).all) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::vector<fs::path> list_own_checkpoints(const fs::path& folder) {
+  NewestFirst found = newest_first(folder);
+  if (found.own > 0) found.all.resize(found.own);
+  std::vector<fs::path> paths;
+  for (auto& [step, path] : found.all) paths.push_back(std::move(path));
   return paths;
 }
 
 std::int64_t newest_step(const fs::path& folder) {
-  const auto all = newest_first(folder);
+  const auto all = newest_first(folder).all;
   return all.empty() ? 0 : all.front().first;
 }
 
@@ -341,6 +386,7 @@ WrittenCheckpoint write_checkpoint(const fs::path& folder, const Checkpoint& che
     fs::remove_all(temporary, ignored);
     throw;
   }
+  rename_given_up(folder, checkpoint.step);
   sync(folder);
   write_file(folder / "latest", line);
   name_best(folder, checkpoint, line);
@@ -380,6 +426,10 @@ std::vector<std::string> delete_old_checkpoints(const fs::path& folder, int keep
     remove_checkpoint(path, number);
     deleted.push_back(path.filename().string());
   }
+  for (const auto& [number, path] : renamed_in(folder)) {
+    remove_checkpoint(path, number);
+    deleted.push_back(path.filename().string());
+  }
   return deleted;
 }
 
@@ -387,7 +437,9 @@ void delete_checkpoints(const fs::path& folder) {
   std::error_code ignored;
   if (fs::is_symlink(folder, ignored)) return;
   for (const char* name : {"latest", "best"}) fs::remove(folder / name, ignored);
-  for (const auto& [step, path] : checkpoints_in(folder)) remove_checkpoint(path, step);
+  for (const auto& all : {checkpoints_in(folder), renamed_in(folder)}) {
+    for (const auto& [step, path] : all) remove_checkpoint(path, step);
+  }
 }
 
 void delete_unfinished(const fs::path& folder) {

@@ -78,5 +78,58 @@ TEST(GoingBack, TakesTheBestBack) {
   EXPECT_FALSE(fs::exists(folder / "best"));
 }
 
+/// Steps 3, 4, 6 and 7, of which 6 was the best; then the run goes back to 4.
+void save_and_go_back(const TemporaryDirectory& folder) {
+  for (const std::int64_t step : {3, 4}) write_checkpoint(folder.path(), checkpoint_after(step, 3));
+  for (const std::int64_t step : {6, 7}) write_checkpoint(folder.path(), checkpoint_after(step, 6));
+  give_up_steps_after(folder / "step-000004");
+  const fs::path latest = folder / "latest";
+  fs::last_write_time(latest, fs::last_write_time(latest) + std::chrono::seconds(1));
+}
+
+TEST(GoingBack, StepsThatWereGivenUpAreNotThoseOfTheRunLater) {
+  const TemporaryDirectory folder;
+  save_and_go_back(folder);
+  write_checkpoint(folder.path(), checkpoint_after(8, 3));
+  EXPECT_EQ(newest_step(folder.path()), 8);
+  EXPECT_TRUE(fs::exists(folder / "given-up-step-000006" / "manifest.json"));
+  EXPECT_TRUE(fs::exists(folder / "given-up-step-000007" / "manifest.json"));
+  // Without the newest one the run goes on from the one before, not from what it has given up.
+  fs::remove(folder / "step-000008" / "manifest.json");
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 4);
+}
+
+TEST(GoingBack, DeletesStepsThatWereGivenUpInsteadOfItsOwn) {
+  const TemporaryDirectory folder;
+  save_and_go_back(folder);
+  write_checkpoint(folder.path(), checkpoint_after(8, 3));
+  EXPECT_TRUE(delete_old_checkpoints(folder.path(), 0, 3, 8).empty());
+  EXPECT_EQ(delete_old_checkpoints(folder.path(), 2, 3, 8).size(), 2U);
+  for (const char* name : {"step-000003", "step-000004", "step-000008"})
+    EXPECT_TRUE(fs::exists(folder / name)) << name;
+  for (const char* name : {"step-000006", "step-000007", "given-up-step-000006"})
+    EXPECT_FALSE(fs::exists(folder / name)) << name;
+}
+
+// The new best step 6 is in memory, when the checkpoint of step 8 is written.
+TEST(GoingBack, ABestStepThatWasGivenUpIsNotTheOneOfThatNumberLater) {
+  const TemporaryDirectory folder;
+  save_and_go_back(folder);
+  write_checkpoint(folder.path(), checkpoint_after(8, 6));
+  EXPECT_FALSE(fs::exists(folder / "best"));
+  delete_old_checkpoints(folder.path(), 1, 6, 8);
+  EXPECT_EQ(list_checkpoints(folder.path()).size(), 1U);
+}
+
+TEST(GoingBack, DamagedCheckpointsDoNotBringGivenUpOnesBack) {
+  const TemporaryDirectory folder;
+  save_and_go_back(folder);
+  for (const char* name : {"step-000003", "step-000004"})
+    fs::remove(folder / name / "manifest.json");
+  EXPECT_THROW(newest_checkpoint(folder.path()), Error);
+  for (const char* name : {"step-000003", "step-000004"}) fs::remove_all(folder / name);
+  EXPECT_EQ(newest_checkpoint(folder.path())->checkpoint.step, 7);  // there are no others
+}
+
 }  // namespace
 }  // namespace pipetrain
