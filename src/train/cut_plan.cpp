@@ -10,7 +10,9 @@
 
 #include "base/error.h"
 #include "base/index.h"
+#include "base/log.h"
 #include "base/setting.h"
+#include "graph/op.h"
 #include "partition/plan_build.h"
 #include "partition/plan_file.h"
 #include "partition/topology_file.h"
@@ -268,10 +270,51 @@ std::vector<Edge> edges_of_slices(const Slices& slices) {
   return edges;
 }
 
-/// What validates during training: the network of the largest micro-batch, and a whole round.
-struct Validation {
+/// The network of another micro-batch, cut like that of the full one.
+struct CutNetwork {
   std::unique_ptr<TrainingGraph> graph;
   Slices slices;
+};
+
+CutNetwork cut_network(const ProfiledNetwork& network, int stages,
+                       const std::vector<int>& stage_of_forward, std::int64_t samples,
+                       bool evaluation) {
+  CutNetwork out{network.graph_of(samples, evaluation), {}};
+  out.slices =
+      slice_stages(*out.graph, carry_stages(network.graph(), stage_of_forward, *out.graph), stages);
+  return out;
+}
+
+/// Those of the smaller micro-batches at the end of batches and of a validation: what they prepare
+/// from weights, they have copies of.
+std::vector<CutNetwork> smaller_networks(const ProfiledNetwork& network, int stages,
+                                         const std::vector<int>& stage_of_forward) {
+  std::vector<CutNetwork> out;
+  const bool prepares = std::ranges::any_of(network.graph().graph.nodes, [](const Node& node) {
+    return node.part == Part::kPrepare && !(node.op->flags & kView);
+  });
+  if (!prepares || network.mode() != RunMode::kTrain) return out;
+  const std::int64_t full = network.micro_batch();
+  std::set<std::pair<bool, std::int64_t>> sizes;  // evaluation, samples
+  for (const std::int64_t size : network.batch_sizes()) sizes.emplace(false, size % full);
+  const Dataset* validation = network.evaluation_data();
+  const auto samples = validation ? static_cast<std::int64_t>(validation->size()) : 0;
+  if (samples > full && !network.model().has_fixed_batch()) sizes.emplace(true, samples % full);
+  for (const auto& [evaluation, size] : sizes) {
+    if (size == 0) continue;
+    try {
+      out.push_back(cut_network(network, stages, stage_of_forward, size, evaluation));
+    } catch (const Error& error) {
+      // A run says so when it begins.
+      log_debug("plan", "{}", error.message());
+    }
+  }
+  return out;
+}
+
+/// What validates during training: the network of the largest micro-batch, and a whole round.
+struct Validation {
+  CutNetwork network;
   Program program;
 };
 
@@ -284,11 +327,10 @@ std::optional<Validation> validation_of(const ProfiledNetwork& network, int stag
   if (units == 0) return {};
   const auto samples = static_cast<std::int64_t>(network.evaluation_data()->size());
   Validation out;
-  out.graph = network.graph_of(std::min(samples, network.micro_batch()), /*evaluation=*/true);
-  out.slices =
-      slice_stages(*out.graph, carry_stages(network.graph(), stage_of_forward, *out.graph), stages);
+  out.network = cut_network(network, stages, stage_of_forward,
+                            std::min(samples, network.micro_batch()), /*evaluation=*/true);
   out.program = programs.evaluation(static_cast<int>(std::min(units, kEvaluationRound)),
-                                    edges_of_slices(out.slices));
+                                    edges_of_slices(out.network.slices));
   return out;
 }
 
@@ -327,12 +369,14 @@ bool some_share_a_device(const Program& program) {
 
 /// The memory of each device of a stage, by stage.
 std::vector<ArenaBytes> lay_out(const ProfiledNetwork& network, const Slices& slices,
-                                const Program& program,
-                                const std::optional<Validation>& validation) {
+                                const Program& program, const std::optional<Validation>& validation,
+                                const std::vector<CutNetwork>& smaller) {
   std::vector<const Program*> programs = {&program};
   if (validation) programs.push_back(&validation->program);
   std::vector<StageVariant> variants = {{&network.graph(), &slices}};
-  if (validation) variants.push_back({validation->graph.get(), &validation->slices});
+  if (validation)
+    variants.push_back({validation->network.graph.get(), &validation->network.slices});
+  for (const CutNetwork& each : smaller) variants.push_back({each.graph.get(), &each.slices});
   const bool on_host =
       network.config().pipeline.gpu_ids.empty() && network.profile().in_host_memory();
   std::vector<StageCapacity> capacity = stage_capacities(programs);
@@ -404,7 +448,8 @@ CutPlan cut_into_stages(const ProfiledNetwork& network, std::size_t planner_limi
   Simulation prediction = simulate(program, costs);
   if (memory.empty()) {
     memory = lay_out(network, slices, program,
-                     validation_of(network, stages, stage_of_forward, programs));
+                     validation_of(network, stages, stage_of_forward, programs),
+                     smaller_networks(network, stages, stage_of_forward));
   }
   return {std::move(plan),  std::move(request), std::move(stage_of_forward), std::move(programs),
           std::move(costs), std::move(program), std::move(prediction),       std::move(memory)};

@@ -122,6 +122,16 @@ class Plans(Case):
             taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
             self.assertEqual(taken, predicted.split(")")[0])
 
+    def test_weights_that_smaller_micro_batches_prepare_again_are_predicted(self):
+        """The last batch has one micro-batch, of 16 samples instead of 32; so does a validation behind its first."""
+        self.succeed("new", "mlp", "--depth", "4", "--width", "256", "--image", "8", "--channels", "1", "--classes", "10", "-o", "mlp.onnx", "-q")
+        for more in (["--limit", "80"], ["--limit", "128", "--val-split", "48", "--drop-last"]):
+            _, err = self.succeed("--model", "mlp.onnx", "--data", DATA, *CPU, "--gpus", "2", "--batch-size", "64", "--micro-batches", "2",
+                                  *more, "--max-steps", "1", "--topology", "laptop", "-v")
+            memory = next(line for line in err.splitlines() if "memory   " in line)
+            taken, predicted = memory.split("memory   ")[1].split(" for the stages (predicted ")
+            self.assertEqual(taken, predicted.split(")")[0])
+
     def test_what_is_predicted_is_taken_where_replicas_share_updates(self):
         for replicas in ("3", "2,1"):
             run = ["--model", MODEL, *CPU, "--replicas", replicas, "--batch-size", "48", "--micro-batches", "6", "--topology", "laptop"]
